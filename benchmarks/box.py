@@ -107,10 +107,10 @@ def _inGuest(module: str, options: list[str], before: list[str], **what: Any) ->
     Run a module in a guest of its own, which writes a file of JSON; what is in there, and the kernel.
 
     @param before: words of the command before Python.
-    @param what: more of L{lab.guest.Wish}.
+    @param what: more of L{lab.guest.GuestOptions}.
     """
     from lab import environment, kernel
-    from lab.guest import Guest, Wish
+    from lab.guest import Guest, GuestOptions
 
     python = environment.choose(CHECKOUT)
     which = os.environ.get("LAB_KERNEL", "backports")
@@ -119,10 +119,10 @@ def _inGuest(module: str, options: list[str], before: list[str], **what: Any) ->
         out = Path(folder)
         path = environment.pyverbsOnly(out / "path")
         command = [*before, str(python), "-m", module, *options, f"--json={_OUT}/found.json"]
-        wish = Wish(
+        guestOptions = GuestOptions(
             command, out=out, environment={"PYTHONPATH": str(path)}, folder=CHECKOUT, kernel=which, **what
         )
-        with Guest(wish) as guest:
+        with Guest(guestOptions) as guest:
             status = guest.wait(TIMEOUT_SECONDS)
         found = out / "found.json"
         if not found.exists():

@@ -20,7 +20,7 @@ from typing import Any
 
 from benchmarks import btlsenders
 from benchmarks.btlsenders import ASK
-from benchmarks.orders import cpuSeconds, Orders, ownAddress, pieces, prepare, tell
+from benchmarks.orders import cpuSeconds, Orders, ownAddress, pieces, prepare, sendMessage
 from benchmarks.wires import HERE, THERE
 
 BURST = 256
@@ -140,9 +140,9 @@ def main(role: str, orders: Orders) -> None:
         port: Any = await btl.listen(reactor, 0, protocol, interface, devices(there, 2))
         told: Deferred[None] = Deferred()
         StandardIO(Waiting(told))
-        tell({"port": port.getHost().port})
+        sendMessage({"port": port.getHost().port})
         await told
-        tell({"cpu": (cpuSeconds() - protocol.cpu) / max(1, count)})
+        sendMessage({"cpu": (cpuSeconds() - protocol.cpu) / max(1, count)})
 
     async def client(reactor: Any) -> None:
         protocol = Asking()
@@ -161,7 +161,7 @@ def main(role: str, orders: Orders) -> None:
         seconds = time.perf_counter() - (protocol.begun if scenario == "roundTrip" else begun)
         values = {"messages": count / seconds, "roundTrip": seconds / count}
         value = values.get(scenario) or orders["bytes"] / seconds
-        tell(
+        sendMessage(
             {
                 "value": value,
                 "cpu": (cpuSeconds() - cpu) / count,

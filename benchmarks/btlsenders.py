@@ -12,7 +12,7 @@ import os
 import sys
 from typing import Any
 
-from benchmarks.orders import Orders, ownAddress, prepare, tell
+from benchmarks.orders import Orders, ownAddress, prepare, sendMessage
 
 ASK = 1
 """The tag of what the server is sent."""
@@ -57,7 +57,7 @@ def main(orders: Orders) -> None:
     for _ in range(count):
         os.wait()
     squares = count * sum(rate * rate for rate in rates)
-    tell(
+    sendMessage(
         {
             "value": sum(rates),
             "jain": sum(rates) ** 2 / squares if squares else 0.0,

@@ -15,7 +15,7 @@ import sys
 import time
 from typing import Any
 
-from benchmarks.orders import cpuSeconds, memoryBytes, Orders, prepare, tell
+from benchmarks.orders import cpuSeconds, memoryBytes, Orders, prepare, sendMessage
 
 
 def _address(number: int) -> str:
@@ -71,9 +71,9 @@ def main(role: str, orders: Orders) -> None:
         StandardIO(Waiting(told))
         gc.collect()
         before = memoryBytes()
-        tell({"port": f"{orders.get('host', _address(0))} {port.getHost().port}"})
+        sendMessage({"port": f"{orders.get('host', _address(0))} {port.getHost().port}"})
         await told
-        tell({"cpu": cpuSeconds(), "memory": held(before, max(len(connected), 1))})
+        sendMessage({"cpu": cpuSeconds(), "memory": held(before, max(len(connected), 1))})
 
     async def client(reactor: Any) -> None:
         host, port = orders["port"].split()
@@ -94,7 +94,7 @@ def main(role: str, orders: Orders) -> None:
             for _ in range(orders["connections"] // 20):
                 await gatherResults([Deferred.fromCoroutine(visit(False)) for _ in range(20)])
             await deferLater(reactor, 0.5)
-            tell({"memory": held(before, orders["connections"]), "mode": f"RDMA CM {route}"})
+            sendMessage({"memory": held(before, orders["connections"]), "mode": f"RDMA CM {route}"})
             await Deferred()  # what is shared with a process that is gone would be the other's alone
         left = orders["count"]
 
@@ -108,7 +108,7 @@ def main(role: str, orders: Orders) -> None:
         await gatherResults([Deferred.fromCoroutine(some()) for _ in range(orders["parallel"])])
         taken = time.perf_counter() - begun
         cpu = (cpuSeconds() - spent) / orders["count"]
-        tell({"value": orders["count"] / taken, "cpu": cpu, "mode": f"RDMA CM {route}"})
+        sendMessage({"value": orders["count"] / taken, "cpu": cpu, "mode": f"RDMA CM {route}"})
 
     react(server if role == "server" else client)
 

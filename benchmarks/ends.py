@@ -11,7 +11,7 @@ import json
 import sys
 from typing import Any
 
-from benchmarks.orders import Orders, prepare, tell
+from benchmarks.orders import Orders, prepare, sendMessage
 
 
 def main(role: str, orders: Orders) -> None:
@@ -33,13 +33,13 @@ def main(role: str, orders: Orders) -> None:
         port = await serverFromString(reactor, orders["listen"]).listen(factory)
         told: Deferred[None] = Deferred()
         StandardIO(scenarios.Waiting(told))
-        tell({"port": port.getHost().port})
+        sendMessage({"port": port.getHost().port})
         await told
-        tell({"cpu": factory.cpuSeconds(), "memory": factory.memory()})
+        sendMessage({"cpu": factory.cpuSeconds(), "memory": factory.memory()})
 
     async def client(reactor: Any) -> None:
         endpoint = clientFromString(reactor, orders["connect"])
-        tell(await clients[orders["scenario"]](reactor, endpoint, orders))
+        sendMessage(await clients[orders["scenario"]](reactor, endpoint, orders))
         if orders.get("stays"):  # what is shared with a process that is gone would be the other's alone
             await Deferred()
 

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from importlib import import_module
 from typing import Any, Final
 
-from benchmarks.orders import Orders, prepare, tell
+from benchmarks.orders import Orders, prepare, sendMessage
 
 _STARTED: Final = "monitor-once"
 """Scenario that is measured with its start-up, beside programs."""
@@ -36,7 +36,7 @@ def main(name: str, orders: Orders) -> None:
         gc.enable()
 
     async def once(reactor: Any) -> None:
-        tell(await scenario(reactor, orders))
+        sendMessage(await scenario(reactor, orders))
 
     react(once)
 

@@ -57,7 +57,7 @@ def prepare(orders: Orders) -> None:
         installReactor(name)
 
 
-def tell(message: dict[str, object]) -> None:
+def sendMessage(message: dict[str, object]) -> None:
     """One line for the process that started us."""
     print(json.dumps(message), flush=True)
 

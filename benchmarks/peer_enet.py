@@ -12,7 +12,7 @@ import time
 
 import enet
 
-from benchmarks.orders import cpuSeconds, Orders, pieces, tell
+from benchmarks.orders import cpuSeconds, Orders, pieces, sendMessage
 
 BURST = 256
 """Messages that are queued between two turns of the host."""
@@ -26,7 +26,7 @@ def serve(orders: Orders) -> None:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
     host = enet.Host(enet.Address(b"127.0.0.1", port), 1, 1, 0, 0)
-    tell({"port": port})
+    sendMessage({"port": port})
     left = orders["count"]
     while True:
         event = host.service(1000)
@@ -37,7 +37,7 @@ def serve(orders: Orders) -> None:
         elif event.type == enet.EVENT_TYPE_DISCONNECT:
             break
     sys.stdin.read()
-    tell({})
+    sendMessage({})
 
 
 def ask(orders: Orders) -> None:
@@ -62,7 +62,7 @@ def ask(orders: Orders) -> None:
     seconds = time.perf_counter() - begun
     peer.disconnect()
     host.flush()
-    tell({"value": count / seconds, "cpu": (cpuSeconds() - cpu) / count})
+    sendMessage({"value": count / seconds, "cpu": (cpuSeconds() - cpu) / count})
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import time
 
 from mpi4py import MPI
 
-from benchmarks.orders import cpuSeconds, Orders, pieces, tell
+from benchmarks.orders import cpuSeconds, Orders, pieces, sendMessage
 
 WARMING = 200
 
@@ -30,7 +30,7 @@ def roundTrip(orders: Orders) -> None:
             world.Recv(message, 0)
             world.Send(message, 0)
     if world.rank == 0:
-        tell({"value": (time.perf_counter() - begun) / count})
+        sendMessage({"value": (time.perf_counter() - begun) / count})
 
 
 def messages(orders: Orders) -> None:
@@ -50,7 +50,7 @@ def messages(orders: Orders) -> None:
         return
     world.Recv(bytearray(1), 1)
     seconds = time.perf_counter() - begun
-    tell({"value": count / seconds, "cpu": (cpuSeconds() - cpu) / count})
+    sendMessage({"value": count / seconds, "cpu": (cpuSeconds() - cpu) / count})
 
 
 def throughput(orders: Orders) -> None:
@@ -67,7 +67,7 @@ def throughput(orders: Orders) -> None:
             world.Recv(buffer, 0)
     world.Barrier()
     if world.rank == 0:
-        tell({"value": orders["bytes"] / (time.perf_counter() - begun)})
+        sendMessage({"value": orders["bytes"] / (time.perf_counter() - begun)})
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from benchmarks.orders import Orders, pieces, tell
+from benchmarks.orders import Orders, pieces, sendMessage
 from benchmarks.wires import THERE
 
 _PROTOCOLS = ["txrdma-benchmark"]
@@ -73,10 +73,10 @@ async def server(orders: Orders) -> None:
     listening = await serve(THERE, 0, configuration=configuration, create_protocol=_Sink)
     transport = listening._transport  # there is no other way to know the port
     assert transport is not None
-    tell({"port": transport.get_extra_info("sockname")[1]})
+    sendMessage({"port": transport.get_extra_info("sockname")[1]})
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
     listening.close()
-    tell({})
+    sendMessage({})
 
 
 async def client(orders: Orders) -> None:
@@ -89,7 +89,7 @@ async def client(orders: Orders) -> None:
             writer.write(source[number % len(source)])
         writer.write_eof()
         await reader.read(1)
-        tell({"value": orders["bytes"] / (time.perf_counter() - begun)})
+        sendMessage({"value": orders["bytes"] / (time.perf_counter() - begun)})
 
 
 if __name__ == "__main__":

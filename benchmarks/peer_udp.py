@@ -12,7 +12,7 @@ import sys
 import time
 from typing import Any
 
-from benchmarks.orders import Orders, pieces, prepare, tell
+from benchmarks.orders import Orders, pieces, prepare, sendMessage
 
 PAYLOAD_BYTES = 4096
 WINDOW = 16
@@ -87,14 +87,14 @@ def main(role: str, orders: Orders) -> None:
         port = reactor.listenUDP(0, Sink(), interface="127.0.0.1", maxPacketSize=65536)
         told: Deferred[None] = Deferred()
         StandardIO(Waiting(told))
-        tell({"port": port.getHost().port})
+        sendMessage({"port": port.getHost().port})
         await told
-        tell({})
+        sendMessage({})
 
     async def client(reactor: Any) -> None:
         source = Source(reactor)
         reactor.listenUDP(0, source, interface="127.0.0.1")
-        tell({"value": await source.done, "mode": "UDP"})
+        sendMessage({"value": await source.done, "mode": "UDP"})
 
     react(server if role == "server" else client)
 

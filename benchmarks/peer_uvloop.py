@@ -13,7 +13,7 @@ from typing import cast
 
 import uvloop
 
-from benchmarks.orders import Orders, pieces, tell
+from benchmarks.orders import Orders, pieces, sendMessage
 
 WARMING = 200
 
@@ -97,9 +97,9 @@ async def serve(orders: Orders) -> None:
     """Until standard input ends."""
     loop = asyncio.get_running_loop()
     server = await loop.create_server(lambda: Server(orders), "127.0.0.1", 0)
-    tell({"port": server.sockets[0].getsockname()[1]})
+    sendMessage({"port": server.sockets[0].getsockname()[1]})
     await loop.run_in_executor(None, sys.stdin.read)
-    tell({})
+    sendMessage({})
     server.close()
 
 
@@ -110,7 +110,7 @@ async def ask(orders: Orders) -> None:
     kind = Ping if orders["scenario"] == "roundTrip" else Source
     await loop.create_connection(lambda: kind(orders, done), "127.0.0.1", orders["port"])
     seconds = await done
-    tell({"value": seconds if kind is Ping else orders["bytes"] / seconds})
+    sendMessage({"value": seconds if kind is Ping else orders["bytes"] / seconds})
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import time
 
 import zmq
 
-from benchmarks.orders import cpuSeconds, Orders, pieces, tell
+from benchmarks.orders import cpuSeconds, Orders, pieces, sendMessage
 
 WARMING = 200
 
@@ -19,10 +19,10 @@ WARMING = 200
 def serve(orders: Orders, socket: zmq.Socket[bytes]) -> None:
     """Sink or echo, until all is there; then wait for the end of standard input."""
     if orders.get("isTCP"):
-        tell({"port": socket.bind_to_random_port("tcp://127.0.0.1")})
+        sendMessage({"port": socket.bind_to_random_port("tcp://127.0.0.1")})
     else:
         socket.bind(f"ipc://@txrdma-benchmark-{os.getpid()}")
-        tell({"port": os.getpid()})
+        sendMessage({"port": os.getpid()})
     if orders["scenario"] == "roundTrip":
         for _ in range(orders["count"] + WARMING):
             socket.send(socket.recv())
@@ -36,7 +36,7 @@ def serve(orders: Orders, socket: zmq.Socket[bytes]) -> None:
             left -= len(socket.recv(copy=False))
         socket.send(b"!")
     sys.stdin.read()
-    tell({})
+    sendMessage({})
 
 
 def ask(orders: Orders, socket: zmq.Socket[bytes]) -> None:
@@ -50,7 +50,7 @@ def ask(orders: Orders, socket: zmq.Socket[bytes]) -> None:
                 begun = time.perf_counter()
             socket.send(message)
             socket.recv()
-        tell({"value": (time.perf_counter() - begun) / count})
+        sendMessage({"value": (time.perf_counter() - begun) / count})
     elif orders["scenario"] == "messages":
         source, count = pieces(orders["write"]), orders["count"]
         cpu, begun = cpuSeconds(), time.perf_counter()
@@ -58,14 +58,14 @@ def ask(orders: Orders, socket: zmq.Socket[bytes]) -> None:
             socket.send(source[number % len(source)])
         socket.recv()
         seconds = time.perf_counter() - begun
-        tell({"value": count / seconds, "cpu": (cpuSeconds() - cpu) / count})
+        sendMessage({"value": count / seconds, "cpu": (cpuSeconds() - cpu) / count})
     else:
         source = pieces(orders["write"])
         begun = time.perf_counter()
         for number in range(orders["bytes"] // orders["write"]):
             socket.send(source[number % len(source)], copy=False)
         socket.recv()
-        tell({"value": orders["bytes"] / (time.perf_counter() - begun)})
+        sendMessage({"value": orders["bytes"] / (time.perf_counter() - begun)})
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import json
 import sys
 from typing import Any
 
-from benchmarks.orders import cpuSeconds, Orders, prepare, tell
+from benchmarks.orders import cpuSeconds, Orders, prepare, sendMessage
 
 TIMEOUT = 18
 """Of acknowledgements: a second, for the machine may have others to serve."""
@@ -43,13 +43,13 @@ def main(role: str, orders: Orders) -> None:
         listening = await serverFromString(reactor, orders["listen"]).listen(Server(side(reactor)))
         told: Deferred[None] = Deferred()
         StandardIO(Waiting(told))
-        tell({"port": getattr(listening.getHost(), "port", None)})
+        sendMessage({"port": getattr(listening.getHost(), "port", None)})
         await told
-        tell({"cpu": cpuSeconds()})
+        sendMessage({"cpu": cpuSeconds()})
 
     async def client(reactor: Any) -> None:
         endpoint = clientFromString(reactor, orders["connect"])
-        tell(await verbsroles.clients[orders["scenario"]](endpoint, side(reactor), orders))
+        sendMessage(await verbsroles.clients[orders["scenario"]](endpoint, side(reactor), orders))
 
     react(server if role == "server" else client)
 

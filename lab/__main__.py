@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from lab import kernel
-from lab.guest import FAILED, Guest, OUT_OF_TIME, Wish
+from lab.guest import FAILED, Guest, GuestOptions, OUT_OF_TIME
 from lab.needs import Unavailable
 
 CONSOLE_LINES = 60
@@ -57,7 +57,7 @@ def options() -> argparse.ArgumentParser:
 
 
 @contextmanager
-def _terminalKept() -> Iterator[None]:
+def _restoredTerminal() -> Iterator[None]:
     """QEMU changes the terminal's settings for a shell; it may end without undoing that."""
     if not sys.stdin.isatty():
         yield
@@ -85,7 +85,7 @@ def main(arguments: list[str] | None = None) -> int:
             if not chosen.shell:
                 parser.error("no command")
             command = ["sh", "-i"]
-        wish = Wish(
+        wanted = GuestOptions(
             command,
             rxe=chosen.rxe,
             smc=chosen.smc,
@@ -100,7 +100,7 @@ def main(arguments: list[str] | None = None) -> int:
             isShell=chosen.shell,
         )
         timeout = chosen.timeout or (None if chosen.shell else TIMEOUT_SECONDS)
-        with _terminalKept(), Guest(wish) as guest:
+        with _restoredTerminal(), Guest(wanted) as guest:
             status = guest.wait(timeout)
             if status == OUT_OF_TIME:
                 print(f"lab: not done after {timeout:g} s", file=sys.stderr)

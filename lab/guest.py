@@ -42,7 +42,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
-class Wish:
+class GuestOptions:
     """
     What a guest shall be.
 
@@ -80,40 +80,42 @@ class Guest:
     @ivar console: what its kernel and its first process say, when it has failed.
     """
 
-    def __init__(self, wish: Wish, out: BinaryIO | None = None, err: BinaryIO | None = None) -> None:
+    def __init__(
+        self, wanted: GuestOptions, out: BinaryIO | None = None, err: BinaryIO | None = None
+    ) -> None:
         cache = kernel.cacheFolder()
         cache.mkdir(parents=True, exist_ok=True)
         program = find("qemu-system-x86_64")
-        self.kernel = kernel.obtain(cache, wish.kernel)
+        self.kernel = kernel.obtain(cache, wanted.kernel)
         archive = initramfs.build(self.kernel, cache)
         self._turn = _turn(cache)
         self._job = Path(tempfile.mkdtemp(prefix="txrdma-lab-"))
         try:
-            self._start(wish, program, archive, out or sys.stdout.buffer, err or sys.stderr.buffer)
+            self._start(wanted, program, archive, out or sys.stdout.buffer, err or sys.stderr.buffer)
         except BaseException:
             self._turn.close()
             shutil.rmtree(self._job, ignore_errors=True)
             raise
 
-    def _start(self, wish: Wish, program: str, archive: Path, *sinks: BinaryIO) -> None:
-        results = (wish.out or self._job / "out").resolve()
+    def _start(self, wanted: GuestOptions, program: str, archive: Path, *sinks: BinaryIO) -> None:
+        results = (wanted.out or self._job / "out").resolve()
         results.mkdir(parents=True, exist_ok=True)
         (self._job / "out").mkdir(exist_ok=True)
-        (self._job / "start").write_text(startScript(wish))
+        (self._job / "start").write_text(startScript(wanted))
         ours, theirs = zip(*(socket.socketpair() for _ in sinks), strict=True)
-        command = [program, *self._machine(wish, archive), *self._files(results)]
+        command = [program, *self._machine(wanted, archive), *self._files(results)]
         command += self._streams([each.fileno() for each in theirs])
-        for number, name in enumerate(wish.taps):
+        for number, name in enumerate(wanted.taps):
             command += ["-netdev", f"tap,id=net{number},ifname={name},script=no,downscript=no"]
-            command += ["-device", f"virtio-net-pci,netdev=net{number},host_mtu={wish.mtu}"]
-        if wish.isShell:
+            command += ["-device", f"virtio-net-pci,netdev=net{number},host_mtu={wanted.mtu}"]
+        if wanted.isShell:
             command += ["-chardev", "stdio,id=shell,signal=off", "-device", "virtconsole,chardev=shell"]
         self._begun = time.time()
         with open(self._job / "qemu", "wb") as complaints:
             self._process = subprocess.Popen(
                 command,
-                stdin=None if wish.isShell else subprocess.DEVNULL,
-                stdout=None if wish.isShell else complaints,
+                stdin=None if wanted.isShell else subprocess.DEVNULL,
+                stdout=None if wanted.isShell else complaints,
                 stderr=complaints,
                 pass_fds=[each.fileno() for each in theirs],
                 preexec_fn=_endWithParent,
@@ -126,10 +128,10 @@ class Guest:
         for reader in self._readers:
             reader.start()
 
-    def _machine(self, wish: Wish, archive: Path) -> list[str]:
+    def _machine(self, wanted: GuestOptions, archive: Path) -> list[str]:
         return [
             *"-nodefaults -no-user-config -display none -no-reboot -cpu max".split(),
-            *(*_accelerators(), "-smp", str(wish.cpus), "-m", str(wish.memory)),
+            *(*_accelerators(), "-smp", str(wanted.cpus), "-m", str(wanted.memory)),
             *("-kernel", str(self.kernel.image), "-initrd", str(archive)),
             *("-append", "console=ttyS0 quiet panic=-1 random.trust_cpu=on mitigations=off"),
             *("-serial", f"file:{self._job}/console"),
@@ -203,10 +205,10 @@ def _accelerators() -> list[str]:
     return [*kvm, "-accel", "tcg,thread=multi"]
 
 
-def startScript(wish: Wish) -> str:
+def startScript(wanted: GuestOptions) -> str:
     """What the guest's shell does once it sees the host's files: its network, and the command."""
     environment = {name: value for name, value in os.environ.items() if PASSED_ON.match(name)}
-    environment |= wish.environment
+    environment |= wanted.environment
     path = environment.get("PATH", os.defpath)
     environment |= {"PATH": f"{path}:/usr/sbin:/sbin", "LAB": "1", "LAB_OUT": OUT}
     lines = [
@@ -217,24 +219,24 @@ def startScript(wish: Wish) -> str:
         "done",
         "ip link set lo up",
     ]
-    if wish.rxe or wish.smc:
-        lines += network.pairs(wish.mtu, wish.pairs)
-    for index, address in enumerate(wish.taps.values()):
+    if wanted.rxe or wanted.smc:
+        lines += network.pairs(wanted.mtu, wanted.pairs)
+    for index, address in enumerate(wanted.taps.values()):
         lines += network.joined(index, address)
-    if wish.smc:
+    if wanted.smc:
         python = shlex.quote(sys.executable)
-        sides = zip(*network.PAIRS[: wish.pairs], strict=True)
+        sides = zip(*network.PAIRS[: wanted.pairs], strict=True)
         groups = [",".join(f"{end.interface},{end.device}" for end in side) for side in sides]
         lines += [f"(cd {shlex.quote(str(CHECKOUT))}; {python} -m lab.smc {' '.join(groups)})"]
-    if wish.captures:
+    if wanted.captures:
         lines += [f"tcpdump -Z root -U -Q in -i any -w {OUT}/roce.pcap udp port {network.ROCE_PORT} &"]
         lines += ["sleep 2"]
     lines += [": >/run/lab/ready"]
-    lines += ["exec </dev/hvc0 >/dev/hvc0 2>&1" if wish.isShell else "exec >$out 2>$err"]
+    lines += ["exec </dev/hvc0 >/dev/hvc0 2>&1" if wanted.isShell else "exec >$out 2>$err"]
     lines += [f"export {name}={shlex.quote(value)}" for name, value in sorted(environment.items())]
-    lines += [f"cd {shlex.quote(str(wish.folder))} || exit {FAILED}"]
-    session = "setsid -cw" if wish.isShell else "setsid -w"
-    lines += [f"exec {session} {shlex.join(wish.command)}", ""]
+    lines += [f"cd {shlex.quote(str(wanted.folder))} || exit {FAILED}"]
+    session = "setsid -cw" if wanted.isShell else "setsid -w"
+    lines += [f"exec {session} {shlex.join(wanted.command)}", ""]
     return "\n".join(lines)
 
 
@@ -246,7 +248,7 @@ def _turn(cache: Path) -> IO[bytes]:
     """
     places = max((os.cpu_count() or 1) // 2, 1)
     end = time.monotonic() + TURN_SECONDS
-    hasTold = False
+    isReported = False
     while True:
         for number in range(places):
             file = open(cache / f"place-{number}", "wb")
@@ -258,9 +260,9 @@ def _turn(cache: Path) -> IO[bytes]:
                 file.close()
             else:
                 return file
-        if not hasTold:
+        if not isReported:
             print("lab: waiting for another guest to end", file=sys.stderr, flush=True)
-            hasTold = True
+            isReported = True
         time.sleep(0.2)
 
 

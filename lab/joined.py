@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from lab.guest import FAILED, Guest, OUT_OF_TIME, TURN_SECONDS, Wish
+from lab.guest import FAILED, Guest, GuestOptions, OUT_OF_TIME, TURN_SECONDS
 from lab.needs import find, output, Unavailable
 
 CHECKOUT = Path(__file__).resolve().parent.parent
@@ -37,23 +37,23 @@ def namespace() -> list[str]:
     return words
 
 
-def run(wish: Wish, here: Sequence[str], timeout: float) -> int:
+def run(wanted: GuestOptions, here: Sequence[str], timeout: float) -> int:
     """
     Run C{here} on this machine while the wished guest runs; the exit status is that of the former.
 
     @raise Unavailable: see L{namespace}.
     """
-    told = {
+    orders = {
         "here": list(here),
-        "there": list(wish.command),
-        "mtu": wish.mtu,
-        "memory": wish.memory,
-        "kernel": wish.kernel,
-        "out": str(wish.out),
-        "environment": dict(wish.environment),
+        "there": list(wanted.command),
+        "mtu": wanted.mtu,
+        "memory": wanted.memory,
+        "kernel": wanted.kernel,
+        "out": str(wanted.out),
+        "environment": dict(wanted.environment),
         "timeout": timeout,
     }
-    words = [*namespace(), sys.executable, "-m", "lab.joined", json.dumps(told)]
+    words = [*namespace(), sys.executable, "-m", "lab.joined", json.dumps(orders)]
     with subprocess.Popen(words, cwd=CHECKOUT, stdin=subprocess.DEVNULL) as process:
         try:
             return process.wait(TURN_SECONDS + timeout + GRACE_SECONDS)
@@ -66,32 +66,32 @@ def run(wish: Wish, here: Sequence[str], timeout: float) -> int:
 def main(arguments: list[str]) -> int:
     """What is run in the namespace."""
     [text] = arguments
-    told = json.loads(text)
+    orders = json.loads(text)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     for line in (
         "ip link set lo up",
         f"ip tuntap add {TAP} mode tap",
-        f"ip link set {TAP} mtu {told['mtu']} up",
+        f"ip link set {TAP} mtu {orders['mtu']} up",
         f"ip addr add {HERE}/24 dev {TAP}",
     ):
         output(*line.split())
-    out = Path(told["out"])
-    wish = Wish(
-        told["there"],
-        mtu=told["mtu"],
+    out = Path(orders["out"])
+    wanted = GuestOptions(
+        orders["there"],
+        mtu=orders["mtu"],
         taps={TAP: f"{THERE}/24"},
         out=out,
-        environment=told["environment"],
+        environment=orders["environment"],
         folder=CHECKOUT,
-        memory=told["memory"],
-        kernel=told["kernel"],
+        memory=orders["memory"],
+        kernel=orders["kernel"],
     )
-    settings = {**os.environ, **told["environment"], "LAB_OUT": str(out)}
+    settings = {**os.environ, **orders["environment"], "LAB_OUT": str(out)}
     settings |= {"LAB_HERE": HERE, "LAB_PEER": f"{THERE}:{AGENT_PORT}"}
-    with Guest(wish) as guest:
-        process = subprocess.Popen(told["here"], cwd=CHECKOUT, env=settings, stdin=subprocess.DEVNULL)
+    with Guest(wanted) as guest:
+        process = subprocess.Popen(orders["here"], cwd=CHECKOUT, env=settings, stdin=subprocess.DEVNULL)
         try:
-            return process.wait(told["timeout"])
+            return process.wait(orders["timeout"])
         except subprocess.TimeoutExpired:
             return OUT_OF_TIME
         finally:

@@ -154,8 +154,8 @@ class _Apt:
 
 
 def _release() -> str:
-    told = Path("/etc/os-release").read_text() if Path("/etc/os-release").exists() else ""
-    match = re.search(r"^VERSION_CODENAME=\"?(\w+)", told, re.MULTILINE)
+    osRelease = Path("/etc/os-release").read_text() if Path("/etc/os-release").exists() else ""
+    match = re.search(r"^VERSION_CODENAME=\"?(\w+)", osRelease, re.MULTILINE)
     if match is None:
         raise Unavailable("this is not a release of Debian's: no kernel to fetch")
     return match[1]

@@ -68,8 +68,8 @@ def output(*command: str | Path, cwd: Path | None = None) -> str:
     except OSError as error:
         raise Unavailable(f"{words[0]}: {error.strerror}") from error
     if done.returncode:
-        said = done.stderr.strip().splitlines()[-1:] or [f"ended with {done.returncode}"]
-        raise Unavailable(f"{shlex.join(words[:3])}...: {said[0]}")
+        errors = done.stderr.strip().splitlines()[-1:] or [f"ended with {done.returncode}"]
+        raise Unavailable(f"{shlex.join(words[:3])}...: {errors[0]}")
     return done.stdout
 
 

@@ -85,7 +85,8 @@ def modes() -> dict[int, str]:
 def groupTypes() -> list[str]:
     """The type of each of the kernel's SMC-R link groups, such as C{"symmetric"}."""
     return [
-        _TYPES.get(found[_GROUP_TYPE][0], str(found[_GROUP_TYPE][0])) for found in _told(_GROUPS_GET, _GROUP)
+        _TYPES.get(found[_GROUP_TYPE][0], str(found[_GROUP_TYPE][0]))
+        for found in _answers(_GROUPS_GET, _GROUP)
     ]
 
 
@@ -99,11 +100,11 @@ def links() -> list[Link]:
             int.from_bytes(found[_LINK_CONNECTIONS], sys.byteorder),
             _STATES.get(int.from_bytes(found[_LINK_STATE], sys.byteorder), "?"),
         )
-        for found in _told(_LINKS_GET, _LINK)
+        for found in _answers(_LINKS_GET, _LINK)
     ]
 
 
-def _told(command: int, kind: int) -> Iterator[dict[int, bytes]]:
+def _answers(command: int, kind: int) -> Iterator[dict[int, bytes]]:
     """The attributes of each thing of a kind that the kernel's SMC lists."""
     for answer in _generic(_family("SMC_GEN_NETLINK"), command, b"", _DUMP):
         for each, data in _attributes(answer[_GENERIC.size :]):

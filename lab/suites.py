@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lab import environment, joined, kernel, needs, table
-from lab.guest import Guest, OUT, OUT_OF_TIME, Wish
+from lab.guest import Guest, GuestOptions, OUT, OUT_OF_TIME
 from lab.needs import Unavailable
 
 CHECKOUT = Path(__file__).resolve().parent.parent
@@ -149,9 +149,9 @@ class Run:
         step = ["plan-ci", str(self.folder)] if self.isCI else ["plan", str(self.folder), *self.names]
         words = [str(self.python), *RUNNER, *step]
         settings = {**os.environ, **self.environment}
-        told = subprocess.run(words, cwd=CHECKOUT, env=settings, stdin=subprocess.DEVNULL)
-        if told.returncode:
-            raise SystemExit(f"kernel: the suites can't be listed (status {told.returncode})")
+        listing = subprocess.run(words, cwd=CHECKOUT, env=settings, stdin=subprocess.DEVNULL)
+        if listing.returncode:
+            raise SystemExit(f"kernel: the suites can't be listed (status {listing.returncode})")
         listed: list[dict[str, Any]] = json.loads((self.folder / "plan.json").read_text())
         return listed
 
@@ -230,7 +230,7 @@ class Run:
             runner = [str(self.python), *RUNNER, "run", OUT, *part.tests]
             lines.append(shlex.join(runner if len(parts) == 1 else [*_limit(part), *runner]))
         command = self._commandForCI(parts) if self.isCI else "; ".join(lines)
-        with Guest(self._wish(folder, parts[0].box, ["sh", "-c", command])) as guest:
+        with Guest(self._wanted(folder, parts[0].box, ["sh", "-c", command])) as guest:
             status = guest.wait(timeout)
             (folder / "console").write_text(guest.console)
             self._count("boot", guest.bootSeconds or 0.0)
@@ -248,13 +248,13 @@ class Run:
         runner = [str(self.python), *RUNNER, "run", str(folder), *part.tests]
         agent = [str(self.python), *AGENT, joined.THERE, str(joined.AGENT_PORT), f"pyverbs:{joined.DEVICE}"]
         try:
-            return joined.run(self._wish(folder, part.box, agent), runner, timeout)
+            return joined.run(self._wanted(folder, part.box, agent), runner, timeout)
         except Unavailable as error:
             settings = {**os.environ, **self.environment, "LAB_NO_PEER": str(error)}
             return subprocess.run(runner, cwd=CHECKOUT, env=settings, stdin=subprocess.DEVNULL).returncode
 
-    def _wish(self, folder: Path, box: dict[str, Any], command: list[str]) -> Wish:
-        return Wish(
+    def _wanted(self, folder: Path, box: dict[str, Any], command: list[str]) -> GuestOptions:
+        return GuestOptions(
             command,
             rxe=box["rxe"],
             smc=box["smc"],
@@ -290,9 +290,9 @@ class Run:
 
 def _write(page: Path, about: dict[str, str], results: list[Result], isWhole: bool) -> None:
     """Put the table into a page; suites that were not run keep their lines, unless all should have been."""
-    kept = () if isWhole else table.ofOthers(page.read_text(), results)
+    retained = () if isWhole else table.ofOthers(page.read_text(), results)
     if results:
-        table.replaceIn(page, table.table(about, results, kept))
+        table.replaceIn(page, table.table(about, results, retained))
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -42,13 +42,13 @@ def _packageVersion(package: str) -> str:
         return "?"
 
 
-def table(told: dict[str, str], results: list[Result], kept: Sequence[str] = ()) -> str:
+def table(versions: dict[str, str], results: list[Result], retained: Sequence[str] = ()) -> str:
     """
     Markdown: a line for each thing that was shown, with the facts that its tests measured.
 
-    @param kept: lines of an earlier run that stand among these.
+    @param retained: lines of an earlier run that stand among these.
     """
-    lines = list(kept)
+    lines = list(retained)
     for key, those in _grouped(results).items():
         outcomes = [each["outcome"] for each in those]
         counts = [str(outcomes.count(each)) for each in ("passed", "failed", "skipped")]
@@ -56,7 +56,7 @@ def table(told: dict[str, str], results: list[Result], kept: Sequence[str] = ())
         cells = [*key, *counts, "; ".join(dict.fromkeys(facts))]
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     head = [
-        "Linux {kernel}, rdma-core {rdma-core}, pyverbs {pyverbs}, on {date}.".format_map(told),
+        "Linux {kernel}, rdma-core {rdma-core}, pyverbs {pyverbs}, on {date}.".format_map(versions),
         "",
         _TITLES,
         "|---|---|---|---|---|---|---|---|",

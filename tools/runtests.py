@@ -171,7 +171,7 @@ class Progress:
             self._last = now
             print(self.line(), file=self._stream, flush=True)
 
-    def say(self, text: str) -> None:
+    def print_(self, text: str) -> None:
         """Print text above the progress line."""
         if self._isTerminal:
             self._stream.write("\r\x1b[K")
@@ -298,7 +298,7 @@ class Run:
         if ended.outcome == "failed":
             block = f"{'=' * 79}\n[FAIL] {ended.test}\n{ended.text}\n"
             self._log.write(block)
-            self._progress.say(block)
+            self._progress.print_(block)
         self._log.flush()
 
 
@@ -401,7 +401,7 @@ def main(arguments: list[str]) -> int:
                 run.run()
             except KeyboardInterrupt:
                 interrupted = True
-                progress.say("Interrupted.")
+                progress.print_("Interrupted.")
     durations.record(run.ended)
     with open(options.folder / "results.jsonl", "w", encoding="utf-8") as file:
         for module, each in run.ended:
@@ -410,7 +410,7 @@ def main(arguments: list[str]) -> int:
     printSlowest(results, options.slowest)
     printUnexplained(results)
     counts = progress.counts
-    progress.say(f"{progress.line()}; log in {log.name}")
+    progress.print_(f"{progress.line()}; log in {log.name}")
     print(f"{label}{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped")
     return 130 if interrupted else 1 if counts["failed"] or not run.ended else 0
 

@@ -42,18 +42,18 @@ class _Recorded(World):
         segment = Segment.decode(packet)
         source, target = ("alice", "bob") if sender.number == 0 else ("bob", "alice")
         carrier = "command" if channel == COMMAND else "data"
-        text = f"{self.at()}: {self._said(segment)}"
+        text = f"{self.at()}: {self._onPacket(segment)}"
         self.steps.append(Step("lost" if isLost else "message", source, target, carrier, text))
         if not isLost:
             super().transmit(sender, destination, channel, packet)
 
-    def _said(self, segment: Segment) -> str:
+    def _onPacket(self, segment: Segment) -> str:
         if segment.kind == ACK:
             bitmap = int.from_bytes(segment.payload, "little")
-            said = f"ACK up to {self._nameOf(segment.acknowledged or 0)}"
+            description = f"ACK up to {self._nameOf(segment.acknowledged or 0)}"
             beyond = [n for n in range(bitmap.bit_length()) if bitmap >> n & 1]
             numbers = ", ".join(str(self._nameOf(segment.acknowledged or 0) + 2 + n) for n in beyond)
-            return said + (f", and {numbers}" if numbers else "")
+            return description + (f", and {numbers}" if numbers else "")
         again = ", again" if segment.attempt > 1 else ""
         return f"{Kind(segment.kind).name} {self._nameOf(segment.sequence)}{again}"
 
@@ -66,7 +66,7 @@ def loss() -> list[Step]:
     """Play the loss, until all that was sent has arrived."""
     world = _Recorded()
 
-    def heard(name: str) -> Any:
+    def handler(name: str) -> Any:
         def note(event: Event) -> None:
             if isinstance(event, MessageReceived):
                 world.steps.append(Step("note", name, "", "", f"{world.at()}: message {event.tag}"))
@@ -75,8 +75,8 @@ def loss() -> list[Step]:
 
         return note
 
-    alice = Host(world, Module(1024, (63, 127), keepAlive=0.0), heard("alice"))
-    bob = Host(world, Module(1024, (63, 127), keepAlive=0.0), heard("bob"))
+    alice = Host(world, Module(1024, (63, 127), keepAlive=0.0), handler("alice"))
+    bob = Host(world, Module(1024, (63, 127), keepAlive=0.0), handler("bob"))
     toBob, _toAlice = alice.meet(bob)
     world.first = toBob.sent.following
     for number in range(1, _MESSAGES + 1):

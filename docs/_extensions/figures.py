@@ -61,9 +61,9 @@ def witnessed(text: str) -> str:
     ours, _, words = text.partition(" > ")
     page = (DOCS / "interoperability.md").read_text()
     for row in _ROW.finditer(page):
-        for said in row["measured"].split("; "):
-            if row["ours"] == ours and said.startswith(f"{words} "):
-                return said[len(words) + 1 :]
+        for description in row["measured"].split("; "):
+            if row["ours"] == ours and description.startswith(f"{words} "):
+                return description[len(words) + 1 :]
     raise ValueError(f"the table of interoperability.md has no {text!r}")
 
 

@@ -47,21 +47,21 @@ class _Talker(Protocol):
     def connectionMade(self) -> None:
         self._note(self.where, "connectionMade()")
         if self.where == "client":
-            self._say(b"hello")
+            self._write(b"hello")
 
     def dataReceived(self, data: bytes) -> None:
         self._note(self.where, f"dataReceived({data!r})")
         if data == b"hello":
-            self._say(b"good day")
+            self._write(b"good day")
         elif self.where == "client":
-            self._say(b"bye")
+            self._write(b"bye")
             self._note(self.where, "loseConnection()")
             self.transport.loseConnection()
 
     def connectionLost(self, reason: Any) -> None:
         self._note(self.where, f"connectionLost({reason.type.__name__})")
 
-    def _say(self, data: bytes) -> None:
+    def _write(self, data: bytes) -> None:
         self._note(self.where, f"write({data!r})")
         self.transport.write(data)
 
@@ -98,7 +98,7 @@ class Recording:
         asking.finished().addErrback(lambda failure: self.note("client", str(failure.value)))
         for socket, protocol in zip(sockets, (asking, accepting), strict=True):
             name = "client" if protocol is asking else "server"
-            socket.sniffer = lambda data, name=name: self._said(name, data)
+            socket.sniffer = lambda data, name=name: self._onPacket(name, data)
             self._watchEnd(socket, name)
             MemoryTCP(socket, protocol).begin()
         for _ in range(_TURNS):
@@ -132,7 +132,7 @@ class Recording:
 
             setattr(socket, name, watched)
 
-    def _said(self, where: str, data: bytes) -> None:
+    def _onPacket(self, where: str, data: bytes) -> None:
         """Bytes on the TCP connection: CLC messages, each in one piece."""
         message = clc.decode(data)
         self._send(where, "tcp", f"CLC {type(message).__name__}")
@@ -144,7 +144,7 @@ class Recording:
         if "RDMA_WRITE" in operation:
             self._send(where, "rdma", f"WRITE of {len(packet.payload)} bytes")
         elif "SEND" in operation and packet.payload[0] == CDC_TYPE:
-            self._send(where, "rdma", _told(CDC.decode(packet.payload)))
+            self._send(where, "rdma", _describe(CDC.decode(packet.payload)))
         elif "SEND" in operation:
             message = llc.decode(packet.payload)
             answer = ", response" if message.isResponse else ""
@@ -153,11 +153,11 @@ class Recording:
             self._send(where, "rdma", _ACKNOWLEDGED)
 
 
-def _told(message: CDC) -> str:
+def _describe(message: CDC) -> str:
     """What a CDC message says."""
-    said = f"CDC: produced {message.producerCount}, consumed {message.consumerCount}"
+    description = f"CDC: produced {message.producerCount}, consumed {message.consumerCount}"
     flags = [flag.name or "" for flag in StateFlags if flag in message.state]
-    return ", ".join([said, *(flag.replace("_", " ") for flag in flags)])
+    return ", ".join([description, *(flag.replace("_", " ") for flag in flags)])
 
 
 @cache
@@ -180,5 +180,5 @@ def part(name: str) -> list[Step]:
         return [step for step, _ in groupby(steps[closing:])]
     if name != "handshake":
         raise ValueError(f"there is no part {name!r}")
-    told = [step for step in steps[:closing] if step.text != _ACKNOWLEDGED]
-    return told[: next(n for n, step in enumerate(told) if "good day" in step.text)]
+    shown = [step for step in steps[:closing] if step.text != _ACKNOWLEDGED]
+    return shown[: next(n for n, step in enumerate(shown) if "good day" in step.text)]

@@ -384,7 +384,7 @@ async def _watch(session: Session, counted: CounterSource, kinds: list[Watched])
     the last successful one.
     """
     options, clock = session.options, session.reactor
-    before, then = await _looked(session, counted, kinds), clock.seconds()
+    before, then = await _readCounters(session, counted, kinds), clock.seconds()
     if options["reset"]:
         before = _cleared(before)
     shown = 0
@@ -392,7 +392,7 @@ async def _watch(session: Session, counted: CounterSource, kinds: list[Watched])
         await deferLater(clock, options["watch"])
         shown += 1
         try:
-            after, now = await _looked(session, counted, kinds), clock.seconds()
+            after, now = await _readCounters(session, counted, kinds), clock.seconds()
         except MADFailure as error:
             print(f"{where(counted.path)}: {error}", file=sys.stderr, flush=True)
             continue
@@ -400,7 +400,7 @@ async def _watch(session: Session, counted: CounterSource, kinds: list[Watched])
         before, then = (_cleared(after) if options["reset"] else after), now
 
 
-async def _looked(session: Session, counted: CounterSource, kinds: list[Watched]) -> list[list[Any]]:
+async def _readCounters(session: Session, counted: CounterSource, kinds: list[Watched]) -> list[list[Any]]:
     """Read the counters of all ports for each attribute; with C{--reset}, clear them afterwards."""
     answers = [await readAll(session, counted, each.kind) for each in kinds]
     if session.options["reset"]:

@@ -129,7 +129,7 @@ class Activity:
         self._concluded = Deferred(lambda _: self.stop())
         concluded = self._concluded
         if self.test.transfer is Transfer.UD:
-            self._look(-1)
+            self._checkQuiet(-1)
         self._watch(-1)
         self._concludeNow()
         return concluded
@@ -216,13 +216,13 @@ class Activity:
             self.examineAll()
             concluded.callback(self.measurement)
 
-    def _look(self, seen: int) -> None:
+    def _checkQuiet(self, seen: int) -> None:
         """Conclude when no datagram has arrived for C{_QUIET_SECONDS}; the missing ones are lost."""
         if seen == self.received:
             self._expected = self.received
             self._concludeNow()
         else:
-            self.later("quiet", _QUIET_SECONDS, self._look, self.received)
+            self.later("quiet", _QUIET_SECONDS, self._checkQuiet, self.received)
 
     def _watch(self, seen: int) -> None:
         now = self.messages + self.received

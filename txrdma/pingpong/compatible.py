@@ -87,7 +87,7 @@ class _Exchange(Protocol):
         waiting: Deferred[bytes] = Deferred(self._forget)
         self._waiting, self._needed = waiting, length
         waiting.addTimeout(ANSWER_SECONDS, self._reactor, self._late)
-        self._look()
+        self._poll()
         return waiting
 
     def leave(self) -> None:
@@ -100,13 +100,13 @@ class _Exchange(Protocol):
         self._held += data
         if len(self._held) > LINE_BYTES + len(_DONE):
             self.leave()  # no valid exchange is so long
-        self._look()
+        self._poll()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         self._isLost = True
-        self._look()
+        self._poll()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         waiting = self._waiting
         if waiting is None:
             return

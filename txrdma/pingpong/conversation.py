@@ -74,11 +74,11 @@ class Conversation(LineOnlyReceiver):
             raise error
         return message
 
-    def end(self, error: Exception, tell: bool = True) -> None:
+    def end(self, error: Exception, shouldReport: bool = True) -> None:
         """End the conversation with an error, which by default is sent to the peer as C{trouble}."""
         if self.error is not None:
             return
-        if tell:
+        if shouldReport:
             self.send(Trouble(str(error)))
         self.error = error
         if self.transport is not None:
@@ -116,12 +116,12 @@ class Conversation(LineOnlyReceiver):
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """End the conversation, and fire C{gone}."""
-        self.end(PeerLost("the other end has gone"), tell=False)
+        self.end(PeerLost("the other end has gone"), shouldReport=False)
         self.gone.callback(None)
 
     def _take(self, message: Message) -> None:
         if isinstance(message, Trouble):
-            self.end(Refused(f"the other end reports: {message.reason}"), tell=False)
+            self.end(Refused(f"the other end reports: {message.reason}"), shouldReport=False)
         elif self._waiting is not None:
             waiting, self._waiting = self._waiting, None
             waiting.callback(message)

@@ -201,7 +201,7 @@ class Client:
     def close(self) -> None:
         """Close the link, the conversation and the device. Repeated calls have no effect."""
         self._dropLink()
-        self._conversation.end(PeerLost("closed"), tell=False)
+        self._conversation.end(PeerLost("closed"), shouldReport=False)
         self._side.close(self._device)
 
     def _dropLink(self) -> None:

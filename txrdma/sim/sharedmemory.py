@@ -132,11 +132,11 @@ class SimulatedMemory:
         if not self.faults.bellSeconds:
             ring(doorbell)
             return
-        kept = os.dup(doorbell)
+        duplicate = os.dup(doorbell)
 
         def late() -> None:
-            ring(kept)
-            os.close(kept)
+            ring(duplicate)
+            os.close(duplicate)
 
         self.clock.callLater(self.faults.bellSeconds * self.random.random(), late)
 

@@ -268,7 +268,7 @@ class SoftDevice:
             self._interfaces.rest()
         if self._eventCall is not None and self._eventCall.active():
             self._eventCall.cancel()
-            self._tell()
+            self._deliverEvents()
 
     def wake(self) -> None:
         if self._closed:
@@ -404,7 +404,7 @@ class SoftDevice:
         if self._listeners and not self._closed:
             self._events.append(event)
             if self._eventCall is None or not self._eventCall.active():
-                self._eventCall = self._reactor.callLater(0, self._tell)
+                self._eventCall = self._reactor.callLater(0, self._deliverEvents)
 
     def forget(self, queuePair: SoftQueuePair) -> None:
         self._queuePairs.pop(queuePair, None)
@@ -451,7 +451,7 @@ class SoftDevice:
         self._numbers.add(number)
         return queuePair
 
-    def _tell(self) -> None:
+    def _deliverEvents(self) -> None:
         self._eventCall = None
         events, self._events = self._events, []
         for event in events:

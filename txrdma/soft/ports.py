@@ -172,13 +172,13 @@ class SoftPort:
         if self.number and (wasActive, hadAddress) != (isActive, hasAddress):
             self._log(hasAddress, isActive)
         if wasActive and not isActive:
-            self._tell(AsyncEventKind.PORT_ERROR)
+            self._emit(AsyncEventKind.PORT_ERROR)
         if hadAddress != hasAddress:
-            self._tell(AsyncEventKind.GID_CHANGE)
+            self._emit(AsyncEventKind.GID_CHANGE)
         if isActive and not wasActive:
-            self._tell(AsyncEventKind.PORT_ACTIVE)
+            self._emit(AsyncEventKind.PORT_ACTIVE)
 
-    def _tell(self, kind: AsyncEventKind) -> None:
+    def _emit(self, kind: AsyncEventKind) -> None:
         self._notify(AsyncEvent(kind, port=self.number))
 
     def _log(self, hasAddress: bool, isActive: bool) -> None:

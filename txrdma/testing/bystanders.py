@@ -188,9 +188,9 @@ class BystanderContract:
         port = await serverFromString(reactor, self.LISTEN).listen(server)
         try:
             connect = self.CONNECT.format(port=port.getHost().port)
-            mine = await clientFromString(reactor, connect).connect(Factory.forProtocol(Application))
+            clientEnd = await clientFromString(reactor, connect).connect(Factory.forProtocol(Application))
             await self.until(lambda: server.built and server.built[0].transport, what)
-            theirs = server.built[0]
+            serverEnd = server.built[0]
             server.kind, server.hasRaised = kind, False
             connecting = clientFromString(reactor, connect).connect(client)
             connecting.addErrback(lambda _: None)  # errors differ: only the bystander counts
@@ -206,16 +206,16 @@ class BystanderContract:
                 lambda: self.MAY_STAY or all(e.lost for e in client.built + server.built[1:] if e.transport),
                 f"{what}: the end of its connection",
             )
-            for end, other in ((mine, theirs), (theirs, mine)):
+            for end, other in ((clientEnd, serverEnd), (serverEnd, clientEnd)):
                 received = other.received
                 end.transport.write(bytes(5000))
                 await self.until(
                     lambda other=other, received=received: other.received == received + 5000,
                     f"{what}: bystander",
                 )
-            mine.transport.loseConnection()
-            await self.until(lambda: mine.lost and theirs.lost, f"{what}: bystander's end")
-            for end in (mine, theirs):
+            clientEnd.transport.loseConnection()
+            await self.until(lambda: clientEnd.lost and serverEnd.lost, f"{what}: bystander's end")
+            for end in (clientEnd, serverEnd):
                 assert end.lost is not None
                 self.assertIsInstance(end.lost.value, ConnectionDone, what)
         finally:

@@ -134,9 +134,9 @@ class MessageBystanderContract(Base):
         """Use a connection whose application raises, and check that another connection is not affected."""
         kind, server.kind, server.hasRaised = server.kind, self.APPLICATION, True
         port = self.listenWith(server)
-        mine = self.protocolOf(self.connectWith(MessageApplications(self.APPLICATION)))
+        clientEnd = self.protocolOf(self.connectWith(MessageApplications(self.APPLICATION)))
         self.waitUntil(lambda: server.built and server.built[0].isMade)
-        theirs = server.built[0]
+        serverEnd = server.built[0]
         server.kind, server.hasRaised = kind, False
         connecting: Deferred[Any] = self.connectWith(client)
         outcome: list[Any] = []
@@ -150,13 +150,13 @@ class MessageBystanderContract(Base):
             if end.isMade and not end.lost:
                 end.transport.abortConnection()
         self.waitUntil(lambda: all(end.lost for end in client.built + server.built[1:] if end.isMade))
-        for here, there in ((mine, theirs), (theirs, mine)):
+        for here, there in ((clientEnd, serverEnd), (serverEnd, clientEnd)):
             here.transport.sendMessage(b"still there")
             self.waitUntil(lambda there=there: there.messages)  # type: ignore[misc]
             self.assertEqual(there.messages, [(b"still there", None)], what)
-        mine.transport.loseConnection()
-        self.waitUntil(lambda: mine.lost and theirs.lost)
-        for end in (mine, theirs):
+        clientEnd.transport.loseConnection()
+        self.waitUntil(lambda: clientEnd.lost and serverEnd.lost)
+        for end in (clientEnd, serverEnd):
             self.assertIsInstance(end.lost[0].value, ConnectionDone, what)
         port.stopListening()
         self.assertClean()

@@ -46,7 +46,7 @@ class Recorder(Protocol):
         self.made.callback(self)
 
     def dataReceived(self, data: bytes) -> None:
-        """Record the bytes, and fire the Deferreds of L{hearing}."""
+        """Record the bytes, and fire the Deferreds of L{receiving}."""
         self.received += data
         if self.echoes:
             self.transport.write(data)
@@ -61,7 +61,7 @@ class Recorder(Protocol):
         self.reason = reason
         self.lost.callback(None)
 
-    def hearing(self, length: int) -> Deferred[bytes]:
+    def receiving(self, length: int) -> Deferred[bytes]:
         """Return a Deferred that fires with all received bytes as soon as there are at least C{length}."""
         deferred: Deferred[bytes] = Deferred()
         if len(self.received) >= length:

@@ -23,14 +23,14 @@ class Credits:
     @ivar usesCredits: whether the peer counts, too; else only receiver-not-ready of its device limits us.
     """
 
-    def __init__(self, ours: int, theirs: int | None) -> None:
+    def __init__(self, local: int, remote: int | None) -> None:
         """
-        @param ours: receives that are posted here for messages.
-        @param theirs: those of the peer; None where it does not count.
+        @param local: receives that are posted here for messages.
+        @param remote: those of the peer; None where it does not count.
         """
-        self.usesCredits = theirs is not None
-        self._ours = ours
-        self._theirs = self._left = theirs or 0
+        self.usesCredits = remote is not None
+        self._local = local
+        self._remote = self._left = remote or 0
         self._taken = 0
 
     @property
@@ -50,7 +50,7 @@ class Credits:
         @return: False if it returns more than were used, which is a violation.
         """
         self._left += count
-        return self._left <= self._theirs
+        return self._left <= self._remote
 
     def reposted(self) -> None:
         """Note that the receive of a message was posted again."""
@@ -58,7 +58,7 @@ class Credits:
 
     def due(self) -> int:
         """The credits to return now; 0 until half of them are free."""
-        return self._taken if self.usesCredits and 2 * self._taken >= self._ours else 0
+        return self._taken if self.usesCredits and 2 * self._taken >= self._local else 0
 
     def sentBack(self, count: int) -> None:
         """Note that credits were returned to the peer."""

@@ -147,7 +147,8 @@ class CounterReader:
     @ivar meters: meters of all ports whose counters were read, by place.
     @ivar backOff: nodes that do not answer.
     @ivar readings: ports whose counters were read; C{silences} are requests without an answer.
-    @ivar looks: ports whose states were read; C{changed} nodes with ports whose state changed in this round.
+    @ivar stateReads: ports whose states were read.
+    @ivar changed: nodes with ports whose state changed in this round.
     """
 
     def __init__(
@@ -172,7 +173,7 @@ class CounterReader:
         """
         self.meters: dict[PortKey, Meter] = {}
         self.backOff: BackOff[GUID] = BackOff(intervalSeconds, _MOST_BACK_OFF)
-        self.readings = self.silences = self.looks = 0
+        self.readings = self.silences = self.stateReads = 0
         self.changed: set[GUID] = set()
         self._seconds = reactor.seconds
         self._agent = agent
@@ -405,7 +406,7 @@ class CounterReader:
         if visit not in self._running:
             return
         try:
-            self.looks += 1
+            self.stateReads += 1
             before = visit.states.pop()[0].raw
             if raw != before and withoutArrival(raw) != withoutArrival(before):
                 self.changed.add(visit.guid)

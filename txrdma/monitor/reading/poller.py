@@ -524,7 +524,7 @@ class FabricPoller:
 
         @param loop: loop of the present run, of which this is a part.
         """
-        self.statistics.looks += refresh.asked
+        self.statistics.stateReads += refresh.asked
         if self.fabric is not fabric:  # a sweep has seen it
             return
         now = self._reactor.seconds()
@@ -574,7 +574,7 @@ class FabricPoller:
     async def _round(self, fabric: Fabric, asking: Deferred[None]) -> None:
         """Read the counters of all nodes that are due, and the states of some."""
         reader, statistics, step = self._reader, self.statistics, self.rounds.step
-        began, silences, looks = self._reactor.seconds(), reader.silences, reader.looks
+        began, silences, stateReads = self._reactor.seconds(), reader.silences, reader.stateReads
         nodes = [node for node in fabric.nodes.values() if node.lid]
         due = sum(reader.backOff.isDue(node.guid, began) for node in nodes)
         stateNodes = self._nextStates(fabric)
@@ -587,7 +587,7 @@ class FabricPoller:
                 await self._readStates(schedule, refresh, nodes, stateNodes)
         finally:
             statistics.readings, statistics.silences = reader.readings, reader.silences
-            statistics.looks += reader.looks - looks
+            statistics.stateReads += reader.stateReads - stateReads
             statistics.requests, statistics.timeouts = self._agent.sent, self._agent.late
         with step("following changes"):
             self._refreshed(self.rounds, refresh, fabric, wasSign=False)
@@ -615,8 +615,8 @@ class FabricPoller:
         @param stateNodes: nodes whose states are read.
         """
         changed = [node for node in nodes if node.guid in self._reader.changed]
-        looked = [node for node in nodes if node.guid in stateNodes]
-        optional = [(one, node) for one in self._optional for node in looked if one.isWanted(node)]
+        wereRead = [node for node in nodes if node.guid in stateNodes]
+        optional = [(one, node) for one in self._optional for node in wereRead if one.isWanted(node)]
         states = (self._readState(refresh, node) for node in changed)
         reasons = (self._readOptional(reader, node, schedule) for reader, node in optional)
         await schedule.run(mqueue=chain(states, reasons))

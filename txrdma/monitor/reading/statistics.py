@@ -16,7 +16,7 @@ class PollerStatistics:
     @ivar silences: nodes that did not answer when they were asked.
     @ivar turns: rounds of readings; C{overruns} are intervals in which the round before was not done yet.
     @ivar turnSeconds: duration of the last round; C{sweepSeconds} that of the last sweep.
-    @ivar looks: ports whose states were read between sweeps.
+    @ivar stateReads: ports whose states were read between sweeps.
     @ivar refreshes: number of refreshes of nodes with signs of change.
     @ivar notices: notices that the SA has reported.
     @ivar requests: datagrams with requests that were sent since our port was opened; C{timeouts} are those
@@ -30,7 +30,7 @@ class PollerStatistics:
     turnSeconds: float = 0.0
     sweeps: int = 0
     sweepSeconds: float = 0.0
-    looks: int = 0
+    stateReads: int = 0
     refreshes: int = 0
     notices: int = 0
     requests: int = 0

@@ -101,7 +101,7 @@ class _Closable(Protocol):
 _ClosableT = TypeVar("_ClosableT", bound=_Closable)
 
 
-def _kept(undo: ExitStack, each: _ClosableT) -> _ClosableT:
+def _closedBy(undo: ExitStack, each: _ClosableT) -> _ClosableT:
     """Register a verbs object for closing; an error while closing is logged."""
 
     def close() -> None:
@@ -153,14 +153,14 @@ class Attachment:
         size = _RECEIVE_SIZE if version == 1 else _RECEIVE_SIZE_V2
         self.receives = memoryview(bytearray(_RECEIVES * size))
         with ExitStack() as undo:
-            region = _kept(undo, domain.registerMemory(self.receives, Access.LOCAL_WRITE))
-            channel = _kept(undo, device.createChannel())
-            self._queue = _kept(undo, device.createCompletionQueue(_RECEIVES, channel))
+            region = _closedBy(undo, domain.registerMemory(self.receives, Access.LOCAL_WRITE))
+            channel = _closedBy(undo, device.createChannel())
+            self._queue = _closedBy(undo, device.createCompletionQueue(_RECEIVES, channel))
             self.reader = CompletionReader(reactor, channel, [self._queue], received, failed=failed)
-            sendChannel = _kept(undo, device.createChannel())
-            self.sendQueue = _kept(undo, device.createCompletionQueue(capacity.maxSend, sendChannel))
+            sendChannel = _closedBy(undo, device.createChannel())
+            self.sendQueue = _closedBy(undo, device.createCompletionQueue(capacity.maxSend, sendChannel))
             self.sendReader = CompletionReader(reactor, sendChannel, [self.sendQueue], sent, failed=failed)
-            self.queuePair = _kept(
+            self.queuePair = _closedBy(
                 undo, domain.createQueuePair(QPKind.RC, self.sendQueue, self._queue, capacity)
             )
             rights = Access.LOCAL_WRITE | Access.REMOTE_WRITE

@@ -93,8 +93,10 @@ class Announced:
 
     isSure = True
 
-    def __init__(self, teller: Teller | None, place: TCPAddress, number: int, client: Credentials) -> None:
-        self._printer = teller
+    def __init__(
+        self, announcing: AnnouncementConnection | None, place: TCPAddress, number: int, client: Credentials
+    ) -> None:
+        self._printer = announcing
         self.place = place
         self.number = number
         self.client = client
@@ -151,17 +153,21 @@ class Announced:
             withdrawn()
 
 
-class Teller:
-    """A process that announces its connections to a listener; C{open}: those that it may withdraw."""
+class AnnouncementConnection:
+    """
+    A connection on which a process announces its SMC connections to a listener.
+
+    @ivar open: the announcements that the process may still withdraw.
+    """
 
     def __init__(self, announcements: Announcements, connection: socket.socket) -> None:
         self._announcements = announcements
         self.reactor = announcements.reactor
         self.client = processAt(connection)
         self.open: dict[int, Announced] = {}
-        self.lines = Lines(announcements.reactor, connection, self._heard, self._ended)
+        self.lines = Lines(announcements.reactor, connection, self._linesReceived, self._ended)
 
-    def _heard(self, lines: list[bytes]) -> None:
+    def _linesReceived(self, lines: list[bytes]) -> None:
         for line in lines:
             if self.lines.isOpen:
                 self.obey(line)
@@ -203,7 +209,7 @@ class Teller:
 
     def _ended(self) -> None:
         """Drop the announcements of a disconnected process whose connections were not accepted yet."""
-        self._announcements.tellers.discard(self)
+        self._announcements.connections.discard(self)
         for announced in self.open.values():
             self._announcements.forget(announced)
         self.open.clear()
@@ -215,7 +221,7 @@ class Announcements:
     The connections that clients on this host have announced to one SMC listener.
 
     @ivar expected: announced connections that were not accepted yet, by client address.
-    @ivar tellers: the announcing processes.
+    @ivar connections: the announcing processes.
     """
 
     def __init__(self, reactor: Reactor, anybody: bool, room: int = 50) -> None:
@@ -223,7 +229,7 @@ class Announcements:
         self._acceptsOtherUsers = anybody
         self._room = max(room, 1)
         self.expected: dict[TCPAddress, Announced] = {}
-        self.tellers: set[Teller] = set()
+        self.connections: set[AnnouncementConnection] = set()
         self._coming: dict[Announced, float] = {}
         self._queue: dict[Announced, None] = {}
         self._timer: IDelayedCall | None = None
@@ -233,8 +239,8 @@ class Announcements:
         """Return whether to accept a process of this user: root, the local user, or any if so configured."""
         if _isTrusted(user):
             return True
-        strangers = sum(not _isTrusted(each.client.user) for each in self.tellers)
-        return self._acceptsOtherUsers and strangers < _MOST_OTHER_USERS
+        otherUsers = sum(not _isTrusted(each.client.user) for each in self.connections)
+        return self._acceptsOtherUsers and otherUsers < _MOST_OTHER_USERS
 
     def prepare(self, listening: socket.socket) -> None:
         """Do nothing: the socket needs no preparation."""
@@ -260,7 +266,7 @@ class Announcements:
             )
 
     def _accepted(self, connection: socket.socket) -> None:
-        self.tellers.add(Teller(self, connection))
+        self.connections.add(AnnouncementConnection(self, connection))
 
     def expect(self, client: TCPAddress, announced: Announced) -> bool:
         """Expect a connection from this address; False if an equally trusted process announced it before."""
@@ -342,8 +348,8 @@ class Announcements:
         self._coming.clear()
         self._queue.clear()
         self._cancelTimer()
-        for teller in list(self.tellers):
-            teller.lines.close()
+        for announcing in list(self.connections):
+            announcing.lines.close()
 
 
 def _isTrusted(user: int) -> bool:

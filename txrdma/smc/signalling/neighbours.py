@@ -35,7 +35,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.kit.logs import RateLimitedLogger
-from txrdma.smc.signalling.local import Announced, Announcements, Teller
+from txrdma.smc.signalling.local import Announced, AnnouncementConnection, Announcements
 from txrdma.smc.signalling.owners import TCPAddress
 from txrdma.unix.places import DirectoryListener, SocketDirectory
 from txrdma.unix.sockets import Reactor
@@ -116,9 +116,9 @@ class AnnouncedNeighbour(Announced):
     __slots__ = ("_target",)
 
     def __init__(
-        self, teller: Neighbour, place: TCPAddress, number: int, target: str, directory: str
+        self, announcing: Neighbour, place: TCPAddress, number: int, target: str, directory: str
     ) -> None:
-        super().__init__(teller, place, number, teller.client)
+        super().__init__(announcing, place, number, announcing.client)
         self._target = target
         self.directory = directory
 
@@ -127,7 +127,7 @@ class AnnouncedNeighbour(Announced):
         return client == self.place and own is not None and own.host == self._target
 
 
-class Neighbour(Teller):
+class Neighbour(AnnouncementConnection):
     """A process connected through the directory, which may announce connections after the proof."""
 
     def __init__(self, announcements: Announcements, connection: socket.socket, directory: str) -> None:
@@ -142,7 +142,7 @@ class Neighbour(Teller):
         return self._proof is not None
 
     def obey(self, line: bytes) -> None:
-        """Process C{seeking <address>}; after the proof, lines of L{Teller}."""
+        """Process C{seeking <address>}; after the proof, lines of L{AnnouncementConnection}."""
         if self._source:
             super().obey(line)
             return
@@ -227,9 +227,9 @@ class NeighbourAnnouncements(Announcements):
             )
 
     def _met(self, connection: socket.socket) -> None:
-        proving = sum(isinstance(each, Neighbour) and each.isProving for each in self.tellers)
+        proving = sum(isinstance(each, Neighbour) and each.isProving for each in self.connections)
         if proving < _MOST_PROVING:
-            self.tellers.add(Neighbour(self, connection, self._directory.path))
+            self.connections.add(Neighbour(self, connection, self._directory.path))
         else:
             connection.close()
 

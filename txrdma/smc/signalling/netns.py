@@ -43,10 +43,10 @@ class _Candidate:
         self._proof: ProvingSocket | None = None
         self._word = self._answer = b""
         self._answered: tuple[str, bytes] | None = None
-        self.lines = Lines(search.reactor, connection, self._heard, self._ended)
+        self.lines = Lines(search.reactor, connection, self._linesReceived, self._ended)
         self.lines.send(b"seeking " + search.target.host.encode("ascii"))
 
-    def _heard(self, lines: list[bytes]) -> None:
+    def _linesReceived(self, lines: list[bytes]) -> None:
         """Process C{prove <port> <nonce>} and C{proven <host> <nonce>}."""
         for line in lines:
             try:

@@ -92,12 +92,12 @@ class Subnets:
         return 0 <= length <= 32 and not (network ^ address) >> (32 - length)
 
 
-def _samePrefix(theirs: bytes, theirLength: int, ours: bytes, ourLength: int) -> bool:
-    if theirLength != ourLength or not 0 < ourLength <= 128:
+def _samePrefix(remote: bytes, remoteLength: int, ours: bytes, ourLength: int) -> bool:
+    if remoteLength != ourLength or not 0 < ourLength <= 128:
         return False
-    if theirs[0] == 0xFE and theirs[1] & 0xC0 == 0x80:
+    if remote[0] == 0xFE and remote[1] & 0xC0 == 0x80:
         return False  # every host is in the link-local subnet
-    return not (int.from_bytes(theirs, "big") ^ int.from_bytes(ours, "big")) >> (128 - ourLength)
+    return not (int.from_bytes(remote, "big") ^ int.from_bytes(ours, "big")) >> (128 - ourLength)
 
 
 @frozen
@@ -420,12 +420,12 @@ def check(accept: Accept, offer: Offer) -> Agreement | Diagnosis:
     )
 
 
-def _routeObjection(candidate: Candidate, gid: GID, serverSaysDirect: bool) -> Diagnosis | None:
+def _routeObjection(candidate: Candidate, gid: GID, isServerDirect: bool) -> Diagnosis | None:
     """Return the reason to reject the server's choice of a direct or routed path, or None."""
     isDirect = candidate.isDirectTo(gid)
     if isDirect is None:
         return Diagnosis.NOROUTE
-    if isDirect and not serverSaysDirect and candidate.subnets is not None:
+    if isDirect and not isServerDirect and candidate.subnets is not None:
         return Diagnosis.NOINDIRECT
     return None
 
@@ -460,18 +460,18 @@ def checkConfirm(confirm: Confirm, accept: Accept, proposal: Proposal) -> Diagno
         return None
     if confirm.v2.eid != accept.v2.eid:
         return Diagnosis.NOUEID
-    ours, theirs = accept.v2.firstContact, confirm.v2.firstContact
-    if ours is None or theirs is None:
+    ours, remote = accept.v2.firstContact, confirm.v2.firstContact
+    if ours is None or remote is None:
         return None
-    if theirs.release != ours.release:
+    if remote.release != ours.release:
         return Diagnosis.RELEASEERR
     if not ours.release or ours.v21 is None:
         return None
-    if theirs.v21 is None:
+    if remote.v21 is None:
         return Diagnosis.RELEASEERR
-    if theirs.v21.maxConnections != ours.v21.maxConnections:
+    if remote.v21.maxConnections != ours.v21.maxConnections:
         return Diagnosis.MAXCONNERR
-    if theirs.v21.maxLinks != ours.v21.maxLinks:
+    if remote.v21.maxLinks != ours.v21.maxLinks:
         return Diagnosis.MAXLINKERR
     return None
 

@@ -93,7 +93,7 @@ class SoftCompletionChannel:
         if self._open().silence():
             self._rung = True  # completions that are found now need no ring
             for queue in self._queues:
-                queue._look()
+                queue._checkArrivals()
         self._rung = False
         events, self._events = self._events, []
         return events
@@ -255,7 +255,7 @@ class SoftCompletionQueue:
         for armRoute in self._members.values():
             armRoute()
 
-    def _look(self) -> None:
+    def _checkArrivals(self) -> None:
         """Poll after a peer has rung, and arm again if nothing was found."""
         if self.armed and self._lanes:
             self.armed = _UNARMED

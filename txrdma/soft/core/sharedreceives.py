@@ -22,15 +22,15 @@ _Failed = Callable[[AsyncEventKind | None], None]
 class _Receives(deque[ReceiveRequest]):
     """The posted receives, which report when the limit is reached."""
 
-    def __init__(self, tell: Callable[[], None]) -> None:
+    def __init__(self, limitReached: Callable[[], None]) -> None:
         super().__init__()
         self.limit = 0
-        self._tell = tell
+        self._limitReached = limitReached
 
     def popleft(self) -> ReceiveRequest:
         taken = super().popleft()
         if len(self) < self.limit:
-            self._tell()
+            self._limitReached()
         return taken
 
 

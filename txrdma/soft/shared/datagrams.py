@@ -92,7 +92,7 @@ class DatagramLink:
         self.peer = peer
         self._rendezvous = rendezvous
         self._descriptor, self._own = makeBox(RING_BYTES)  # closed when the peer has it
-        self._theirs: mmap.mmap | None = None
+        self._remote: mmap.mmap | None = None
         self._doorbell: Doorbell | None = None
         self.lane = DatagramLane(peer.name, memoryview(self._own), self._ring)
 
@@ -105,7 +105,7 @@ class DatagramLink:
 
     def join(self, box: mmap.mmap, doorbell: Doorbell) -> None:
         """Attach the other device's box, and the doorbell that wakes it."""
-        self._theirs, self._doorbell = box, doorbell
+        self._remote, self._doorbell = box, doorbell
         self.lane.attach(memoryview(box))
 
     def _ring(self) -> None:
@@ -124,8 +124,8 @@ class DatagramLink:
         self.leave()
         self.lane.close()
         closeMapping(self._own)
-        if self._theirs is not None:
-            closeMapping(self._theirs)
+        if self._remote is not None:
+            closeMapping(self._remote)
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

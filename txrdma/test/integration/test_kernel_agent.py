@@ -34,40 +34,40 @@ class AgentTests(TestCase):
         port = reactor.listenTCP(0, factory, interface="127.0.0.1")
         self.addCleanup(port.stopListening)
         there = clientFromString(reactor, f"tcp:127.0.0.1:{port.getHost().port}")
-        self.theirs: Asking = await connectProtocol(there, Asking())
+        self.remote: Asking = await connectProtocol(there, Asking())
         self.addCleanup(self.disconnect)
-        self.ours = Party(reactor, device)
-        self.addCleanup(self.ours.close)
+        self.local = Party(reactor, device)
+        self.addCleanup(self.local.close)
 
     def disconnect(self) -> None:
-        assert self.theirs.transport is not None
-        self.theirs.transport.loseConnection()
+        assert self.remote.transport is not None
+        self.remote.transport.loseConnection()
 
     async def connected(self, kind: str) -> dict[str, Any]:
-        we = await self.ours.call("open", kind=kind, size=4096)
-        they: dict[str, Any] = await self.theirs.call("open", kind=kind, size=4096)
-        await self.ours.call("connect", peer=they)
-        await self.theirs.call("connect", peer=we)
+        we = await self.local.call("open", kind=kind, size=4096)
+        they: dict[str, Any] = await self.remote.call("open", kind=kind, size=4096)
+        await self.local.call("connect", peer=they)
+        await self.remote.call("connect", peer=we)
         return they
 
     async def test_write(self) -> None:
         """What one writes has the other, and both digests say so."""
         they = await self.connected("RC")
-        await self.ours.call("fill", offset=0, length=1000, seed=7)
-        other = await self.theirs.call("digest", offset=0, length=1000)
-        self.assertNotEqual(await self.ours.call("digest", offset=0, length=1000), other)
-        ended = await self.ours.call("send", operation="RDMA_WRITE", peer=they, length=250, pieces=4)
+        await self.local.call("fill", offset=0, length=1000, seed=7)
+        other = await self.remote.call("digest", offset=0, length=1000)
+        self.assertNotEqual(await self.local.call("digest", offset=0, length=1000), other)
+        ended = await self.local.call("send", operation="RDMA_WRITE", peer=they, length=250, pieces=4)
         self.assertEqual(ended, ["SUCCESS"])
-        mine = await self.ours.call("digest", offset=0, length=1000)
-        self.assertEqual(mine, await self.theirs.call("digest", offset=0, length=1000))
+        mine = await self.local.call("digest", offset=0, length=1000)
+        self.assertEqual(mine, await self.remote.call("digest", offset=0, length=1000))
 
     async def test_datagram(self) -> None:
         """A datagram is told with its sender."""
         they = await self.connected("UD")
-        await self.theirs.call("receive", offset=0, length=140)
-        ended = await self.ours.call("send", operation="SEND", peer=they, length=100)
+        await self.remote.call("receive", offset=0, length=140)
+        ended = await self.local.call("send", operation="SEND", peer=they, length=100)
         self.assertEqual(ended, ["SUCCESS"])
-        [reported] = await self.theirs.call("received")
+        [reported] = await self.remote.call("received")
         self.assertEqual((reported["status"], reported["length"]), ("SUCCESS", 140))
         self.assertNotEqual(reported["from"], they["qpn"])
 
@@ -75,14 +75,14 @@ class AgentTests(TestCase):
         """What can't be done comes back as an error; only some methods can be asked for."""
         await self.connected("RC")
         with self.assertRaisesRegex(Refused, "^KeyError: "):
-            await self.theirs.call("open", kind="RQ", size=1)
+            await self.remote.call("open", kind="RQ", size=1)
         with self.assertRaisesRegex(Refused, "nobody can ask for '_completed'"):
-            await self.theirs.call("_completed")
+            await self.remote.call("_completed")
 
     async def test_gone(self) -> None:
         """Who waits for an agent that goes away is told."""
         await self.connected("RC")
-        waiting = self.theirs.call("received")
+        waiting = self.remote.call("received")
         self.disconnect()
         with self.assertRaises(Exception) as caught:
             await waiting

@@ -36,11 +36,11 @@ class Answer(LineReceiver):
     delimiter = b"\n"
 
     def __init__(self, line: bytes = b"") -> None:
-        self._said = line
+        self._output = line
         self.line: Deferred[bytes] = Deferred()
 
     def connectionMade(self) -> None:
-        self.sendLine(self._said)
+        self.sendLine(self._output)
 
     def lineReceived(self, line: bytes) -> None:
         if not self.line.called:

@@ -22,12 +22,12 @@ def _refuse(addr: object) -> Any:
     return None
 
 
-_MOST_LOOKS = 200
+_MOST_POLLS = 200
 _CHECK_SECONDS = 0.01
 
 
 class Halves(HalfCloseRecorder):
-    """Half-closes, and answers when it has heard all."""
+    """Half-closes, and answers when it has received all."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class Halves(HalfCloseRecorder):
 
     def readConnectionLost(self) -> None:
         self.ends.append("read")
-        self.transport.write(b"heard %d" % len(self.received))
+        self.transport.write(b"received %d" % len(self.received))
         self.transport.loseConnection()
 
     def writeConnectionLost(self) -> None:
@@ -52,7 +52,7 @@ class StreamCase(TestCase):
     async def _finish(self) -> None:
         for port in self.ports:
             await port.stopListening()
-        for _ in range(_MOST_LOOKS):
+        for _ in range(_MOST_POLLS):
             if not self.left():
                 break
             await deferLater(reactor, _CHECK_SECONDS)

@@ -249,13 +249,13 @@ class PageTests(SynchronousTestCase):
         save(beside(self.page), before)
         output = self.run_("--part=mad-table", "--rounds=1")
         self.assertIn("mad-table: part 1 of 1", output)
-        after, kept = load(beside(self.page))["sections"]
-        self.assertEqual(kept, before["sections"][1])
+        after, retained = load(beside(self.page))["sections"]
+        self.assertEqual(retained, before["sections"][1])
         self.assertEqual((after["name"], after["title"]), ("mad-table", "A table of subnet administration"))
         self.assertEqual((after["rounds"], len(after["rows"][0]["ours"])), (1, 1))
-        self.assertNotEqual(after["date"], kept["date"])
+        self.assertNotEqual(after["date"], retained["date"])
         text = self.page.read_text()
-        for reported in (after, kept):
+        for reported in (after, retained):
             self.assertIn(f"## {reported['title']}\n", text)
             self.assertIn(f"Measured on {reported['date']}, {reported['rounds']} round", text)
         self.assertNotIn("## Old", text)

@@ -25,7 +25,7 @@ from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 import txrdma
 from lab import environment, guest, initramfs, joined, kernel, needs, network, suites
-from lab.guest import OUT_OF_TIME, startScript, Wish
+from lab.guest import GuestOptions, OUT_OF_TIME, startScript
 from txrdma.test.system.kernel import Box, CI_TESTS
 from txrdma.test.system.kernel.results import planForCI
 
@@ -151,15 +151,15 @@ class _FakeGuest:
     """A guest that ends after the first of its tests."""
 
     status = 0
-    wish: Wish
+    wanted: GuestOptions
 
-    def __init__(self, wish: Wish) -> None:
-        type(self).wish = wish
+    def __init__(self, wanted: GuestOptions) -> None:
+        type(self).wanted = wanted
         self.console = "it said this"
         self.bootSeconds = 20.0
-        assert wish.out is not None
-        with (wish.out / "results.jsonl").open("a") as results:
-            for process in wish.command[-1].split("; "):
+        assert wanted.out is not None
+        with (wanted.out / "results.jsonl").open("a") as results:
+            for process in wanted.command[-1].split("; "):
                 words = shlex.split(process)
                 name = words[words.index("/run/lab/out") + 1]
                 line = {"id": name, "outcome": "passed", "reason": "", "seconds": 1.5, "facts": {"loss %": 5}}
@@ -207,9 +207,9 @@ class SuitesTests(SynchronousTestCase):
         status, lines = self.run_()
         self.assertEqual((status, lines[-1]), (1, "kernel: 2 passed, 1 failed, 0 skipped"))
         self.assertIn("it said this", lines)
-        kept = json.loads((self.folder / "results.json").read_text())
-        self.assertEqual(kept["kernel"], "6.66")
-        self.assertEqual([each["outcome"] for each in kept["tests"]], ["passed", "passed", "failed"])
+        retained = json.loads((self.folder / "results.json").read_text())
+        self.assertEqual(retained["kernel"], "6.66")
+        self.assertEqual([each["outcome"] for each in retained["tests"]], ["passed", "passed", "failed"])
         for folder in ("test_some", "test_some-again"):
             self.assertEqual((self.folder / folder / "console").read_text(), "it said this")
 
@@ -220,16 +220,16 @@ class SuitesTests(SynchronousTestCase):
         self.assertEqual((status, lines[-1]), (0, "kernel: 2 passed, 0 failed, 0 skipped"))
         self.assertIn("kernel: 1 of those that passed did so when they were tried again", lines[-3])
         self.assertIn("m.test_some.Some.test_b failed (did not come to its end", "\n".join(lines))
-        kept = json.loads((self.folder / "results.json").read_text())
-        self.assertNotIn("again", kept["tests"][0])
-        self.assertIn("did not come to its end", kept["tests"][1]["again"])
+        retained = json.loads((self.folder / "results.json").read_text())
+        self.assertNotIn("again", retained["tests"][0])
+        self.assertIn("did not come to its end", retained["tests"][1]["again"])
 
     def test_guestHangs(self) -> None:
         """A guest that does not end is stopped, and the reason is reported."""
         self.patch(_FakeGuest, "status", OUT_OF_TIME)
         self.run_()
-        kept = json.loads((self.folder / "results.json").read_text())
-        self.assertIn("stopped after 5 s", kept["tests"][2]["reason"])
+        retained = json.loads((self.folder / "results.json").read_text())
+        self.assertIn("stopped after 5 s", retained["tests"][2]["reason"])
 
     def test_allPass(self) -> None:
         """A run without failures ends with status 0 and writes its table."""
@@ -255,37 +255,37 @@ class SuitesTests(SynchronousTestCase):
         self.patch(suites.Run, "plan", lambda _: [self.plan, other, alone])
         commands: list[str] = []
 
-        class Told(_FakeGuest):
-            def __init__(self, wish: Wish) -> None:
-                super().__init__(wish)
-                commands.append(wish.command[-1])
+        class Reporting(_FakeGuest):
+            def __init__(self, wanted: GuestOptions) -> None:
+                super().__init__(wanted)
+                commands.append(wanted.command[-1])
 
-        self.patch(suites, "Guest", Told)
+        self.patch(suites, "Guest", Reporting)
         status, lines = self.run_()
         self.assertEqual((status, lines[-1]), (1, "kernel: 6 passed, 3 failed, 0 skipped"))
         self.assertEqual([command.count("timeout -k 10 ") for command in commands], [2, 2, 0, 0])
         self.assertIn("timeout -k 10 7 ", commands[0])
         self.assertEqual(lines[0], "kernel: rxe-1-mtu4200")
-        kept = json.loads((self.folder / "results.json").read_text())
-        modules = [each["module"] for each in kept["tests"]]
+        retained = json.loads((self.folder / "results.json").read_text())
+        modules = [each["module"] for each in retained["tests"]]
         self.assertEqual(modules, ["m.test_some"] * 3 + ["m.test_b"] * 3 + ["m.test_c"] * 3)
 
     def test_guestDoesNotStart(self) -> None:
         """A guest that can't be started although all requirements are met is a failure, not a skip."""
 
-        def started(wish: Wish) -> None:
+        def started(wanted: GuestOptions) -> None:
             raise needs.Unavailable("there is no qemu-system-x86_64")
 
         self.patch(suites, "Guest", started)
         status, lines = self.run_()
         self.assertEqual((status, lines[-1]), (1, "kernel: 0 passed, 3 failed, 0 skipped"))
-        kept = json.loads((self.folder / "results.json").read_text())
-        self.assertIn("there is no qemu", kept["tests"][0]["reason"])
+        retained = json.loads((self.folder / "results.json").read_text())
+        self.assertIn("there is no qemu", retained["tests"][0]["reason"])
 
     def test_forCI(self) -> None:
         """For CI all modules run in one process; failed tests are repeated in the same guest."""
         planned: list[bool] = []
-        wishes: list[Wish] = []
+        wantedOptions: list[GuestOptions] = []
         outcomes = (("a", "passed"), ("b", "failed"), ("c", "failed"), ("c", "passed"))
 
         def plan(run: suites.Run) -> list[dict[str, Any]]:
@@ -293,12 +293,12 @@ class SuitesTests(SynchronousTestCase):
             return [self.plan, json.loads(json.dumps(self.plan).replace("test_some", "test_b"))]
 
         class Guest(_FakeGuest):
-            def __init__(self, wish: Wish) -> None:
-                wishes.append(wish)
+            def __init__(self, wanted: GuestOptions) -> None:
+                wantedOptions.append(wanted)
                 self.console = ""
                 self.bootSeconds = 20.0
-                assert wish.out is not None
-                with (wish.out / "results.jsonl").open("a") as results:
+                assert wanted.out is not None
+                with (wanted.out / "results.jsonl").open("a") as results:
                     for place, (letter, outcome) in enumerate(outcomes):
                         for module in ("test_some", "test_b"):
                             name = f"m.{module}.Some.test_{letter}"
@@ -311,8 +311,8 @@ class SuitesTests(SynchronousTestCase):
             status = suites.main(["--ci", "--folder", str(self.folder)])
         lines = printed.getvalue().splitlines()
         self.assertEqual((status, lines[-1]), (1, "kernel: 4 passed, 2 failed, 0 skipped"))
-        self.assertEqual((planned, len(wishes)), ([True], 1))
-        command = wishes[0].command[-1]
+        self.assertEqual((planned, len(wantedOptions)), ([True], 1))
+        command = wantedOptions[0].command[-1]
         run, retry = (shlex.split(each) for each in command.split(" || "))
         names = [f"m.{module}.Some.test_{letter}" for module in ("test_some", "test_b") for letter in "abc"]
         self.assertEqual(run[-8:], ["run", "/run/lab/out", *names])
@@ -335,13 +335,13 @@ class SuitesTests(SynchronousTestCase):
         self.plan["boxes"][0]["tap"] = True
         self.plan["tests"] = [f"txrdma.test.system.kernel.test_tap.{name}" for name in TAP_TESTS]
         self.assertEqual(self.run_()[1][-1], "kernel: 0 passed, 0 failed, 2 skipped")
-        kept = json.loads((self.folder / "results.json").read_text())
-        self.assertEqual([each["reason"] for each in kept["tests"]], ["no /dev/net/tun"] * 2)
+        retained = json.loads((self.folder / "results.json").read_text())
+        self.assertEqual([each["reason"] for each in retained["tests"]], ["no /dev/net/tun"] * 2)
 
     def test_nginx(self) -> None:
         """The guest gets the path of nginx; if it is not available, the run reports that and continues."""
         self.assertEqual(self.run_()[1][-1], "kernel: 2 passed, 1 failed, 0 skipped")
-        self.assertEqual(_FakeGuest.wish.environment["LAB_NGINX"], "/unpacked/nginx/usr/sbin/nginx")
+        self.assertEqual(_FakeGuest.wanted.environment["LAB_NGINX"], "/unpacked/nginx/usr/sbin/nginx")
 
         def unpacked(cache: Path, package: str) -> Path:
             raise needs.Unavailable("apt knows no source")
@@ -350,7 +350,7 @@ class SuitesTests(SynchronousTestCase):
         _, lines = self.run_()
         self.assertEqual(lines[0], "kernel: no nginx for the tests that want it: apt knows no source")
         self.assertEqual(lines[-1], "kernel: 2 passed, 1 failed, 0 skipped")
-        self.assertNotIn("LAB_NGINX", _FakeGuest.wish.environment)
+        self.assertNotIn("LAB_NGINX", _FakeGuest.wanted.environment)
 
     def test_unavailable(self) -> None:
         """If no guest is possible, the last line has the reason, and that is not a failure."""
@@ -504,7 +504,7 @@ class GuestTests(SynchronousTestCase):
 
     def test_pairs(self) -> None:
         """A guest with two pairs of interfaces has one physical network for each side."""
-        lines = startScript(Wish(["true"], smc=True, pairs=2)).splitlines()
+        lines = startScript(GuestOptions(["true"], smc=True, pairs=2)).splitlines()
         for line in network.pairs(1500, 2):
             self.assertIn(line, lines)
         self.assertIn("rdma link add rxe3 type rxe netdev v3", lines)
@@ -515,7 +515,9 @@ class GuestTests(SynchronousTestCase):
         """Command, folder and environment pass the guest's shell unchanged."""
         self.patch(os, "environ", {"PATH": "/bin", "PYTHONPATH": "/a b", "SECRET": "no", "TXRDMA_X": "'"})
         command = ["echo", "it's", "$HOME", "a  b"]
-        script = startScript(Wish(command, rxe=True, taps={"t": "10.1.1.2/24"}, folder=Path("/with space")))
+        script = startScript(
+            GuestOptions(command, rxe=True, taps={"t": "10.1.1.2/24"}, folder=Path("/with space"))
+        )
         checked = subprocess.run(["sh", "-n"], input=script.encode(), capture_output=True)
         self.assertEqual(checked.stderr, b"")
         self.assertNotIn("SECRET", script)

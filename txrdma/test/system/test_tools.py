@@ -225,10 +225,10 @@ class RunnerTests(SynchronousTestCase):
         """No program is found but a shell: not by PATH, and not where the lab looks besides."""
         if shutil.which("mktemp") is None:
             raise SkipTest("there is no mktemp to begin with")
-        look = "import os, shutil, sys; from lab import needs; print(os.listdir(os.environ['PATH']));"
-        look += "print([name for name in sys.argv[1:] if shutil.which(name, path=needs.SEARCHED)])"
+        program = "import os, shutil, sys; from lab import needs; print(os.listdir(os.environ['PATH']));"
+        program += "print([name for name in sys.argv[1:] if shutil.which(name, path=needs.SEARCHED)])"
         names = ("ls", "cc", "ip", "python3", "tshark", "dot", "depmod", "busybox", "opensm", "sh")
-        status, printed, complaints = self.run_("bare", sys.executable, "-c", look, *names)
+        status, printed, complaints = self.run_("bare", sys.executable, "-c", program, *names)
         self.assertEqual((status, complaints), (0, ""))
         self.assertEqual(printed.splitlines()[1:], ["['sh']"] * 2)
         self.assertEqual(self.run_("bare", "sh", "-c", "exit 3")[0], 3)

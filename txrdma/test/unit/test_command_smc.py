@@ -147,11 +147,11 @@ class StatisticsTests(SynchronousTestCase):
     def test_rates(self) -> None:
         """Later readings show rates per second; a new process has rates from its second reading."""
         rates = Rates()
-        looks = [
+        reads = [
             entriesOf([Answer(1, ["python", "a"], statistics=self.numbers(factor))]) for factor in (1, 5)
         ]
-        self.assertEqual(rates.since(looks[0], 10.0), [])
-        [entry] = rates.since(looks[1], 12.0)
+        self.assertEqual(rates.since(reads[0], 10.0), [])
+        [entry] = rates.since(reads[1], 12.0)
         self.assertEqual(entry["counters"]["sent"]["bytes"], 2000)
-        self.assertEqual(entry["gauges"], looks[1][0]["gauges"])
+        self.assertEqual(entry["gauges"], reads[1][0]["gauges"])
         self.assertIn("in a second", shown(statisticsTable([entry])))

@@ -18,7 +18,7 @@ import txrdma
 PACKAGE = Path(txrdma.__file__).parent
 CHECKOUT = PACKAGE.parent
 
-FLOORS = {
+LAYERS = {
     "kit": 1,
     "error": 1,
     "unix": 2,
@@ -118,7 +118,7 @@ FOUNDATIONS = {"txrdma.smc.common"}
 ACYCLIC = {"btl", "cm", "fabric", "mad", "monitor", "sim", "smc", "soft", "verbs"}
 """Packages whose subpackages and modules must not import each other in cycles."""
 
-CORE_ROOMS = {"soft", "mad", "cm", "smc", "btl", "monitor"}
+CORE_PACKAGES = {"soft", "mad", "cm", "smc", "btl", "monitor"}
 CORE_FOLDERS = {"core", "flow", "terms", "wire"}
 CORE_MAY_IMPORT = {*sys.stdlib_module_names, "typing_extensions", "automat", "txrdma"}
 
@@ -154,8 +154,8 @@ def imports(source: str, module: str, isPackage: bool = False) -> tuple[Imported
             base = node.module or ""
             if node.level:
                 parts = module.split(".")
-                kept = parts[: len(parts) - node.level + isPackage]
-                base = ".".join([*kept, base] if base else kept)
+                parents = parts[: len(parts) - node.level + isPackage]
+                base = ".".join([*parents, base] if base else parents)
             for alias in node.names:
                 yield Imported(node.lineno, f"{base}.{alias.name}", typesOnly)
         elif isinstance(node, ast.If) and isTypeChecking(node.test):
@@ -170,7 +170,7 @@ def imports(source: str, module: str, isPackage: bool = False) -> tuple[Imported
     return tuple(visit(ast.parse(source), False))
 
 
-def room(module: str) -> str | None:
+def packageOf(module: str) -> str | None:
     """Return the top-level package of a module of txrdma: the part after C{txrdma}."""
     parts = module.split(".")
     return parts[1] if parts[0] == "txrdma" and len(parts) > 1 else None
@@ -179,7 +179,7 @@ def room(module: str) -> str | None:
 def isCore(module: str) -> bool:
     """Return whether a module must not do I/O."""
     parts = module.split(".")
-    if len(parts) < 3 or parts[1] not in CORE_ROOMS or parts[-1] == "__init__":
+    if len(parts) < 3 or parts[1] not in CORE_PACKAGES or parts[-1] == "__init__":
         return False
     # The core of the software device is its objects, not a machine without I/O.
     return parts[-1].startswith("_") or (parts[1] != "soft" and not CORE_FOLDERS.isdisjoint(parts[2:-1]))
@@ -219,7 +219,7 @@ def circles(imported: dict[str, set[str]]) -> list[list[str]]:
 
 def graph() -> dict[str, set[str]]:
     """Return the modules of the package without tests, with their imports, including those for types."""
-    paths = {module: path for module, path in modules() if room(module) not in ("test", None)}
+    paths = {module: path for module, path in modules() if packageOf(module) not in ("test", None)}
     imported: dict[str, set[str]] = {}
     for module, path in paths.items():
         imported[module] = set()
@@ -251,7 +251,7 @@ def parts(package: str, imported: dict[str, set[str]]) -> dict[str, set[str]]:
 
 def complaints(module: str, source: str, isPackage: bool = False) -> list[str]:
     """Return complaints about the imports of one module."""
-    own = room(module)
+    own = packageOf(module)
     if own == "test" and "pyverbs" not in source:
         return []  # nothing else is wrong there
     below = next((each for each in FOUNDATIONS if module.startswith(f"{each}.")), None)
@@ -266,19 +266,19 @@ def complaints(module: str, source: str, isPackage: bool = False) -> list[str]:
             complain("only txrdma.verbs.pyverbs.bindings may")
         if own == "test" or own is None:
             continue
-        other = room(name)
+        other = packageOf(name)
         if below is not None and own == other and not name.startswith(f"{below}."):
             complain(f"{below} stands below all else of its room")
-        if other is not None and other in FLOORS:
+        if other is not None and other in LAYERS:
             if other in ("test", "testing") and own != other:
                 complain("only tests import what tests are made of")
             elif own == other or (typesOnly and (own, other) in UPWARDS):
                 pass
-            elif FLOORS[other] > FLOORS[own]:
-                complain(f"floor {FLOORS[own]} stands below floor {FLOORS[other]}")
+            elif LAYERS[other] > LAYERS[own]:
+                complain(f"floor {LAYERS[own]} stands below floor {LAYERS[other]}")
             elif (own, other) in STRANGERS:
                 complain("these rooms meet through interfaces only")
-            elif isCore(module) and FLOORS[other] > 2 and not typesOnly:
+            elif isCore(module) and LAYERS[other] > 2 and not typesOnly:
                 complain("a core stands on floors 1 and 2 only")
         if isCore(module) and not typesOnly and top not in CORE_MAY_IMPORT:
             complain("a core imports the standard library and Automat only")
@@ -318,8 +318,8 @@ class FloorTests(SynchronousTestCase):
 
     def test_everyRoomHasAFloor(self) -> None:
         """Every package has a layer."""
-        rooms = {name for name in (room(module) for module, _path in modules()) if name is not None}
-        self.assertEqual(rooms - set(FLOORS), set())
+        rooms = {name for name in (packageOf(module) for module, _path in modules()) if name is not None}
+        self.assertEqual(rooms - set(LAYERS), set())
 
     def test_genericTuples(self) -> None:
         """A generic C{NamedTuple} is that of typing_extensions: Python 3.10 has none of its own."""

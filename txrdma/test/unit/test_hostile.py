@@ -99,7 +99,7 @@ class BTLTests(SynchronousTestCase):
 
     def test_seeds(self) -> None:
         """Hostile peers of fixed seeds do not disturb other connections."""
-        self.assertTrue(playSeeds("hostile-btl", range(3))["heard"])
+        self.assertTrue(playSeeds("hostile-btl", range(3))["received"])
 
 
 @playingStored("hostile-soft")
@@ -108,7 +108,7 @@ class SoftTests(SynchronousTestCase):
 
     def test_seeds(self) -> None:
         """Hostile peers of fixed seeds do not disturb other connections."""
-        self.assertTrue(playSeeds("hostile-soft", range(3))["heard"])
+        self.assertTrue(playSeeds("hostile-soft", range(3))["received"])
 
 
 @playingStored("hostile-rdma")
@@ -117,7 +117,7 @@ class MessagesTests(SynchronousTestCase):
 
     def test_seeds(self) -> None:
         """Hostile peers of fixed seeds do not disturb other connections."""
-        self.assertTrue(playSeeds("hostile-rdma", range(3))["heard"])
+        self.assertTrue(playSeeds("hostile-rdma", range(3))["received"])
 
 
 @playingStored("hostile-rsocket")
@@ -126,7 +126,7 @@ class RSocketTests(SynchronousTestCase):
 
     def test_seeds(self) -> None:
         """Hostile peers of fixed seeds do not disturb other connections."""
-        self.assertTrue(playSeeds("hostile-rsocket", range(3))["heard"])
+        self.assertTrue(playSeeds("hostile-rsocket", range(3))["received"])
 
 
 @playingStored("hostile-mad")
@@ -137,4 +137,4 @@ class MADTests(SynchronousTestCase):
 
     def test_seeds(self) -> None:
         """Hostile peers of fixed seeds do not disturb other connections."""
-        self.assertTrue(playSeeds("hostile-mad", range(1))["heard"])
+        self.assertTrue(playSeeds("hostile-mad", range(1))["received"])

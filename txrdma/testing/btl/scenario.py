@@ -266,9 +266,12 @@ class Scenario:
 
         @raise Violation: a promise was violated.
         """
-        self.world.run(_LIMIT / 2, self._isTold)
+        self.world.run(_LIMIT / 2, self._isEndReported)
         self.world.run(self.world.now + 1.0)
-        check(self._isTold(), f"nobody tells of {[each for each in self.orders if self._isOpen(each)][:3]}")
+        check(
+            self._isEndReported(),
+            f"nobody tells of {[each for each in self.orders if self._isOpen(each)][:3]}",
+        )
         self._close()
         self._judge()
         return self.played
@@ -280,7 +283,7 @@ class Scenario:
             return (order.sender, order.receiver) not in self.ended
         return order.outcome is None
 
-    def _isTold(self) -> bool:
+    def _isEndReported(self) -> bool:
         return not any(self._isOpen(each) for each in self.orders)
 
     def _close(self) -> None:

@@ -124,11 +124,13 @@ class Host:
     def meet(self, other: Host) -> tuple[Peer, Peer]:
         """Make two hosts peers of each other; return each one's peer object for the other."""
         random, now = self.world.random, self.world.now
-        mine, its = random.getrandbits(64), random.getrandbits(64)
+        localID, remoteID = random.getrandbits(64), random.getrandbits(64)
         here, there = random.getrandbits(16), random.getrandbits(16)
         addresses = ((other.number, 0), (other.number, 1))
-        peer = self.module.addPeer(mine, its, addresses, here, there, other, now)
-        back = other.module.addPeer(its, mine, ((self.number, 0), (self.number, 1)), there, here, self, now)
+        peer = self.module.addPeer(localID, remoteID, addresses, here, there, other, now)
+        back = other.module.addPeer(
+            remoteID, localID, ((self.number, 0), (self.number, 1)), there, here, self, now
+        )
         for each in (peer, back):
             each.order.isSettled = True
         return peer, back

@@ -195,11 +195,11 @@ class HostileScenario:
 
     def _note(self, hostile: Pair) -> None:
         """Count the fate of the hostile connection at the victim."""
-        end, _its = self._ends(hostile)
+        end, _remote = self._ends(hostile)
         self._outcome["seeds"] += 1
         if end is not None and end.isMade:
             self._outcome["connected"] += 1
-            self._outcome["heard"] += end.received > 0
+            self._outcome["received"] += end.received > 0
             self._outcome["not ended"] += end.lost is None
 
     def _hostileConnection(self) -> Pair:
@@ -247,25 +247,25 @@ class HostileScenario:
         content = Random(plan.seed).randbytes(plan.size)
         step = min(plan.seconds, 1.0) / (plan.rounds + 1)
 
-        def say(host: Host, which: int, left: int) -> None:
+        def sendRounds(host: Host, which: int, left: int) -> None:
             talker = self._ends(pair)[which]
             if talker is not None and talker.isMade:
                 talker.send(content)
                 left -= 1
             if left and self._isTalking and (talker is None or talker.lost is None):
-                host.callLater(step, say, host, which, left)
+                host.callLater(step, sendRounds, host, which, left)
 
         for which, host in enumerate((self.victim, self.hostile)):
-            host.callLater(0, say, host, which, plan.rounds)
+            host.callLater(0, sendRounds, host, which, plan.rounds)
 
     def _endHostile(self, pair: Pair) -> None:
         self._isTalking = False
         ending = self.plan.ending
-        ours, its = self._ends(pair)
-        if ending is Ending.CLOSED and its is not None:
-            self.hostile.callLater(0, its.close)
-        elif ending is Ending.ABORTED and its is not None:
-            self.hostile.callLater(0, its.abort)
+        ours, remote = self._ends(pair)
+        if ending is Ending.CLOSED and remote is not None:
+            self.hostile.callLater(0, remote.close)
+        elif ending is Ending.ABORTED and remote is not None:
+            self.hostile.callLater(0, remote.abort)
         elif ending is Ending.VICTIM and ours is not None:
             self.victim.callLater(0, ours.close)
         if ending in (Ending.KILLED, Ending.VANISHED):

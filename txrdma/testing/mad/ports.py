@@ -316,24 +316,24 @@ class MADPortContract(Base):
 
     # Closing.
 
-    def converse(self, moment: Callable[[], None]) -> None:
-        """Exchange requests and responses, and call C{moment} before, within and after each step."""
+    def converse(self, interrupt: Callable[[], None]) -> None:
+        """Exchange requests and responses, and call C{interrupt} before, within and after each step."""
         asking, asked = self.ports
         first, second = self.receivers
 
         def send(port: IMADPort, datagram: bytes, path: IBPath, seconds: float = 0.0) -> None:
-            moment()
+            interrupt()
             try:
                 port.send(datagram, path, seconds)
             except DeviceUnavailable:
                 pass  # the port was closed on purpose
-            moment()
+            interrupt()
 
         def arrived(datagram: bytes) -> None:
             if not datagram[3] & 0x80:
                 send(asked, answered(datagram), asked.pathOf(second.datagrams[-1][1]).reverse())
 
-        first.then = lambda datagram: moment()
+        first.then = lambda datagram: interrupt()
         second.then = arrived
         numbers = [next(self.numbers) for _ in range(QUESTIONS)]
         for number in numbers:
@@ -342,14 +342,14 @@ class MADPortContract(Base):
             if all(first.of(number) for number in numbers) or (step > 2 * STEPS and self.isClosed):
                 break
             if step < STEPS:
-                moment()
+                interrupt()
             self.step()
-        moment()
+        interrupt()
         first.then = second.then = lambda datagram: None
 
     isClosed = False
 
-    def closeAt(self, number: int, moment: int) -> None:
+    def closeAt(self, number: int, interrupt: int) -> None:
         """Close a port at a given point of a conversation; check that it is silent and can be reopened."""
         port, receiver = self.ports[number], self.receivers[number]
         passed = count()
@@ -357,7 +357,7 @@ class MADPortContract(Base):
 
         def passing() -> None:
             nonlocal receivedBy
-            if next(passed) == moment:
+            if next(passed) == interrupt:
                 port.close()
                 self.isClosed = True
                 receivedBy = len(receiver.datagrams)
@@ -368,7 +368,7 @@ class MADPortContract(Base):
             port.close()
             receivedBy = len(receiver.datagrams)
         port.close()
-        what = f"port {number}, closed at moment {moment}"
+        what = f"port {number}, closed at moment {interrupt}"
         for _ in range(5):
             self.step()
         self.assertEqual(len(receiver.datagrams), receivedBy, what)
@@ -385,8 +385,8 @@ class MADPortContract(Base):
         last = len(passed)
         self.assertGreater(last, 4 * QUESTIONS)
         for number in (0, 1):
-            for moment in range(last):
-                self.closeAt(number, moment)
+            for interrupt in range(last):
+                self.closeAt(number, interrupt)
 
     def test_closingUnused(self) -> None:
         """A port that was never started can be closed, twice, and reopened."""

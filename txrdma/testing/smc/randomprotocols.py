@@ -87,7 +87,7 @@ class Talker(Protocol):
     @ivar received: number of received bytes.
     @ivar version: SMC-R version of the connection; 0 on TCP.
     @ivar hasQuit: whether it closed before the peer did, or aborted, so that later data may be lost.
-    @ivar hasSaid: whether it has ended writing, by a close or half-close.
+    @ivar hasEndedWriting: whether it has ended writing, by a close or half-close.
     @ivar hasHalfClosed: whether it has called C{loseWriteConnection}.
     @ivar hasClosed: whether it has called C{loseConnection}; C{wasFirst}: before the transport closed.
     @ivar sawEndAt: time at which the transport reported the end of the peer's data, or None.
@@ -104,7 +104,7 @@ class Talker(Protocol):
         self.random = random = Random(plan.seed)
         self.start = random.randrange(len(TEXT) - MOST)
         self.written = self.received = 0
-        self.hasQuit = self.hasSaid = self.hasHalfClosed = self.hasClosed = self.hasAborted = False
+        self.hasQuit = self.hasEndedWriting = self.hasHalfClosed = self.hasClosed = self.hasAborted = False
         self.wasFirst = False
         self.isMade = self.isFinished = self.isProducing = self.wasStopped = self.isPausing = False
         self.mode = ""
@@ -181,7 +181,7 @@ class Talker(Protocol):
         plan, random = self.plan, self.random
         if plan.pausing and random.random() < plan.pausing:
             self._pause()
-        if plan.writing == "answers" and not self.hasSaid:
+        if plan.writing == "answers" and not self.hasEndedWriting:
             self._write()
 
     def readConnectionLost(self) -> None:
@@ -230,9 +230,9 @@ class Talker(Protocol):
             return  # a process that stops ends its connections
         if peer.host.isDead and (self.mode == "TCP" or self.transport.smc.route == "shared-memory"):
             return  # the system closes the connections of a killed process in order
-        if self.mode == "TCP" and self.hasSaid and not peer.isMade:
+        if self.mode == "TCP" and self.hasEndedWriting and not peer.isMade:
             return  # the local end has ended a handshake
-        if not peer.hasSaid:
+        if not peer.hasEndedWriting:
             ended = self.hasHalfClosed and not peer.plan.isHalfCloseable
             self.claim(ended, "the end of what has not ended")
         elif (peer.wasFirst and self.mode == "SMC-R") or peer.plan.isHalfCloseable or not self.hasHalfClosed:
@@ -256,7 +256,7 @@ class Talker(Protocol):
 
     def _turn(self) -> None:
         """Write a few times, then schedule the next writes."""
-        if self.hasSaid:
+        if self.hasEndedWriting:
             return
         plan, random = self.plan, self.random
         for _ in range(1000 if plan.writing == "once" else random.randrange(1, 4)):
@@ -293,13 +293,13 @@ class Talker(Protocol):
             self._close()
         elif self.plan.ending == "half":
             self.note("half-closes")
-            self.hasSaid = self.hasHalfClosed = True
+            self.hasEndedWriting = self.hasHalfClosed = True
             self.transport.loseWriteConnection()
 
     def _close(self) -> None:
         if not self.hasClosed:
             self.note("closes")
-            self.hasSaid = self.hasClosed = True
+            self.hasEndedWriting = self.hasClosed = True
             self.hasQuit |= not self.sawEnd
             self.wasFirst = not self.transport.disconnecting
             if self.mode == "TCP":

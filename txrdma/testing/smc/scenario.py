@@ -439,8 +439,8 @@ class StreamScenario:
         for end, at in self.warned:
             # If the peer closed before it ended, TCP reports only an end of file.
             due = max(at, end.host.awakeSince) + AT_ONCE
-            isTold = any(when is not None and when < due for when in (end.sawEndAt, end.lostAt))
-            check(isTold or end.host.isDead, f"the end of TCP was not heard at once: {end!r}")
+            isReported = any(when is not None and when < due for when in (end.sawEndAt, end.lostAt))
+            check(isReported or end.host.isDead, f"the end of TCP was not heard at once: {end!r}")
         for pair in self.pairs:
             client, server = pair.ends
             self._judgeFailures(pair)

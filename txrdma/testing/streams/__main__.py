@@ -60,7 +60,7 @@ class _Progress:
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self._told = time.monotonic()
+        self._lastProgress = time.monotonic()
         self.done = self.failed = 0
 
     def verdict(self, verdict: Verdict) -> None:
@@ -72,8 +72,8 @@ class _Progress:
             print(f"conversations: {where}: {verdict.complaints[0]}", flush=True)
         elif self._count <= 20:
             print(f"conversations: {where}: as over TCP", flush=True)
-        if time.monotonic() > self._told + _PROGRESS_SECONDS:
-            self._told = time.monotonic()
+        if time.monotonic() > self._lastProgress + _PROGRESS_SECONDS:
+            self._lastProgress = time.monotonic()
             print(f"conversations: {self.done} of {self._count}, {self.failed} failed", flush=True)
 
 

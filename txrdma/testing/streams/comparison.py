@@ -127,13 +127,13 @@ def _seenOtherwise(tcp: Sequence[Seen], ours: Seen, allowed: _Allowed) -> Iterat
     if not alike and not also and not any(each.calls for each in excused):
         yield f"saw {_calls(ours)}; over TCP {_either(map(_calls, tcp))}"
     judges = alike or list(tcp)
-    least = min(seen.heard for seen in judges)
+    least = min(seen.received for seen in judges)
     if also and not alike:
-        least = max(each.heard for each in also)
+        least = max(each.received for each in also)
     if allowed.enough is not None:
         least = min(least, allowed.enough)
-    if ours.heard < least and not any(each.fewer for each in excused):
-        yield f"received {ours.heard:,} bytes; over TCP {_either(f'{seen.heard:,}' for seen in judges)}"
+    if ours.received < least and not any(each.fewer for each in excused):
+        yield f"received {ours.received:,} bytes; over TCP {_either(f'{seen.received:,}' for seen in judges)}"
     lasted = [seen.lasted for seen in judges if seen.lasted is not None]
     if ours.lasted is not None and lasted and not any(each.later for each in excused):
         if ours.lasted > max(lasted) + allowed.late:
@@ -217,10 +217,10 @@ def _otherText(entries: Sequence[Entry], writer: str) -> Iterator[str]:
 
 
 def _moreThanWritten(entries: Mapping[str, Sequence[Entry]], end: str) -> Iterator[str]:
-    heard = _most(entries.get(end, ()), transcript.DATA)
+    received = _most(entries.get(end, ()), transcript.DATA)
     written = _most(entries.get(_PEER[end], ()), transcript.WROTE)
-    if heard > written:
-        yield f"received {heard} bytes, but only {written} were written"
+    if received > written:
+        yield f"received {received} bytes, but only {written} were written"
 
 
 def _most(entries: Sequence[Entry], kind: str) -> int:

@@ -21,7 +21,7 @@ DRAWN: Final = "drawn-"
 """Prefix of the names of drawn conversations; the seed follows."""
 
 
-class Way(Enum):
+class Via(Enum):
     """The layers or programs between the two ends."""
 
     DIRECT = "direct"
@@ -59,12 +59,12 @@ class Outcome:
 
     @ivar end: C{"client"} or C{"server"}.
     @ivar calls: as in L{txrdma.testing.streams.transcript.Seen}.
-    @ivar heard: number of bytes that must be received with these calls.
+    @ivar received: number of bytes that must be received with these calls.
     """
 
     end: str
     calls: tuple[str, ...]
-    heard: int = 0
+    received: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class Conversation:
     races: str = ""
     also: tuple[Outcome, ...] = ()
     seconds: float = 0.0
-    way: Way = Way.DIRECT
+    via: Via = Via.DIRECT
     isQuick: bool = False
     isEverywhere: bool = False
     unlike: tuple[Unlike, ...] = ()

@@ -64,7 +64,7 @@ class Cues:
         for deferred in self._waiting.pop(name, ()):
             deferred.callback(None)
 
-    def heard(self, name: str) -> Deferred[None] | None:
+    def waitFor(self, name: str) -> Deferred[None] | None:
         """Return a Deferred that fires with the cue, or None if it is set already."""
         if name in self._given:
             return None

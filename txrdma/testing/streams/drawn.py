@@ -42,7 +42,7 @@ class _End:
     """
     The script of an end while it is drawn.
 
-    @ivar said: number of bytes that it has written after all steps so far; C{heard}: number that it has
+    @ivar said: number of bytes that it has written after all steps so far; C{received}: number that it has
         received then.
     """
 
@@ -50,7 +50,7 @@ class _End:
         self._random = random
         self._rules: dict[str, list[str]] = {"made": []}
         self._hasProduced = self.isSlow = False
-        self.output = self.heard = 0
+        self.output = self.received = 0
 
     @property
     def text(self) -> str:
@@ -60,7 +60,7 @@ class _End:
     @property
     def occasion(self) -> str:
         """The occasion on which everything that the other end has written so far has been received."""
-        return f"heard {self.heard}" if self.heard else "made"
+        return f"received {self.received}" if self.received else "made"
 
     def does(self, *steps: str, on: str = "") -> None:
         """Add steps, by default for the occasion on which everything has been received."""
@@ -68,10 +68,10 @@ class _End:
 
     def meets(self) -> None:
         """Ensure that the other end knows of the connection."""
-        if not self.heard:
+        if not self.received:
             self.does("settle")
 
-    def speaks(self, most: int, isSwift: bool = False, on: str = "") -> int:
+    def writes(self, most: int, isSwift: bool = False, on: str = "") -> int:
         """
         Write some bytes, in one of the ways of real programs.
 
@@ -108,13 +108,14 @@ class _End:
         elif manner < 0.25:
             self.does(f"block 0.{random.randint(1, 20):02}")
         elif manner < 0.35 and not self.isSlow and size > 1:
-            part = self.heard + random.randint(1, size - 1)
-            self.does("pause", f"wait 0.{random.randint(1, 9):02}", "resume", on=f"heard {part}")
+            part = self.received + random.randint(1, size - 1)
+            self.does("pause", f"wait 0.{random.randint(1, 9):02}", "resume", on=f"received {part}")
         elif manner < 0.4 and size > 1:
             self.does(
-                f"block 0.{random.randint(1, 9):02}", on=f"heard {self.heard + random.randint(1, size - 1)}"
+                f"block 0.{random.randint(1, 9):02}",
+                on=f"received {self.received + random.randint(1, size - 1)}",
             )
-        self.heard += size
+        self.received += size
 
 
 def _piece(random: Random, size: int, count: int) -> int:
@@ -133,12 +134,12 @@ def drawn(seed: int) -> Conversation:
     for _ in range(random.randint(0, 4)):
         most = _MOST - client.output - server.output
         if random.random() < 0.2:
-            sizes = [end.speaks(most // 2, isSwift=True) for end in (client, server)]
-            server.heard += sizes[0]
-            client.heard += sizes[1]
+            sizes = [end.writes(most // 2, isSwift=True) for end in (client, server)]
+            server.received += sizes[0]
+            client.received += sizes[1]
         else:
             speaker, listener = random.sample((client, server), 2)
-            listener.listens(speaker.speaks(most))
+            listener.listens(speaker.writes(most))
     leaver, other = random.sample((client, server), 2)
     name, draw = random.choice(_ENDS)
     draw(random, leaver, other)
@@ -178,7 +179,7 @@ def _repeat(random: Random, client: _End, server: _End) -> int:
 
 def _closes(random: Random, leaver: _End, other: _End) -> None:
     if random.random() < 0.5:
-        other.listens(leaver.speaks(_MOST))
+        other.listens(leaver.writes(_MOST))
     leaver.does(*random.choice((["lose"], ["lose", "lose"], ["settle", "lose"])))
     if random.random() < 0.1:
         leaver.does("write 5")
@@ -186,13 +187,13 @@ def _closes(random: Random, leaver: _End, other: _End) -> None:
 
 def _halfCloses(random: Random, leaver: _End, other: _End) -> None:
     if random.random() < 0.5:
-        other.listens(leaver.speaks(_MOST))
+        other.listens(leaver.writes(_MOST))
     leaver.does("half")
     leaver.does("lose", on="read-lost")
     if random.random() < 0.2:
         return  # the other end's protocol is not half-closeable
     if random.random() < 0.7:
-        leaver.heard += other.speaks(_MOST, isSwift=random.random() < 0.5, on="read-lost")
+        leaver.received += other.writes(_MOST, isSwift=random.random() < 0.5, on="read-lost")
     other.does(random.choice(("lose", "lose", "half")), on="read-lost")
 
 
@@ -202,7 +203,7 @@ def _aborts(random: Random, leaver: _End, other: _End) -> None:
 
 def _abortsAtOnce(random: Random, leaver: _End, other: _End) -> None:
     leaver.meets()
-    leaver.speaks(_MOST)
+    leaver.writes(_MOST)
     leaver.does("abort")
 
 
@@ -212,27 +213,27 @@ def _stops(random: Random, leaver: _End, other: _End) -> None:
 
 def _stopsAtOnce(random: Random, leaver: _End, other: _End) -> None:
     leaver.meets()
-    other.listens(leaver.speaks(_MOST))
+    other.listens(leaver.writes(_MOST))
     leaver.does(random.choice(("stop", "term")))
 
 
 def _dies(random: Random, leaver: _End, other: _End) -> None:
     leaver.meets()
     if random.random() < 0.5:
-        other.listens(leaver.speaks(_MOST))
+        other.listens(leaver.writes(_MOST))
     leaver.does(random.choice(("settle", "turn")), random.choice(sorted(_DEADLY)))
 
 
 def _leavesEarly(random: Random, leaver: _End, other: _End) -> None:
-    size = other.speaks(_MOST)
+    size = other.writes(_MOST)
     step = random.choice(("lose", "abort", "stop", "raise"))
-    leaver.does(step, on=f"heard {leaver.heard + random.randint(1, size)}")
-    leaver.heard += size
+    leaver.does(step, on=f"received {leaver.received + random.randint(1, size)}")
+    leaver.received += size
 
 
 def _raises(random: Random, leaver: _End, other: _End) -> None:
-    leaver.heard += (size := other.speaks(_MOST))
-    leaver.does("raise", on=f"heard {leaver.heard - size + 1}" if random.random() < 0.5 else "")
+    leaver.received += (size := other.writes(_MOST))
+    leaver.does("raise", on=f"received {leaver.received - size + 1}" if random.random() < 0.5 else "")
 
 
 def _bothClose(random: Random, leaver: _End, other: _End) -> None:
@@ -283,11 +284,11 @@ class Drawn:
         self.count = sum(isFor(each, provider) for each, _ in self._cases for provider in providers)
         self.verdicts: list[Verdict] = []
 
-    def play(self, stage: Stage, tell: Callable[[Verdict], None], jobs: int | None = None) -> None:
+    def play(self, stage: Stage, report: Callable[[Verdict], None], jobs: int | None = None) -> None:
         """
         Run each conversation over TCP first, then over the providers that can run it.
 
-        @param tell: called with each verdict immediately, from one thread at a time.
+        @param report: called with each verdict immediately, from one thread at a time.
         @param jobs: number of conversations that run concurrently.
         """
         lock = Lock()
@@ -296,7 +297,7 @@ class Drawn:
             for verdict in self._verdicts(stage, *case):
                 with lock:
                     self.verdicts.append(verdict)
-                    tell(verdict)
+                    report(verdict)
 
         pool = ThreadPoolExecutor(jobs or 2 * (os.cpu_count() or 1))
         try:

@@ -104,11 +104,11 @@ class Matrix:
         self.count = sum(len(case.providers) for case in self._cases)
         self.verdicts: list[Verdict] = []
 
-    def play(self, stage: Stage, tell: Callable[[Verdict], None], jobs: int | None = None) -> None:
+    def play(self, stage: Stage, report: Callable[[Verdict], None], jobs: int | None = None) -> None:
         """
         Run all conversations of the matrix.
 
-        @param tell: called with each verdict immediately, from one thread at a time.
+        @param report: called with each verdict immediately, from one thread at a time.
         @param jobs: number of short conversations that run concurrently.
         """
         lock = threading.Lock()
@@ -118,7 +118,7 @@ class Matrix:
             verdict = judged(stage, case.tcp.result(), ours)
             with lock:
                 self.verdicts.append(verdict)
-                tell(verdict)
+                report(verdict)
 
         def judge(case: _Case) -> None:
             try:

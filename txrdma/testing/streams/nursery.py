@@ -125,9 +125,9 @@ class Nursery:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if not pid:
                 return
-            self._tell(self._orders.pop(pid), status)
+            self._sendStatus(self._orders.pop(pid), status)
 
-    def _tell(self, order: Order, status: int) -> None:
+    def _sendStatus(self, order: Order, status: int) -> None:
         code = os.waitstatus_to_exitcode(status)
         ended = f"exit {code}" if code >= 0 else signal.Signals(-code).name
         line = Entry(time.monotonic(), PROCESS, transcript.ENDED, f"{order.who} {ended}").encode()

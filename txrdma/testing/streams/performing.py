@@ -65,7 +65,7 @@ class Performer(Protocol):
     The protocol of one connection.
 
     @ivar written: number of bytes given to its transport.
-    @ivar heard: number of received bytes.
+    @ivar received: number of received bytes.
     """
 
     transport: Any
@@ -75,13 +75,13 @@ class Performer(Protocol):
         self._number = number
         self._reactor = player.reactor
         self._text = Text(player.order.who)
-        self._hearings = list(player.script.hearings)
+        self._thresholds = list(player.script.thresholds)
         self._crc = 0
         self._isPaused = False
         self._breath: float | None = None
         self._sent: Deferred[None] = Deferred()
         self._held: producing.Holding | None = None
-        self.written = self.heard = 0
+        self.written = self.received = 0
 
     def report(self, kind: str, about: object = "") -> None:
         """Report an event of this connection."""
@@ -98,12 +98,12 @@ class Performer(Protocol):
         """Report the bytes, and perform the steps that have waited for this many."""
         if self._isPaused:
             self.report(transcript.BROKEN, "dataReceived of a paused transport")
-        self.heard += len(data)
+        self.received += len(data)
         self._crc = zlib.crc32(data, self._crc)
-        self.report(transcript.DATA, f"{self.heard} {self._crc:08x}")
+        self.report(transcript.DATA, f"{self.received} {self._crc:08x}")
         self._on("data")
-        while self._hearings and self._hearings[0].size <= self.heard:
-            self.perform(self._hearings.pop(0).steps)
+        while self._thresholds and self._thresholds[0].size <= self.received:
+            self.perform(self._thresholds.pop(0).steps)
         if self._breath is not None:
             self._pause()
             self._reactor.callLater(self._breath, self._resume)
@@ -229,7 +229,7 @@ class Performer(Protocol):
         return self._wait(self._player.order.settling)
 
     def _await(self, cue: str) -> Deferred[None] | None:
-        return self._sent if cue == _SENT else self._player.cues.heard(cue)
+        return self._sent if cue == _SENT else self._player.cues.waitFor(cue)
 
     def _cue(self, cue: str) -> None:
         self.report(transcript.CUE, cue)

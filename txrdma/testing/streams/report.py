@@ -79,14 +79,14 @@ def _closest(verdict: Verdict) -> Performance:
 
 def _beside(left: str, right: str, tcp: Performance, ours: Performance, end: str) -> Iterator[str]:
     """Yield one end's transcripts side by side: entries of one kind in one line, marked if they differ."""
-    theirs, mine = (sorted(each.entries.get(end, ()), key=_connection) for each in (tcp, ours))
-    texts = (list(_told(theirs)), list(_told(mine)))
-    matcher = SequenceMatcher(None, [*map(_kind, theirs)], [*map(_kind, mine)], autojunk=False)
+    expected, actual = (sorted(each.entries.get(end, ()), key=_connection) for each in (tcp, ours))
+    texts = (list(_lines(expected)), list(_lines(actual)))
+    matcher = SequenceMatcher(None, [*map(_kind, expected)], [*map(_kind, actual)], autojunk=False)
     yield _row(" ", left, right)
     for tag, a, b, c, d in matcher.get_opcodes():
         if tag == "equal":
             for one, other in zip(range(a, b), range(c, d), strict=True):
-                isSame = _isVarying(theirs[one]) or theirs[one].about == mine[other].about
+                isSame = _isVarying(expected[one]) or expected[one].about == actual[other].about
                 yield _row(" " if isSame else "|", texts[0][one], texts[1][other])
         else:
             yield from (_row("|", text, "") for text in texts[0][a:b])
@@ -111,7 +111,7 @@ def _isVarying(entry: Entry) -> bool:
     return entry.kind in (transcript.LISTENING, transcript.MADE)
 
 
-def _told(entries: Sequence[Entry]) -> Iterator[str]:
+def _lines(entries: Sequence[Entry]) -> Iterator[str]:
     """Yield each entry as text, with seconds since the first."""
     begun = min((entry.at for entry in entries), default=0.0)
     for entry in entries:

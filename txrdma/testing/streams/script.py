@@ -4,7 +4,7 @@ Scripts: a small language for what one end of a conversation does, and when.
 A line begins with an occasion; steps follow, separated by semicolons::
 
     made: write 300kB; lose
-    heard 5: pause; wait 64; resume
+    received 5: pause; wait 64; resume
     lost: stop
 
 Steps run in order inside the call that was the occasion, up to the first that waits. A script without a line
@@ -26,7 +26,7 @@ OCCASIONS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "made": "`connectionMade` is called",
         "data": "`dataReceived` is called, each time",
-        "heard SIZE": "that many bytes have come in all, once",
+        "received SIZE": "this number of bytes has been received in total; performed once",
         "read-lost": "`readConnectionLost` is called",
         "write-lost": "`writeConnectionLost` is called",
         "lost": "`connectionLost` is called",
@@ -129,7 +129,7 @@ class Rule:
     The steps of an end on one occasion.
 
     @ivar occasion: one of L{OCCASIONS}, without its size.
-    @ivar size: number of bytes that must have been received, for C{heard}.
+    @ivar size: number of bytes that must have been received, for C{received}.
     """
 
     occasion: str
@@ -144,13 +144,13 @@ class Script:
     rules: tuple[Rule, ...]
 
     def on(self, occasion: str) -> tuple[Step, ...]:
-        """Return the steps for an occasion other than C{heard}."""
+        """Return the steps for an occasion other than C{received}."""
         return tuple(step for rule in self.rules if rule.occasion == occasion for step in rule.steps)
 
     @property
-    def hearings(self) -> tuple[Rule, ...]:
-        """The rules for C{heard}, sorted by their sizes."""
-        return tuple(sorted((r for r in self.rules if r.occasion == "heard"), key=lambda rule: rule.size))
+    def thresholds(self) -> tuple[Rule, ...]:
+        """The rules for C{received}, sorted by their sizes."""
+        return tuple(sorted((r for r in self.rules if r.occasion == "received"), key=lambda rule: rule.size))
 
     @property
     def enough(self) -> int | None:
@@ -159,9 +159,10 @@ class Script:
 
         How many bytes arrive together with these is chance.
         """
-        heard = [rule for rule in self.rules if rule.occasion in ("heard", "data")]
+        received = [rule for rule in self.rules if rule.occasion in ("received", "data")]
         return min(
-            (max(rule.size, 1) for rule in heard if any(s.name in LEAVES for s in rule.steps)), default=None
+            (max(rule.size, 1) for rule in received if any(s.name in LEAVES for s in rule.steps)),
+            default=None,
         )
 
     @property

@@ -27,7 +27,7 @@ from typing import Any, Final
 
 import txrdma
 from txrdma.testing.streams import transcript
-from txrdma.testing.streams.conversation import Conversation, Way
+from txrdma.testing.streams.conversation import Conversation, Via
 from txrdma.testing.streams.orders import CLIENT, Order, PROXY, SERVER
 from txrdma.testing.streams.provider import Provider, TCP
 from txrdma.testing.streams.transcript import Entry, joined, PROCESS, View, viewOf
@@ -69,10 +69,10 @@ class Performance:
     @property
     def servedBy(self) -> dict[str, Provider]:
         """The provider that must be used at each end."""
-        match self.conversation.way:
-            case Way.NEAR_PROXY:
+        match self.conversation.via:
+            case Via.NEAR_PROXY:
                 return {CLIENT: TCP, SERVER: self.provider}
-            case Way.FAR_PROXY:
+            case Via.FAR_PROXY:
                 return {CLIENT: self.provider, SERVER: TCP}
             case _:
                 return {CLIENT: self.provider, SERVER: self.provider}
@@ -260,13 +260,13 @@ class _Play:
             return
         conversation, provider = self._conversation, self._provider
         near, far = provider, provider  # on the client's side of a proxy, and on the server's
-        if conversation.way is Way.NEAR_PROXY:
+        if conversation.via is Via.NEAR_PROXY:
             near = TCP
-        elif conversation.way is Way.FAR_PROXY:
+        elif conversation.via is Via.FAR_PROXY:
             far = TCP
         log = self._folder / f"{who}.log"
         self._processes[who] = _Process(who, log)
-        isSecret = conversation.way is Way.TLS
+        isSecret = conversation.via is Via.TLS
         listen = {SERVER: far.listen, PROXY: near.listen}.get(who, "")
         connect = {CLIENT: near.connect, PROXY: far.connect}.get(who, "")
         order = Order(
@@ -285,7 +285,7 @@ class _Play:
 
     def _listens(self, process: _Process, port: str) -> None:
         """Start the process that connects to the port of this one."""
-        hasProxy = self._conversation.way in (Way.NEAR_PROXY, Way.FAR_PROXY)
+        hasProxy = self._conversation.via in (Via.NEAR_PROXY, Via.FAR_PROXY)
         self._start(PROXY if process.who == SERVER and hasProxy else CLIENT, port)
 
     def _signal(self, process: _Process, number: int) -> None:
@@ -326,14 +326,14 @@ class _Play:
 
     def _read(self, lines: _Lines) -> None:
         for line in lines.read():
-            self._heard(lines, Entry.decode(line))
+            self._entryReceived(lines, Entry.decode(line))
         if lines.isOver:
             self._selector.unregister(lines.connection)
             lines.connection.close()
             if lines.process is not None:
                 lines.process.connection = None
 
-    def _heard(self, lines: _Lines, entry: Entry) -> None:
+    def _entryReceived(self, lines: _Lines, entry: Entry) -> None:
         if entry.kind == transcript.HELLO:
             who, pid = entry.about.split()
             process = self._processes[who]

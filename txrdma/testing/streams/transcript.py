@@ -106,16 +106,16 @@ class Seen:
     The calls that the protocol of one connection saw, without random details.
 
     @ivar calls: the calls other than C{dataReceived}, such as C{"lost ConnectionDone"}.
-    @ivar heard: number of received bytes.
+    @ivar received: number of received bytes.
     @ivar lasted: seconds from C{connectionMade} to C{connectionLost}; None if that was not called.
     """
 
     calls: tuple[str, ...]
-    heard: int
+    received: int
     lasted: float | None
 
     def __str__(self) -> str:
-        return f"{', '.join(self.calls) or 'nothing'}; {self.heard:,} bytes heard"
+        return f"{', '.join(self.calls) or 'nothing'}; {self.received:,} bytes received"
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,5 +168,5 @@ def _seen(entries: Sequence[Entry]) -> Seen:
     )
     begun = next((entry.at for entry in entries if entry.kind == MADE), 0.0)
     over = next((entry.at for entry in entries if entry.kind == LOST), None)
-    heard = max((entry.bytes for entry in entries if entry.kind == DATA), default=0)
-    return Seen(calls, heard, None if over is None else over - begun)
+    received = max((entry.bytes for entry in entries if entry.kind == DATA), default=0)
+    return Seen(calls, received, None if over is None else over - begun)

@@ -217,8 +217,8 @@ class AtomicContract(AtomicEnds):
             *(min(d.limits.maxRDAtomic, d.limits.maxDestRDAtomic) for d in self.devices),
         )
         for count in {1, most}:
-            say = replace(PATIENT, maxRDAtomic=count, maxDestRDAtomic=count)
-            alice, bob = self.pair(access=WITH_ATOMICS, say=say)
+            settings = replace(PATIENT, maxRDAtomic=count, maxDestRDAtomic=count)
+            alice, bob = self.pair(access=WITH_ATOMICS, settings=settings)
             region = self.words(bob)
             requests = [
                 self.atomic(_ADD, alice, region, 1, place=alice.segment(i * 8, 8), identifier=i)
@@ -251,12 +251,12 @@ class AtomicContract(AtomicEnds):
         """Both ends can execute atomics on each other's memory concurrently."""
         alice, bob = self.end(0, access=WITH_ATOMICS), self.end(1, access=WITH_ATOMICS)
         self.connect(alice, bob)
-        theirs = {alice: self.words(bob), bob: self.words(alice)}
+        regions = {alice: self.words(bob), bob: self.words(alice)}
         for index in range(10):
-            for end, region in theirs.items():
+            for end, region in regions.items():
                 place = end.segment(index * 8, 8)
                 end.queuePair.postSend([self.atomic(_ADD, end, region, 2, place=place, identifier=index)])
-        for end, region in theirs.items():
+        for end, region in regions.items():
             self.runUntilCompleted(end, sends=10)
             self.assertEqual(wordAt(region), 20)
             self.assertEqual([wordAt(end.memory, i * 8) for i in range(10)], list(range(0, 20, 2)))

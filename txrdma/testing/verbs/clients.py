@@ -267,7 +267,7 @@ class ClientsScenario:
             there = self.clients[plan.failing].there
             clock.callLater(plan.failingAt, there.modify, QPAttributes(state=QPState.ERR))
         self._settle()
-        self._look()
+        self._poll()
         outcome = self._outcome()
         for device in (self.server, *(client.device for client in self.clients)):
             device.close()
@@ -307,7 +307,7 @@ class ClientsScenario:
         check(completion.qpn not in self.flushed, "more than one receive had begun")
         self.flushed.append(completion.qpn)
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         """Check the results of the simulation."""
         for client in self.clients:
             check(not client.broken or not self.plan.isFair, "a connection broke in fair weather")

@@ -153,7 +153,7 @@ class End:
         else:
             self.queuePair.modify(replace(attributes, access=self.access))
 
-    def toRTR(self, peer: End, say: QPAttributes = PATIENT) -> None:
+    def toRTR(self, peer: End, settings: QPAttributes = PATIENT) -> None:
         """Bring the queue pair from INIT to RTR, connected to C{peer}."""
         if self.queuePair.kind is QPKind.UD:
             self.queuePair.modify(QPAttributes(state=QPState.RTR))
@@ -163,24 +163,24 @@ class End:
             QPAttributes(
                 state=QPState.RTR,
                 address=self.destinationOf(peer),
-                pathMTU=say.pathMTU or mtu,
+                pathMTU=settings.pathMTU or mtu,
                 destinationQPN=peer.queuePair.number,
-                rqPSN=say.rqPSN,
-                maxDestRDAtomic=say.maxDestRDAtomic,
-                minRNRTimer=say.minRNRTimer,
+                rqPSN=settings.rqPSN,
+                maxDestRDAtomic=settings.maxDestRDAtomic,
+                minRNRTimer=settings.minRNRTimer,
             )
         )
 
-    def toRTS(self, say: QPAttributes = PATIENT) -> None:
+    def toRTS(self, settings: QPAttributes = PATIENT) -> None:
         """Bring the queue pair from RTR to RTS."""
-        attributes = QPAttributes(state=QPState.RTS, sqPSN=say.sqPSN)
+        attributes = QPAttributes(state=QPState.RTS, sqPSN=settings.sqPSN)
         if self.queuePair.kind is not QPKind.UD:
             attributes = replace(
                 attributes,
-                timeout=say.timeout,
-                retryCount=say.retryCount,
-                rnrRetry=say.rnrRetry,
-                maxRDAtomic=say.maxRDAtomic,
+                timeout=settings.timeout,
+                retryCount=settings.retryCount,
+                rnrRetry=settings.rnrRetry,
+                maxRDAtomic=settings.maxRDAtomic,
             )
         self.queuePair.modify(attributes)
 
@@ -250,24 +250,24 @@ class TwoEnds(Base):
         """Stop polling an end whose device is closed."""
         self._ends.remove(end)
 
-    def connect(self, one: End, other: End, say: QPAttributes = PATIENT) -> None:
+    def connect(self, one: End, other: End, settings: QPAttributes = PATIENT) -> None:
         """Connect two ends: bring the queue pairs of both to RTS."""
         for end in (one, other):
             end.toInit()
-        one.toRTR(other, say)
-        other.toRTR(one, say)
+        one.toRTR(other, settings)
+        other.toRTR(one, settings)
         for end in (one, other):
-            end.toRTS(say)
+            end.toRTS(settings)
 
     def pair(
         self,
         capacity: Capacity = USUAL,
         access: Access = EVERYTHING,
-        say: QPAttributes = PATIENT,
+        settings: QPAttributes = PATIENT,
     ) -> tuple[End, End]:
         """Return two connected ends, of which the second has this capacity and these access rights."""
         alice, bob = self.end(0), self.end(1, capacity=capacity, access=access)
-        self.connect(alice, bob, say)
+        self.connect(alice, bob, settings)
         return alice, bob
 
     def runUntilCompleted(self, end: End, sends: int = 0, receives: int = 0) -> None:
@@ -278,12 +278,12 @@ class TwoEnds(Base):
     def runPolling(self, condition: Callable[[], bool], *ends: End) -> None:
         """Poll these ends until a condition is true, as C{runUntil}."""
 
-        def looked() -> bool:
+        def isCompleted() -> bool:
             for end in ends:
                 end.poll()
             return condition()
 
-        self.runUntil(looked)
+        self.runUntil(isCompleted)
 
     def quiet(self, *ends: End) -> None:
         """Assert that nothing more completes at these ends."""

@@ -177,12 +177,12 @@ class PortContract(PortEventContract):
 
     def mayFailAtOnce(self, which: int) -> bool:
         """Return whether the first device may fail at once, since it does not wait for its port to be up."""
-        return not self.quirks[0].waitsForItsPort and (which == 0 or self.isOneWire)
+        return not self.quirks[0].waitsForPort and (which == 0 or self.isOneWire)
 
     def test_backInTime(self) -> None:
         """Requests posted while a port is down, on either side, are executed once when it is up again."""
         for which in (0, 1):
-            alice, bob = self.pair(say=STEADY)
+            alice, bob = self.pair(settings=STEADY)
             for _ in range(3):
                 bob.receive(bob.segment())
             alice.send(inline=[b"before"])
@@ -212,7 +212,7 @@ class PortContract(PortEventContract):
     def test_tooLate(self) -> None:
         """A connection with few retries ends while the port is down, on either side."""
         for which in (0, 1):
-            alice, bob = self.pair(say=HASTY)
+            alice, bob = self.pair(settings=HASTY)
             bob.receive(bob.segment())
             up = self.down(which)
             alice.send(inline=[b"in vain"], identifier=1)
@@ -232,7 +232,7 @@ class PortContract(PortEventContract):
         """Queue pairs can be connected while a port is down, and their messages arrive when it is up."""
         up = self.down(1)
         try:
-            alice, bob = self.pair(say=STEADY)
+            alice, bob = self.pair(settings=STEADY)
         except DeviceUnavailable:
             # The kernel resolves the peer's link address, which may or may not be cached.
             self.assertTrue(any(quirks.needsPeerForRTR for quirks in self.quirks))

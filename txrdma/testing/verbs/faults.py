@@ -304,7 +304,7 @@ class ReceiverContract(TwoEnds):
 
     def test_neverReady(self) -> None:
         """A message without a receive fails when its few RNR retries are exhausted."""
-        alice, bob = self.pair(say=HASTY)
+        alice, bob = self.pair(settings=HASTY)
         alice.send(alice.fill(b"nobody"))
         self.runUntilCompleted(alice, sends=1)
         self.assertEqual(alice.sent[0].status, Status.RNR_RETRY_EXC_ERR)
@@ -320,26 +320,26 @@ class ReceiverContract(TwoEnds):
 
     def test_peerClosed(self) -> None:
         """Retries are exhausted when the peer's queue pair is closed."""
-        alice, bob = self.pair(say=HASTY)
+        alice, bob = self.pair(settings=HASTY)
         bob.queuePair.close()
         self.gone(alice)
 
     def test_peerInError(self) -> None:
         """Retries are exhausted when the peer's queue pair is in ERR."""
-        alice, bob = self.pair(say=HASTY)
+        alice, bob = self.pair(settings=HASTY)
         bob.receive(bob.segment())
         bob.queuePair.modify(QPAttributes(state=QPState.ERR))
         self.gone(alice)
 
     def test_peerReset(self) -> None:
         """Retries are exhausted when the peer's queue pair is in RESET."""
-        alice, bob = self.pair(say=HASTY)
+        alice, bob = self.pair(settings=HASTY)
         bob.queuePair.modify(QPAttributes(state=QPState.RESET))
         self.gone(alice)
 
     def test_peerDeviceClosed(self) -> None:
         """Retries are exhausted when the peer's device is closed."""
-        alice, bob = self.pair(say=HASTY)
+        alice, bob = self.pair(settings=HASTY)
         self.devices[1].close()
         self.forget(bob)
         self.gone(alice)
@@ -347,7 +347,7 @@ class ReceiverContract(TwoEnds):
 
     def test_waitingPeerGoes(self) -> None:
         """A message that waits for a receive fails when the peer's queue pair is closed."""
-        alice, bob = self.pair(say=replace(HASTY, rnrRetry=7))
+        alice, bob = self.pair(settings=replace(HASTY, rnrRetry=7))
         alice.send(alice.fill(b"waiting"))
         self.runFor(0.01)
         bob.queuePair.close()

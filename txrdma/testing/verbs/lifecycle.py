@@ -406,7 +406,7 @@ class EventContract(TwoEnds):
 
     def test_peersEndWakes(self) -> None:
         """The failure of a request on a broken connection raises an event."""
-        alice, bob = self.pair(say=replace(PATIENT, timeout=8, retryCount=1))
+        alice, bob = self.pair(settings=replace(PATIENT, timeout=8, retryCount=1))
         alice.sends.arm()
         alice.send(inline=[b"hello?"])
         bob.queuePair.close()

@@ -24,7 +24,7 @@ from txrdma.testing.verbs.ends import End, PATIENT, TwoEnds, WITH_ATOMICS
 from txrdma.testing.verbs.events import eventsOf
 
 _MIGRATED, _REARM, _ARMED = MigrationState
-_TOLD = AsyncEventKind.PATH_MIGRATED
+_EVENT = AsyncEventKind.PATH_MIGRATED
 
 QUICK = replace(PATIENT, timeout=8, retryCount=2)
 """Attributes with which a path fails after few retries."""
@@ -51,7 +51,7 @@ class MigrationContract(TwoEnds):
         port = peer.device.portAttributes(number)
         return AddressVector(peer.device.gids(number)[0], port=number, dmac=port.mac)
 
-    def migrating(self, say: QPAttributes = QUICK, armed: bool = True) -> tuple[End, End]:
+    def migrating(self, settings: QPAttributes = QUICK, armed: bool = True) -> tuple[End, End]:
         """Return two connected ends with a loaded alternate path, which is armed by default."""
         alice, bob = self.end(0), self.end(1, access=WITH_ATOMICS)
         for end in (alice, bob):
@@ -63,16 +63,16 @@ class MigrationContract(TwoEnds):
                     address=self.path(end, peer, 1),
                     pathMTU=min(d.portAttributes(1).activeMTU for d in self.devices),
                     destinationQPN=peer.queuePair.number,
-                    rqPSN=say.rqPSN,
-                    maxDestRDAtomic=say.maxDestRDAtomic,
-                    minRNRTimer=say.minRNRTimer,
+                    rqPSN=settings.rqPSN,
+                    maxDestRDAtomic=settings.maxDestRDAtomic,
+                    minRNRTimer=settings.minRNRTimer,
                     alternateAddress=self.path(end, peer, 2),
                     alternatePKeyIndex=0,
-                    alternateTimeout=say.timeout,
+                    alternateTimeout=settings.timeout,
                 )
             )
         for end in (alice, bob):
-            end.toRTS(say)
+            end.toRTS(settings)
         if armed:
             self.arm(alice, bob)
         return alice, bob
@@ -103,10 +103,10 @@ class MigrationContract(TwoEnds):
         self.runPolling(lambda: self.states(alice, bob) == [_MIGRATED, _MIGRATED], alice, bob)
         for end, peer in ((alice, bob), (bob, alice)):
             self.assertEqual(end.queuePair.query().address, self.path(end, peer, number))
-            self.runUntil(lambda end=end: len(eventsOf(end, _TOLD)) >= times)  # type: ignore[misc]  # a lambda
+            self.runUntil(lambda end=end: len(eventsOf(end, _EVENT)) >= times)  # type: ignore[misc]  # a lambda
         self.runFor(0.02)
         for end in (alice, bob):
-            self.assertEqual([event.queuePair for event in eventsOf(end, _TOLD)], [end.queuePair] * times)
+            self.assertEqual([event.queuePair for event in eventsOf(end, _EVENT)], [end.queuePair] * times)
             self.assertEqual(eventsOf(end, AsyncEventKind.PATH_MIGRATION_FAILED), [])
 
     def test_loaded(self) -> None:
@@ -123,7 +123,7 @@ class MigrationContract(TwoEnds):
         sent = len(alice.sent)
         self.runUntilCompleted(alice, sends=sent + 1)
         self.assertEqual(alice.sent[-1].status, Status.RETRY_EXC_ERR)
-        self.assertEqual(eventsOf(alice, _TOLD), [])
+        self.assertEqual(eventsOf(alice, _EVENT), [])
 
     def test_armed(self) -> None:
         """An alternate path is armed when both ends have requested it, and not before."""
@@ -136,7 +136,7 @@ class MigrationContract(TwoEnds):
         self.exchange(alice, bob)
         self.exchange(bob, alice)
         self.runPolling(lambda: self.states(alice, bob) == [_ARMED, _ARMED], alice, bob)
-        self.assertEqual(eventsOf(alice, _TOLD) + eventsOf(bob, _TOLD), [])
+        self.assertEqual(eventsOf(alice, _EVENT) + eventsOf(bob, _EVENT), [])
         self.assertEqual(alice.queuePair.query().address, self.path(alice, bob, 1))
 
     def test_armedOnTheWayToRTS(self) -> None:

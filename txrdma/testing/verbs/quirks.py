@@ -40,7 +40,7 @@ class Quirks:
         this only of requests that had begun; rxe retains the others.
     @ivar resumesFromSQD: whether requests posted in SQD are sent upon the transition to RTS (IBA 10.3.1.5).
         rxe sends them when another request is posted.
-    @ivar waitsForItsPort: whether requests posted while the local port is down are retried like unanswered
+    @ivar waitsForPort: whether requests posted while the local port is down are retried like unanswered
         ones. rxe has no route then, and fails at once with C{localFailure}.
     @ivar needsPeerForRTR: whether the transition to RTR resolves the peer's MAC address, and fails without an
         answer, as in Linux. The software device leaves this to the system when it sends.
@@ -58,7 +58,7 @@ class Quirks:
     hasSQE: bool = True
     drainsWhatIsPosted: bool = True
     resumesFromSQD: bool = True
-    waitsForItsPort: bool = True
+    waitsForPort: bool = True
     needsPeerForRTR: bool = False
     localFailure: Status = Status.LOC_PROT_ERR
 
@@ -77,7 +77,7 @@ RXE: Final = Quirks(
     hasSQE=False,
     drainsWhatIsPosted=False,
     resumesFromSQD=False,
-    waitsForItsPort=False,
+    waitsForPort=False,
     needsPeerForRTR=True,
     localFailure=Status.WR_FLUSH_ERR,
 )

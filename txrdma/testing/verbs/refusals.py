@@ -247,7 +247,7 @@ class PostingContract(TwoEnds):
 
     def test_inlineTooLong(self) -> None:
         """Inline data up to the queue pair's capacity is accepted, and longer data is refused."""
-        alice, bob = self.pair(say=PATIENT)
+        alice, bob = self.pair(settings=PATIENT)
         most = alice.queuePair.capacity.maxInline
         piece = bytes(min(most, 1 << 20))  # a device may accept 2 GiB, so one piece is repeated
         pieces = [piece] * (most // len(piece)) + [bytes(most % len(piece))]

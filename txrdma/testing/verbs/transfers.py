@@ -321,9 +321,9 @@ class RDMAContract(TwoEnds):
     def test_registeredMemory(self) -> None:
         """A registered buffer of the program can be sent from, written to, read from and received into."""
         alice, bob = self.pair()
-        ours, theirs = bytearray(b"from a bytearray"), bytearray(32)
-        mine = alice.domain.registerMemory(memoryview(ours), EVERYTHING)
-        his = bob.domain.registerMemory(memoryview(theirs), EVERYTHING)
+        localBytes, remoteBytes = bytearray(b"from a bytearray"), bytearray(32)
+        mine = alice.domain.registerMemory(memoryview(localBytes), EVERYTHING)
+        his = bob.domain.registerMemory(memoryview(remoteBytes), EVERYTHING)
         self.addCleanup(mine.close)
         self.addCleanup(his.close)
         bob.receive(bob.segment(16, 16, his))
@@ -331,10 +331,10 @@ class RDMAContract(TwoEnds):
         self.runUntilCompleted(bob, receives=1)
         alice.rdma(Operation.RDMA_WRITE, his, alice.segment(5, 11, mine), identifier=2)
         self.runUntilCompleted(alice, sends=2)
-        self.assertEqual(bytes(theirs), b"a bytearray\0\0\0\0\0from a bytearray")
+        self.assertEqual(bytes(remoteBytes), b"a bytearray\0\0\0\0\0from a bytearray")
         alice.rdma(Operation.RDMA_READ, his, alice.segment(0, 11, mine), identifier=3)
         self.runUntilCompleted(alice, sends=3)
-        self.assertEqual(bytes(ours), b"a bytearrayarray")
+        self.assertEqual(bytes(localBytes), b"a bytearrayarray")
         self.assertEqual(alice.statuses(), ([Status.SUCCESS] * 3, []))
 
     def test_regionsHaveTheirOwnPlace(self) -> None:

@@ -355,12 +355,12 @@ def _excuse(node: SimulatedNode, datagram: bytes) -> bytearray | None:
     """Return the answer of a node that is busy (BUSY) or redirects (REDIRECT); None for other nodes."""
     if node.busyFor:
         node.busyFor -= 1
-        return _said(datagram, _BUSY)
+        return _statusReply(datagram, _BUSY)
     lid = (node.redirects or {}).get(_class(datagram))
     return None if lid is None else _redirecting(datagram, lid)
 
 
-def _said(datagram: bytes, status: int) -> bytearray:
+def _statusReply(datagram: bytes, status: int) -> bytearray:
     reply = bytearray(datagram)
     method = _method(datagram)
     _setMethod(reply, _RESPONSE | (_GET if method == _SET else method))
@@ -370,7 +370,7 @@ def _said(datagram: bytes, status: int) -> bytearray:
 
 def _redirecting(datagram: bytes, lid: LID) -> bytearray:
     """Return a redirect answer with the LID of another node (IBA 13.4.8.1)."""
-    reply = _said(datagram, _REDIRECT)
+    reply = _statusReply(datagram, _REDIRECT)
     where = ClassPortInfo(
         baseVersion=1,
         classVersion=datagram[2],

@@ -56,7 +56,7 @@ class StreamTests(StreamCase):
         verifyObject(ITCPTransport, client.transport)
         client.transport.write(b"hello ")
         client.transport.writeSequence([b"wor", b"ld"])
-        self.assertEqual(await client.hearing(11), b"hello world")
+        self.assertEqual(await client.receiving(11), b"hello world")
         self.assertEqual(server.transport.getPeer(), client.transport.getHost())
         client.transport.loseConnection()
         await client.lost
@@ -70,8 +70,8 @@ class StreamTests(StreamCase):
         data = [Random(n).randbytes(3_000_000) for n in range(2)]
         client.transport.write(data[0])
         server.transport.write(data[1])
-        self.assertEqual(await server.hearing(len(data[0])), data[0])
-        self.assertEqual(await client.hearing(len(data[1])), data[1])
+        self.assertEqual(await server.receiving(len(data[0])), data[0])
+        self.assertEqual(await client.receiving(len(data[1])), data[1])
         server.transport.loseConnection()
         await client.lost
         await server.lost
@@ -96,7 +96,7 @@ class StreamTests(StreamCase):
         client.transport.loseWriteConnection()
         await client.lost
         await server.lost
-        self.assertEqual((client.ends, client.received), (["write", "read"], b"heard 100000"))
+        self.assertEqual((client.ends, client.received), (["write", "read"], b"received 100000"))
         self.assertEqual(server.ends, ["read"])
 
     async def test_abort(self) -> None:
@@ -142,13 +142,13 @@ class StreamTests(StreamCase):
                 received.append(data)
                 self.transport.loseConnection()
 
-        class Saying(MessageProtocol):
+        class Sending(MessageProtocol):
             def connectionMade(self) -> None:
                 self.transport.sendMessage(b"hello")
 
         self.ports.append(await messageServerFromString(reactor, "btl:127.0.0.1:0").listen(Recorders(Noting)))
         port = self.ports[-1].getHost().port
-        await messageClientFromString(reactor, f"btl:127.0.0.1:{port}").connect(Recorders(Saying))
+        await messageClientFromString(reactor, f"btl:127.0.0.1:{port}").connect(Recorders(Sending))
         while not received:
             await deferLater(reactor, 0.01)
         self.assertEqual(received, [b"hello"])

@@ -68,7 +68,7 @@ class SharedMemoryTests(SocketCase):
         client, server = await self.both(server=Echo)
         client.transport.write(b"hello ")
         client.transport.writeSequence([b"wor", b"ld"])
-        self.assertEqual(await client.hearing(11), b"hello world")
+        self.assertEqual(await client.receiving(11), b"hello world")
         self.assertEqual(client.transport.getPeer().host, self.address)
         self.assertEqual(server.transport.getPeer().port, client.transport.getHost().port)
         client.transport.loseConnection()
@@ -121,7 +121,7 @@ class SharedMemoryTests(SocketCase):
         await server.lost
         self.assertEqual((server.ends, client.ends[0]), (["read"], "write"))
         await client.lost
-        self.assertEqual(client.received, b"heard 200000")
+        self.assertEqual(client.received, b"received 200000")
         for each in (client, server):
             self.assertIs(each.reason.type, ConnectionDone)
 
@@ -212,7 +212,7 @@ class SharedMemoryTests(SocketCase):
         for number, client in enumerate(clients):
             client.transport.write(b"%03d" % number * 1000)
         for number, client in enumerate(clients):
-            self.assertEqual(await client.hearing(3000), b"%03d" % number * 1000)
+            self.assertEqual(await client.receiving(3000), b"%03d" % number * 1000)
             client.transport.loseConnection()
         for each in (*clients, *factory.protocols):
             await each.lost
@@ -228,11 +228,11 @@ class SharedMemoryTests(SocketCase):
         options = ssl.PrivateCertificate.loadPEM(makeCertificate()).options()
         client, server = await self.both(server=Echo)
         client.transport.write(b"plain")
-        await client.hearing(5)
+        await client.receiving(5)
         server.transport.startTLS(options)
         client.transport.startTLS(ssl.CertificateOptions())
         client.transport.write(bytes(300_000))
-        self.assertEqual(len(await client.hearing(300_005)), 300_005)
+        self.assertEqual(len(await client.receiving(300_005)), 300_005)
         client.transport.loseConnection()
         await client.lost
         await server.lost

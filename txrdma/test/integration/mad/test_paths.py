@@ -23,7 +23,7 @@ from txrdma.mad.resolvers import IPPathResolver, SAPathResolver, sourceAddress, 
 from txrdma.mad.server import MADServer
 from txrdma.soft.device import openSoftDevice
 from txrdma.test.support.mad.pairs import Answers
-from txrdma.test.support.mad.paths import END_PORT, OURS, THEIRS
+from txrdma.test.support.mad.paths import END_PORT, LOCAL, REMOTE
 from txrdma.test.unit.mad.test_satransactor import Administration
 
 
@@ -31,15 +31,15 @@ class ResolverTests(SynchronousTestCase):
     def test_administration(self) -> None:
         """A GID or a GUID is resolved by the SA of the agent's port; a LID or a route needs no query."""
         record = PathRecord(
-            dgid=THEIRS, sgid=OURS, dlid=LID(5), slid=LID(3), mtu=PathMTU.MTU_2048, pkey=0xFFFF
+            dgid=REMOTE, sgid=LOCAL, dlid=LID(5), slid=LID(3), mtu=PathMTU.MTU_2048, pkey=0xFFFF
         )
         agent = Administration(PathRecord=record)
         resolver = SAPathResolver(agent, END_PORT)
-        for target in (THEIRS, "fe80::2", GUID.fromInt(2), "0x0000000000000002"):
+        for target in (REMOTE, "fe80::2", GUID.fromInt(2), "0x0000000000000002"):
             path = self.successResultOf(resolver.resolve(target))
             self.assertEqual((path.dlid, path.slid, path.mtu, path.dqpn), (5, 3, MTU.MTU_2048, 1))
         for _, query, way, _ in agent.asked:
-            self.assertEqual((query.record.sgid, query.record.dgid), (OURS, THEIRS))
+            self.assertEqual((query.record.sgid, query.record.dgid), (LOCAL, REMOTE))
             self.assertIsNone(way)
         self.assertEqual(len(agent.asked), 4)
         self.assertEqual(self.successResultOf(resolver.resolve(7)).dlid, 7)
@@ -51,18 +51,18 @@ class ResolverTests(SynchronousTestCase):
         agent = Administration(PathRecord=PathRecord(dlid=LID(5)))
         end = [END_PORT]
         resolver = SAPathResolver(agent, lambda: end[0])
-        gids = [OURS, GID.fromString("fe80::7")]
+        gids = [LOCAL, GID.fromString("fe80::7")]
         for gid in gids:
             end[0] = replace(END_PORT, gids=(gid,))
-            self.successResultOf(resolver.resolve(THEIRS))
+            self.successResultOf(resolver.resolve(REMOTE))
         self.assertEqual([query.record.sgid for _, query, _, _ in agent.asked], gids)
 
     def test_static(self) -> None:
         path = IBPath(dlid=LID(4))
-        resolver = StaticPathResolver({THEIRS: path, "storage": path})
-        for target in (THEIRS, "fe80::2", "storage"):
+        resolver = StaticPathResolver({REMOTE: path, "storage": path})
+        for target in (REMOTE, "fe80::2", "storage"):
             self.assertEqual(self.successResultOf(resolver.resolve(target)), path)
-        self.failureResultOf(resolver.resolve(OURS), ValueError)
+        self.failureResultOf(resolver.resolve(LOCAL), ValueError)
         self.failureResultOf(resolver.resolve("elsewhere"), ValueError)
 
     def test_thorough(self) -> None:
@@ -82,20 +82,20 @@ class ResolverTests(SynchronousTestCase):
     def test_global(self) -> None:
         for hops, isGlobal in ((0, False), (1, False), (64, True)):
             record = PathRecord(
-                sgid=OURS, dgid=THEIRS, dlid=LID(5), hopLimit=hops, flowLabel=6, trafficClass=7
+                sgid=LOCAL, dgid=REMOTE, dlid=LID(5), hopLimit=hops, flowLabel=6, trafficClass=7
             )
             resolver = SAPathResolver(Administration(PathRecord=record), END_PORT)
-            path = self.successResultOf(resolver.resolve(THEIRS))
-            self.assertEqual((path.hasGRH, path.dgid), (isGlobal, THEIRS if isGlobal else None))
+            path = self.successResultOf(resolver.resolve(REMOTE))
+            self.assertEqual((path.hasGRH, path.dgid), (isGlobal, REMOTE if isGlobal else None))
 
     def test_ip(self) -> None:
-        port = MADEndPort(GUID.fromInt(1), (OURS, GID.fromIP("10.0.0.1")))
+        port = MADEndPort(GUID.fromInt(1), (LOCAL, GID.fromIP("10.0.0.1")))
         resolver = IPPathResolver(port)
         path = self.successResultOf(resolver.resolve("10.0.0.2"))
         self.assertEqual((path.sgid, path.dgid), (GID.fromIP("10.0.0.1"), GID.fromIP("10.0.0.2")))
         self.assertEqual((path.hasGRH, path.hopLimit), (True, 64))
-        self.assertEqual(self.successResultOf(resolver.resolve(THEIRS)).sgid, OURS)
-        self.assertEqual(self.successResultOf(resolver.resolve("fe80::2%eth7")).sgid, OURS)
+        self.assertEqual(self.successResultOf(resolver.resolve(REMOTE)).sgid, LOCAL)
+        self.assertEqual(self.successResultOf(resolver.resolve("fe80::2%eth7")).sgid, LOCAL)
         self.failureResultOf(resolver.resolve("somewhere"), ValueError)
         self.failureResultOf(IPPathResolver(END_PORT).resolve("10.0.0.2"), DeviceUnavailable)
 

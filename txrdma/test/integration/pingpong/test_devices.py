@@ -51,10 +51,10 @@ class DeviceTests(_Case):
         far, near = answer(there, test), asking(here, test)
         near.start()
         measurement = self.wait(reactor, near.done)
-        theirs = self.wait(reactor, far.conclude(near.messages))
+        remote = self.wait(reactor, far.conclude(near.messages))
         if measure is Measure.BIDIRECTIONAL:
             self.wait(reactor, near.conclude(far.messages))
-        self.assertEqual((measurement.wrong, theirs.wrong), (0, 0))
+        self.assertEqual((measurement.wrong, remote.wrong), (0, 0))
         self.assertEqual(measurement.messages + measurement.lost, 60)
         self.assertGreater(measurement.nanoseconds, 0)
         self.assertEqual(measurement.route, "rocev2" if transfer is Transfer.UD else self.route)

@@ -22,8 +22,8 @@ from txrdma.test.support.smc.races import Listener, RaceTestCase
 from txrdma.testing.smc.hosts import Host
 
 
-class LookedAfter:
-    """A poll thread without a thread: the test polls its descriptors with C{look}."""
+class PolledByThread:
+    """A poll thread without a thread: the test polls its descriptors with C{poll}."""
 
     def __init__(self, reactor: object, ready: Callable[[], None]) -> None:
         self._ready = ready
@@ -35,7 +35,7 @@ class LookedAfter:
     def stop(self) -> None:
         self._watched = None
 
-    def look(self) -> None:
+    def poll(self) -> None:
         if self._watched is not None and select.select(self._watched, [], [], 0)[0]:
             self._ready()
 
@@ -52,7 +52,7 @@ class RestTests(RaceTestCase):
     """Suspended link groups of a client whose device works by itself, as adapters do."""
 
     def setUp(self) -> None:
-        self.patch(groupsModule, "PollThread", LookedAfter)
+        self.patch(groupsModule, "PollThread", PolledByThread)
         self.patch(groupsModule, "PARTING_SECONDS", 0.0)  # simulated time stands still meanwhile
         super().setUp()
 
@@ -91,7 +91,7 @@ class RestTests(RaceTestCase):
         end = self.world.clock.seconds() + seconds
         while self.world.clock.seconds() < end:
             self.wait(0.01)
-            self.groupsOf[self.client]._pollThread.look()  # type: ignore[attr-defined]  # a LookedAfter
+            self.groupsOf[self.client]._pollThread.poll()  # type: ignore[attr-defined]  # a LookedAfter
 
     def test_leavesReactor(self) -> None:
         """A link group leaves the reactor with its last connection, and remains open."""

@@ -33,7 +33,7 @@ class AutoTests(EndsTestCase):
         _, port = await self.serve(f"smc:127.0.0.1:0{listening}", Echo)
         client = await self.connect(f"smc:127.0.0.1:{port}{more}")
         client.transport.write(b"hello")
-        await client.hearing(5)
+        await client.receiving(5)
         return client.smc.route
 
     async def test_real(self) -> None:

@@ -123,7 +123,7 @@ class ThirdCarrierTests(EndsTestCase):
         accepted = factory.next()
         client = await self.connect(f"smc:127.0.0.1:{port}")
         client.transport.write(b"hello")
-        self.assertEqual(await client.hearing(5), b"hello")
+        self.assertEqual(await client.receiving(5), b"hello")
         return client, await accepted
 
     async def test_smc(self) -> None:

@@ -94,7 +94,7 @@ class DialTests(EndsTestCase):
         protocol = await self.connect(f"smc:127.0.0.1:{port}")
         self.assertEqual((protocol.smc.mode, protocol.smc.fallbackReason), (mode, reason))
         protocol.transport.write(b"hello")
-        self.assertEqual(await protocol.hearing(5), b"hello")
+        self.assertEqual(await protocol.receiving(5), b"hello")
         return protocol
 
     async def test_samePort(self) -> None:
@@ -169,7 +169,7 @@ class DialTests(EndsTestCase):
         for each in many:
             each.transport.write(b"hello")
         for each in many:
-            self.assertEqual(await each.hearing(5), b"hello")
+            self.assertEqual(await each.receiving(5), b"hello")
         for each in many:
             each.transport.loseConnection()
         for each in many:

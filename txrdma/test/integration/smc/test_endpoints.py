@@ -55,7 +55,7 @@ class ModeTests(EndsTestCase):
         accepted = factory.next()
         protocol = await self.connect(client.format(port=port))
         protocol.transport.write(b"over there " * 1000)
-        self.assertEqual(await protocol.hearing(11000), b"over there " * 1000)
+        self.assertEqual(await protocol.receiving(11000), b"over there " * 1000)
         other = await accepted
         for end, reason in ((protocol, reasons[0]), (other, reasons[1])):
             if end.smc is None:
@@ -213,14 +213,14 @@ class FirstWordTests(EndsTestCase):
         """The greeting of a server arrives over SMC-R."""
         factory, port = await self.serve(kind=Greeter)
         protocol = await self.connect(f"smc:127.0.0.1:{port}")
-        self.assertEqual(await protocol.hearing(11), Greeter.greeting)
+        self.assertEqual(await protocol.receiving(11), Greeter.greeting)
         self.assertEqual(protocol.smc.mode, "SMC-R")
 
     async def test_plainServer(self) -> None:
         """The greeting of a plain TCP server is delivered, and the server receives nothing."""
         factory, port = await self.serve("tcp:0:interface=127.0.0.1", Greeter)
         protocol = await self.connect(f"smc:127.0.0.1:{port}")
-        self.assertEqual(await protocol.hearing(11), Greeter.greeting)
+        self.assertEqual(await protocol.receiving(11), Greeter.greeting)
         self.assertEqual(factory.protocols[0].received, b"")
 
     async def test_plainClient(self) -> None:
@@ -228,14 +228,14 @@ class FirstWordTests(EndsTestCase):
         factory, port = await self.serve(kind=Greeter)
         begun = reactor.seconds()
         protocol = await self.connect(f"tcp:127.0.0.1:{port}")
-        self.assertEqual(await protocol.hearing(11), Greeter.greeting)
+        self.assertEqual(await protocol.receiving(11), Greeter.greeting)
         self.assertLess(reactor.seconds() - begun, 1.0)
 
     async def test_greetingBeforeTheDecline(self) -> None:
         """Bytes that a server sends directly after its Decline are delivered to the application."""
         factory, port = await self.serve("smc:127.0.0.1:0:" + NOT_THERE, Greeter)
         protocol = await self.connect(f"smc:127.0.0.1:{port}")
-        self.assertEqual(await protocol.hearing(11), Greeter.greeting)
+        self.assertEqual(await protocol.receiving(11), Greeter.greeting)
         self.assertEqual(protocol.received, Greeter.greeting)
         self.assertEqual(protocol.smc.mode, "TCP")
 
@@ -336,7 +336,7 @@ class TroubleTests(EndsTestCase):
         protocol = await self.connect(f"tcp:127.0.0.1:{port}")
         protocol.transport.write(forged)
         other = await accepted
-        self.assertEqual(await other.hearing(len(forged)), forged)
+        self.assertEqual(await other.receiving(len(forged)), forged)
 
     async def test_forgedProposalAgreed(self) -> None:
         """On a server with C{peer=smc}, bytes that only begin like CLC are application data, without loss."""
@@ -346,7 +346,7 @@ class TroubleTests(EndsTestCase):
         protocol = await self.connect(f"tcp:127.0.0.1:{port}")
         protocol.transport.write(forged)
         other = await accepted
-        self.assertEqual(await other.hearing(len(forged)), forged)
+        self.assertEqual(await other.receiving(len(forged)), forged)
 
     async def test_slowProposal(self) -> None:
         """An incomplete handshake times out and falls back; meanwhile the listener accepts other clients."""
@@ -452,7 +452,7 @@ class TroubleTests(EndsTestCase):
         async def once() -> None:
             protocol = await self.connect(f"smc:127.0.0.1:{port}")
             protocol.transport.write(b"x")
-            await protocol.hearing(1)
+            await protocol.receiving(1)
             protocol.transport.loseConnection()
             await protocol.lost
             await factory.protocols[-1].lost
@@ -555,9 +555,9 @@ class TroubleTests(EndsTestCase):
                 protocol.transport.write(b"hello")  # the server waits for this
             other = await accepted
             protocol.transport.write(b"hello")
-            await other.hearing(5)
+            await other.receiving(5)
             other.transport.write(b"hello")
-            await protocol.hearing(5)
+            await protocol.receiving(5)
             protocol.transport.loseConnection()
             await gatherResults([protocol.lost, other.lost])
             made, rest = output[:2], output[2:]

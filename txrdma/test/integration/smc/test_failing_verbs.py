@@ -44,11 +44,11 @@ class FailingVerbTests(RaceTestCase):
         """Count the calls of a verb, record the created objects, and raise in the call number C{failing}."""
         real: Callable[..., Any] = getattr(owner, name)
 
-        def verb(it: Any, *arguments: Any) -> Any:
+        def verb(instance: Any, *arguments: Any) -> Any:
             self.count += 1
             if self.count == self.failing:
                 raise ResourceExhausted(f"{name} fails")
-            made = real(it, *arguments)
+            made = real(instance, *arguments)
             if type(made) in (
                 SoftProtectionDomain,
                 SoftCompletionChannel,
@@ -64,16 +64,18 @@ class FailingVerbTests(RaceTestCase):
         """Record which objects are closed."""
         real: Callable[..., Any] = kind.close  # type: ignore[attr-defined]  # each of these has it
 
-        def close(it: Any) -> None:
-            self.open.discard(it)
-            real(it)
+        def close(instance: Any) -> None:
+            self.open.discard(instance)
+            real(instance)
 
         self.patch(kind, "close", close)
 
     def play(self) -> None:
         """Connect from a third host, send data, and abort."""
         third = self.host(9)
-        here, there, _ = self.connect(Listener(lambda it: it.transport.write(b"hello")), client=third)
+        here, there, _ = self.connect(
+            Listener(lambda instance: instance.transport.write(b"hello")), client=third
+        )
         self.until(lambda: there.received or here.reason or there.reason)
         for end in (here, there):
             if end.transport is not None:

@@ -221,8 +221,8 @@ class FailoverTests(TwoLinkTestCase):
             device.setPortEnabled(1, isEnabled)
             self.wait(1)
             for group in self.both():
-                kept = [link.scheduler.queue.unacknowledged is not None for link in group.links]
-                self.assertEqual(kept, [links == 2] * links)
+                retained = [link.scheduler.queue.unacknowledged is not None for link in group.links]
+                self.assertEqual(retained, [links == 2] * links)
 
     def test_silent(self) -> None:
         """A cut network is detected by TEST LINK, and its link is restored after the network is."""

@@ -54,11 +54,11 @@ class FailureTests(RaceTestCase):
         """Let a method raise for objects of the client's link after C{begin}: always, or only once."""
         real = getattr(owner, name)
 
-        def call(it: Any, *arguments: Any) -> Any:
-            if self.isBroken and self.link is not None and isOurs(self.link, it):
+        def call(instance: Any, *arguments: Any) -> Any:
+            if self.isBroken and self.link is not None and isOurs(self.link, instance):
                 self.isBroken = not once
                 raise Broken(name)
-            return real(it, *arguments)
+            return real(instance, *arguments)
 
         self.patch(owner, name, call)
 
@@ -74,11 +74,13 @@ class FailureTests(RaceTestCase):
         self.isBroken = True
         return pairs
 
-    def check(self, pairs: Sequence[tuple[Listener, Listener]], errors: int = 1, isTold: bool = True) -> None:
+    def check(
+        self, pairs: Sequence[tuple[Listener, Listener]], errors: int = 1, isReported: bool = True
+    ) -> None:
         """
         Check that all ends are notified in time, that nothing remains busy, and that a new connection works.
 
-        @param isTold: the server is notified by DELETE LINK; otherwise one connection falls back to TCP
+        @param isReported: the server is notified by DELETE LINK; otherwise one connection falls back to TCP
             first.
         """
         self.until(lambda: all(end.reason for pair in pairs for end in pair), 20)
@@ -95,7 +97,7 @@ class FailureTests(RaceTestCase):
         )
         self.assertGreaterEqual(len(self.flushLoggedErrors(Broken)), errors)
         self.isBroken = False
-        if not isTold:
+        if not isReported:
             here, there, _ = self.connect()
             self.until(lambda: here.mode and there.mode)
             self.assertEqual((here.mode, there.mode), ("TCP", "TCP"))
@@ -149,7 +151,7 @@ class FailureTests(RaceTestCase):
         pairs = self.begin()
         for here, _ in pairs:
             here.transport.write(b"hello")
-        self.check(pairs, isTold=False)
+        self.check(pairs, isReported=False)
 
     def test_repost(self) -> None:
         """An exception while receives are posted, within a batch of completions, ends the link."""
@@ -207,7 +209,7 @@ class FailureTests(RaceTestCase):
         self.breakable(Stream, "linkLost", lambda link, stream: stream is poor.stream)
         assert self.link is not None
         self.link.broken("for the test")
-        self.check([pairs[0], pairs[2]], isTold=False)
+        self.check([pairs[0], pairs[2]], isReported=False)
 
     def test_noRoom(self) -> None:
         """A link that turns out to be dead while its window is full ends, and starts no reader."""
@@ -236,7 +238,7 @@ class FailureTests(RaceTestCase):
         self.until(lambda: other.mode and far.mode)
         assert self.link is not None
         route = self.link._queuePair._route  # type: ignore[attr-defined]  # the software device's
-        self.breakable(owner, name, lambda link, it: isOurs(route, it))
+        self.breakable(owner, name, lambda link, instance: isOurs(route, instance))
         self.world.network.silent.add(self.server.address)  # so that timers are running
         self.world.clock.callLater(1, self.world.network.silent.clear)
         for here, there in pairs:
@@ -246,20 +248,20 @@ class FailureTests(RaceTestCase):
         other.transport.write(b"still there?")
         self.until(lambda: far.received, 20)
         self.wait(2)
-        self.check(pairs, isTold=False)
+        self.check(pairs, isReported=False)
         self.assertEqual((other.reason, far.reason), (None, None))
 
     def test_receivingRoute(self) -> None:
         """An exception while packets are received ends only that queue pair."""
-        self.checkRoute(Responder, "received", lambda route, it: it is route.responder)
+        self.checkRoute(Responder, "received", lambda route, instance: instance is route.responder)
 
     def test_sendingRoute(self) -> None:
         """An exception while packets are built ends only that queue pair."""
-        self.checkRoute(Requester, "outgoing", lambda route, it: it is route.requester)
+        self.checkRoute(Requester, "outgoing", lambda route, instance: instance is route.requester)
 
     def test_routeInTime(self) -> None:
         """An exception in a timer of the route ends only that queue pair."""
-        self.checkRoute(RoCERoute, "expired", lambda route, it: it is route)
+        self.checkRoute(RoCERoute, "expired", lambda route, instance: instance is route)
 
     def test_linkEndsWhilePreparing(self) -> None:
         """
@@ -297,25 +299,25 @@ class SharedMemoryTests(EndsTestCase):
         """Let a method raise while C{isBroken} is set."""
         real = getattr(owner, name)
 
-        def call(it: Any, *arguments: Any) -> Any:
+        def call(instance: Any, *arguments: Any) -> Any:
             if self.isBroken:
                 raise Broken(name)
-            return real(it, *arguments)
+            return real(instance, *arguments)
 
         self.patch(owner, name, call)
 
-    async def check(self, isTold: bool = True) -> None:
+    async def check(self, isReported: bool = True) -> None:
         """
         Check that all connections are notified at once, and that a new connection works.
 
-        @param isTold: the other end is notified by DELETE LINK; otherwise one connection falls back to TCP
-            first.
+        @param isReported: the other end is notified by DELETE LINK; otherwise one connection first falls back
+            to TCP.
         """
         factory, port = await self.serve(kind=Echo)
         ends = [await self.connect(f"smc:127.0.0.1:{port}:fallback=no") for _ in range(3)]
         for end in ends:
             end.transport.write(b"hello")
-            await end.hearing(5)
+            await end.receiving(5)
         links = {each.transport.stream.link for each in (*ends, *factory.protocols)}
         self.isBroken = True
         begun = reactor.seconds()
@@ -327,11 +329,11 @@ class SharedMemoryTests(EndsTestCase):
         self.assertGreater(len(self.flushLoggedErrors(Broken)), 0)
         self.assertEqual([each.scheduler.isBusy for each in links], [False] * len(links))
         self.assertIn(True, [each.isOver for each in links])
-        if not isTold:
+        if not isReported:
             await self.connect(f"smc:127.0.0.1:{port}")
         again = await self.connect(f"smc:127.0.0.1:{port}:fallback=no")
         again.transport.write(b"hello")
-        self.assertEqual(await again.hearing(5), b"hello")
+        self.assertEqual(await again.receiving(5), b"hello")
 
     async def test_lane(self) -> None:
         """An exception while shared memory is read ends the link."""
@@ -343,7 +345,7 @@ class SharedMemoryTests(EndsTestCase):
         """An exception while shared memory is written ends the link."""
         self.breakable(Outgoing, "post")
         self.breakable(Lane, "putMessage")
-        await self.check(isTold=False)
+        await self.check(isReported=False)
 
     async def test_timer(self) -> None:
         """An exception in a timer of shared memory ends the connections of its queue pair."""

@@ -133,7 +133,7 @@ class FlowFaultTests(FlowTestCase):
             self.play(flow, None, "")
             output = [one.type for one in self.output]
             self.assertLessEqual(set(expected), set(output))
-            kept = plays = 0
+            retained = plays = 0
             for step, fault in self.combinations(len(output)):
                 try:
                     self.play(flow, step, fault)
@@ -141,8 +141,8 @@ class FlowFaultTests(FlowTestCase):
                     where = f"version {version}, {fault} at message {step}, {output[step].name}"
                     raise AssertionError(f"{where}: {error}") from error
                 plays += 1
-                kept += all(here.isWhole and there.isWhole for here, there in self.ends)
-            self.assertGreater(kept * len(FAULTS), plays, "hardly anything that is harmless")
+                retained += all(here.isWhole and there.isWhole for here, there in self.ends)
+            self.assertGreater(retained * len(FAULTS), plays, "hardly anything that is harmless")
 
     def test_contact(self) -> None:
         """No fault hangs a first contact: CONFIRM LINK, ADD LINK and, in version 1, ADD LINK CONTINUATION."""

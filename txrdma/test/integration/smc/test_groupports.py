@@ -34,31 +34,31 @@ class DeviceStringTests(EndsTestCase):
         self.assertEqual(device.name, "soft:127.0.0.2")
         self.assertRaises(ValueError, openDevices, reactor, "soft:127.0.0.2+nonsense")
 
-    async def linked(self, ours: str, theirs: str, more: str = "") -> list[int]:
+    async def linked(self, local: str, remote: str, more: str = "") -> list[int]:
         """Connect; return the numbers of active links of the server's group and of the client's."""
-        quoted = [each.replace(":", r"\:").replace("=", r"\=") for each in (ours, theirs)]
+        quoted = [each.replace(":", r"\:").replace("=", r"\=") for each in (local, remote)]
         _, port = await self.serve(f"smc:0:interface=127.0.0.1:device={quoted[0]}{more}", Echo)
         end = await self.connect(f"smc:127.0.0.1:{port}:fallback=no:device={quoted[1]}{more}")
         end.transport.write(b"hello")
-        await end.hearing(5)
+        await end.receiving(5)
         await deferLater(reactor, 0.2)
-        groups = [group for each in (ours, theirs) for group in linkGroups(reactor, each).groups()]
+        groups = [group for each in (local, remote) for group in linkGroups(reactor, each).groups()]
         return [sum(link.isActive for link in group.links) for group in groups]
 
     async def test_addresses(self) -> None:
         """Two addresses of the software device are two ports, and make two links unless C{links=1}."""
-        ours, theirs = "soft:127.0.0.2,127.0.0.3" + UDP, "soft:127.0.0.4,127.0.0.5" + UDP
-        self.assertEqual(await self.linked(ours, theirs), [2, 2])
-        self.assertEqual(await self.linked(ours + ":mtu=1024", theirs + ":mtu=1024", ":links=1"), [1, 1])
+        local, remote = "soft:127.0.0.2,127.0.0.3" + UDP, "soft:127.0.0.4,127.0.0.5" + UDP
+        self.assertEqual(await self.linked(local, remote), [2, 2])
+        self.assertEqual(await self.linked(local + ":mtu=1024", remote + ":mtu=1024", ":links=1"), [1, 1])
 
     async def test_devices(self) -> None:
         """
         Two devices make two links, with version 2 as well; a peer with a single port limits them to one.
         """
-        ours = f"soft:127.0.0.2{UDP}+soft:127.0.0.3{UDP}"
-        theirs = f"soft:127.0.0.4{UDP}+soft:127.0.0.5{UDP}"
-        self.assertEqual(await self.linked(ours, theirs, ":ueid=A"), [2, 2])
-        self.assertEqual(await self.linked(ours + "+soft:127.0.0.6" + UDP, "soft:127.0.0.7" + UDP), [1, 1])
+        local = f"soft:127.0.0.2{UDP}+soft:127.0.0.3{UDP}"
+        remote = f"soft:127.0.0.4{UDP}+soft:127.0.0.5{UDP}"
+        self.assertEqual(await self.linked(local, remote, ":ueid=A"), [2, 2])
+        self.assertEqual(await self.linked(local + "+soft:127.0.0.6" + UDP, "soft:127.0.0.7" + UDP), [1, 1])
 
     async def test_memory(self) -> None:
         """With shared memory there is one link, since it can't be cut."""

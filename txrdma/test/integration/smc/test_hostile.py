@@ -15,7 +15,7 @@ class SMCTests(SynchronousTestCase):
 
     def test_seeds(self) -> None:
         """Hostile peers of fixed seeds do not affect other connections."""
-        self.assertTrue(playSeeds("hostile-smc", range(5))["heard"])
+        self.assertTrue(playSeeds("hostile-smc", range(5))["received"])
 
 
 @playingStored("hostile-smc-shared-memory")
@@ -24,4 +24,4 @@ class SMCMemoryTests(SynchronousTestCase):
 
     def test_seeds(self) -> None:
         """Hostile peers of fixed seeds do not affect other connections."""
-        self.assertTrue(playSeeds("hostile-smc-shared-memory", range(5))["heard"])
+        self.assertTrue(playSeeds("hostile-smc-shared-memory", range(5))["received"])

@@ -30,9 +30,9 @@ class LinkGroupTests(TwoLinkTestCase):
         self.pair()
         here, there = map(describeGroup, self.both())
         self.assertEqual([here["role"], there["role"]], ["client", "server"])
-        for mine, theirs in ((here, there), (there, here)):
-            self.assertEqual((mine["state"], mine["connections"]), ("active", 1))
-            for link, other in zip(self.links(mine), self.links(theirs), strict=True):
+        for local, remote in ((here, there), (there, here)):
+            self.assertEqual((local["state"], local["connections"]), ("active", 1))
+            for link, other in zip(self.links(local), self.links(remote), strict=True):
                 self.assertEqual(link["number"], other["number"])
                 self.assertEqual((link["gid"], link["qpn"]), (other["peerGID"], other["peerQPN"]))
                 self.assertEqual(link["state"], "active")

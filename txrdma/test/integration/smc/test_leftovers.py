@@ -128,7 +128,7 @@ class LeftoversTests(EndsTestCase):
         for _ in range(2):
             one, other = await self.pair(Recorder, Recorder)
             one.transport.write(b"x")
-            self.assertEqual(await other.hearing(1), b"x")
+            self.assertEqual(await other.receiving(1), b"x")
             one.transport.loseConnection()
             await gatherResults([one.lost, other.lost])
             await self.assertNothingLeft()
@@ -177,7 +177,7 @@ class LeftoversTests(EndsTestCase):
             server = await accepted
             self.cancelCalls()
             client.transport.write(b"x")
-            self.assertEqual(await client.hearing(1), b"x")
+            self.assertEqual(await client.receiving(1), b"x")
             getattr(client.transport, end)()
             await gatherResults([client.lost, server.lost])
 
@@ -201,7 +201,7 @@ class LeftoversTests(EndsTestCase):
             begun = reactor.seconds()
             client, server = await self.pair(Recorder, Recorder)
             client.transport.write(b"x")
-            self.assertEqual(await server.hearing(1), b"x")
+            self.assertEqual(await server.receiving(1), b"x")
             client.transport.loseConnection()
             await gatherResults([client.lost, server.lost])
             self.assertLess(reactor.seconds() - begun, 1.0)  # no answer was waited for in vain
@@ -236,7 +236,7 @@ class LeftoversTests(EndsTestCase):
             self.cancelCalls()
             client = await self.connect(f"smc:127.0.0.1:{number}:fallback=no")
             client.transport.write(b"x")
-            self.assertEqual(await client.hearing(1), b"x")
+            self.assertEqual(await client.receiving(1), b"x")
             client.transport.loseConnection()
             await client.lost
             connecting.addCallbacks(lambda left: left.transport.abortConnection(), lambda _: None)

@@ -21,7 +21,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.smc.common.reactoruse import reactorUse
 from txrdma.smc.signalling import local as signalling
 from txrdma.smc.signalling import localclient as announcing
-from txrdma.smc.signalling.local import Announced, Announcements, listenerName, Teller
+from txrdma.smc.signalling.local import Announced, AnnouncementConnection, Announcements, listenerName
 from txrdma.smc.signalling.localclient import (
     Announcement,
     ANSWER_SECONDS,
@@ -320,7 +320,7 @@ class AnnouncementTests(Base):
                 self.reactor.serve()
                 client.setblocking(False)
                 self.assertEqual(client.recv(100), b"", line)
-        self.assertEqual((announcements.expected, announcements.tellers), ({}, set()))
+        self.assertEqual((announcements.expected, announcements.connections), ({}, set()))
         self.assertNothingLeft()
 
     def test_welcome(self) -> None:
@@ -418,7 +418,7 @@ class AnnouncementTests(Base):
         first = self.channel()
         self.reactor.serve()
         self.assertIs(self.channel(), first)
-        self.assertEqual(len(announcements.tellers), 1)
+        self.assertEqual(len(announcements.connections), 1)
         announcements.stop()
         self.assertIsNone(channelTo(cast(Reactor, self.reactor), self.place))
         announcements.begin(self.place)
@@ -463,23 +463,23 @@ class AnnouncementTests(Base):
             client.connect(listenerName(self.place))
         self.patch(unixsockets, "peerOf", lambda connection: Credentials(1, 65533))
         self.reactor.serve()
-        self.assertEqual(len(announcements.tellers), 2)
+        self.assertEqual(len(announcements.connections), 2)
 
     def test_strangersAreBounded(self) -> None:
         """A process of another user announces a bounded number of connections, and our own come first."""
         announcements = self.announcements(anybody=True, room=1)
         near, far = socket.socketpair(socket.AF_UNIX)
         self.addCleanup(far.close)
-        unknownPeer = Teller(announcements, near)
+        unknownPeer = AnnouncementConnection(announcements, near)
         unknownPeer.client = Credentials(1, 65533)
         for number in range(200):
             unknownPeer.obey(b"connecting %d 127.0.0.1 %d" % (number, 1000 + number))
         self.assertEqual(len(announcements.expected), 64)
         near, far = socket.socketpair(socket.AF_UNIX)
         self.addCleanup(far.close)
-        ours = Teller(announcements, near)
+        ours = AnnouncementConnection(announcements, near)
         ours.obey(b"connecting 1 127.0.0.1 9999")
-        announcements.tellers.update((unknownPeer, ours))
+        announcements.connections.update((unknownPeer, ours))
         announcements.forget(announcements.expected[TCPAddress.of("127.0.0.1", 1000)])
         self.assertIn(announcements.expected[TCPAddress.of("127.0.0.1", 9999)], announcements._coming)
 

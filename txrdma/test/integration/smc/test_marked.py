@@ -50,7 +50,7 @@ class OursTests(MarkedTestCase):
         accepted = factory.next()
         made = await self.connect(f"smc:127.0.0.1:{port}:{client}")
         made.transport.write(b"hello")
-        self.assertEqual(await made.hearing(5), b"hello")
+        self.assertEqual(await made.receiving(5), b"hello")
         return made, await accepted
 
     async def test_smc(self) -> None:
@@ -164,14 +164,14 @@ class ForeignTests(ForeignTestCase):
     async def test_proposal(self) -> None:
         """A listener that answered with the option gets a Proposal; declined, the connection is TCP."""
         unknownPeer, connecting = await self.dial(isMarked=True)
-        head = await unknownPeer.hearing(8)
-        proposal = decode(await unknownPeer.hearing(int.from_bytes(head[5:7], "big")))
+        head = await unknownPeer.receiving(8)
+        proposal = decode(await unknownPeer.receiving(int.from_bytes(head[5:7], "big")))
         assert isinstance(proposal, Proposal)
         self.assertEqual(proposal.version, 2)
         decline = Decline.inVersion(2, bytes(8), Diagnosis.NOSMCDEV)
         unknownPeer.transport.write(decline.encode() + b"in plain TCP")
         ours = await connecting
-        self.assertEqual(await ours.hearing(12), b"in plain TCP")
+        self.assertEqual(await ours.receiving(12), b"in plain TCP")
         self.assertEqual((ours.smc.mode, ours.smc.peerDiagnosis), ("TCP", Diagnosis.NOSMCDEV))
 
     async def test_plainListener(self) -> None:
@@ -179,7 +179,7 @@ class ForeignTests(ForeignTestCase):
         unknownPeer, connecting = await self.dial(isMarked=False)
         ours = await connecting
         ours.transport.write(b"hello")
-        self.assertEqual(await unknownPeer.hearing(5), b"hello")
+        self.assertEqual(await unknownPeer.receiving(5), b"hello")
         self.assertEqual(ours.smc.fallbackReason, Diagnosis.PEERNOSMC)
         self.assertEqual(len(self.model.clients), 1)
 
@@ -202,13 +202,13 @@ class ForeignTests(ForeignTestCase):
         self.assertEqual((factory.protocols, unknownPeer.received), ([], b""))
         unknownPeer.transport.write(Decline.inVersion(2, bytes(8), Diagnosis.NOSMCDEV).encode())
         server = await accepted
-        self.assertEqual(await unknownPeer.hearing(11), b"220 hello\r\n")
+        self.assertEqual(await unknownPeer.receiving(11), b"220 hello\r\n")
         self.assertEqual((server.smc.mode, server.smc.peerDiagnosis), ("TCP", Diagnosis.NOSMCDEV))
 
     async def test_plainClient(self) -> None:
         """A client without the option is greeted at once."""
         unknownPeer, _factory, accepted = await self.meet(False, Greeter)
-        self.assertEqual(await unknownPeer.hearing(11), b"220 hello\r\n")
+        self.assertEqual(await unknownPeer.receiving(11), b"220 hello\r\n")
         self.assertEqual((await accepted).smc.fallbackReason, Diagnosis.PEERNOSMC)
 
 
@@ -225,15 +225,15 @@ class ForgedTests(ForeignTestCase):
         unknownPeer.transport.write(b"GET / HTTP/1.0\r\n\r\n")
         server = await accepted
         self.assertEqual((server.smc.mode, server.smc.fallbackReason), ("TCP", Diagnosis.PEERNOSMC))
-        self.assertEqual(await unknownPeer.hearing(18), b"GET / HTTP/1.0\r\n\r\n")
+        self.assertEqual(await unknownPeer.receiving(18), b"GET / HTTP/1.0\r\n\r\n")
         self.assertEqual(len(factory.protocols), 1)
         self.assertNothingLeft()
 
     async def test_listener(self) -> None:
         """A listener that takes a Proposal for a request costs one connection; the next ones are TCP."""
         unknownPeer, connecting = await self.dial(isMarked=True)
-        head = await unknownPeer.hearing(8)
-        await unknownPeer.hearing(int.from_bytes(head[5:7], "big"))
+        head = await unknownPeer.receiving(8)
+        await unknownPeer.receiving(int.from_bytes(head[5:7], "big"))
         number = unknownPeer.transport.getHost().port
         unknownPeer.transport.write(b"HTTP/1.0 400 Bad Request\r\n\r\n")
         error = await self.assertFailure(connecting, WireError)
@@ -251,6 +251,6 @@ class ForgedTests(ForeignTestCase):
         [proposal, *_] = (raw for name, raw in recorded() if name == "smc-first")
         unknownPeer.transport.write(proposal)
         server = await accepted
-        self.assertEqual(await unknownPeer.hearing(len(proposal)), proposal)
+        self.assertEqual(await unknownPeer.receiving(len(proposal)), proposal)
         self.assertEqual((server.smc.mode, server.smc.fallbackReason), ("TCP", Diagnosis.PEERNOSMC))
         self.assertNothingLeft()

@@ -195,7 +195,7 @@ class ProofTests(PlaceTestCase):
         liar.send(b"seeking 127.0.0.1\nconnecting 1 127.0.0.1 40000\n")
         self.reactor.serve()
         self.assertEqual(announcements.expected, {})
-        self.assertEqual(announcements.tellers, set())
+        self.assertEqual(announcements.connections, set())
 
     def test_shared(self) -> None:
         """Many connections at once search once."""
@@ -214,14 +214,14 @@ class ProofTests(PlaceTestCase):
         genuine = Neighbour._challengeReceived
 
         def wordCame(neighbour: Neighbour, data: bytes, sender: tuple[object, ...]) -> None:
-            if neighbour in right.tellers:  # the other one's datagrams are somewhere else
+            if neighbour in right.connections:  # the other one's datagrams are somewhere else
                 genuine(neighbour, data, sender)
 
         self.patch(Neighbour, "_challengeReceived", wordCame)
         self.assertIsNotNone(self.search())
-        self.assertEqual(len(right.tellers), 1)
+        self.assertEqual(len(right.connections), 1)
         self.reactor.serve()
-        self.assertEqual(wrong.tellers, set())
+        self.assertEqual(wrong.connections, set())
 
     def test_wrongAnswer(self) -> None:
         """A listener that says the word came, and did not answer with the other one, is not believed."""

@@ -356,7 +356,7 @@ class CrowdTests(EndsTestCase):
         client = await endpoint.connect(Recorders())
         assert isinstance(client, Recorder)
         client.transport.write(b"hello")
-        self.assertEqual(await client.hearing(5), b"hello")
+        self.assertEqual(await client.receiving(5), b"hello")
         self.assertLess(reactor.seconds() - began, 2.0)
         [server] = factory.protocols
         self.assertEqual((client.transport.smc.mode, server.transport.smc.mode), ("TCP", "TCP"))

@@ -40,7 +40,7 @@ class OtherUserTests(EndsTestCase):
             data = bytes([len(output) % 251]) * length
             client.transport.write(data)
             output += data
-            self.assertEqual(await client.hearing(len(output)), output)
+            self.assertEqual(await client.receiving(len(output)), output)
         client.transport.loseConnection()
         await gatherResults([client.lost, server.lost])
         self.assertEqual(self.rings, [])
@@ -52,7 +52,7 @@ class OtherUserTests(EndsTestCase):
         for client in clients:
             client.transport.write(b"hello" * 1000)
         for client in clients:
-            self.assertEqual(await client.hearing(5000), b"hello" * 1000)
+            self.assertEqual(await client.receiving(5000), b"hello" * 1000)
         self.assertEqual(self.rings, [])
 
     async def test_datagrams(self) -> None:
@@ -60,7 +60,7 @@ class OtherUserTests(EndsTestCase):
         factory, number, _ = await self.listening(Echo, "btl:127.0.0.1:0")
         client = await self.connect(f"btl:127.0.0.1:{number}", Recorder)
         client.transport.write(b"hello" * 10_000)
-        self.assertEqual(await client.hearing(50_000), b"hello" * 10_000)
+        self.assertEqual(await client.receiving(50_000), b"hello" * 10_000)
         client.transport.loseConnection()
         await client.lost
         self.assertEqual(self.rings, [])

@@ -292,7 +292,7 @@ class RaceTests(RaceTestCase):
         """Who names another's peer ID gets a group of its own, and can't retire that of the other."""
         first, _, _ = self.connect()
         self.until(lambda: first.mode)
-        [theirs] = linkGroups(self.server, DEVICE).groups()
+        [remoteGroup] = linkGroups(self.server, DEVICE).groups()
         (reported,) = linkGroups(self.client, DEVICE).candidates
         impostor = Host(self.world, "198.51.100.3", lambda: None)
         sockets = connectedSockets(self.world, Random(1), impostor, self.server, 50_000, 1e-3)
@@ -302,19 +302,19 @@ class RaceTests(RaceTestCase):
         accept = decode(sockets[0].recv(1000))
         assert isinstance(accept, Accept)
         self.assertTrue(accept.firstContact)
-        self.assertEqual(len(theirs.core.connections), 1)
+        self.assertEqual(len(remoteGroup.core.connections), 1)
         sockets[0].send(Decline(reported.peerID, Diagnosis.SYNCERR, outOfSync=True).encode())
         self.wait(1)
-        self.assertEqual(linkGroups(self.server, DEVICE).groups(), [theirs])
+        self.assertEqual(linkGroups(self.server, DEVICE).groups(), [remoteGroup])
         again, _, _ = self.connect()
         self.until(lambda: again.mode)
-        self.assertEqual(len(theirs.core.connections), 2)
+        self.assertEqual(len(remoteGroup.core.connections), 2)
 
     def test_impostorServer(self) -> None:
         """A server that names another's link group is not believed: the client declines, and keeps that."""
         first, _, _ = self.connect()
         self.until(lambda: first.mode)
-        [theirs] = linkGroups(self.client, DEVICE).groups()
+        [remoteGroup] = linkGroups(self.client, DEVICE).groups()
         reported = linkGroups(self.server, DEVICE)
         [group] = reported.groups()
         [link] = group.links
@@ -331,11 +331,11 @@ class RaceTests(RaceTestCase):
         lie = link.accept(Element(buffer, 1), 5, False, b"")
         sockets[1].send(lie.encode())
         self.until(lambda: here.mode)
-        self.assertEqual((here.mode, len(theirs.core.connections)), ("TCP", 1))
+        self.assertEqual((here.mode, len(remoteGroup.core.connections)), ("TCP", 1))
         self.until(lambda: sockets[1].isReadable)
         answer = decode(sockets[1].recv(1000))
         assert isinstance(answer, Decline)
-        self.assertEqual((answer.diagnosis, theirs.core.usable), (Diagnosis.SYNCERR, True))
+        self.assertEqual((answer.diagnosis, remoteGroup.core.usable), (Diagnosis.SYNCERR, True))
 
     def test_declinesWhileDeciding(self) -> None:
         """A client that waits longer for its buffer than its server does is on TCP as soon as that is."""
@@ -396,11 +396,11 @@ class RaceTests(RaceTestCase):
         """Who falls back, says a little and closes is heard by an end that waits for a late Decline."""
         for output in (b"", b"\xe2", b"bye"):
 
-            def say(listener: Listener, output: bytes = output) -> None:
+            def writeAndClose(listener: Listener, output: bytes = output) -> None:
                 listener.transport.write(output)
                 listener.transport.loseConnection()
 
-            here, there, _ = self.connect(Listener(say), latency=0.2)
+            here, there, _ = self.connect(Listener(writeAndClose), latency=0.2)
             self.until(linkGroups(self.server, DEVICE).links)
             self.negotiations[1]._decline(Diagnosis.MEM)
             self.wait(1)

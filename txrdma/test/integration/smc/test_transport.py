@@ -204,7 +204,7 @@ class TransferTests(EndsTestCase):
         accepted = factory.next()
         one = await self.connect(f"smc:127.0.0.1:{port}")
         one.transport.write(many)
-        self.assertEqual(await (await accepted).hearing(len(many)), many)
+        self.assertEqual(await (await accepted).receiving(len(many)), many)
         self.assertEqual(longest, DELIVERY)
 
 
@@ -298,7 +298,7 @@ class EndTests(EndsTestCase):
         await gatherResults([one.writeEnded, other.readEnded])
         self.assertEqual(other.received, b"question")
         other.transport.write(b"answer")
-        self.assertEqual(await one.hearing(6), b"answer")
+        self.assertEqual(await one.receiving(6), b"answer")
         one.transport.write(b"too late")
         other.transport.loseConnection()
         await other.lost
@@ -343,7 +343,7 @@ class EndTests(EndsTestCase):
         await one.lost
         one.reason.trap(ConnectionLost)
         two.transport.write(b"still there?")
-        self.assertEqual(await two.hearing(12), b"still there?")
+        self.assertEqual(await two.receiving(12), b"still there?")
 
     async def test_forgedCursor(self) -> None:
         """A cursor that can't be ends this connection on both sides, and no other."""
@@ -358,7 +358,7 @@ class EndTests(EndsTestCase):
         one.reason.trap(ConnectionLost)
         other.reason.trap(ConnectionLost)
         two.transport.write(b"still there?")
-        self.assertEqual(await two.hearing(12), b"still there?")
+        self.assertEqual(await two.receiving(12), b"still there?")
 
     async def test_linkGone(self) -> None:
         """With the link all its connections are lost; the next one makes a new link."""
@@ -444,7 +444,7 @@ class ManyTests(EndsTestCase):
         for number, end in enumerate(ends):
             end.transport.write(PATTERN[number : number + 20_000])
         for number, end in enumerate(ends):
-            self.assertEqual(await end.hearing(20_000), PATTERN[number : number + 20_000])
+            self.assertEqual(await end.receiving(20_000), PATTERN[number : number + 20_000])
         for end in ends:
             end.transport.loseConnection()
         await gatherResults([end.lost for end in (*ends, *factory.protocols)])
@@ -467,7 +467,7 @@ class ManyTests(EndsTestCase):
             link = end.transport.stream.link
             buffers |= {buffer.rkey for buffer in link.group.pool}
             end.transport.write(b"hello")
-            self.assertEqual(await end.hearing(5), b"hello")
+            self.assertEqual(await end.receiving(5), b"hello")
             end.transport.loseConnection()
             await gatherResults([end.lost, factory.protocols[-1].lost])
         self.assertEqual(len(buffers), 1)

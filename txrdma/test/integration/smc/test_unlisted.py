@@ -17,7 +17,7 @@ class TransportTests(EndsTestCase):
             factory, number = await self.serve(f"{scheme}:0:interface=127.0.0.1", Echo)
             one = await self.connect(f"{scheme}:127.0.0.1:{number}")
             one.transport.write(b"x")
-            await one.hearing(1)
+            await one.receiving(1)
             [server] = factory.protocols
             host = one.transport.getHost()
             self.assertEqual(server.transport.client, (host.host, host.port))

@@ -42,7 +42,7 @@ class VersionTests(EndsTestCase):
         accepted = factory.next()
         one = await self.connect(f"smc:127.0.0.1:{port}:{client}")
         one.transport.write(b"over there " * 1000)
-        self.assertEqual(await one.hearing(11000), b"over there " * 1000)
+        self.assertEqual(await one.receiving(11000), b"over there " * 1000)
         return one, await accepted
 
     async def check(self, server: str, client: str, version: int, eid: str) -> None:
@@ -147,38 +147,42 @@ class LinkTests(RaceTestCase):
     def test_confirmsEnterprise(self) -> None:
         """A Confirm repeats the Accept's EID, which need not be that of the link group's first contact."""
         here, there = self.connected()
-        (ours,), (theirs,) = (linkGroups(host, DEVICE).links() for host in (self.client, self.server))
+        (clientLink,), (serverGroup,) = (
+            linkGroups(host, DEVICE).links() for host in (self.client, self.server)
+        )
         pools = [linkGroups(host, DEVICE).groups()[0].pool for host in (self.client, self.server)]
         (own,), (other,) = pools
-        accept = theirs.accept(Element(other, 1), 5, False, b"")
-        agreement = replace(ours.agreement, eid=b"B".ljust(32))
-        confirm = ours.confirm(Element(own, 1), 6, accept, agreement, b"")
+        accept = serverGroup.accept(Element(other, 1), 5, False, b"")
+        agreement = replace(clientLink.agreement, eid=b"B".ljust(32))
+        confirm = clientLink.confirm(Element(own, 1), 6, accept, agreement, b"")
         self.assertEqual((confirm.v2, confirm.token), (AnswerV2(b"B".ljust(32)), 6))
-        self.assertEqual(ours.confirm(Element(own, 1), 6, accept, ours.agreement, b"").v2, accept.v2)
+        self.assertEqual(
+            clientLink.confirm(Element(own, 1), 6, accept, clientLink.agreement, b"").v2, accept.v2
+        )
 
     def test_longMessage(self) -> None:
         """An LLC message that is longer than version 1 has any, such as the kernel's ADD LINK, is read."""
         here, there = self.connected()
-        (ours,) = linkGroups(self.client, DEVICE).links()
-        (theirs,) = linkGroups(self.server, DEVICE).groups()
+        (clientLink,) = linkGroups(self.client, DEVICE).links()
+        (serverGroup,) = linkGroups(self.server, DEVICE).groups()
         received: list[bytes] = []
-        forward = theirs.core.received
+        forward = serverGroup.core.received
 
         def record(raw: bytes, now: float, *link: Any) -> None:
             received.append(raw)
             forward(raw, now, *link)
 
-        self.patch(theirs.core, "received", record)
+        self.patch(serverGroup.core, "received", record)
         long = next(raw for _, raw in messages("smc-first") if decode(raw).type is LLCType.ADD_LINK)
         self.assertEqual(len(long), 88)
         request = SendRequest(-1, Operation.SEND, inline=(long,), signaled=False, solicited=True)
-        theirs.links[0]._queuePair.postSend([request])
+        serverGroup.links[0]._queuePair.postSend([request])
         self.until(lambda: received)
         answer = decode(received[0])
         self.assertEqual((answer.type, bool(answer.header.flags & LLCFlags.REJECT)), (LLCType.ADD_LINK, True))
         here.transport.write(b"hello")
         self.until(lambda: there.received == b"hello")
-        self.assertTrue(ours.isActive and theirs.links[0].isActive)
+        self.assertTrue(clientLink.isActive and serverGroup.links[0].isActive)
 
     def test_version1AddLink(self) -> None:
         """A server of one port offers a link that is rejected: Linux's clients of version 1 wait for that."""
@@ -191,7 +195,9 @@ class LinkTests(RaceTestCase):
             real(group, link, raw)
 
         self.patch(Group, "control", control)
-        here, there, _ = self.connect(Listener(lambda it: it.transport.write(b"hello")), versions=(1,))
+        here, there, _ = self.connect(
+            Listener(lambda listener: listener.transport.write(b"hello")), versions=(1,)
+        )
         self.until(lambda: there.received)
         self.wait(0.1)
         self.assertIn((LLCType.ADD_LINK, False), output)

@@ -55,7 +55,7 @@ class DatagramEnd(End):
             self.receive(number, number * self.STRIDE, self.STRIDE)
         self.came: list[Completion] = []
 
-    def say(self, peer: DatagramEnd, text: bytes, **more: Any) -> None:
+    def sendText(self, peer: DatagramEnd, text: bytes, **more: Any) -> None:
         """Send a datagram."""
         at = self.RECEIVES * self.STRIDE
         self.region.view[at : at + len(text)] = text
@@ -63,7 +63,7 @@ class DatagramEnd(End):
         where = {"address": handle, "remoteQPN": peer.qp.number, "remoteQKey": QKEY, "signaled": False}
         self.post(1000, Operation.SEND, [self.segment(at, len(text))], **{**where, **more})
 
-    def look(self) -> None:
+    def pollQueue(self) -> None:
         """Take what has completed."""
         self.came += self.queue.poll(64)
 
@@ -111,17 +111,17 @@ class DatagramCase(RealCase):
 
     def meet(self, one: DatagramEnd, other: DatagramEnd) -> None:
         """Have a lane between them."""
-        one.say(other, b"first")
+        one.sendText(other, b"first")
         self.runUntil(
             lambda: all(lane.isUp for end in (one, other) for lane in lanesOf(end)) and lanesOf(one)
         )
-        self.hears(other, [b"first"])
+        self.isAccepted(other, [b"first"])
 
-    def hears(self, end: DatagramEnd, texts: Sequence[bytes]) -> None:
+    def isAccepted(self, end: DatagramEnd, texts: Sequence[bytes]) -> None:
         """All of these come, in this order, and nothing else."""
 
         def enough() -> bool:
-            end.look()
+            end.pollQueue()
             return len(end.received) >= len(texts)
 
         self.runUntil(enough)
@@ -160,16 +160,16 @@ class SharedDatagramTests(DatagramCase):
         self.assertEqual(self.packetsByUDP(one), 1)
         texts = [b"%d" % number * 20 for number in range(100)]
         for text in texts:
-            one.say(other, text)
-        self.hears(other, texts)
+            one.sendText(other, text)
+        self.isAccepted(other, texts)
         self.assertEqual(self.packetsByUDP(one), 1)
 
     def test_backwards(self) -> None:
         """The other end has the same lane."""
         one, other = self.both()
         self.watchSocket(other)
-        other.say(one, b"answer")
-        self.hears(one, [b"answer"])
+        other.sendText(one, b"answer")
+        self.isAccepted(one, [b"answer"])
         self.assertEqual(self.packetsByUDP(other), 0)
 
     def test_likeUDP(self) -> None:
@@ -180,8 +180,8 @@ class SharedDatagramTests(DatagramCase):
             if route == "auto":
                 self.meet(one, other)
             else:
-                one.say(other, b"first")
-                self.hears(other, [b"first"])
+                one.sendText(other, b"first")
+                self.isAccepted(other, [b"first"])
             before = vars(portOf(other).counters).copy(), vars(portOf(one).counters).copy()
             found = []
             sorts: list[tuple[int, Operation, dict[str, Any]]] = [
@@ -229,46 +229,46 @@ class SharedDatagramTests(DatagramCase):
         """Sends complete when they were asked to, and give back their places in the queue."""
         one, other = self.both()
         for number in range(1000):
-            one.say(other, b"x", signaled=number % 100 == 99)
-            other.look()
+            one.sendText(other, b"x", signaled=number % 100 == 99)
+            other.pollQueue()
             while other.came:
                 identifier = other.came.pop().identifier
                 other.receive(identifier, identifier * other.STRIDE, other.STRIDE)
-        one.look()
+        one.pollQueue()
         self.assertEqual([each.opcode for each in one.came], [CompletionOpcode.SEND] * 10)
         self.assertEqual({each.status for each in one.came}, {Status.SUCCESS})
 
     def test_faults(self) -> None:
         """What can't be sent fails as ever, after what was posted before it."""
         one, other = self.both()
-        one.say(other, b"good")
+        one.sendText(other, b"good")
         handle = one.domain.createAddressHandle(other.way())
         where: dict[str, Any] = {"address": handle, "remoteQPN": other.qp.number, "remoteQKey": QKEY}
         one.post(7, Operation.SEND, [one.segment(0, 1 << 21)], **where)
-        one.look()
+        one.pollQueue()
         self.assertEqual([(each.identifier, each.status) for each in one.came], [(7, Status.LOC_PROT_ERR)])
-        self.hears(other, [b"good"])
+        self.isAccepted(other, [b"good"])
 
     def test_tooLong(self) -> None:
         """A datagram that is longer than the MTU fails."""
         one, other = self.both(mtu=MTU.MTU_256)
-        one.say(other, bytes(257), signaled=True)
-        one.look()
+        one.sendText(other, bytes(257), signaled=True)
+        one.pollQueue()
         self.assertEqual([each.status for each in one.came], [Status.LOC_LEN_ERR])
 
     def test_dropped(self) -> None:
         """Datagrams with a wrong Q_Key, for no queue pair, or without a receive are lost."""
         one, other = self.both()
         strays = portOf(other).counters.strays
-        one.say(other, b"wrong", remoteQKey=QKEY + 1)
-        one.say(other, b"nobody", remoteQPN=QPN(2))
+        one.sendText(other, b"wrong", remoteQKey=QKEY + 1)
+        one.sendText(other, b"nobody", remoteQPN=QPN(2))
         for _ in range(DatagramEnd.RECEIVES + 10):
-            one.say(other, b"many")
-        self.hears(other, [b"many"] * (DatagramEnd.RECEIVES - 1))
+            one.sendText(other, b"many")
+        self.isAccepted(other, [b"many"] * (DatagramEnd.RECEIVES - 1))
         self.assertEqual(portOf(other).counters.strays, strays + 1)
         other.receive(0, 0, other.STRIDE)
-        one.say(other, b"again")
-        self.hears(other, [b"again"])
+        one.sendText(other, b"again")
+        self.isAccepted(other, [b"again"])
 
     def test_full(self) -> None:
         """While nobody looks a ring fills up, and what finds no room is lost, not late."""
@@ -277,25 +277,25 @@ class SharedDatagramTests(DatagramCase):
         texts = [b"%03d" % number for number in range(DatagramEnd.RECEIVES - 1)]
         self.watchSocket(one)
         for text in texts:
-            one.say(other, text * 60)
+            one.sendText(other, text * 60)
         (lane,) = lanesOf(one)
         self.assertGreater(lane.lost, 0)
-        self.hears(other, [text * 60 for text in texts[: len(texts) - lane.lost]])
+        self.isAccepted(other, [text * 60 for text in texts[: len(texts) - lane.lost]])
         self.assertEqual(self.packetsByUDP(one), 0)
-        one.say(other, b"room")
-        self.hears(other, [b"room"])
+        one.sendText(other, b"room")
+        self.isAccepted(other, [b"room"])
 
     def test_orderAtTheChange(self) -> None:
         """Who looks finds what has come by UDP before what has come by memory later."""
         one, other = DatagramEnd(self.open()), DatagramEnd(self.open())
         for text in (b"one", b"two", b"three"):
-            one.say(other, text)
+            one.sendText(other, text)
         shared = cast(SharedMemoryPort, other.device.routes[0])
         carrier = cast(UDPCarrier, portOf(other)._carrier)
         carrier.setReading(False)
         self.runUntil(lambda: shared.datagrams.isOpen and all(lane.isUp for lane in lanesOf(one)))
-        one.say(other, b"four")
-        self.hears(other, [b"one", b"two", b"three", b"four"])
+        one.sendText(other, b"four")
+        self.isAccepted(other, [b"one", b"two", b"three", b"four"])
         carrier.setReading(True)
 
     def test_failure(self) -> None:
@@ -307,9 +307,9 @@ class SharedDatagramTests(DatagramCase):
             raise RuntimeError("a bug")
 
         self.patch(cast(Any, beside.qp)._route, "take", take)
-        one.say(beside, b"fails")
-        one.say(other, b"goes on")
-        self.hears(other, [b"goes on"])
+        one.sendText(beside, b"fails")
+        one.sendText(other, b"goes on")
+        self.isAccepted(other, [b"goes on"])
         self.assertIs(beside.qp.state, QPState.ERR)
         self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
 
@@ -318,8 +318,8 @@ class SharedDatagramTests(DatagramCase):
         one = DatagramEnd(self.open())
         self.meet(one, one)
         self.watchSocket(one)
-        one.say(one, b"soliloquy")
-        self.hears(one, [b"soliloquy"])
+        one.sendText(one, b"soliloquy")
+        self.isAccepted(one, [b"soliloquy"])
         self.assertEqual(self.packetsByUDP(one), 0)
 
     def test_sleeper(self) -> None:
@@ -332,7 +332,7 @@ class SharedDatagramTests(DatagramCase):
         reader.start()
         self.addCleanup(reader.stop)
         for number in range(1, 30):
-            one.say(other, b"wake up")
+            one.sendText(other, b"wake up")
             self.runUntil(partial(self.isLong, found, number))
             for _ in range(number % 4):
                 self.reactor.iterate(0.003)
@@ -346,48 +346,48 @@ class SharedDatagramTests(DatagramCase):
         one, other = self.both()
         sleeper = DatagramEnd(other.device)
         sleeper.queue.arm()
-        one.say(other, b"looked at")
-        self.hears(other, [b"looked at"])
-        one.say(sleeper, b"woken")
+        one.sendText(other, b"looked at")
+        self.isAccepted(other, [b"looked at"])
+        one.sendText(sleeper, b"woken")
         self.runUntil(sleeper.channel.takeEvents)
-        self.hears(sleeper, [b"woken"])
+        self.isAccepted(sleeper, [b"woken"])
 
     def test_down(self) -> None:
         """Nothing goes out of a port that is down, and nothing comes in."""
         one, other = self.both()
         for down in (one, other):
             down.device.setPortEnabled(1, False)
-            one.say(other, b"lost")
+            one.sendText(other, b"lost")
             self.reactor.iterate(0.01)
-            other.look()
+            other.pollQueue()
             down.device.setPortEnabled(1, True)
             self.reactor.iterate(0.01)
-        one.say(other, b"up")
-        self.hears(other, [b"up"])
+        one.sendText(other, b"up")
+        self.isAccepted(other, [b"up"])
 
     def test_otherRoutes(self) -> None:
         """A device that shares no memory gets datagrams by UDP, and sends them so."""
         one, other = DatagramEnd(self.open()), DatagramEnd(self.open("rocev2"))
         for _ in range(3):
-            one.say(other, b"by UDP")
-            self.hears(other, [b"by UDP"])
-            other.say(one, b"and back")
-            self.hears(one, [b"and back"])
+            one.sendText(other, b"by UDP")
+            self.isAccepted(other, [b"by UDP"])
+            other.sendText(one, b"and back")
+            self.isAccepted(one, [b"and back"])
         self.assertEqual(lanesOf(one), [])
 
     def test_peerCloses(self) -> None:
         """What a device has written before it closed still comes; its successor is found by UDP, then so."""
         one, other = self.both()
         port = other.device.port
-        other.say(one, b"last words")
+        other.sendText(one, b"last words")
         other.device.close()
-        self.hears(one, [b"last words"])
+        self.isAccepted(one, [b"last words"])
         self.runUntil(lambda: not lanesOf(one))
         device = openSoftDevice(self.reactor, port=port)
         self.addCleanup(device.close)
         successor = DatagramEnd(device)
-        one.say(successor, b"who is there?")
-        self.hears(successor, [b"who is there?"])
+        one.sendText(successor, b"who is there?")
+        self.isAccepted(successor, [b"who is there?"])
         for peer in portOf(one)._peers.values():
             peer.seekAt -= SEEK_SECONDS
         self.meet(one, successor)
@@ -397,8 +397,8 @@ class SharedDatagramTests(DatagramCase):
         name = self.mktemp()
         one, other = DatagramEnd(self.open(pcap=name)), DatagramEnd(self.open())
         for here, there, text in ((one, other, b"question"), (other, one, b"answer")):
-            here.say(there, text)
-            self.hears(there, [text])
+            here.sendText(there, text)
+            self.isAccepted(there, [text])
         self.assertEqual(lanesOf(other), [])
         one.device.close()
         with open(name, "rb") as file:
@@ -419,14 +419,14 @@ class SharedDatagramTests(DatagramCase):
         one, other = self.both(route="shared-memory")
         reads = portOf(other).counters.reads
         other.device.rest()
-        one.say(other, b"meanwhile")
+        one.sendText(other, b"meanwhile")
         shared = cast(SharedMemoryPort, other.device.routes[0])
         self.assertIsNone(shared.datagrams._timer)
         for _ in range(5):
             self.reactor.iterate(0.003)
         self.assertEqual(portOf(other).counters.reads, reads)
         other.device.wake()
-        self.hears(other, [b"meanwhile"])
+        self.isAccepted(other, [b"meanwhile"])
 
 
 class StrangeMailTests(DatagramCase):
@@ -445,8 +445,8 @@ class StrangeMailTests(DatagramCase):
     def check(self) -> None:
         """The others carry on."""
         one, other = self.good
-        one.say(other, b"still")
-        self.hears(other, [b"still"])
+        one.sendText(other, b"still")
+        self.isAccepted(other, [b"still"])
 
     def come(self) -> socket.socket:
         """Open a connection, and greet."""
@@ -459,7 +459,7 @@ class StrangeMailTests(DatagramCase):
         sock.send(hello.encode())
         return sock
 
-    def say(self, sock: socket.socket, message: bytes, passed: Sequence[int] = ()) -> None:
+    def sendText(self, sock: socket.socket, message: bytes, passed: Sequence[int] = ()) -> None:
         ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", passed))]
         sock.sendmsg([message], ancillary if passed else [])
         for descriptor in passed:
@@ -468,8 +468,10 @@ class StrangeMailTests(DatagramCase):
     def mail(self, sock: socket.socket) -> RingPair:
         """Hand over a box and a bell; the box, to write in it."""
         descriptor, mapping = makeBox(1 << 16)
-        self.say(sock, DoorbellNotice(kind=MessageKind.DOORBELL, number=1).encode(), [os.eventfd(0)])
-        self.say(sock, DatagramRingOffer(kind=MessageKind.DATAGRAM_RING, number=1).encode(), [descriptor])
+        self.sendText(sock, DoorbellNotice(kind=MessageKind.DOORBELL, number=1).encode(), [os.eventfd(0)])
+        self.sendText(
+            sock, DatagramRingOffer(kind=MessageKind.DATAGRAM_RING, number=1).encode(), [descriptor]
+        )
         self.runUntil(lambda: len(lanesOf(self.target)) == 2)
         return RingPair(memoryview(mapping))
 
@@ -506,7 +508,7 @@ class StrangeMailTests(DatagramCase):
         start = (rings.writeIndex << 3) + 8
         rings.localBytes[start : start + 8] = b"unready!"
         sock.close()
-        self.hears(self.target, [b"last"])
+        self.isAccepted(self.target, [b"last"])
         self.gone(rings)
 
     def test_manyLastWords(self) -> None:
@@ -517,7 +519,7 @@ class StrangeMailTests(DatagramCase):
         for word in words:
             self.write(rings, self.packet(word))
         sock.close()
-        self.hears(self.target, words)
+        self.isAccepted(self.target, words)
         self.gone(rings)
 
     def test_badPackets(self) -> None:
@@ -531,7 +533,7 @@ class StrangeMailTests(DatagramCase):
             padded[1] |= 0x30  # with three bytes of padding, which are not there
             self.write(rings, memoryview(padded))
         self.write(rings, self.packet(b"good"))
-        self.hears(self.target, [b"good"])
+        self.isAccepted(self.target, [b"good"])
         counters = portOf(self.target).counters
         self.assertGreaterEqual(counters.malformed, 6)
         self.assertEqual(cast(DatagramRoute, cast(Any, self.target.qp)._route).datagrams.dropped, 2)
@@ -544,7 +546,7 @@ class StrangeMailTests(DatagramCase):
         rings = self.mail(sock)
         self.write(rings, self.packet(b"good"))
         rings.localWords[rings.writeIndex] = PLAIN << 24 | 0xFFFFFF
-        self.hears(self.target, [b"good"])
+        self.isAccepted(self.target, [b"good"])
         self.runUntil(lambda: self.isClosed(sock))
         self.assertEqual(len(self.flushLoggedErrors()), 0)
         sock.close()
@@ -558,7 +560,7 @@ class StrangeMailTests(DatagramCase):
         self.write(rings, self.packet(b"????"))
         for _ in range(5):
             self.reactor.iterate(0.005)
-        self.target.look()
+        self.target.pollQueue()
         self.assertEqual(self.target.received, [])
         sock.close()
         self.gone(rings)
@@ -567,7 +569,9 @@ class StrangeMailTests(DatagramCase):
         """One device has one box."""
         sock = self.come()
         rings = self.mail(sock)
-        self.say(sock, DatagramRingOffer(kind=MessageKind.DATAGRAM_RING, number=1).encode(), [makeBoxOnly()])
+        self.sendText(
+            sock, DatagramRingOffer(kind=MessageKind.DATAGRAM_RING, number=1).encode(), [makeBoxOnly()]
+        )
         self.runUntil(lambda: self.isClosed(sock))
         sock.close()
         self.gone(rings)
@@ -576,8 +580,8 @@ class StrangeMailTests(DatagramCase):
         """What comes as a box, and is none, ends the connection."""
         for passed in ((), (os.eventfd(0),), (makeBoxOnly(), makeBoxOnly())):
             sock = self.come()
-            self.say(sock, DoorbellNotice(kind=MessageKind.DOORBELL, number=1).encode(), [os.eventfd(0)])
-            self.say(sock, DatagramRingOffer(kind=MessageKind.DATAGRAM_RING, number=1).encode(), passed)
+            self.sendText(sock, DoorbellNotice(kind=MessageKind.DOORBELL, number=1).encode(), [os.eventfd(0)])
+            self.sendText(sock, DatagramRingOffer(kind=MessageKind.DATAGRAM_RING, number=1).encode(), passed)
             self.runUntil(partial(self.isClosed, sock))
             sock.close()
         self.gone()
@@ -585,7 +589,9 @@ class StrangeMailTests(DatagramCase):
     def test_unknownBell(self) -> None:
         """A box whose doorbell never came is refused, and the connection stays."""
         sock = self.come()
-        self.say(sock, DatagramRingOffer(kind=MessageKind.DATAGRAM_RING, number=5).encode(), [makeBoxOnly()])
+        self.sendText(
+            sock, DatagramRingOffer(kind=MessageKind.DATAGRAM_RING, number=5).encode(), [makeBoxOnly()]
+        )
         received: list[bytes] = []
 
         def reported() -> bool:
@@ -606,11 +612,11 @@ class StrangeMailTests(DatagramCase):
         shared = cast(SharedMemoryPort, other.device.routes[0])
         self.patch(shared.datagrams, "open", lambda neighbour: None)
         self.watchSocket(one)
-        one.say(other, b"first")
-        self.hears(other, [b"first"])
+        one.sendText(other, b"first")
+        self.isAccepted(other, [b"first"])
         self.runUntil(lambda: not lanesOf(one))
-        one.say(other, b"second")
-        self.hears(other, [b"second"])
+        one.sendText(other, b"second")
+        self.isAccepted(other, [b"second"])
         self.assertEqual(self.packetsByUDP(one), 2)
 
 

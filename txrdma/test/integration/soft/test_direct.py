@@ -44,9 +44,9 @@ class DirectTests(DatagramCase):
             one, other = self.ends(route)
             texts = [b"x" * length for length in (0, 1, 2, 3, 63, 64, 200)]
             for text in texts:
-                one.say(other, text)
+                one.sendText(other, text)
             self.assertEqual(self.takes(len(texts)), texts)
-            other.look()
+            other.pollQueue()
             self.assertEqual(other.came, [])
             left = other.RECEIVES - (route == "auto")  # the first one has found no inbox
             self.assertEqual(len(cast(Any, other.qp).receives), left)
@@ -54,7 +54,7 @@ class DirectTests(DatagramCase):
     def test_source(self) -> None:
         """A datagram has the address and the queue pair that its header has."""
         one, _other = self.ends("auto")
-        one.say(_other, b"who")
+        one.sendText(_other, b"who")
         found: list[object] = []
 
         def hasCome() -> bool:
@@ -68,7 +68,7 @@ class DirectTests(DatagramCase):
         """No more are handed over than were asked for, and the others later."""
         one, other = self.ends("auto")
         for number in range(5):
-            one.say(other, b"%d" % number)
+            one.sendText(other, b"%d" % number)
         self.assertEqual([len(self.inbox.takeDatagrams(2)) for _each in range(4)], [2, 2, 1, 0])
 
     def test_immediate(self) -> None:
@@ -79,7 +79,7 @@ class DirectTests(DatagramCase):
         where: dict[str, Any] = {"address": handle, "remoteQPN": other.qp.number, "remoteQKey": QKEY}
         one.post(1, Operation.SEND_WITH_IMMEDIATE, [one.segment(0, 4)], immediate=5, **where)
         self.assertEqual(list(self.inbox.takeDatagrams(64)), [])
-        other.look()
+        other.pollQueue()
         self.assertEqual([other.content(each) for each in other.came], [b"what"])
 
     def test_notForIt(self) -> None:
@@ -87,14 +87,14 @@ class DirectTests(DatagramCase):
         for route in ("auto", "rocev2"):
             one, other = self.ends(route)
             core = cast(Any, other.qp)._route.datagrams
-            one.say(other, b"wrong", remoteQKey=QKEY + 1)
-            one.say(other, b"right")
+            one.sendText(other, b"wrong", remoteQKey=QKEY + 1)
+            one.sendText(other, b"right")
             self.assertEqual(self.takes(1), [b"right"])
             self.assertEqual(core.dropped, 1)
             most = other.qp.capacity.maxReceive
             self.patch(cast(Any, other.qp)._direct, "_most", 3)
             for number in range(5):
-                one.say(other, b"%d" % number)
+                one.sendText(other, b"%d" % number)
             self.runUntil(lambda: core.dropped == 3 or self.inbox.takeDatagrams(0) is None)  # noqa: B023
             self.assertEqual(self.takes(3), [b"0", b"1", b"2"])
             self.assertGreater(most, 3)
@@ -106,10 +106,10 @@ class DirectTests(DatagramCase):
         handle = one.domain.createAddressHandle(other.way())
         number = other.qp.number
         self.assertTrue(self.direct.putDatagram(handle, number, QKEY, b"he", b"llo"))
-        one.say(other, b"posted")
+        one.sendText(other, b"posted")
         self.assertTrue(self.direct.putDatagram(handle, number, QKEY, b"", b""))
-        self.hears(other, [b"hello", b"posted", b""])
-        one.look()
+        self.isAccepted(other, [b"hello", b"posted", b""])
+        one.pollQueue()
         self.assertEqual(one.came, [])
         self.assertFalse(self.direct.putDatagram(handle, number, QKEY, b"", bytes(5000)))
         one, other = DatagramEnd(self.open("rocev2")), DatagramEnd(self.open("rocev2"))
@@ -128,10 +128,10 @@ class DirectTests(DatagramCase):
                 self.assertTrue(self.direct.putDatagram(handle, other.qp.number, QKEY, b"", b"lost"))
             self.assertEqual(list(self.inbox.takeDatagrams(64)), [])
         other.open()
-        one.say(other, b"again")
+        one.sendText(other, b"again")
         self.assertEqual(self.takes(1), [b"again"])
         self.runUntil(lambda: self.inbox.putDatagram(back, one.qp.number, QKEY, b"", b"x"))
-        self.hears(one, [b"x"])
+        self.isAccepted(one, [b"x"])
 
     def test_bell(self) -> None:
         """Who sleeps is woken by the descriptor of the completion channel, by both routes."""
@@ -140,7 +140,7 @@ class DirectTests(DatagramCase):
             other.queue.arm()
             while self.inbox.takeDatagrams(64):
                 pass
-            one.say(other, b"wake")
+            one.sendText(other, b"wake")
             self.runUntil(lambda: bool(select.select([other.channel.fileno()], [], [], 0)[0]))  # noqa: B023
             self.assertEqual(self.takes(1), [b"wake"])
             other.channel.takeEvents()

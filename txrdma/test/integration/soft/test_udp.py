@@ -359,7 +359,7 @@ class LoopbackTests(UDPCase):
         self.assertEqual(bytes(bob.region.view[40:4136]), data)
 
 
-class LookingTests(SynchronousTestCase):
+class PollingTests(SynchronousTestCase):
     """Real sockets on a reactor that never reads them: datagrams are found by looking."""
 
     def open(self) -> tuple[End, UDPCarrier]:

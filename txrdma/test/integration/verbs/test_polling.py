@@ -32,17 +32,17 @@ from txrdma.verbs.polling import PollingReactor
 
 
 @implementer(IPollable)
-class Looked:
+class Polled:
     """Something to look at: has what C{give} left there."""
 
     def __init__(self) -> None:
         self.there = 0
         self.log: list[str] = []
-        self.looks = 0
+        self.polls = 0
         self.handler: Callable[[], Any] = lambda: None
 
     def poll(self) -> bool:
-        self.looks += 1
+        self.polls += 1
         self.log.append("poll")
         if self.there:
             self.there -= 1
@@ -61,7 +61,7 @@ class Polling(ReactorBuilder):
 
     def buildReactor(self) -> Any:
         reactor = super().buildReactor()
-        reactor.addPollable(Looked())
+        reactor.addPollable(Polled())
         return reactor
 
 
@@ -113,8 +113,8 @@ class PollingReactorTests(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.reactor = PollingReactor()
-        self.looked = Looked()
-        self.reactor.addPollable(self.looked)
+        self.polled = Polled()
+        self.reactor.addPollable(self.polled)
         self.addCleanup(self.reactor.removeAll)
         self.reactor.callLater(30, self.reactor.stop)
 
@@ -141,12 +141,12 @@ class PollingReactorTests(SynchronousTestCase):
         def handle() -> None:
             times.append(time.perf_counter())
             if len(times) < 1000:
-                self.looked.there += 1
+                self.polled.there += 1
             else:
                 self.reactor.stop()
 
-        self.looked.handler = handle
-        self.looked.there = 1
+        self.polled.handler = handle
+        self.polled.there = 1
         self.run_()
         self.assertEqual(len(times), 1000)
         gaps = sorted(after - before for before, after in pairwise(times))
@@ -157,17 +157,17 @@ class PollingReactorTests(SynchronousTestCase):
         logs: list[list[str]] = []
 
         def handle() -> None:
-            logs.append(self.looked.log[-2:])
+            logs.append(self.polled.log[-2:])
             self.reactor.stop()
 
-        self.looked.handler = handle
-        arm = self.looked.arm
+        self.polled.handler = handle
+        arm = self.polled.arm
 
         def armed() -> None:
             arm()
-            self.looked.there = not logs
+            self.polled.there = not logs
 
-        self.looked.arm = armed  # type: ignore[method-assign]  # for the test
+        self.polled.arm = armed  # type: ignore[method-assign]  # for the test
         self.run_()
         self.assertEqual(logs, [["arm", "poll"]])
 
@@ -185,9 +185,9 @@ class PollingReactorTests(SynchronousTestCase):
 
     def test_busyButFair(self) -> None:
         """While there is always something to look at, sockets, timers and threads get their turns."""
-        ours, theirs = socket.socketpair()
-        self.addCleanup(ours.close)
-        self.addCleanup(theirs.close)
+        reading, writing = socket.socketpair()
+        self.addCleanup(reading.close)
+        self.addCleanup(writing.close)
         received: list[object] = []
 
         def note(what: object) -> None:
@@ -196,16 +196,16 @@ class PollingReactorTests(SynchronousTestCase):
                 self.reactor.stop()
 
         def more() -> None:
-            self.looked.there += 1
-            if self.looked.looks == 50:
-                theirs.send(b"socket")
+            self.polled.there += 1
+            if self.polled.polls == 50:
+                writing.send(b"socket")
                 self.reactor.callLater(0, note, "soon")
                 self.reactor.callLater(0.01, note, "timer")
                 threading.Thread(target=self.reactor.callFromThread, args=(note, "thread")).start()
 
-        self.looked.handler = more
-        self.looked.there = 1
-        reader = Reader(ours, note)
+        self.polled.handler = more
+        self.polled.there = 1
+        reader = Reader(reading, note)
         self.reactor.addReader(reader)
         self.run_()
         self.assertEqual(set(received), {b"socket", "soon", "timer", "thread"})
@@ -215,12 +215,12 @@ class PollingReactorTests(SynchronousTestCase):
         call = self.reactor.callLater(20, self.reactor.stop)
 
         def more() -> None:
-            self.looked.there += 1
-            if self.looked.looks == 50:
+            self.polled.there += 1
+            if self.polled.polls == 50:
                 call.reset(0.001)
 
-        self.looked.handler = more
-        self.looked.there = 1
+        self.polled.handler = more
+        self.polled.there = 1
         began = time.monotonic()
         self.run_()
         self.assertLess(time.monotonic() - began, 10)
@@ -248,7 +248,7 @@ class PollingReactorTests(SynchronousTestCase):
         """When nothing happens it takes next to no time of the processor."""
         self.reactor.callLater(1.0, self.reactor.stop)
         self.assertLess(self.run_(), 0.05)
-        self.assertLess(self.looked.looks, 20000)
+        self.assertLess(self.polled.polls, 20000)
 
     def test_spinningInVain(self) -> None:
         """When spinning never pays it spins less; one success, and it spins in full again."""
@@ -259,7 +259,7 @@ class PollingReactorTests(SynchronousTestCase):
             turns += 1
             if turns == 40:
                 windows.append(self.reactor._window())
-                self.looked.there = 1
+                self.polled.there = 1
             elif turns == 42:
                 windows.append(self.reactor._window())
                 self.reactor.stop()
@@ -275,19 +275,19 @@ class PollingReactorTests(SynchronousTestCase):
         """What was removed, even while it is looked at, is not looked at again."""
 
         def once() -> None:
-            self.looked.there = 1
-            self.reactor.removePollable(self.looked)
+            self.polled.there = 1
+            self.reactor.removePollable(self.polled)
             self.reactor.callLater(0.01, self.reactor.stop)
 
-        self.looked.handler = once
-        self.looked.there = 1
+        self.polled.handler = once
+        self.polled.there = 1
         self.run_()
-        self.assertEqual(self.looked.there, 1)
-        self.reactor.removePollable(self.looked)
+        self.assertEqual(self.polled.there, 1)
+        self.reactor.removePollable(self.polled)
 
     def test_failing(self) -> None:
         """What raises is logged and not looked at any more; the others are."""
-        other = Looked()
+        other = Polled()
         other.handler = self.reactor.stop
         self.reactor.addPollable(other)
 
@@ -295,25 +295,25 @@ class PollingReactorTests(SynchronousTestCase):
             other.there = 1
             raise ValueError("on purpose")
 
-        self.looked.handler = fail
-        self.looked.there = 5
+        self.polled.handler = fail
+        self.polled.there = 5
         self.run_()
         self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
-        self.assertEqual(self.looked.there, 4)
+        self.assertEqual(self.polled.there, 4)
         other.there = 0
-        self.reactor.addPollable(Looked())
+        self.reactor.addPollable(Polled())
         self.reactor._pollSources()
-        self.assertEqual(self.looked.there, 4)
+        self.assertEqual(self.polled.there, 4)
 
     def test_failingArm(self) -> None:
         """So is what can't be armed; the reactor sleeps, and others are woken."""
-        other = Looked()
+        other = Polled()
         self.reactor.addPollable(other)
 
         def fail() -> None:
             raise ValueError("on purpose")
 
-        self.patch(self.looked, "arm", fail)
+        self.patch(self.polled, "arm", fail)
         self.reactor.callLater(0.05, self.reactor.stop)
         self.run_()
         self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
@@ -321,7 +321,7 @@ class PollingReactorTests(SynchronousTestCase):
 
     def test_looksAtTheLive(self) -> None:
         """Beside one that is busy, a thousand that have nothing are armed, and cost no more looks."""
-        quiet = [Looked() for _ in range(1000)]
+        quiet = [Polled() for _ in range(1000)]
         for each in quiet:
             self.reactor.addPollable(each)
         counts: list[int] = []
@@ -330,15 +330,15 @@ class PollingReactorTests(SynchronousTestCase):
         def more() -> None:
             nonlocal turns
             turns += 1
-            self.looked.there += 1
+            self.polled.there += 1
             if turns in (1000, 20000):
-                counts.append(sum(each.looks for each in quiet))
+                counts.append(sum(each.polls for each in quiet))
             if turns == 20000:
-                self.looked.there = 0
+                self.polled.there = 0
                 self.reactor.stop()
 
-        self.looked.handler = more
-        self.looked.there = 1
+        self.polled.handler = more
+        self.polled.there = 1
         self.run_()
         self.assertEqual(counts[0], counts[1])
         self.assertEqual({each.log[-2] for each in quiet}, {"arm"})
@@ -346,46 +346,46 @@ class PollingReactorTests(SynchronousTestCase):
 
     def test_cameWhileArmed(self) -> None:
         """What comes while one that was quiet is armed is found, and it is looked at further on."""
-        late = Looked()
+        late = Polled()
         received: list[int] = []
 
         def arm() -> None:
             late.there = not received
 
         def came() -> None:
-            received.append(late.looks)
+            received.append(late.polls)
             self.reactor.callLater(0, self.reactor.stop)
 
         late.arm, late.handler = arm, came  # type: ignore[method-assign]  # for the test
         self.reactor.addPollable(late)
-        self.looked.handler = lambda: setattr(self.looked, "there", 1)
-        self.looked.there = 1
+        self.polled.handler = lambda: setattr(self.polled, "there", 1)
+        self.polled.there = 1
         self.run_()
-        self.looked.there = 0
+        self.polled.there = 0
         self.assertEqual(len(received), 1)
-        looks = late.looks
+        polls = late.polls
         self.reactor._pollSources()
-        self.assertEqual(late.looks, looks + 1)
+        self.assertEqual(late.polls, polls + 1)
 
     def test_awakeAgain(self) -> None:
         """One that is armed is looked at again from when it is added once more, as who is woken does."""
-        quiet = Looked()
+        quiet = Polled()
         self.reactor.addPollable(quiet)
         self.reactor._sweep()
         self.reactor._sweep()
-        looks = quiet.looks
+        polls = quiet.polls
         self.reactor._pollSources()
-        self.assertEqual(quiet.looks, looks)
+        self.assertEqual(quiet.polls, polls)
         self.reactor.addPollable(quiet)
         self.reactor._pollSources()
-        self.assertEqual(quiet.looks, looks + 1)
+        self.assertEqual(quiet.polls, polls + 1)
         self.reactor.removePollable(quiet)
         self.reactor._pollSources()
-        self.assertEqual(quiet.looks, looks + 1)
+        self.assertEqual(quiet.polls, polls + 1)
 
     def test_stoppedWhileArming(self) -> None:
         """What is found while something quiet is armed may stop the reactor: it does not sleep over that."""
-        late = Looked()
+        late = Polled()
         late.handler = self.reactor.stop
 
         def arm() -> None:
@@ -393,7 +393,7 @@ class PollingReactorTests(SynchronousTestCase):
 
         late.arm = arm  # type: ignore[method-assign]  # for the test
         self.reactor.addPollable(late)
-        self.reactor.removePollable(self.looked)
+        self.reactor.removePollable(self.polled)
         self.reactor._hits.clear()
         self.reactor._rounds = 1000
         began = time.monotonic()

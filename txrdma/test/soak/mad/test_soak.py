@@ -70,9 +70,9 @@ class Soak:
                 server.handle(managementClass, answers, (Method.GET, Method.SET))
             methods = (Method.GET, Method.GET_TABLE, Method.GET_MULTI)
             server.handle(ManagementClass.SUBN_ADM, answers, methods)
-            server.listen(self.hear)
+            server.listen(self.noticeReceived)
 
-    def hear(self, notice: Notice, path: object) -> None:
+    def noticeReceived(self, notice: Notice, path: object) -> None:
         self.received += 1
 
     def change(self, datagram: bytes) -> list[bytes]:

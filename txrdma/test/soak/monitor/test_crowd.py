@@ -107,11 +107,11 @@ class Browsers(ProcessProtocol):
     def __init__(self) -> None:
         self.lines: list[Deferred[Any]] = [Deferred(), Deferred()]
         self.ended: Deferred[None] = Deferred()
-        self._said = b""
+        self._output = b""
 
     def outReceived(self, data: bytes) -> None:
         """Pass on whole lines."""
-        *lines, self._said = (self._said + data).split(b"\n")
+        *lines, self._output = (self._output + data).split(b"\n")
         for line in lines:
             self.lines.pop(0).callback(json.loads(line))
 

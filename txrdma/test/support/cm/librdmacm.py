@@ -68,7 +68,7 @@ class FakeKernel:
         """The port of the next client."""
         return next(self._ports)
 
-    def tell(
+    def sendEvent(
         self,
         identifier: Identifier,
         kind: EventKind,
@@ -92,7 +92,7 @@ class FakeKernel:
                 return
             listener = self.listeners.get(client.destination)
             if listener is None:
-                self.tell(client, EventKind.REJECTED, status=int(RejectReason.INVALID_SERVICE_ID))
+                self.sendEvent(client, EventKind.REJECTED, status=int(RejectReason.INVALID_SERVICE_ID))
                 return
             server = self.made(listener.channel)
             server.peer, client.peer = client, server
@@ -108,10 +108,10 @@ class FakeKernel:
         assert peer is not None
         identifier.hasParted = True
         if peer.number in self.ids:
-            self.tell(peer, EventKind.DISCONNECTED)
+            self.sendEvent(peer, EventKind.DISCONNECTED)
         if peer.hasParted or peer.number not in self.ids:
             for each in (identifier, peer):
-                self.tell(each, EventKind.TIMEWAIT_EXIT, seconds=TIMEWAIT_SECONDS)
+                self.sendEvent(each, EventKind.TIMEWAIT_EXIT, seconds=TIMEWAIT_SECONDS)
 
     def destroyed(self, identifier: Identifier) -> None:
         """Tell the peer of an id what is to be told."""
@@ -123,11 +123,11 @@ class FakeKernel:
         if peer is None or peer.number not in self.ids or identifier.hasParted:
             return
         if identifier.isEstablished or (peer.isEstablished and identifier.isReady):
-            self.tell(peer, EventKind.DISCONNECTED)
+            self.sendEvent(peer, EventKind.DISCONNECTED)
             if peer.hasParted:
-                self.tell(peer, EventKind.TIMEWAIT_EXIT, seconds=TIMEWAIT_SECONDS)
+                self.sendEvent(peer, EventKind.TIMEWAIT_EXIT, seconds=TIMEWAIT_SECONDS)
         else:
-            self.tell(peer, EventKind.REJECTED, status=int(RejectReason.CONSUMER_REJECT))
+            self.sendEvent(peer, EventKind.REJECTED, status=int(RejectReason.CONSUMER_REJECT))
 
 
 class FakeChannel:
@@ -175,10 +175,10 @@ class FakeChannel:
     def resolveAddress(self, number: int, source: str, host: str, port: int, seconds: float) -> None:
         identifier = self._id(number)
         identifier.source, identifier.destination = (source, self.kernel.nextPort()), (host, port)
-        self.kernel.tell(identifier, EventKind.ADDR_RESOLVED)
+        self.kernel.sendEvent(identifier, EventKind.ADDR_RESOLVED)
 
     def resolveRoute(self, number: int, seconds: float) -> None:
-        self.kernel.tell(self._id(number), EventKind.ROUTE_RESOLVED)
+        self.kernel.sendEvent(self._id(number), EventKind.ROUTE_RESOLVED)
 
     def connect(self, number: int, output: Parameters) -> None:
         identifier = self._id(number)
@@ -188,7 +188,7 @@ class FakeChannel:
     def accept(self, number: int, output: Parameters) -> None:
         identifier = self._id(number)
         identifier.output, identifier.isReady = output, True
-        self.kernel.tell(self._peerOf(identifier), EventKind.CONNECT_RESPONSE, output)
+        self.kernel.sendEvent(self._peerOf(identifier), EventKind.CONNECT_RESPONSE, output)
 
     def establish(self, number: int) -> None:
         identifier = self._id(number)
@@ -202,7 +202,7 @@ class FakeChannel:
         identifier = self._id(number)
         output = Parameters(QPN(0), 0, 0, 0, 0, privateData)
         status = int(RejectReason.CONSUMER_REJECT)
-        self.kernel.tell(self._peerOf(identifier), EventKind.REJECTED, output, status)
+        self.kernel.sendEvent(self._peerOf(identifier), EventKind.REJECTED, output, status)
         identifier.peer = None
 
     def disconnect(self, number: int) -> None:
@@ -243,4 +243,4 @@ class FakeChannel:
         """Have a passive end hear that the connection is established, once."""
         if not server.isEstablished:
             server.isEstablished = True
-            self.kernel.tell(server, EventKind.ESTABLISHED)
+            self.kernel.sendEvent(server, EventKind.ESTABLISHED)

@@ -104,11 +104,11 @@ def isFor(connection: Connection, message: Layout) -> bool:
     """Whether a manager would hand a message to this connection."""
     if isinstance(message, REQ):
         return True
-    ours, theirs = message.remoteCommID, message.localCommID  # type: ignore[attr-defined]  # all others
-    if ours != connection.localCommID:
-        return isinstance(message, REJ) and message.reason == RejectReason.TIMEOUT and not ours
+    localID, remoteID = message.remoteCommID, message.localCommID  # type: ignore[attr-defined]  # all others
+    if localID != connection.localCommID:
+        return isinstance(message, REJ) and message.reason == RejectReason.TIMEOUT and not localID
     isFirst = connection.remoteCommID == 0 and isinstance(message, (REP, REJ, MRA))
-    return isFirst or theirs == connection.remoteCommID
+    return isFirst or remoteID == connection.remoteCommID
 
 
 def successors(world: World, isPeerToPeer: bool) -> Iterator[tuple[str, World]]:

@@ -186,7 +186,7 @@ class World:
         elif isinstance(event, PathMigrated) and not areSame(event.path, qp.path):
             self.complaints.append("an end takes another path for the one in use")
 
-    def hearOfMigration(self, isActive: bool) -> None:
+    def migrationReported(self, isActive: bool) -> None:
         """Report a migration that the queue pair knows of."""
         qp = self.qps[0 if isActive else 1]
         if qp.isUntold:
@@ -204,7 +204,7 @@ def successors(world: World, isTimely: bool) -> Iterator[tuple[str, World]]:
     for isActive, message, transaction in world.sent:
         after = world.twin()
         if isTimely and isinstance(message, LAP):
-            after.hearOfMigration(isActive)
+            after.migrationReported(isActive)
         after.core(isActive).received(message, transaction, 0.0)
         after.settle(isActive)
         yield f"{type(message).__name__} {transaction}", after
@@ -216,7 +216,7 @@ def successors(world: World, isTimely: bool) -> Iterator[tuple[str, World]]:
     if world.toLoad:
         after = world.twin()
         if isTimely:
-            after.hearOfMigration(True)
+            after.migrationReported(True)
         number = 100 - len(world.toLoad)
         try:
             after.active.load(world.toLoad[0], number, 0.0)
@@ -246,7 +246,7 @@ def _migrations(world: World) -> Iterator[tuple[str, World]]:
     for isActive, qp in ((True, first), (False, second)):
         if qp.isUntold:
             after = world.twin()
-            after.hearOfMigration(isActive)
+            after.migrationReported(isActive)
             yield f"{'active' if isActive else 'passive'} hears of the migration", after
 
 

@@ -9,15 +9,15 @@ from typing import Any
 
 from twisted.trial.unittest import SkipTest
 
-_theirs: Any
+_module: Any
 try:
-    _theirs = importlib.import_module("scapy.contrib.roce")
+    _module = importlib.import_module("scapy.contrib.roce")
 except ImportError:
-    _theirs = None
+    _module = None
 
 
 def scapyRoCE() -> Any:  # scapy has no types
     """Return scapy's RoCE module; skip the test if scapy is not installed."""
-    if _theirs is None:
+    if _module is None:
         raise SkipTest("scapy is not installed")
-    return _theirs
+    return _module

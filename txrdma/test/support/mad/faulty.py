@@ -31,19 +31,19 @@ class Peer:
     """
     A peer that answers as the test defines.
 
-    @ivar says: returns any number of datagrams as the answer to one.
+    @ivar respond: returns any number of datagrams as the answer to one.
     @ivar asked: received datagrams.
     """
 
     def __init__(self, port: WiredPort) -> None:
-        self.says: Callable[[bytes], Iterable[bytes]] = lambda datagram: ()
+        self.respond: Callable[[bytes], Iterable[bytes]] = lambda datagram: ()
         self.asked: list[bytes] = []
         self.port = port
         port.start(self)
 
     def received(self, datagram: bytes, envelope: object) -> None:
         self.asked.append(datagram)
-        for answer in self.says(datagram):
+        for answer in self.respond(datagram):
             self.port.send(answer, self.port.pathOf(envelope).reverse())
 
     def undeliverable(self, datagram: bytes, reason: str) -> None:

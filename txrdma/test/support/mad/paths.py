@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from txrdma.iba.path import IBPath, MADEndPort
 from txrdma.iba.types import GID, GUID, LID, MTU
 
-OURS = GID.fromString("fe80::1")
-THEIRS = GID.fromString("fe80::2")
-END_PORT = MADEndPort(GUID.fromInt(1), (OURS,), lid=LID(3), smLID=LID(9), smServiceLevel=2)
+LOCAL = GID.fromString("fe80::1")
+REMOTE = GID.fromString("fe80::2")
+END_PORT = MADEndPort(GUID.fromInt(1), (LOCAL,), lid=LID(3), smLID=LID(9), smServiceLevel=2)
 
 gids = st.builds(GID, st.binary(min_size=16, max_size=16))
 lids = st.integers(0, 0xFFFF)

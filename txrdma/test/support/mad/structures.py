@@ -373,10 +373,10 @@ def normal(name: str, hasIndex: bool = True) -> str:
     return plain
 
 
-def alike(ours: str, theirs: str, others: Iterable[str] = ()) -> bool:
+def alike(ours: str, reference: str, others: Iterable[str] = ()) -> bool:
     hasIndex = ours.endswith("]")
-    one, other = normal(ours, hasIndex), normal(theirs, hasIndex)
-    if one == other or (re.sub(r"\[\d+\]$", "", ours), theirs) in FIELDS:
+    one, other = normal(ours, hasIndex), normal(reference, hasIndex)
+    if one == other or (re.sub(r"\[\d+\]$", "", ours), reference) in FIELDS:
         return True
     return (one in other or other in one) and other not in {normal(name, False) for name in others}
 
@@ -386,15 +386,15 @@ def misnamed(kinds: Iterable[type[Layout]], seen: Seen) -> set[str]:
     for kind in kinds:
         names = {place.name for place, isReserved in placesOf(kind) if not isReserved}
         for place, isReserved in placesOf(kind):
-            theirs = {
+            reference = {
                 other.name
                 for _, other in seen.get(kind, ())
                 if (other.offset, other.width) == (place.offset, place.width)
             }
-            if theirs and not isReserved:
-                if not any(alike(place.name, name, names - {place.name}) for name in theirs):
+            if reference and not isReserved:
+                if not any(alike(place.name, name, names - {place.name}) for name in reference):
                     bare = re.sub(r"\[\d+\]$", "", place.name)
-                    found.add(f"{kind.__name__}.{bare} is {', '.join(sorted(theirs))}")
+                    found.add(f"{kind.__name__}.{bare} is {', '.join(sorted(reference))}")
     return found
 
 
@@ -470,20 +470,20 @@ def unknownPeers(seen: Seen, errors: dict[tuple[str, str], str]) -> list[str]:
                 or {(kind.__name__, place.name), (kind.__name__, "*" + source)} & errors.keys()
             ):
                 continue
-            theirs = {(other.offset, other.width) for who, other in those if who == source}
+            reference = {(other.offset, other.width) for who, other in those if who == source}
             if (place.offset, place.width) in ours or tiled(place, ours):
                 continue
-            if not any(_isPartOf(one, place, theirs) for one in ours):
+            if not any(_isPartOf(one, place, reference) for one in ours):
                 found.append(f"{kind.__name__}: {source} has {place}")
     return found
 
 
-def _isPartOf(one: tuple[int, int], place: Place, theirs: set[tuple[int, int]]) -> bool:
+def _isPartOf(one: tuple[int, int], place: Place, reference: set[tuple[int, int]]) -> bool:
     begin, end = one[0], sum(one)
     after = place.offset + place.width
     return (
         begin <= place.offset
         and after <= end
-        and tiled(Place(begin, place.offset - begin, ""), theirs)
-        and tiled(Place(after, end - after, ""), theirs)
+        and tiled(Place(begin, place.offset - begin, ""), reference)
+        and tiled(Place(after, end - after, ""), reference)
     )

@@ -50,7 +50,7 @@ class Pump(Protocol):
         self._random = Random(seed)
         self._isStopped = False
         self.sent, self.received = sha256(), sha256()
-        self.count = {"sent": 0, "heard": 0}
+        self.count = {"sent": 0, "received": 0}
         self.ended: Deferred[str] = Deferred()
 
     def connectionMade(self) -> None:
@@ -69,7 +69,7 @@ class Pump(Protocol):
 
     def dataReceived(self, data: bytes) -> None:
         self.received.update(data)
-        self.count["heard"] += len(data)
+        self.count["received"] += len(data)
 
     def stop(self) -> None:
         """Stop writing; the connection ends when the peer stops as well."""
@@ -92,7 +92,7 @@ class Pump(Protocol):
         return {
             **self.count,
             "sentHash": self.sent.hexdigest(),
-            "heardHash": self.received.hexdigest(),
+            "receivedHash": self.received.hexdigest(),
             "mode": self.mode,
         }
 
@@ -107,19 +107,19 @@ class Commands(LineOnlyReceiver):
 
     def lineReceived(self, line: bytes) -> None:
         if not self._pumps:
-            self._tell({"heard": 0, "links": 0})
+            self._printReport({"received": 0, "links": 0})
             return
         pump = self._pumps[-1]
         if line == b"stop":
             pump.stop()
         elif line == b"end":
-            pump.ended.addCallback(lambda reason: self._tell({**pump.reported(), "reason": reason}))
+            pump.ended.addCallback(lambda reason: self._printReport({**pump.reported(), "reason": reason}))
         else:
             groups = linkGroups(self._reactor, self._device).groups()
             links = [sum(link.isActive for link in group.links) for group in groups]
-            self._tell({**pump.count, "links": links[0] if links else 0})
+            self._printReport({**pump.count, "links": links[0] if links else 0})
 
-    def _tell(self, reported: object) -> None:
+    def _printReport(self, reported: object) -> None:
         print(json.dumps(reported), flush=True)
 
 
@@ -159,7 +159,7 @@ class Process:
         command = [*before, sys.executable, "-m", __spec__.name, role, port]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
-    def tell(self, line: str) -> None:
+    def sendLine(self, line: str) -> None:
         """Write a line to the standard input of the process."""
         assert self.process.stdin is not None
         self.process.stdin.write(line + "\n")
@@ -172,7 +172,7 @@ class Process:
 
     def ask(self, line: str = "?") -> Any:
         """Send a command, and return the answer."""
-        self.tell(line)
+        self.sendLine(line)
         return self.answer()
 
 
@@ -234,11 +234,11 @@ class Play:
 
     def flows(self, what: str, links: int) -> None:
         """Wait until both ends have received more data and have this number of active links."""
-        before = [end.ask()["heard"] for end in self.ends]
+        before = [end.ask()["received"] for end in self.ends]
         self.until(
             what,
             lambda reported: all(
-                one["heard"] > was + STEP and one["links"] == links
+                one["received"] > was + STEP and one["links"] == links
                 for one, was in zip(reported, before, strict=True)
             ),
         )
@@ -258,12 +258,12 @@ class Play:
             self.silence(number, "add")
             self.flows(f"silent {number}", 1)
             self.silence(number, "del")
-            self.flows(f"heard {number}", 2)
+            self.flows(f"received {number}", 2)
 
     def whole(self) -> None:
         """Stop both ends, and record their counts and hashes."""
         for end in self.ends:
-            end.tell("stop")
+            end.sendLine("stop")
         self.seen["ends"] = [end.ask("end") for end in self.ends]
 
     def broken(self) -> None:

@@ -25,7 +25,7 @@ from txrdma.test.support.smc.races import Listener, RaceTestCase
 from txrdma.testing.smc.hosts import Host
 from txrdma.testing.smc.scenario import DEVICE
 
-SAID: Final = bytes(range(251)) * 100
+WRITTEN: Final = bytes(range(251)) * 100
 
 LATEST: Final = 60.0
 """
@@ -58,7 +58,7 @@ class Ending(Listener):
     @property
     def isWhole(self) -> bool:
         """Whether all data of the peer has arrived."""
-        return self.received in (SAID, SAID[::-1])
+        return self.received in (WRITTEN, WRITTEN[::-1])
 
     @property
     def isOver(self) -> bool:
@@ -68,12 +68,12 @@ class Ending(Listener):
 
 def asking() -> Ending:
     """Return a client that writes as soon as it is connected."""
-    return Ending(lambda listener: listener.transport.write(SAID))
+    return Ending(lambda listener: listener.transport.write(WRITTEN))
 
 
 def answering() -> Ending:
     """Return a server that writes as soon as it is connected."""
-    return Ending(lambda listener: listener.transport.write(SAID[::-1]))
+    return Ending(lambda listener: listener.transport.write(WRITTEN[::-1]))
 
 
 class FlowTestCase(RaceTestCase):
@@ -298,8 +298,8 @@ class FlowTestCase(RaceTestCase):
         next(steps)
         with self.tapped():
             for here, there in self.ends:
-                here.transport.write(SAID)
-                there.transport.write(SAID[::-1])
+                here.transport.write(WRITTEN)
+                there.transport.write(WRITTEN[::-1])
             with suppress(StopIteration):
                 next(steps)
             self.wait(LATEST if step is not None else 10)
@@ -351,8 +351,10 @@ class FlowTestCase(RaceTestCase):
         """Check that all data has arrived, or that each end whose process lives was notified of the end."""
         if any(host.isDead for host in (self.client, self.server)):
             alive = there if self.client.isDead else here
-            isToldByTCP = alive.mode == "TCP" and alive.hasEnded  # its protocol can be half-closed
-            self.assertTrue(alive.reason or not alive.mode or isToldByTCP, "silence where the peer is dead")
+            isReportedByTCP = alive.mode == "TCP" and alive.hasEnded  # its protocol can be half-closed
+            self.assertTrue(
+                alive.reason or not alive.mode or isReportedByTCP, "silence where the peer is dead"
+            )
             return
         if self.isHarmless and self.fault in PROMPT:
             self.assertEqual((here.mode, there.mode), ("SMC-R", "SMC-R"))

@@ -456,12 +456,12 @@ def asUser(groups: Sequence[int], deed: Callable[[], Facts]) -> Facts:
     return forked(become, deed)
 
 
-def withCapabilities(kept: int, deed: Callable[[], Facts]) -> Facts:
+def withCapabilities(retained: int, deed: Callable[[], Facts]) -> Facts:
     """Call a function in a process with only these capabilities (a bit mask), and return its result."""
 
     def become() -> None:
         head = ctypes.create_string_buffer(struct.pack("=Ii", _CAPABILITY_VERSION_3, 0))
-        low, high = kept & 0xFFFFFFFF, kept >> 32
+        low, high = retained & 0xFFFFFFFF, retained >> 32
         sets = ctypes.create_string_buffer(struct.pack("=6I", low, low, 0, high, high, 0))
         _checked(_library.capset(head, sets))
 
@@ -535,8 +535,8 @@ def capabilities(cgroup: Path) -> Facts:
         return {"seen": [carrier.peerHasOption(joined.client), carrier.peerHasOption(joined.server)]}
 
     bpf, network = 1 << 39, 1 << 12
-    kept = {"both": bpf | network, "bpf": bpf, "network": network}
-    return {name: withCapabilities(bits, deed) for name, bits in kept.items()}
+    retained = {"both": bpf | network, "bpf": bpf, "network": network}
+    return {name: withCapabilities(bits, deed) for name, bits in retained.items()}
 
 
 def reported(*words: str) -> str:

@@ -22,7 +22,7 @@ ORDINARY_SERVER = ("made", "data 5", "lost ConnectionDone", "- ended exit 0")
 
 
 def data(length: int, writer: str = CLIENT) -> str:
-    """The line of a protocol that has heard so much of somebody's text."""
+    """The line of a protocol that has received so much of somebody's text."""
     return f"data {length} {zlib.crc32(Text(writer).take(0, length)):08x}"
 
 

@@ -110,7 +110,7 @@ class BrowserTests(SynchronousTestCase):
         """A usual window, in the light."""
         if self.driver is None:
             self.begin()
-        self.look(1280, 900)
+        self.setView(1280, 900)
         self.until(lambda: self.at("/") and "Looking" not in self.text("#health"))
         self.complaints()
 
@@ -120,7 +120,7 @@ class BrowserTests(SynchronousTestCase):
         self.server.stdin.write(" ".join(map(str, words)) + "\n")
         self.server.stdin.flush()
 
-    def look(self, width: int, height: int, isDark: bool = False) -> None:
+    def setView(self, width: int, height: int, isDark: bool = False) -> None:
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
         colours = {"name": "prefers-color-scheme", "value": "dark" if isDark else "light"}
@@ -236,7 +236,7 @@ class BrowserTests(SynchronousTestCase):
     def test_narrow(self) -> None:
         """In a window of 400 pixels no page is wider; wide tables are moved by themselves."""
         leaf = self.guid("leaf04")
-        self.look(400, 800)
+        self.setView(400, 800)
         for path in [path for path, _text in MENU] + [f"/nodes/{leaf}", f"/nodes/{leaf}/ports/9"]:
             self.at(path)
             self.assertLessEqual(self.js("return document.documentElement.scrollWidth"), 400, path)
@@ -248,7 +248,7 @@ class BrowserTests(SynchronousTestCase):
         """Names of switches do not cover each other: where there is no room, there are fewer of them."""
         found = []
         for width in (400, 1280):
-            self.look(width, 800)
+            self.setView(width, 800)
             self.at("/topology")
             self.drawn("#topology")
             self.until(self.labels)
@@ -266,7 +266,7 @@ class BrowserTests(SynchronousTestCase):
             return int(self.js("return getComputedStyle(document.body).backgroundColor.match(/\\d+/)[0]"))
 
         self.assertGreater(light(), 200)
-        self.look(1280, 900, isDark=True)
+        self.setView(1280, 900, isDark=True)
         self.assertLess(light(), 60)
 
     def test_manyPages(self) -> None:
@@ -297,7 +297,7 @@ class BrowserTests(SynchronousTestCase):
 
     def assertAccessible(self, isDark: bool, *paths: str) -> None:
         """Assert that axe reports no violation on these pages."""
-        self.look(1280, 900, isDark)
+        self.setView(1280, 900, isDark)
         found = []
         for path in paths:
             self.at(path)
@@ -375,11 +375,11 @@ class BrowserTests(SynchronousTestCase):
         self.until(lambda: "1 finding" in self.text("#banner"))
         self.drawn("#topology")
         self.until(lambda: self.js("return document.getElementById('topology').dataset.round"))
-        self.look(1280, 1000)
+        self.setView(1280, 1000)
         self.picture("overview")
-        self.look(1280, 1000, isDark=True)
+        self.setView(1280, 1000, isDark=True)
         self.picture("overview-dark")
-        self.look(1280, 1000)
+        self.setView(1280, 1000)
         for name, path, place in (
             ("topology", "/topology", "#topology"),
             ("port", f"/nodes/{leaf}/ports/9", "#charts"),

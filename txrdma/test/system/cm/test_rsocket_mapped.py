@@ -53,7 +53,7 @@ class SharedMemoryTests(SocketCase):
         self.assertEqual(server.transport.peerMappings, [])
         written = client.transport.writeMapped(4600, b"mapped")
         client.transport.write(b"behind")
-        await server.hearing(6)
+        await server.receiving(6)
         self.assertEqual(bytes(memory.buffer[4500:4506]), b"mapped")
         await written
         self.assertEqual(bytes(memory.buffer[:4500]), bytes(4500))
@@ -62,7 +62,7 @@ class SharedMemoryTests(SocketCase):
         """Megabytes to memory and to the stream, both ways: what is heard tells what is in the memory."""
         size = 700_000
 
-        class Looking(Recorder):
+        class Checking(Recorder):
             def connectionMade(self) -> None:
                 super().connectionMade()
                 self.memory = self.transport.mapMemory(3 * size)
@@ -75,7 +75,7 @@ class SharedMemoryTests(SocketCase):
                         self.seen.append(self.memory.buffer[place] == bytes([byte]) * size)
                 super().dataReceived(data)
 
-        ends = await self.both(Looking, Looking)
+        ends = await self.both(Checking, Checking)
         for each in ends:
             await each.transport.whenMapped(0, 3 * size)
         for number in (1, 2, 3):
@@ -83,7 +83,7 @@ class SharedMemoryTests(SocketCase):
                 each.transport.writeMapped((number - 1) * size, bytes([number]) * size)
                 each.transport.write(bytes([number]) + bytes(100_000))
         for each in ends:
-            await each.hearing(3 * 100_001)
+            await each.receiving(3 * 100_001)
             self.assertEqual(each.seen, [True] * 3)
 
     async def test_answers(self) -> None:
@@ -93,7 +93,7 @@ class SharedMemoryTests(SocketCase):
         there = client.transport.whenMapped(0).addCallback(lambda _: client.transport.writeMapped(0, b"x"))
         there.addCallback(lambda _: client.transport.mapMemory(5, 77))
         there.addCallback(lambda _: client.transport.write(b"mapped"))
-        await server.hearing(6)
+        await server.receiving(6)
         self.assertEqual(server.transport.peerMappings, [range(77, 82)])
         await there
 
@@ -137,7 +137,7 @@ class SharedMemoryTests(SocketCase):
         self.assertRaises(InvalidRequest, server.transport.mapMemory, 0, 100)
         memory.close()
         server.transport.write(b"closed")
-        await client.hearing(6)
+        await client.receiving(6)
         self.assertEqual(client.transport.peerMappings, [])
         await self.assertFailure(client.transport.writeMapped(0, b"x"), ProtectionError)
         server.transport.mapMemory(1, 99)
@@ -235,7 +235,7 @@ class SharedMemoryTests(SocketCase):
         for number in range(100):
             memory = server.transport.mapMemory(10, number)
             server.transport.write(b"%02d" % number)
-            await client.hearing(2 * number + 2)
+            await client.receiving(2 * number + 2)
             await client.transport.writeMapped(number, b"0123456789")
             self.assertEqual(bytes(memory.buffer), b"0123456789")
             memory.close()
@@ -250,7 +250,7 @@ class SharedMemoryTests(SocketCase):
         client.transport.registerProducer(producer, True)
         client.transport.writeMapped(0, bytes(2_000_000))
         client.transport.write(b"x")
-        await server.hearing(1)
+        await server.receiving(1)
         while len(producer.calls) < 2:
             await deferLater(reactor, 0)
         self.assertEqual(producer.calls, ["pause", "resume"])
@@ -265,7 +265,7 @@ class SharedMemoryTests(SocketCase):
         await client.transport.writeMapped(0, b"x")
         self.assertEqual((server.received, memory.buffer[0]), (b"", ord("x")))
         server.transport.resumeProducing()
-        await server.hearing(6)
+        await server.receiving(6)
 
     async def test_twoProcesses(self) -> None:
         """Two processes write into each other's memory, and each finds what it should."""

@@ -137,9 +137,9 @@ class SMCConnector:
         elif self.state == "connecting":
             self._over(self.factory.clientConnectionFailed, reason)
 
-    def _over(self, tell: Callable[[SMCConnector, Failure], object], reason: Failure) -> None:
+    def _over(self, report: Callable[[SMCConnector, Failure], object], reason: Failure) -> None:
         self.state = "disconnected"
-        tell(self, reason)
+        report(self, reason)
         if self.state == "disconnected" and self._isStarted:  # tell may have connected again
             self.factory.doStop()
             self._isStarted = False

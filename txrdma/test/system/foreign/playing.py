@@ -93,9 +93,9 @@ def play(name: str, provider: Provider) -> Played:
         folder = Path(made)
         (folder / "server.pem").write_bytes(makeCertificate())
         server = _Process(name, "serve", provider.listen.format(address=address), folder)
-        saying = server.output()
+        reading = server.output()
         port = None
-        for output in saying:
+        for output in reading:
             if "port" in output:
                 port = output["port"]
                 break
@@ -110,7 +110,7 @@ def play(name: str, provider: Provider) -> Played:
             played.ends["use"], played.logs["use"] = client.end()
         reader = threading.Thread(
             target=lambda: played.servedBy.update(
-                output["servedBy"] for output in saying if "servedBy" in output
+                output["servedBy"] for output in reading if "servedBy" in output
             )
         )
         reader.start()

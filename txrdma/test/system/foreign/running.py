@@ -30,7 +30,7 @@ def programNamed(name: str) -> Program:
     return made
 
 
-def tell(**output: object) -> None:
+def report(**output: object) -> None:
     """Print a line for whoever has begun this process."""
     print(json.dumps(output), flush=True)
 
@@ -62,7 +62,7 @@ class _Noting:
             made = protocol.makeConnection
 
             def makeConnection(transport: Any) -> None:
-                tell(servedBy=servedBy(transport))
+                report(servedBy=servedBy(transport))
                 made(transport)
 
             protocol.makeConnection = makeConnection
@@ -83,10 +83,10 @@ async def main(reactor: Any, name: str, what: str, string: str, folder: str) -> 
     """Serve until SIGTERM, or use and tell."""
     program, ends = programNamed(name), _ReportingEnds(reactor, string, Path(folder))
     if what == "use":
-        tell(saw=await program.use(ends))
+        report(saw=await program.use(ends))
         return
     await program.serve(ends)
-    tell(port=ends.ports[0].getHost().port)
+    report(port=ends.ports[0].getHost().port)
     await Deferred()
 
 

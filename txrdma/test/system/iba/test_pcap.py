@@ -87,15 +87,15 @@ class RoCECaptureTests(SynchronousTestCase):
 
     def test_scapy(self) -> None:
         """Scapy builds the same frame: checksums, lengths and ICRC are correct."""
-        theirs = scapyRoCE()
+        reference = scapyRoCE()
         body = RoCEPacket(BTH(opcode=Opcode.RC_SEND_ONLY, psn=9), (), b"hello").encode()
         for record in PcapReader(BytesIO(recorded((HERE, THERE, body), (HERE6, THERE6, body)))):
-            packet = theirs.Ether(record.data)
-            for layer, names_ in ((theirs.UDP, ("len", "chksum")), (theirs.BTH, ("icrc",))):
+            packet = reference.Ether(record.data)
+            for layer, names_ in ((reference.UDP, ("len", "chksum")), (reference.BTH, ("icrc",))):
                 for name in names_:
                     delattr(packet[layer], name)
-            if theirs.IP in packet:
-                del packet[theirs.IP].chksum, packet[theirs.IP].len
+            if reference.IP in packet:
+                del packet[reference.IP].chksum, packet[reference.IP].len
             self.assertEqual(bytes(packet), record.data)
 
     def test_tshark(self) -> None:
@@ -143,9 +143,9 @@ class RoCECaptureTests(SynchronousTestCase):
                 for one in packets(name)
             ]
             fields = ["infiniband.bth.opcode", "infiniband.bth.psn", "_ws.col.Info", "_ws.expert.message"]
-            theirs = [row for row in self.tshark(raw(name), *fields) if row[0]]
-            self.assertEqual(self.tshark(recorded(*sent), *fields), theirs)
-            self.assertTrue(theirs)
+            reference = [row for row in self.tshark(raw(name), *fields) if row[0]]
+            self.assertEqual(self.tshark(recorded(*sent), *fields), reference)
+            self.assertTrue(reference)
 
     def test_manyFlows(self) -> None:
         """New source ports do not use memory."""

@@ -77,9 +77,9 @@ class DiscoverTests(IbsimTestCase):
         self.fabric.stop()
         self.fabric = type(self.fabric)(net, hasSM)
         self.addCleanup(self.fabric.stop)
-        theirs = topology(self.fabric.run("ibnetdiscover"))
-        self.assertEqual(topology(self.ours()), theirs)
-        self.assertGreater(len(theirs), 2)
+        reference = topology(self.fabric.run("ibnetdiscover"))
+        self.assertEqual(topology(self.ours()), reference)
+        self.assertGreater(len(reference), 2)
 
     def test_tree(self) -> None:
         self.same(fatTree(128).text())
@@ -96,9 +96,9 @@ class DiscoverTests(IbsimTestCase):
     def test_names(self) -> None:
         path = Path(self.mktemp()).absolute()
         path.write_text('# ours\n0x200000 "the leaf"\n')
-        theirs = self.fabric.run("ibnetdiscover", "--node-name-map", str(path))
-        self.assertEqual(topology(self.ours("--node-names", str(path))), topology(theirs))
-        self.assertIn('"the leaf"', theirs)
+        reference = self.fabric.run("ibnetdiscover", "--node-name-map", str(path))
+        self.assertEqual(topology(self.ours("--node-names", str(path))), topology(reference))
+        self.assertIn('"the leaf"', reference)
 
 
 class QueryTests(CommandsTestCase):
@@ -120,24 +120,24 @@ class QueryTests(CommandsTestCase):
             ("SI", self.switch, ""),
             ("MEPI", self.switch, "2"),
         ):
-            theirs = self.fabric.run("smpquery", name, *[word for word in (target, port) if word])
+            reference = self.fabric.run("smpquery", name, *[word for word in (target, port) if word])
             ours = await self.output("smpquery", name, *[word for word in (target, port) if word])
-            self.compare(ours, theirs)
+            self.compare(ours, reference)
             if name != "ND":
-                self.sameNames(ours, theirs)
+                self.sameNames(ours, reference)
         for name, port in (("NI", ""), ("PI", "3"), ("SI", "")):
             words = [word for word in (name, "0,1", port) if word]
             self.compare(await self.output("smpquery", *words), self.fabric.run("smpquery", "-D", *words))
 
-    def compare(self, ours: str, theirs: str) -> None:
+    def compare(self, ours: str, reference: str) -> None:
         mine = [plainly(text) for text in values(ours)]
-        found = [plainly(text) for text in values(theirs)]
+        found = [plainly(text) for text in values(reference)]
         for index, (one, other) in enumerate(zip(mine, found, strict=True)):
             if other != "<notdisplayed>":
                 self.assertEqual(one, other, f"{index}: {ours.splitlines()[index]}")
 
-    def sameNames(self, ours: str, theirs: str) -> None:
-        for (one, _), (other, _) in zip(rows(ours), rows(theirs), strict=True):
+    def sameNames(self, ours: str, reference: str) -> None:
+        for (one, _), (other, _) in zip(rows(ours), rows(reference), strict=True):
             self.assertTrue(alike(one, other) or (one, other) in _SYNONYMS, f"{one}, {other}")
 
     async def test_tables(self) -> None:
@@ -150,8 +150,8 @@ class QueryTests(CommandsTestCase):
             ("sl2vl", self.switch, "2"),
         ):
             words = [word for word in (name, target, port) if word]
-            theirs, ours = self.fabric.run("smpquery", *words), await self.output("smpquery", *words)
-            self.assertEqual(self.rows(ours), self.rows(theirs), name)
+            reference, ours = self.fabric.run("smpquery", *words), await self.output("smpquery", *words)
+            self.assertEqual(self.rows(ours), self.rows(reference), name)
 
     @staticmethod
     def rows(text: str) -> list[list[str]]:
@@ -160,8 +160,8 @@ class QueryTests(CommandsTestCase):
 
     async def test_arbitration(self) -> None:
         await self.setLIDs()
-        theirs = self.fabric.run("smpquery", "vlarb", self.host)
-        weights = [re.findall(r"0x\w+", line) for line in theirs.splitlines() if line.startswith("WEIGHT")]
+        reference = self.fabric.run("smpquery", "vlarb", self.host)
+        weights = [re.findall(r"0x\w+", line) for line in reference.splitlines() if line.startswith("WEIGHT")]
         reported = await self.answerTo("smpquery", "vlarb", self.host)
         for found, answer in zip(weights, reported["answers"], strict=True):
             ours = [hex(entry["weight"]) for entry in answer["fields"]["entries"]]
@@ -169,15 +169,15 @@ class QueryTests(CommandsTestCase):
 
     async def test_manager(self) -> None:
         pattern = re.compile(r"activity count \d+ ")
-        theirs = pattern.sub("", self.fabric.run("sminfo").strip())
-        self.assertEqual(pattern.sub("", (await self.output("sminfo")).strip()), theirs)
+        reference = pattern.sub("", self.fabric.run("sminfo").strip())
+        self.assertEqual(pattern.sub("", (await self.output("sminfo")).strip()), reference)
 
     async def test_portInfoRecord(self) -> None:
         await self.setLIDs()
-        theirs = self.fabric.run("saquery", "PIR", f"{self.host}/1")
+        reference = self.fabric.run("saquery", "PIR", f"{self.host}/1")
         ours = await self.output("saquery", "PIR", f"{self.host}/1", "--get")
         content = "\n".join(line for line in ours.splitlines() if line.startswith("portInfo."))
-        self.compare(content, theirs[theirs.index("PortInfo dump") :])
+        self.compare(content, reference[reference.index("PortInfo dump") :])
 
     async def test_counters(self) -> None:
         """Errors, as C{perfquery} shows them."""
@@ -190,13 +190,13 @@ class QueryTests(CommandsTestCase):
         while "\nVL15Dropped:.....................7" not in self.fabric.run("perfquery", self.host, "1"):
             self.assertLess(time.monotonic(), end)
         for options in ((), ("-x",)):
-            theirs = self.counted(self.fabric.run("perfquery", *options, self.host, "1"))
+            reference = self.counted(self.fabric.run("perfquery", *options, self.host, "1"))
             reported = await self.answerTo("perfquery", *options, self.host, "1")
-            ours = {name: value for name, value in reported["ports"][0].items() if name.lower() in theirs}
+            ours = {name: value for name, value in reported["ports"][0].items() if name.lower() in reference}
             for name, value in ours.items():
                 if name not in _TRAFFIC and name != "qp1Dropped":
-                    self.assertEqual(value, theirs[name.lower()], name)
-            self.assertEqual({name.lower() for name in ours}, set(theirs))
+                    self.assertEqual(value, reference[name.lower()], name)
+            self.assertEqual({name.lower() for name in ours}, set(reference))
         self.assertEqual(reported["ports"][0]["portSelect"], 1)
 
     @staticmethod

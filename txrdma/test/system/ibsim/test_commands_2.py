@@ -65,7 +65,7 @@ class CommandsTestCase(IbsimTestCase):
         self.assertTrue(output, self.status)
         return loads(output)
 
-    def theirs(self, *words: str) -> str:
+    def reference(self, *words: str) -> str:
         for _ in range(_TRIES):
             try:
                 return self.fabric.run(*words)
@@ -90,7 +90,7 @@ class ListingTests(CommandsTestCase):
         for option, tool in (("--hosts", "ibhosts"), ("--switches", "ibswitches")):
             ours = await self.answerTo("nodes", option)
             mine = {(node["guid"].replace(":", ""), str(node["numPorts"]), node["name"]) for node in ours}
-            found = set(line.findall(self.theirs(tool)))
+            found = set(line.findall(self.reference(tool)))
             self.assertEqual(mine, found)
             self.assertTrue(found)
 
@@ -104,17 +104,17 @@ class RouteTests(CommandsTestCase):
         pairs = [(own, target) for target in nodes[: self.most]]
         pairs += list(zip(nodes[: self.most], nodes[1:], strict=False))
         for source, target in pairs:
-            theirs = self.theirs("ibtracert", source, target)
+            reference = self.reference("ibtracert", source, target)
             ours = await self.output("trace", source, target)
-            self.assertEqual((ours, self.status), (theirs, 0))
+            self.assertEqual((ours, self.status), (reference, 0))
             administered = await self.output("trace", "--sa", source, target)
-            self.assertEqual((administered.partition("\n")[2], self.status), (theirs, 0))
+            self.assertEqual((administered.partition("\n")[2], self.status), (reference, 0))
 
     async def test_routes(self) -> None:
         switches = await self.lids("--switches")
         for lid in switches[: self.most]:
             self.assertEqual(
-                await self.output("routes", lid), self.theirs("ibroute", lid).rstrip("\n") + "\n"
+                await self.output("routes", lid), self.reference("ibroute", lid).rstrip("\n") + "\n"
             )
         everything = await self.answerTo("routes")
         self.assertEqual(sorted(str(each["lid"]) for each in everything), sorted(switches))
@@ -125,9 +125,9 @@ class ErrorTests(CommandsTestCase):
         host = (await self.answerTo("nodes", "--hosts"))[-1]["description"]
         self.fabric.console(f'PerformanceSet "{host}"[1] PortCounters.SymbolErrorCounter=77')
         await self.waited(0.5)
-        self.assertIn("[SymbolErrorCounter == 77]", self.theirs("ibqueryerrors"))
+        self.assertIn("[SymbolErrorCounter == 77]", self.reference("ibqueryerrors"))
         self.assertIn("[SymbolErrorCounter == 77]", await self.output("errors", "--clear", "--yes"))
-        self.assertNotIn("SymbolErrorCounter", self.theirs("ibqueryerrors"))
+        self.assertNotIn("SymbolErrorCounter", self.reference("ibqueryerrors"))
 
 
 class VendorTests(CommandsTestCase):

@@ -73,39 +73,39 @@ class ExactErrorTests(CommandsTestCase):
             mine = parts(await self.output("errors", *(_OURS.get(word, word) for word in words)))
             if not words:
                 self.assertEqual(self.status, 1)
-            self.assertEqual(mine, parts(self.theirs("ibqueryerrors", *words)), words)
+            self.assertEqual(mine, parts(self.reference("ibqueryerrors", *words)), words)
             self.assertTrue(mine[0], words)
 
 
 class ExactListingTests(CommandsTestCase):
     async def test_lines(self) -> None:
         ours = sorted((await self.output("links", "--line")).splitlines())
-        theirs = sorted(line for line in self.theirs("iblinkinfo", "-l").splitlines() if line)
-        self.assertEqual(ours, theirs)
+        reference = sorted(line for line in self.reference("iblinkinfo", "-l").splitlines() if line)
+        self.assertEqual(ours, reference)
 
     async def test_heading(self) -> None:
         [ours] = re.findall("^# Initiated.*$", await self.output("discover"), re.MULTILINE)
-        [theirs] = re.findall("^# Initiated.*$", self.theirs("ibnetdiscover"), re.MULTILINE)
-        self.assertEqual(ours, theirs)
+        [reference] = re.findall("^# Initiated.*$", self.reference("ibnetdiscover"), re.MULTILINE)
+        self.assertEqual(ours, reference)
 
     async def test_datagrams(self) -> None:
         sweep = Sweep(self.agentAt())
         await sweep.run()
-        reported = re.search(r"Total MADs used: (\d+)", self.theirs("ibnetdiscover", "--max_hops"))
+        reported = re.search(r"Total MADs used: (\d+)", self.reference("ibnetdiscover", "--max_hops"))
         assert reported is not None
         self.assertLessEqual(sweep.asked, int(reported[1]))
         self.assertGreater(sweep.asked, 10)
 
     async def test_loaded(self) -> None:
         path = Path(self.mktemp())
-        path.write_text(self.theirs("ibnetdiscover"))
+        path.write_text(self.reference("ibnetdiscover"))
         for name, keys in (
             ("nodes", ["guid", "name", "numPorts", "lid"]),
             ("links", ["from", "to", "width", "speed"]),
         ):
             ours = await self.answerTo(name)
-            theirs = await self.answerTo(name, "--load", str(path))
-            self.assertEqual(picked(theirs, keys), picked(ours, keys))
+            reference = await self.answerTo(name, "--load", str(path))
+            self.assertEqual(picked(reference, keys), picked(ours, keys))
             self.assertTrue(ours)
 
 
@@ -139,15 +139,15 @@ class DevicesTests(CommandsTestCase):
 
     async def test_fdr10(self) -> None:
         await self.setFDR10()
-        ours, theirs = await self.output("discover"), self.theirs("ibnetdiscover")
+        ours, reference = await self.output("discover"), self.reference("ibnetdiscover")
         lines = [
-            sorted(line for line in text.splitlines() if line.startswith("[")) for text in (ours, theirs)
+            sorted(line for line in text.splitlines() if line.startswith("[")) for text in (ours, reference)
         ]
         self.assertEqual(lines[0], lines[1])
         self.assertEqual(ours.count("4xFDR10"), 2)
         ours = await self.output("links", "--line")
-        theirs = self.theirs("iblinkinfo", "-l")
-        mine, found = (sorted(line for line in text.splitlines() if line) for text in (ours, theirs))
+        reference = self.reference("iblinkinfo", "-l")
+        mine, found = (sorted(line for line in text.splitlines() if line) for text in (ours, reference))
         confused = " (Found link at QDR but expected speed is FDR10)"
         self.assertEqual(mine, [line.replace(confused, "") for line in found])
         self.assertEqual(ours.count("10.0 Gbps (FDR10)"), 2)
@@ -155,13 +155,13 @@ class DevicesTests(CommandsTestCase):
         await ExactListingTests.test_datagrams(self)  # type: ignore[arg-type]  # it is of that kind
 
     async def test_chassis(self) -> None:
-        output = self.theirs("ibnetdiscover", "-g")
+        output = self.reference("ibnetdiscover", "-g")
         found = re.search(r"^Chassis 1 \(guid (\w+)\)$(.*)^Non-Chassis", output, re.MULTILINE | re.DOTALL)
         assert found is not None
-        theirs = {int(guid, 16) for guid in re.findall(r"^switchguid=0x(\w+)\(", found[2], re.MULTILINE)}
+        reference = {int(guid, 16) for guid in re.findall(r"^switchguid=0x(\w+)\(", found[2], re.MULTILINE)}
         path = Path(self.mktemp())
         path.write_text(output)
         self.assertEqual(len(await self.answerTo("nodes", "--load", str(path))), 6)
         [ours] = (await self.answerTo("discover"))["chassis"]
         self.assertEqual(int(ours["guid"].replace(":", ""), 16), int(found[1], 16))
-        self.assertEqual({int(node["guid"].replace(":", ""), 16) for node in ours["nodes"]}, theirs)
+        self.assertEqual({int(node["guid"].replace(":", ""), 16) for node in ours["nodes"]}, reference)

@@ -41,9 +41,9 @@ class PartTests(CommandsTestCase):
     async def test_links(self) -> None:
         for node in await self.places():
             route = node["route"].removeprefix("DR ")
-            theirs = lines(self.theirs("iblinkinfo", "-l", "-D", route))
+            reference = lines(self.reference("iblinkinfo", "-l", "-D", route))
             if node["type"] != "SWITCH":
-                theirs = [line for line in theirs if f'"{node["description"]:>30}"' in line]
+                reference = [line for line in reference if f'"{node["description"]:>30}"' in line]
             guid = next(port["guid"] for port in node["ports"] if port["guid"])
             names = [f"DR {route}", str(node["lid"]), f"0x{guid.replace(':', '')}"]
             if node["type"] == "SWITCH":  # tables, as of names that several ports have, do not come through
@@ -53,9 +53,9 @@ class PartTests(CommandsTestCase):
                 self.assertEqual(self.status, 0)
                 self.assertTrue(ours)
                 if node["type"] == "SWITCH":
-                    self.assertEqual(ours, theirs, target)
+                    self.assertEqual(ours, reference, target)
                 else:
-                    self.assertEqual(list(map(near, ours)), list(map(near, theirs)), target)
+                    self.assertEqual(list(map(near, ours)), list(map(near, reference)), target)
                 whole = lines(await self.output("links", "--line"))
                 self.assertEqual(ours, [line for line in whole if line in set(ours)])
 
@@ -71,18 +71,18 @@ class PartTests(CommandsTestCase):
             for words in ((), ("--data",), ("--details",), ("--counters",), ("--report-port",)):
                 if words == ("--report-port",) and not isSwitch:
                     continue
-                theirs = parts(self.theirs("ibqueryerrors", "-D", route, *words))
+                reference = parts(self.reference("ibqueryerrors", "-D", route, *words))
                 for target in (f"DR {route}", str(node["lid"])):
                     self.assertEqual(
-                        parts(await self.output("errors", target, *words)), theirs, (target, words)
+                        parts(await self.output("errors", target, *words)), reference, (target, words)
                     )
-                self.assertTrue(theirs[0], words)
+                self.assertTrue(reference[0], words)
             if not isSwitch:
                 guid = next(port["guid"] for port in node["ports"] if port["guid"])
                 target = f"0x{guid.replace(':', '')}"
-                theirs = parts(self.theirs("ibqueryerrors", "-G", target))
-                self.assertEqual(parts(await self.output("errors", target)), theirs)
-                self.assertTrue(re.search("LinkDowned", str(theirs[0])))
+                reference = parts(self.reference("ibqueryerrors", "-G", target))
+                self.assertEqual(parts(await self.output("errors", target)), reference)
+                self.assertTrue(re.search("LinkDowned", str(reference[0])))
 
 
 class ExamplePartTests(PartTests):

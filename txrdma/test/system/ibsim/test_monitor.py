@@ -95,7 +95,7 @@ class MonitorTestCase(IbsimTestCase):
             for one, other in (pair, pair[::-1])
         }
 
-    async def linkedAsTold(self) -> set[tuple[str, int, str, int]]:
+    async def linksReported(self) -> set[tuple[str, int, str, int]]:
         """Links as iblinkinfo prints them, from both ends."""
         out, errors, status = await self.fabric.spawn("iblinkinfo", "-l", host="b")
         self.assertEqual((status, errors), (0, b""))
@@ -116,16 +116,16 @@ class MonitorTestCase(IbsimTestCase):
 class MonitorTests(MonitorTestCase):
     async def test_cut(self) -> None:
         await self.started()
-        self.assertEqual(self.linked(), await self.linkedAsTold())
+        self.assertEqual(self.linked(), await self.linksReported())
         sweeps = self.poller.statistics.sweeps
         self.fabric.console('Unlink "c"[1]')
         seconds = await self.until(lambda: ("raised", "node-gone", "c") in self.reported)
         self.assertLess(seconds, TWO_INTERVALS)
-        self.assertEqual(self.linked(), await self.linkedAsTold())
+        self.assertEqual(self.linked(), await self.linksReported())
         self.fabric.console('ReLink "c"[1]')
         seconds = await self.until(lambda: not self.poller.presence.nodes)
         self.assertLess(seconds, TWO_INTERVALS)
-        self.assertEqual(self.linked(), await self.linkedAsTold())
+        self.assertEqual(self.linked(), await self.linksReported())
         self.assertEqual(self.poller.statistics.sweeps, sweeps)  # only what had changed was asked
 
     async def test_counters(self) -> None:

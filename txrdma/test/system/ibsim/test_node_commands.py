@@ -24,14 +24,14 @@ class FormTests(CommandsTestCase):
     async def test_numbered(self) -> None:
         lids = (await self.lids())[: self.most]
         for source, target in zip(lids, reversed(lids), strict=True):
-            theirs = self.theirs("ibtracert", "-n", source, target)
-            self.assertEqual(await self.output("trace", "-n", source, target), theirs)
+            reference = self.reference("ibtracert", "-n", source, target)
+            self.assertEqual(await self.output("trace", "-n", source, target), reference)
 
     async def test_allLIDs(self) -> None:
         [lid, *_] = await self.lids("--switches")
         for low, high in (("1", "6"), ("2", "3")):
-            for ours, theirs in (((), ()), (("--no-destinations",), ("-n",))):
-                reported = self.theirs("ibroute", "-a", *theirs, lid, low, high)
+            for ours, reference in (((), ()), (("--no-destinations",), ("-n",))):
+                reported = self.reference("ibroute", "-a", *reference, lid, low, high)
                 output = await self.output("routes", lid, "--all", *ours, "--lids", f"{low}-{high}")
                 self.assertEqual(output, reported)
 
@@ -43,11 +43,11 @@ class FormTests(CommandsTestCase):
     async def test_multicastTables(self) -> None:
         lid = int((await self.lids("--switches"))[0])
         await self.fill(lid, 0b10_0100, 0, 0b1001)
-        theirs = self.theirs("ibroute", "-M", str(lid))
-        self.assertEqual((await self.output("routes", "-M", str(lid))).rstrip("\n"), theirs.rstrip("\n"))
-        theirs = self.theirs("ibroute", "-M", str(lid), "0xc001", "0xc002")
+        reference = self.reference("ibroute", "-M", str(lid))
+        self.assertEqual((await self.output("routes", "-M", str(lid))).rstrip("\n"), reference.rstrip("\n"))
+        reference = self.reference("ibroute", "-M", str(lid), "0xc001", "0xc002")
         ours = await self.output("routes", "-M", str(lid), "--lids", "0xc001-0xc002")
-        self.assertEqual(ours.rstrip("\n"), theirs.rstrip("\n"))
+        self.assertEqual(ours.rstrip("\n"), reference.rstrip("\n"))
 
     async def test_multicastTrace(self) -> None:
         """C{trace --multicast} takes the steps of C{ibtracert -m}: ports, LIDs and names."""
@@ -59,8 +59,8 @@ class FormTests(CommandsTestCase):
                 for position in range(3):
                     mask = sum(1 << p % 16 for p in (hop["entry"], hop["exit"]) if p // 16 == position)
                     await self.fill(hop["lid"], mask, position=position)
-            theirs = self.theirs("ibtracert", "-m", "0xc000", hosts[0], target)
-            steps = re.findall(r'\[(\d+)\] -> \w+ 0x(?:\w+)\[(\d+)\] lid (\d+)(?:-\d+)? "(.*)"', theirs)
+            reference = self.reference("ibtracert", "-m", "0xc000", hosts[0], target)
+            steps = re.findall(r'\[(\d+)\] -> \w+ 0x(?:\w+)\[(\d+)\] lid (\d+)(?:-\d+)? "(.*)"', reference)
             self.assertEqual(len(steps), len(unicast) - 1)
             hops = (await self.answerTo("trace", "-m", "0xc000", hosts[0], target))["hops"]
             ours = [
@@ -71,7 +71,7 @@ class FormTests(CommandsTestCase):
             for hop in switches:
                 for position in range(3):
                     await self.fill(hop["lid"], 0, position=position)
-        self.assertIn("failed", self.theirs("ibtracert", "-m", "0xc000", hosts[0], hosts[1]))
+        self.assertIn("failed", self.reference("ibtracert", "-m", "0xc000", hosts[0], hosts[1]))
         self.assertIn("does not reach", str(await self.status_of("trace", "-m0xc000", hosts[0], hosts[1])))
 
     async def status_of(self, *words: str) -> object:
@@ -81,10 +81,10 @@ class FormTests(CommandsTestCase):
     async def test_bytes(self) -> None:
         [lid, *_] = await self.lids("--switches")
         for number, modifier in (("0x11", "0"), ("0x12", "0"), ("0x15", "1")):
-            theirs = re.sub(r"\s", "", self.theirs("smpdump", lid, number, modifier))
+            reference = re.sub(r"\s", "", self.reference("smpdump", lid, number, modifier))
             output = await self.output("query", "SubnGet", number, lid, "--modifier", modifier)
             ours = "".join(line.partition("  ")[2] for line in output.splitlines()[1:]).replace(" ", "")
-            self.assertEqual((len(ours), ours), (128, theirs[:128]))
+            self.assertEqual((len(ours), ours), (128, reference[:128]))
 
 
 class SeveralLIDsTests(CommandsTestCase):
@@ -93,11 +93,11 @@ class SeveralLIDsTests(CommandsTestCase):
     async def test_routes(self) -> None:
         for lid in await self.lids("--switches"):
             self.assertEqual(
-                await self.output("routes", lid), self.theirs("ibroute", lid).rstrip("\n") + "\n"
+                await self.output("routes", lid), self.reference("ibroute", lid).rstrip("\n") + "\n"
             )
-            theirs = self.theirs("ibroute", "-a", lid, "2")
+            reference = self.reference("ibroute", "-a", lid, "2")
             ours = await self.output("routes", lid, "--all", "--lids", "2-999")
-            self.assertEqual(ours, theirs)
+            self.assertEqual(ours, reference)
             everything = {str(each["lid"]): each for each in await self.answerTo("routes")}
             [alone] = await self.answerTo("routes", lid)
             self.assertEqual(everything[lid]["linear"], alone["linear"])
@@ -106,14 +106,14 @@ class SeveralLIDsTests(CommandsTestCase):
         hosts = [int(lid) for lid in await self.lids("--hosts")]
         for lid in hosts[1:]:
             for target in (lid, lid + 1):
-                theirs = self.theirs("ibtracert", str(hosts[0]), str(target))
-                self.assertEqual(await self.output("trace", str(hosts[0]), str(target)), theirs)
+                reference = self.reference("ibtracert", str(hosts[0]), str(target))
+                self.assertEqual(await self.output("trace", str(hosts[0]), str(target)), reference)
 
     async def test_address(self) -> None:
         lid = (await self.lids("--hosts"))[-1]
-        theirs = self.theirs("ibaddr", lid).rstrip("\n")
-        self.assertIn(theirs, await self.output("smpquery", "addr", lid))
-        self.assertRegex(theirs, r"start 0x\w+ end 0x\w*[13579bdf]$")
+        reference = self.reference("ibaddr", lid).rstrip("\n")
+        self.assertIn(reference, await self.output("smpquery", "addr", lid))
+        self.assertRegex(reference, r"start 0x\w+ end 0x\w*[13579bdf]$")
 
 
 class FatTreeFormTests(FormTests):
@@ -125,29 +125,29 @@ class AdministrationTests(CommandsTestCase):
     async def test_paths(self) -> None:
         nodes = await self.answerTo("nodes", "--hosts")
         one, other = nodes[0], nodes[-1]
-        output = self.theirs("saquery", "--src-to-dst", f"{one['lid']}:{other['lid']}")
-        theirs = dict(re.findall(r"(\w+)\.{2,}(\S+)", output))
+        output = self.reference("saquery", "--src-to-dst", f"{one['lid']}:{other['lid']}")
+        reference = dict(re.findall(r"(\w+)\.{2,}(\S+)", output))
         for key in ("lid", "name"):
             [reported] = await self.answerTo(
                 "saquery", "PR", "--get", "--from", str(one[key]), "--to", str(other[key])
             )
             ours = reported["fields"]
             for name in ("dlid", "slid", "sgid", "dgid"):
-                self.assertEqual(str(ours[name]), theirs[name])
+                self.assertEqual(str(ours[name]), reference[name])
 
     async def test_names(self) -> None:
-        [known] = re.findall(r'\d+ +"(.*)"', self.theirs("saquery", "-D"))  # without RMPP only this one
+        [known] = re.findall(r'\d+ +"(.*)"', self.reference("saquery", "-D"))  # without RMPP only this one
         host = next(node for node in await self.answerTo("nodes", "--hosts") if node["name"] == known)
         name, lid = host["name"], str(host["lid"])
         found = await self.output("saquery", "NR", "--get", f"nodeString={name}", "--columns", "lid")
-        self.assertEqual(found.split(), ["lid", self.theirs("saquery", "-l", name).strip()])
+        self.assertEqual(found.split(), ["lid", self.reference("saquery", "-l", name).strip()])
         found = await self.output("saquery", "NR", "--get", lid, "--columns", "name")
-        self.assertEqual(found.split(), ["name", self.theirs("saquery", "-O", lid).strip()])
-        guid = self.theirs("saquery", "-G", name).strip()
+        self.assertEqual(found.split(), ["name", self.reference("saquery", "-O", lid).strip()])
+        guid = self.reference("saquery", "-G", name).strip()
         [reported] = await self.answerTo("saquery", "NR", "--get", f"nodeString={name}")
         self.assertEqual("0x" + reported["fields"]["nodeInfo"]["portGUID"].replace(":", ""), guid)
         found = await self.output("saquery", "NR", "--get", f"portGUID={guid}", "--columns", "name")
-        self.assertEqual(found.split(), ["name", self.theirs("saquery", "-U", guid).strip()])
+        self.assertEqual(found.split(), ["name", self.reference("saquery", "-U", guid).strip()])
 
 
 class CounterTests(CommandsTestCase):
@@ -159,12 +159,14 @@ class CounterTests(CommandsTestCase):
         self.fabric.console('PerformanceSet "left"[3] PortCounters.SymbolErrorCounter=5')
         await self.waited(0.5)
         for words in (("-a", "-l", switch), ("-l", switch, "2-4"), ("-a", switch), ("-a", host)):
-            theirs = re.findall(r"^PortSelect:\.+(\d+)$", self.theirs("perfquery", *words), re.MULTILINE)
+            reference = re.findall(
+                r"^PortSelect:\.+(\d+)$", self.reference("perfquery", *words), re.MULTILINE
+            )
             reported = (await self.answerTo("perfquery", *words))["ports"]
-            self.assertEqual([str(each["portSelect"]) for each in reported], theirs, words)
+            self.assertEqual([str(each["portSelect"]) for each in reported], reference, words)
         [sum] = (await self.answerTo("perfquery", "-a", switch))["ports"]
         self.assertEqual(sum["symbolErrorCounter"], 12)
-        self.assertIn("SymbolErrorCounter:..............12\n", self.theirs("perfquery", "-a", switch))
+        self.assertIn("SymbolErrorCounter:..............12\n", self.reference("perfquery", "-a", switch))
 
 
 class PortTests(CommandsTestCase):
@@ -195,15 +197,15 @@ class PortTests(CommandsTestCase):
             ("active",),
             ("fdr10", "0"),
         ):
-            output = self.theirs("ibportstate", "-D", "0,1", "3", *words)
+            output = self.reference("ibportstate", "-D", "0,1", "3", *words)
             await self.output("portstate", "0,1", "4", *words, "--yes")
             self.assertEqual((words, bool(self.status)), (words, "failed" in output))
-            theirs, ours = await self.info(3), await self.info(4)
-            for each in (theirs, ours):
+            reference, ours = await self.info(3), await self.info(4)
+            for each in (reference, ours):
                 each["lid"] = each["masterSMLID"] = 0  # ibportstate fills some numbers in, which ibsim keeps
-            self.assertEqual(ours, theirs, words)
+            self.assertEqual(ours, reference, words)
             self.assertEqual(await self.info(3, "MEPI"), await self.info(4, "MEPI"), words)
-        self.assertNotEqual(theirs, before)
+        self.assertNotEqual(reference, before)
 
     async def test_ends(self) -> None:
         for number in (3, 4):  # of a port without them, ibportstate sets LIDs of its own
@@ -216,10 +218,10 @@ class PortTests(CommandsTestCase):
             ("mkeyprot", "1"),
             ("mkey", "0x1234"),
         ):
-            self.theirs("ibportstate", "-D", "0,1,3", "1", *words)
+            self.reference("ibportstate", "-D", "0,1,3", "1", *words)
             await self.output("portstate", "0,1,4", "1", *words, "--yes")
             reported = [
                 await self.answerTo("smpquery", "PI", f"0,1,{at}", "--mkey", "0x1234") for at in (3, 4)
             ]
-            theirs, ours = (each["answers"][0]["fields"] for each in reported)
-            self.assertEqual(ours, theirs, words)
+            reference, ours = (each["answers"][0]["fields"] for each in reported)
+            self.assertEqual(ours, reference, words)

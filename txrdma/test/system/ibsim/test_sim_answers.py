@@ -90,14 +90,16 @@ class AnswersMixin(IbsimTestCase):
         self.addCleanup(self.ourAgent.close)
 
     async def ask(self, questions: Sequence[Question]) -> list[tuple[object, object]]:
-        theirs, ours = (
+        reference, ours = (
             [agent.call(rpc, payload, path, modifier) for rpc, payload, path, modifier in questions]
             for agent in (self.theirAgent, self.ourAgent)
         )
         self.clock.pump([0] * 3)
         if not all(call.called for call in ours):
             self.clock.pump([1] * 30)
-        return [(await _said(one), await _said(other)) for one, other in zip(theirs, ours, strict=True)]
+        return [
+            (await _outcome(one), await _outcome(other)) for one, other in zip(reference, ours, strict=True)
+        ]
 
     async def compare(self, questions: Iterable[Question], leaveOut: Container[str] = ()) -> int:
         count = 0
@@ -105,12 +107,12 @@ class AnswersMixin(IbsimTestCase):
         waiting = iter(questions)
         while some := list(islice(waiting, AT_ONCE)):
             count += len(some)
-            for (_rpc, payload, path, modifier), (theirs, ours) in zip(
+            for (_rpc, payload, path, modifier), (reference, ours) in zip(
                 some, await self.ask(some), strict=True
             ):
                 kind = payload if isinstance(payload, type) else type(payload)
                 where = f"{kind.__name__} {getattr(path, 'drPath', path.dlid)} {modifier:#x}"
-                different += (f"{where}: {line}" for line in differences(ours, theirs, leaveOut))
+                different += (f"{where}: {line}" for line in differences(ours, reference, leaveOut))
         self.assertEqual(different, [])
         return count
 
@@ -119,16 +121,16 @@ class AnswersMixin(IbsimTestCase):
         return [(node.route, node) for node in fabric.nodes.values() if node.route is not None]
 
 
-def differences(ours: object, theirs: object, leaveOut: Container[str] = ()) -> Iterator[str]:
-    if isinstance(ours, dict) and isinstance(theirs, dict):
+def differences(ours: object, reference: object, leaveOut: Container[str] = ()) -> Iterator[str]:
+    if isinstance(ours, dict) and isinstance(reference, dict):
         for name, value in ours.items():
-            if value != theirs[name] and name not in leaveOut:
-                yield f"{name} is {value}, ibsim's {theirs[name]}"
-    elif ours != theirs:
-        yield f"{ours}, ibsim: {theirs}"
+            if value != reference[name] and name not in leaveOut:
+                yield f"{name} is {value}, ibsim's {reference[name]}"
+    elif ours != reference:
+        yield f"{ours}, ibsim: {reference}"
 
 
-async def _said(call: Deferred[Any]) -> object:
+async def _outcome(call: Deferred[Any]) -> object:
     try:
         reported = await call
     except MADError as error:

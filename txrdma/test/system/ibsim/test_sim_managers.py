@@ -30,7 +30,7 @@ class HandoverTests(IbsimTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.fabric.standBy("c", "sm_priority 3\nsminfo_polling_timeout 200\npolling_retry_number 3")
-        self.theirs = self.agentAt("a")
+        self.reference = self.agentAt("a")
         self.clock = SimulatedClock()
         self.ours = SimulatedFabric(self.clock, twoSwitches(), managerAt="d")
         self.ours.standBy("c")
@@ -53,15 +53,15 @@ class HandoverTests(IbsimTestCase):
             self.clock.advance(0)
             self.assertEqual((await call).smState, state)
             end = self.now() + PATIENCE_SECONDS
-            while (now := (await self.theirs.SubnGet(smp.SMInfo, path)).smState) is not state:
+            while (now := (await self.reference.SubnGet(smp.SMInfo, path)).smState) is not state:
                 self.assertLess(self.now(), end, now)
 
     async def obeys(self, path: IBDRPath, command: int, state: SMState = SMState.MASTER) -> bool:
         info = smp.SMInfo(smState=state)
-        ours, theirs = (agent.SubnSet(info, path, command) for agent in (self.agent, self.theirs))
+        ours, reference = (agent.SubnSet(info, path, command) for agent in (self.agent, self.reference))
         self.clock.advance(0)
         output = []
-        for call in (ours, theirs):
+        for call in (ours, reference):
             try:
                 await call
                 output.append(True)
@@ -94,7 +94,7 @@ class HandoverTests(IbsimTestCase):
         for name, path in (("a", ()), ("left", (1,)), ("b", (1, 2))):
             smLID = int.from_bytes(self.ours.port(name).end.info[18:20], "big")
             self.assertEqual(smLID, self.ours.port("c").lid)
-            lid = (await self.theirs.SubnGet(smp.PortInfo, OTHER)).lid
+            lid = (await self.reference.SubnGet(smp.PortInfo, OTHER)).lid
             end = self.now() + PATIENCE_SECONDS
-            while (await self.theirs.SubnGet(smp.PortInfo, IBDRPath(drPath=path))).masterSMLID != lid:
+            while (await self.reference.SubnGet(smp.PortInfo, IBDRPath(drPath=path))).masterSMLID != lid:
                 self.assertLess(self.now(), end, name)

@@ -67,8 +67,8 @@ class RecordsTestCase(ManagedTestCase):
     async def both(self, ask: Callable[[MADAgent], Deferred[Any]]) -> tuple[Any, Any]:
         calls = ask(self.ourAgent), ask(self.theirAgent)
         self.clock.pump([0] * 10)
-        ours, theirs = [await _said(call) for call in calls]
-        return ours, theirs
+        ours, reference = [await _outcome(call) for call in calls]
+        return ours, reference
 
     async def alike(
         self,
@@ -86,13 +86,13 @@ class RecordsTestCase(ManagedTestCase):
             def ask(agent: MADAgent, query: Any = query) -> Deferred[Any]:
                 return agent.call(rpc, query, self.sa, keys=keys)
 
-            ours, theirs = await self.both(ask)
-            different += (f"{answerTo(query)}: {line}" for line in differences(ours, theirs, unequal))
+            ours, reference = await self.both(ask)
+            different += (f"{answerTo(query)}: {line}" for line in differences(ours, reference, unequal))
         self.assertEqual(different, [])
         return count
 
 
-async def _said(call: Deferred[Any]) -> object:
+async def _outcome(call: Deferred[Any]) -> object:
     try:
         return _fields(await call)
     except RDMAError as error:

@@ -51,7 +51,7 @@ class Program:
         )
 
     @property
-    def said(self) -> str:
+    def output(self) -> str:
         """All that was said so far."""
         return Path(self._out.name).read_text(errors="replace")
 
@@ -60,22 +60,22 @@ class Program:
         """True when the process has ended."""
         return self.process.poll() is not None
 
-    def hear(self, word: str, times: int = 1) -> None:
+    def expectOutput(self, word: str, times: int = 1) -> None:
         """Wait for a word, while no reactor of the tests turns."""
         end = time.monotonic() + 9.0 * PACE
-        while self.said.count(word) < times:
+        while self.output.count(word) < times:
             if time.monotonic() > end or self.isOver:
                 break
             time.sleep(0.05)
-        if self.said.count(word) < times:
-            raise AssertionError(f"it never said {word!r}, but {self.said[-SHOWN:]!r}")
+        if self.output.count(word) < times:
+            raise AssertionError(f"it never said {word!r}, but {self.output[-SHOWN:]!r}")
 
     def end(self) -> tuple[int, str]:
         """The exit status, and all that was said, while no reactor of the tests turns."""
         try:
-            return self.process.wait(timeout=9.0 * PACE), self.said
+            return self.process.wait(timeout=9.0 * PACE), self.output
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"it does not end: {self.said[-SHOWN:]!r}") from None
+            raise AssertionError(f"it does not end: {self.output[-SHOWN:]!r}") from None
 
 
 def counted() -> dict[str, int]:
@@ -214,20 +214,20 @@ class CMTestCase(InTheBox, SynchronousTestCase):
         self.addCleanup(program.process.kill)
         return program
 
-    def hears(self, program: Program, word: str, times: int = 1) -> None:
+    def expectOutput(self, program: Program, word: str, times: int = 1) -> None:
         """Turn the reactor until a program has said a word so often."""
-        self.untilSaid(program, lambda: program.said.count(word) >= times)
+        self.untilOutput(program, lambda: program.output.count(word) >= times)
 
     def ends(self, program: Program, seconds: float = 9.0) -> tuple[int, str]:
         """Turn the reactor until a program ends; the exit status, and all that was said."""
-        self.untilSaid(program, lambda: False, seconds)
+        self.untilOutput(program, lambda: False, seconds)
         assert program.process.returncode is not None
-        return program.process.returncode, program.said
+        return program.process.returncode, program.output
 
-    def untilSaid(self, program: Program, condition: Callable[[], bool], seconds: float = 9.0) -> None:
+    def untilOutput(self, program: Program, condition: Callable[[], bool], seconds: float = 9.0) -> None:
         """Turn the reactor until something is so, or a program has ended."""
         end = time.monotonic() + seconds * PACE
         while not condition() and not program.isOver:
             if time.monotonic() > end:
-                self.fail(f"{program.process.args!r} does not come to it: {program.said[-SHOWN:]!r}")
+                self.fail(f"{program.process.args!r} does not come to it: {program.output[-SHOWN:]!r}")
             self.runFor(0.02)

@@ -73,12 +73,12 @@ class Party:
         """
         self.close()
         device = self.device
-        domain = self._kept(device.createProtectionDomain())
-        channel = self._kept(device.createChannel())
-        self._queue = self._kept(device.createCompletionQueue(512, channel))
-        self._region = self._kept(domain.allocateMemory(size, EVERYTHING))
+        domain = self._retained(device.createProtectionDomain())
+        channel = self._retained(device.createChannel())
+        self._queue = self._retained(device.createCompletionQueue(512, channel))
+        self._region = self._retained(domain.allocateMemory(size, EVERYTHING))
         self._domain = domain
-        self._pair = self._kept(
+        self._pair = self._retained(
             domain.createQueuePair(QPKind[kind], self._queue, self._queue, Capacity(128, 128, 2, 2))
         )
         self._sending: dict[int, Deferred[Completion]] = {}
@@ -145,10 +145,10 @@ class Party:
 
     async def received(self, count: int = 1) -> list[dict[str, Any]]:
         """What the next receives got."""
-        told = []
+        reported = []
         for _ in range(count):
             one = await self._receives.get()
-            told.append(
+            reported.append(
                 {
                     "status": one.status.name,
                     "length": one.length,
@@ -156,7 +156,7 @@ class Party:
                     "from": one.sourceQPN,
                 }
             )
-        return told
+        return reported
 
     async def send(
         self,
@@ -206,7 +206,7 @@ class Party:
         while self._undo:
             self._undo.pop()()
 
-    def _kept(self, made: Any) -> Any:
+    def _retained(self, made: Any) -> Any:
         self._undo.append(made.close)
         return made
 

@@ -42,7 +42,7 @@ class MappedStreaming(Protocol):
         self._reactor, self._isClient = reactor, isClient
         self._size, self._count, self._iterations = size, count, iterations
         self._left, self._turns, self._received = SYNC, 0, 0
-        self._said = 0
+        self._sentCount = 0
 
     def connectionMade(self) -> None:
         """Map memory; the client has the first word."""
@@ -63,16 +63,16 @@ class MappedStreaming(Protocol):
         await self.transport.whenMapped(0, self._size)
         for _ in range(self._iterations):
             if self._isClient:
-                await self._say()
-                await self._hear()
+                await self._sendAll()
+                await self._receiveAll()
             else:
-                await self._hear()
-                await self._say()
+                await self._receiveAll()
+                await self._sendAll()
         if self._isClient:
             self.transport.loseConnection()
         return self._received
 
-    async def _hear(self) -> None:
+    async def _receiveAll(self) -> None:
         """Look for the turn of the peer, and verify it."""
         size = self._size - 1
         while self.memory.buffer[-1] != self._turns % 256:
@@ -85,10 +85,10 @@ class MappedStreaming(Protocol):
         self._turns += 1
         self._received += 1
 
-    async def _say(self) -> None:
+    async def _sendAll(self) -> None:
         """Write the transfers of a turn."""
-        last = text(self._said, self._size - 1)
-        self._said += len(last)
+        last = text(self._sentCount, self._size - 1)
+        self._sentCount += len(last)
         for _ in range(self._count - 1):
             self.transport.writeMapped(0, last + bytes([(self._turns - 1) % 256]))
         await self.transport.writeMapped(0, last + bytes([self._turns % 256]))

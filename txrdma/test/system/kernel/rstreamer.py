@@ -52,7 +52,7 @@ class Streaming(Protocol):
         self.isMade = True
         self._left = self._lengths[0]
         if self._isClient:
-            self._say()
+            self._sendAll()
 
     def dataReceived(self, data: bytes) -> None:
         """Verify, and answer when all of a round is here."""
@@ -62,7 +62,7 @@ class Streaming(Protocol):
         if self._left:
             return
         if not self._isClient:
-            self._say()
+            self._sendAll()
         self._round += 1
         if self._round == len(self._lengths):
             if self._isClient:
@@ -70,9 +70,9 @@ class Streaming(Protocol):
             return
         self._left = self._lengths[self._round]
         if self._isClient:
-            self._say()
+            self._sendAll()
 
-    def _say(self) -> None:
+    def _sendAll(self) -> None:
         length = self._lengths[self._round]
         self.transport.write(text(self._sent, length))  # type: ignore[union-attr]  # there is one
         self._sent += length

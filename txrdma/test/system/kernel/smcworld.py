@@ -43,7 +43,7 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": paths, "PYTHONUNBUFFERED": "1"}
 
 
-class Theirs(NamedTuple):
+class KernelEnd(NamedTuple):
     """The kernel's end of a connection: the program's number for it, its inode, its port."""
 
     number: int
@@ -51,7 +51,7 @@ class Theirs(NamedTuple):
     port: int
 
 
-class Ours(HalfCloseRecorder):
+class LocalEnd(HalfCloseRecorder):
     """
     Our end of a connection, which keeps a checksum of what it hears.
 
@@ -130,14 +130,14 @@ class KernelPeerTestCase(EndsTestCase):
 
     def start(self) -> tuple[Any, subprocess.Popen[bytes]]:
         """Start a program; the protocol to ask it, and its process."""
-        ours, theirs = socket.socketpair()
-        with ours, theirs:
-            ours.setblocking(False)
+        localEnd, kernelEnd = socket.socketpair()
+        with localEnd, kernelEnd:
+            localEnd.setblocking(False)
             words = [sys.executable, PROGRAM, THERE]
-            process = subprocess.Popen(words, stdin=theirs.fileno(), stdout=theirs.fileno())
+            process = subprocess.Popen(words, stdin=kernelEnd.fileno(), stdout=kernelEnd.fileno())
             program = Asking()
             factory = Factory.forProtocol(lambda: program)
-            reactor.adoptStreamConnection(ours.fileno(), socket.AF_UNIX, factory)
+            reactor.adoptStreamConnection(localEnd.fileno(), socket.AF_UNIX, factory)
         self.addCleanup(self._stop, program, process)
         return program, process
 
@@ -151,13 +151,13 @@ class KernelPeerTestCase(EndsTestCase):
         process.kill()
         await self.until(lambda: process.poll() is not None, END_SECONDS)
 
-    async def pair(self, options: str = OURS, kind: type[Recorder] = Ours) -> tuple[Any, Theirs]:
+    async def pair(self, options: str = OURS, kind: type[Recorder] = LocalEnd) -> tuple[Any, KernelEnd]:
         """Our end of a new connection, and the kernel's."""
         return await (await self.connector(options, kind))()
 
     async def connector(
-        self, options: str = OURS, kind: type[Recorder] = Ours
-    ) -> Callable[[], Awaitable[tuple[Any, Theirs]]]:
+        self, options: str = OURS, kind: type[Recorder] = LocalEnd
+    ) -> Callable[[], Awaitable[tuple[Any, KernelEnd]]]:
         """A function that makes connections with one listener."""
         if self.weListen:
             factory, port = await self.serve(f"smc:{HERE}:0:{options}", kind)
@@ -166,37 +166,37 @@ class KernelPeerTestCase(EndsTestCase):
         return partial(self.connected, listener, options, kind)
 
     async def connected(
-        self, listener: list[int], options: str = OURS, kind: type[Recorder] = Ours
-    ) -> tuple[Any, Theirs]:
+        self, listener: list[int], options: str = OURS, kind: type[Recorder] = LocalEnd
+    ) -> tuple[Any, KernelEnd]:
         """Our client, connected to the program's listener, and what the program has accepted."""
         accepting = self.program.call("accept", listener=listener[0])
-        ours = await self.connect(f"smc:{THERE}:{listener[2]}:bindAddress={HERE}:{options}", kind)
-        return ours, Theirs(*await accepting)
+        localEnd = await self.connect(f"smc:{THERE}:{listener[2]}:bindAddress={HERE}:{options}", kind)
+        return localEnd, KernelEnd(*await accepting)
 
-    async def accepted(self, factory: Any, port: int) -> tuple[Any, Theirs]:
+    async def accepted(self, factory: Any, port: int) -> tuple[Any, KernelEnd]:
         """What our listener has accepted, and the program's client."""
         accepting = factory.next()
-        theirs = await self.program.call("connect", host=HERE, port=port)
-        ours = await accepting
-        self.addCleanup(self._disconnect, ours)  # on TCP it would end some time after the program
-        return ours, Theirs(*theirs)
+        kernelEnd = await self.program.call("connect", host=HERE, port=port)
+        localEnd = await accepting
+        self.addCleanup(self._disconnect, localEnd)  # on TCP it would end some time after the program
+        return localEnd, KernelEnd(*kernelEnd)
 
-    async def exchange(self, ours: Ours, theirs: Theirs, length: int) -> None:
+    async def exchange(self, localEnd: LocalEnd, kernelEnd: KernelEnd, length: int) -> None:
         """Bytes in both directions at once, whose checksums are equal."""
-        ours.anew()
+        localEnd.anew()
         begun = time.monotonic()
-        taken = self.program.call("receive", number=theirs.number, length=length)
-        given = self.program.call("send", number=theirs.number, length=length, seed=2)
-        sent, (count, checksum, _), checksumOfTheirs, _ = await gatherResults(
-            [ours.sending(length, 1), taken, given, ours.counting(length)]
+        taken = self.program.call("receive", number=kernelEnd.number, length=length)
+        given = self.program.call("send", number=kernelEnd.number, length=length, seed=2)
+        sent, (count, checksum, _), kernelChecksum, _ = await gatherResults(
+            [localEnd.sending(length, 1), taken, given, localEnd.counting(length)]
         )
         self.seconds = time.monotonic() - begun
         self.assertEqual((count, checksum), (length, sent))
-        self.assertEqual((ours.count, ours.checksum), (length, checksumOfTheirs))
+        self.assertEqual((localEnd.count, localEnd.checksum), (length, kernelChecksum))
 
-    def said(self, theirs: Theirs) -> KernelSocket:
+    def kernelStatus(self, kernelEnd: KernelEnd) -> KernelSocket:
         """The kernel's word on its end."""
-        [found] = [each for each in kernelSockets() if each.inode == theirs.inode]
+        [found] = [each for each in kernelSockets() if each.inode == kernelEnd.inode]
         return found
 
     async def until(self, condition: Any, seconds: float = 30.0) -> None:

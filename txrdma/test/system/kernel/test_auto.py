@@ -146,17 +146,17 @@ class AutoTests(EndsTestCase):
         self.addCleanup(kill)
         return await server.listening
 
-    async def said(self, port: int) -> tuple[Any, bytes]:
+    async def answered(self, port: int) -> tuple[Any, bytes]:
         client = await self.connect(f"smc:127.0.0.1:{port}:peer=smc:timeout=60")
         client.transport.write(b"hello")
-        return client, await client.hearing(len(b"SMC-R verbs rxe1 hello"))
+        return client, await client.receiving(len(b"SMC-R verbs rxe1 hello"))
 
     async def test_realPorts(self) -> None:
         """Both ends find their ports, and SMC-R goes from one device to the other."""
         port = await self.serve_()
         self.patch(os, "environ", {**os.environ, "TXRDMA_PNET": self.table("rxe0/1")})
         for _ in range(2):
-            client, received = await self.said(port)
+            client, received = await self.answered(port)
             self.assertEqual(
                 (client.smc.mode, client.smc.route, client.smc.device), ("SMC-R", "verbs", "rxe0")
             )

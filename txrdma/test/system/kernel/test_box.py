@@ -17,7 +17,7 @@ BOXES = (Box(mtu=4200), Box(mtu=1500))
 INFINIBAND = Path("/sys/class/infiniband")
 
 
-def said(command: str) -> str:
+def output(command: str) -> str:
     """What a command prints; its failure is the test's."""
     done = subprocess.run(command.split(), capture_output=True, text=True)
     assert done.returncode == 0, f"{command}: {done.stderr}"
@@ -42,19 +42,19 @@ class BoxTests(SynchronousTestCase):
         """The wire has the MTU that was asked for, and RDMA the one that fits in it."""
         wire = int(Path("/sys/class/net/v0/mtu").read_text())
         expected = {4200: 4096, 1500: 1024}[wire]
-        self.assertIn(f"active_mtu:\t\t{expected} ", said("ibv_devinfo -d rxe0"))
+        self.assertIn(f"active_mtu:\t\t{expected} ", output("ibv_devinfo -d rxe0"))
 
     def test_wire(self) -> None:
         """Packets between the two addresses cross the wire."""
         counter = Path("/sys/class/net/v1/statistics/rx_packets")
         before = int(counter.read_text())
-        said("busybox ping -c 3 -I 10.77.0.1 10.77.0.2")
+        output("busybox ping -c 3 -I 10.77.0.1 10.77.0.2")
         self.assertGreaterEqual(int(counter.read_text()) - before, 3)
 
     def test_netem(self) -> None:
         """The wire can be made to lose."""
-        self.addCleanup(said, "tc qdisc del dev v0 root")
-        said("tc qdisc add dev v0 root netem loss 100%")
+        self.addCleanup(output, "tc qdisc del dev v0 root")
+        output("tc qdisc add dev v0 root netem loss 100%")
         lost = subprocess.run("busybox ping -c 1 -W 1 -I 10.77.0.1 10.77.0.2".split(), capture_output=True)
         self.assertEqual(lost.returncode, 1)
 

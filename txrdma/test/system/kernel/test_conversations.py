@@ -57,7 +57,9 @@ class ConversationTests(SynchronousTestCase):
         stage = theStage()
         ours = stage.play(conversation, VERBS, USUAL_REACTOR)
         verdict = judged(stage, overTCP(conversation, USUAL_REACTOR), ours)
-        record("bytes heard", sum(seen.heard for view in ours.views.values() for seen in view.connections))
+        record(
+            "bytes received", sum(seen.received for view in ours.views.values() for seen in view.connections)
+        )
         if not verdict.passed:
             self.fail(failure(verdict))
 

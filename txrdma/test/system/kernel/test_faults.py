@@ -78,16 +78,16 @@ class KilledTests(Torn, SynchronousTestCase):
     def joined(self, which: int, mate: Mate) -> tuple[End, dict[str, int]]:
         """An end of ours, connected to the mate's, and what the mate has told of itself."""
         end = self.end(which)
-        told = mate.ask("open", kind="RC", size=4096)
+        reported = mate.ask("open", kind="RC", size=4096)
         end.toInit()
-        gid = GID.fromString(told["gid"])
+        gid = GID.fromString(reported["gid"])
         port = end.device.portAttributes(1)
         end.queuePair.modify(
             QPAttributes(
                 state=QPState.RTR,
                 address=AddressVector(gid, sgidIndex=end.gidIndex),
-                pathMTU=min(MTU.fitting(told["mtu"]), port.activeMTU),
-                destinationQPN=QPN(told["qpn"]),
+                pathMTU=min(MTU.fitting(reported["mtu"]), port.activeMTU),
+                destinationQPN=QPN(reported["qpn"]),
                 rqPSN=FIRST_PSN,
                 maxDestRDAtomic=4,
                 minRNRTimer=12,
@@ -102,18 +102,18 @@ class KilledTests(Torn, SynchronousTestCase):
             "mtu": port.activeMTU.bytes,
         }
         mate.ask("connect", peer=here)
-        return end, told
+        return end, reported
 
     def killed(self, which: int, mate: Mate) -> None:
         """In the middle of it."""
         self.addCleanup(mate.kill)
-        end, told = self.joined(which, mate)
+        end, reported = self.joined(which, mate)
         mate.ask("receive", offset=0, length=64, count=8)
         end.send(inline=[b"are you alive?"])
         self.runUntilCompleted(end, sends=1)
         self.assertEqual(end.sent[0].status, Status.SUCCESS)
         request = SendRequest(3, Operation.RDMA_WRITE, [end.segment(0, 4000)], signaled=False)
-        request.remoteAddress, request.rkey = told["address"], RKey(told["rkey"])
+        request.remoteAddress, request.rkey = reported["address"], RKey(reported["rkey"])
         end.queuePair.postSend([request] * 20)
         mate.kill()
         self.gone(end)
@@ -173,7 +173,7 @@ class DeletedTests(Torn, SynchronousTestCase):
 
     def test_deleted(self) -> None:
         """Our side has no answer any more, the other is told that its device is gone; a new one works."""
-        alice, bob = self.pair(say=BRIEF)
+        alice, bob = self.pair(settings=BRIEF)
         for _ in range(8):
             bob.receive(bob.segment())
         alice.send(inline=[b"before"])

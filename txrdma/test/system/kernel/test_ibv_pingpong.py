@@ -46,7 +46,7 @@ LISTENING = "0A"
 """TCP_LISTEN, as C{/proc/net/tcp} writes it."""
 
 
-class Theirs:
+class IBVPingpong:
     """One of the programs, started at the near end."""
 
     def __init__(self, transfer: Transfer, device: str, gidIndex: int, *options: str) -> None:
@@ -60,7 +60,7 @@ class Theirs:
             text=True,
         )
 
-    def waitUntilItListens(self, port: int) -> None:
+    def waitUntilListening(self, port: int) -> None:
         """Nobody may try it by connecting: it takes one connection only."""
         wanted = f":{port:04X}"
         deadline = time.monotonic() + 60
@@ -76,25 +76,25 @@ class Theirs:
     def end(self) -> str:
         """What it has said, when it is over."""
         try:
-            said, _ = self.process.communicate(timeout=60)
+            output, _ = self.process.communicate(timeout=60)
         except subprocess.TimeoutExpired:
             self.process.kill()
-            said, _ = self.process.communicate()
-        return said
+            output, _ = self.process.communicate()
+        return output
 
 
 class Playing(InTheBox):
     """
     Games of our engine with theirs.
 
-    @cvar theirDevice: where they play, and C{near} by which address of ours its host is reached.
+    @cvar kernelDevice: where they play, and C{near} by which address of ours its host is reached.
     """
 
-    theirDevice = RXE
+    kernelDevice = RXE
     near = HERE
     payload = 4096
 
-    def openOurs(self) -> IVerbsDevice:
+    def openLocal(self) -> IVerbsDevice:
         """Our device."""
         return self.world.openSoft(self.reactor)
 
@@ -109,7 +109,7 @@ class Playing(InTheBox):
         self.reactor = self.makeReactor()
         side = Side(
             self.reactor,
-            lambda address: self.openOurs(),
+            lambda address: self.openLocal(),
             lambda device: device.close(),
             timeout=PATIENT,
             stallSeconds=50,
@@ -121,8 +121,8 @@ class Playing(InTheBox):
         if mtu:
             words += ["-m", str(mtu)]
         if weBegin:
-            theirs = self.start(transfer, words)
-            theirs.waitUntilItListens(tcp)
+            reference = self.start(transfer, words)
+            reference.waitUntilListening(tcp)
             with self.where():
                 endpoint = TCP4ClientEndpoint(self.reactor, self.near, tcp)
                 game = Deferred.fromCoroutine(playFirst(endpoint, side, test, mtu))
@@ -133,17 +133,17 @@ class Playing(InTheBox):
                 listening = TCP4ServerEndpoint(self.reactor, tcp).listen(factory)
             port = self.successResultOf(listening)
             self.addCleanup(self._stopListening, port)
-            theirs = self.start(transfer, [*words, self.ourAddress()])
+            reference = self.start(transfer, [*words, self.localAddress()])
         ended: list[Measurement | Failure] = []
         game.addBoth(ended.append)
         self.runUntil(lambda: bool(ended))
-        said = theirs.end()
+        output = reference.end()
         (measurement,) = ended
         if isinstance(measurement, Failure):
-            self.fail(f"{measurement.getErrorMessage()}; they say {said}")
-        self.assertEqual(theirs.process.returncode, 0, said)
-        self.assertNotIn("invalid data", said)
-        self.assertIn(f"{iterations} iters in", said)
+            self.fail(f"{measurement.getErrorMessage()}; they say {output}")
+        self.assertEqual(reference.process.returncode, 0, output)
+        self.assertNotIn("invalid data", output)
+        self.assertIn(f"{iterations} iters in", output)
         self.assertEqual(measurement.wrong, 0)
         self.assertGreaterEqual(measurement.messages, iterations - 1)
         record(f"{transfer.value} {size} bytes, us", round(measurement.samples.summary().median / 1000))
@@ -153,23 +153,23 @@ class Playing(InTheBox):
         stopped = maybeDeferred(port.stopListening)
         self.runUntil(lambda: stopped.called)
 
-    def start(self, transfer: Transfer, words: Sequence[str]) -> Theirs:
+    def start(self, transfer: Transfer, words: Sequence[str]) -> IBVPingpong:
         """Start theirs."""
-        theirs = Theirs(transfer, self.theirDevice, self.theirIndex(), *words)
-        self.addCleanup(theirs.process.wait)
-        self.addCleanup(theirs.process.kill)
-        return theirs
+        reference = IBVPingpong(transfer, self.kernelDevice, self.kernelGIDIndex(), *words)
+        self.addCleanup(reference.process.wait)
+        self.addCleanup(reference.process.kill)
+        return reference
 
-    def theirIndex(self) -> int:
+    def kernelGIDIndex(self) -> int:
         """Of the GID that is their IPv4 address."""
-        folder = f"/sys/class/infiniband/{self.theirDevice}/ports/1/gids"
+        folder = f"/sys/class/infiniband/{self.kernelDevice}/ports/1/gids"
         for index in range(8):
             with open(f"{folder}/{index}") as file:
                 if file.read().startswith("0000:0000:0000:0000:0000:ffff:"):
                     return index
-        raise AssertionError(f"{self.theirDevice} has no GID of an IPv4 address")
+        raise AssertionError(f"{self.kernelDevice} has no GID of an IPv4 address")
 
-    def ourAddress(self) -> str:
+    def localAddress(self) -> str:
         """Where they find us."""
         return THERE
 
@@ -207,20 +207,22 @@ class SoftTests(Playing, SynchronousTestCase):
 
     def test_command(self) -> None:
         """C{txrdma pingpong --compatible} finds device and address by itself, and tells what it measured."""
-        theirs = self.start(Transfer.SEND, ["-n", "50"])
-        theirs.waitUntilItListens(PORT)
+        reference = self.start(Transfer.SEND, ["-n", "50"])
+        reference.waitUntilListening(PORT)
         command = [sys.executable, "-m", "txrdma", "pingpong", "--compatible", "--json", "-n", "50"]
-        ours = subprocess.run(
+        completed = subprocess.run(
             ["ip", "netns", "exec", NAMESPACE, *command, HERE],
             capture_output=True,
             text=True,
             timeout=120,
         )
-        said = theirs.end()
-        self.assertEqual((ours.returncode, theirs.process.returncode), (0, 0), ours.stderr + said)
-        (told,) = json.loads(ours.stdout)
-        self.assertEqual((told["bytes"], told["messages"], told["route"]), (4096, 50, "rocev2"))
-        self.assertGreater(told["latency"]["median"], 0)
+        output = reference.end()
+        self.assertEqual(
+            (completed.returncode, reference.process.returncode), (0, 0), completed.stderr + output
+        )
+        (reported,) = json.loads(completed.stdout)
+        self.assertEqual((reported["bytes"], reported["messages"], reported["route"]), (4096, 50, "rocev2"))
+        self.assertGreater(reported["latency"]["median"], 0)
 
 
 class SoftSmallTests(Playing, SynchronousTestCase):
@@ -236,11 +238,11 @@ class PyverbsTests(Playing, SynchronousTestCase):
     """With the kernel's device at the other end of the box's own wire, by pyverbs."""
 
     skip = OUTSIDE
-    theirDevice = "rxe0"
+    kernelDevice = "rxe0"
     near = "127.0.0.1"
     witness = Witness("pyverbs on rxe", "ibv_rc_pingpong, ibv_ud_pingpong on rxe", "SEND, UD, 4 KiB MTU")
 
-    def openOurs(self) -> IVerbsDevice:
+    def openLocal(self) -> IVerbsDevice:
         """The kernel's."""
         return openDevice(self.reactor, "pyverbs:rxe1")
 
@@ -248,6 +250,6 @@ class PyverbsTests(Playing, SynchronousTestCase):
         """Both ends are in the first namespace."""
         return nullcontext()
 
-    def ourAddress(self) -> str:
+    def localAddress(self) -> str:
         """All on one host."""
         return "127.0.0.1"

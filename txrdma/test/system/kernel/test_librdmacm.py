@@ -267,15 +267,15 @@ class RpingTests(KernelCase):
     def test_server(self) -> None:
         """rping pings our server, which listens by librdmacm."""
         self.listen(Pinged, TERMS, RPING_PORT)
-        status, said = self.ends(self.start("rping", "-c", "-a", HERE, "-I", HERE, "-V", "-v", "-C", "5"))
-        self.assertEqual((status, said.count("ping data: rdma-ping-")), (0, 5), said)
+        status, output = self.ends(self.start("rping", "-c", "-a", HERE, "-I", HERE, "-V", "-v", "-C", "5"))
+        self.assertEqual((status, output.count("ping data: rdma-ping-")), (0, 5), output)
         self.runUntil(lambda: self.made[0].lost is not None)
         self.assertEqual(self.made[0].pings, 5)
 
     def test_client(self) -> None:
         """Our client, which connects by librdmacm, pings rping's server."""
         server = self.start("rping", "-s", "-a", HERE, "-v", "-d")
-        self.hears(server, "rdma_listen")
+        self.expectOutput(server, "rdma_listen")
         client = PingClient(5, 64, True, lambda ping: None)
         endpoint = RDMAClientEndpoint(self.reactor, HERE, RPING_PORT, self.rxe, TERMS)
         self.result(endpoint.connect(MessageFactory(lambda: client)))

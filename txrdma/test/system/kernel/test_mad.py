@@ -122,20 +122,20 @@ class UmadTests(MADCase):
     def test_timeout(self) -> None:
         """Where nobody is the kernel says so after a while; then it is asked again, in the end it fails."""
         client = self.open("umad:rxe0", timeoutSeconds=2.0, retries=1)
-        said: list[str] = []
+        output: list[str] = []
         undeliverable = client.undeliverable
 
-        def hear(datagram: bytes, reason: str) -> None:
-            said.append(reason)
+        def receive(datagram: bytes, reason: str) -> None:
+            output.append(reason)
             undeliverable(datagram, reason)
 
-        self.patch(client, "undeliverable", hear)
+        self.patch(client, "undeliverable", receive)
         server = self.open("umad:rxe1")
         self.serve(server, PERFORMANCE, lambda request: None)
         began = time.monotonic()
         self.failure(client.PerformanceGet(PortCounters, self.pathTo(1)), MADTimeoutError)
         record("seconds until two attempts of 2 failed", round(time.monotonic() - began, 2))
-        self.assertEqual(said, [os.strerror(110)] * 2)
+        self.assertEqual(output, [os.strerror(110)] * 2)
 
     def test_unreachable(self) -> None:
         """What the kernel has no way to is not sent, and the error says so."""

@@ -89,12 +89,12 @@ class BadWireTests(BulkTransfers, SynchronousTestCase):
         self.patch(udp, "_canSegment", lambda bound: False)
         super().setUp()
 
-    def endure(self, how: str, happened: Callable[[], int], ours: Operation, theirs: Operation) -> None:
+    def endure(self, how: str, happened: Callable[[], int], fromSoft: Operation, fromRXE: Operation) -> None:
         """
         Haul through it.
 
         @param happened: how much trouble there was so far.
-        @param ours: what the software device asks for, and C{theirs} what rxe does.
+        @param fromSoft: what the software device asks for, and C{fromRXE} what rxe does.
         """
         for isFar in (False, True):
             self.world.spoil(isFar, *how.split())
@@ -102,7 +102,7 @@ class BadWireTests(BulkTransfers, SynchronousTestCase):
         alice, bob = self.end(0), self.end(1)
         self.connect(alice, bob, replace(ENDURING, timeout=14))
         packets = 0
-        for who, one, other, operation in (("us", alice, bob, ours), ("rxe", bob, alice, theirs)):
+        for who, one, other, operation in (("us", alice, bob, fromSoft), ("rxe", bob, alice, fromRXE)):
             before, begun = happened(), time.monotonic()
             self.transfer(one, other, operation, 16 * MiB)
             more = happened() - before
@@ -119,8 +119,8 @@ class BadWireTests(BulkTransfers, SynchronousTestCase):
 
     def doubled(self) -> int:
         """Packets that came, and that nobody sent."""
-        ours, theirs = self.counters(), self.world.rxeCounter
-        return theirs("rcvd_pkts") - ours.packetsSent + ours.packetsReceived - theirs("sent_pkts")
+        fromSoft, fromRXE = self.counters(), self.world.rxeCounter
+        return fromRXE("rcvd_pkts") - fromSoft.packetsSent + fromSoft.packetsReceived - fromRXE("sent_pkts")
 
     def outOfOrder(self) -> int:
         """Requests that came too early, as rxe counts them or is told, and what was asked for again."""

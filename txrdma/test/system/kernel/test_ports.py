@@ -32,7 +32,7 @@ from txrdma.test.system.kernel import Box, OUTSIDE, record, Witness
 
 BOXES = (Box(mtu=4200),)
 
-Told = dict[str, Any]
+Reported = dict[str, Any]
 
 NEVER: Final = 10_000.0
 """Seconds that no test takes: what is told earlier was not found by the slow timer."""
@@ -41,34 +41,34 @@ PATIENCE: Final = 30.0
 
 reactor = cast(IReactor, anyReactor)
 
-OF_DEVICE: Final[dict[str, Callable[[Told], object]]] = {
-    "transport": lambda told: "iWARP" if told["attributes"]["nodeType"] == "RNIC" else "InfiniBand",
-    "fw_ver": lambda told: told["attributes"]["firmware"],
-    "node_guid": lambda told: told["attributes"]["nodeGUID"],
-    "sys_image_guid": lambda told: told["attributes"]["systemImageGUID"],
-    "vendor_id": lambda told: told["attributes"]["vendorID"],
-    "vendor_part_id": lambda told: told["attributes"]["vendorPartID"],
-    "hw_ver": lambda told: told["attributes"]["hardwareVersion"],
-    "atomic_cap": lambda told: f"ATOMIC_{told['attributes']['atomics']}",
-    "phys_port_cnt": lambda told: len(told["ports"]),
-    "max_mr_size": lambda told: told["limits"]["maxMemoryRegionLength"],
-    "max_qp": lambda told: told["limits"]["maxQueuePairs"],
-    "max_qp_wr": lambda told: told["limits"]["maxQueuePairRequests"],
-    "max_sge": lambda told: told["limits"]["maxSegments"],
-    "max_cq": lambda told: told["limits"]["maxCompletionQueues"],
-    "max_cqe": lambda told: told["limits"]["maxCompletionQueueDepth"],
-    "max_mr": lambda told: told["limits"]["maxMemoryRegions"],
-    "max_pd": lambda told: told["limits"]["maxProtectionDomains"],
-    "max_ah": lambda told: told["limits"]["maxAddressHandles"],
-    "max_qp_rd_atom": lambda told: told["limits"]["maxDestRDAtomic"],
-    "max_qp_init_rd_atom": lambda told: told["limits"]["maxRDAtomic"],
-    "max_srq": lambda told: told["limits"]["maxSharedReceiveQueues"],
-    "max_srq_wr": lambda told: told["limits"]["maxSharedReceiveQueueRequests"],
-    "max_srq_sge": lambda told: told["limits"]["maxSharedReceiveQueueSegments"],
+OF_DEVICE: Final[dict[str, Callable[[Reported], object]]] = {
+    "transport": lambda output: "iWARP" if output["attributes"]["nodeType"] == "RNIC" else "InfiniBand",
+    "fw_ver": lambda output: output["attributes"]["firmware"],
+    "node_guid": lambda output: output["attributes"]["nodeGUID"],
+    "sys_image_guid": lambda output: output["attributes"]["systemImageGUID"],
+    "vendor_id": lambda output: output["attributes"]["vendorID"],
+    "vendor_part_id": lambda output: output["attributes"]["vendorPartID"],
+    "hw_ver": lambda output: output["attributes"]["hardwareVersion"],
+    "atomic_cap": lambda output: f"ATOMIC_{output['attributes']['atomics']}",
+    "phys_port_cnt": lambda output: len(output["ports"]),
+    "max_mr_size": lambda output: output["limits"]["maxMemoryRegionLength"],
+    "max_qp": lambda output: output["limits"]["maxQueuePairs"],
+    "max_qp_wr": lambda output: output["limits"]["maxQueuePairRequests"],
+    "max_sge": lambda output: output["limits"]["maxSegments"],
+    "max_cq": lambda output: output["limits"]["maxCompletionQueues"],
+    "max_cqe": lambda output: output["limits"]["maxCompletionQueueDepth"],
+    "max_mr": lambda output: output["limits"]["maxMemoryRegions"],
+    "max_pd": lambda output: output["limits"]["maxProtectionDomains"],
+    "max_ah": lambda output: output["limits"]["maxAddressHandles"],
+    "max_qp_rd_atom": lambda output: output["limits"]["maxDestRDAtomic"],
+    "max_qp_init_rd_atom": lambda output: output["limits"]["maxRDAtomic"],
+    "max_srq": lambda output: output["limits"]["maxSharedReceiveQueues"],
+    "max_srq_wr": lambda output: output["limits"]["maxSharedReceiveQueueRequests"],
+    "max_srq_sge": lambda output: output["limits"]["maxSharedReceiveQueueSegments"],
 }
 """What C{ibv_devinfo -v} says of a device, and where C{txrdma devices} says the same."""
 
-OF_PORT: Final[dict[str, Callable[[Told], object]]] = {
+OF_PORT: Final[dict[str, Callable[[Reported], object]]] = {
     "state": lambda port: f"PORT_{port['state']}",
     "phys_state": lambda port: port["physicalState"],
     "max_mtu": lambda port: port["maxMTU"],
@@ -116,10 +116,10 @@ def number(text: str) -> object:
         return word
 
 
-def devinfo() -> dict[str, Told]:
+def devinfo() -> dict[str, Reported]:
     """What C{ibv_devinfo -v} says, by device; ports under C{ports}, and under C{GIDs} of those their GIDs."""
-    found: dict[str, Told] = {}
-    there: Told = {}
+    found: dict[str, Reported] = {}
+    there: Reported = {}
     for line in run("ibv_devinfo", "-v").splitlines():
         key, _, value = (part.strip() for part in line.partition(":"))
         if key == "hca_id":
@@ -142,15 +142,17 @@ class ReadingTests(SynchronousTestCase):
         "txrdma.ports, txrdma devices", "ibv_devinfo, rdma", "every attribute of devices and ports"
     )
 
-    def compare(self, ours: Told, theirs: Told, names: dict[str, Callable[[Told], object]]) -> int:
-        unknown = theirs.keys() - names.keys() - NOT_OURS - {"ports"}
+    def compare(
+        self, described: Reported, reference: Reported, names: dict[str, Callable[[Reported], object]]
+    ) -> int:
+        unknown = reference.keys() - names.keys() - NOT_OURS - {"ports"}
         self.assertEqual(unknown, set(), "ibv_devinfo says what this test does not know")
-        compared = theirs.keys() & names.keys()
+        compared = reference.keys() & names.keys()
         for name in sorted(compared):
-            self.assertEqual(names[name](ours), theirs[name], name)
+            self.assertEqual(names[name](described), reference[name], name)
         return len(compared)
 
-    def told(self, *arguments: str) -> str:
+    def output(self, *arguments: str) -> str:
         """What C{txrdma devices} says; in this process, as the box takes long to start another one."""
         options = Options()
         options.parseOptions(["devices", *arguments])
@@ -162,16 +164,16 @@ class ReadingTests(SynchronousTestCase):
     def test_devinfo(self) -> None:
         """C{txrdma devices --json} says what C{ibv_devinfo -v} says, field by field."""
         compared = 0
-        theirs = devinfo()
-        self.assertEqual(set(theirs), {"rxe0", "rxe1"})
-        told = json.loads(self.told("--json"))
-        byName = {each["device"]: each for each in told}
-        for name, device in theirs.items():
-            ours = byName[f"pyverbs:{name}"]
-            self.assertNotIn("error", ours)
-            compared += self.compare(ours, device, OF_DEVICE)
-            self.assertEqual(len(ours["ports"]), len(device["ports"]))
-            for mine, port in zip(ours["ports"], device["ports"], strict=True):
+        reference = devinfo()
+        self.assertEqual(set(reference), {"rxe0", "rxe1"})
+        output = json.loads(self.output("--json"))
+        byName = {each["device"]: each for each in output}
+        for name, device in reference.items():
+            described = byName[f"pyverbs:{name}"]
+            self.assertNotIn("error", described)
+            compared += self.compare(described, device, OF_DEVICE)
+            self.assertEqual(len(described["ports"]), len(device["ports"]))
+            for mine, port in zip(described["ports"], device["ports"], strict=True):
                 compared += self.compare(mine, port, OF_PORT)
         self.assertGreaterEqual(compared, 2 * (len(OF_DEVICE) + len(OF_PORT)))
         record("fields", compared)
@@ -181,11 +183,11 @@ class ReadingTests(SynchronousTestCase):
         command = [sys.executable, "-m", "txrdma", "devices", "--json", "rxe0"]
         bare = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=200, env=bare)
-        [told] = json.loads(done.stdout)
-        self.assertIn("pyverbs", told["error"])
-        theirs = devinfo()["rxe0"]
-        self.assertEqual(told["attributes"]["nodeGUID"], theirs["node_guid"])
-        [mine], [port] = told["ports"], theirs["ports"]
+        [output] = json.loads(done.stdout)
+        self.assertIn("pyverbs", output["error"])
+        reference = devinfo()["rxe0"]
+        self.assertEqual(output["attributes"]["nodeGUID"], reference["node_guid"])
+        [mine], [port] = output["ports"], reference["ports"]
         unknown = {"max_mtu", "max_msg_sz", "bad_pkey_cntr", "qkey_viol_cntr"}
         for name in sorted(OF_PORT.keys() - unknown):
             self.assertEqual(OF_PORT[name](mine), port[name], name)
@@ -193,38 +195,40 @@ class ReadingTests(SynchronousTestCase):
 
     def test_sysfs(self) -> None:
         """What needs no opening says the same: C{txrdma.ports} against C{ibv_devinfo}."""
-        for name, theirs in devinfo().items():
+        for name, reference in devinfo().items():
             [device] = [each for each in devices() if each.name == name]
-            self.assertEqual(str(device.nodeGUID), theirs["node_guid"])
-            self.assertEqual(str(device.systemImageGUID), theirs["sys_image_guid"])
-            [port], [said] = device.ports, theirs["ports"]
-            self.assertEqual(f"PORT_{port.state.name}", said["state"])
-            self.assertEqual(port.physicalState.name, said["phys_state"])
-            self.assertEqual((port.lid, port.lidMask), (said["port_lid"], said["port_lmc"]))
-            self.assertEqual((port.smLID, port.smServiceLevel), (said["sm_lid"], said["sm_sl"]))
-            self.assertEqual(port.capabilities, said["port_cap_flags"])
+            self.assertEqual(str(device.nodeGUID), reference["node_guid"])
+            self.assertEqual(str(device.systemImageGUID), reference["sys_image_guid"])
+            [port], [message] = device.ports, reference["ports"]
+            self.assertEqual(f"PORT_{port.state.name}", message["state"])
+            self.assertEqual(port.physicalState.name, message["phys_state"])
+            self.assertEqual((port.lid, port.lidMask), (message["port_lid"], message["port_lmc"]))
+            self.assertEqual((port.smLID, port.smServiceLevel), (message["sm_lid"], message["sm_sl"]))
+            self.assertEqual(port.capabilities, message["port_cap_flags"])
             self.assertEqual(port.linkLayer, LinkLayer.ETHERNET)
             assert port.activeMTU is not None
-            self.assertEqual(port.activeMTU.bytes, said["active_mtu"])
+            self.assertEqual(port.activeMTU.bytes, message["active_mtu"])
             self.assertEqual(
-                (port.gidTableLength, port.pkeyTableLength), (said["gid_tbl_len"], said["pkey_tbl_len"])
+                (port.gidTableLength, port.pkeyTableLength), (message["gid_tbl_len"], message["pkey_tbl_len"])
             )
             table = [(index, f"{each.gid}, {each.type.value}") for index, each in enumerate(port.gidTable())]
-            self.assertEqual(table, said["GIDs"])
-            self.assertEqual(f"{port.rate.bitsPerSecond / port.rate.width / 1e9:.1f}", said["active_speed"])
+            self.assertEqual(table, message["GIDs"])
+            self.assertEqual(
+                f"{port.rate.bitsPerSecond / port.rate.width / 1e9:.1f}", message["active_speed"]
+            )
 
     def test_rdmaLink(self) -> None:
         """Ports, their states and their interfaces are those of C{rdma link}."""
-        theirs = {
+        reference = {
             (each["ifname"], each["port"]): (each["state"], each["physical_state"], each["netdev"])
             for each in json.loads(run("rdma", "-j", "link"))
         }
-        ours = {
+        described = {
             (device.name, port.number): (port.state.name, port.physicalState.name, port.netdev)
             for device in devices()
             for port in device.ports
         }
-        self.assertEqual(ours, theirs)
+        self.assertEqual(described, reference)
 
     def test_characterDevices(self) -> None:
         """The devices under C{/dev/infiniband} are found: they are there."""
@@ -241,16 +245,16 @@ class ReadingTests(SynchronousTestCase):
             spellings = [name, f"{name}:1", address, netdev, str(port.guid), *map(str, port.gids())]
             for spelling in spellings:
                 self.assertEqual(getEndPort(spelling), port, spelling)
-        said = str(self.assertRaises(DeviceUnavailable, getEndPort, "mlx5_0"))
-        self.assertIn("rxe0/1 ACTIVE", said)
+        message = str(self.assertRaises(DeviceUnavailable, getEndPort, "mlx5_0"))
+        self.assertIn("rxe0/1 ACTIVE", message)
 
     def test_verbose(self) -> None:
         """What people see has every GID, address and limit."""
-        [theirs] = [each for name, each in devinfo().items() if name == "rxe0"]
-        text = self.told("--verbose", "rxe0")
+        [reference] = [each for name, each in devinfo().items() if name == "rxe0"]
+        text = self.output("--verbose", "rxe0")
         for words in (
-            theirs["node_guid"],
-            str(theirs["max_qp"]),
+            reference["node_guid"],
+            str(reference["max_qp"]),
             "10.77.0.1",
             "RoCE v2",
             "v0",
@@ -271,33 +275,33 @@ class FollowingTests(TestCase):
     timeout = 200
 
     def setUp(self) -> None:
-        self.told: list[Change] = []
-        self.watcher = EndPortWatcher(reactor, self.hear, interval=NEVER)
+        self.output: list[Change] = []
+        self.watcher = EndPortWatcher(reactor, self.changesReceived, interval=NEVER)
         self.watcher.start()
         self.addCleanup(self.watcher.stop)
 
-    def hear(self, changes: Sequence[Change]) -> None:
-        self.told.extend(changes)
+    def changesReceived(self, changes: Sequence[Change]) -> None:
+        self.output.extend(changes)
 
-    async def until(self, what: str, isTold: Callable[[Change], bool]) -> Change:
+    async def until(self, what: str, isReported: Callable[[Change], bool]) -> Change:
         """Wait for a change of that kind, and forget those before it."""
         end = reactor.seconds() + PATIENCE
         while True:
-            for index, change in enumerate(self.told):
-                if isTold(change):
-                    del self.told[: index + 1]
+            for index, change in enumerate(self.output):
+                if isReported(change):
+                    del self.output[: index + 1]
                     return change
             if reactor.seconds() > end:
-                self.fail(f"{what} was not told; but {self.told}")
+                self.fail(f"{what} was not told; but {self.output}")
             await deferLater(reactor, 0.05)
 
-    async def changed(self, device: str, attribute: str, isTold: Callable[[Any], bool]) -> PortChanged:
+    async def changed(self, device: str, attribute: str, isReported: Callable[[Any], bool]) -> PortChanged:
         change = await self.until(
             f"{device} {attribute}",
             lambda change: (
                 isinstance(change, PortChanged)
                 and (change.device, change.port, change.attribute) == (device, 1, attribute)
-                and isTold(change.after)
+                and isReported(change.after)
             ),
         )
         assert isinstance(change, PortChanged)

@@ -67,15 +67,15 @@ class AlternatePathTests(InTheKernel, TwoEnds, SynchronousTestCase):
         alice.toRTR(bob)
         bob.toRTR(alice)
         way = alice.destinationOf(bob)
-        said = QPAttributes(
+        attributes = QPAttributes(
             state=QPState.RTS, sqPSN=PATIENT.sqPSN, timeout=14, retryCount=7, rnrRetry=7, maxRDAtomic=1
         )
         alternate = replace(
-            said, alternateAddress=way, alternateTimeout=14, migrationState=MigrationState.REARM
+            attributes, alternateAddress=way, alternateTimeout=14, migrationState=MigrationState.REARM
         )
         self.assertRaises(InvalidRequest, alice.queuePair.modify, alternate)
         self.assertEqual(alice.queuePair.state, QPState.RTR)
-        alice.queuePair.modify(said)
+        alice.queuePair.modify(attributes)
         bob.receive(bob.segment())
         alice.send(alice.fill(b"by the first way"))
         self.runUntilCompleted(bob, receives=1)

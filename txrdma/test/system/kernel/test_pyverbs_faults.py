@@ -94,7 +94,7 @@ class RemovalTests(Kernel, SynchronousTestCase):
 
     def test_removed(self) -> None:
         """Everything outstanding is flushed, listeners hear it, and the kernel is not held up."""
-        alice, bob = self.pair(say=_HASTY)
+        alice, bob = self.pair(settings=_HASTY)
         for index in range(3):
             bob.receive(bob.segment(), identifier=index)
         bob.send(bob.fill(b"nobody has posted a receive"), identifier=10)
@@ -194,7 +194,7 @@ class PortTests(Kernel, SynchronousTestCase):
 
     def test_downAndUp(self) -> None:
         """Events tell of it, the port's state, too; a connection gives up meanwhile, and a new one works."""
-        alice, bob = self.pair(say=_HASTY)
+        alice, bob = self.pair(settings=_HASTY)
         self.addCleanup(self.setLink, True)
         self.setLink(False)
         self.runUntil(lambda: any(e.kind is AsyncEventKind.PORT_ERROR for e in bob.events))

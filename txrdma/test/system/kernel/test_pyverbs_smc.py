@@ -47,14 +47,14 @@ class StreamTests(EndsTestCase):
         for end, device in ((client, "rxe0"), (server, "rxe1")):
             self.assertEqual((end.smc.mode, end.smc.route, end.smc.device), ("SMC-R", "verbs", device))
         client.transport.write(b"over there " * 1000)
-        self.assertEqual(await client.hearing(11_000), b"over there " * 1000)
+        self.assertEqual(await client.receiving(11_000), b"over there " * 1000)
 
     async def test_bulk(self) -> None:
         """Four MiB arrive whole, through buffers that are smaller than that."""
         client, server = await self.pair(Recorder)
         data = Random(3).randbytes(4 << 20)
         began = time.monotonic()
-        whole = server.hearing(len(data))
+        whole = server.receiving(len(data))
         client.transport.write(data)
         await whole
         record("MB/s", round(len(data) / 1e6 / (time.monotonic() - began), 2))
@@ -64,10 +64,10 @@ class StreamTests(EndsTestCase):
         """One end closes, the other hears of it; both are gone, and a new connection works."""
         client, server = await self.pair(Echo)
         client.transport.write(b"the last word")
-        await client.hearing(13)
+        await client.receiving(13)
         client.transport.loseConnection()
         await server.lost
         await client.lost
         client, _server = await self.pair(Echo)
         client.transport.write(b"and another")
-        self.assertEqual(await client.hearing(11), b"and another")
+        self.assertEqual(await client.receiving(11), b"and another")

@@ -54,7 +54,7 @@ class RpingTestCase(CMTestCase):
     def theirServer(self, *words: str) -> Program:
         """Start C{rping} as a server here, and wait until it listens."""
         server = self.start("rping", "-s", "-a", HERE, "-d", *words)
-        self.hears(server, "rdma_listen")
+        self.expectOutput(server, "rdma_listen")
         return server
 
     def kill(self, program: Program) -> None:
@@ -78,15 +78,15 @@ class RejectTests(RpingTestCase):
 
         self.serve(RPING_PORT, refuse)
         before = counted()
-        _, said = self.ends(self.theirClient("-C", "1"))
-        self.assertIn("RDMA_CM_EVENT_REJECTED, error 28", said)
+        _, output = self.ends(self.theirClient("-C", "1"))
+        self.assertIn("RDMA_CM_EVENT_REJECTED, error 28", output)
         self.assertEqual(since(before), {"tx req": 1, "rx rej": 1})
 
     def test_nobodyListensHere(self) -> None:
         """rping is told that nobody listens to its port, by reason 8."""
         self.serve(RPING_PORT)
-        _, said = self.ends(self.theirClient("-C", "1", "-p", "9"))
-        self.assertIn("RDMA_CM_EVENT_REJECTED, error 8", said)
+        _, output = self.ends(self.theirClient("-C", "1", "-p", "9"))
+        self.assertIn("RDMA_CM_EVENT_REJECTED, error 8", output)
 
     def test_theyReject(self) -> None:
         """Our client hears that rstream rejects what is no rsocket, as a consumer; then rstream serves on."""
@@ -98,7 +98,7 @@ class RejectTests(RpingTestCase):
             refused = self.refused()
         self.assertIs(refused, RejectReason.CONSUMER_REJECT)
         self.assertEqual(since(before)["tx rej"], since(before)["rx req"])
-        self.assertFalse(server.isOver, server.said)
+        self.assertFalse(server.isOver, server.output)
 
     def refused(self) -> Any:
         """Connect to rstream as no rsocket does; the reason that it has against that."""
@@ -118,8 +118,8 @@ class CrowdTests(RpingTestCase):
         before = counted()
         clients = [self.theirClient("-C", "5", "-S", str(64 + 7 * n)) for n in range(12)]
         for client in clients:
-            status, said = self.ends(client)
-            self.assertEqual((status, said.count("ping data: rdma-ping-")), (0, 5), said)
+            status, output = self.ends(client)
+            self.assertEqual((status, output.count("ping data: rdma-ping-")), (0, 5), output)
         self.runUntil(lambda: all(each.lost is not None for each in self.made))
         self.runUntil(lambda: since(before).get("rx drep") == len(clients))
         self.assertEqual([each.pings for each in self.made], [5] * 12)
@@ -137,8 +137,8 @@ class CrowdTests(RpingTestCase):
 
         self.serve(RPING_PORT, Brief, TERMS)
         before = counted()
-        _, said = self.ends(self.theirClient())
-        self.assertIn("DISCONNECT EVENT", said)
+        _, output = self.ends(self.theirClient())
+        self.assertIn("DISCONNECT EVENT", output)
         self.runUntil(lambda: self.made[0].lost is not None)
         self.assertIsNotNone(self.made[0].lost.check(ConnectionDone))
         self.assertEqual(since(before), {"tx req": 1, "rx rep": 1, "tx rtu": 1, "rx dreq": 1, "tx drep": 1})
@@ -165,7 +165,7 @@ class FaultTests(RpingTestCase):
         """Our server hears of the end of a client that is killed: Linux says goodbye for it."""
         self.serve(RPING_PORT, Pinged, TERMS)
         client = self.theirClient()
-        self.hears(client, "ping data", 2)
+        self.expectOutput(client, "ping data", 2)
         before = counted()
         self.kill(client)
         self.runUntil(lambda: self.made[0].lost is not None and "rx drep" in since(before))
@@ -213,14 +213,14 @@ class FaultTests(RpingTestCase):
         self.world.setLink(True, False)
         client = self.theirClient("-C", "1")
         self.runFor(2.0)
-        self.assertNotIn("ping data", client.said)
+        self.assertNotIn("ping data", client.output)
         self.assertEqual(len(self.made), 1)
         self.world.setLink(True, True)
         self.world.settle()
-        status, said = self.ends(client)
-        if "RDMA_CM_EVENT_ADDR_ERROR" in said:  # rping's two seconds for an address were over before
-            status, said = self.ends(self.theirClient("-C", "1"))
-        self.assertEqual((status, said.count("ping data")), (0, 1), said)
+        status, output = self.ends(client)
+        if "RDMA_CM_EVENT_ADDR_ERROR" in output:  # rping's two seconds for an address were over before
+            status, output = self.ends(self.theirClient("-C", "1"))
+        self.assertEqual((status, output.count("ping data")), (0, 1), output)
 
 
 class StormTests(RpingTestCase):
@@ -250,13 +250,13 @@ class StormTests(RpingTestCase):
         for each in self.made:
             each.transport.loseConnection()
         self.runUntil(lambda: all(each.lost is not None for each in self.made), 6.0)
-        status, said = self.ends(client)
-        self.assertEqual(status, 0, said)
+        status, output = self.ends(client)
+        self.assertEqual(status, 0, output)
 
     def test_weStorm(self) -> None:
         """Each doubled REQ of ours makes one connection of theirs, and Linux counts the second one."""
         server = self.start("ucmatose", "-b", HERE, "-c", str(self.count), "-C", "0")
-        self.hears(server, "starting server")
+        self.expectOutput(server, "starting server")
         self.runFor(0.5)
         self.world.spoil(True, *self.trouble)
         before = counted()
@@ -287,7 +287,7 @@ class ProgramTests(CMTestCase):
     def test_ucmatoseServes(self) -> None:
         """ucmatose sends messages on each of our connections, takes as many, and disconnects them."""
         server = self.start("ucmatose", "-b", HERE, *self.shape)
-        self.hears(server, "starting server")
+        self.expectOutput(server, "starting server")
         self.runFor(0.5)
         before = counted()
         asked = [
@@ -300,9 +300,9 @@ class ProgramTests(CMTestCase):
         for each in self.made:
             for _ in range(self.messages):
                 each.transport.sendMessage(bytes(self.size))
-        status, said = self.ends(server)
-        self.assertEqual(status, 0, said)
-        self.assertIn("data transfers complete", said)
+        status, output = self.ends(server)
+        self.assertEqual(status, 0, output)
+        self.assertIn("data transfers complete", output)
         self.runUntil(lambda: all(each.lost is not None for each in self.made))
         kinds = ("rx req", "tx rep", "rx rtu", "tx dreq", "rx drep")
         self.assertEqual(since(before), dict.fromkeys(kinds, self.connections))
@@ -319,15 +319,15 @@ class ProgramTests(CMTestCase):
         self.runUntil(lambda: all(len(each.messages) == self.messages for each in self.made), 6.0)
         for each in self.made:
             each.transport.loseConnection()
-        status, said = self.ends(client)
-        self.assertEqual(status, 0, said)
-        self.assertIn("data transfers complete", said)
+        status, output = self.ends(client)
+        self.assertEqual(status, 0, output)
+        self.assertIn("data transfers complete", output)
 
     def test_xclient(self) -> None:
         """rdma_xclient sends our server one message, and disconnects."""
         self.serve(PORT, Meeting, UNCOUNTED_TERMS)
-        status, said = self.ends(self.start("rdma_xclient", "-s", THERE))
-        self.assertEqual(status, 0, said)
+        status, output = self.ends(self.start("rdma_xclient", "-s", THERE))
+        self.assertEqual(status, 0, output)
         self.runUntil(lambda: bool(self.made) and self.made[0].lost is not None)
         self.assertEqual(len(self.made[0].messages), 1)
         record("bytes of rdma_xclient's message", len(self.made[0].messages[0]))
@@ -341,5 +341,5 @@ class ProgramTests(CMTestCase):
         protocol.transport.loseConnection()
         self.runUntil(lambda: protocol.lost is not None)
         self.assertIsNotNone(protocol.lost.check(ConnectionDone))
-        status, said = self.ends(server)
-        self.assertEqual(status, 0, said)
+        status, output = self.ends(server)
+        self.assertEqual(status, 0, output)

@@ -43,28 +43,30 @@ class RpingTests(InTheBox, SynchronousTestCase):
     def server(self, *words: str) -> Program:
         """Start our server, and wait until it listens."""
         server = self.ours("-s", "-a", THERE, "-d", *words)
-        server.hear("listening")
+        server.expectOutput("listening")
         return server
 
-    def theirs(self, *words: str) -> Program:
+    def startReference(self, *words: str) -> Program:
         """Start theirs, here."""
         return self.start("stdbuf", "-oL", "rping", *words)
 
     def theirServer(self, *words: str) -> Program:
         """Start their server, and wait until it listens."""
-        server = self.theirs("-s", "-a", HERE, "-d", *words)
-        server.hear("rdma_listen")
+        server = self.startReference("-s", "-a", HERE, "-d", *words)
+        server.expectOutput("rdma_listen")
         return server
 
     def test_theyPing(self) -> None:
         """Their client pings our server, and verifies; all is told and counted."""
         server = self.server("-v")
         before = counted()
-        status, said = self.theirs("-c", "-a", THERE, "-I", HERE, "-V", "-v", "-S", "200", "-C", "3").end()
-        self.assertEqual((status, said.count("ping data: rdma-ping-")), (0, 3), said)
+        status, output = self.startReference(
+            "-c", "-a", THERE, "-I", HERE, "-V", "-v", "-S", "200", "-C", "3"
+        ).end()
+        self.assertEqual((status, output.count("ping data: rdma-ping-")), (0, 3), output)
         status, received = server.end()
         self.assertEqual(status, 0, received)
-        pings = [line for line in said.splitlines() if line.startswith("ping data")]
+        pings = [line for line in output.splitlines() if line.startswith("ping data")]
         self.assertEqual([f"server {line}" for line in pings], re.findall("server ping data.*", received))
         self.assertIn(f"asked by {HERE}", received)
         self.assertEqual(since(before), {"tx req": 1, "rx rep": 1, "tx rtu": 1, "tx dreq": 1, "rx drep": 1})
@@ -74,8 +76,8 @@ class RpingTests(InTheBox, SynchronousTestCase):
         server = self.theirServer("-v", "-S", "20000")
         before = counted()
         words = ("-c", "-a", HERE, "-I", THERE, "-V", "-v", "-S", "20000", "-C", "5")
-        status, said = self.ours(*words).end()
-        self.assertEqual((status, said.count("ping data: rdma-ping-")), (0, 5), said[-SHOWN:])
+        status, output = self.ours(*words).end()
+        self.assertEqual((status, output.count("ping data: rdma-ping-")), (0, 5), output[-SHOWN:])
         status, received = server.end()
         self.assertEqual((status, received.count("server ping data: rdma-ping-")), (0, 5), received[-SHOWN:])
         self.assertEqual(since(before), {"rx req": 1, "tx rep": 1, "rx rtu": 1, "rx dreq": 1, "tx drep": 1})
@@ -83,7 +85,7 @@ class RpingTests(InTheBox, SynchronousTestCase):
     def test_noListener(self) -> None:
         """The kernel rejects a REQ for a port that nobody listens to, and our client says why."""
         before = counted()
-        status, said = self.ours("-c", "-a", HERE, "-I", THERE, "-p", "9", "-C", "1").end()
+        status, output = self.ours("-c", "-a", HERE, "-I", THERE, "-p", "9", "-C", "1").end()
         self.assertEqual(status, 1)
-        self.assertIn("INVALID_SERVICE_ID", said)  # reason 8
+        self.assertIn("INVALID_SERVICE_ID", output)  # reason 8
         self.assertEqual(since(before), {"rx req": 1, "tx rej": 1})

@@ -53,7 +53,7 @@ class Copying(Protocol):
         """Keep the reason."""
         self.lost = reason
 
-    def say(self, command: int, data: int = 0, rest: bytes = b"") -> None:
+    def sendCommand(self, command: int, data: int = 0, rest: bytes = b"") -> None:
         """Send a message."""
         assert self.transport is not None
         self.transport.write(_HEADER.pack(0, command, _HEADER.size + len(rest), data, 0) + rest)
@@ -93,7 +93,7 @@ class CopyServer(Copying):
         self.hash.update(part)
         self._left -= len(part)
         if not self._left:
-            self.say(_WRITE | _ANSWER)
+            self.sendCommand(_WRITE | _ANSWER)
 
     def received(self, command: int, data: int, rest: bytes) -> None:
         if command == _OPEN:
@@ -104,7 +104,7 @@ class CopyServer(Copying):
             first, self._held = self._held, b""
             self._take(first)
         else:
-            self.say(command | _ANSWER)
+            self.sendCommand(command | _ANSWER)
 
 
 class CopyClient(Copying):
@@ -118,16 +118,16 @@ class CopyClient(Copying):
     def connectionMade(self) -> None:
         """Open the file."""
         padded = self._path.ljust(len(self._path) + 8 & ~7, b"\0")
-        self.say(_OPEN, 0o644, padded)
+        self.sendCommand(_OPEN, 0o644, padded)
 
     def received(self, command: int, data: int, rest: bytes) -> None:
         self.answers.append((command, data))
         assert self.transport is not None
         if command == _OPEN | _ANSWER:
-            self.say(_WRITE, 0, _SIZE.pack(len(self._content)))
+            self.sendCommand(_WRITE, 0, _SIZE.pack(len(self._content)))
             self.transport.write(self._content)
         elif command == _WRITE | _ANSWER:
-            self.say(_CLOSE)
+            self.sendCommand(_CLOSE)
         else:
             self.transport.loseConnection()
 
@@ -185,8 +185,8 @@ class CopyTests(StreamCase):
         self.streamServer(7427, CopyServer)
         begun = time.monotonic()
         program = self.start("rcopy", str(self.folder / "content"), f"{THERE}:copy")
-        status, said = self.ends(program, 15.0)
-        self.assertEqual(status, 0, said)
+        status, output = self.ends(program, 15.0)
+        self.assertEqual(status, 0, output)
         record("MiB/s to us", round(64 / (time.monotonic() - begun), 1))
         [server] = self.made
         self.untilLost(server)
@@ -197,7 +197,7 @@ class CopyTests(StreamCase):
         """Our client copies a file to rcopy's server."""
         content = self.file()
         server = self.start("rcopy")
-        self.hears(server, "waiting")
+        self.expectOutput(server, "waiting")
         client = CopyClient(str(self.folder / "copy"), content)
         begun = time.monotonic()
         endpoint = RSocketClientEndpoint(self.reactor, HERE, 7427, self.soft)
@@ -226,10 +226,10 @@ class MappingTests(StreamCase):
     def check(self, program: Program, played: Any, iterations: int) -> None:
         """Both ends have played to the end, and have found what they should."""
         self.assertEqual(self.result(played, 15.0), iterations)
-        status, said = self.ends(program)
-        self.assertEqual(status, 0, said)
-        self.assertNotIn("verification failed", said)
-        self.assertIn("custom", said)
+        status, output = self.ends(program)
+        self.assertEqual(status, 0, output)
+        self.assertNotIn("verification failed", output)
+        self.assertIn("custom", output)
 
     def test_theirClient(self) -> None:
         """riostream's client plays with our server."""
@@ -238,7 +238,7 @@ class MappingTests(StreamCase):
         begun = time.monotonic()
         for number, shape in enumerate(MAPPED_SHAPES):
             program = self.start("riostream", "-s", THERE, *self.options(shape))
-            self.untilSaid(program, lambda number=number: len(self.made) > number)  # type: ignore[misc]
+            self.untilOutput(program, lambda number=number: len(self.made) > number)  # type: ignore[misc]
             self.check(program, self.made[-1].played, shape[2])
             self.untilLost(self.made[-1])
         record("seconds", round(time.monotonic() - begun, 1))
@@ -247,7 +247,7 @@ class MappingTests(StreamCase):
         """Our client plays with riostream's server, which ends after one connection."""
         for shape in MAPPED_SHAPES[1:3]:
             program = self.start("riostream", *self.options(shape))
-            self.hears(program, "usec/xfer")
+            self.expectOutput(program, "usec/xfer")
             client = MappedStreaming(self.reactor, True, *shape)
             endpoint = RSocketClientEndpoint(self.reactor, HERE, 7471, self.soft)
             self.result(endpoint.connect(Factory.forProtocol(lambda one=client: one)))  # type: ignore[misc]
@@ -258,20 +258,20 @@ class MappingTests(StreamCase):
         """riostream ends with an error where ours offers no entries, and our server serves on."""
         options = Options(Sizes(mappings=0))
         endpoint = RSocketServerEndpoint(self.reactor, 7471, self.soft, options)
-        self.listening(endpoint, Factory.forProtocol(self.kept))
+        self.listening(endpoint, Factory.forProtocol(self.retained))
         for _ in range(2):
             program = self.start("riostream", "-s", THERE, *self.options((64, 1, 1)))
-            status, said = self.ends(program)
-            self.assertIn("riomap", said)
+            status, output = self.ends(program)
+            self.assertIn("riomap", output)
         self.assertEqual(len(self.made), 2)
         for each in self.made:
             self.untilLost(each)
 
-    def kept(self) -> Ending:
+    def retained(self) -> Ending:
         """An echo that is kept in C{made}."""
-        kept = Ending()
-        self.made.append(kept)
-        return kept
+        retained = Ending()
+        self.made.append(retained)
+        return retained
 
 
 class PreloadTests(StreamCase):
@@ -295,12 +295,12 @@ class PreloadTests(StreamCase):
         """All comes back from our echo, with half-closing at the end; and there is no TCP between the two."""
         self.streamServer(7001, Ending)
         before = counted()
-        status, said = self.ends(self.preloaded(THERE, "7001", str(MiB)))
-        self.assertEqual((status, said), (0, f"echoed {MiB} bytes\n"))
+        status, output = self.ends(self.preloaded(THERE, "7001", str(MiB)))
+        self.assertEqual((status, output), (0, f"echoed {MiB} bytes\n"))
         self.untilLost(self.made[0])
         self.assertEqual(since(before)["tx req"], 1)
-        _, said = self.ends(self.start(str(self.program), THERE, "7001", "1"))
-        self.assertIn("Connection refused", said)
+        _, output = self.ends(self.start(str(self.program), THERE, "7001", "1"))
+        self.assertIn("Connection refused", output)
 
     def test_web(self) -> None:
         """A page of C{twistd web --listen rsocket:} comes to the program as over TCP."""
@@ -309,10 +309,10 @@ class PreloadTests(StreamCase):
         listen = f"--listen=rsocket:{THERE}:7002"
         words = (sys.executable, "-m", "twisted", "web", listen, f"--path={self.folder}")
         server = self.start("ip", "netns", "exec", NAMESPACE, *words)
-        self.hears(server, "starting on")
+        self.expectOutput(server, "starting on")
         request = "GET /page HTTP/1.0\r\n\r\n"
-        status, said = self.ends(self.preloaded(THERE, "7002", "0", request))
-        self.assertEqual(status, 0, said[:1000])
-        head, _, page = said.partition("\n\n")  # as text is read
+        status, output = self.ends(self.preloaded(THERE, "7002", "0", request))
+        self.assertEqual(status, 0, output[:1000])
+        head, _, page = output.partition("\n\n")  # as text is read
         self.assertRegex(head, r"^HTTP/1\.[01] 200 OK")
         self.assertEqual(page, "a page" * 50_000)

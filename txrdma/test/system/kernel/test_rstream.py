@@ -60,7 +60,7 @@ class RstreamTests(InTheBox, SynchronousTestCase):
         )
         return self.start("ip", "netns", "exec", NAMESPACE, *words)
 
-    def theirs(self, shape: tuple[str, ...], *words: str) -> None:
+    def startReference(self, shape: tuple[str, ...], *words: str) -> None:
         """Their program, here, which verifies; it ends well."""
         size, count, iterations = shape
         options = ("-S", size, "-C", count, "-I", iterations, "-p", PORT, "-T", "v")
@@ -76,16 +76,16 @@ class RstreamTests(InTheBox, SynchronousTestCase):
         """Ours has heard and sent what it should, each time."""
         totals = [SYNC + int(size) * int(count) * int(iterations) for size, count, iterations in SHAPES]
         for total in totals:
-            self.hear(ours, f"verified {total} sent {total} ConnectionDone")
+            self.expectOutput(ours, f"verified {total} sent {total} ConnectionDone")
         self.assertEqual(ours[0].wait(timeout=SECONDS), 0)
 
     def test_theirClient(self) -> None:
         """Their client streams to our server."""
         server = self.ours("server", f"rsocket:{THERE}:{PORT}")
-        self.hear(server, "listening")
+        self.expectOutput(server, "listening")
         begun = time.monotonic()
         for shape in SHAPES:
-            self.theirs(shape, "-s", THERE, "-b", HERE)
+            self.startReference(shape, "-s", THERE, "-b", HERE)
         self.check(server)
         record("seconds", round(time.monotonic() - begun, 1))
 
@@ -94,15 +94,15 @@ class RstreamTests(InTheBox, SynchronousTestCase):
         client = self.ours("client", f"rsocket:{HERE}:{PORT}:bindAddress={THERE}")
         begun = time.monotonic()
         for shape in SHAPES:
-            self.theirs(shape, "-b", HERE)
+            self.startReference(shape, "-b", HERE)
         self.check(client)
         record("seconds", round(time.monotonic() - begun, 1))
 
-    def hear(self, program: tuple[subprocess.Popen[bytes], Path], words: str) -> None:
+    def expectOutput(self, program: tuple[subprocess.Popen[bytes], Path], words: str) -> None:
         """Wait until a program has said some words."""
         process, out = program
         end = time.monotonic() + SECONDS
-        while words not in (said := out.read_text()):
+        while words not in (output := out.read_text()):
             if time.monotonic() > end:
-                self.fail(f"it never says {words!r}, but {said!r}")
+                self.fail(f"it never says {words!r}, but {output!r}")
             time.sleep(0.05)

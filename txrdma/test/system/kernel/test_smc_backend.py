@@ -47,9 +47,9 @@ class KernelEndpointTests(EndpointContract, TestCase):
     async def test_listed(self) -> None:
         """C{txrdma connections} would tell of both ends."""
         here, there = await self.pair()
-        told = [each.toDict() for each in statuses()]
-        self.assertEqual({each["role"] for each in told}, {"client", "server"})
-        [client] = [each for each in told if each["role"] == "client"]
+        reported = [each.toDict() for each in statuses()]
+        self.assertEqual({each["role"] for each in reported}, {"client", "server"})
+        [client] = [each for each in reported if each["role"] == "client"]
         self.assertEqual(client["mode"], "SMC-R")
         self.assertTrue(str(client["peer"]).startswith("10.77.0.2:"))
         self.assertEqual(client["cursors"], {"produced": 0, "peerConsumed": 0, "arrived": 0, "consumed": 0})
@@ -107,8 +107,8 @@ class MappedTests(IPv6Pairs, TestCase):
         for end, device, address in ((here, "rxe0", "10.77.0.1"), (there, "rxe1", "10.77.0.2")):
             self.assertEqual(end.transport.socket.family, socket.AF_INET6)
             self.assertEqual(end.transport.getHost().host, f"::ffff:{address}")
-            told = end.transport.smc
-            self.assertEqual((told.mode, told.device), (mode, device if mode == "SMC-R" else ""))
+            reported = end.transport.smc
+            self.assertEqual((reported.mode, reported.device), (mode, device if mode == "SMC-R" else ""))
         data = bytes(range(256)) * 4096
         for end in (here, there):
             end.transport.write(data)

@@ -22,7 +22,7 @@ from txrdma.test.support.smc.ends import reactor
 from txrdma.test.system.kernel import Box, OUTSIDE, record, Witness
 from txrdma.test.system.kernel.agent import Refused
 from txrdma.test.system.kernel.recording import Recording
-from txrdma.test.system.kernel.smcworld import KernelPeerTestCase, Theirs, UEID
+from txrdma.test.system.kernel.smcworld import KernelEnd, KernelPeerTestCase, UEID
 
 try:
     from lab import network, smc
@@ -53,13 +53,13 @@ class Cuts(_Case):
 
     def links(self) -> tuple[list[str], list[str]]:
         """The devices of the links that can carry something, by our word, and by the kernel's."""
-        ours = [
+        localEnd = [
             link.port.candidate.device
             for group in linkGroups(reactor, DEVICES).groups()
             for link in group.links
             if link.isActive
         ]
-        return sorted(ours), sorted(link.device for link in smc.links() if link.state == "active")
+        return sorted(localEnd), sorted(link.device for link in smc.links() if link.state == "active")
 
     async def linked(self, *expected: list[str]) -> None:
         """Wait until both ends have just these links."""
@@ -68,11 +68,11 @@ class Cuts(_Case):
         except self.failureException:
             self.fail(f"{self.links()} are the links, of {smc.groupTypes()}: {smc.links()}")
 
-    def carriers(self, ours: Any, theirs: Theirs) -> tuple[str, str]:
+    def carriers(self, localEnd: Any, kernelEnd: KernelEnd) -> tuple[str, str]:
         """The devices that carry a connection, by our word, and by the kernel's."""
-        group = self.said(theirs).group
+        group = self.kernelStatus(kernelEnd).group
         assert group is not None
-        return ours.transport.stream.link.port.candidate.device, group.device
+        return localEnd.transport.stream.link.port.candidate.device, group.device
 
     def down(self, number: int, side: int) -> None:
         """Take down the interface at an end of a wire, until L{up} or the end of the test."""
@@ -86,32 +86,32 @@ class Cuts(_Case):
 
     async def test_cut(self) -> None:
         """When the interface of the link in use goes down, at either end, all bytes come by the other."""
-        ours, theirs = await self.pair(OURS)
+        localEnd, kernelEnd = await self.pair(OURS)
         await self.linked(["rxe0", "rxe2"], ["rxe1", "rxe3"])
         self.assertEqual(smc.groupTypes(), ["symmetric"])
         self.assertEqual(
             {(GID.fromString(link.gid).ip, GID.fromString(link.peerGID).ip) for link in smc.links()},
             {(there.address, here.address) for here, there in network.PAIRS},
         )
-        group = ours.smc.linkGroup
+        group = localEnd.smc.linkGroup
         for side in (0, 1):
-            before = self.carriers(ours, theirs)
+            before = self.carriers(localEnd, kernelEnd)
             number = [pair[0].device for pair in network.PAIRS].index(before[0])
             self.assertEqual(before[1], network.PAIRS[number][1].device)
             left = network.PAIRS[1 - number]
-            exchanging = Deferred.fromCoroutine(self.exchange(ours, theirs, LENGTH))
-            await self.until(lambda: ours.count > LENGTH // 4)
+            exchanging = Deferred.fromCoroutine(self.exchange(localEnd, kernelEnd, LENGTH))
+            await self.until(lambda: localEnd.count > LENGTH // 4)
             self.down(number, side)
             begun = time.monotonic()
             await self.linked([left[0].device], [left[1].device])
             record("seconds until the other link", round(time.monotonic() - begun, 2))
             self.assertFalse(exchanging.called)
             await exchanging
-            self.assertEqual(self.carriers(ours, theirs), (left[0].device, left[1].device))
+            self.assertEqual(self.carriers(localEnd, kernelEnd), (left[0].device, left[1].device))
             self.up(number, side)
             await self.linked(["rxe0", "rxe2"], ["rxe1", "rxe3"])
-            await self.exchange(ours, theirs, 1000)
-        self.assertEqual((ours.smc.mode, ours.smc.linkGroup), ("SMC-R", group))
+            await self.exchange(localEnd, kernelEnd, 1000)
+        self.assertEqual((localEnd.smc.mode, localEnd.smc.linkGroup), ("SMC-R", group))
 
     async def test_balanced(self) -> None:
         """Several connections share both links, and each of them lives on when one of the two is cut."""
@@ -121,12 +121,12 @@ class Cuts(_Case):
         pairs += [await connect() for _ in range(MANY - 1)]
         self.assertEqual({self.carriers(*each)[0] for each in pairs}, {"rxe0", "rxe2"})
         self.assertEqual(sum(link.connections for link in smc.links()), MANY)
-        for ours, theirs in pairs:
-            await self.exchange(ours, theirs, 1000)
+        for localEnd, kernelEnd in pairs:
+            await self.exchange(localEnd, kernelEnd, 1000)
         self.down(0, 0)
         await self.linked(["rxe2"], ["rxe3"])
-        for ours, theirs in pairs:
-            await self.exchange(ours, theirs, 1000)
+        for localEnd, kernelEnd in pairs:
+            await self.exchange(localEnd, kernelEnd, 1000)
         self.assertEqual({self.carriers(*each) for each in pairs}, {("rxe2", "rxe3")})
         self.assertEqual([link.connections for link in smc.links() if link.state == "active"], [MANY])
         self.up(0, 0)
@@ -134,14 +134,14 @@ class Cuts(_Case):
 
     async def test_both(self) -> None:
         """When the last link is cut, too, both ends hear that their connection is broken."""
-        ours, theirs = await self.pair(OURS)
+        localEnd, kernelEnd = await self.pair(OURS)
         await self.linked(["rxe0", "rxe2"], ["rxe1", "rxe3"])
-        await self.exchange(ours, theirs, 1000)
-        receiving = self.program.call("receive", number=theirs.number, length=1)
+        await self.exchange(localEnd, kernelEnd, 1000)
+        receiving = self.program.call("receive", number=kernelEnd.number, length=1)
         for number in (0, 1):
             self.down(number, 0)
-        await ours.lost
-        self.assertIsInstance(ours.reason.value, ConnectionLost)
+        await localEnd.lost
+        self.assertIsInstance(localEnd.reason.value, ConnectionLost)
         error = await self.assertFailure(receiving, Refused)
         record("the kernel's program hears", str(error))
 
@@ -155,10 +155,10 @@ class Cuts(_Case):
         await self.linked(["rxe0", "rxe2"], ["rxe1", "rxe3"])
         pairs.append(await connect())
         await self.exchange(*pairs[1], 1000)
-        for ours, theirs in pairs:
-            ours.transport.loseConnection()
-            await self.program.call("close", number=theirs.number)
-            await ours.lost
+        for localEnd, kernelEnd in pairs:
+            localEnd.transport.loseConnection()
+            await self.program.call("close", number=kernelEnd.number)
+            await localEnd.lost
         closeLinkGroups(reactor)
         await self.until(lambda: smc.links() == [])
         path = Path(os.environ["LAB_OUT"], f"smc-ours-{'server' if self.weListen else 'client'}.pcap")

@@ -25,9 +25,9 @@ from txrdma.test.system.kernel.agent import Refused
 from txrdma.test.system.kernel.smcworld import (
     environment,
     HERE,
+    KernelEnd,
     KernelPeerTestCase,
     OURS,
-    Theirs,
     THERE,
     UEID,
 )
@@ -55,43 +55,46 @@ class Conversations(_Case):
     The kernel's word on its end is asked for in each of them: it is SMC-R's, and nothing has fallen back.
     """
 
-    async def served(self) -> tuple[Any, Theirs]:
+    async def served(self) -> tuple[Any, KernelEnd]:
         """Our end of a new connection, and the kernel's, which is SMC-R's by the kernel's word."""
-        ours, theirs = await self.pair()
-        self.assertServed(theirs)
-        return ours, theirs
+        localEnd, kernelEnd = await self.pair()
+        self.assertServed(kernelEnd)
+        return localEnd, kernelEnd
 
-    def assertServed(self, *theirs: Theirs) -> None:
+    def assertServed(self, *kernelEnd: KernelEnd) -> None:
         """The kernel says that its ends are SMC-R's and alive, in a group with its device."""
-        told = {each.inode: each for each in kernelSockets()}
+        reported = {each.inode: each for each in kernelSockets()}
         role = "client" if self.weListen else "server"
-        for each in theirs:
-            said = told[each.inode]
-            self.assertEqual((said.mode, said.state, said.fallbackReason), ("SMC-R", "ACTIVE", None))
-            assert said.group is not None
-            self.assertEqual((said.group.device, said.group.role), ("rxe1", role))
+        for each in kernelEnd:
+            kernelStatus = reported[each.inode]
+            self.assertEqual(
+                (kernelStatus.mode, kernelStatus.state, kernelStatus.fallbackReason),
+                ("SMC-R", "ACTIVE", None),
+            )
+            assert kernelStatus.group is not None
+            self.assertEqual((kernelStatus.group.device, kernelStatus.group.role), ("rxe1", role))
 
     async def test_bytes(self) -> None:
         """One byte, 13 and a MiB go each way; the kernel's cursors count the same bytes."""
-        ours, theirs = await self.served()
-        self.assertEqual((ours.smc.mode, ours.smc.version, ours.smc.eid), ("SMC-R", 2, UEID))
+        localEnd, kernelEnd = await self.served()
+        self.assertEqual((localEnd.smc.mode, localEnd.smc.version, localEnd.smc.eid), ("SMC-R", 2, UEID))
         total = 0
         for length in (1, 13, ORDINARY):
-            await self.exchange(ours, theirs, length)
+            await self.exchange(localEnd, kernelEnd, length)
             total += length
-        await self.until(lambda: self.cursors(theirs) == (total, total))
+        await self.until(lambda: self.cursors(kernelEnd) == (total, total))
 
-    def cursors(self, theirs: Theirs) -> tuple[int, int]:
+    def cursors(self, kernelEnd: KernelEnd) -> tuple[int, int]:
         """The bytes that the kernel has got of us, and that we have taken of the kernel, by its own word."""
-        buffers = self.said(theirs).buffers
+        buffers = self.kernelStatus(kernelEnd).buffers
         assert buffers is not None
         return buffers.arrived.bytesOf(buffers.size), buffers.peerConsumed.bytesOf(buffers.peerSize)
 
     async def test_much(self) -> None:
         """A lot of bytes in both directions at once arrive whole."""
-        ours, theirs = await self.served()
-        await self.exchange(ours, theirs, MUCH)
-        self.assertServed(theirs)
+        localEnd, kernelEnd = await self.served()
+        await self.exchange(localEnd, kernelEnd, MUCH)
+        self.assertServed(kernelEnd)
         record("MiB at once each way", MUCH >> 20)
         record("MiB/s each way", round(MUCH / self.seconds / (1 << 20), 1))
 
@@ -102,14 +105,14 @@ class Conversations(_Case):
         await self.program.call("finish")  # it takes some time to start
         connect = await self.connector()
         begun = time.monotonic()
-        ours, theirs = await connect()
+        localEnd, kernelEnd = await connect()
         seconds = time.monotonic() - begun
         record("seconds until connected, first contact", round(seconds, 2))
         begun = time.monotonic()
         other, others = await connect()
         record("seconds until connected, later", round(time.monotonic() - begun, 2))
-        self.assertServed(theirs, others)
-        self.assertEqual(other.smc.linkGroup, ours.smc.linkGroup)
+        self.assertServed(kernelEnd, others)
+        self.assertEqual(other.smc.linkGroup, localEnd.smc.linkGroup)
         self.assertLess(seconds, 3)
 
     async def test_many(self) -> None:
@@ -118,140 +121,140 @@ class Conversations(_Case):
         begun = time.monotonic()
         pairs = [await connect() for _ in range(MANY)]
         record("seconds for 100 connections", round(time.monotonic() - begun, 1))
-        self.assertEqual(len({ours.smc.linkGroup for ours, _ in pairs}), 1)
-        for number, (ours, _theirs) in enumerate(pairs):
-            ours.transport.write(b"%d" % number)
+        self.assertEqual(len({localEnd.smc.linkGroup for localEnd, _ in pairs}), 1)
+        for number, (localEnd, _theirs) in enumerate(pairs):
+            localEnd.transport.write(b"%d" % number)
         got = await gatherResults(
             [
-                self.program.call("receive", number=theirs.number, length=len(str(number)))
-                for number, (_, theirs) in enumerate(pairs)
+                self.program.call("receive", number=kernelEnd.number, length=len(str(number)))
+                for number, (_, kernelEnd) in enumerate(pairs)
             ]
         )
         self.assertEqual([each[2] for each in got], [str(number) for number in range(MANY)])
-        self.assertServed(*(theirs for _, theirs in pairs))
+        self.assertServed(*(kernelEnd for _, kernelEnd in pairs))
 
     async def test_weHalfClose(self) -> None:
         """The kernel hears the end of what we write, and may write on; then it closes."""
-        ours, theirs = await self.served()
-        ours.transport.write(b"our last word")
-        ours.transport.loseWriteConnection()
-        got = await self.program.call("receive", number=theirs.number, length=100)
+        localEnd, kernelEnd = await self.served()
+        localEnd.transport.write(b"our last word")
+        localEnd.transport.loseWriteConnection()
+        got = await self.program.call("receive", number=kernelEnd.number, length=100)
         self.assertEqual((got[0], got[2]), (13, "our last word"))
-        await self.until(lambda: self.said(theirs).state == "APPCLOSEWAIT1")
-        checksum = await self.program.call("send", number=theirs.number, length=1000, seed=3)
-        await self.program.call("close", number=theirs.number)
-        await ours.readEnded
-        self.assertEqual((ours.count, ours.checksum), (1000, checksum))
-        ours.transport.loseConnection()
-        await ours.lost
-        self.assertIsInstance(ours.reason.value, ConnectionDone)
+        await self.until(lambda: self.kernelStatus(kernelEnd).state == "APPCLOSEWAIT1")
+        checksum = await self.program.call("send", number=kernelEnd.number, length=1000, seed=3)
+        await self.program.call("close", number=kernelEnd.number)
+        await localEnd.readEnded
+        self.assertEqual((localEnd.count, localEnd.checksum), (1000, checksum))
+        localEnd.transport.loseConnection()
+        await localEnd.lost
+        self.assertIsInstance(localEnd.reason.value, ConnectionDone)
 
     async def test_kernelHalfCloses(self) -> None:
         """We hear the end of what the kernel writes, and may write on; then we close."""
-        ours, theirs = await self.served()
-        checksum = await self.program.call("send", number=theirs.number, length=1000, seed=3)
-        await self.program.call("shut", number=theirs.number)
-        await ours.readEnded
-        self.assertEqual((ours.count, ours.checksum), (1000, checksum))
-        await self.until(lambda: self.said(theirs).state == "PEERCLOSEWAIT1")
-        ours.transport.write(b"our last word")
-        ours.transport.loseConnection()
-        got = await self.program.call("receive", number=theirs.number, length=100)
+        localEnd, kernelEnd = await self.served()
+        checksum = await self.program.call("send", number=kernelEnd.number, length=1000, seed=3)
+        await self.program.call("shut", number=kernelEnd.number)
+        await localEnd.readEnded
+        self.assertEqual((localEnd.count, localEnd.checksum), (1000, checksum))
+        await self.until(lambda: self.kernelStatus(kernelEnd).state == "PEERCLOSEWAIT1")
+        localEnd.transport.write(b"our last word")
+        localEnd.transport.loseConnection()
+        got = await self.program.call("receive", number=kernelEnd.number, length=100)
         self.assertEqual((got[0], got[2]), (13, "our last word"))
-        await self.program.call("close", number=theirs.number)
-        await ours.lost
-        self.assertIsInstance(ours.reason.value, ConnectionDone)
+        await self.program.call("close", number=kernelEnd.number)
+        await localEnd.lost
+        self.assertIsInstance(localEnd.reason.value, ConnectionDone)
 
     async def test_kernelAborts(self) -> None:
         """A program that closes with bytes unread is an abort to us."""
-        ours, theirs = await self.served()
-        ours.transport.write(b"nobody reads this")
-        await self.until(lambda: self.cursors(theirs)[0] == 17)
-        await self.program.call("close", number=theirs.number)
-        await ours.lost
-        self.assertNotIsInstance(ours.reason.value, ConnectionDone)
-        record("seen", type(ours.reason.value).__name__)
+        localEnd, kernelEnd = await self.served()
+        localEnd.transport.write(b"nobody reads this")
+        await self.until(lambda: self.cursors(kernelEnd)[0] == 17)
+        await self.program.call("close", number=kernelEnd.number)
+        await localEnd.lost
+        self.assertNotIsInstance(localEnd.reason.value, ConnectionDone)
+        record("seen", type(localEnd.reason.value).__name__)
 
     async def test_wePause(self) -> None:
         """What we do not read for some seconds waits, and arrives whole."""
-        ours, theirs = await self.served()
-        ours.transport.pauseProducing()
-        sending = self.program.call("send", number=theirs.number, length=2 * self.room(ours), seed=5)
+        localEnd, kernelEnd = await self.served()
+        localEnd.transport.pauseProducing()
+        sending = self.program.call("send", number=kernelEnd.number, length=2 * self.room(localEnd), seed=5)
         await deferLater(reactor, PAUSE_SECONDS)
         self.assertFalse(sending.called)
-        self.assertServed(theirs)
-        ours.transport.resumeProducing()
-        await ours.counting(2 * self.room(ours))
-        self.assertEqual(ours.checksum, await sending)
-        self.assertServed(theirs)
+        self.assertServed(kernelEnd)
+        localEnd.transport.resumeProducing()
+        await localEnd.counting(2 * self.room(localEnd))
+        self.assertEqual(localEnd.checksum, await sending)
+        self.assertServed(kernelEnd)
 
     @staticmethod
-    def room(ours: Any) -> int:
+    def room(localEnd: Any) -> int:
         """Bytes of our ring."""
-        return int(ours.smc.toDict()["bufferSize"])
+        return int(localEnd.smc.toDict()["bufferSize"])
 
     async def test_idle(self) -> None:
         """A link that has nothing to say for longer than TEST LINK's time stays."""
         usual = TEST_LINK.read_text()
         self.addCleanup(TEST_LINK.write_text, usual)
         TEST_LINK.write_text("1")
-        ours, theirs = await self.served()
-        group = ours.smc.linkGroup
+        localEnd, kernelEnd = await self.served()
+        group = localEnd.smc.linkGroup
         await deferLater(reactor, 5)
-        await self.exchange(ours, theirs, 1000)
-        self.assertEqual(ours.smc.linkGroup, group)
-        self.assertServed(theirs)
+        await self.exchange(localEnd, kernelEnd, 1000)
+        self.assertEqual(localEnd.smc.linkGroup, group)
+        self.assertServed(kernelEnd)
 
     async def test_weAbort(self) -> None:
         """The kernel knows of our abort, and its program, when it writes."""
-        ours, theirs = await self.served()
-        ours.transport.abortConnection()
-        await self.until(lambda: self.said(theirs).state == "PROCESSABORT")
-        writing = self.program.call("send", number=theirs.number, length=1, seed=1)
+        localEnd, kernelEnd = await self.served()
+        localEnd.transport.abortConnection()
+        await self.until(lambda: self.kernelStatus(kernelEnd).state == "PROCESSABORT")
+        writing = self.program.call("send", number=kernelEnd.number, length=1, seed=1)
         error = await self.assertFailure(writing, Refused)
         self.assertIn("BrokenPipeError", str(error))
 
     async def test_urgent(self) -> None:
         """Urgent data of the kernel's stays in its place among the rest, and what follows comes, too."""
-        ours, theirs = await self.served()
-        await self.program.call("send", number=theirs.number, length=5, seed=0)
-        await self.program.call("urge", number=theirs.number, text="now!")
-        await self.program.call("send", number=theirs.number, length=5, seed=0)
-        await ours.counting(14)
-        self.assertEqual(ours.first, bytes(5) + b"now!" + bytes(5))
-        self.assertServed(theirs)
+        localEnd, kernelEnd = await self.served()
+        await self.program.call("send", number=kernelEnd.number, length=5, seed=0)
+        await self.program.call("urge", number=kernelEnd.number, text="now!")
+        await self.program.call("send", number=kernelEnd.number, length=5, seed=0)
+        await localEnd.counting(14)
+        self.assertEqual(localEnd.first, bytes(5) + b"now!" + bytes(5))
+        self.assertServed(kernelEnd)
 
     async def test_kernelPauses(self) -> None:
         """What a program does not read for half a minute waits, and arrives whole."""
-        ours, theirs = await self.served()
-        sending = ours.sending(ORDINARY, 4)
+        localEnd, kernelEnd = await self.served()
+        sending = localEnd.sending(ORDINARY, 4)
         await deferLater(reactor, LONG_PAUSE_SECONDS)
         self.assertFalse(sending.called)
-        buffers = self.said(theirs).buffers
+        buffers = self.kernelStatus(kernelEnd).buffers
         assert buffers is not None
-        self.assertEqual(self.cursors(theirs)[0], buffers.size)
-        got = await self.program.call("receive", number=theirs.number, length=ORDINARY)
+        self.assertEqual(self.cursors(kernelEnd)[0], buffers.size)
+        got = await self.program.call("receive", number=kernelEnd.number, length=ORDINARY)
         self.assertEqual(got[:2], [ORDINARY, await sending])
-        self.assertServed(theirs)
+        self.assertServed(kernelEnd)
 
     async def test_kernelKilled(self) -> None:
         """When the kernel's program is killed we hear an end; with bytes unread it is an abort."""
-        ours, _theirs = await self.served()
+        localEnd, _theirs = await self.served()
         other, others = await self.served()
         other.transport.write(b"nobody reads this")
         await self.until(lambda: self.cursors(others)[0] == 17)
         self.process.kill()
-        await ours.readEnded
+        await localEnd.readEnded
         await other.lost
         self.assertNotIsInstance(other.reason.value, ConnectionDone)
 
     async def test_strangersUEID(self) -> None:
         """Without a UEID in common the server declines, both ends go on by TCP, and tell why."""
-        ours, theirs = await self.pair(OURS.replace(UEID, "OTHERS:version=2"))
-        await self.exchange(ours, theirs, 1000)
-        said = self.said(theirs)
-        self.assertEqual((ours.smc.mode, said.mode), ("TCP", "TCP"))
-        server, client = (ours.smc, said) if self.weListen else (said, ours.smc)
+        localEnd, kernelEnd = await self.pair(OURS.replace(UEID, "OTHERS:version=2"))
+        await self.exchange(localEnd, kernelEnd, 1000)
+        kernelStatus = self.kernelStatus(kernelEnd)
+        self.assertEqual((localEnd.smc.mode, kernelStatus.mode), ("TCP", "TCP"))
+        server, client = (localEnd.smc, kernelStatus) if self.weListen else (kernelStatus, localEnd.smc)
         reasons = [str(each and each.name) for each in (server.fallbackReason, server.peerDiagnosis)]
         reasons += [str(each and each.name) for each in (client.fallbackReason, client.peerDiagnosis)]
         why = "NOUEID" if self.weListen else "NOSMCDEV"  # Linux has no more to say of that
@@ -259,11 +262,14 @@ class Conversations(_Case):
 
     async def test_off(self) -> None:
         """With C{option=no} the kernel gets plain TCP, and no Proposal."""
-        ours, theirs = await self.pair(f"{OURS}:option=no")
-        await self.exchange(ours, theirs, 1000)
-        said = self.said(theirs)
-        self.assertEqual((said.mode, said.fallbackReason and said.fallbackReason.name), ("TCP", "PEERNOSMC"))
-        self.assertEqual(ours.smc.fallbackReason.name, "PEERNOSMC")
+        localEnd, kernelEnd = await self.pair(f"{OURS}:option=no")
+        await self.exchange(localEnd, kernelEnd, 1000)
+        kernelStatus = self.kernelStatus(kernelEnd)
+        self.assertEqual(
+            (kernelStatus.mode, kernelStatus.fallbackReason and kernelStatus.fallbackReason.name),
+            ("TCP", "PEERNOSMC"),
+        )
+        self.assertEqual(localEnd.smc.fallbackReason.name, "PEERNOSMC")
 
 
 class ClientTests(Conversations, KernelPeerTestCase):
@@ -277,19 +283,19 @@ class ClientTests(Conversations, KernelPeerTestCase):
     async def test_readLater(self) -> None:
         """What we wrote is read some time after our last connection has ended; the next joins its group."""
         connect = await self.connector()
-        ours, theirs = await connect()
-        self.assertServed(theirs)
-        group = ours.smc.linkGroup
-        sent = await ours.sending(1000, 6)
-        ours.transport.loseConnection()
-        await ours.lost
+        localEnd, kernelEnd = await connect()
+        self.assertServed(kernelEnd)
+        group = localEnd.smc.linkGroup
+        sent = await localEnd.sending(1000, 6)
+        localEnd.transport.loseConnection()
+        await localEnd.lost
         await deferLater(reactor, 3)
-        got = await self.program.call("receive", number=theirs.number, length=2000)
+        got = await self.program.call("receive", number=kernelEnd.number, length=2000)
         self.assertEqual(got[:2], [1000, sent])
-        await self.program.call("close", number=theirs.number)
-        ours, theirs = await connect()
-        self.assertEqual((ours.smc.mode, ours.smc.linkGroup), ("SMC-R", group))
-        self.assertServed(theirs)
+        await self.program.call("close", number=kernelEnd.number)
+        localEnd, kernelEnd = await connect()
+        self.assertEqual((localEnd.smc.mode, localEnd.smc.linkGroup), ("SMC-R", group))
+        self.assertServed(kernelEnd)
 
 
 class ServerTests(Conversations, KernelPeerTestCase):
@@ -319,16 +325,16 @@ class KilledTests(KernelPeerTestCase):
         number, _, port = await self.program.call("listen")
         accepting = self.program.call("accept", listener=number)
         idler = self.idler("connect", f"smc:{THERE}:{port}:bindAddress={HERE}:{OURS}")
-        theirs = Theirs(*await accepting)
-        await self.kill(idler, theirs)
+        kernelEnd = KernelEnd(*await accepting)
+        await self.kill(idler, kernelEnd)
 
     async def test_stopped(self) -> None:
         """Our client's process ends in order, while the kernel's program has not closed yet."""
         number, _, port = await self.program.call("listen")
         accepting = self.program.call("accept", listener=number)
         idler = self.idler("connect", f"smc:{THERE}:{port}:bindAddress={HERE}:{OURS}")
-        theirs = Theirs(*await accepting)
-        await self.kill(idler, theirs, signal.SIGTERM)
+        kernelEnd = KernelEnd(*await accepting)
+        await self.kill(idler, kernelEnd, signal.SIGTERM)
         await self.until(lambda: idler.poll() is not None)
 
     async def test_server(self) -> None:
@@ -336,8 +342,8 @@ class KilledTests(KernelPeerTestCase):
         idler = self.idler("listen", f"smc:{HERE}:0:{OURS}")
         assert idler.stdout is not None
         line = await deferToThread(idler.stdout.readline)
-        theirs = await self.program.call("connect", host=HERE, port=int(line.split()[1]))
-        await self.kill(idler, Theirs(*theirs))
+        kernelEnd = await self.program.call("connect", host=HERE, port=int(line.split()[1]))
+        await self.kill(idler, KernelEnd(*kernelEnd))
 
     def idler(self, *words: str) -> subprocess.Popen[bytes]:
         """Start a process of ours."""
@@ -347,18 +353,20 @@ class KilledTests(KernelPeerTestCase):
         self.addCleanup(process.kill)
         return process
 
-    async def kill(self, idler: subprocess.Popen[bytes], theirs: Theirs, by: int = signal.SIGKILL) -> None:
+    async def kill(
+        self, idler: subprocess.Popen[bytes], kernelEnd: KernelEnd, by: int = signal.SIGKILL
+    ) -> None:
         """End a process of ours, and see what its peer hears of that."""
-        await self.until(lambda: self.said(theirs).mode == "SMC-R")
+        await self.until(lambda: self.kernelStatus(kernelEnd).mode == "SMC-R")
         assert idler.stdout is not None
         self.assertEqual(await deferToThread(idler.stdout.readline), b"served by SMC-R\n")
         idler.send_signal(by)
         begun = time.monotonic()
         try:
-            received = (await self.program.call("receive", number=theirs.number, length=1))[0]
+            received = (await self.program.call("receive", number=kernelEnd.number, length=1))[0]
         except Refused as error:
             received = str(error)
         record("heard", "an end of file" if received == 0 else received)
         record("seconds until that", round(time.monotonic() - begun, 1))
         self.assertNotEqual(received, 1)
-        self.assertNotEqual(self.said(theirs).state, "ACTIVE")
+        self.assertNotEqual(self.kernelStatus(kernelEnd).state, "ACTIVE")

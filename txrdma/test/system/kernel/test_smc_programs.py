@@ -88,16 +88,16 @@ class ProgramTestCase(EndsTestCase):
 
     def start(self, *words: str, swapped: bool) -> tuple[subprocess.Popen[bytes], Path]:
         """Start a program, with its family of sockets swapped or not; the process, and what it says."""
-        said = self.folder / f"said-{len(list(self.folder.iterdir()))}"
+        kernelStatus = self.folder / f"said-{len(list(self.folder.iterdir()))}"
         settings = environment()
         if swapped:
             settings["LD_PRELOAD"] = str(self.library)
-        with open(said, "wb") as file:
+        with open(kernelStatus, "wb") as file:
             process = subprocess.Popen(
                 words, env=settings, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT
             )
         self.addCleanup(self._end, process)
-        return process, said
+        return process, kernelStatus
 
     async def _end(self, process: subprocess.Popen[bytes]) -> None:
         process.terminate()
@@ -110,13 +110,13 @@ class ProgramTestCase(EndsTestCase):
             await deferLater(reactor, 0.05)
         return process.returncode
 
-    async def found(self, said: Path, pattern: str) -> str:
+    async def found(self, kernelStatus: Path, pattern: str) -> str:
         """What a program has said, as soon as it matches."""
         try:
-            await waitUntil(reactor, lambda: re.search(pattern, said.read_text()), START_SECONDS)
+            await waitUntil(reactor, lambda: re.search(pattern, kernelStatus.read_text()), START_SECONDS)
         except AssertionError:
-            self.fail(f"it said only {said.read_text()!r}")
-        return str(re.findall(pattern, said.read_text())[0])
+            self.fail(f"it said only {kernelStatus.read_text()!r}")
+        return str(re.findall(pattern, kernelStatus.read_text())[0])
 
 
 class HTTPTests(ProgramTestCase):
@@ -133,8 +133,8 @@ class HTTPTests(ProgramTestCase):
         """curl fetches a file of C{twistd web}."""
         listen = rf"--listen=smc:{HERE}:0:{ONLY}"
         words = (sys.executable, "-m", "twisted", "web", listen, f"--path={self.folder}")
-        _, said = self.start(*words, swapped=False)
-        port = await self.found(said, r"starting on (\d+)")
+        _, kernelStatus = self.start(*words, swapped=False)
+        port = await self.found(kernelStatus, r"starting on (\d+)")
         address = f"http://{HERE}:{port}/content"
         got = str(self.folder / "got")
         curl, complaint = self.start(
@@ -146,8 +146,8 @@ class HTTPTests(ProgramTestCase):
     async def test_treq(self) -> None:
         """treq fetches a file of Python's own server."""
         words = (sys.executable, "-m", "http.server", "0", f"--bind={THERE}", f"--directory={self.folder}")
-        _, said = self.start(*words, swapped=True)
-        port = await self.found(said, r"port (\d+)")
+        _, kernelStatus = self.start(*words, swapped=True)
+        port = await self.found(kernelStatus, r"port (\d+)")
         self.assertEqual(await self.fetched(f"http://{THERE}:{port}/content"), sha256(self.content).digest())
 
     async def test_nginx(self) -> None:
@@ -158,13 +158,13 @@ class HTTPTests(ProgramTestCase):
         number = freePort()
         (self.folder / "nginx.conf").write_text(NGINX.format(address=THERE, port=number, folder=self.folder))
         words = (program, "-e", "stderr", "-p", str(self.folder), "-c", "nginx.conf")
-        process, said = self.start(*words, swapped=True)
+        process, kernelStatus = self.start(*words, swapped=True)
         await waitUntil(
             reactor,
             lambda: process.poll() is not None or any(each.state == "LISTEN" for each in kernelSockets()),
             START_SECONDS,
         )
-        self.assertIsNone(process.poll(), said.read_text())
+        self.assertIsNone(process.poll(), kernelStatus.read_text())
         self.assertEqual(
             await self.fetched(f"http://{THERE}:{number}/content"), sha256(self.content).digest()
         )

@@ -47,13 +47,13 @@ class Exchanges(TestCase):
     other: Party | Asking
 
     async def setUp(self) -> None:  # type: ignore[override]  # trial waits for coroutines
-        theirs = await self._connected()
-        self.addCleanup(theirs.transport.loseConnection)
+        kernelParty = await self._connected()
+        self.addCleanup(kernelParty.transport.loseConnection)
         device = openDevice(reactor, f"soft:{os.environ['LAB_HERE']}:port=4791:route=rocev2")
         self.addCleanup(device.close)
-        ours = Party(reactor, device)
-        self.addCleanup(ours.close)
-        self.beginner, self.other = (ours, theirs) if self.weBegin else (theirs, ours)
+        softParty = Party(reactor, device)
+        self.addCleanup(softParty.close)
+        self.beginner, self.other = (softParty, kernelParty) if self.weBegin else (kernelParty, softParty)
 
     async def _connected(self) -> Any:
         """The agent needs some time to start."""
@@ -97,8 +97,8 @@ class Exchanges(TestCase):
         await self.beginner.call("fill", offset=0, length=WHOLE, seed=1)
         await self.other.call("receive", offset=0, length=MEBIBYTE, count=PIECES)
         await self.measured("SEND", other)
-        for told in await self.other.call("received", count=PIECES):
-            self.assertEqual((told["status"], told["length"]), ("SUCCESS", MEBIBYTE))
+        for received in await self.other.call("received", count=PIECES):
+            self.assertEqual((received["status"], received["length"]), ("SUCCESS", MEBIBYTE))
         await self.assertSame(WHOLE)
 
     async def test_write(self) -> None:
@@ -111,8 +111,8 @@ class Exchanges(TestCase):
             "send", operation="RDMA_WRITE_WITH_IMMEDIATE", peer=other, length=100, immediate=0x12345678
         )
         self.assertEqual(ended, ["SUCCESS"])
-        [told] = await self.other.call("received")
-        self.assertEqual((told["status"], told["immediate"]), ("SUCCESS", 0x12345678))
+        [received] = await self.other.call("received")
+        self.assertEqual((received["status"], received["immediate"]), ("SUCCESS", 0x12345678))
         await self.assertSame(WHOLE)
 
     async def test_read(self) -> None:
@@ -126,13 +126,13 @@ class Exchanges(TestCase):
         """Numbers of the other's are added to and exchanged; what was there comes back."""
         _, other = await self.open("RC", 4096)
         await self.other.call("setNumber", offset=64, value=(1 << 64) - 2)
-        for operation, said, before, after in (
+        for operation, expected, before, after in (
             ("FETCH_AND_ADD", {"operand": 5}, (1 << 64) - 2, 3),
             ("COMPARE_AND_SWAP", {"compare": 4, "operand": 9}, 3, 3),
             ("COMPARE_AND_SWAP", {"compare": 3, "operand": 9}, 3, 9),
         ):
             ended = await self.beginner.call(
-                "send", operation=operation, peer=other, length=8, there=64, **said
+                "send", operation=operation, peer=other, length=8, there=64, **expected
             )
             self.assertEqual(ended, ["SUCCESS"])
             self.assertEqual(await self.beginner.call("number", offset=0), before)
@@ -148,9 +148,9 @@ class Exchanges(TestCase):
             ended = await self.beginner.call("send", operation="SEND", peer=other, length=size)
             self.assertEqual(ended, ["SUCCESS"])
         sent = await self.beginner.call("digest", offset=0, length=size)
-        for index, told in enumerate(await self.other.call("received", count=count)):
-            self.assertEqual((told["status"], told["length"]), ("SUCCESS", GRH + size))
-            self.assertEqual(told["from"], beginner["qpn"])
+        for index, received in enumerate(await self.other.call("received", count=count)):
+            self.assertEqual((received["status"], received["length"]), ("SUCCESS", GRH + size))
+            self.assertEqual(received["from"], beginner["qpn"])
             place = index * (GRH + size) + GRH
             self.assertEqual(await self.other.call("digest", offset=place, length=size), sent)
 

@@ -103,7 +103,7 @@ async def overSMC(reactor: Any) -> dict[str, Any]:
     client = clientFromString(reactor, f"smc:127.0.0.1:{port.getHost().port}:" + device.format(0))
     recorder = await connectProtocol(client, Recorder())
     recorder.transport.write(bytes(EXCHANGED))
-    await recorder.hearing(EXCHANGED)
+    await recorder.receiving(EXCHANGED)
     found = {"bytes": len(recorder.received), "mode": recorder.smc.mode, "pinned": pinned()}
     recorder.transport.loseConnection()
     await port.stopListening()

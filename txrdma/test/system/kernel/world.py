@@ -140,16 +140,16 @@ class World:
     def settle(self) -> None:
         """Wait until the wire has a link, and rxe has heard of it."""
         deadline = time.monotonic() + 30
-        while not (self._says(f"/sys/class/net/{LINK_HERE}/operstate", "up") and self._isActive()):
+        while not (self._contains(f"/sys/class/net/{LINK_HERE}/operstate", "up") and self._isActive()):
             if time.monotonic() > deadline:
                 raise OSError(f"{RXE} does not become active")
             time.sleep(0.05)
 
     def _isActive(self) -> bool:
-        return self._says(f"/sys/class/infiniband/{RXE}/ports/1/state", "ACTIVE")
+        return self._contains(f"/sys/class/infiniband/{RXE}/ports/1/state", "ACTIVE")
 
     @staticmethod
-    def _says(path: str, word: str) -> bool:
+    def _contains(path: str, word: str) -> bool:
         with open(path) as file:
             return word in file.read()
 

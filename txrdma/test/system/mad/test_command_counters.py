@@ -53,9 +53,9 @@ class PerfQueryTests(SharedFabricTestCase):
                 self.assertEqual(output.json["attribute"], kind.__name__)
             else:
                 self.assertIn("not supported", str(output.status), name)
-        for theirs, ours in ALIASES.items():
-            output = self.output("perfquery", "9", "1", "--kind", theirs)
-            self.assertEqual(output.out, self.output("perfquery", "9", "1", "--kind", ours).out)
+        for reference, actual in ALIASES.items():
+            output = self.output("perfquery", "9", "1", "--kind", reference)
+            self.assertEqual(output.out, self.output("perfquery", "9", "1", "--kind", actual).out)
         reported = self.output("perfquery", "9", "1", "-x", "--json").json
         self.assertEqual(reported["attribute"], "PortCountersExtended")
 

@@ -33,8 +33,8 @@ class WiresharkTests(CaptureTestCase):
             listing = [program, "-r", path, "-Y", "infiniband.mad", "-T", "fields", *words]
             done = subprocess.run(listing, check=True, capture_output=True, text=True)
             rows = [line.split() for line in done.stdout.splitlines()]
-            theirs = [[*(int(text, 0) for text in row[:5]), round(float(row[5]), 6)] for row in rows]
-            self.assertEqual(len(theirs), many)
+            reference = [[*(int(text, 0) for text in row[:5]), round(float(row[5]), 6)] for row in rows]
+            self.assertEqual(len(reference), many)
             if not many:
                 self.assertIn("neither management datagrams", str(self.output("decode", path).status))
                 continue
@@ -44,11 +44,11 @@ class WiresharkTests(CaptureTestCase):
             )
             self.assertEqual(Path(other).read_bytes()[:4], bytes.fromhex("0a0d0d0a"))
             for capture in (path, other):
-                ours = []
+                actual = []
                 for each in self.output("decode", capture, "--json").json:
                     header = each["frame"]["header"]
                     _, number, _, when = each["where"].split()
                     method = Method[header["method"]] if header["method"] in Method.__members__ else 0
                     fields = (header[name] for name in ("attributeID", "transactionID", "attributeModifier"))
-                    ours.append([int(number), int(method), *fields, float(when)])
-                self.assertEqual(ours, theirs, recorded)
+                    actual.append([int(number), int(method), *fields, float(when)])
+                self.assertEqual(actual, reference, recorded)

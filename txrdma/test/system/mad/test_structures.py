@@ -142,8 +142,8 @@ class PlaceTests(SynchronousTestCase):
         self.assertEqual(strange, [], "\n".join(strange))
 
     def test_everyFieldOfLibibmad(self) -> None:
-        ours = {number for _, ranges in LIBIBMAD.values() for numbers in ranges for number in numbers}
-        left = {number: place for number, place in libibmad().items() if number not in ours}
+        actual = {number for _, ranges in LIBIBMAD.values() for numbers in ranges for number in numbers}
+        left = {number: place for number, place in libibmad().items() if number not in actual}
         self.assertEqual(left.keys(), LEFT_OUT.keys(), left)
 
     def test_names(self) -> None:
@@ -210,39 +210,39 @@ def codes() -> Iterator[tuple[str, str, list[int]]]:
     yield "portState", "LinkState", [int(code) for code in PortState if 1 <= code <= 4]
     yield "portPhysicalState", "PhysLinkState", [int(code) for code in PhysicalState if 1 <= code <= 7]
     yield "linkDownDefaultState", "LinkDownDefState", [int(code) for code in DownDefault if code]
-    for ours, theirs in (("neighborMTU", "NeighborMTU"), ("mtuCap", "MtuCap")):
-        yield ours, theirs, [int(code) for code in PathMTU if code]
-    for ours, theirs in (("vlCap", "VLCap"), ("operationalVLs", "OperVLs")):
-        yield ours, theirs, [1, 2, 3, 4, 5]
+    for actual, reference in (("neighborMTU", "NeighborMTU"), ("mtuCap", "MtuCap")):
+        yield actual, reference, [int(code) for code in PathMTU if code]
+    for actual, reference in (("vlCap", "VLCap"), ("operationalVLs", "OperVLs")):
+        yield actual, reference, [1, 2, 3, 4, 5]
     yield "linkWidthActive", "LinkWidthActive", [1, 2, 4, 8, 16]
-    for ours, theirs in (
+    for actual, reference in (
         ("linkWidthEnabled", "LinkWidthEnabled"),
         ("linkWidthSupported", "LinkWidthSupported"),
     ):
-        yield ours, theirs, [1, 2, 3, 11, 18, 31, 32, 35]
+        yield actual, reference, [1, 2, 3, 11, 18, 31, 32, 35]
     yield "linkSpeedActive", "LinkSpeedActive", [1, 2, 4]
-    for ours, theirs in (
+    for actual, reference in (
         ("linkSpeedEnabled", "LinkSpeedEnabled"),
         ("linkSpeedSupported", "LinkSpeedSupported"),
     ):
-        yield ours, theirs, [1, 3, 5, 7]
+        yield actual, reference, [1, 3, 5, 7]
     yield "linkSpeedExtActive", "LinkSpeedExtActive", [0, 1, 2, 4, 8]
     yield "linkSpeedExtSupported", "LinkSpeedExtSupported", [0, 1, 3, 7, 15]
     yield "linkSpeedExtEnabled", "LinkSpeedExtEnabled", [0, 1, 3, 15, 30]
 
 
 class TextTests(SynchronousTestCase):
-    def same(self, ours: Attribute, name: str, theirs: str, other: str) -> None:
-        one, two = plainly(valueIn(str(ours), name)), plainly(valueIn(theirs, other))
+    def same(self, actual: Attribute, name: str, reference: str, other: str) -> None:
+        one, two = plainly(valueIn(str(actual), name)), plainly(valueIn(reference, other))
         if (one, two) not in _CODES:
             self.assertEqual(one, two, name)
 
     def test_codes(self) -> None:
-        for name, theirs, numbers in codes():
+        for name, reference, numbers in codes():
             for number in numbers:
                 values: dict[str, Any] = {"linkWidthActive": 1, name: number}
                 info = smp.PortInfo(**values)
-                self.same(info, name, theirText("portinfo", info.encode()), theirs)
+                self.same(info, name, theirText("portinfo", info.encode()), reference)
 
     def test_nodes(self) -> None:
         for kind in (NodeType.CHANNEL_ADAPTER, NodeType.SWITCH, NodeType.ROUTER):
@@ -254,12 +254,12 @@ class TextTests(SynchronousTestCase):
             for flag in names:
                 values: dict[str, Any] = {"linkWidthActive": 1, field: int(flag)}
                 info = smp.PortInfo(**values)
-                theirs = re.findall(
+                reference = re.findall(
                     r"^\s+Is(\w+?)(?:[sS]upported)?$", theirText("portinfo", info.encode()), re.M
                 )
                 assert flag.name is not None
-                self.assertEqual(len(theirs), 1, flag.name)
-                one, other = flag.name.lower().replace("_", ""), theirs[0].lower()
+                self.assertEqual(len(reference), 1, flag.name)
+                one, other = flag.name.lower().replace("_", ""), reference[0].lower()
                 self.assertTrue(one in other or other in one or (one, other) in _CAPABILITIES, (one, other))
 
     def test_numbers(self) -> None:
@@ -276,9 +276,9 @@ class TextTests(SynchronousTestCase):
             if kind is smp.NodeInfo:
                 raw = raw[:2] + b"\2" + raw[3:]
             reported = kind.decode(raw)
-            theirs, ours = rows(theirText(name, raw)), rows(str(reported))
+            reference, actual = rows(theirText(name, raw)), rows(str(reported))
             seen = 0
-            for (mine, _), (other, text) in zip(ours, theirs, strict=True):
+            for (mine, _), (other, text) in zip(actual, reference, strict=True):
                 self.assertTrue(alike(mine, other) or _TEXT_SYNONYMS.get(other) == mine, (mine, other))
                 if (kind.__name__, other) in _WRONG:
                     continue
@@ -291,7 +291,7 @@ class TextTests(SynchronousTestCase):
                 elif re.fullmatch(r"[0-9a-f]{32}", output):
                     self.assertEqual(int(output, 16), number, (kind.__name__, mine, other))
                     seen += 1
-            self.assertGreaterEqual(seen, len(theirs) - 4, name)
+            self.assertGreaterEqual(seen, len(reference) - 4, name)
 
 
 _CAPABILITIES: Final = {

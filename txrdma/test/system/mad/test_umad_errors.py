@@ -65,13 +65,13 @@ class NumberTests(SynchronousTestCase):
         if built.returncode:
             raise SkipTest("there are no headers of the kernel here")
         reported = subprocess.run([f"./{program}"], capture_output=True, check=True).stdout.split()
-        ours = (
+        actual = (
             registration.REGISTER_AGENT,
             registration.UNREGISTER_AGENT,
             registration.ENABLE_PKEY,
             registration.REGISTER_AGENT2,
         )
-        self.assertEqual(tuple(int(number) for number in reported), ours)
+        self.assertEqual(tuple(int(number) for number in reported), actual)
 
     def test_otherMachines(self) -> None:
         """The bit masks of methods depend on the size of long and on the byte order."""

@@ -146,20 +146,20 @@ class ProcessTests(SynchronousTestCase):
 
     def test_progress(self) -> None:
         """On a terminal, long tests show progress, which is erased at the end."""
-        terminal, theirs = os.openpty()
+        terminal, terminalEnd = os.openpty()
         try:
             process = subprocess.Popen(
                 [sys.executable, "-m", "txrdma", "pingpong", "--local", "-t", "read", "--json"],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                stderr=theirs,
+                stderr=terminalEnd,
             )
             self.addCleanup(process.wait)
             self.addCleanup(process.kill)
             self.assertEqual(process.wait(PATIENCE), 0)
             output = os.read(terminal, 1 << 16).decode()
         finally:
-            os.close(theirs)
+            os.close(terminalEnd)
             os.close(terminal)
         self.assertRegex(output, r"\r\x1b\[Kread (latency|bandwidth), \d+ bytes: \d+ messages")
         self.assertTrue(output.endswith("\r\x1b[K"))

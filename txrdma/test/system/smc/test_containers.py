@@ -54,15 +54,15 @@ class Server(Protocol):
         self.transport.write(data)
 
 class Client(Protocol):
-    heard = b""
+    received = b""
 
     def dataReceived(self, data):
-        self.heard += data
-        if self.heard == b"hello":
+        self.received += data
+        if self.received == b"hello":
             self.transport.write(DATA)
-        elif len(self.heard) == SIZE + 5:
+        elif len(self.received) == SIZE + 5:
             smc = getattr(self.transport, "smc", None)
-            print(smc.mode, smc.route, self.heard[5:] == DATA, flush=True)
+            print(smc.mode, smc.route, self.received[5:] == DATA, flush=True)
 
 def failed(failure):
     print("failed", failure.value, flush=True)
@@ -98,29 +98,29 @@ class Program(ProcessProtocol):
 
     def __init__(self) -> None:
         self.ended: Deferred[None] = Deferred()
-        self._said = b""
+        self._output = b""
         self._waiting: Deferred[str] | None = None
 
     def line(self) -> Deferred[str]:
         """The next line that it says."""
         self._waiting = Deferred()
-        self._tell()
+        self._report()
         return self._waiting
 
     def outReceived(self, data: bytes) -> None:
-        self._said += data
-        self._tell()
+        self._output += data
+        self._report()
 
-    def _tell(self) -> None:
-        if b"\n" in self._said and self._waiting is not None:
+    def _report(self) -> None:
+        if b"\n" in self._output and self._waiting is not None:
             waiting, self._waiting = self._waiting, None
-            line, _, self._said = self._said.partition(b"\n")
+            line, _, self._output = self._output.partition(b"\n")
             waiting.callback(line.decode())
 
     @property
     def isQuiet(self) -> bool:
         """Whether it has said nothing more."""
-        return not self._said
+        return not self._output
 
     def errReceived(self, data: bytes) -> None:
         sys.stderr.buffer.write(data)

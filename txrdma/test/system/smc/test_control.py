@@ -30,7 +30,7 @@ from txrdma.unix.sockets import Credentials
 
 
 @implementer(ISMCStatus)
-class ToldStatus:
+class ReportedStatus:
     """A connection with something to tell."""
 
     mode = "SMC-R"
@@ -121,7 +121,7 @@ class AskingTests(TestCase):
         self.patch(introspection, "NAMESPACE", NAMESPACE)
 
     def listen(self, connections: int = 2) -> None:
-        control = answer(reactor, lambda: {"connections": [ToldStatus().toDict()] * connections})
+        control = answer(reactor, lambda: {"connections": [ReportedStatus().toDict()] * connections})
         assert control is not None
         self.addCleanup(control.close)
 
@@ -133,7 +133,7 @@ class AskingTests(TestCase):
         self.listen()
         [reported] = await self.ours(os.getpid())
         self.assertEqual(reported.error, "")
-        self.assertEqual(reported.connections, [ToldStatus().toDict()] * 2)
+        self.assertEqual(reported.connections, [ReportedStatus().toDict()] * 2)
 
     async def test_silentPeers(self) -> None:
         """It is told which peers did not answer, too."""

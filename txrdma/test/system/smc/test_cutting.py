@@ -62,7 +62,7 @@ class CuttingTests(SynchronousTestCase):
         """A network fails and returns, told and untold: nothing is lost, and nothing comes twice."""
         one, other = self.play(self.cuts)["ends"]
         for here, there in ((one, other), (other, one)):
-            self.assertEqual((here["sent"], here["sentHash"]), (there["heard"], there["heardHash"]))
+            self.assertEqual((here["sent"], here["sentHash"]), (there["received"], there["receivedHash"]))
             self.assertEqual(here["reason"], "ConnectionDone")
 
     def test_both(self) -> None:

@@ -117,11 +117,11 @@ class DescriptorTests(TestCase):
 
     timeout = 60
 
-    def talk(self, scheme: str, *moment: str) -> tuple[str, str]:
+    def talk(self, scheme: str, *when: str) -> tuple[str, str]:
         """What a client of such a server saw, and the server's log."""
         folder = Path(self.mktemp())
         folder.mkdir()
-        words = [sys.executable, "-c", SERVER, f"{scheme}:0:interface=127.0.0.1", *moment]
+        words = [sys.executable, "-c", SERVER, f"{scheme}:0:interface=127.0.0.1", *when]
         with (
             open(folder / "log", "w+") as log,
             subprocess.Popen(words, stdout=subprocess.PIPE, stderr=log, text=True) as server,
@@ -129,7 +129,7 @@ class DescriptorTests(TestCase):
             assert server.stdout is not None
             try:
                 number = server.stdout.readline().strip()
-                words = [sys.executable, "-c", CLIENT, f"{scheme}:127.0.0.1:{number}", *moment]
+                words = [sys.executable, "-c", CLIENT, f"{scheme}:127.0.0.1:{number}", *when]
                 client = subprocess.run(words, capture_output=True, text=True, timeout=50, check=False)
             finally:
                 server.kill()

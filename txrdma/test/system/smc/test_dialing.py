@@ -26,13 +26,13 @@ from twisted.protocols.wire import Echo
 
 class Client(Protocol):
     def __init__(self):
-        self.heard, self.lost = Deferred(), Deferred()
+        self.received, self.lost = Deferred(), Deferred()
 
     def connectionMade(self):
         self.transport.write(b"x")
 
     def dataReceived(self, data):
-        self.heard.callback(None)
+        self.received.callback(None)
 
     def connectionLost(self, reason):
         self.lost.callback(None)
@@ -48,7 +48,7 @@ async def connect(reactor, text, count):
     for _ in range(count):
         client = await endpoint.connect(Factory.forProtocol(Client))
         modes[client.transport.smc.mode] += 1
-        await client.heard
+        await client.received
         client.transport.loseConnection()
         await client.lost
     print(json.dumps(modes))

@@ -18,7 +18,7 @@ FIELDS = ("frame.protocols", "tcp.payload", "_ws.col.Info", "infiniband.reth.dma
 
 
 @lru_cache
-def theirs(name: str) -> list[dict[str, str]]:
+def reference(name: str) -> list[dict[str, str]]:
     """The fields of each packet of a capture, as tshark reads them; it takes a second to start."""
     program = shutil.which("tshark")
     if program is None:
@@ -41,7 +41,7 @@ class WitnessTests(SynchronousTestCase):
             counts = explained(packets(name)).conversation.counts
             messages = Counter(
                 kinds[f"{int(number[4 * 2 : 4 * 2 + 2], 16)}"]
-                for number in (packet["tcp.payload"] for packet in theirs(name))
+                for number in (packet["tcp.payload"] for packet in reference(name))
                 if number.startswith("e2d4c3d9")
             )
             self.assertEqual(
@@ -49,7 +49,7 @@ class WitnessTests(SynchronousTestCase):
             )
             cdc = [
                 packet
-                for packet in theirs(name)
+                for packet in reference(name)
                 if "infiniband" in packet["frame.protocols"] and "CDC Message" in packet["_ws.col.Info"]
             ]
             self.assertEqual(counts["cdc"], len(cdc), name)
@@ -58,13 +58,15 @@ class WitnessTests(SynchronousTestCase):
         """RDMA writes and their bytes are those that tshark finds."""
         for name in (f"smc-{each}" for each in SMC):
             counts = explained(packets(name)).conversation.counts
-            lengths = [int(length) for packet in theirs(name) if (length := packet["infiniband.reth.dmalen"])]
+            lengths = [
+                int(length) for packet in reference(name) if (length := packet["infiniband.reth.dmalen"])
+            ]
             self.assertEqual((counts["RDMA writes"], counts["bytes written"]), (len(lengths), sum(lengths)))
 
     def test_all(self) -> None:
         """Each SEND of a conversation is told as CDC or LLC."""
         for name in (f"smc-{each}" for each in SMC):
             counts = explained(packets(name)).conversation.counts
-            sends = [packet for packet in theirs(name) if packet["infiniband.bth.opcode"] == "4"]
+            sends = [packet for packet in reference(name) if packet["infiniband.bth.opcode"] == "4"]
             messages = counts["cdc"] + sum(n for kind, n in counts.items() if kind.startswith("llc "))
             self.assertEqual(messages, len(sends), name)

@@ -55,11 +55,11 @@ from twisted.internet.task import react
 
 class Client(Protocol):
     def connectionMade(self):
-        self.heard, self.ended = Deferred(), Deferred()
+        self.received, self.ended = Deferred(), Deferred()
         self.transport.write(b"hello")
 
     def dataReceived(self, data):
-        self.heard.callback(data)
+        self.received.callback(data)
 
     def connectionLost(self, reason):
         self.ended.callback(reason.type.__name__)
@@ -68,7 +68,7 @@ async def main(reactor, endpoint):
     for _ in range(20):
         client = await endpoint.connect(Factory.forProtocol(Client))
         smc = getattr(client.transport, "smc", None)
-        print(smc and smc.route, (await client.heard).decode(), end=" ")
+        print(smc and smc.route, (await client.received).decode(), end=" ")
         client.transport.loseConnection()
         print(await client.ended)
 
@@ -87,14 +87,14 @@ from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.task import react
 
 class Client(Protocol):
-    heard = b""
+    received = b""
 
     def connectionMade(self):
         self.ended = Deferred()
         self.transport.write(b"GET /page HTTP/1.0\\r\\n\\r\\n")
 
     def dataReceived(self, data):
-        self.heard += data
+        self.received += data
 
     def connectionLost(self, reason):
         self.ended.callback(reason.type.__name__)
@@ -103,7 +103,7 @@ async def main(reactor, string):
     for _ in range(3):
         client = await clientFromString(reactor, string).connect(Factory.forProtocol(Client))
         smc = getattr(client.transport, "smc", None)
-        print(smc and smc.route, await client.ended, client.heard.partition(b"\\r\\n\\r\\n")[2].decode())
+        print(smc and smc.route, await client.ended, client.received.partition(b"\\r\\n\\r\\n")[2].decode())
 
 react(lambda reactor, *words: Deferred.fromCoroutine(main(reactor, *words)), sys.argv[1:])
 """

@@ -74,12 +74,12 @@ class Process(ProcessProtocol):
     def __init__(self) -> None:
         self.listening: Deferred[int] = Deferred()
         self.ended: Deferred[None] = Deferred()
-        self._said = b""
+        self._output = b""
 
     def outReceived(self, data: bytes) -> None:
-        self._said += data
-        if b"\n" in self._said and not self.listening.called:
-            self.listening.callback(int(self._said))
+        self._output += data
+        if b"\n" in self._output and not self.listening.called:
+            self.listening.callback(int(self._output))
 
     def errReceived(self, data: bytes) -> None:
         sys.stderr.buffer.write(data)
@@ -119,7 +119,7 @@ class TwoProcessesTests(EndsTestCase):
         self.assertEqual(one.smc.route, "shared-memory")
         data = bytes(range(256)) * 20_000
         one.transport.write(data)
-        self.assertEqual(await one.hearing(len(data)), data)
+        self.assertEqual(await one.receiving(len(data)), data)
 
     async def test_burst(self) -> None:
         """
@@ -136,7 +136,7 @@ class TwoProcessesTests(EndsTestCase):
         for end in ends:
             end.transport.write(b" again")
         for end in ends:
-            self.assertEqual(await end.hearing(11), b"hello again")
+            self.assertEqual(await end.receiving(11), b"hello again")
 
     async def test_rocev2(self) -> None:
         """The same by UDP, where port 4791 can be had by one of the two only."""
@@ -145,7 +145,7 @@ class TwoProcessesTests(EndsTestCase):
         self.assertEqual(one.smc.route, "rocev2")
         data = bytes(range(256)) * 2_000
         one.transport.write(data)
-        self.assertEqual(await one.hearing(len(data)), data)
+        self.assertEqual(await one.receiving(len(data)), data)
 
     async def test_killed(self) -> None:
         """A server that is killed is gone at once with all its connections, as by TCP; a new one serves."""
@@ -153,7 +153,7 @@ class TwoProcessesTests(EndsTestCase):
         ends = [await self.connect(f"smc:127.0.0.1:{port}:fallback=no") for _ in range(3)]
         for end in ends:
             end.transport.write(b"x")
-            await end.hearing(1)
+            await end.receiving(1)
         begun = reactor.seconds()
         process.transport.signalProcess("KILL")
         for end in ends:
@@ -163,7 +163,7 @@ class TwoProcessesTests(EndsTestCase):
         _, port = await self.start()
         again = await self.connect(f"smc:127.0.0.1:{port}:fallback=no")
         again.transport.write(b"hello")
-        self.assertEqual(await again.hearing(5), b"hello")
+        self.assertEqual(await again.receiving(5), b"hello")
 
     async def test_silent(self) -> None:
         """
@@ -185,7 +185,7 @@ class TwoProcessesTests(EndsTestCase):
         for end in (first, *others):
             self.assertEqual((end.smc.mode, end.smc.fallbackReason), ("TCP", Diagnosis.PEERNOSMC))
             end.transport.write(b", who are you?")
-            self.assertEqual(await end.hearing(19), b"hello, who are you?")
+            self.assertEqual(await end.receiving(19), b"hello, who are you?")
         await deferLater(reactor, max(2.0 - (reactor.seconds() - begun - waited), 0.0) + 0.1)
         again = await self.connect(f"smc:127.0.0.1:{port}")
         self.assertEqual(again.smc.mode, "SMC-R")
@@ -207,7 +207,7 @@ class TwoProcessesTests(EndsTestCase):
         one = await self.connect(f"smc:127.0.0.1:{port}")
         self.assertEqual((one.smc.mode, len(connecting)), ("TCP", 1))
         process.transport.signalProcess(signal.SIGCONT)
-        self.assertEqual(await one.hearing(5), b"hello")
+        self.assertEqual(await one.receiving(5), b"hello")
         self.assertLess(reactor.seconds() - begun, 5.0)  # a Proposal would have been waited for longer
 
     async def test_log(self) -> None:
@@ -217,7 +217,7 @@ class TwoProcessesTests(EndsTestCase):
         for kind in ("smc", "tcp") * 3:
             end = await self.connect(f"{kind}:127.0.0.1:{port}")
             end.transport.write(b"hello")
-            await end.hearing(5)
+            await end.receiving(5)
             end.transport.loseConnection()
             await end.lost
         process.transport.signalProcess("TERM")

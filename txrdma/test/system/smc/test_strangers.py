@@ -106,7 +106,7 @@ class StrangerTests(EndsTestCase):
         one = await self.connect(f"smc:127.0.0.1:{port}")
         self.assertEqual((one.smc.mode, one.smc.fallbackReason), ("TCP", Diagnosis.PEERNOSMC))
         one.transport.write(b"mine")
-        self.assertEqual(await one.hearing(4), b"mine")
+        self.assertEqual(await one.receiving(4), b"mine")
         self.assertEqual(factory.protocols[0].received, b"mine")
 
     async def test_claimed(self) -> None:

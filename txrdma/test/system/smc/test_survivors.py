@@ -110,7 +110,7 @@ class SurvivorTests(SynchronousTestCase):
     slowBecause = "Each test starts a server and a survivor, with many connections between them."
     timeout = 120
 
-    def check(self, end: str, moment: str, kind: str = "default", keys: str = "") -> None:
+    def check(self, end: str, when: str, kind: str = "default", keys: str = "") -> None:
         """All connections hear of it; nothing of these is left; the log has no error."""
         command = [sys.executable, "-c", SERVER, f"smc:127.0.0.1:0:backlog=500{keys}", end]
         where = str(Path(txrdma.__file__).parent.parent)
@@ -121,7 +121,7 @@ class SurvivorTests(SynchronousTestCase):
                 port = int(server.stdout.readline())
                 text = f"smc:127.0.0.1:{port}{keys}"
                 survivor = subprocess.run(
-                    [sys.executable, "-c", SURVIVOR, text, moment, kind, str(log)],
+                    [sys.executable, "-c", SURVIVOR, text, when, kind, str(log)],
                     capture_output=True,
                     text=True,
                     timeout=100,
@@ -150,8 +150,8 @@ class SurvivorTests(SynchronousTestCase):
 
     def test_pollingReactor(self) -> None:
         """So it is on the reactor that polls."""
-        for end, moment in (("kill", "flood"), ("exit", "connecting")):
-            self.check(end, moment, "txrdma")
+        for end, when in (("kill", "flood"), ("exit", "connecting")):
+            self.check(end, when, "txrdma")
 
     def test_rocev2(self) -> None:
         """So it is by UDP."""

@@ -71,7 +71,7 @@ class PortTests(EndsTestCase):
         try:
             for kind in ("tcp", "smc"):
                 one = await self.connect(f"{kind}:127.0.0.1:{number}")
-                self.assertEqual(await one.hearing(7), b"adopted")
+                self.assertEqual(await one.receiving(7), b"adopted")
         finally:
             process.transport.signalProcess("KILL")
             await process.ended
@@ -86,7 +86,7 @@ class PortTests(EndsTestCase):
         self.assertEqual(factory.protocols, [])
         port.resumeProducing()
         waited = await connecting
-        self.assertEqual(await waited.hearing(11), b"220 hello\r\n")
+        self.assertEqual(await waited.receiving(11), b"220 hello\r\n")
         after = await self.connect(f"smc:127.0.0.1:{number}")
         self.assertEqual(after.smc.mode, "SMC-R")
 

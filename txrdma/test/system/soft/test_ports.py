@@ -36,8 +36,8 @@ ip("addr add 10.99.0.3/24 dev v0")
 ip("link set v0 up")
 ip("link set v1 up")
 device = openSoftDevice(reactor, ["10.99.0.3", "127.0.0.1"], route="rocev2")
-device.subscribe(lambda event: heard.append((event.kind.name, event.port)))
-heard = []
+device.subscribe(lambda event: received.append((event.kind.name, event.port)))
+received = []
 
 async def follow():
     print(*state())
@@ -53,13 +53,13 @@ async def follow():
         ip(command)
         for _ in range(300):
             await task.deferLater(reactor, 0.01)
-            if heard:
+            if received:
                 break
             if "10.98.0.1/" in command and _ > 20:
                 break
         await task.deferLater(reactor, 0.01)
-        print(command, *state(), *heard)
-        heard.clear()
+        print(command, *state(), *received)
+        received.clear()
     device.close()
 
 defer.ensureDeferred(follow()).addBoth(lambda result: (result and print(result), reactor.stop()))

@@ -210,7 +210,7 @@ class StrangerTests(RealCase):
             address=GID.fromIP("127.0.0.1"),
         )
 
-    def say(self, sock: socket.socket, message: bytes, passed: Sequence[int] = ()) -> None:
+    def sendText(self, sock: socket.socket, message: bytes, passed: Sequence[int] = ()) -> None:
         ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", passed))]
         sock.sendmsg([message], ancillary if passed else [])
 
@@ -235,8 +235,8 @@ class StrangerTests(RealCase):
         """Invite some queue pair, by a box and these doorbells."""
         sock = self.come()
         for number, doorbell in enumerate(doorbells, 1):
-            self.say(sock, DoorbellNotice(kind=MessageKind.DOORBELL, number=number).encode(), [doorbell])
-        self.say(sock, self.join().encode(), [box])
+            self.sendText(sock, DoorbellNotice(kind=MessageKind.DOORBELL, number=number).encode(), [doorbell])
+        self.sendText(sock, self.join().encode(), [box])
         for descriptor in (box, *doorbells):
             os.close(descriptor)
         return sock
@@ -257,38 +257,38 @@ class StrangerTests(RealCase):
     def test_garbage(self) -> None:
         """Bytes that are no message."""
         sock = self.come()
-        self.say(sock, b"\xff" * 100)
+        self.sendText(sock, b"\xff" * 100)
         self.refused(sock)
 
     def test_tooLong(self) -> None:
         """A message longer than any."""
         sock = self.come()
-        self.say(sock, b"\1" * (LONGEST + 100))
+        self.sendText(sock, b"\1" * (LONGEST + 100))
         self.refused(sock)
 
     def test_noGreeting(self) -> None:
         """A message before the greeting."""
         sock = self.come(greet=False)
-        self.say(sock, PairNotice(kind=MessageKind.LEAVE, source=QPN(1), destination=QPN(2)).encode())
+        self.sendText(sock, PairNotice(kind=MessageKind.LEAVE, source=QPN(1), destination=QPN(2)).encode())
         self.refused(sock)
 
     def test_otherVersion(self) -> None:
         """A version that is not ours."""
         sock = self.come(greet=False)
-        self.say(sock, self.hello(VERSION + 1).encode())
+        self.sendText(sock, self.hello(VERSION + 1).encode())
         self.refused(sock)
 
     def test_twoGreetings(self) -> None:
         """Another name in the middle of things."""
         sock = self.come()
-        self.say(sock, self.hello().encode())
+        self.sendText(sock, self.hello().encode())
         self.refused(sock)
 
     def test_fewDescriptors(self) -> None:
         """An invitation without a box, and a doorbell without a descriptor."""
         for message in (self.join(), DoorbellNotice(kind=MessageKind.DOORBELL, number=1)):
             sock = self.come()
-            self.say(sock, message.encode())
+            self.sendText(sock, message.encode())
             self.refused(sock)
 
     def test_manyDescriptors(self) -> None:
@@ -296,7 +296,7 @@ class StrangerTests(RealCase):
         for message in (self.join(), DoorbellNotice(kind=MessageKind.DOORBELL, number=1)):
             for number in (2, 20):
                 sock, given = self.come(), [self.bell() for _ in range(number)]
-                self.say(sock, message.encode(), given)
+                self.sendText(sock, message.encode(), given)
                 for each in given:
                     os.close(each)
                 self.refused(sock)
@@ -305,7 +305,7 @@ class StrangerTests(RealCase):
         """Two doorbells with the same number."""
         sock, bell = self.come(), self.bell()
         for _ in range(2):
-            self.say(sock, DoorbellNotice(kind=MessageKind.DOORBELL, number=1).encode(), [bell])
+            self.sendText(sock, DoorbellNotice(kind=MessageKind.DOORBELL, number=1).encode(), [bell])
         os.close(bell)
         self.refused(sock)
 
@@ -314,7 +314,7 @@ class StrangerTests(RealCase):
         self.patch(_doorbells, "MOST", 20)
         sock, bell = self.come(), self.bell()
         for number in range(21):
-            self.say(sock, DoorbellNotice(kind=MessageKind.DOORBELL, number=number).encode(), [bell])
+            self.sendText(sock, DoorbellNotice(kind=MessageKind.DOORBELL, number=number).encode(), [bell])
         os.close(bell)
         self.refused(sock)
 
@@ -322,17 +322,17 @@ class StrangerTests(RealCase):
         """An invitation by doorbells that are not there is refused, and its sender may stay."""
         sock = self.come()
         for number in (1, 2):
-            self.say(sock, DoorbellNotice(kind=MessageKind.DOORBELL_CLOSED, number=number).encode())
+            self.sendText(sock, DoorbellNotice(kind=MessageKind.DOORBELL_CLOSED, number=number).encode())
         box = self.box()
-        self.say(sock, self.join().encode(), [box])
+        self.sendText(sock, self.join().encode(), [box])
         os.close(box)
         refusal = PairNotice(kind=MessageKind.LEAVE, source=QPN(6), destination=QPN(5)).encode()
-        self.runUntil(lambda: self.hears(sock, refusal))
+        self.runUntil(lambda: self.isAccepted(sock, refusal))
         self.assertEqual(mappings(), self.before[1])
         sock.close()
         self.runUntil(lambda: (descriptors(), mappings()) == self.before)
 
-    def hears(self, sock: socket.socket, message: bytes) -> bool:
+    def isAccepted(self, sock: socket.socket, message: bytes) -> bool:
         try:
             return sock.recv(1 << 17, socket.MSG_DONTWAIT) == message
         except BlockingIOError:
@@ -343,9 +343,9 @@ class StrangerTests(RealCase):
         sock = self.invitation(self.box(), self.bell(), self.bell())
         self.runUntil(lambda: mappings() == self.before[1] + 1)
         for number in (1, 2):
-            self.say(sock, DoorbellNotice(kind=MessageKind.DOORBELL_CLOSED, number=number).encode())
+            self.sendText(sock, DoorbellNotice(kind=MessageKind.DOORBELL_CLOSED, number=number).encode())
         leave = PairNotice(kind=MessageKind.LEAVE, source=QPN(5), destination=QPN(6)).encode()
-        self.say(sock, leave)
+        self.sendText(sock, leave)
         self.runUntil(lambda: mappings() == self.before[1])
         self.assertEqual(descriptors(), self.before[0] + 2)  # both ends of the connection
         sock.close()
@@ -354,10 +354,10 @@ class StrangerTests(RealCase):
     def test_anothersName(self) -> None:
         """Who says Hello by the name that another process has does not disturb that one, nor get in."""
         one, other = self.good
-        theirs, self.device = one.device, other.device
+        second, self.device = one.device, other.device
         self.patch(unixpackets, "peerOf", lambda sock: unixsockets.peerOf(sock)._replace(pid=1))
         sock = self.come(greet=False)
-        hello = self.hello().replace(port=theirs.port, address=GID.fromIP(theirs.address))
+        hello = self.hello().replace(port=second.port, address=GID.fromIP(second.address))
         sock.send(hello.encode())
         self.runUntil(lambda: self.isClosed(sock))
         self.check()
@@ -406,9 +406,9 @@ class StrangerTests(RealCase):
         box, bell = self.box(), self.bell()
         try:
             for number in (1, 2):
-                self.say(sock, DoorbellNotice(kind=MessageKind.DOORBELL, number=number).encode(), [bell])
+                self.sendText(sock, DoorbellNotice(kind=MessageKind.DOORBELL, number=number).encode(), [bell])
             for number in range(300):
-                self.say(sock, self.join(number).encode(), [box])
+                self.sendText(sock, self.join(number).encode(), [box])
                 if number % 20 == 0:
                     self.reactor.iterate(0)
         except (BrokenPipeError, ConnectionResetError):
@@ -457,7 +457,7 @@ class StrangerTests(RealCase):
             for content, passed in messages:
                 given = [self.box() if not index else self.bell() for index in range(passed)]
                 try:
-                    self.say(sock, content, given)
+                    self.sendText(sock, content, given)
                 except (BrokenPipeError, ConnectionResetError):
                     pass
                 for each in given:

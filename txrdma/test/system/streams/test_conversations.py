@@ -13,7 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.test.support.streams.stages import theStage
 from txrdma.testing.streams.catalogue import everyConversation
-from txrdma.testing.streams.conversation import Conversation, Way
+from txrdma.testing.streams.conversation import Conversation, Via
 from txrdma.testing.streams.matrix import Matrix, USUAL_REACTOR, Verdict
 from txrdma.testing.streams.provider import BTL, Provider, ROCEV2, RSOCKET, SHARED_MEMORY
 from txrdma.testing.streams.report import failure
@@ -65,7 +65,7 @@ def _test(conversations: Sequence[Conversation]) -> Callable[[_Conversing], None
 
 
 def _addTests() -> None:
-    quick = [each for each in everyConversation() if each.isQuick and (ssl or each.way is not Way.TLS)]
+    quick = [each for each in everyConversation() if each.isQuick and (ssl or each.via is not Via.TLS)]
     for case in (MostTests, EverywhereTests):
         wanted = [each for each in quick if each.isEverywhere == (case is EverywhereTests)]
         size = _AT_ONCE * 2 // len(case.providers)

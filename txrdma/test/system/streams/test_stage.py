@@ -20,7 +20,7 @@ from txrdma.test.support.streams.stages import theStage
 from txrdma.testing.streams import stage as stageModule
 from txrdma.testing.streams import transcript
 from txrdma.testing.streams.comparison import complaintsAboutTCP
-from txrdma.testing.streams.conversation import Conversation, Way
+from txrdma.testing.streams.conversation import Conversation, Via
 from txrdma.testing.streams.player import REACTORS
 from txrdma.testing.streams.provider import TCP
 from txrdma.testing.streams.stage import Closed, Performance, Stage
@@ -63,9 +63,9 @@ def waitFor(condition: Callable[[], object], seconds: float = 20.0) -> bool:
 class PlayTests(SynchronousTestCase):
     """Plays over TCP."""
 
-    def play(self, client: str, server: str, reactor: str = "epoll", way: Way = Way.DIRECT) -> Performance:
+    def play(self, client: str, server: str, reactor: str = "epoll", via: Via = Via.DIRECT) -> Performance:
         """Play something."""
-        return theStage().play(Conversation("played", "", client, server, way=way), TCP, reactor)
+        return theStage().play(Conversation("played", "", client, server, via=via), TCP, reactor)
 
     def calls(self, performance: Performance, end: str) -> tuple[str, ...]:
         """What the only connection of an end saw."""
@@ -92,8 +92,8 @@ class PlayTests(SynchronousTestCase):
     def test_ends(self) -> None:
         """How a process has ended is told."""
         ended = {
-            way: self.play(f"made: settle; {way}", "lost: stop").views["client"].ended
-            for way in ("stop", "term", "kill", "exit")
+            via: self.play(f"made: settle; {via}", "lost: stop").views["client"].ended
+            for via in ("stop", "term", "kill", "exit")
         }
         self.assertEqual(ended, {"stop": "exit 0", "term": "exit 0", "kill": "SIGKILL", "exit": "exit 0"})
 
@@ -107,16 +107,16 @@ class PlayTests(SynchronousTestCase):
         cue = next(entry.at for entry in server if entry.kind == transcript.CUE)
         wrote = next(entry.at for entry in client if entry.kind == transcript.WROTE)
         ended = next(entry.at for entry in client if entry.kind == transcript.ENDED)
-        heard = next(entry.at for entry in server if entry.kind == transcript.DATA)
-        self.assertEqual(sorted([cue, wrote, ended, heard]), [cue, wrote, ended, heard])
+        received = next(entry.at for entry in server if entry.kind == transcript.DATA)
+        self.assertEqual(sorted([cue, wrote, ended, received]), [cue, wrote, ended, received])
 
     def test_frozen(self) -> None:
         """A process that is stopped by SIGSTOP goes on when its time has come."""
         performance = self.play("made: write 5; lose", "made: freeze 0.5")
         server = performance.entries["server"]
         frozen = next(entry.at for entry in server if entry.kind == transcript.FREEZES)
-        heard = next(entry.at for entry in server if entry.kind == transcript.DATA)
-        self.assertGreaterEqual(heard - frozen, 0.5)
+        received = next(entry.at for entry in server if entry.kind == transcript.DATA)
+        self.assertGreaterEqual(received - frozen, 0.5)
         self.assertEqual(self.calls(performance, "server"), ("made", "lost ConnectionDone"))
 
     def test_forked(self) -> None:
@@ -127,16 +127,16 @@ class PlayTests(SynchronousTestCase):
 
     def test_tls(self) -> None:
         """With TLS around it, both ends say which transport serves below."""
-        performance = self.play("made: write 300kB; lose", "lost: stop", way=Way.TLS)
+        performance = self.play("made: write 300kB; lose", "lost: stop", via=Via.TLS)
         self.assertEqual(complaintsAboutTCP([performance]), [])
-        self.assertEqual(performance.views["server"].connections[0].heard, 300_000)
+        self.assertEqual(performance.views["server"].connections[0].received, 300_000)
 
     def test_proxies(self) -> None:
         """A proxy between the ends passes everything on, and is ended when both have."""
-        for way in (Way.NEAR_PROXY, Way.FAR_PROXY):
-            performance = self.play("made: write 300kB; lose", "lost: stop", way=way)
+        for via in (Via.NEAR_PROXY, Via.FAR_PROXY):
+            performance = self.play("made: write 300kB; lose", "lost: stop", via=via)
             self.assertEqual(complaintsAboutTCP([performance]), [])
-            self.assertEqual(performance.views["server"].connections[0].heard, 300_000)
+            self.assertEqual(performance.views["server"].connections[0].received, 300_000)
             self.assertIn("300000 bytes forwards", performance.logs["proxy"])
 
     def test_mistake(self) -> None:

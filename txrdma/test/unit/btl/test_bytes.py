@@ -81,8 +81,8 @@ class ByteStreamTests(SynchronousTestCase):
         """Ends of both halves may cross each other."""
         self.one.closeWriting()
         self.other.closeWriting()
-        mine, its = self.one.next(), self.other.next()
-        self.assertEqual((mine, its), ((b"", SHUTDOWN), (b"", SHUTDOWN)))
+        local, remote = self.one.next(), self.other.next()
+        self.assertEqual((local, remote), ((b"", SHUTDOWN), (b"", SHUTDOWN)))
         self.one.arrived(b"", SHUTDOWN)
         self.other.arrived(b"", SHUTDOWN)
         self.assertTrue(self.one.isOver and self.other.isOver)

@@ -37,17 +37,17 @@ def isSame(one: Interface, other: Interface) -> bool:
     return one.gid.isMapped == other.gid.isMapped and one.network == other.network
 
 
-def worth(ours: list[Interface], theirs: list[Interface], pairs: list[tuple[int, int]]) -> tuple[int, int]:
+def worth(local: list[Interface], remote: list[Interface], pairs: list[tuple[int, int]]) -> tuple[int, int]:
     """How many pairs there are, and what they carry."""
-    return len(pairs), sum(speedOf(ours[here], theirs[there]) for here, there in pairs)
+    return len(pairs), sum(speedOf(local[here], remote[there]) for here, there in pairs)
 
 
-def everyAssignment(ours: list[Interface], theirs: list[Interface]) -> list[list[tuple[int, int]]]:
+def everyAssignment(local: list[Interface], remote: list[Interface]) -> list[list[tuple[int, int]]]:
     """All that pair each interface with one other one, or with none."""
-    places = [*range(len(theirs)), *([-1] * len(ours))]
+    places = [*range(len(remote)), *([-1] * len(local))]
     return [
         [(here, there) for here, there in enumerate(chosen) if there >= 0]
-        for chosen in set(permutations(places, len(ours)))
+        for chosen in set(permutations(places, len(local)))
     ]
 
 
@@ -55,39 +55,39 @@ class MatchingTests(SynchronousTestCase):
     """The best assignment is found."""
 
     @given(_interfaces, _interfaces)
-    def test_best(self, ours: list[Interface], theirs: list[Interface]) -> None:
+    def test_best(self, local: list[Interface], remote: list[Interface]) -> None:
         """No allowed assignment has more pairs, or as many that carry more; no interface is in two."""
-        pairs = match(ours, theirs)
+        pairs = match(local, remote)
         self.assertEqual(len({here for here, _there in pairs}), len(pairs))
         self.assertEqual(len({there for _here, there in pairs}), len(pairs))
-        isOneNetwork = any(isSame(one, other) for one in ours for other in theirs)
+        isOneNetwork = any(isSame(one, other) for one in local for other in remote)
 
         def isAllowed(each: list[tuple[int, int]]) -> bool:
             if isOneNetwork:
-                return all(isSame(ours[here], theirs[there]) for here, there in each)
-            return all(ours[here].gid.isMapped == theirs[there].gid.isMapped for here, there in each)
+                return all(isSame(local[here], remote[there]) for here, there in each)
+            return all(local[here].gid.isMapped == remote[there].gid.isMapped for here, there in each)
 
         self.assertTrue(isAllowed(pairs))
-        best = max(worth(ours, theirs, each) for each in everyAssignment(ours, theirs) if isAllowed(each))
-        self.assertEqual(worth(ours, theirs, pairs), best)
+        best = max(worth(local, remote, each) for each in everyAssignment(local, remote) if isAllowed(each))
+        self.assertEqual(worth(local, remote, pairs), best)
 
     def test_twoNetworks(self) -> None:
         """Interfaces of the same network are matched, in whatever order they are named."""
-        ours = [interface("10.0.1.1"), interface("10.0.2.1"), interface("10.0.3.1")]
-        theirs = [interface("10.0.2.9"), interface("10.0.1.9")]
-        self.assertEqual(match(ours, theirs), [(0, 1), (1, 0)])
+        local = [interface("10.0.1.1"), interface("10.0.2.1"), interface("10.0.3.1")]
+        remote = [interface("10.0.2.9"), interface("10.0.1.9")]
+        self.assertEqual(match(local, remote), [(0, 1), (1, 0)])
 
     def test_faster(self) -> None:
         """Of several in one network the faster ones are matched."""
-        ours = [interface("10.0.1.1"), interface("10.0.1.2", 25 * GIGABIT)]
-        theirs = [interface("10.0.1.9", 25 * GIGABIT)]
-        self.assertEqual(match(ours, theirs), [(1, 0)])
+        local = [interface("10.0.1.1"), interface("10.0.1.2", 25 * GIGABIT)]
+        remote = [interface("10.0.1.9", 25 * GIGABIT)]
+        self.assertEqual(match(local, remote), [(1, 0)])
 
     def test_routed(self) -> None:
         """Interfaces of different networks are matched only where no two are in the same one."""
-        ours = [interface("10.0.1.1"), interface("10.0.2.1")]
-        self.assertEqual(len(match(ours, [interface("10.9.1.9"), interface("10.9.2.9")])), 2)
-        self.assertEqual(match(ours, [interface("10.0.2.9"), interface("10.9.2.9")]), [(1, 0)])
+        local = [interface("10.0.1.1"), interface("10.0.2.1")]
+        self.assertEqual(len(match(local, [interface("10.9.1.9"), interface("10.9.2.9")])), 2)
+        self.assertEqual(match(local, [interface("10.0.2.9"), interface("10.9.2.9")]), [(1, 0)])
 
     def test_prefixes(self) -> None:
         """A network is as wide as its interfaces say, and both must say so."""

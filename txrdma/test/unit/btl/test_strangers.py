@@ -272,18 +272,18 @@ class AddressTests(HostsCase):
         self.wait(lambda: len(reports.data) >= len(self.output))
         return attacker, Introduction.decode(reports.data), opening
 
-    def acknowledge(self, attacker: MemoryTCP, its: Introduction, count: int) -> None:
+    def acknowledge(self, attacker: MemoryTCP, victimIntroduction: Introduction, count: int) -> None:
         """Acknowledge so many segments in farewells."""
         for number in range(count):
-            sequence = (its.sequence + number) & 0xFFFF
-            content = encodeHead(ACK, its.name, 0, sequence, 0, 0)
+            sequence = (victimIntroduction.sequence + number) & 0xFFFF
+            content = encodeHead(ACK, victimIntroduction.name, 0, sequence, 0, 0)
             attacker.write(frame(FrameKind.FAREWELL, content))
 
     def test_farewells(self) -> None:
         """Acknowledgements in farewells prove nothing, and neither do messages in them."""
-        attacker, its, opening = self.begin()
-        self.acknowledge(attacker, its, 50)
-        message = encodeHead(FRAG, its.name, 0, None, TAG, 0)
+        attacker, victimIntroduction, opening = self.begin()
+        self.acknowledge(attacker, victimIntroduction, 50)
+        message = encodeHead(FRAG, victimIntroduction.name, 0, None, TAG, 0)
         attacker.write(frame(FrameKind.FAREWELL, message) + frame(FrameKind.READY))
         self.pause(PROBE_SECONDS + 1.0)
         self.assertLessEqual(sum(self.packets), 3 * (120 + len(self.output)))
@@ -293,10 +293,10 @@ class AddressTests(HostsCase):
 
     def test_wrongNonce(self) -> None:
         """A nonce that is none of the probe's proves nothing."""
-        attacker, its, opening = self.begin()
+        attacker, victimIntroduction, opening = self.begin()
         for nonce in (b"", bytes(8), bytes(9), b"\xff" * 8):
             attacker.write(frame(FrameKind.ECHO, nonce))
-        self.acknowledge(attacker, its, 50)
+        self.acknowledge(attacker, victimIntroduction, 50)
         self.pause(PROBE_SECONDS + 1.0)
         self.assertLessEqual(sum(self.packets), 3 * (120 + len(self.output)))
         self.assertIs(opening.lifeline.user, None)

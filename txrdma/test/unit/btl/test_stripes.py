@@ -55,7 +55,7 @@ class End:
         self.memory[at : at + len(data)] = data
         return True
 
-    def hear(self) -> None:
+    def takeReceived(self) -> None:
         """Take all events, at the end of a turn."""
         self.stripes.settle()
         for event in self.stripes.events():
@@ -106,9 +106,9 @@ class Ways:
         piece, packet = queue.pop(self.random.randrange(min(3, len(queue))))
         if self.ends[1 - number].stripes.state != ENDED:
             self.ends[1 - number].stripes.received(packet)
-            self.ends[1 - number].hear()
+            self.ends[1 - number].takeReceived()
             self.ends[number].stripes.arrived(lane, piece, self.now)
-        self.ends[number].hear()
+        self.ends[number].takeReceived()
         return True
 
     def run(self) -> None:
@@ -136,7 +136,7 @@ class Ways:
         for end, other in (self.ends, self.ends[::-1]):
             if end.hasEnded and not other.hasEnded:
                 other.stripes.peerEnded(end.stripes.following)
-                other.hear()
+                other.takeReceived()
 
 
 def message(number: int, size: int) -> bytes:
@@ -264,7 +264,7 @@ class StripesTests(SynchronousTestCase):
         packet = PieceHead(kind=Kind.MESSAGE, tag=PLAIN, number=1, total=1).encode() + b"x"
         for _each in range(2):
             end.stripes.received(packet)
-        end.hear()
+        end.takeReceived()
         self.assertEqual(end.came, [(PLAIN, b"x")])
 
     def test_allLost(self) -> None:
@@ -370,7 +370,7 @@ class EndTests(SynchronousTestCase):
         [(lane, piece)] = end.stripes.outgoing(0.0)
         end.stripes.arrived(lane, piece, 0.0)
         end.stripes.received(PieceHead(kind=Kind.MESSAGE, tag=PLAIN, total=1).encode() + b"x")
-        end.hear()
+        end.takeReceived()
         self.assertEqual((end.came, end.hasEnded, end.stripes.following), ([(PLAIN, b"x")], True, 1))
 
     def test_told(self) -> None:
@@ -380,7 +380,7 @@ class EndTests(SynchronousTestCase):
         ways.ends[0].stripes.close()
         ways.send()
         ways.ends[0].stripes.peerEnded(2)
-        ways.ends[0].hear()
+        ways.ends[0].takeReceived()
         self.assertEqual((ways.ends[0].arrived, ways.ends[0].hasEnded), (["x"], True))
 
 
@@ -433,7 +433,7 @@ class LiarTests(SynchronousTestCase):
         ends[4].stripes.received(small)  # has to wait for message 0
         self.assertEqual(budget.used, used + 1)
         ends[4].stripes.received(PieceHead(kind=Kind.MESSAGE, tag=ORDERED, total=1).encode() + b"a")
-        ends[4].hear()
+        ends[4].takeReceived()
         self.assertEqual((budget.used, ends[4].came), (used, [(ORDERED, b"a"), (ORDERED, b"b")]))
 
     def test_short(self) -> None:

@@ -72,7 +72,7 @@ class SendWindowTests(SynchronousTestCase):
             self.window.add(made[-1], channel, now)
         return made
 
-    def tell(
+    def receive(
         self,
         acknowledged: int,
         now: float,
@@ -131,16 +131,16 @@ class SendWindowTests(SynchronousTestCase):
     def test_neverSent(self) -> None:
         """An acknowledgement of what was never sent is counted, and changes nothing."""
         self.add(3)
-        self.assertIsNone(self.tell(3, 0.1))
-        self.assertIsNone(self.tell(0, 0.1, beyond=0b10))
+        self.assertIsNone(self.receive(3, 0.1))
+        self.assertIsNone(self.receive(0, 0.1, beyond=0b10))
         self.assertEqual((self.counters.badAckRecvs, self.window.outstanding), (2, 3))
 
     def test_overtaken(self) -> None:
         """A segment that others on its channel have overtaken is sent again after a round trip."""
         self.add(1)
-        self.tell(0, 0.010)  # a round trip of 10 ms
+        self.receive(0, 0.010)  # a round trip of 10 ms
         self.add(2, now=1.0)
-        self.tell(0, 1.005, beyond=0b1, latest=2)
+        self.receive(0, 1.005, beyond=0b1, latest=2)
         self.assertFalse(self.window.hasLost())
         due = self.window.deadline()
         assert due is not None
@@ -152,10 +152,10 @@ class SendWindowTests(SynchronousTestCase):
     def test_otherChannel(self) -> None:
         """What another channel brings overtakes nothing."""
         self.add(1)
-        self.tell(0, 0.010)
+        self.receive(0, 0.010)
         self.add(1, DATA, 1.0)
         self.add(30, COMMAND, 1.0)
-        self.tell(0, 1.014, beyond=(1 << 30) - 1, latest=31)
+        self.receive(0, 1.014, beyond=(1 << 30) - 1, latest=31)
         due = self.window.deadline()
         assert due is not None
         self.window.expired(due - 0.001)
@@ -167,7 +167,7 @@ class SendWindowTests(SynchronousTestCase):
         self.window.expired(FIRST_TIMEOUT)
         self.assertTrue(self.window.hasLost())
         first = self.window.again(0.2)
-        self.tell(0, 0.3, latest=0, attempt=2)
+        self.receive(0, 0.3, latest=0, attempt=2)
         self.assertIs(first, sent[0])
         self.assertIs(self.window.again(0.3), sent[1])
 
@@ -177,7 +177,7 @@ class SendWindowTests(SynchronousTestCase):
         self.window.expired(FIRST_TIMEOUT)
         self.window.hasLost()
         self.window.again(0.5)
-        self.tell(0, 0.52, latest=0, attempt=2)
+        self.receive(0, 0.52, latest=0, attempt=2)
         self.assertAlmostEqual(self.window.roundTrips[DATA].smoothed, 0.02)
 
     def test_givesUp(self) -> None:
@@ -210,7 +210,7 @@ class SendWindowTests(SynchronousTestCase):
         self.window.expired(FIRST_TIMEOUT)
         self.window.hasLost()
         self.window.again(0.2)
-        self.tell(0, 0.3, again=5)
+        self.receive(0, 0.3, again=5)
         self.assertEqual(self.counters.spuriousResends, 1)
 
     def test_late(self) -> None:
@@ -218,7 +218,7 @@ class SendWindowTests(SynchronousTestCase):
         self.window.congestion.filled()
         for number in range(8):  # of a path that is known
             self.add(1, now=number * 0.001)
-            self.tell(number, number * 0.001 + 0.0005, latest=number)
+            self.receive(number, number * 0.001 + 0.0005, latest=number)
         before = self.window.congestion.size
         sent = self.add(20, now=1.0)
         self.assertFalse(self.window.expired(2.0))
@@ -226,19 +226,19 @@ class SendWindowTests(SynchronousTestCase):
         self.assertLess(self.window.congestion.size, before)
         self.assertTrue(self.window.hasLost())
         self.assertIs(self.window.again(2.0), sent[0])
-        self.tell(8 + 9, 2.0001, latest=8 + 9)
+        self.receive(8 + 9, 2.0001, latest=8 + 9)
         self.assertEqual(self.window.congestion.size, before)
         self.assertEqual(self.window.inFlight, 10)
         self.assertFalse(self.window.hasLost())
         self.assertGreater(self.window.deadline() or 0.0, 2.0001 + SHORTEST_TIMEOUT)
-        self.tell(8 + 19, 2.0002, latest=8 + 19)
+        self.receive(8 + 19, 2.0002, latest=8 + 19)
         self.assertEqual((self.window.inFlight, self.window.deadline()), (0, None))
 
     def test_lostNevertheless(self) -> None:
         """What the timer has found lost is lost in the end, though others of its time were late."""
         sent = self.add(4)
         self.window.expired(FIRST_TIMEOUT)
-        self.tell(0, FIRST_TIMEOUT + 0.001)
+        self.receive(0, FIRST_TIMEOUT + 0.001)
         self.assertFalse(self.window.hasLost())
         deadline = self.window.deadline()
         assert deadline is not None
@@ -254,14 +254,14 @@ class SendWindowTests(SynchronousTestCase):
             assert deadline is not None
             self.window.expired(deadline)
             self.assertEqual(self.window.inFlight, 0)
-            self.tell(number, deadline + 0.001)
+            self.receive(number, deadline + 0.001)
             self.assertEqual(self.window.inFlight, 3 - number)
 
     def test_timerBeginsAgain(self) -> None:
         """Each arrival on a channel gives the others there time, and those of the other channel none."""
         self.add(2)
         self.add(1, COMMAND)
-        self.tell(0, 0.9 * FIRST_TIMEOUT)
+        self.receive(0, 0.9 * FIRST_TIMEOUT)
         timeout = max(each.timeout for each in self.window.roundTrips)
         self.window.expired(1.1 * timeout)
         self.assertEqual(self.counters.timeoutRetrans, 1)

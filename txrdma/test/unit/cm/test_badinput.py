@@ -205,17 +205,17 @@ class StrangerTests(StrangerCase):
         connection = self.server.transport._cm
         request, reply, ours = connection.request, connection.reply, self.core
         assert reply is not None
-        theirs = ours.remoteCommID
+        remoteID = ours.remoteCommID
         for message in (
             request,
             reply,
-            RTU(localCommID=theirs, remoteCommID=ours.localCommID),
-            MRA(localCommID=theirs, remoteCommID=ours.localCommID),
-            DREP(localCommID=theirs, remoteCommID=ours.localCommID),
-            APR(localCommID=theirs, remoteCommID=ours.localCommID),
-            DREQ(localCommID=theirs, remoteCommID=ours.localCommID, remoteQPN=QPN(ours.localQPN ^ 1)),
-            DREQ(localCommID=theirs ^ 1, remoteCommID=ours.localCommID, remoteQPN=ours.localQPN),
-            REJ(localCommID=theirs ^ 1, remoteCommID=ours.localCommID, reason=RejectReason.TIMEOUT),
+            RTU(localCommID=remoteID, remoteCommID=ours.localCommID),
+            MRA(localCommID=remoteID, remoteCommID=ours.localCommID),
+            DREP(localCommID=remoteID, remoteCommID=ours.localCommID),
+            APR(localCommID=remoteID, remoteCommID=ours.localCommID),
+            DREQ(localCommID=remoteID, remoteCommID=ours.localCommID, remoteQPN=QPN(ours.localQPN ^ 1)),
+            DREQ(localCommID=remoteID ^ 1, remoteCommID=ours.localCommID, remoteQPN=ours.localQPN),
+            REJ(localCommID=remoteID ^ 1, remoteCommID=ours.localCommID, reason=RejectReason.TIMEOUT),
         ):
             for _ in range(3):
                 self.send(type(message), message.encode())

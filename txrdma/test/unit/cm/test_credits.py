@@ -21,9 +21,9 @@ class End:
     @ivar flying: messages on their way to the peer: None, or credits that are given back.
     """
 
-    def __init__(self, ours: int, theirs: int, total: int) -> None:
-        self.credits = Credits(ours, theirs)
-        self.free = ours + SPARE
+    def __init__(self, local: int, remote: int, total: int) -> None:
+        self.credits = Credits(local, remote)
+        self.free = local + SPARE
         self.flying: deque[int | None] = deque()
         self.arrived: deque[int | None] = deque()
         self.left = total

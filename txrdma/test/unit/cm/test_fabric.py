@@ -67,7 +67,7 @@ class FabricTests(FabricTestCase):
         elif isinstance(event, Disconnected):
             connection.disconnect()
 
-    def hear(self, connection: CMConnection, event: Event) -> None:
+    def eventReceived(self, connection: CMConnection, event: Event) -> None:
         """Note what the client hears; be ready when it is asked."""
         self.received.append(type(event))
         if isinstance(event, ConnectionReplied):
@@ -82,7 +82,7 @@ class FabricTests(FabricTestCase):
             localCMResponseTimeout=14,
             maxCMRetries=7,
         )
-        connection = self.client.connect(request, self.way(), self.hear)
+        connection = self.client.connect(request, self.way(), self.eventReceived)
         self.pump(10)
         return connection
 

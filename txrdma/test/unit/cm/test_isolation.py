@@ -100,13 +100,13 @@ class ManagerTests(PortCase):
                 refuses("REJ", connection.reject, RejectReason.CONSUMER_REJECT, bytes(73))
                 refuses("MRA", connection.delay, 32)
                 refuses("REP", connection.accept, REP(privateData=bytes(197)))
-            self.hearHost(connection, event)
+            self.hostEvent(connection, event)
 
         def client(connection: CMConnection, event: Event) -> None:
             connections.append(connection)
             if isinstance(event, ConnectionReplied):
                 refuses("RTU", connection.ready, bytes(225))
-            self.hearClient(connection, event)
+            self.clientEvent(connection, event)
 
         self.host.listen(SERVICE, host)
         request = REQ(serviceID=SERVICE, localQPN=QPN(21), remoteCMResponseTimeout=14, maxCMRetries=3)
@@ -292,10 +292,10 @@ class AttemptTests(MessagingCase):
         """Count the calls of a verb, and have the one whose number has come fail."""
         real = getattr(owner, name)
 
-        def verb(it: Any, *arguments: Any) -> Any:
+        def verb(instance: Any, *arguments: Any) -> Any:
             self.calls += 1
             if self.calls == self.failing + 1:
                 raise ResourceExhausted(f"{name} fails")
-            return real(it, *arguments)
+            return real(instance, *arguments)
 
         self.patch(owner, name, verb)

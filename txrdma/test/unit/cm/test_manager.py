@@ -98,12 +98,12 @@ class OpeningTests(Case):
         self.assertEqual(self.world.log, ["REQ", "REP", "RTU"])
         self.assertEqual(self.eventNames(self.client), OPENED)
         self.assertEqual(self.eventNames(self.server), ACCEPTED)
-        theirs = self.server.happened[0][0].connection
-        self.assertEqual((mine.state, theirs.state), ("ESTABLISHED", "ESTABLISHED"))
-        self.assertEqual((mine.localCommID, mine.localQPN), (theirs.remoteCommID, theirs.remoteQPN))
-        self.assertEqual((mine.remoteCommID, mine.remoteQPN), (theirs.localCommID, theirs.localQPN))
+        remote = self.server.happened[0][0].connection
+        self.assertEqual((mine.state, remote.state), ("ESTABLISHED", "ESTABLISHED"))
+        self.assertEqual((mine.localCommID, mine.localQPN), (remote.remoteCommID, remote.remoteQPN))
+        self.assertEqual((mine.remoteCommID, mine.remoteQPN), (remote.localCommID, remote.localQPN))
         self.assertEqual(listener.waiting, set())
-        self.assertEqual(pathOf(theirs.primary), pathOf(mine.primary).reverse())
+        self.assertEqual(pathOf(remote.primary), pathOf(mine.primary).reverse())
 
     def test_anyLostMessageIsResent(self) -> None:
         for kinds in ((REQ,), (REP,), (RTU,), (REQ, REP, RTU)):
@@ -255,9 +255,9 @@ class PeerToPeerTests(Case):
                     self.eventNames(self.server), OPENED, (isLate, lost)
                 )  # its CA GUID is higher
                 self.assertEqual(self.eventNames(self.client), ACCEPTED, (isLate, lost))
-                mine, theirs = (end.happened[0][0].connection for end in (self.client, self.server))
-                self.assertEqual(mine.remoteCommID, theirs.localCommID)
-                self.assertEqual(theirs.remoteCommID, mine.localCommID)
+                mine, remote = (end.happened[0][0].connection for end in (self.client, self.server))
+                self.assertEqual(mine.remoteCommID, remote.localCommID)
+                self.assertEqual(remote.remoteCommID, mine.localCommID)
 
     def test_unansweredPeerTimesOut(self) -> None:
         self.client.connect(self.server, isPeerToPeer=True)
@@ -278,8 +278,8 @@ class ClosingTests(Case):
         self.server.listen()
         self.mine = self.client.connect(self.server)
         self.world.run(until=self.world.now + 10.0)
-        self.theirs = self.server.happened[0][0]
-        self.assertEqual(self.theirs.connection.state, "ESTABLISHED")
+        self.remote = self.server.happened[0][0]
+        self.assertEqual(self.remote.connection.state, "ESTABLISHED")
         for end in (self.client, self.server):
             end.happened.clear()
         self.world.log.clear()
@@ -288,7 +288,7 @@ class ClosingTests(Case):
         for isServer in (False, True):
             self.begin(World())
             self.open()
-            one, managed = (self.server, self.theirs) if isServer else (self.client, self.mine)
+            one, managed = (self.server, self.remote) if isServer else (self.client, self.mine)
             one.disconnect(managed)
             self.world.run()
             self.assertEqual(self.world.log, ["DREQ", "DREP"])
@@ -310,7 +310,7 @@ class ClosingTests(Case):
 
     def test_crossedDREQs(self) -> None:
         self.client.disconnect(self.mine)
-        self.server.disconnect(self.theirs)
+        self.server.disconnect(self.remote)
         self.world.run()
         self.assertEqual(sorted(self.world.log), ["DREP", "DREP", "DREQ", "DREQ"])
         for end in (self.client, self.server):
@@ -324,7 +324,7 @@ class ClosingTests(Case):
         self.assertEqual(self.world.log, ["DREQ"] * 8)
         self.assertEqual([event for _, event in self.client.happened][:1], [Disconnected(None)])
         self.world.drops = lambda message: False
-        self.server.disconnect(self.theirs)
+        self.server.disconnect(self.remote)
         self.assertEmpty()
         self.assertEqual(self.client.manager.counters["stray DREQ"], 1)  # and was answered
 
@@ -344,7 +344,7 @@ class ClosingTests(Case):
         request = connection.opening.request
         self.client.disconnect(self.mine)
         self.world.run(until=self.world.now + 0.03)
-        self.assertEqual(self.theirs.connection.state, "TIMEWAIT")
+        self.assertEqual(self.remote.connection.state, "TIMEWAIT")
         self.world.log.clear()
         manager, path = self.server.manager, self.client.pathTo(self.server)
         manager.received(request, 1, path, self.world.now)
@@ -381,7 +381,7 @@ class StrangerTests(Case):
         self.server.listen()
         self.mine = self.client.connect(self.server)
         self.world.run(until=1.0)
-        self.theirs = self.server.happened[0][0].connection
+        self.remote = self.server.happened[0][0].connection
 
     def answers(self, message: Layout) -> list[Layout]:
         """What the server answers to a message of the client's address."""
@@ -407,14 +407,14 @@ class StrangerTests(Case):
             self.assertEqual(self.server.manager.counters[f"stray {kind.__name__}"], 1)
 
     def test_guessedIDsDoNotDisturb(self) -> None:
-        theirs = self.theirs
-        known, peer = theirs.localCommID, theirs.remoteCommID
+        remote = self.remote
+        known, peer = remote.localCommID, remote.remoteCommID
         for kind in (RTU, DREP, APR, MRA, REJ, REP, DREQ, LAP):
             self.answers(kind().replace(localCommID=peer ^ 1, remoteCommID=known))
         self.answers(REJ(localCommID=peer ^ 1, remoteCommID=known, messageRejected=MessageKind.LAP))
         self.answers(REJ(localCommID=peer, remoteCommID=known ^ 1, reason=RejectReason.TIMEOUT))
         self.assertEqual(self.answers(DREQ(localCommID=peer, remoteCommID=known, remoteQPN=QPN(1))), [])
-        self.assertEqual(theirs.state, "ESTABLISHED")
+        self.assertEqual(remote.state, "ESTABLISHED")
         self.assertEqual(self.eventNames(self.server), ACCEPTED)
 
     def test_replays(self) -> None:
@@ -431,8 +431,8 @@ class StrangerTests(Case):
 
     def test_REJEndsConnectionUnknownToPeer(self) -> None:
         rejection = REJ(
-            localCommID=self.theirs.remoteCommID,
-            remoteCommID=self.theirs.localCommID,
+            localCommID=self.remote.remoteCommID,
+            remoteCommID=self.remote.localCommID,
             messageRejected=MessageKind.LAP,
             reason=RejectReason.INVALID_COMM_ID,
         )
@@ -441,11 +441,11 @@ class StrangerTests(Case):
         self.world.run(until=2.0)
         self.assertIn("AlternatePathLoaded", self.eventNames(self.client))
         self.answers(rejection)
-        self.assertEqual(self.theirs.state, "ESTABLISHED")
-        assert self.theirs.alternate is not None
-        self.theirs.alternate.wasUsed = False
+        self.assertEqual(self.remote.state, "ESTABLISHED")
+        assert self.remote.alternate is not None
+        self.remote.alternate.wasUsed = False
         self.answers(rejection)
-        self.assertEqual(self.theirs.state, "TIMEWAIT")
+        self.assertEqual(self.remote.state, "TIMEWAIT")
 
 
 class LiarTests(SynchronousTestCase):
@@ -469,11 +469,11 @@ class LiarTests(SynchronousTestCase):
             message = kind.decode(raw)
             names = {field.name for field in kind.fields}
             ids = (connection.localCommID, connection.remoteCommID)
-            ours, theirs = ids if isServer else ids[::-1]
+            ours, remote = ids if isServer else ids[::-1]
             if which & 1 and "localCommID" in names:
                 message = message.replace(localCommID=ours)
             if which & 2 and "remoteCommID" in names:
-                message = message.replace(remoteCommID=theirs)
+                message = message.replace(remoteCommID=remote)
             one, other = (server, client) if isServer else (client, server)
             one.manager.received(message, 7, other.pathTo(one), world.now)
             one.turn()
@@ -493,16 +493,16 @@ class AlternateTests(Case):
         self.server.listen()
         mine = self.client.connect(self.server)
         self.world.run(until=1.0)
-        (theirs, _) = self.server.happened[0]
+        (remote, _) = self.server.happened[0]
         way = IBPath(sgid=GID.fromIP("10.1.0.1"), dgid=GID.fromIP("10.1.0.2"), hopLimit=64)
         self.client.do(mine, lambda: mine.connection.loadAlternatePath(pathFor(way), self.world.now))
         self.world.run(until=2.0)
-        for end, managed in ((self.client, mine), (self.server, theirs)):
+        for end, managed in ((self.client, mine), (self.server, remote)):
             managed.connection.migrated(self.world.now)
             self.assertEqual(end.manager.outgoing(), [])
             end.manager.turned(managed, self.world.now)
         self.assertEqual((mine.path.dgid, mine.path.dqpn), (way.dgid, 1))
-        self.assertEqual((theirs.path.dgid, theirs.path.sgid), (way.sgid, way.dgid))
+        self.assertEqual((remote.path.dgid, remote.path.sgid), (way.sgid, way.dgid))
 
     def test_LAPReplacesRTU(self) -> None:
         self.server.listen()
@@ -585,12 +585,12 @@ class SeedTests(Case):
         self.world.run(until=60.0)
         for number, managed in enumerate(ours):
             self.assertEqual(managed.connection.state, "ESTABLISHED", seed)
-            theirs = next(
+            remote = next(
                 each for each, _ in self.server.happened
                 if each.connection.remoteCommID == managed.connection.localCommID
             )  # fmt: skip
             for turn in (number, number + 1)[: 1 + number // 3]:  # the last two by both ends
-                end, one = ((self.client, managed), (self.server, theirs))[turn % 2]
+                end, one = ((self.client, managed), (self.server, remote))[turn % 2]
                 end.disconnect(one)
         self.assertEmpty()
         for end in (self.client, self.server):

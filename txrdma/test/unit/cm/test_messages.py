@@ -105,11 +105,11 @@ class RecordedTests(SynchronousTestCase):
     def test_pathOfRecordedREQ(self) -> None:
         request = recorded("rping")[0][1]
         assert isinstance(request, REQ)
-        theirs = request.primary
-        way = pathOf(theirs)
+        received = request.primary
+        way = pathOf(received)
         self.assertEqual((way.slid, way.dlid, way.packetLifeTime), (0, 0, 16))
-        self.assertEqual(pathFor(way, rate=theirs.packetRate), theirs)
-        self.assertEqual(pathOf(reversedPath(theirs)), way.reverse())
+        self.assertEqual(pathFor(way, rate=received.packetRate), received)
+        self.assertEqual(pathOf(reversedPath(received)), way.reverse())
 
     def test_addressHeaderOfPrivateData(self) -> None:
         request = recorded("rping")[0][1]

@@ -146,16 +146,18 @@ class RequestTests(SynchronousTestCase):
         self.assertEqual((sent.message.rejectInfoLength, sent.transactionID), (8, 5))
 
     def test_REJOfREQHasNoCommID(self) -> None:
-        for isTold in (False, True):
+        for isReported in (False, True):
             passive = Opening(2, GUID.fromInt(8))
             passive.received(REQUEST, 5, 0.0)
-            if isTold:
+            if isReported:
                 passive.delay(20, 0.0)
                 passive.outgoing()
             passive.reject(RejectReason.NO_RESOURCES, 0.0, b"info", b"private")
             (sent,) = passive.outgoing()
             assert isinstance(sent.message, REJ)
-            self.assertEqual((sent.message.localCommID, sent.message.remoteCommID), (2 if isTold else 0, 1))
+            self.assertEqual(
+                (sent.message.localCommID, sent.message.remoteCommID), (2 if isReported else 0, 1)
+            )
             self.assertEqual(sent.message.messageRejected, MessageKind.REQ)
             self.assertEqual(sent.message.rejectInfoLength, 4)
             self.assertEqual(sent.message.privateData[:8], b"private\0")

@@ -58,7 +58,7 @@ class PortCase(VerbsPortCase):
     def port(self, device: SoftDevice) -> VerbsPort:
         return VerbsPort(cast("IReactor", self.clock), device, isGSI=True)
 
-    def hearHost(self, connection: CMConnection, event: Event) -> None:
+    def hostEvent(self, connection: CMConnection, event: Event) -> None:
         """Accept what comes."""
         self.received[1].append(event)
         if isinstance(event, ConnectionRequested):
@@ -69,7 +69,7 @@ class PortCase(VerbsPortCase):
         elif isinstance(event, Disconnected):
             connection.disconnect()
 
-    def hearClient(self, connection: CMConnection, event: Event) -> None:
+    def clientEvent(self, connection: CMConnection, event: Event) -> None:
         """Be ready when asked."""
         self.received[0].append(event)
         if isinstance(event, ConnectionReplied):
@@ -79,11 +79,11 @@ class PortCase(VerbsPortCase):
         """Ask for a connection."""
         request = REQ(serviceID=SERVICE, localQPN=QPN(next(self.numbers)), remoteCMResponseTimeout=14,
                       localCMResponseTimeout=14, maxCMRetries=3)  # fmt: skip
-        return self.client.connect(request, self.way, self.hearClient)
+        return self.client.connect(request, self.way, self.clientEvent)
 
     def opened(self, checkPath: PathCheck = acceptAnyPath) -> CMConnection:
         """A connection."""
-        self.host.listen(SERVICE, self.hearHost, checkPath=checkPath)
+        self.host.listen(SERVICE, self.hostEvent, checkPath=checkPath)
         connection = self.connect()
         self.wait(lambda: self.kinds(1)[-1:] == [ConnectionEstablished])
         return connection
@@ -115,7 +115,7 @@ class ConnectionTests(PortCase):
         self.assertEqual(self.client.counters["sent DREQ"], 1)
 
     def test_endedListenerKeepsConnections(self) -> None:
-        end = self.host.listen(SERVICE, self.hearHost)
+        end = self.host.listen(SERVICE, self.hostEvent)
         self.connect()
         self.wait(lambda: ConnectionEstablished in self.kinds(1))
         end()
@@ -204,7 +204,7 @@ class QueuePairTests(PortCase):
         pair.modify(toReceive(connection.request, reply, connection.isActive, sgidIndex=index))
         pair.modify(toSend(connection.request, reply, connection.isActive))
 
-    def hearHost(self, connection: CMConnection, event: Event) -> None:
+    def hostEvent(self, connection: CMConnection, event: Event) -> None:
         """Accept with a real queue pair."""
         self.received[1].append(event)
         if isinstance(event, ConnectionRequested):
@@ -213,7 +213,7 @@ class QueuePairTests(PortCase):
             self.prepare(1, connection, reply)
             connection.accept(reply)
 
-    def hearClient(self, connection: CMConnection, event: Event) -> None:
+    def clientEvent(self, connection: CMConnection, event: Event) -> None:
         """Be ready with a real queue pair."""
         self.received[0].append(event)
         if isinstance(event, ConnectionReplied):
@@ -221,12 +221,12 @@ class QueuePairTests(PortCase):
             connection.ready()
 
     def test_agreedQueuePairsCarryData(self) -> None:
-        self.host.listen(SERVICE, self.hearHost)
+        self.host.listen(SERVICE, self.hostEvent)
         request = REQ(serviceID=SERVICE, localQPN=self.ends[0].queuePair.number, startingPSN=0x123456,
                       pathMTU=PathMTU.MTU_1024, retryCount=7, rnrRetryCount=7, maxCMRetries=7,
                       responderResources=1, initiatorDepth=1, remoteCMResponseTimeout=14,
                       localCMResponseTimeout=14)  # fmt: skip
-        self.client.connect(request, self.way, self.hearClient)
+        self.client.connect(request, self.way, self.clientEvent)
         self.wait(lambda: self.kinds(1)[-1:] == [ConnectionEstablished])
         for sender, receiver in (self.ends, self.ends[::-1]):
             receiver.queuePair.postReceive([ReceiveRequest(1, [receiver.segment(0)])])

@@ -67,7 +67,7 @@ class End:
             assert len(peer.arrived) <= peer.sizes.receives + CONTROLS, "no receive left"
         self.acknowledged += 1
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Take what has come and what has completed."""
         while self.acknowledged:
             self.acknowledged -= 1
@@ -97,7 +97,7 @@ def settle(*ends: End) -> None:
             end.post()
             while end.sent:
                 end.deliver(peer)
-            end.look()
+            end.poll()
             end.read()
         if not any(each.core.backlog or each.sent or each.arrived or each.acknowledged for each in ends):
             for end in ends:
@@ -136,7 +136,7 @@ class StreamTests(SynchronousTestCase):
                 for _ in range(min(len(end.sent), random.randrange(1, 9))):
                     end.deliver(peer)
             elif step == 4:
-                end.look()
+                end.poll()
             elif step == 5:
                 end.received += end.core.read()
             elif random.random() < 0.05:
@@ -164,12 +164,12 @@ class StreamTests(SynchronousTestCase):
             one.post()
             while one.sent:
                 one.deliver(other)
-            other.look()
+            other.poll()
             self.assertEqual(other.core.read(), b"%d" % (number % 10))
             other.post()
             while other.sent:
                 other.deliver(one)
-            one.look()
+            one.poll()
 
     def test_unreadDataBlocksWriterAfterBuffer(self) -> None:
         one, other = pair(SMALL, SMALL)
@@ -179,7 +179,7 @@ class StreamTests(SynchronousTestCase):
                 end.post()
                 while end.sent:
                     end.deliver(peer)
-                end.look()
+                end.poll()
         self.assertEqual((other.core.unread, one.core.backlog), (4096, 100_000 - 4096))
         settle(one, other)
         self.assertEqual(other.received, bytes(100_000))
@@ -218,7 +218,7 @@ class StreamTests(SynchronousTestCase):
         self.assertTrue(one.core.isQuiet)
 
 
-class ToldTests(SynchronousTestCase):
+class ReportTests(SynchronousTestCase):
     """Ends that look whether there is something to post only when they are told that there may be."""
 
     def play(self, seed: int) -> None:
@@ -301,7 +301,7 @@ class EndTests(SynchronousTestCase):
         other.post()
         while other.sent:
             other.deliver(one)
-        one.look()
+        one.poll()
         one.core.close()
         one.post()
         while one.sent:
@@ -310,7 +310,7 @@ class EndTests(SynchronousTestCase):
             other.core.arrived(*other.arrived.popleft())
         self.assertTrue(other.core.isOver)
         self.assertFalse(other.core.wasCut or other.core.isDelivered)
-        other.look()
+        other.poll()
         self.assertTrue(other.core.isDelivered)
 
     def test_lostBytesAreReported(self) -> None:
@@ -320,7 +320,7 @@ class EndTests(SynchronousTestCase):
         one.post()
         while one.sent:
             one.deliver(other)
-        other.look()
+        other.poll()
         self.assertTrue(other.core.isOver and other.core.wasCut)
         self.assertEqual((other.core.backlog, other.core.outgoing()), (0, []))
 
@@ -328,7 +328,7 @@ class EndTests(SynchronousTestCase):
 class LyingTests(SynchronousTestCase):
     """Peers that say whatever they like: the connection goes on, or it is a violation, and never more."""
 
-    def hears(self, number: int, length: int = 0) -> RSocket:
+    def receive(self, number: int, length: int = 0) -> RSocket:
         """The core of an end that hears one message."""
         one, _ = pair(SMALL, SMALL)
         one.core.arrived(number, length)
@@ -337,14 +337,14 @@ class LyingTests(SynchronousTestCase):
 
     def test_ignoredAndRefusedOperations(self) -> None:
         for operation in (1, 3, 5):
-            self.assertRaises(PeerViolation, self.hears, operation << 29)
+            self.assertRaises(PeerViolation, self.receive, operation << 29)
         for number in (2 << 29, immediate(Kind.MAPPING, 3), immediate(Kind.CONTROL, Control.KEEPALIVE)):
-            self.assertTrue(self.hears(number).isReadable)
-        self.assertTrue(self.hears(immediate(Kind.CONTROL, 99)).isReadable)
+            self.assertTrue(self.receive(number).isReadable)
+        self.assertTrue(self.receive(immediate(Kind.CONTROL, 99)).isReadable)
 
     def test_excessDataIsViolation(self) -> None:
-        self.assertRaises(PeerViolation, self.hears, 2049, 2049)
-        self.assertRaises(PeerViolation, self.hears, (1 << 29) - 1)
+        self.assertRaises(PeerViolation, self.receive, 2049, 2049)
+        self.assertRaises(PeerViolation, self.receive, (1 << 29) - 1)
         one, _ = pair(SMALL, SMALL)
         for _ in range(16):
             one.core.arrived(0, 0)

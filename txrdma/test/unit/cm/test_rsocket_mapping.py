@@ -40,7 +40,7 @@ def mapped(end: End, offset: int, length: int) -> tuple[int, bytearray]:
     return end.core.map(offset, length, address, key), memory
 
 
-def tell(end: End, index: int, entry: Mapped | LittleMapped, length: int = MAPPED_BYTES) -> None:
+def sendEntry(end: End, index: int, entry: Mapped | LittleMapped, length: int = MAPPED_BYTES) -> None:
     """Have an end hear of an entry in its table."""
     begin = 32 + index * MAPPED_BYTES
     end.remote[begin : begin + MAPPED_BYTES] = entry.encode()
@@ -109,7 +109,7 @@ class MappingTests(SynchronousTestCase):
                 for _ in range(min(len(end.sent), random.randrange(1, 9))):
                     end.deliver(peer)
             elif step == 4:
-                end.look()
+                end.poll()
             else:
                 end.received += end.core.read()
                 until = sum(begin < len(end.received) for begin in begins[peer]) * length
@@ -139,7 +139,7 @@ class MappingTests(SynchronousTestCase):
                 end.post()
                 while end.sent:
                     end.deliver(peer)
-                end.look()
+                end.poll()
         self.assertEqual(memory, bytes(10))
         self.assertEqual(one.core.backlog, 20_000 - 4096 + 6 + 4)
         settle(one, other)
@@ -169,7 +169,7 @@ class MappingTests(SynchronousTestCase):
 
     def test_peerCountingEntriesAsMessages(self) -> None:
         one, other = pair(SMALL, SMALL)
-        tell(one, 0, OWN(offset=0, length=1))
+        sendEntry(one, 0, OWN(offset=0, length=1))
         one.core.outgoing()
         for _ in range(SMALL.receives // 2):
             one.core.arrived(immediate(Kind.DATA, 1), 1)
@@ -196,7 +196,7 @@ class MappingTests(SynchronousTestCase):
         other.post()
         while other.sent:
             other.deliver(one)
-        one.look()
+        one.poll()
         self.assertEqual((one.core.isOver, one.core.wasCut, one.core.backlog), (True, True, 0))
         other.core.unmap(index)
         self.assertEqual(other.core.backlog, 0)
@@ -218,7 +218,7 @@ class MappingTests(SynchronousTestCase):
             one.post()
             while one.sent:
                 one.deliver(other)
-            one.look()
+            one.poll()
         self.assertEqual(one.core.events, [WriteCompleted(number) for number in range(1, 21)])
 
 
@@ -232,7 +232,7 @@ class UnmappingTests(SynchronousTestCase):
         settle(one, other)
         one.core.events.clear()
         numbers = [one.core.writeMapped(0, bytes(9000)), one.core.writeMapped(1, b"x")]
-        kept = one.core.writeMapped(20_000, b"y")
+        pendingWrite = one.core.writeMapped(20_000, b"y")
         one.core.write(b"behind")
         one.post()  # of 9000 bytes, as many as the send buffer has
         other.core.unmap(index)
@@ -240,7 +240,7 @@ class UnmappingTests(SynchronousTestCase):
         failed = [each for each in one.core.events if isinstance(each, WriteFailed)]
         self.assertEqual([each.number for each in failed], numbers)
         completed = [each for each in one.core.events if isinstance(each, WriteCompleted)]
-        self.assertEqual([each.number for each in completed], [kept])
+        self.assertEqual([each.number for each in completed], [pendingWrite])
         self.assertEqual((other.received, one.core.backlog), (b"behind", 0))
         self.assertEqual([each.offset for each in one.core.places], [20_000])
 
@@ -299,8 +299,8 @@ class LyingTests(SynchronousTestCase):
     def test_wrappingAddressesStayBounded(self) -> None:
         one, _ = pair(SMALL, SMALL)
         last = (1 << 64) - 1
-        tell(one, 3, OWN(offset=last, address=last, rkey=KEY, length=(1 << 32) - 1))
-        tell(one, 4, OWN(offset=0, address=last - 10, rkey=KEY, length=5000), 0)
+        sendEntry(one, 3, OWN(offset=last, address=last, rkey=KEY, length=(1 << 32) - 1))
+        sendEntry(one, 4, OWN(offset=0, address=last - 10, rkey=KEY, length=5000), 0)
         self.assertIsNot(one.core.writeMapped(0, bytes(5000)), None)
         self.assertIsNot(one.core.writeMapped(last, bytes(1)), None)
         for post in one.core.outgoing():

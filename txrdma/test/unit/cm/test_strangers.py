@@ -39,11 +39,11 @@ class ReplayTests(StrangerCase):
         self.output: list[tuple[ConnectionManager, Attribute, int, IBPath]] = []
         send = ConnectionManager._send
 
-        def kept(manager: ConnectionManager, message: Any, transactionID: int, path: IBPath) -> None:
+        def deliver(manager: ConnectionManager, message: Any, transactionID: int, path: IBPath) -> None:
             self.output.append((manager, message, transactionID, path))
             send(manager, message, transactionID, path)
 
-        self.patch(ConnectionManager, "_send", kept)
+        self.patch(ConnectionManager, "_send", deliver)
         super().setUp()
         self.release = adapterOf(self.clock, self.devices[0]).hold()  # one manager for all connections
 

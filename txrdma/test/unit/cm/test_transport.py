@@ -164,36 +164,36 @@ class MessageTests(MessagingCase):
 
     def test_writeCompletesInPeersMemory(self) -> None:
         client, server = self.connected()
-        theirs, ours = server.transport.allocateMemory(100), client.transport.allocateMemory(100)
-        ours.view[:5] = b"hello"
-        segment = Segment(ours.address, 5, ours.lkey)
-        plain = client.transport.write(segment, theirs.address + 10, theirs.rkey)
+        remote, local = server.transport.allocateMemory(100), client.transport.allocateMemory(100)
+        local.view[:5] = b"hello"
+        segment = Segment(local.address, 5, local.lkey)
+        plain = client.transport.write(segment, remote.address + 10, remote.rkey)
         self.wait(lambda: client.completed == [plain])
-        self.assertEqual((bytes(theirs.view[9:16]), server.writes), (b"\0hello\0", []))
-        reported = client.transport.write(segment, theirs.address, theirs.rkey, 99)
+        self.assertEqual((bytes(remote.view[9:16]), server.writes), (b"\0hello\0", []))
+        reported = client.transport.write(segment, remote.address, remote.rkey, 99)
         self.wait(lambda: server.writes)
-        self.assertEqual((server.writes, bytes(theirs.view[:5])), ([(5, 99)], b"hello"))
+        self.assertEqual((server.writes, bytes(remote.view[:5])), ([(5, 99)], b"hello"))
         self.wait(lambda: client.completed == [plain, reported])
-        nothing = Segment(ours.address, 0, ours.lkey)
-        self.assertRaises(InvalidRequest, client.transport.write, nothing, theirs.address, theirs.rkey, 1)
+        nothing = Segment(local.address, 0, local.lkey)
+        self.assertRaises(InvalidRequest, client.transport.write, nothing, remote.address, remote.rkey, 1)
         self.assertEqual(server.messages, [])
 
     def test_read(self) -> None:
         client, server = self.connected()
-        theirs, ours = server.transport.allocateMemory(100), client.transport.allocateMemory(100)
-        theirs.view[:5] = b"there"
-        segment = Segment(ours.address, 5, ours.lkey)
-        ignored = client.transport.read(segment, theirs.address, theirs.rkey)
+        remote, local = server.transport.allocateMemory(100), client.transport.allocateMemory(100)
+        remote.view[:5] = b"there"
+        segment = Segment(local.address, 5, local.lkey)
+        ignored = client.transport.read(segment, remote.address, remote.rkey)
         ignored.cancel()
         self.failureResultOf(ignored, CancelledError)
-        self.result(client.transport.read(segment, theirs.address, theirs.rkey))
-        self.assertEqual(bytes(ours.view[:5]), b"there")
+        self.result(client.transport.read(segment, remote.address, remote.rkey))
+        self.assertEqual(bytes(local.view[:5]), b"there")
 
     def test_readsRefusedByPeer(self) -> None:
         client, _server = self.connected(serverTerms=Terms(reads=0))
-        ours = client.transport.allocateMemory(8)
-        segment = Segment(ours.address, 8, ours.lkey)
-        self.assertRaises(InvalidRequest, client.transport.read, segment, 0, ours.rkey)
+        local = client.transport.allocateMemory(8)
+        segment = Segment(local.address, 8, local.lkey)
+        self.assertRaises(InvalidRequest, client.transport.read, segment, 0, local.rkey)
 
     def test_invalidRequestsAreRefused(self) -> None:
         client, _server = self.connected()
@@ -202,14 +202,14 @@ class MessageTests(MessagingCase):
 
     def test_wrongKeyEndsBothEnds(self) -> None:
         client, server = self.connected()
-        ours = client.transport.allocateMemory(8)
-        segment = Segment(ours.address, 8, ours.lkey)
-        reading = client.transport.read(segment, 0, ours.rkey)
+        local = client.transport.allocateMemory(8)
+        segment = Segment(local.address, 8, local.lkey)
+        reading = client.transport.read(segment, 0, local.rkey)
         self.wait(lambda: client.lost and server.lost)
         self.failureResultOf(reading, ConnectionLost)
         client.lost[0].trap(ConnectionLost)
         self.assertIn("REM_ACCESS_ERR", client.lost[0].getErrorMessage())
-        self.failureResultOf(client.transport.read(segment, 0, ours.rkey), ConnectionLost)
+        self.failureResultOf(client.transport.read(segment, 0, local.rkey), ConnectionLost)
         self.assertNothingLeft()
 
     def test_manyMessagesWithFewReceives(self) -> None:

@@ -63,7 +63,7 @@ class HeaderTests(SynchronousTestCase):
     @given(layouts(BTH))
     def test_scapyBTH(self, bth: BTH) -> None:
         """Scapy encodes the same fields to the same bytes."""
-        theirs = scapyRoCE().BTH(
+        reference = scapyRoCE().BTH(
             opcode=int(bth.opcode),
             solicited=int(bth.solicited),
             migreq=int(bth.migration),
@@ -79,13 +79,13 @@ class HeaderTests(SynchronousTestCase):
             psn=bth.psn,
             icrc=0,
         )
-        self.assertEqual(bytes(theirs)[:12], bth.encode())
+        self.assertEqual(bytes(reference)[:12], bth.encode())
 
     @given(layouts(AETH), layouts(GRH))
     def test_scapyOthers(self, aeth: AETH, grh: GRH) -> None:
         """Scapy decodes the same fields in AETH and GRH."""
-        theirs = scapyRoCE().AETH(aeth.encode())
-        self.assertEqual((theirs.syndrome, theirs.msn), (aeth.syndrome, aeth.msn))
+        reference = scapyRoCE().AETH(aeth.encode())
+        self.assertEqual((reference.syndrome, reference.msn), (aeth.syndrome, aeth.msn))
         route = scapyRoCE().GRH(grh.encode())
         self.assertEqual(
             (route.ipver, route.tclass, route.flowlabel), (grh.version, grh.trafficClass, grh.flowLabel)
@@ -98,11 +98,11 @@ class HeaderTests(SynchronousTestCase):
 
     def test_scapyOpcodes(self) -> None:
         """Scapy has the same numbers for the same opcodes."""
-        theirs = {
+        reference = {
             number: name for number, name in scapyRoCE()._bth_opcodes.items() if not name.startswith("RD_")
         }
-        ours = {int(opcode): opcode.name for opcode in Opcode if "INVALIDATE" not in opcode.name}
-        self.assertEqual(ours, theirs)
+        local = {int(opcode): opcode.name for opcode in Opcode if "INVALIDATE" not in opcode.name}
+        self.assertEqual(local, reference)
 
     def test_extensions(self) -> None:
         """The extension headers of every opcode correspond to its name."""

@@ -85,8 +85,8 @@ class RecordedTests(SynchronousTestCase):
     def test_checksums(self) -> None:
         """The kernel's fields are encoded to the kernel's packet, including the IP checksum."""
         for captured in everything():
-            ours = checksummed(captured.ip, captured.udp, captured.payload)
-            self.assertEqual(ours[: captured.ip.size], captured.ip.encode())
+            local = checksummed(captured.ip, captured.udp, captured.payload)
+            self.assertEqual(local[: captured.ip.size], captured.ip.encode())
 
 
 class ICRCTests(SynchronousTestCase):
@@ -95,16 +95,16 @@ class ICRCTests(SynchronousTestCase):
     @given(addresses(), rocePackets())
     def test_scapy(self, ends: tuple[str, int, str, int], packet: RoCEPacket) -> None:
         """Scapy computes the same ICRC for any packet."""
-        theirs = scapyRoCE()
+        reference = scapyRoCE()
         here, there = ipaddress.ip_address(ends[0]), ipaddress.ip_address(ends[2])
         if here.version == 4:
-            ip = theirs.IP(src=str(here), dst=str(there), id=0, flags="DF")
+            ip = reference.IP(src=str(here), dst=str(there), id=0, flags="DF")
         else:
-            ip = theirs.IPv6(src=str(here), dst=str(there))
+            ip = reference.IPv6(src=str(here), dst=str(there))
         body = packet.encode()
-        bth = theirs.BTH(body[:12] + bytes(4))
+        bth = reference.BTH(body[:12] + bytes(4))
         bth.icrc = None
-        made = bytes(ip / theirs.UDP(sport=ends[1], dport=4791) / bth / theirs.Raw(body[12:]))
+        made = bytes(ip / reference.UDP(sport=ends[1], dport=4791) / bth / reference.Raw(body[12:]))
         flow = Flow(ends[0], ends[1], ends[2], 4791)
         self.assertEqual(flow.seal(body), made[28 if here.version == 4 else 48 :])
 
@@ -235,6 +235,6 @@ class ChecksumTests(SynchronousTestCase):
     def test_scapy(self, data: bytes) -> None:
         """Scapy computes the same checksum."""
         scapyRoCE()
-        from scapy.utils import checksum as theirs
+        from scapy.utils import checksum as reference
 
-        self.assertEqual(checksum(b"\1\0" + data), theirs(b"\1\0" + data))
+        self.assertEqual(checksum(b"\1\0" + data), reference(b"\1\0" + data))

@@ -42,7 +42,7 @@ def machine(builder: TypeMachineBuilder[Any, Door]) -> Callable[[Door], Any]:
     closed, locked, opened = (builder.state(name) for name in ("closed", "locked", "opened"))
 
     @closed.upon(Inputs.push).to(opened)
-    def openIt(inputs: Inputs, door: Door, force: int) -> None:
+    def openDoor(inputs: Inputs, door: Door, force: int) -> None:
         door.done.append(force)
         if force > 2:
             inputs.turn()  # when this transition is over

@@ -110,21 +110,21 @@ class LayoutTests(SynchronousTestCase):
 
     def test_decode(self) -> None:
         """Every field is decoded from its position, in its type."""
-        it = Everything.decode(self.example)
-        self.assertIs(it.kind, Kind.SECOND)
-        self.assertIs(it.yes, True)
-        self.assertIs(it.closed, Closed.YES)
-        self.assertEqual(it.odd, 0xABCDEF)
-        self.assertEqual(it.little, 0x1234)
-        self.assertEqual(it.gid, GID.fromString("fe80::aa"))
-        self.assertEqual(it.raw, b"abc")
-        self.assertEqual(it.inner, Inner(token=Token(0x010203), marks=Marks.HIGH, rest=5))
-        self.assertIsInstance(it.inner.marks, Marks)
-        self.assertEqual(it.numbers, (1, 2, 3))
-        self.assertEqual(it.nibbles, (1, 2, 3, 4))
-        self.assertEqual([(one.token, one.marks) for one in it.many], [(1, Marks.LOW), (2, 2)])
-        self.assertEqual(it.macs[1], MACAddress.fromString("02:00:00:00:00:02"))
-        self.assertEqual(it.wide, 0x0102030405060708FF)
+        decoded = Everything.decode(self.example)
+        self.assertIs(decoded.kind, Kind.SECOND)
+        self.assertIs(decoded.yes, True)
+        self.assertIs(decoded.closed, Closed.YES)
+        self.assertEqual(decoded.odd, 0xABCDEF)
+        self.assertEqual(decoded.little, 0x1234)
+        self.assertEqual(decoded.gid, GID.fromString("fe80::aa"))
+        self.assertEqual(decoded.raw, b"abc")
+        self.assertEqual(decoded.inner, Inner(token=Token(0x010203), marks=Marks.HIGH, rest=5))
+        self.assertIsInstance(decoded.inner.marks, Marks)
+        self.assertEqual(decoded.numbers, (1, 2, 3))
+        self.assertEqual(decoded.nibbles, (1, 2, 3, 4))
+        self.assertEqual([(one.token, one.marks) for one in decoded.many], [(1, Marks.LOW), (2, 2)])
+        self.assertEqual(decoded.macs[1], MACAddress.fromString("02:00:00:00:00:02"))
+        self.assertEqual(decoded.wide, 0x0102030405060708FF)
 
     def test_encode(self) -> None:
         """A decoded layout is encoded to the same bytes."""
@@ -149,15 +149,19 @@ class LayoutTests(SynchronousTestCase):
         """
         A little-endian layout agrees with struct, and fills shared bytes from the least significant bit.
         """
-        it = Backwards(low=5, high=0b10001, word=0x12345678, three=0xABCDEF, last=Kind.SECOND)
+        decoded = Backwards(low=5, high=0b10001, word=0x12345678, three=0xABCDEF, last=Kind.SECOND)
         expected = bytes((0b10001_101,)) + struct.pack("<I", 0x12345678) + b"\xef\xcd\xab\x02"
-        self.assertEqual(it.encode(), expected)
-        self.assertEqual(Backwards.decode(expected), it)
+        self.assertEqual(decoded.encode(), expected)
+        self.assertEqual(Backwards.decode(expected), decoded)
 
     def test_againstStruct(self) -> None:
         """A big-endian layout agrees with struct."""
-        it = Cursors(type=0xFE, length=44, sequence=7, token=9, wrap=3, cursor=0x01020304, tail=b"t" * 28)
-        self.assertEqual(it.encode(), struct.pack(">BBHIHHI28s", 0xFE, 44, 7, 9, 0, 3, 0x01020304, b"t" * 28))
+        decoded = Cursors(
+            type=0xFE, length=44, sequence=7, token=9, wrap=3, cursor=0x01020304, tail=b"t" * 28
+        )
+        self.assertEqual(
+            decoded.encode(), struct.pack(">BBHIHHI28s", 0xFE, 44, 7, 9, 0, 3, 0x01020304, b"t" * 28)
+        )
 
     def test_short(self) -> None:
         """Each buffer that is too short raises WireError, with layout and offset."""
@@ -170,12 +174,14 @@ class LayoutTests(SynchronousTestCase):
 
     def test_unknownCode(self) -> None:
         """An unknown code keeps its number, and has a name."""
-        it = Everything.decode(b"\x99" + self.example[1:])
-        self.assertEqual(it.kind, 0x99)
-        self.assertIsInstance(it.kind, Kind)
-        self.assertEqual((it.kind.name, it.kind.known, Kind.FIRST.known), ("UNKNOWN_0x99", False, True))
-        self.assertIn("Kind.UNKNOWN_0x99", repr(it))
-        self.assertEqual(it.encode()[0], 0x99)
+        decoded = Everything.decode(b"\x99" + self.example[1:])
+        self.assertEqual(decoded.kind, 0x99)
+        self.assertIsInstance(decoded.kind, Kind)
+        self.assertEqual(
+            (decoded.kind.name, decoded.kind.known, Kind.FIRST.known), ("UNKNOWN_0x99", False, True)
+        )
+        self.assertIn("Kind.UNKNOWN_0x99", repr(decoded))
+        self.assertEqual(decoded.encode()[0], 0x99)
         self.assertRaises(ValueError, Kind, "nothing")
         self.assertRaises(ValueError, Kind, -1)
 
@@ -183,8 +189,8 @@ class LayoutTests(SynchronousTestCase):
         """Codes can be pickled and copied; known ones are identical afterwards."""
         unknown = Everything.decode(b"\x99" + self.example[1:])
 
-        def pickled(protocol: int, it: Any) -> Any:
-            return pickle.loads(pickle.dumps(it, protocol))
+        def pickled(protocol: int, decoded: Any) -> Any:
+            return pickle.loads(pickle.dumps(decoded, protocol))
 
         ways: list[Callable[[Any], Any]] = [copy.copy, copy.deepcopy]
         ways += [partial(pickled, protocol) for protocol in range(pickle.HIGHEST_PROTOCOL + 1)]
@@ -263,23 +269,23 @@ class LayoutTests(SynchronousTestCase):
         self.assertFalse(hasattr(Inner(), "__dict__"))
 
     @given(layouts(Everything))
-    def test_roundTrip(self, it: Everything) -> None:
+    def test_roundTrip(self, decoded: Everything) -> None:
         """Encoded fields are decoded to the same values."""
-        self.assertEqual(Everything.decode(it.encode()), it)
+        self.assertEqual(Everything.decode(decoded.encode()), decoded)
 
     @given(layouts(Backwards))
-    def test_roundTripLittle(self, it: Backwards) -> None:
+    def test_roundTripLittle(self, decoded: Backwards) -> None:
         """Encoded fields of a little-endian layout are decoded to the same values."""
-        self.assertEqual(Backwards.decode(it.encode()), it)
+        self.assertEqual(Backwards.decode(decoded.encode()), decoded)
 
     @given(st.binary(min_size=60, max_size=80))
     def test_anyBytes(self, raw: bytes) -> None:
         """Any bytes are decoded to a value that is encoded to the same bytes, or raise WireError."""
         try:
-            it = Everything.decode(raw)
+            decoded = Everything.decode(raw)
         except WireError:
             return
-        self.assertEqual(it.encode(), raw[: Everything.size])
+        self.assertEqual(decoded.encode(), raw[: Everything.size])
 
 
 class FirstUseTests(SynchronousTestCase):
@@ -288,17 +294,17 @@ class FirstUseTests(SynchronousTestCase):
     @given(layouts(Everything), layouts(Backwards), st.binary(min_size=60, max_size=80))
     def test_withoutCode(self, everything: Everything, backwards: Backwards, raw: bytes) -> None:
         """Without generated code the results and errors are the same."""
-        for it, little in ((everything, False), (backwards, True)):
-            kind = type(it)
+        for decoded, little in ((everything, False), (backwards, True)):
+            kind = type(decoded)
             for name in _SLOWLY:
                 _ready(kind, name)
-            encoded = it.encode()
-            self.assertEqual(_SLOWLY["encode"](it, little), encoded)
-            self.assertEqual(_SLOWLY["decode"](kind, little, b"z" + encoded, 1), it)
-            values = {field.name: getattr(it, field.name) for field in kind.fields}
+            encoded = decoded.encode()
+            self.assertEqual(_SLOWLY["encode"](decoded, little), encoded)
+            self.assertEqual(_SLOWLY["decode"](kind, little, b"z" + encoded, 1), decoded)
+            values = {field.name: getattr(decoded, field.name) for field in kind.fields}
             made, into = kind(), bytearray(kind.size + 2)
             _SLOWLY["__init__"](made, little, **values)
-            self.assertEqual(repr(made), repr(it))
+            self.assertEqual(repr(made), repr(decoded))
             _SLOWLY["encodeInto"](made, little, into, 1)
             self.assertEqual(into, b"\0" + encoded + b"\0")
             found = _SLOWLY["decode"](kind, little, raw, 1)

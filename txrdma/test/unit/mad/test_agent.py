@@ -382,7 +382,7 @@ class LegalityTests(CallTestCase):
 
 class ErrorTests(FaultTestCase):
     def test_error(self) -> None:
-        self.peer.says = lambda request: [answer(request, at4=b"\x03\x0c")]
+        self.peer.respond = lambda request: [answer(request, at4=b"\x03\x0c")]
         error = self.fails(self.agent.SubnAdmGet(NodeRecord, TO_2, 9), MADError)
         self.assertIsInstance(error, Refused)
         self.assertIsInstance(error, MADFailure)
@@ -405,7 +405,7 @@ class ErrorTests(FaultTestCase):
             self.assertEqual(MADStatus(status).words(managementClass), words)
 
     def test_detailed(self) -> None:
-        self.peer.says = lambda request: [answer(request, at4=b"\x00\x1c", at64=b"\x05")]
+        self.peer.respond = lambda request: [answer(request, at4=b"\x00\x1c", at64=b"\x05")]
         error = self.fails(self.agent.SubnGet(NodeInfo, TO_2), MADError)
         texts = [error.detailed(level) for level in range(4)]
         self.assertEqual(texts[0], f"MADError: {error}")

@@ -55,7 +55,7 @@ class PartCase(SharedFabricTestCase):
             f"DR {route.removeprefix('DR ')}",
         ]
 
-    def kept(self) -> str:
+    def savedFabric(self) -> str:
         path: str = self.mktemp()
         super().output("nodes", "--save", path)
         return path
@@ -66,7 +66,7 @@ class LinksTests(PartCase):
         for name, route in (("leaf0001", "0,1,19,3"), ("h00020", "0,1,19,3,3"), ("h00000", "DR 0")):
             whole = super().output("links", "--json").json
             own = {frozenset(key(link)) for link in whole if name in names(link)}
-            path = self.kept()
+            path = self.savedFabric()
             for target in self.spellings(name, route):
                 output = self.output("links", target, "--json")
                 self.assertEqual((output.errors, output.status), ("", None))
@@ -78,7 +78,7 @@ class LinksTests(PartCase):
 
     def test_combined(self) -> None:
         lid = self.fabric.port("leaf0001").end.lid
-        for more in ([], ["--load", self.kept()]):
+        for more in ([], ["--load", self.savedFabric()]):
             [link] = self.output("links", f"{lid} 0,3", "--json", *more).json
             self.assertEqual((link["from"]["name"], link["to"]["name"]), ("h00020", "leaf0001"))
 
@@ -102,7 +102,7 @@ class LinksTests(PartCase):
         }
         self.assertEqual({frozenset(key(link)) for link in reported}, spines)
         self.assertEqual(len(reported), len(spines))
-        path = self.kept()
+        path = self.savedFabric()
         again = self.output("links", "leaf0001", "--hops=1", "--json", "--load", path, device=NO_DEVICE)
         self.assertEqual(again.json, reported)
 
@@ -115,7 +115,7 @@ class LinksTests(PartCase):
         self.assertEqual([link["from"]["name"] for link in reported], ["h00020"])
 
     def test_mistakes(self) -> None:
-        for more in ([], ["--load", self.kept()]):
+        for more in ([], ["--load", self.savedFabric()]):
             for target in ("h99999", "4000", "fe80::99", "DR 0,9", "0x0123456789abcdef"):
                 output = self.output("links", target, "-t.1", *more)
                 self.assertTrue(output.status, (target, more))
@@ -123,7 +123,7 @@ class LinksTests(PartCase):
         for words in (["1", "2"], ["1", "--from", "0,1"]):
             self.assertRaises(UsageError, self.output, "links", *words)
         self.fabric.node("h00001").description = "h00020"
-        self.assertIn("several", str(self.output("links", "h00020", "--load", self.kept()).status))
+        self.assertIn("several", str(self.output("links", "h00020", "--load", self.savedFabric()).status))
 
 
 class ErrorsTests(PartCase):
@@ -155,7 +155,7 @@ class ErrorsTests(PartCase):
         self.assertEqual(len(self.bad()), 4)
 
     def test_loaded(self) -> None:
-        self.assertEqual(self.bad("h00020", "--hops=1", "--load", self.kept())[1:], [("h00020", 1)])
+        self.assertEqual(self.bad("h00020", "--hops=1", "--load", self.savedFabric())[1:], [("h00020", 1)])
 
     def test_clear(self) -> None:
         output = self.output("errors", "h00020", "--clear")

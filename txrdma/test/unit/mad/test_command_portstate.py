@@ -227,13 +227,13 @@ class WordsTests(SynchronousTestCase):
         [change] = parsed(["mkey", "x"], lambda prompt: "0x99")
         self.assertEqual((change, str(change)), (Change("mkey", "0x99"), "mkey ..."))
 
-    def test_theirs(self) -> None:
-        theirs = (
+    def test_ibportstateOperations(self) -> None:
+        reference = (
             "enable disable reset speed espeed fdr10 width query on off down arm active vls mtu lid smlid "
             "lmc mkey mkeylease mkeyprot"
         )
-        self.assertEqual(set(OPERATIONS) - set(theirs.split()), {"espeed2"})
-        self.assertEqual(set(theirs.split()) - set(OPERATIONS), set())
+        self.assertEqual(set(OPERATIONS) - set(reference.split()), {"espeed2"})
+        self.assertEqual(set(reference.split()) - set(OPERATIONS), set())
 
     def test_fastest(self) -> None:
         info = PortInfo(linkSpeedExtSupported2=1)

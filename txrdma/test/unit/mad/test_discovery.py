@@ -476,12 +476,12 @@ class FDR10Tests(FaultTestCase):
             text = text.replace(f'Switch 8 "{name}"', f'vendid=0x2c9\ndevid=0xc738\nSwitch 8 "{name}"')
         return parseNet(text)
 
-    def tell(self, name: str, number: int) -> None:
+    def addNode(self, name: str, number: int) -> None:
         self.fabric.port(name, number).tables = {(0xFF90, 0): FDR10}
 
     def test_shown(self) -> None:
         for name in ("left", "right"):
-            self.tell(name, 3)
+            self.addNode(name, 3)
         for sweep in (Sweep(self.agent), LIDSweep(self.agent, self.agent.port.endPort)):
             fabric = self.answerTo(sweep.run(), 600)
             self.assertEqual(fabric.problems, [])

@@ -35,7 +35,7 @@ class ShapeTests(FaultTestCase):
     def test_truncated(self) -> None:
         for length in (16, 23, 24, 63, 64, 100, 127, 128, 255):
             self.setUp()
-            self.peer.says = lambda request, length=length: [answer(request)[:length]]  # type: ignore[misc]  # mypy knows no defaults of lambdas
+            self.peer.respond = lambda request, length=length: [answer(request)[:length]]  # type: ignore[misc]  # mypy knows no defaults of lambdas
             call = self.agent.SubnGet(NodeInfo, TO_2)
             error = self.fails(call, MADClassError, f"the answer has {length} bytes instead of 256")
             self.assertEqual(len(error.reply), length)
@@ -44,18 +44,18 @@ class ShapeTests(FaultTestCase):
     def test_cutOffBeforeThat(self) -> None:
         for length in (0, 1, 4, 15):
             self.setUp()
-            self.peer.says = lambda request, length=length: [answer(request)[:length]]  # type: ignore[misc]  # the same
+            self.peer.respond = lambda request, length=length: [answer(request)[:length]]  # type: ignore[misc]  # the same
             self.fails(self.agent.SubnGet(NodeInfo, TO_2), MADTimeoutError, "no answer")
 
     def test_oversized(self) -> None:
         for more in (1, 256, 2048 - 256):
             self.setUp()
-            self.peer.says = lambda request, more=more: [answer(request) + bytes(more)]  # type: ignore[misc]  # the same
+            self.peer.respond = lambda request, more=more: [answer(request) + bytes(more)]  # type: ignore[misc]  # the same
             call = self.agent.PerformanceGet(PortCounters, TO_2)
             self.fails(call, MADClassError, f"the answer has {256 + more} bytes")
 
     def test_truncatedTable(self) -> None:
-        self.peer.says = lambda request: [answer(request, at24=bytes((1, 1, 7)))[:40]]
+        self.peer.respond = lambda request: [answer(request, at24=bytes((1, 1, 7)))[:40]]
         self.fails(self.agent.SubnAdmGetTable(NodeRecord, TO_2), MADClassError, "the answer has 40 bytes")
 
 
@@ -65,7 +65,7 @@ class KernelShapeTests(FaultTestCase):
         self.wire.ports[0].doesRMPP = True
 
     def test_shortRedirection(self) -> None:
-        self.peer.says = lambda request: [answer(request, at4=b"\x00\x02", at24=b"\x01\x01\x07")[:56]]
+        self.peer.respond = lambda request: [answer(request, at4=b"\x00\x02", at24=b"\x01\x01\x07")[:56]]
         call = self.agent.SubnAdmGet(PathRecord, TO_2)
         self.fails(call, MADClassError, "ClassPortInfo")
 
@@ -73,7 +73,7 @@ class KernelShapeTests(FaultTestCase):
         for length in (16, 24, 26, 27, 35, 36, 37, 44, 55, 56, 57, 63, 64, 127, 128, 255, 257, 1000):
             for status in (b"\x00\x00", b"\x00\x01", b"\x00\x02", b"\x03\x00"):
                 self.setUp()
-                self.peer.says = (
+                self.peer.respond = (
                     lambda request, length=length, status=status: [  # type: ignore[misc]  # mypy knows no defaults of lambdas
                         answer(request, at4=status, at24=b"\x01\x01\x07").ljust(length, b"\0")[:length]
                     ]
@@ -86,7 +86,7 @@ class KernelShapeTests(FaultTestCase):
     @given(st.binary(max_size=300), st.integers(0, 63))
     def test_rubbish(self, rubbish: bytes, at: int) -> None:
         self.setUp()
-        self.peer.says = lambda request: [(answer(request)[:at] + rubbish), answer(request) + rubbish]
+        self.peer.respond = lambda request: [(answer(request)[:at] + rubbish), answer(request) + rubbish]
         for name in ("SubnAdmGet", "SubnAdmGetTable"):
             self.ended(self.agent.call(name, NodeRecord, TO_2), seconds=5).addBoth(lambda result: None)
         self.nothingIsLeft()
@@ -99,7 +99,7 @@ class StumbleTests(FaultTestCase):
             raise ZeroDivisionError("a bug")
 
         self.patch(NodeInfo, "decode", stumble)
-        self.peer.says = lambda request: [answer(request)]
+        self.peer.respond = lambda request: [answer(request)]
         self.fails(self.agent.SubnGet(NodeInfo, TO_2), MADClassError, "a bug")
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
 
@@ -280,7 +280,7 @@ class StrangerTests(FaultTestCase):
 class OtherAnswerTests(FaultTestCase):
     def answerTo(self, words: str, kind: Any = NodeInfo, modifier: int = 0, **changed: bytes) -> None:
         self.setUp()
-        self.peer.says = lambda request: [answer(request, **changed)]
+        self.peer.respond = lambda request: [answer(request, **changed)]
         error = self.fails(self.agent.SubnGet(kind, TO_2, modifier), MADClassError, words)
         self.assertEqual(error.request, self.peer.asked[0])
         self.assertIn("reply: SUBN_LID", error.detailed(1))
@@ -292,7 +292,7 @@ class OtherAnswerTests(FaultTestCase):
         self.answerTo("of version 1, its class of 2", at2=b"\x02")
 
     def test_versionRefused(self) -> None:
-        self.peer.says = lambda request: [answer(request, at0=b"\x80", at2=b"\x80", at4=b"\x00\x04")]
+        self.peer.respond = lambda request: [answer(request, at0=b"\x80", at2=b"\x80", at4=b"\x00\x04")]
         error = self.fails(self.agent.SubnGet(NodeInfo, TO_2), MADError, "bad base or class version")
         self.assertEqual(error.status, 4)
 
@@ -309,28 +309,28 @@ class OtherAnswerTests(FaultTestCase):
         self.answerTo("the modifier 0x4, 0x3 was asked for", PortInfo, 3, at20=bytes((0, 0, 0, 4)))
 
     def test_reserved(self) -> None:
-        self.peer.says = lambda request: [
+        self.peer.respond = lambda request: [
             answer(request, at6=b"\xff\xff", at18=b"\xff\xff", at32=b"\xff" * 32)
         ]
         self.assertEqual(self.succeeds(self.agent.SubnGet(NodeInfo, TO_2)), NodeInfo())
 
     def test_errorByAnotherMethod(self) -> None:
-        self.peer.says = lambda request: [answer(request, at3=b"\x81", at4=b"\x00\x0c")]
+        self.peer.respond = lambda request: [answer(request, at3=b"\x81", at4=b"\x00\x0c")]
         error = self.fails(self.agent.SubnAdmGetTable(NodeRecord, TO_2), MADError, "attribute not supported")
         self.assertEqual(error.status, 0x0C)
 
     def test_directed(self) -> None:
-        self.peer.says = lambda request: [answer(request, at4=b"\x80\x00")]
+        self.peer.respond = lambda request: [answer(request, at4=b"\x80\x00")]
         self.succeeds(self.agent.SubnGet(NodeInfo, IBDRPath(drPath=(1,))))
         self.setUp()
-        self.peer.says = lambda request: [answer(request, at4=b"\x80\x1c")]
+        self.peer.respond = lambda request: [answer(request, at4=b"\x80\x1c")]
         call = self.agent.SubnGet(NodeInfo, IBDRPath(drPath=(1,)))
         self.assertEqual(self.fails(call, MADError, "invalid value").status, 0x1C)
 
 
 class RepetitionTests(FaultTestCase):
     def test_twice(self) -> None:
-        self.peer.says = lambda request: [answer(request, at64=b"\x01"), answer(request, at64=b"\x02")]
+        self.peer.respond = lambda request: [answer(request, at64=b"\x01"), answer(request, at64=b"\x02")]
         for _ in range(20):
             call = self.agent.SubnGet(NodeInfo, TO_2)
             pass_(self.clock, 0.01)
@@ -339,7 +339,7 @@ class RepetitionTests(FaultTestCase):
 
     def test_late(self) -> None:
         late: list[bytes] = []
-        self.peer.says = lambda request: late.append(answer(request, at64=b"\x09")) or ()  # type: ignore[func-returns-value]  # that is the point
+        self.peer.respond = lambda request: late.append(answer(request, at64=b"\x09")) or ()  # type: ignore[func-returns-value]  # that is the point
         self.failureResultOf(self.ended(self.agent.SubnGet(NodeInfo, TO_2)), MADTimeoutError)
         cancelled = self.agent.SubnGet(NodeInfo, TO_2)
         pass_(self.clock, 0.01)
@@ -375,7 +375,7 @@ class TransactionTests(FaultTestCase):
 
     def test_wrap(self) -> None:
         agent = self.few(4)
-        kept = agent.SubnGet(NodeInfo, TO_2, timeoutSeconds=1000)
+        pending = agent.SubnGet(NodeInfo, TO_2, timeoutSeconds=1000)
         for _ in range(100):
             call = agent.SubnGet(NodeInfo, TO_2)
             agent.received(answer(self.wire.sent[-1][1]), TO_2)
@@ -384,7 +384,7 @@ class TransactionTests(FaultTestCase):
         self.assertNotIn(first, others)
         self.assertEqual(set(others), set(range(1, 16)) - {first})
         agent.received(answer(self.wire.sent[0][1]), TO_2)
-        self.successResultOf(kept)
+        self.successResultOf(pending)
 
     def test_all(self) -> None:
         agent = self.few(4)
@@ -401,7 +401,7 @@ class TransactionTests(FaultTestCase):
             self.failureResultOf(call, MADTimeoutError)
 
     def test_upperHalf(self) -> None:
-        self.peer.says = lambda request: [answer(request, at8=b"\xde\xad\xbe\xef")]
+        self.peer.respond = lambda request: [answer(request, at8=b"\xde\xad\xbe\xef")]
         self.succeeds(self.agent.SubnGet(NodeInfo, TO_2))
 
 
@@ -412,7 +412,7 @@ class RedirectTests(FaultTestCase):
 
     def test_loop(self) -> None:
         turns = iter(range(1000))
-        self.peer.says = lambda request: [
+        self.peer.respond = lambda request: [
             self.redirect(request, redirectLID=LID(2), redirectQPN=QPN(1 + next(turns) % 2))
         ]
         call = self.agent.PerformanceGet(PortCounters, TO_2)
@@ -421,14 +421,14 @@ class RedirectTests(FaultTestCase):
         self.assertEqual(len({request[8:16] for request in self.peer.asked}), 1 + MOST_REDIRECTIONS)
 
     def test_nowhere(self) -> None:
-        self.peer.says = lambda request: [self.redirect(request, redirectQPN=QPN(7))]
+        self.peer.respond = lambda request: [self.redirect(request, redirectQPN=QPN(7))]
         self.fails(self.agent.PerformanceGet(PortCounters, TO_2), MADError, "redirected without a target")
         self.assertEqual(len(self.peer.asked), 1)
 
     def test_everything(self) -> None:
         """The second request uses the path and all other fields of the redirection."""
         sgid, gid = (GID.fromParts(0xFE80 << 48, GUID.fromInt(number)) for number in (1, 9))
-        self.peer.says = lambda request: [
+        self.peer.respond = lambda request: [
             self.redirect(
                 request, redirectGID=gid, redirectTrafficClass=3, redirectServiceLevel=4, redirectFlowLabel=5,
                 redirectLID=LID(77), redirectPKey=0x8002, redirectQPN=QPN(8), redirectQKey=0x80010009,
@@ -444,7 +444,7 @@ class RedirectTests(FaultTestCase):
         port.endPort = replace(port.endPort, smLID=LID(2))
         gid = GID.fromParts(0xFE80 << 48, GUID.fromInt(9))
 
-        def says(request: bytes) -> list[bytes]:
+        def respond(request: bytes) -> list[bytes]:
             if request[1] == ManagementClass.SUBN_ADM:
                 return [answer(request, at4=status, at56=self.record) for status in administration]
             if len(self.peer.asked) > 1:
@@ -452,7 +452,7 @@ class RedirectTests(FaultTestCase):
             return [self.redirect(request, redirectGID=gid, redirectQPN=QPN(8), redirectQKey=0x80010009)]
 
         self.record = PathRecord(dgid=gid, dlid=LID(2), serviceLevel=5, packetLifeTime=10).encode()
-        self.peer.says = says
+        self.peer.respond = respond
 
     def test_byGID(self) -> None:
         self.byGID(b"\0\0")
@@ -487,12 +487,12 @@ class RedirectTests(FaultTestCase):
         port.endPort = replace(port.endPort, smLID=LID(2))
         gid = GID.fromParts(0xFE80 << 48, GUID.fromInt(9))
 
-        def says(request: bytes) -> list[bytes]:
+        def respond(request: bytes) -> list[bytes]:
             at = 56 if request[1] == ManagementClass.SUBN_ADM else 64
             info = ClassPortInfo(redirectGID=gid, redirectQPN=QPN(8)).encode()
             return [answer(request, at4=b"\x00\x02", **{f"at{at}": info})]
 
-        self.peer.says = says
+        self.peer.respond = respond
         call = self.agent.PerformanceGet(PortCounters, TO_2)
         error = self.fails(call, MADError, "no path is known")
         self.assertIn(f"redirected for the {MOST_REDIRECTIONS + 1}th time", str(error))
@@ -524,7 +524,7 @@ class RedirectTests(FaultTestCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_subnet(self) -> None:
-        self.peer.says = lambda request: [answer(request, at4=b"\x00\x02", at64=b"\xff" * 64)]
+        self.peer.respond = lambda request: [answer(request, at4=b"\x00\x02", at64=b"\xff" * 64)]
         error = self.fails(self.agent.SubnGet(SwitchInfo, TO_2), MADError, "redirected")
         self.assertEqual((error.status, len(self.peer.asked)), (2, 1))
 
@@ -535,7 +535,7 @@ class RedirectTests(FaultTestCase):
             failing.append(InvalidRequest("the port is not in partition 0x8002"))
             return [self.redirect(request, redirectLID=LID(3), redirectPKey=0x8002)]
 
-        self.peer.says = redirect
+        self.peer.respond = redirect
         self.fails(self.agent.PerformanceGet(PortCounters, TO_2), InvalidRequest, "partition 0x8002")
 
 
@@ -547,7 +547,7 @@ class BusyTests(FaultTestCase):
             times.append(self.clock.seconds())
             return [answer(request, at4=b"\x00\x01")]
 
-        self.peer.says = busy
+        self.peer.respond = busy
         error = self.fails(self.agent.SubnGet(NodeInfo, TO_2), MADError, "busy")
         self.assertEqual(error.status, 1)
         pauses = [round(later - earlier, 1) for earlier, later in pairwise(times)]
@@ -556,11 +556,11 @@ class BusyTests(FaultTestCase):
 
     def test_lostMeanwhile(self) -> None:
         turns = iter([[b"\x00\x01"], [b"\x00\x01"], *[[]] * RETRIES, [b"\x00\x00"]])
-        self.peer.says = lambda request: [answer(request, at4=status) for status in next(turns)]
+        self.peer.respond = lambda request: [answer(request, at4=status) for status in next(turns)]
         self.succeeds(self.agent.SubnGet(NodeInfo, TO_2))
 
     def test_storm(self) -> None:
-        self.peer.says = lambda request: [answer(request, at4=b"\x00\x01")]
+        self.peer.respond = lambda request: [answer(request, at4=b"\x00\x01")]
         call = self.agent.SubnGet(NodeInfo, TO_2)
         reports: list[object] = []
         call.addBoth(reports.append)
@@ -575,7 +575,7 @@ class BusyTests(FaultTestCase):
         self.nothingIsLeft()
 
     def test_afterBusyAnswer(self) -> None:
-        self.peer.says = lambda request: [answer(request, at4=b"\x00\x01"), answer(request)]
+        self.peer.respond = lambda request: [answer(request, at4=b"\x00\x01"), answer(request)]
         self.succeeds(self.agent.SubnGet(NodeInfo, TO_2))
         self.assertEqual(len(self.peer.asked), 1)
 

@@ -37,12 +37,12 @@ def table(count: int, seed: int = 0) -> bytes:
 
 
 class LongFaultTestCase(FaultTestCase):
-    def says(self, how: Callable[[bytes], Iterable[bytes]]) -> None:
-        self.peer.says = lambda datagram: () if datagram[26] & 1 else how(datagram)
+    def respond(self, how: Callable[[bytes], Iterable[bytes]]) -> None:
+        self.peer.respond = lambda datagram: () if datagram[26] & 1 else how(datagram)
 
     def transferEnds(self, how: Callable[[bytes], Iterable[bytes]], status: RMPPStatus) -> MADTransferError:
         self.setUp()
-        self.says(how)
+        self.respond(how)
         call = self.agent.SubnAdmGetTable(NodeRecord, TO_2)
         error = self.fails(call, MADTransferError, status.name)
         self.assertEqual((error.status, error.byPeer), (status, False))
@@ -57,7 +57,7 @@ class LargeTests(LongFaultTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.wire.ports[0].doesRMPP = True  # so that it comes at once
-        self.says(
+        self.respond(
             lambda request: [answer(request, at24=b"\x01\x01\x07", at44=b"\0\x0e")[:56] + table(self.COUNT)]
         )
 
@@ -130,13 +130,13 @@ class LyingTests(LongFaultTestCase):
         self.transferEnds(how, RMPPStatus.RESOURCES_EXHAUSTED)
 
     def test_gap(self) -> None:
-        self.says(lambda request: [s for n, s in enumerate(segments(request, table(10))) if n != 3])
+        self.respond(lambda request: [s for n, s in enumerate(segments(request, table(10))) if n != 3])
         call = self.agent.SubnAdmGetTable(NodeRecord, TO_2, retries=0)
         self.fails(call, MADTimeoutError, "SubnAdmGetTable", seconds=2 * NEXT_SEGMENT_SECONDS)
         self.assertIn(RMPPType.ABORT, {datagram[25] for datagram in self.peer.asked})
 
     def test_repeating(self) -> None:
-        self.says(lambda request: segments(request, table(10))[:1])
+        self.respond(lambda request: segments(request, table(10))[:1])
         call = self.agent.SubnAdmGetTable(NodeRecord, TO_2, retries=0)
         ends: list[object] = []
         call.addBoth(lambda result: ends.append(result))
@@ -153,7 +153,7 @@ class LyingTests(LongFaultTestCase):
     def test_aborted(self) -> None:
         for begins in (0, 1, 3):
             self.setUp()
-            self.says(
+            self.respond(
                 lambda request, begins=begins: [  # type: ignore[misc]  # mypy knows no defaults of lambdas
                     *segments(request, table(10))[:begins],
                     answer(request, at24=header(4, status=126)),
@@ -164,22 +164,22 @@ class LyingTests(LongFaultTestCase):
             self.assertEqual((error.status, error.byPeer), (RMPPStatus.TOO_MANY_RETRIES, True))
 
     def test_noTable(self) -> None:
-        self.says(lambda request: [answer(request, at56=b"\x01" * 200)])
+        self.respond(lambda request: [answer(request, at56=b"\x01" * 200)])
         call = self.agent.SubnAdmGetTable(NodeRecord, TO_2)
         self.fails(call, MADClassError, "the table is no RMPP transfer")
 
     def test_distances(self) -> None:
-        self.says(lambda request: segments(request, table(10), distance=104))
+        self.respond(lambda request: segments(request, table(10), distance=104))
         self.fails(self.agent.SubnAdmGetTable(NodeRecord, TO_2), MADClassError, "are 104 apart")
         self.setUp()
-        self.says(lambda request: segments(request, table(10)[:-80]))
+        self.respond(lambda request: segments(request, table(10)[:-80]))
         call = self.agent.SubnAdmGetTable(NodeRecord, TO_2)
         self.fails(call, MADClassError, "behind 9 records there is a part of one")
 
     def test_padding(self) -> None:
         for content in (table(10)[:-4], table(10) + bytes(40)):
             self.setUp()
-            self.says(lambda request, content=content: segments(request, content))  # type: ignore[misc]  # the same
+            self.respond(lambda request, content=content: segments(request, content))  # type: ignore[misc]  # the same
             self.assertEqual(len(self.succeeds(self.agent.SubnAdmGetTable(NodeRecord, TO_2))), 10)
 
 
@@ -192,7 +192,7 @@ class OtherTableTests(LongFaultTestCase):
             (3, b"\x94", "SubnAdmGetTable is answered by GET_MULTI_RESP"),
         ):
             self.setUp()
-            self.says(
+            self.respond(
                 lambda request, at=at, content=content: [  # type: ignore[misc]  # mypy knows no defaults of lambdas
                     answer(segment, **{f"at{at}": content}) for segment in segments(request, table(10))
                 ]
@@ -200,15 +200,15 @@ class OtherTableTests(LongFaultTestCase):
             self.fails(self.agent.SubnAdmGetTable(NodeRecord, TO_2), MADClassError, words)
 
     def test_refused(self) -> None:
-        self.says(lambda request: [answer(segment, at4=b"\x03\x00") for segment in segments(request, b"")])
+        self.respond(lambda request: [answer(segment, at4=b"\x03\x00") for segment in segments(request, b"")])
         error = self.fails(self.agent.SubnAdmGetTable(NodeRecord, TO_2), MADError, "no records")
         self.assertEqual(error.status, 0x0300)
 
     def test_one(self) -> None:
-        self.says(lambda request: segments(request, table(1)))
+        self.respond(lambda request: segments(request, table(1)))
         self.assertEqual(self.succeeds(self.agent.SubnAdmGet(NodeRecord, TO_2)).lid, 1)
         self.setUp()
-        self.says(lambda request: segments(request, table(1)[:60]))
+        self.respond(lambda request: segments(request, table(1)[:60]))
         self.fails(self.agent.SubnAdmGet(NodeRecord, TO_2), MADClassError, "NodeRecord")
 
     def test_multi(self) -> None:
@@ -225,7 +225,7 @@ class OtherTableTests(LongFaultTestCase):
                     *(answer(one, at3=b"\x94", at16=attribute) for one in good),
                 ]
 
-            self.peer.says = how
+            self.peer.respond = how
             call = self.agent.SubnAdmGetMulti(MultiPathRecord(sgidCount=1, dgidCount=1), TO_2)
             self.assertEqual([record.dlid for record in self.succeeds(call)], [9])
 
@@ -244,7 +244,7 @@ class ChangingTests(LongFaultTestCase):
         other = table(5, seed=1000)
         for order in ("A1 B1 A2 B2 A3 B3", "A1 A2 B1 B2 B3", "A1 A3 B3 A2", "A1 A2 A3 B1 B2 B3"):
             self.setUp()
-            self.says(self.mixed(table(5), other, order))
+            self.respond(self.mixed(table(5), other, order))
             call = self.agent.SubnAdmGetTable(NodeRecord, TO_2)
             if order == "A1 A2 A3 B1 B2 B3":  # whole before the other began
                 self.assertEqual(len(self.succeeds(call)), 5)
@@ -254,23 +254,23 @@ class ChangingTests(LongFaultTestCase):
     def test_longer(self) -> None:
         for count in (4, 20):
             self.setUp()
-            self.says(self.mixed(table(5), table(count), "A1 A2 B1 B2 B3"))
+            self.respond(self.mixed(table(5), table(count), "A1 A2 B1 B2 B3"))
             call = self.agent.SubnAdmGetTable(NodeRecord, TO_2)
             self.failureResultOf(self.ended(call), MADTransferError)
             self.nothingIsLeft()
 
     def test_same(self) -> None:
-        self.says(self.mixed(table(5), table(5), "A1 B1 A2 B2 A3 B3"))
+        self.respond(self.mixed(table(5), table(5), "A1 B1 A2 B2 A3 B3"))
         self.assertEqual(len(self.succeeds(self.agent.SubnAdmGetTable(NodeRecord, TO_2))), 5)
 
     def test_next(self) -> None:
-        self.says(lambda request: segments(request, table(5))[:2])
+        self.respond(lambda request: segments(request, table(5))[:2])
         first = self.agent.SubnAdmGetTable(NodeRecord, TO_2)
         pass_(self.clock, 0.01)
         asked = self.peer.asked[0]
         first.cancel()
         self.failureResultOf(first, CancelledError)
-        self.says(lambda request: segments(request, table(3, seed=500)))
+        self.respond(lambda request: segments(request, table(3, seed=500)))
         second = self.agent.SubnAdmGetTable(NodeRecord, TO_2)
         for segment in segments(asked, table(5)):
             self.agent.received(segment, TO_2)
@@ -284,7 +284,7 @@ class ChangingTests(LongFaultTestCase):
             made = next(turns)(request, next(contents))
             return made[:2] if len(self.peer.asked) == 1 else made
 
-        self.says(how)
+        self.respond(how)
         call = self.agent.SubnAdmGetTable(NodeRecord, TO_2, retries=RETRIES)
         records = self.succeeds(call, seconds=3 * NEXT_SEGMENT_SECONDS)
         self.assertEqual(
@@ -295,7 +295,7 @@ class ChangingTests(LongFaultTestCase):
 
 class OthersTests(LongFaultTestCase):
     def test_strangersQuestion(self) -> None:
-        self.says(lambda request: ())
+        self.respond(lambda request: ())
         call = self.agent.SubnAdmGetTable(NodeRecord, TO_2, timeoutSeconds=100)
         pass_(self.clock, 0.01)
         asked = self.peer.asked[0]

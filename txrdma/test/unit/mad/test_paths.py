@@ -16,7 +16,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.iba.path import IBDRPath, IBPath, MADEndPort
 from txrdma.iba.types import GID, GUID, LID, MTU, PKey
 from txrdma.mad.paths import parseTarget
-from txrdma.test.support.mad.paths import END_PORT, gids, headers, lids, OURS, paths, routes, THEIRS
+from txrdma.test.support.mad.paths import END_PORT, gids, headers, lids, LOCAL, paths, REMOTE, routes
 
 directed = st.builds(IBDRPath, **headers, drPath=routes, drSLID=lids, drDLID=lids)
 
@@ -45,7 +45,7 @@ class TextTests(SynchronousTestCase):
         self.assertEqual(str(IBDRPath(drPath=(1,), drSLID=LID(4), dlid=LID(9))), "DR 0,1 lid 9 drslid 4")
         self.assertEqual(IBPath.fromString("lid 0x10 pkey 0x7fff"), IBPath(dlid=LID(16), pkey=PKey(0x7FFF)))
         self.assertEqual(
-            repr(IBPath(dlid=LID(7), dgid=THEIRS, mtu=MTU.MTU_2048)),
+            repr(IBPath(dlid=LID(7), dgid=REMOTE, mtu=MTU.MTU_2048)),
             "IBPath(dlid=7, dgid=GID.fromString('fe80::2'), mtu=MTU.MTU_2048)",
         )
 
@@ -55,7 +55,7 @@ class TextTests(SynchronousTestCase):
         for texts, target in (
             ("7|lid 7| lid7 ", 7),
             ("LID 0x10", 16),
-            ("fe80::2|FE80:0:0:0:0:0:0:2", THEIRS),
+            ("fe80::2|FE80:0:0:0:0:0:0:2", REMOTE),
             ("::ffff:10.0.0.1|10.0.0.1", GID.fromIP("10.0.0.1")),
             ("0x0002c90300010002|0002c90300010002|0002:c903:0001:0002", guid),
             ("DR 0,1,3|dr 0,1,3|DR, 0,1,3|DR 0, 1, 3|0,1,3|IBDRPath(drPath=[1, 3])", IBDRPath(drPath=(1, 3))),
@@ -66,7 +66,7 @@ class TextTests(SynchronousTestCase):
                 "lid 7 sl 3|IBPath(dlid=7, serviceLevel=3)|path.IBPath(DLID=7, SL=3)",
                 IBPath(dlid=LID(7), serviceLevel=3),
             ),
-            ("IBPath(DGID='fe80::2', hop_limit=64)", IBPath(dgid=THEIRS, hopLimit=64)),
+            ("IBPath(DGID='fe80::2', hop_limit=64)", IBPath(dgid=REMOTE, hopLimit=64)),
         ):
             for text in texts.split("|"):
                 self.assertEqual(parseTarget(text), target, text)
@@ -74,8 +74,8 @@ class TextTests(SynchronousTestCase):
     def test_scope(self) -> None:
         port = replace(END_PORT, names=("mlx5_0/1", "ib0"))
         for scope in ("mlx5_0/1", "ib0", "0x0000000000000001", "0000:0000:0000:0001", "fe80::1"):
-            self.assertEqual(parseTarget(f"fe80::2%{scope}", port), THEIRS, scope)
-        self.assertEqual(parseTarget("fe80::2%elsewhere"), THEIRS)
+            self.assertEqual(parseTarget(f"fe80::2%{scope}", port), REMOTE, scope)
+        self.assertEqual(parseTarget("fe80::2%elsewhere"), REMOTE)
         for scope in ("mlx5_1/1", "fe80::2", "0x0000000000000002", ""):
             self.assertRaises(ValueError, parseTarget, f"fe80::2%{scope}", port)
 
@@ -104,7 +104,7 @@ class TextTests(SynchronousTestCase):
 class ValueTests(SynchronousTestCase):
     port = MADEndPort(
         GUID.fromInt(1),
-        (OURS, GID.fromString("fec0::1")),
+        (LOCAL, GID.fromString("fec0::1")),
         lid=LID(0x24),
         lidMask=2,
         pkeys=(PKey(0xFFFF), PKey(0x8001)),
@@ -127,10 +127,10 @@ class ValueTests(SynchronousTestCase):
         self.assertEqual([getattr(back, name) for name in same], [getattr(path, name) for name in same])
 
     def test_globalReverse(self) -> None:
-        there = IBPath(slid=LID(1), dlid=LID(2), sgid=OURS, dgid=THEIRS, flowLabel=5, hopLimit=64)
+        there = IBPath(slid=LID(1), dlid=LID(2), sgid=LOCAL, dgid=REMOTE, flowLabel=5, hopLimit=64)
         self.assertTrue(there.hasGRH)
         self.assertTrue(there.reverse().hasGRH)
-        self.assertEqual((there.reverse().dgid, there.reverse().flowLabel), (OURS, 5))
+        self.assertEqual((there.reverse().dgid, there.reverse().flowLabel), (LOCAL, 5))
         self.assertFalse(IBPath(dlid=LID(2)).reverse().hasGRH)
 
     def test_routeBack(self) -> None:
@@ -188,13 +188,13 @@ class ValueTests(SynchronousTestCase):
             {"lidBits": 4},
             {"lidBits": -1},
             {"pkeyIndex": 0, "pkey": 0xFFFF},
-            {"gidIndex": 0, "sgid": OURS},
+            {"gidIndex": 0, "sgid": LOCAL},
             {"lidBits": 0, "slid": 0x24},
             {"dlid": 0x10000},
             {"serviceLevel": 16},
         ):
             self.assertRaises(ValueError, IBPath.fromPort, port, **values)
-        path = IBPath(slid=LID(0x28), dlid=LID(0x23), pkey=PKey(0x7FFF), sgid=THEIRS)
+        path = IBPath(slid=LID(0x28), dlid=LID(0x23), pkey=PKey(0x7FFF), sgid=REMOTE)
         for ask in (path.pkeyIndexAt, path.sgidIndexAt, path.dgidIndexAt, path.slidBitsAt, path.dlidBitsAt):
             self.assertRaises(ValueError, ask, port)
 

@@ -557,8 +557,8 @@ class QuestionTests(AgentCase):
 
 class KernelQuestionTests(UmadCase):
     def test_doubleSided(self) -> None:
-        for theirs, ours in ((True, True), (False, False)):
-            client, server = self.agent("roce0", ours), self.agent("roce1", theirs)
+        for isServerKernel, isClientKernel in ((True, True), (False, False)):
+            client, server = self.agent("roce0", isClientKernel), self.agent("roce1", isServerKernel)
             served = self.serve(server, ADMINISTRATION, lambda request: PATHS, Method.GET_MULTI)
             before = len(self.kernel.sent)
             found = self.result(client.SubnAdmGetMulti(LONG_QUESTION, self.path))
@@ -568,7 +568,7 @@ class KernelQuestionTests(UmadCase):
             asked = self.kernel.sent[before]
             header = RMPPHeader.decode(asked, 64 + 24)
             self.assertEqual((header.version, header.type, header.active), (1, RMPPType.DATA, True))
-            if ours:
+            if isClientKernel:
                 self.assertEqual(
                     len(asked), 64 + 56 + len(LONG_QUESTION.record.encode() + LONG_QUESTION.more)
                 )

@@ -128,9 +128,12 @@ class AdministeredTests(RouteTestCase):
         direct, view = DirectView(self.agent), SAView(self.agent, self.agent.port.endPort)
         for source, target in (("a", "c"), ("c", "d"), ("right", "a"), ("a", "a")):
             lids = self.lid(target), self.lid(source)
-            mine, theirs = self.ran(routing.trace(view, *lids)), self.ran(routing.trace(direct, *lids))
-            self.assertEqual(output(mine)[1:], output(theirs)[1:])
-            guids = [[hop.stop.info.nodeGUID for hop in hops] for hops in (mine, theirs)]
+            fromView, fromFabric = (
+                self.ran(routing.trace(view, *lids)),
+                self.ran(routing.trace(direct, *lids)),
+            )
+            self.assertEqual(output(fromView)[1:], output(fromFabric)[1:])
+            guids = [[hop.stop.info.nodeGUID for hop in hops] for hops in (fromView, fromFabric)]
             self.assertEqual(*guids)
 
     def test_nobody(self) -> None:

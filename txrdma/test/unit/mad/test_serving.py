@@ -111,10 +111,10 @@ class StatusTests(ServerTestCase):
 
     def test_otherVendor(self) -> None:
         mine = self.serve(lambda request: OpenIBPing(), PING, (Method.GET,), 0x001405)
-        theirs = self.serve(lambda request: OpenIBPing(), PING, (Method.GET,), 0xABCDEF)
+        second = self.serve(lambda request: OpenIBPing(), PING, (Method.GET,), 0xABCDEF)
         for oui, status in ((0x001405, 0), (0xABCDEF, 0), (0x123456, 8), (0, 8)):
             self.assertEqual(self.statusOf(frame(PING, 1, 77, 0, 5, b"", Keys(oui=oui))), status)
-        self.assertEqual((len(mine.asked), len(theirs.asked)), (1, 1))
+        self.assertEqual((len(mine.asked), len(second.asked)), (1, 1))
 
 
 class SilenceTests(ServerTestCase):
@@ -302,17 +302,17 @@ class PendingTests(ServerTestCase):
             inner.chainDeferred(outer)
             return outer
 
-        for says in (PortCounters(), ValueError("late")):
+        for respond in (PortCounters(), ValueError("late")):
             self.serve(stubborn)
             call = self.agent.PerformanceGet(PortCounters, TO_2)
             pass_(self.clock, ANSWER_SECONDS + 0.1, 0.1)
             self.assertEqual(self.status(call), MADStatus.BUSY)
             before = len(self.wire.sent)
             self.later[-1].addErrback(lambda failure: None)
-            if isinstance(says, Exception):
-                self.later[-1].errback(says)
+            if isinstance(respond, Exception):
+                self.later[-1].errback(respond)
             else:
-                self.later[-1].callback(says)
+                self.later[-1].callback(respond)
             self.assertEqual(len(self.wire.sent), before)
         self.nothingIsLeft()
 

@@ -325,24 +325,24 @@ class LeaseTests(FabricTestCase):
         info = smp.PortInfo(mkey=42, lid=self.lid("c"), mkeyProtectBits=2, mkeyLeasePeriod=10)
         self.answerTo(self.agent.SubnSet(info, self.there))
 
-    def look(self, key: int = 0) -> Any:
+    def readPort(self, key: int = 0) -> Any:
         return self.agent.SubnGet(smp.PortInfo, self.there, keys=Keys(mkey=key), retries=0)
 
     def test_end(self) -> None:
         self.pump(100)
-        self.refused(self.look(), MADTimeoutError, 5)
-        self.refused(self.look(1), MADTimeoutError, 4)
+        self.refused(self.readPort(), MADTimeoutError, 5)
+        self.refused(self.readPort(1), MADTimeoutError, 4)
         self.pump(2)
-        reported = self.answerTo(self.look())
+        reported = self.answerTo(self.readPort())
         self.assertEqual((reported.mkey, reported.mkeyProtectBits, reported.mkeyViolations), (42, 0, 2))
         self.refused(self.agent.SubnSet(smp.PortInfo(), self.there, retries=0), MADTimeoutError)
         self.answerTo(self.agent.SubnSet(smp.PortInfo(mkey=7), self.there, keys=Keys(mkey=42)))
 
     def test_renewed(self) -> None:
-        self.refused(self.look(), MADTimeoutError, 5)
-        self.assertEqual(self.answerTo(self.look(42), 0).mkey, 42)
+        self.refused(self.readPort(), MADTimeoutError, 5)
+        self.assertEqual(self.answerTo(self.readPort(42), 0).mkey, 42)
         self.pump(8)
-        self.refused(self.look(), MADTimeoutError, 5)
+        self.refused(self.readPort(), MADTimeoutError, 5)
 
 
 class RouterTests(FabricTestCase):

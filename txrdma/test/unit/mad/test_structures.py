@@ -80,12 +80,12 @@ _OTHER_LENGTHS: Final = {
 class ComponentTests(SynchronousTestCase):
     def test_openSM(self) -> None:
         strange = []
-        for name, theirs in componentBits().items():
+        for name, reference in componentBits().items():
             masks, _ = componentsOf(getattr(sa, name))
             byBit = {
                 bit: component for component, mask in masks.items() for bit in range(64) if mask >> bit & 1
             }
-            for bit, component in theirs:
+            for bit, component in reference:
                 ours = byBit.get(bit, "reserved")
                 if not (componentAlike(ours, component) or (ours, component) in _OPENSM_NAMES):
                     strange.append(f"{name} bit {bit}: {ours}, {component}")
@@ -139,8 +139,8 @@ _OPENSM_NAMES: Final = frozenset(
 )
 
 
-def componentAlike(ours: str, theirs: str) -> bool:
-    one, other = ours.lower(), re.sub(r"^sdata(\d+)_\d+$", r"data\1", theirs.lower()).replace("_", "")
+def componentAlike(ours: str, reference: str) -> bool:
+    one, other = ours.lower(), re.sub(r"^sdata(\d+)_\d+$", r"data\1", reference.lower()).replace("_", "")
     if one == "reserved":
         return other.startswith("res")
     letters = iter(one)
@@ -213,7 +213,7 @@ _MORE: Final = {
 """Structures with more fields than in python-rdma."""
 
 
-def theirs() -> dict[str, tuple[int, set[str]]]:
+def reference() -> dict[str, tuple[int, set[str]]]:
     text = files("txrdma.test").joinpath("vectors/python-rdma-methods.txt").read_text()
     rows = (line.split() for line in text.splitlines() if not line.startswith("#"))
     return {name: (int(number, 0), set(calls)) for name, number, *calls in rows}
@@ -224,7 +224,7 @@ class TableTests(SynchronousTestCase):
         self.kinds = {kind.__name__: kind for kind in attributes()}
 
     def test_pythonRDMA(self) -> None:
-        for name, (number, calls) in theirs().items():
+        for name, (number, calls) in reference().items():
             kind = self.kinds[STRUCTURES[name]]
             if name == "OFASysStatCPUInfo":
                 number = 0x12  # its 0x112 is a slip of the pen: ibsysstat asks for 0x12
@@ -234,7 +234,7 @@ class TableTests(SynchronousTestCase):
                 self.assertEqual(kind.rpcs - calls, set(), name)
 
     def test_numbers(self) -> None:
-        had = {STRUCTURES[name] for name in theirs()}
+        had = {STRUCTURES[name] for name in reference()}
         self.assertEqual(self.kinds.keys() - had - _OTHER_FORMS, _NUMBERS.keys())
         for name, (managementClass, number) in _NUMBERS.items():
             self.assertIs(attributeOf(managementClass, number), self.kinds[name])

@@ -43,7 +43,7 @@ def contents(kind: type[Layout]) -> st.SearchStrategy[bytes]:
 
 
 def withoutReserved(read: Layout) -> Layout:
-    kept = {}
+    retained = {}
     for field in read.fields:
         value = getattr(read, field.name)
         if field.reserved:
@@ -52,8 +52,8 @@ def withoutReserved(read: Layout) -> Layout:
             value = withoutReserved(value)
         elif isinstance(value, tuple):
             value = tuple(withoutReserved(one) if isinstance(one, Layout) else one for one in value)
-        kept[field.name] = value
-    return type(read)(**kept)
+        retained[field.name] = value
+    return type(read)(**retained)
 
 
 class EveryStructureTests(SynchronousTestCase):

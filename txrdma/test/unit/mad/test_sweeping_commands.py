@@ -31,7 +31,7 @@ NO_DEVICE = "sim:there is no such net"
 class SnapshotTests(CommandTestCase):
     device = "sim:fattree:16:4"
 
-    def kept(self, *arguments: str) -> str:
+    def savedFabric(self, *arguments: str) -> str:
         path = Path(self.mktemp())
         path.write_text(self.output("discover", *arguments).out)
         return str(path)
@@ -40,7 +40,7 @@ class SnapshotTests(CommandTestCase):
         return self.output(name, "--load", path, *arguments, device=NO_DEVICE)
 
     def test_json(self) -> None:
-        path = self.kept("--json")
+        path = self.savedFabric("--json")
         for name, *arguments in (
             ("discover",),
             ("discover", "--json"),
@@ -60,7 +60,7 @@ class SnapshotTests(CommandTestCase):
     def test_text(self) -> None:
         nodes, links = self.output("nodes"), self.output("links", "--json").json
         for form in ("text", "net"):
-            path = self.kept("-f", form)
+            path = self.savedFabric("-f", form)
             self.assertEqual(self.again("nodes", path), nodes, form)
             found = self.again("links", path, "--json").json
             for link, known in zip(found, links, strict=True):
@@ -68,7 +68,7 @@ class SnapshotTests(CommandTestCase):
                     self.assertEqual(link[key], known[key], (form, key))
 
     def test_check(self) -> None:
-        path = self.kept("--json")
+        path = self.savedFabric("--json")
         output = self.output("check", "--load", path, device="")
         self.assertEqual(
             (output.out, output.status), ("36 nodes, 20 of them switches, with 48 links: all is well\n", None)
@@ -91,7 +91,7 @@ class SnapshotTests(CommandTestCase):
         self.assertEqual(output.status, 1)
 
     def test_diff(self) -> None:
-        path, text = self.kept("--json"), self.kept()
+        path, text = self.savedFabric("--json"), self.savedFabric()
         for before, after in ((path, path), (text, text)):
             output = self.output("diff", before, after, device=NO_DEVICE)
             self.assertEqual((output.out, output.status), ("", None))

@@ -370,10 +370,10 @@ class SizeTests(SynchronousTestCase):
     def test_progress(self) -> None:
         reported: list[tuple[int, int, int]] = []
 
-        def tell(progress: Progress) -> None:
+        def reportProgress(progress: Progress) -> None:
             reported.append((progress.calls, progress.failed, progress.running))
 
-        schedule = MADSchedule(self.agent, 2, onProgress=tell)
+        schedule = MADSchedule(self.agent, 2, onProgress=reportProgress)
 
         async def asks() -> None:
             try:

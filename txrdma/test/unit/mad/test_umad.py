@@ -127,11 +127,11 @@ class PortTests(UmadCase):
         left: list[int] = []
         leave = self.clock.removeReader
 
-        def hear(reader: IReadDescriptor) -> None:
+        def respond(reader: IReadDescriptor) -> None:
             left.append(reader.fileno())
             leave(reader)
 
-        self.patch(self.clock, "removeReader", hear)
+        self.patch(self.clock, "removeReader", respond)
         agent.close()
         agent.port.close()
         self.assertEqual((self.clock.readers, self.kernel.files), ([], {}))
@@ -321,7 +321,7 @@ class ServeTests(UmadCase):
     def test_registration(self) -> None:
         asked: list[tuple[int, bytes]] = []
 
-        def hear(fd: int, number: int, *arguments: Any) -> int:
+        def respond(fd: int, number: int, *arguments: Any) -> int:
             asked.append((number, bytes(arguments[0]) if arguments else b""))
             if number == 0xC0281B04 and len(asked) > 1:
                 raise OSError(errno.ENOTTY, "Inappropriate ioctl for device")
@@ -329,7 +329,7 @@ class ServeTests(UmadCase):
                 arguments[0][:4] = struct.pack("=I", 9)
             return 0
 
-        self.patch(registration, "ioctl", hear)
+        self.patch(registration, "ioctl", respond)
         for _ in range(2):
             number = registration.Registry(5).register(1, 0x32, 1, 1 << 3 | 1 << 70, 0x001405, True)
             self.assertEqual(number, 9)
@@ -355,8 +355,8 @@ class TableTests(UmadCase):
     def records(self, count: int) -> list[NodeRecord]:
         return [NodeRecord(lid=LID(number % 0xBFFF + 1)) for number in range(count)]
 
-    def fetch(self, count: int, theirs: bool, ours: bool) -> None:
-        client, server = self.agent("roce0", ours), self.agent("roce1", theirs)
+    def fetch(self, count: int, isServerKernel: bool, isClientKernel: bool) -> None:
+        client, server = self.agent("roce0", isClientKernel), self.agent("roce1", isServerKernel)
         records = self.records(count)
         self.serve(server, ADMINISTRATION, lambda request: records, Method.GET_TABLE)
         found: Sequence[NodeRecord] = self.result(client.SubnAdmGetTable(NodeRecord, self.path, retries=9))

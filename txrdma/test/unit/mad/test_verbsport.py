@@ -152,11 +152,11 @@ class CallTests(VerbsPortCase):
         left: list[int] = []
         leave = self.clock.removeReader
 
-        def hear(reader: IReadDescriptor) -> None:
+        def respond(reader: IReadDescriptor) -> None:
             left.append(reader.fileno())
             leave(reader)
 
-        self.patch(self.clock, "removeReader", hear)
+        self.patch(self.clock, "removeReader", respond)
         self.agent.close()
         port.close()
         self.assertEqual(len(left), 1)

@@ -12,10 +12,10 @@ from txrdma.monitor.web.events import MOST_BYTES, MOST_READERS, MOST_WAITING, ST
 from txrdma.test.support.monitor.fetching import Connection
 from txrdma.test.unit.monitor.test_rest import SiteTestCase
 
-Told = tuple[int, str, dict[str, Any]]
+Logged = tuple[int, str, dict[str, Any]]
 
 
-def reportedNow(connection: Connection) -> list[Told]:
+def reportedNow(connection: Connection) -> list[Logged]:
     """Return the events that a reader has received, each with its number and its kind."""
     found = []
     for part in connection.answer.text.split("\n\n"):

@@ -46,7 +46,7 @@ class EventTests(PollerTestCase):
         self.assertEqual(self.output(), [("cleared", "node-gone", "c")])
         self.assertEqual(self.links(), links)
         self.assertEqual((self.rate("c", 1), self.poller.statistics.sweeps), (0.0, 1))
-        self.assertLess(self.poller.statistics.looks, 150)
+        self.assertLess(self.poller.statistics.stateReads, 150)
 
     def test_cable(self) -> None:
         """The loss of one of two cables between switches is reported as one lost link, without a sweep."""

@@ -51,7 +51,7 @@ class RestartTests(PollerTestCase):
             *(self.clock, self.agent, self.settings),
             thresholds=thresholds,
             notify=self.received,
-            onRound=self.looked,
+            onRound=self.polled,
         )
         self.journal = poller.journal
         self.memory = MonitorMemory(self.store, self.writer, poller.findingLog, poller.presence, self.journal)
@@ -69,7 +69,7 @@ class RestartTests(PollerTestCase):
             super().received(event)
         self.memory.update()
 
-    def looked(self, began: float) -> None:
+    def polled(self, began: float) -> None:
         self.memory.update()
 
     def ended(self) -> None:

@@ -36,11 +36,11 @@ from txrdma.test.support.monitor.alerts import alertsOf, entryOf
 RULES = AlertRules(delaySeconds=60.0, groupSeconds=10.0)
 
 
-class Heard:
+class RecordingOutlet:
     """A channel that records messages, or refuses them."""
 
     def __init__(self, repeatSeconds: float = 0.0) -> None:
-        self.name = self.queue = "heard"
+        self.name = self.queue = "recorded"
         self.repeatSeconds = repeatSeconds
         self.messages: list[list[tuple[bool, str, str]]] = []
         self.isBroken = False
@@ -70,13 +70,13 @@ class StoredMemory:
         return succeed(None)
 
 
-class TellerTests(SynchronousTestCase):
+class NotifierTests(SynchronousTestCase):
     """The time of alerts."""
 
     def setUp(self) -> None:
         self.clock = Clock()
         self.clock.advance(5000.0)
-        self.channel = Heard()
+        self.channel = RecordingOutlet()
 
     def started(self, rules: AlertRules = RULES, memory: Any = None) -> Notifier:
         notifier = Notifier(self.clock, rules, [self.channel], memory)
@@ -174,7 +174,7 @@ class TellerTests(SynchronousTestCase):
 
     def test_repeat(self) -> None:
         """With a repeat interval, existing findings are sent again."""
-        self.channel = Heard(300.0)
+        self.channel = RecordingOutlet(300.0)
         notifier, entry = self.started(), entryOf()
         notifier.findingChanged(Raised(entry))
         self.clock.pump([60.0] * 12)
@@ -212,7 +212,7 @@ class TellerTests(SynchronousTestCase):
         notifier.findingChanged(Raised(entry))
         notifier.findingChanged(Raised(entryOf(where="leaf 2")))
         self.clock.advance(100.0)
-        other = Heard()
+        other = RecordingOutlet()
         notifier.change(AlertRules(0.0, 0.0), [other])
         notifier.findingChanged(Raised(entryOf(where="leaf 3")))
         self.clock.advance(0.0)

@@ -17,15 +17,15 @@ from txrdma.monitor.events.notificationqueue import LONGEST_RETRY_SECONDS, MOST_
 from txrdma.monitor.events.notifier import Notifier
 from txrdma.monitor.series.historystore import HistoryStore
 from txrdma.test.support.monitor.alerts import entryOf
-from txrdma.test.unit.monitor.test_notifier import Heard, StoredMemory
+from txrdma.test.unit.monitor.test_notifier import RecordingOutlet, StoredMemory
 
 AT_ONCE = AlertRules(0.0, 0.0)
 
 
-class Counted(Heard):
+class Counted(RecordingOutlet):
     """A channel that counts attempts and can delay its answer."""
 
-    def __init__(self, queue: str = "heard") -> None:
+    def __init__(self, queue: str = "recorded") -> None:
         super().__init__()
         self.queue = queue
         self.tries = 0

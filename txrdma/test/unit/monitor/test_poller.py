@@ -399,15 +399,15 @@ class UntoldTests(PollerTestCase):
     def test_linkDowned(self) -> None:
         """A link that went down between two polls is detected by LinkDowned."""
         self.started()
-        looks = self.poller.statistics.looks
+        stateReads = self.poller.statistics.stateReads
         self.pump(10.0)
-        usual = self.poller.statistics.looks - looks
+        usual = self.poller.statistics.stateReads - stateReads
         for name in ("left", "right"):
             self.fabric.setCounters(name, 3, linkDownedCounter=1)
-        looks = self.poller.statistics.looks
+        stateReads = self.poller.statistics.stateReads
         self.pump(10.0)
         self.assertEqual(self.poller.statistics.refreshes, 1)
-        self.assertGreater(self.poller.statistics.looks - looks, usual)
+        self.assertGreater(self.poller.statistics.stateReads - stateReads, usual)
 
 
 class WeatherTests(PollerTestCase):

@@ -192,14 +192,14 @@ class FileTests(PollerTestCase):
         fabric, entries = self.poller.fabric, self.poller.findingLog.open.values()
         assert fabric is not None
         first, faulty = (fabric.nodes[self.fabric.node(name).guid] for name in "ab")
-        for others, its, unfit in (
+        for others, keys, unfit in (
             ("a", "a x", []),
             ("a x", "a x", []),
             ("a x", "a", []),
             ("a mlx5_0", "a mlx5_1", ["a"]),
         ):
-            first.description, faulty.description = others, its
-            self.assertEqual(list(unfitHosts(fabric, entries)), unfit, (others, its))
+            first.description, faulty.description = others, keys
+            self.assertEqual(list(unfitHosts(fabric, entries)), unfit, (others, keys))
 
     def test_several(self) -> None:
         """Each file that cannot be written is a separate finding; the other files are written."""

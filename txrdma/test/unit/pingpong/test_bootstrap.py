@@ -46,7 +46,7 @@ SETTINGS = st.builds(
     check=st.booleans(),
     atomics=st.booleans(),
 )
-WHEREABOUTS = st.builds(
+ENDPOINT_DATA = st.builds(
     EndAddress,
     gid=st.binary(min_size=16, max_size=16).map(GID),
     lid=st.integers(0, 0xFFFF).map(LID),
@@ -81,8 +81,8 @@ TEXTS = st.text(st.characters(codec="utf-8").filter(str.isprintable), max_size=2
 MESSAGES: st.SearchStrategy[Message] = st.one_of(
     st.builds(Hello, st.integers(1, 9), TEXTS),
     st.builds(Open, SETTINGS),
-    st.builds(Opened, SETTINGS, WHEREABOUTS),
-    st.builds(Connect, WHEREABOUTS),
+    st.builds(Opened, SETTINGS, ENDPOINT_DATA),
+    st.builds(Connect, ENDPOINT_DATA),
     st.builds(Run, tests()),
     st.builds(Done, COUNTS, st.booleans()),
     st.builds(Result, COUNTS, COUNTS, COUNTS, COUNTS, st.floats(0, 1e18), COUNTS),
@@ -162,7 +162,7 @@ class MessageTests(SynchronousTestCase):
 class CompatibleTests(SynchronousTestCase):
     """The line of C{ibv_rc_pingpong}."""
 
-    @given(WHEREABOUTS)
+    @given(ENDPOINT_DATA)
     def test_roundTrip(self, here: EndAddress) -> None:
         """An encoded line has a constant length and is decoded to the same values."""
         line = encodeEndAddress(here)
@@ -172,7 +172,7 @@ class CompatibleTests(SynchronousTestCase):
             (there.gid, there.lid, there.qpn, there.psn), (here.gid, here.lid, here.qpn, here.psn)
         )
 
-    def test_theirs(self) -> None:
+    def test_perftest(self) -> None:
         """A line of the program is decoded, and encoded identically."""
         line = b"0000:000011:8f3a21:00000000000000000000ffff0a4f0001\0"
         there = decodeEndAddress(line)

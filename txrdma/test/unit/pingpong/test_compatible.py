@@ -24,10 +24,10 @@ class CompatibleTests(SimulatedLinks, SynchronousTestCase):
     """A client and a server."""
 
     def play(
-        self, test: Test, theirs: Test | None = None, mtu: int = 1024
+        self, test: Test, serverTest: Test | None = None, mtu: int = 1024
     ) -> tuple[Measurement, Measurement]:
         """Return the results of client and server."""
-        server = OneGame(self.side(1), theirs or test, mtu)
+        server = OneGame(self.side(1), serverTest or test, mtu)
 
         async def second() -> Measurement:
             return await server.done
@@ -61,8 +61,8 @@ class CompatibleTests(SimulatedLinks, SynchronousTestCase):
     def test_patternOfEither(self) -> None:
         """A server accepts both the usual pattern of a client and the one for verification."""
         checked = Test(size=9000, iterations=10, warmup=0, check=True)
-        for theirs in (Test(size=9000, iterations=10, warmup=0), checked):
-            _one, other = self.play(theirs, checked)
+        for serverTest in (Test(size=9000, iterations=10, warmup=0), checked):
+            _one, other = self.play(serverTest, checked)
             self.assertEqual(other.wrong, 0)
 
     def test_wrong(self) -> None:

@@ -333,7 +333,7 @@ class TroubleTests(SessionCase):
 class GarbageTests(SessionCase):
     """Invalid input is answered with an error, and the connection is closed."""
 
-    def say(self, data: bytes) -> bytes:
+    def exchange(self, data: bytes) -> bytes:
         """Return the server's answer until it closes the connection."""
         protocol = self.server.buildProtocol(ADDRESS)
         transport = FakeTransport(protocol, True)
@@ -357,11 +357,11 @@ class GarbageTests(SessionCase):
             hello + encode(Run(Test())),
             hello * 100,
         ):
-            last = self.say(data).splitlines()[-1]
+            last = self.exchange(data).splitlines()[-1]
             self.assertIn(b'"message": "trouble"', last)
             self.assertIsInstance(self.ended[-1], WireError, data)
 
     def test_servesAfterwards(self) -> None:
         """The server serves the next client after invalid input."""
-        self.say(b"nonsense\n")
+        self.exchange(b"nonsense\n")
         self.assertEqual(self.measure(Test(iterations=10)).messages, 10)

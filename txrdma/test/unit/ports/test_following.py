@@ -145,8 +145,8 @@ class FollowingTests(SynchronousTestCase):
         """A device that was created again between two reads is reported as another one."""
         self.follow()
         place = self.sysfs.root / "class" / "infiniband" / "mlx5_0"
-        kept = place.rename(place.parent.parent / "kept")  # so that its number is not given again
-        shutil.copytree(kept, place)
+        moved = place.rename(place.parent.parent / "kept")  # so that its number is not given again
+        shutil.copytree(moved, place)
         self.network.notify()
         self.assertEqual([type(change) for change in self.taken()], [DeviceRemoved, DeviceAdded, PortAdded])
 

@@ -186,16 +186,16 @@ class DeviceTests(TreeTestCase):
         files = [path for path in base.rglob("*") if path.is_file()]
         self.assertGreater(len(files), 20)
         for path in files:
-            kept = path.read_bytes()
+            content = path.read_bytes()
             for damage in (b"", b"\n", b"no such thing\n", b"99: WHAT\n", b"\xff\xfe\0"):
                 path.write_bytes(damage)
-                self.lookAt(device)
+                self.readAll(device)
             path.unlink()
-            self.lookAt(device)
-            path.write_bytes(kept)
+            self.readAll(device)
+            path.write_bytes(content)
         self.assertEqual(port.attributes(), whole)
 
-    def lookAt(self, device: RDMADevice) -> None:
+    def readAll(self, device: RDMADevice) -> None:
         """Read all attributes, which must not raise."""
         for each in (device, *device.ports):
             for name in dir(type(each)):
@@ -213,7 +213,7 @@ class DeviceTests(TreeTestCase):
         device = self.device("mlx5_0")
         port = device.port(1)
         self.sysfs.remove("class/infiniband/mlx5_0")
-        for look in (
+        for read in (
             lambda: device.nodeGUID,
             lambda: device.ports,
             lambda: device.identity,
@@ -223,7 +223,7 @@ class DeviceTests(TreeTestCase):
             port.attributes,
             port.counters,
         ):
-            self.assertIn("mlx5_0", str(self.assertRaises(DeviceUnavailable, look)))
+            self.assertIn("mlx5_0", str(self.assertRaises(DeviceUnavailable, read)))
         self.assertFalse(device.isPresent)
 
     def test_vanishing(self) -> None:

@@ -19,12 +19,12 @@ from txrdma.smc.common.realports import LIFE, RealPorts
 class Networks:
     """Networks of a host that are looked at."""
 
-    looks = 0
+    polls = 0
     finding = Finding(RDMAPort("mlx5_0", 1, frozenset({"eth0"}), True), "it is there")
 
     @classmethod
     def read(cls) -> Networks:
-        cls.looks += 1
+        cls.polls += 1
         return cls()
 
     def portFor(self, own: str, peer: str) -> Finding:
@@ -50,7 +50,7 @@ class RealPortsTests(SynchronousTestCase):
         self.assertFalse(self.ports.isAny())
         self.now += LIFE
         self.assertTrue(self.ports.isAny())
-        self.assertEqual(Networks.looks, 0)
+        self.assertEqual(Networks.polls, 0)
 
     def test_withoutPyverbs(self) -> None:
         (self.folder / "mlx5_0").mkdir(parents=True)
@@ -62,11 +62,11 @@ class RealPortsTests(SynchronousTestCase):
         for number in range(1000):
             found = self.ports.portFor("10.0.0.1", f"10.0.1.{number % 250}")
             self.assertEqual(found, ("pyverbs:mlx5_0", 1))
-        self.assertEqual(Networks.looks, 1)
+        self.assertEqual(Networks.polls, 1)
         self.now += LIFE
         self.patch(Networks, "finding", Finding(None, "it is gone"))
         self.assertIsNone(self.ports.portFor("10.0.0.1", "10.0.1.1"))
-        self.assertEqual(Networks.looks, 2)
+        self.assertEqual(Networks.polls, 2)
 
     def test_failedDeviceIsRetriedLater(self) -> None:
         (self.folder / "mlx5_0").mkdir(parents=True)

@@ -115,9 +115,9 @@ class CompanionTests(SynchronousTestCase):
         self.assertEqual((self.stream.reported, self.tcp.ended), (["reset"], ["reset"]))
 
     def test_TCPResetIsLossUnlessEnded(self) -> None:
-        for isHeard, reported in ((False, ["reset"]), (True, [])):
+        for isReceived, reported in ((False, ["reset"]), (True, [])):
             self.setUp()
-            self.stream.hasReceivedEnd = isHeard
+            self.stream.hasReceivedEnd = isReceived
             self.monitor.connectionLost(Failure(ConnectionLost()))
             self.assertEqual(self.stream.reported, reported)
 

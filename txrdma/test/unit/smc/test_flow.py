@@ -24,7 +24,7 @@ _RING = (
 )
 _FLOW = ("isDirty", "isBlocked", "peerState", "messagesReceived")
 
-_SAID = st.tuples(
+_ANNOUNCED = st.tuples(
     st.sampled_from([1, 1, 1, 1, 2, 0, -1]),  # numbers on
     st.sampled_from([1, 3, 9, 16, 0, 30]),  # bytes on, of what was written
     st.sampled_from([0, 0, 1, 5]),  # bytes on, of what was read, as far as there are any
@@ -73,7 +73,7 @@ def begun() -> tuple[Flow, Reported]:
 class ReceivedTests(SynchronousTestCase):
     """What comes the short way does what it does on the other."""
 
-    @given(st.lists(_SAID, min_size=10, max_size=30))
+    @given(st.lists(_ANNOUNCED, min_size=10, max_size=30))
     @example(
         [(1, more, 0, 0, 0, what, 0) for more, what in ((25, ""), (1, "tell"), (9, "pause"), (1, "resume"))]
     )
@@ -187,7 +187,7 @@ class SentTests(SynchronousTestCase):
             self.assertEqual(flows[0].backlog, flows[1].backlog)
 
 
-class KeptTests(SynchronousTestCase):
+class RetainedTests(SynchronousTestCase):
     """Bytes that are kept until they have arrived, since another link may have to send them again."""
 
     def setUp(self) -> None:
@@ -223,10 +223,10 @@ class KeptTests(SynchronousTestCase):
         data = bytes(range(1, 21))
         self.write(data)
         assert self.flow.queue.unacknowledged is not None
-        kept = list(self.flow.queue.unacknowledged)[-1:]
+        retained = list(self.flow.queue.unacknowledged)[-1:]
         queue = LinkSendQueue(None, Capacity(maxInline=1 << 30), lambda: None)  # type: ignore[arg-type]  # copies nothing
         queue.limit = 100
-        self.flow.move(RemoteBuffer(queue, 1000, RKey(9)), kept)
+        self.flow.move(RemoteBuffer(queue, 1000, RKey(9)), retained)
         requests: list[SendRequest] = []
         self.flow.fill(requests)
         self.assertEqual(self.places(requests[1:3]), [(1020, data[:12]), (1000, data[12:])])

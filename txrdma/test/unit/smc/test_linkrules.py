@@ -98,7 +98,7 @@ class Group:
         numbers = [[link.number for link in end.core.links] for end in (self.end, self.peer)]
         return numbers[0] == numbers[1] and self.core.state == "active"
 
-    def hears(self, body: Body, isResponse: bool) -> str:
+    def receive(self, body: Body, isResponse: bool) -> str:
         """Let the peer send a message, and return what comes of it: one of the words in L{expected}."""
         before, core = self.state, self.core
         waiting, core._core.output = core._core.output, []
@@ -193,13 +193,13 @@ class MatrixTests(SynchronousTestCase):
     def test_outcomeOfEachMessageInEachState(self) -> None:
         for group, body, isResponse, what in self.everyMessage(9):
             role, state = group.end.role, group.state
-            found = group.hears(body, isResponse)
+            found = group.receive(body, isResponse)
             self.assertEqual(found, expected(role, state, body.TYPE, isResponse), what)
 
     def test_harmlessMessagesDoNotDisturbFlow(self) -> None:
         count = 0
         for group, body, isResponse, what in self.everyMessage(9):
-            if group.state in STATES[3:9] and group.hears(body, isResponse) not in ("ended", "heeded"):
+            if group.state in STATES[3:9] and group.receive(body, isResponse) not in ("ended", "heeded"):
                 self.assertTrue(group.goesOn(), what)
                 count += 1
         self.assertGreater(count, 200)
@@ -208,4 +208,4 @@ class MatrixTests(SynchronousTestCase):
         for version in (1, 2):
             for state in ("active", "wanted", "keys", "linking")[: 4 if version == 1 else 2]:
                 group = Group(Role.CLIENT, state, version)
-                self.assertEqual(group.hears(bodies(group.core.first.number)[1], False), "ended", state)
+                self.assertEqual(group.receive(bodies(group.core.first.number)[1], False), "ended", state)

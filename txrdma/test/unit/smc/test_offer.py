@@ -493,7 +493,7 @@ class TwoEndsTests(SynchronousTestCase):
         asking: Abilities,
         serving: Abilities,
         ours: tuple[Candidate, ...],
-        theirs: tuple[Candidate, ...],
+        remote: tuple[Candidate, ...],
         first: bool,
     ) -> None:
         offer = propose(ours, asking, "10.77.0.2")
@@ -502,10 +502,10 @@ class TwoEndsTests(SynchronousTestCase):
             return
         proposal = decode(offer.proposal.encode())
         assert isinstance(proposal, Proposal)
-        choice = choose(proposal, theirs, serving, "10.77.0.1")
+        choice = choose(proposal, remote, serving, "10.77.0.1")
         if isinstance(choice, Diagnosis):
             isV1Possible = 1 in asking.versions & serving.versions and offer.v1 is not None
-            if isV1Possible and any(each.subnets is None for each in theirs):
+            if isV1Possible and any(each.subnets is None for each in remote):
                 self.fail(f"no version 1, because of {choice}")
             return
         settled = choice.agreement

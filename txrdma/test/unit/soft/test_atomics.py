@@ -45,7 +45,7 @@ class RequestTests(RequesterCase):
 
     def answer(self, psn: int, original: int) -> list[Outgoing]:
         extension = AETH.ack(1).encode() + AtomicAckETH(original=original).encode()
-        return self.hear(incoming(Opcode.RC_ATOMIC_ACKNOWLEDGE, psn, extension=extension))
+        return self.deliver(incoming(Opcode.RC_ATOMIC_ACKNOWLEDGE, psn, extension=extension))
 
     def test_onePacketWithItsOpcodeAndOperands(self) -> None:
         for operation, opcode in [
@@ -75,10 +75,10 @@ class RequestTests(RequesterCase):
 
     def test_acknowledgementWithoutAnswerRepeatsRequest(self) -> None:
         self.post(self.atomic(1), self.request(Operation.SEND, 1, 2))
-        runs = self.hear(ack(PSN + 1))
+        runs = self.deliver(ack(PSN + 1))
         self.assertEqual((psns(runs), self.ended()), ([PSN, PSN + 1], []))
         self.answer(PSN, 9)
-        self.hear(ack(PSN + 1))
+        self.deliver(ack(PSN + 1))
         self.assertEqual(self.ended(), [(1, Status.SUCCESS), (2, Status.SUCCESS)])
 
     def test_answerAcknowledgesEarlierRequests(self) -> None:
@@ -123,7 +123,7 @@ class RequestTests(RequesterCase):
         self.assertEqual(
             psns(self.post(self.request(Operation.RDMA_READ, 1, 1), self.atomic(2, fence=True))), [PSN]
         )
-        self.assertEqual(psns(self.hear(incoming(READ_ONLY, PSN, b"x", AETH.ack(1).encode()))), [PSN + 1])
+        self.assertEqual(psns(self.deliver(incoming(READ_ONLY, PSN, b"x", AETH.ack(1).encode()))), [PSN + 1])
         self.answer(PSN + 1, 0)
         runs = self.post(self.request(Operation.SEND, 1, 3), self.atomic(4, fence=True))
         self.assertEqual(psns(runs), [PSN + 2, PSN + 3])
@@ -159,7 +159,7 @@ class RequestTests(RequesterCase):
                 self.requester = self.make()
                 before = self.memory.get(0, 64)
                 self.post(request)
-                self.hear(run)
+                self.deliver(run)
                 self.assertEqual(self.ended(), [(1, Status.BAD_RESP_ERR)])
                 self.assertEqual(self.memory.get(0, 64), before)
 
@@ -170,7 +170,7 @@ class RequestTests(RequesterCase):
         ]:
             self.requester = self.make()
             self.post(self.atomic())
-            self.hear(nak(PSN, code))
+            self.deliver(nak(PSN, code))
             self.assertEqual(self.ended(), [(1, status)])
 
     def test_wideNumbersAreTruncatedToFields(self) -> None:
@@ -224,7 +224,7 @@ class ExecutionTests(ResponderCase):
     def originals(self, *runs: Incoming) -> list[tuple[int, int]]:
         """PSN and result of each answer."""
         found = []
-        for run in self.hear(*runs):
+        for run in self.deliver(*runs):
             self.assertEqual(run.opcode, Opcode.RC_ATOMIC_ACKNOWLEDGE)
             self.assertEqual((len(run.extension), len(run.payload)), (12, 0))
             self.assertIs(AETH.decode(run.extension).kind, AETHKind.ACK)
@@ -232,7 +232,7 @@ class ExecutionTests(ResponderCase):
         return found
 
     def test_eachCountsAsMessage(self) -> None:
-        runs = self.hear(self.add(THERE, 1), self.write(THERE + 1, 50, b"x", acknowledge=True))
+        runs = self.deliver(self.add(THERE, 1), self.write(THERE + 1, 50, b"x", acknowledge=True))
         self.assertEqual([AETH.decode(run.extension[:4]).msn for run in runs], [2, 2])
         self.assertEqual([run.opcode for run in runs], [Opcode.RC_ATOMIC_ACKNOWLEDGE, Opcode.RC_ACKNOWLEDGE])
 
@@ -261,17 +261,17 @@ class ExecutionTests(ResponderCase):
     def test_duplicateOlderThanStoredResultsIsDropped(self) -> None:
         for number in range(3):
             self.originals(self.add(THERE + number, 1))
-        self.assertEqual(self.hear(self.add(THERE, 1)), [])
+        self.assertEqual(self.deliver(self.add(THERE, 1)), [])
         self.assertEqual(self.number(), 103)
 
     def test_duplicateOfOtherKindIsDropped(self) -> None:
         self.originals(self.add(THERE, 1))
-        self.assertEqual(self.hear(self.add(THERE, 2), self.swap(THERE, 1, 0)), [])
+        self.assertEqual(self.deliver(self.add(THERE, 2), self.swap(THERE, 1, 0)), [])
         self.assertEqual(self.number(), 101)
 
     def test_readAndAtomicAnswersKeepOrder(self) -> None:
         self.responder = self.make(access=ATOMIC, maxDestRDAtomic=4)
-        runs = self.hear(
+        runs = self.deliver(
             self.read(THERE, 0, 3 * 256),
             self.add(THERE + 3, 1),
             self.read(THERE + 4, 0, 8),
@@ -286,7 +286,7 @@ class ExecutionTests(ResponderCase):
         self.assertEqual(bytes(runs[-2].payload), native(101))
 
     def test_moreThanAgreedOutstandingIsRefused(self) -> None:
-        runs = self.hear(self.read(THERE, 0, 8), self.add(THERE + 1, 1), self.add(THERE + 2, 1))
+        runs = self.deliver(self.read(THERE, 0, 8), self.add(THERE + 1, 1), self.add(THERE + 2, 1))
         self.assertEqual([run.opcode for run in runs], [0x10, 0x12, 0x11])
         aeth = AETH.decode(runs[-1].extension)
         self.assertEqual((aeth.kind, aeth.value), (AETHKind.NAK, NAKCode.INVALID_REQUEST))
@@ -302,11 +302,11 @@ class ExecutionTests(ResponderCase):
 
     def test_atomicWithinMessageIsInvalid(self) -> None:
         self.receive(1, (100, 1000))
-        self.hear(incoming(Opcode.RC_SEND_FIRST, THERE, b"x" * 256))
+        self.deliver(incoming(Opcode.RC_SEND_FIRST, THERE, b"x" * 256))
         self.assertInvalid(self.add(THERE + 1, 1), psn=THERE + 1)
 
     def test_atomicAfterGapIsNotExecuted(self) -> None:
-        self.hear(self.add(THERE + 1, 1))
+        self.deliver(self.add(THERE + 1, 1))
         self.assertEqual(self.number(), 100)
 
     def test_modifyChangesStoredResultCount(self) -> None:

@@ -71,10 +71,10 @@ class LaneTests(SynchronousTestCase):
 
     def test_takenPacketsKeepTheirSpace(self) -> None:
         self.put(bytes(1000))
-        looked = self.other.take()
+        polled = self.other.take()
         for _ in range(8):
             self.put(b"\xff" * 1000)
-        self.assertEqual(bytes(looked[0]), bytes(1000))
+        self.assertEqual(bytes(polled[0]), bytes(1000))
 
     def test_takesAtMostRequestedCount(self) -> None:
         sent = 0

@@ -431,13 +431,13 @@ class LaneMachine(RuleBasedStateMachine):
             side.receive(place, (place, 1000), (place + 1000, 2000))
 
     @rule(which=st.integers(0, 1))
-    def look(self, which: int) -> None:
+    def pollEnd(self, which: int) -> None:
         side = self.sides[which]
         side.lane.poll()
         self.check(side)
 
     @rule(which=st.integers(0, 1))
-    def hear(self, which: int) -> None:
+    def doorbellRung(self, which: int) -> None:
         self.sides[which].deliver()
 
     @rule(which=st.integers(0, 1), sends=st.booleans(), receives=st.booleans(), solicited=st.booleans())

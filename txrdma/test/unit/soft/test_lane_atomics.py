@@ -192,9 +192,9 @@ class AtomicTests(AtomicCase):
             words[CONSUMED] = later
 
         self.patch(_lane, "barrier", meanwhile)
-        (look,) = self.one.output
+        (read,) = self.one.output
         self.one.output.clear()
-        look()
+        read()
         self.assertEqual((self.word(self.other.memory.view), self.one.output), (2, []))
 
     def test_sleepingSenderIsRung(self) -> None:
@@ -265,10 +265,10 @@ class RefusedTests(AtomicCase):
         self.assertEqual(bytes(self.other.memory.view), before)
 
     def test_peerHoldsNoResults(self) -> None:
-        self.say(self.other, maxDestRDAtomic=0)
+        self.setWords(self.other, maxDestRDAtomic=0)
         self.refused(self.atomic(2, operand=1), Status.REM_INV_REQ_ERR)
 
-    def say(self, side: Any, **changes: Any) -> None:
+    def setWords(self, side: Any, **changes: Any) -> None:
         attributes = {name: getattr(side.attributes, name) for name in side.attributes.given()}
         side.attributes = QPAttributes(**{**attributes, **changes})
 
@@ -276,7 +276,7 @@ class RefusedTests(AtomicCase):
         for request in (self.atomic(2), self.rdma(2, Operation.RDMA_READ, 0)):
             self.one, self.other = pair()
             request.rkey = self.other.memory.rkey
-            self.say(self.one, maxRDAtomic=0)
+            self.setWords(self.one, maxRDAtomic=0)
             self.one.post(request, send(3, b"late"))
             self.turn()
             self.assertEqual([c.status for c in self.one.sent], [Status.LOC_QP_OP_ERR])

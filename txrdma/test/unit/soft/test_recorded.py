@@ -46,13 +46,13 @@ class RequesterTests(RequesterCase):
         """
         found = [captured for captured in packets(name) if captured.packet.bth.opcode < Opcode.UC_SEND_FIRST]
         sent = [captured.packet for captured in found if captured.source == sender]
-        theirs = iter([packet for packet in sent if isRequest(packet.bth.opcode)])
+        recorded = iter([packet for packet in sent if isRequest(packet.bth.opcode)])
         came = iter([c for c in found if c.destination == sender and c.packet.bth.opcode in answers])
         self.requester = self.make(mtu=1024, psn=sent[0].bth.psn)
         for request in requests:
             for run in self.post(request):
                 packet = RoCEPacket.decode(arrived(run).data)
-                expected = next(theirs)
+                expected = next(recorded)
                 self.assertEqual(packet.extensions, expected.extensions)
                 self.assertEqual(packet.payload, expected.payload)
                 self.assertEqual(
@@ -61,10 +61,10 @@ class RequesterTests(RequesterCase):
                 )
             answer = next(came).payload
             pad = answer[1] >> 4 & 3
-            self.hear(Incoming(answer[0], False, pad, memoryview(answer), len(answer), 1))
+            self.deliver(Incoming(answer[0], False, pad, memoryview(answer), len(answer), 1))
             status = last if request is requests[-1] else Status.SUCCESS
             self.assertEqual(self.ended(), [(request.identifier, status)])
-        self.assertEqual(list(theirs), [])
+        self.assertEqual(list(recorded), [])
 
     def test_pingPong(self) -> None:
         self.memory.put(0, b"\x7b" * 3000)
@@ -148,7 +148,7 @@ class ResponderTests(SynchronousTestCase):
                 if (c.destination, p.bth.destination) == (address, number) and isRequest(p.bth.opcode)
             ]
             peer = requests[0][0].source
-            theirs = [
+            recorded = [
                 (p.bth.opcode, p.bth.psn, aeth.syndrome, aeth.msn, *p.extensions[1:], p.payload)
                 for c, p in found
                 if (c.source, c.destination) == (address, peer)
@@ -156,10 +156,10 @@ class ResponderTests(SynchronousTestCase):
                 and (aeth := p.get(AETH)) is not None
                 and any(0 <= p.bth.psn - q.bth.psn < 4 for _, q in requests)
             ]
-            answered += self.compare(requests, theirs, midway)
+            answered += self.compare(requests, recorded, midway)
         return answered
 
-    def compare(self, requests: list[Any], theirs: list[Any], midway: bool) -> int:
+    def compare(self, requests: list[Any], recorded: list[Any], midway: bool) -> int:
         grants = Grants(self.unknown)
         receives = deque(ReceiveRequest(n, [Segment(0, 8192, LKey(0))]) for n in range(1000))
         responder = Responder(
@@ -173,9 +173,9 @@ class ResponderTests(SynchronousTestCase):
             maxDestRDAtomic=4,
             minRNRTimer=0,
         )
-        ours: list[Any] = []
+        actual: list[Any] = []
         contents = {}
-        for opcode, psn, _syndrome, _msn, *_atomic, payload in theirs:
+        for opcode, psn, _syndrome, _msn, *_atomic, payload in recorded:
             if opcode == Opcode.RC_RDMA_READ_RESPONSE_ONLY:
                 contents[psn] = payload
         for captured, packet in requests:
@@ -192,10 +192,10 @@ class ResponderTests(SynchronousTestCase):
                 aeth = packet.get(AETH)
                 assert aeth is not None
                 number, atomic = run.psn & PSN_MASK, packet.extensions[1:]
-                ours.append((run.opcode, number, aeth.syndrome, aeth.msn, *atomic, packet.payload))
-        older = theirs[0][3] - ours[0][3] if midway else 0
-        self.assertEqual([(*answer[:3], answer[3] + older, *answer[4:]) for answer in ours], theirs)
-        return len(ours)
+                actual.append((run.opcode, number, aeth.syndrome, aeth.msn, *atomic, packet.payload))
+        older = recorded[0][3] - actual[0][3] if midway else 0
+        self.assertEqual([(*answer[:3], answer[3] + older, *answer[4:]) for answer in actual], recorded)
+        return len(actual)
 
     def test_pingPong(self) -> None:
         self.assertEqual(self.play("rc-pingpong"), 4)

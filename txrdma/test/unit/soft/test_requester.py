@@ -74,7 +74,7 @@ class RequesterCase(SynchronousTestCase):
         self.requester.expired(self.now)
         return self.out()
 
-    def hear(self, *runs: Any) -> list[Outgoing]:
+    def deliver(self, *runs: Any) -> list[Outgoing]:
         for run in runs:
             self.requester.received(run, self.now)
         return self.out()
@@ -158,18 +158,18 @@ class SegmentationTests(RequesterCase):
         self.requester.post([request], 0.0)
         data[:] = bytes(300)
         request.identifier = 2
-        for runs in (self.out(), self.expire() + self.hear(ack(PSN))):
+        for runs in (self.out(), self.expire() + self.deliver(ack(PSN))):
             self.assertEqual(b"".join(bytes(run.payload) for run in runs), b"x" * 300 + b"y")
-        self.hear(ack(PSN + 1))
+        self.deliver(ack(PSN + 1))
         self.assertEqual(self.ended(), [(1, Status.SUCCESS)])
 
     def test_psnWraps(self) -> None:
         self.requester = self.make(psn=PSN_MASK)
         runs = self.send(3 * MTU)
         self.assertEqual([psn & PSN_MASK for psn in psns(runs)], [PSN_MASK, 0, 1])
-        self.hear(ack(0))
+        self.deliver(ack(0))
         self.assertEqual(self.ended(), [])
-        self.hear(ack(1))
+        self.deliver(ack(1))
         self.assertEqual(self.ended(), [(1, Status.SUCCESS)])
 
 
@@ -178,38 +178,38 @@ class CompletionTests(RequesterCase):
 
     def test_acknowledgementCompletesAllBefore(self) -> None:
         self.post(*[self.request(Operation.SEND, 1, number) for number in range(4)])
-        self.hear(ack(PSN + 2))
+        self.deliver(ack(PSN + 2))
         self.assertEqual(self.ended(), [(0, Status.SUCCESS), (1, Status.SUCCESS), (2, Status.SUCCESS)])
 
     def test_unsignaledRetiresWithoutCompletion(self) -> None:
         self.send(1, signaled=False)
-        self.hear(ack(PSN))
+        self.deliver(ack(PSN))
         self.assertEqual(self.requester.events(), [Retired(1)])
 
     def test_messageCompletesWithLastPacket(self) -> None:
         self.send(3 * MTU)
-        self.hear(ack(PSN + 1))
+        self.deliver(ack(PSN + 1))
         self.assertEqual(self.requester.events(), [])
 
     def test_strayAcknowledgementsAreIgnored(self) -> None:
         self.send(1)
         for psn in (PSN + 1, PSN + 5000, PSN - 1, PSN - 5000):
-            self.assertEqual(self.hear(ack(psn), nak(psn, NAKCode.REMOTE_ACCESS_ERROR), rnr(psn)), [])
+            self.assertEqual(self.deliver(ack(psn), nak(psn, NAKCode.REMOTE_ACCESS_ERROR), rnr(psn)), [])
         self.assertEqual(self.requester.events(), [])
-        self.hear(ack(PSN))
+        self.deliver(ack(PSN))
         self.assertEqual(self.ended(), [(1, Status.SUCCESS)])
 
     def test_flushReturnsUncompletedInOrder(self) -> None:
         self.send(1, 1)
         self.send(1, 2)
         self.post(self.request(Operation.RDMA_READ, 1, 3))
-        self.hear(ack(PSN))
+        self.deliver(ack(PSN))
         self.requester.events()
         self.assertEqual(
             self.requester.flush(), [(2, CompletionOpcode.SEND), (3, CompletionOpcode.RDMA_READ)]
         )
         self.assertEqual((self.out(), self.requester.deadline()), ([], None))
-        self.hear(ack(PSN + 1))
+        self.deliver(ack(PSN + 1))
         self.assertEqual(self.requester.events(), [])
 
 
@@ -223,9 +223,9 @@ class LossTests(RequesterCase):
         self.now = 0.05
         self.send(1)
         self.assertAlmostEqual(self.requester.deadline() or 0, TIMEOUT)
-        self.hear(ack(PSN))
+        self.deliver(ack(PSN))
         self.assertAlmostEqual(self.requester.deadline() or 0, 0.05 + TIMEOUT)
-        self.hear(ack(PSN + 1))
+        self.deliver(ack(PSN + 1))
         self.assertIsNone(self.requester.deadline())
 
     def test_timeoutZeroNeverGivesUp(self) -> None:
@@ -235,24 +235,24 @@ class LossTests(RequesterCase):
             before = self.now
             self.assertEqual(psns(self.expire()), [PSN])
             self.assertLessEqual(self.now - before, LONGEST_TIMEOUT)
-        self.hear(ack(PSN))
+        self.deliver(ack(PSN))
         self.assertEqual(self.ended(), [(1, Status.SUCCESS)])
 
     def test_lostPacketIsResentAlone(self) -> None:
         first = self.send(3 * MTU)
         again = self.expire()
         self.assertEqual((psns(again), again[0].acknowledge), ([PSN], True))
-        again += self.hear(ack(PSN))
+        again += self.deliver(ack(PSN))
         self.assertEqual(psns(first), psns(again))
         self.assertEqual([bytes(run.payload) for run in first], [bytes(run.payload) for run in again])
-        self.hear(ack(PSN + 2))
+        self.deliver(ack(PSN + 2))
         self.assertEqual(self.ended(), [(1, Status.SUCCESS)])
 
     def test_lostAcknowledgementResendsOnePacket(self) -> None:
         self.send(100 * MTU)
         size = self.requester.window.size
         self.expire()
-        self.assertEqual(self.hear(ack(PSN + 99)), [])
+        self.assertEqual(self.deliver(ack(PSN + 99)), [])
         self.assertEqual(self.ended(), [(1, Status.SUCCESS)])
         self.assertEqual((self.requester.resent, self.requester.window.size), (1, size))
 
@@ -267,7 +267,7 @@ class LossTests(RequesterCase):
         steps = [later - earlier for earlier, later in pairwise(times)]
         self.assertEqual(steps, sorted(steps))
         self.assertLess(len(times), 130)
-        runs = self.hear(ack(PSN + 9))
+        runs = self.deliver(ack(PSN + 9))
         self.assertEqual(psns(runs)[0], PSN + 10)
         self.assertGreater(len(psns(runs)), FEWEST_PACKETS)
 
@@ -305,7 +305,7 @@ class LossTests(RequesterCase):
         self.assertEqual(self.ended(), [(1, Status.RETRY_EXC_ERR)])
         self.requester = self.make(retryCount=0)
         self.send(1)
-        self.assertEqual(self.hear(nak(PSN, NAKCode.PSN_SEQUENCE_ERROR)), [])
+        self.assertEqual(self.deliver(nak(PSN, NAKCode.PSN_SEQUENCE_ERROR)), [])
         self.assertEqual(self.ended(), [(1, Status.RETRY_EXC_ERR)])
 
     def test_progressRenewsTries(self) -> None:
@@ -315,12 +315,12 @@ class LossTests(RequesterCase):
             received = self.now
             while self.now < received + 0.9 * TIMEOUT:
                 self.expire()
-            self.hear(ack(PSN + number))
+            self.deliver(ack(PSN + number))
         self.assertEqual(self.ended(), [(number, Status.SUCCESS) for number in range(5)])
 
     def test_idleTimeDoesNotCount(self) -> None:
         self.send(1)
-        self.hear(ack(PSN))
+        self.deliver(ack(PSN))
         self.now = 1000.0
         self.send(1)
         self.expire()
@@ -343,7 +343,7 @@ class LossTests(RequesterCase):
         for number in range(20):
             self.send(1, number)
             self.now += 0.001
-            self.hear(ack(PSN + number))
+            self.deliver(ack(PSN + number))
         self.ended()
         sent = self.now
         self.send(1, 20)
@@ -353,14 +353,14 @@ class LossTests(RequesterCase):
     def test_sequenceErrorResendsOnce(self) -> None:
         self.post(*[self.request(Operation.SEND, 1, number) for number in range(4)])
         self.assertEqual(
-            psns(self.hear(nak(PSN + 1, NAKCode.PSN_SEQUENCE_ERROR))), [PSN + 1, PSN + 2, PSN + 3]
+            psns(self.deliver(nak(PSN + 1, NAKCode.PSN_SEQUENCE_ERROR))), [PSN + 1, PSN + 2, PSN + 3]
         )
         self.assertEqual(self.ended(), [(0, Status.SUCCESS)])
-        self.assertEqual(self.hear(nak(PSN + 1, NAKCode.PSN_SEQUENCE_ERROR)), [])
+        self.assertEqual(self.deliver(nak(PSN + 1, NAKCode.PSN_SEQUENCE_ERROR)), [])
 
     def test_sequenceErrorWithinMessage(self) -> None:
         self.send(4 * MTU)
-        runs = self.hear(nak(PSN + 2, NAKCode.PSN_SEQUENCE_ERROR))
+        runs = self.deliver(nak(PSN + 2, NAKCode.PSN_SEQUENCE_ERROR))
         self.assertEqual(
             [(Opcode(run.opcode), run.psn) for run in runs],
             [(Opcode.RC_SEND_MIDDLE, PSN + 2), (Opcode.RC_SEND_LAST, PSN + 3)],
@@ -371,7 +371,7 @@ class LossTests(RequesterCase):
         self.post(*[self.request(Operation.SEND, 1, number) for number in range(3)])
         self.now = self.requester.deadline() or 0
         self.requester.expired(self.now)
-        self.assertEqual(psns(self.hear(ack(PSN + 1))), [PSN + 2])
+        self.assertEqual(psns(self.deliver(ack(PSN + 1))), [PSN + 2])
 
     def test_deregisteredMemoryFailsRequest(self) -> None:
         self.send(1)
@@ -385,7 +385,7 @@ class NotReadyTests(RequesterCase):
 
     def test_RNRPauseThenResend(self) -> None:
         self.post(*[self.request(Operation.SEND, 1, number) for number in range(3)])
-        self.assertEqual(self.hear(rnr(PSN + 1, timer=20)), [])
+        self.assertEqual(self.deliver(rnr(PSN + 1, timer=20)), [])
         self.assertEqual(self.ended(), [(0, Status.SUCCESS)])
         self.assertAlmostEqual(self.requester.deadline() or 0, rnrTimerSeconds(20))
         self.assertEqual(self.send(1, 3), [])
@@ -394,7 +394,7 @@ class NotReadyTests(RequesterCase):
     def test_RNRCountSevenNeverEnds(self) -> None:
         self.send(1)
         for _ in range(50):
-            self.hear(rnr(PSN))
+            self.deliver(rnr(PSN))
             self.assertEqual(psns(self.expire()), [PSN])
         self.assertEqual(self.ended(), [])
 
@@ -402,15 +402,15 @@ class NotReadyTests(RequesterCase):
         self.requester = self.make(rnrRetry=2)
         self.send(1)
         for _ in range(2):
-            self.hear(rnr(PSN))
+            self.deliver(rnr(PSN))
             self.expire()
-        self.hear(rnr(PSN))
+        self.deliver(rnr(PSN))
         self.assertEqual(self.ended(), [(1, Status.RNR_RETRY_EXC_ERR)])
 
     def test_duplicateRNRCountsOnce(self) -> None:
         self.requester = self.make(rnrRetry=1)
         self.send(1)
-        self.hear(rnr(PSN), rnr(PSN), rnr(PSN))
+        self.deliver(rnr(PSN), rnr(PSN), rnr(PSN))
         self.assertEqual(self.ended(), [])
 
 
@@ -426,7 +426,7 @@ class RefusalTests(RequesterCase):
             with self.subTest(code=code):
                 self.requester = self.make()
                 self.post(*[self.request(Operation.SEND, 1, number) for number in range(3)])
-                self.hear(nak(PSN + 1, code))
+                self.deliver(nak(PSN + 1, code))
                 self.assertEqual(self.ended(), [(0, Status.SUCCESS), (1, status)])
                 self.assertEqual(self.requester.flush(), [(2, CompletionOpcode.SEND)])
 
@@ -435,12 +435,12 @@ class RefusalTests(RequesterCase):
         bad.segments = [self.memory.segment(0, 1)._replace(lkey=LKey(1))]
         self.assertEqual(psns(self.post(self.request(Operation.SEND, 1, 1), bad)), [PSN])
         self.assertEqual(self.ended(), [])
-        self.hear(ack(PSN))
+        self.deliver(ack(PSN))
         self.assertEqual(self.ended(), [(1, Status.SUCCESS), (2, Status.LOC_PROT_ERR)])
 
     def test_unexpectedReadResponseFails(self) -> None:
         self.send(1)
-        self.hear(incoming(_READ_ONLY, PSN, b"x", AETH.ack(1).encode()))
+        self.deliver(incoming(_READ_ONLY, PSN, b"x", AETH.ack(1).encode()))
         self.assertEqual(self.ended(), [(1, Status.BAD_RESP_ERR)])
 
 
@@ -451,7 +451,7 @@ class WindowTests(RequesterCase):
         runs = self.send(200 * MTU)
         self.assertEqual(len(psns(runs)), FIRST_PACKETS)
         self.assertTrue(runs[-1].acknowledge)
-        more = self.hear(ack(PSN + 9))
+        more = self.deliver(ack(PSN + 9))
         self.assertEqual(psns(more), list(range(PSN + FIRST_PACKETS, PSN + FIRST_PACKETS + 10 + 2)))
 
     def test_windowBoundsBytes(self) -> None:
@@ -460,23 +460,23 @@ class WindowTests(RequesterCase):
 
     def test_lossHalvesWindow(self) -> None:
         self.send(200 * MTU)
-        runs = self.hear(nak(PSN, NAKCode.PSN_SEQUENCE_ERROR))
+        runs = self.deliver(nak(PSN, NAKCode.PSN_SEQUENCE_ERROR))
         self.assertEqual(len(psns(runs)), FIRST_PACKETS // 2)
         self.expire()
-        runs = self.hear(ack(PSN))
+        runs = self.deliver(ack(PSN))
         self.assertEqual(len(psns(runs)), FIRST_PACKETS // 4)
         for number in range(1, 6):
-            runs = self.hear(nak(PSN + number, NAKCode.PSN_SEQUENCE_ERROR))
+            runs = self.deliver(nak(PSN + number, NAKCode.PSN_SEQUENCE_ERROR))
         self.assertEqual(len(psns(runs)), FEWEST_PACKETS)
 
     def test_acknowledgementsWidenWindow(self) -> None:
         self.send(1000 * MTU)
-        self.hear(*[ack(PSN + number) for number in range(100)])
+        self.deliver(*[ack(PSN + number) for number in range(100)])
         self.assertGreater(self.requester.window.size, FIRST_PACKETS)
         self.requester = self.make()
         for number in range(1000):
             self.send(1)
-            self.hear(ack(PSN + number))
+            self.deliver(ack(PSN + number))
         self.assertEqual(self.requester.window.size, FIRST_PACKETS)
 
     def test_acknowledgementRequestedWithinMessage(self) -> None:
@@ -497,7 +497,7 @@ class ReadTests(RequesterCase):
     def answer(self, place: str, psn: int, payload: bytes, packets: int = 1) -> list[Outgoing]:
         opcode = Opcode[f"RC_RDMA_READ_RESPONSE_{place}"]
         extension = b"" if place == "MIDDLE" else AETH.ack(1).encode()
-        return self.hear(incoming(opcode, psn, payload, extension, packets=packets))
+        return self.deliver(incoming(opcode, psn, payload, extension, packets=packets))
 
     def test_readReservesAnswerPSNs(self) -> None:
         [run] = self.read(3 * MTU)
@@ -554,10 +554,10 @@ class ReadTests(RequesterCase):
     def test_laterAcknowledgementMeansLostAnswer(self) -> None:
         self.read(MTU)
         self.send(1, 2)
-        self.assertEqual(psns(self.hear(ack(PSN + 1))), [PSN, PSN + 1])
+        self.assertEqual(psns(self.deliver(ack(PSN + 1))), [PSN, PSN + 1])
         self.assertEqual(self.ended(), [])
         self.answer("ONLY", PSN, b"r" * MTU)
-        self.hear(ack(PSN + 1))
+        self.deliver(ack(PSN + 1))
         self.assertEqual(self.ended(), [(1, Status.SUCCESS), (2, Status.SUCCESS)])
 
     def test_answerAcknowledges(self) -> None:
@@ -601,7 +601,7 @@ class ReadTests(RequesterCase):
             self.requester = self.make(maxRDAtomic=2, mtu=4096, psn=first)
             self.read(READ_CHUNK * 2)
             self.answer("FIRST", first, b"x" * 4096)
-            runs = self.hear(nak(first + 1, NAKCode.PSN_SEQUENCE_ERROR))
+            runs = self.deliver(nak(first + 1, NAKCode.PSN_SEQUENCE_ERROR))
             self.assertEqual(
                 [(run.psn, RETH.decode(run.extension).length) for run in runs],
                 [(first + 1, READ_CHUNK - 4096), (first + READ_CHUNK // 4096, READ_CHUNK)],

@@ -291,7 +291,7 @@ class EndTests(ResendingCase):
         self.carriers[1]._waiting = True
         self.bob.write(self.alice, 99, 0, 100)
 
-    def isTold(self) -> None:
+    def isAcknowledged(self) -> None:
         """Alice's request is acknowledged, with nothing sent again."""
         self.pass_(0.005)
         self.assertEqual([c.status for c in self.alice.poll()], [Status.SUCCESS])
@@ -306,7 +306,7 @@ class EndTests(ResendingCase):
             self.assertEqual([c.status for c in self.bob.poll()], [Status.SUCCESS])
             end()
             self.carriers[1]._ready()
-            self.isTold()
+            self.isAcknowledged()
 
     def test_closedInSameBatchStillAcknowledges(self) -> None:
         carol, dave = End(self.alice.device), End(self.bob.device)
@@ -319,7 +319,7 @@ class EndTests(ResendingCase):
             end.post(1, Operation.SEND, inline=[b"hello"])
         self.pass_(0.005)
         self.network.wake(BOB)
-        self.isTold()
+        self.isAcknowledged()
 
     def test_unansweredReadIsNotAcknowledged(self) -> None:
         self.fill()

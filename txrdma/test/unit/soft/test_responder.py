@@ -56,7 +56,7 @@ class ResponderCase(SynchronousTestCase):
             ReceiveRequest(identifier, [self.memory.segment(offset, length) for offset, length in pieces])
         )
 
-    def hear(self, *runs: Incoming) -> list[Outgoing]:
+    def deliver(self, *runs: Incoming) -> list[Outgoing]:
         """Requests that arrive together, and what is answered."""
         for run in runs:
             self.responder.received(run, 0.0)
@@ -65,7 +65,7 @@ class ResponderCase(SynchronousTestCase):
     def answers(self, *runs: Incoming) -> list[tuple[int, AETHKind, int, int]]:
         """The same, as PSN, kind, value and MSN."""
         found = []
-        for run in self.hear(*runs):
+        for run in self.deliver(*runs):
             aeth = AETH.decode(run.extension)
             found.append((run.psn, aeth.kind, aeth.value, aeth.msn))
         return found
@@ -87,7 +87,7 @@ class ResponderCase(SynchronousTestCase):
         self.assertEqual([answer[:3] for answer in self.answers(*runs)], [(psn, AETHKind.NAK, code)])
         self.assertEqual(bytes(self.memory.bytes), before)
         self.assertEqual(self.responder.events()[-1], Failed(kind))
-        self.assertEqual(self.hear(incoming(SEND_ONLY, psn, b"x", acknowledge=True)), [])
+        self.assertEqual(self.deliver(incoming(SEND_ONLY, psn, b"x", acknowledge=True)), [])
 
     def assertInvalid(self, *runs: Incoming, psn: int = PSN) -> None:
         self.assertRefused(psn, NAKCode.INVALID_REQUEST, AsyncEventKind.QP_REQUEST_ERROR, *runs)
@@ -111,8 +111,8 @@ class SendTests(ResponderCase):
     def test_longMessageFillsSegments(self) -> None:
         self.receive(1, (0, 100), (1000, 5000))
         data = bytes(range(256)) * 4 + b"end"
-        self.hear(incoming(Opcode.RC_SEND_FIRST, PSN, data[:MTU]))
-        self.hear(incoming(Opcode.RC_SEND_MIDDLE, PSN + 1, data[MTU : 4 * MTU], packets=3))
+        self.deliver(incoming(Opcode.RC_SEND_FIRST, PSN, data[:MTU]))
+        self.deliver(incoming(Opcode.RC_SEND_MIDDLE, PSN + 1, data[MTU : 4 * MTU], packets=3))
         self.assertEqual(self.responder.events(), [])
         last = incoming(
             Opcode.RC_SEND_LAST_WITH_IMMEDIATE, PSN + 4, b"end", b"\0\0\1\0", solicited=True, acknowledge=True
@@ -132,7 +132,7 @@ class SendTests(ResponderCase):
 
     def test_noAcknowledgementUnlessRequested(self) -> None:
         self.receive(1, (0, 10))
-        self.assertEqual(self.hear(incoming(SEND_ONLY, PSN, b"x")), [])
+        self.assertEqual(self.deliver(incoming(SEND_ONLY, PSN, b"x")), [])
 
     def test_psnWraps(self) -> None:
         self.responder = self.make(psn=PSN_MASK)
@@ -162,14 +162,14 @@ class SendTests(ResponderCase):
     def test_halfFilledReceiveIsFlushed(self) -> None:
         self.receive(1, (0, 1000))
         self.receive(2, (0, 1000))
-        self.hear(incoming(Opcode.RC_SEND_FIRST, PSN, b"a" * MTU))
+        self.deliver(incoming(Opcode.RC_SEND_FIRST, PSN, b"a" * MTU))
         self.responder.flush()
         self.assertEqual(self.responder.events(), [Received(flushed(1), True)])
         self.assertEqual([receive.identifier for receive in self.receives], [2])
 
     def test_refusalWithinMessageFlushesReceive(self) -> None:
         self.receive(1, (0, 1000))
-        self.hear(incoming(Opcode.RC_SEND_FIRST, PSN, b"a" * MTU))
+        self.deliver(incoming(Opcode.RC_SEND_FIRST, PSN, b"a" * MTU))
         self.assertInvalid(self.read(PSN + 1, 0, 1), psn=PSN + 1)
         self.responder.flush()
         self.assertEqual(self.responder.events(), [Received(flushed(1), True)])
@@ -196,7 +196,7 @@ class OrderTests(ResponderCase):
         self.receive(2, (10, 10))
         send = incoming(SEND_ONLY, PSN, b"x", acknowledge=True)
         write = self.write(PSN + 1, 100, b"first", acknowledge=True)
-        self.hear(send, write)
+        self.deliver(send, write)
         self.memory.put(100, b"newer")
         self.assertEqual(self.answers(send), [(PSN + 1, *ACK, 2)])
         self.assertEqual(self.answers(write), [(PSN + 1, *ACK, 2)])
@@ -205,7 +205,7 @@ class OrderTests(ResponderCase):
 
     def test_gapWithinRun(self) -> None:
         self.receive(1, (0, 4000))
-        self.hear(incoming(Opcode.RC_SEND_FIRST, PSN, b"a" * MTU))
+        self.deliver(incoming(Opcode.RC_SEND_FIRST, PSN, b"a" * MTU))
         run = incoming(Opcode.RC_SEND_MIDDLE, PSN + 1, b"b" * MTU + b"c" * MTU + b"d" * MTU, packets=3)
         data = bytearray(run.data)
         data[run.stride + 11] += 1  # the second's PSN, as if one between were lost
@@ -215,8 +215,8 @@ class OrderTests(ResponderCase):
 
     def test_duplicateReadIsExecutedFromItsAddress(self) -> None:
         self.memory.put(0, b"a" * MTU + b"b" * MTU + b"c" * 10)
-        self.hear(self.read(PSN, 0, 2 * MTU + 10))
-        runs = self.hear(self.read(PSN + 1, MTU, MTU + 10))
+        self.deliver(self.read(PSN, 0, 2 * MTU + 10))
+        runs = self.deliver(self.read(PSN + 1, MTU, MTU + 10))
         self.assertEqual(
             [(Opcode(run.opcode), run.psn, bytes(run.payload)) for run in runs],
             [
@@ -226,8 +226,8 @@ class OrderTests(ResponderCase):
         )
 
     def test_duplicateReadBeyondRequestIsDropped(self) -> None:
-        self.hear(self.read(PSN, 0, 2 * MTU))
-        self.assertEqual(self.hear(self.read(PSN + 1, 0, 2 * MTU)), [])
+        self.deliver(self.read(PSN, 0, 2 * MTU))
+        self.assertEqual(self.deliver(self.read(PSN + 1, 0, 2 * MTU)), [])
         self.assertEqual(self.responder.events(), [])
 
     def test_packetBeforeFirstPSNIsAcknowledged(self) -> None:
@@ -239,7 +239,7 @@ class WriteTests(ResponderCase):
 
     def test_writeWithImmediateTakesReceive(self) -> None:
         self.receive(4, (0, 0))
-        self.hear(
+        self.deliver(
             incoming(Opcode.RC_RDMA_WRITE_ONLY_WITH_IMMEDIATE, PSN, b"abc", self.reth(0, 3) + b"\0\0\0\x11")
         )
         kind = CompletionOpcode.RECEIVE_RDMA_WITH_IMMEDIATE
@@ -264,15 +264,15 @@ class WriteTests(ResponderCase):
 
     def test_writeLongerThanRETH(self) -> None:
         first = incoming(Opcode.RC_RDMA_WRITE_FIRST, PSN, b"a" * MTU, self.reth(0, MTU + 4))
-        self.hear(first)
+        self.deliver(first)
         self.assertInvalid(incoming(Opcode.RC_RDMA_WRITE_MIDDLE, PSN + 1, b"b" * MTU), psn=PSN + 1)
 
     def test_writeShorterThanRETH(self) -> None:
-        self.hear(incoming(Opcode.RC_RDMA_WRITE_FIRST, PSN, b"a" * MTU, self.reth(0, 3 * MTU)))
+        self.deliver(incoming(Opcode.RC_RDMA_WRITE_FIRST, PSN, b"a" * MTU, self.reth(0, 3 * MTU)))
         self.assertInvalid(incoming(Opcode.RC_RDMA_WRITE_LAST, PSN + 1, b"b" * 4), psn=PSN + 1)
 
     def test_deregisteredWithinMessage(self) -> None:
-        self.hear(incoming(Opcode.RC_RDMA_WRITE_FIRST, PSN, b"a" * MTU, self.reth(0, 3 * MTU)))
+        self.deliver(incoming(Opcode.RC_RDMA_WRITE_FIRST, PSN, b"a" * MTU, self.reth(0, 3 * MTU)))
         self.memory.region.close()
         self.assertForbidden(incoming(Opcode.RC_RDMA_WRITE_MIDDLE, PSN + 1, b"b" * MTU), psn=PSN + 1)
 
@@ -283,7 +283,7 @@ class ReadTests(ResponderCase):
     def test_longAnswerIsSplitIntoPackets(self) -> None:
         data = bytes(range(256)) * 20 + b"tail"
         self.memory.put(0, data)
-        runs = self.hear(self.read(PSN, 0, len(data)))
+        runs = self.deliver(self.read(PSN, 0, len(data)))
         self.assertEqual(
             [(Opcode(run.opcode), run.packets) for run in runs],
             [
@@ -300,11 +300,11 @@ class ReadTests(ResponderCase):
         for length, opcodes in ((0, [0x10]), (MTU, [0x10]), (MTU + 1, [0x0D, 0x0F])):
             with self.subTest(length=length):
                 self.responder = self.make()
-                self.assertEqual([run.opcode for run in self.hear(self.read(PSN, 0, length))], opcodes)
+                self.assertEqual([run.opcode for run in self.deliver(self.read(PSN, 0, length))], opcodes)
 
     def test_answersKeepRequestOrder(self) -> None:
         self.receive(1, (100, 10))
-        runs = self.hear(
+        runs = self.deliver(
             incoming(SEND_ONLY, PSN, b"x", acknowledge=True),
             self.read(PSN + 1, 0, 4),
             self.read(PSN + 2, 4, 4),
@@ -315,7 +315,7 @@ class ReadTests(ResponderCase):
         )
 
     def test_longAnswerTakesSeveralTurns(self) -> None:
-        runs = self.hear(self.read(PSN, 0, 200 * MTU), self.write(PSN + 200, 0, b"w", acknowledge=True))
+        runs = self.deliver(self.read(PSN, 0, 200 * MTU), self.write(PSN + 200, 0, b"w", acknowledge=True))
         packets = sum(run.packets for run in runs)
         self.assertEqual((packets, self.responder.pending), (MOST_AT_ONCE, True))
         while self.responder.pending:
@@ -324,8 +324,8 @@ class ReadTests(ResponderCase):
         self.assertEqual(runs[-1].opcode, Opcode.RC_ACKNOWLEDGE)
 
     def test_repeatedReadRestartsAnswer(self) -> None:
-        self.hear(self.read(PSN, 0, 200 * MTU))
-        runs = self.hear(self.read(PSN + 30, 30 * MTU, 170 * MTU))
+        self.deliver(self.read(PSN, 0, 200 * MTU))
+        runs = self.deliver(self.read(PSN + 30, 30 * MTU, 170 * MTU))
         while self.responder.pending:
             runs += self.responder.outgoing(0.0)
         self.assertEqual(
@@ -337,12 +337,12 @@ class ReadTests(ResponderCase):
         reads = [self.read(PSN + number, 0, 1) for number in range(3)]
         for run in reads[:2]:
             self.responder.received(run, 0.0)
-        runs = self.hear(reads[2])
+        runs = self.deliver(reads[2])
         self.assertEqual([run.opcode for run in runs], [0x10, 0x10, 0x11])
         self.assertEqual(self.responder.events(), [Failed(AsyncEventKind.QP_REQUEST_ERROR)])
 
     def test_deregisteredWhileAnswering(self) -> None:
-        self.hear(self.read(PSN, 0, 200 * MTU))
+        self.deliver(self.read(PSN, 0, 200 * MTU))
         self.memory.region.close()
         [answer] = self.answers()
         self.assertEqual(answer[:3], (PSN + MOST_AT_ONCE, AETHKind.NAK, NAKCode.REMOTE_ACCESS_ERROR))
@@ -374,7 +374,7 @@ class InvalidTests(ResponderCase):
             with self.subTest(opcodes=[Opcode(run.opcode).name for run in runs]):
                 self.setUp()
                 self.receive(1, (0, 4000))
-                self.hear(*runs[:-1])
+                self.deliver(*runs[:-1])
                 self.assertInvalid(runs[-1], psn=PSN + len(runs) - 1)
 
     def test_packetLengthsAreEnforced(self) -> None:
@@ -389,7 +389,7 @@ class InvalidTests(ResponderCase):
             with self.subTest(opcodes=[Opcode(run.opcode).name for run in runs]):
                 self.setUp()
                 self.receive(1, (0, 4000))
-                self.hear(*runs[:-1])
+                self.deliver(*runs[:-1])
                 self.assertInvalid(runs[-1], psn=PSN + len(runs) - 1)
 
     def test_truncatedHeaders(self) -> None:

@@ -235,7 +235,7 @@ class SpoiltTests(NetworkCase):
         self.alice, self.bob = connected(self.one, self.other)
         self.sent: list[bytes] = []
 
-    def hear(self, datagram: bytes) -> None:
+    def deliver(self, datagram: bytes) -> None:
         """Give this to Bob's port, as if it came from Alice."""
         port = portOf(self.other)
         port.received(memoryview(datagram), max(len(datagram), 1), (ALICE, 4791))
@@ -258,7 +258,7 @@ class SpoiltTests(NetworkCase):
         return bth.encode() + reth + b"xxxx"
 
     def test_unspoiltPacketIsTaken(self) -> None:
-        self.hear(self.sealed(self.write()))
+        self.deliver(self.sealed(self.write()))
         self.assertEqual(bytes(self.bob.region.view[:4]), b"xxxx")
 
     def test_wrongICRC(self) -> None:
@@ -266,7 +266,7 @@ class SpoiltTests(NetworkCase):
         for place in range(len(good)):
             spoilt = bytearray(good)
             spoilt[place] ^= 0x11
-            self.hear(bytes(spoilt))
+            self.deliver(bytes(spoilt))
             if place == 4:
                 self.assertEqual(bytes(self.bob.region.view[:4]), b"xxxx")
                 self.setUp()
@@ -285,17 +285,17 @@ class SpoiltTests(NetworkCase):
             ).encode(),
         ):
             before = portOf(self.other).counters.malformed
-            self.hear(self.sealed(packet))
+            self.deliver(self.sealed(packet))
             self.assertEqual(portOf(self.other).counters.malformed, before + 1)
         for datagram in (b"", b"x", bytes(15), bytes(16)[:13], bytes(17)):
-            self.hear(datagram)
+            self.deliver(datagram)
         self.assertEqual(bytes(self.bob.region.view[:4]), bytes(4))
         self.assertIs(self.bob.qp.state, QPState.RTS)
 
     def test_arbitraryBytesAreIgnored(self) -> None:
         self.alice.write(self.bob, 1, 0, 10)
         for seed in range(2000):
-            self.hear(Random(seed).randbytes(seed % 90))
+            self.deliver(Random(seed).randbytes(seed % 90))
         self.run_()
         self.assertEqual(self.statuses(self.alice), [(1, Status.SUCCESS)])
 
@@ -315,7 +315,7 @@ class SpoiltTests(NetworkCase):
                 acknowledge=True,
             )
             packet = bth.encode() + random.randbytes(4 * random.randrange(12))
-            self.hear(self.sealed(packet))
+            self.deliver(self.sealed(packet))
             self.assertEqual(bytes(self.bob.region.view), guard, number)
 
 

@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.test.support.streams.written import CONVERSATION, later, ORDINARY_SERVER, overTCP, written
 from txrdma.testing.streams.catalogue import chosen, everyConversation
 from txrdma.testing.streams.comparison import complaints, complaintsAboutTCP, SLACK
-from txrdma.testing.streams.conversation import Outcome, Unlike, Way
+from txrdma.testing.streams.conversation import Outcome, Unlike, Via
 from txrdma.testing.streams.provider import PROVIDERS, ROCEV2
 from txrdma.testing.streams.script import parse
 from txrdma.testing.streams.stage import Performance
@@ -117,7 +117,7 @@ class PlantedTests(_Comparing):
 
     def test_throughProxies(self) -> None:
         """At the other side of a proxy it is TCP that has to serve."""
-        near = replace(CONVERSATION, way=Way.NEAR_PROXY)
+        near = replace(CONVERSATION, via=Via.NEAR_PROXY)
         client = ("made TCP", "wrote 5", "lost ConnectionDone", "- ended exit 0")
         self.assertComplains(written(client=client, conversation=near))
         self.assertEqual(len(self.complaints(written(conversation=near))), 1)
@@ -205,7 +205,7 @@ class RaceTests(_Comparing):
         conversation = replace(
             CONVERSATION,
             races="by chance",
-            also=(Outcome("server", ("made", "lost ConnectionLost"), heard=5),),
+            also=(Outcome("server", ("made", "lost ConnectionLost"), received=5),),
         )
         tcp = [overTCP(conversation=conversation)]
         self.assertComplains(written(server=LOST, conversation=conversation), tcp=tcp)
@@ -215,8 +215,8 @@ class RaceTests(_Comparing):
         )
 
     def test_enough(self) -> None:
-        """An end that leaves when it has heard something has heard that, and by chance more."""
-        conversation = replace(CONVERSATION, server="heard 3: kill")
+        """An end that leaves when it has received something has received that, and by chance more."""
+        conversation = replace(CONVERSATION, server="received 3: kill")
         tcp = [overTCP(conversation=conversation)]
         self.assertComplains(written(server=FEWER, conversation=conversation), tcp=tcp)
         fewer = ("made", "data 2", "lost ConnectionDone", "- ended exit 0")

@@ -30,10 +30,10 @@ class ScriptTests(SynchronousTestCase):
         )
         self.assertEqual(script.on("lost"), (Step("stop after", (3,), "stop after 3"),))
 
-    def test_hearings(self) -> None:
+    def test_thresholds(self) -> None:
         """What is to be done when so much has come stands by its size."""
-        script = parse("heard 5MB: lose\nheard 5: pause")
-        self.assertEqual([rule.size for rule in script.hearings], [5, 5_000_000])
+        script = parse("received 5MB: lose\nheard 5: pause")
+        self.assertEqual([rule.size for rule in script.thresholds], [5, 5_000_000])
 
     def test_theEnd(self) -> None:
         """A script that says nothing of the end stops its reactor then; one that does is left as it is."""
@@ -50,7 +50,9 @@ class ScriptTests(SynchronousTestCase):
 
     def test_enough(self) -> None:
         """What is enough for an end that takes its leave is the least on which it does so."""
-        self.assertEqual(parse("heard 5: write 5\nheard 300kB: pause; lose\nheard 5MB: stop").enough, 300_000)
+        self.assertEqual(
+            parse("received 5: write 5\nheard 300kB: pause; lose\nheard 5MB: stop").enough, 300_000
+        )
         self.assertEqual(parse("data: abort").enough, 1)
         self.assertIsNone(parse("made: lose\nheard 5: half").enough)
 
@@ -65,7 +67,7 @@ class ScriptTests(SynchronousTestCase):
             "made: write 5 5",
             "made: wait a-moment",
             "made: await NOBODY",
-            "heard: lose",
+            "received: lose",
         ):
             error = self.assertRaises(ScriptError, parse, f"lost: stop\n{text}")
             self.assertIn(text, str(error))

@@ -14,7 +14,7 @@ from txrdma.unix import lines as unixlines
 from txrdma.unix.lines import Lines, MUCH
 
 
-class SayingTests(SynchronousTestCase):
+class SendingTests(SynchronousTestCase):
     """One end that speaks; of the other there is a socket."""
 
     def setUp(self) -> None:

@@ -56,7 +56,9 @@ class SimulatedContractTests(
 
     def outstanding(self, most: int) -> int:
         """How many requests of reads and atomics were at most under way, where that many may be."""
-        alice, bob = self.pair(access=WITH_ATOMICS, say=replace(PATIENT, maxRDAtomic=most, maxDestRDAtomic=8))
+        alice, bob = self.pair(
+            access=WITH_ATOMICS, settings=replace(PATIENT, maxRDAtomic=most, maxDestRDAtomic=8)
+        )
         region = self.words(bob)
         under = [0]
 

@@ -33,7 +33,7 @@ class FakeRemovals:
     def fileno(self) -> int:
         return self._reading
 
-    def tell(self) -> None:
+    def emit(self) -> None:
         """Say it."""
         self.isGone = True
         os.write(self._writing, b"!")
@@ -107,7 +107,7 @@ class RestTests(FakeDevice):
         [descriptor] = self.device.descriptors()
         self.device.attend()
         self.assertEqual(self.received, [])
-        self.removals.tell()
+        self.removals.emit()
         self.assertEqual(select.select([descriptor], [], [], 0)[0], [descriptor])
         self.device.attend()
         self.assertEqual([event.kind for event in self.received], [AsyncEventKind.DEVICE_FATAL])

@@ -9,7 +9,7 @@ defines that::
         "last-words",
         "The server says goodbye when it hears the last word, and closes.",
         client="made: write 300kB",
-        server="heard 300kB: write 5; lose",
+        server="received 300kB: write 5; lose",
     )
 """
 

@@ -46,45 +46,45 @@ _WORDLESS = ("kill", "exit")
 
 
 def _endsAfterWriting() -> Iterator[Conversation]:
-    for way, words in _WAYS.items():
-        unlike = vanished("server") if way in _WORDLESS else ()
+    for via, words in _WAYS.items():
+        unlike = vanished("server") if via in _WORDLESS else ()
         yield Conversation(
-            f"writes-5-then-{way}",
+            f"writes-5-then-{via}",
             f"The client writes 5 bytes and {words} one reactor iteration later.",
-            client=f"made: write 5; turn; {way}",
+            client=f"made: write 5; turn; {via}",
             server="lost: stop",
             isQuick=True,
             unlike=unlike,
         )
         yield Conversation(
-            f"writes-300kB-then-{way}",
+            f"writes-300kB-then-{via}",
             f"The client writes 300 kB and {words} when the data is sent.",
-            client=f"made: write 300kB; settle; {way}",
+            client=f"made: write 300kB; settle; {via}",
             server="lost: stop",
             isQuick=True,
             isEverywhere=True,
             unlike=unlike,
         )
         yield Conversation(
-            f"writes-5MB-then-{way}",
+            f"writes-5MB-then-{via}",
             f"The client writes 5 MB and {words} one iteration later: what the system has accepted arrives.",
-            client=f"made: write 5MB; turn; {way}",
+            client=f"made: write 5MB; turn; {via}",
             server="lost: stop",
             races="how much the system takes in one turn is its own business",
             unlike=unlike,
         )
         yield Conversation(
-            f"writes-and-in-this-turn-{way}",
+            f"writes-and-in-this-turn-{via}",
             f"The client writes 300 kB and {words} in the same reactor iteration.",
-            client=f"made: write 300kB; {way}",
+            client=f"made: write 300kB; {via}",
             server="lost: stop",
             races="how much leaves before the end is chance",
             unlike=unlike,
         )
         yield Conversation(
-            f"unread-then-{way}",
+            f"unread-then-{via}",
             f"The server has paused when the client writes 300 kB and {words}; then it reads.",
-            client=f"made: write 300kB; settle; {way}",
+            client=f"made: write 300kB; settle; {via}",
             server="made: pause; await peer-ended; settle; resume",
             isQuick=True,
             unlike=unlike,
@@ -96,7 +96,7 @@ CONVERSATIONS = (
     Conversation(
         "stops-inside-dataReceived",
         "The client stops its reactor inside dataReceived after reading everything.",
-        client="heard 5: stop",
+        client="received 5: stop",
         server="made: write 5",
         isQuick=True,
         isEverywhere=True,
@@ -104,7 +104,7 @@ CONVERSATIONS = (
     Conversation(
         "answers-and-stops-inside-dataReceived",
         "The client answers, closes and stops its reactor inside dataReceived.",
-        client="heard 5: write 5; lose; stop",
+        client="received 5: write 5; lose; stop",
         server="made: write 5",
         unlike=(_FLUSHED,),
         races="whether the answer leaves before the reactor has stopped is chance",
@@ -113,7 +113,7 @@ CONVERSATIONS = (
     Conversation(
         "stops-while-more-comes",
         "The client stops its reactor inside dataReceived while the server's producer writes.",
-        client="heard 1kB: stop",
+        client="received 1kB: stop",
         server="made: push 20MB",
         races="what is unread when the process ends has its kernel send a reset",
         also=(Outcome("server", ("made", "stop-producing", "lost ConnectionLost")),),
@@ -156,7 +156,7 @@ CONVERSATIONS = (
         "idle-server-then-term",
         "A server is ended by SIGTERM when it has answered, while its client waits for more.",
         client="made: write 300",
-        server="heard 300: write 300kB; settle; term",
+        server="received 300: write 300kB; settle; term",
         isQuick=True,
     ),
     Conversation(
@@ -176,7 +176,7 @@ CONVERSATIONS = (
         "half-a-request-then-kill",
         "The client has written half a request when it is killed.",
         client="made: write 1kB; settle; kill",
-        server="heard 2kB: write 5",
+        server="received 2kB: write 5",
         isQuick=True,
         unlike=vanished("server"),
     ),
@@ -184,13 +184,13 @@ CONVERSATIONS = (
         "half-a-request-then-close",
         "The client has written half a request when it closes.",
         client="made: write 1kB; lose",
-        server="heard 2kB: write 5",
+        server="received 2kB: write 5",
     ),
     Conversation(
         "reader-is-killed",
         "The server is killed while the client's producer writes.",
         client="made: push 12MB",
-        server="heard 300kB: kill",
+        server="received 300kB: kill",
         races="what is unread when a process ends has its kernel send a reset",
         isQuick=True,
     ),
@@ -198,7 +198,7 @@ CONVERSATIONS = (
         "reader-is-killed-with-everything-read",
         "The server is killed when it has read the request; the client waits for an answer.",
         client="made: write 300kB",
-        server="heard 300kB: settle; kill",
+        server="received 300kB: settle; kill",
         isQuick=True,
         unlike=vanished("client"),
     ),
@@ -221,7 +221,7 @@ CONVERSATIONS = (
         "forks",
         "The client forks; the child keeps the descriptors for two seconds; the conversation continues.",
         client="made: fork 2; write 300kB\nheard 300kB: lose",
-        server="heard 300kB: write 300kB",
+        server="received 300kB: write 300kB",
         isQuick=True,
         isEverywhere=True,
     ),
@@ -244,7 +244,7 @@ CONVERSATIONS = (
         "forks-a-child-that-ends-at-once",
         "The server forks, the child exits at once, and the conversation continues.",
         client="made: write 300kB; settle; write 300kB",
-        server="heard 300kB: fork 0\nheard 600kB: write 300kB; lose",
+        server="received 300kB: fork 0\nheard 600kB: write 300kB; lose",
         isQuick=True,
     ),
 )

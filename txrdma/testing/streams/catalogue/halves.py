@@ -54,7 +54,9 @@ CONVERSATIONS = (
         client="made: write 300kB; half\nread-lost: lose",
         server="made: write 300kB; half\nread-lost: settle; lose",
         races="either end may come first, and who closes before its own has left is not told of that",
-        also=tuple(Outcome(end, calls, heard=300_000) for end in ("client", "server") for calls in _ORDERS),
+        also=tuple(
+            Outcome(end, calls, received=300_000) for end in ("client", "server") for calls in _ORDERS
+        ),
         isQuick=True,
     ),
     Conversation(
@@ -168,14 +170,14 @@ CONVERSATIONS = (
         "closes-with-a-paused-producer",
         "The client closes while a paused producer is registered, which is unregistered later.",
         client="made: hold; write 5MB; lose; await all; settle; release",
-        server="heard 5MB: cue all",
+        server="received 5MB: cue all",
         isQuick=True,
     ),
     Conversation(
         "peer-closes-with-an-idle-producer",
         "The server closes while a producer of the client is registered; its stopProducing is called.",
         client="made: write 5; hold",
-        server="heard 5: settle; lose",
+        server="received 5: settle; lose",
         isQuick=True,
     ),
 )

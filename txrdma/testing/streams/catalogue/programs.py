@@ -11,14 +11,14 @@ CONVERSATIONS = (
         "request-and-answer",
         "The client asks, the server answers, and the client closes.",
         client="made: write 300\nheard 300kB: lose",
-        server="heard 300: write 300kB",
+        server="received 300: write 300kB",
         isQuick=True,
     ),
     Conversation(
         "request-and-file",
         "The client asks, and the server sends a file and closes, as HTTP/1.0 does.",
         client="made: write 300",
-        server="heard 300: file 5MB; await sent; lose",
+        server="received 300: file 5MB; await sent; lose",
         isQuick=True,
         isEverywhere=True,
     ),
@@ -32,15 +32,15 @@ CONVERSATIONS = (
         "many-turns",
         "The client asks and the server answers, thirty times.",
         client="made: write 100\n"
-        + "\n".join(f"heard {1000 * turn}: write 100" for turn in range(1, 30))
+        + "\n".join(f"received {1000 * turn}: write 100" for turn in range(1, 30))
         + "\nheard 30000: lose",
-        server="\n".join(f"heard {100 * turn}: write 1000" for turn in range(1, 31)),
+        server="\n".join(f"received {100 * turn}: write 1000" for turn in range(1, 31)),
         isQuick=True,
     ),
     Conversation(
         "server-speaks-first",
         "The server greets, the client asks, the server answers, and the client writes and closes.",
-        client="heard 40: write 300\nheard 1040: write 6; lose",
+        client="received 40: write 300\nheard 1040: write 6; lose",
         server="made: write 40\nheard 300: write 1000",
         isQuick=True,
         isEverywhere=True,
@@ -62,7 +62,7 @@ CONVERSATIONS = (
     Conversation(
         "quit",
         "The client writes a last message, and the server closes.",
-        client="heard 40: write 6",
+        client="received 40: write 6",
         server="made: write 40\nheard 6: write 20; lose",
     ),
     Conversation(
@@ -91,9 +91,9 @@ CONVERSATIONS = (
         server="made: file 5MB",
     ),
     Conversation(
-        "has-heard-enough",
+        "has-received-enough",
         "The client closes when it has received the first 5 bytes of 300 kB.",
-        client="heard 5: lose",
+        client="received 5: lose",
         server="made: write 300kB",
         races="who closes with unread data in its buffer has its kernel send a reset",
         isQuick=True,
@@ -116,14 +116,14 @@ CONVERSATIONS = (
         "connects-again-when-the-server-closes",
         "The server closes three times after the first message, and the client connects again.",
         client="made: write 5\nlost: stop after 3; again",
-        server="heard 5: write 300kB; lose\nlost: stop after 3",
+        server="received 5: write 300kB; lose\nlost: stop after 3",
         isQuick=True,
     ),
     Conversation(
         "connects-again-when-the-server-aborts",
         "The server aborts three times after the first message, and the client connects again.",
         client="made: write 5\nlost: stop after 3; again",
-        server="heard 5: abort\nlost: stop after 3",
+        server="received 5: abort\nlost: stop after 3",
     ),
     Conversation(
         "many-connections",
@@ -136,7 +136,7 @@ CONVERSATIONS = (
         "many-connections-both-ways",
         "The client sends a request on each of twenty concurrent connections.",
         client="made: again until 20; write 300\nheard 300kB: lose\nlost: stop after 20",
-        server="heard 300: push 300kB\nlost: stop after 20",
+        server="received 300: push 300kB\nlost: stop after 20",
         isEverywhere=True,
     ),
     Conversation(

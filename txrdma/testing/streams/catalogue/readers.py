@@ -61,7 +61,7 @@ CONVERSATIONS = (
         "idle-for-64-s",
         "The connection is idle for 64 s; then both ends write.",
         client="made: wait 64; write 300kB\nheard 300kB: lose",
-        server="heard 300kB: write 300kB",
+        server="received 300kB: write 300kB",
         seconds=65,
     ),
     Conversation(
@@ -104,7 +104,7 @@ CONVERSATIONS = (
         "blocked-for-2-minutes-between-words",
         "The server's reactor is blocked for two minutes in the middle of a conversation, which continues.",
         client="made: write 300kB; settle; write 12MB\nheard 300kB: lose",
-        server="heard 300kB: block 120\nheard 12MB: write 300kB",
+        server="received 300kB: block 120\nheard 12MB: write 300kB",
         seconds=121,
     ),
     Conversation(
@@ -141,14 +141,14 @@ CONVERSATIONS = (
         "frozen-for-2-minutes-while-much-comes",
         "The server is stopped by SIGSTOP for two minutes, while the client's producer writes 12 MB.",
         client="made: push 12MB; await sent; lose",
-        server="heard 1kB: freeze 120",
+        server="received 1kB: freeze 120",
         seconds=121,
     ),
     Conversation(
         "producer-is-paused-and-resumed",
         "A producer is paused when the buffer is full, and resumed when it is empty.",
         client="made: hold; write 5MB; await all; settle; release; lose",
-        server="heard 5MB: cue all",
+        server="received 5MB: cue all",
         isQuick=True,
     ),
 )

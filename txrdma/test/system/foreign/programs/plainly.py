@@ -230,7 +230,7 @@ class _WildEnd(Protocol):
     def __init__(self, reactor: Any, seed: int) -> None:
         self._reactor = reactor
         self._seed = seed
-        self._heard: list[bytes] = []
+        self._received: list[bytes] = []
         self._size = 0
         self.done: Deferred[list[str]] = Deferred()
 
@@ -239,7 +239,7 @@ class _WildEnd(Protocol):
         self._wild.done.addCallback(lambda _: self._maybe())
 
     def dataReceived(self, data: bytes) -> None:
-        self._heard.append(data)
+        self._received.append(data)
         self._size += len(data)
         self._maybe()
 
@@ -248,7 +248,7 @@ class _WildEnd(Protocol):
             self.transport.loseConnection()
 
     def connectionLost(self, reason: Any = None) -> None:
-        self.done.callback([digest(b"".join(self._heard)), reason.type.__name__])
+        self.done.callback([digest(b"".join(self._received)), reason.type.__name__])
 
 
 class Producers(Program):
@@ -290,10 +290,10 @@ class Limits(Program):
             transport: Any
 
             def __init__(self) -> None:
-                self.heard, self.over = bytearray(), Deferred[str]()
+                self.received, self.over = bytearray(), Deferred[str]()
 
             def dataReceived(self, data: bytes) -> None:
-                self.heard += data
+                self.received += data
 
             def connectionLost(self, reason: Any = None) -> None:
                 self.over.callback(reason.type.__name__)
@@ -309,7 +309,7 @@ class Limits(Program):
         ended += [await client.over for client in clients[1:5]]
         begun = ends.reactor.seconds()
         ended.append(await clients[0].over)
-        return [ended, digest(bytes(clients[0].heard)), ends.reactor.seconds() - begun < 20]
+        return [ended, digest(bytes(clients[0].received)), ends.reactor.seconds() - begun < 20]
 
 
 class PROXY(Program):
@@ -353,7 +353,7 @@ class Service(Program):
     async def use(self, ends: Ends) -> object:
         from twisted.application.internet import ClientService
 
-        heard: list[str] = []
+        received: list[str] = []
 
         class Client(Protocol):
             transport: Any
@@ -362,11 +362,11 @@ class Service(Program):
                 self.transport.write(b"x")
 
             def connectionLost(self, reason: Any = None) -> None:
-                heard.append(reason.type.__name__)
+                received.append(reason.type.__name__)
 
         service = ClientService(ends.endpoint, factoryOf(Client), lambda _: 0.0, ends.reactor)
         service.startService()
-        while len(heard) < 30:
+        while len(received) < 30:
             await service.whenConnected()
             await deferLater(ends.reactor, 0.001)
         await service.stopService()
@@ -375,4 +375,4 @@ class Service(Program):
             hasty.startService()
             await deferLater(ends.reactor, 0.0005 * number)
             await hasty.stopService()
-        return sorted(set(heard))
+        return sorted(set(received))

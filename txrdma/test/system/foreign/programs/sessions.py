@@ -129,29 +129,29 @@ class IRC(Program):
 
             def __init__(self, name: str) -> None:
                 self.nickname = name
-                self.joinedIt: Deferred[None] = Deferred()
-                self.heard: Deferred[list[str]] = Deferred()
+                self.joinedChannel: Deferred[None] = Deferred()
+                self.received: Deferred[list[str]] = Deferred()
                 self.texts: list[str] = []
 
             def signedOn(self) -> None:
                 self.join("#talk")
 
             def joined(self, channel: str) -> None:
-                self.joinedIt.callback(None)
+                self.joinedChannel.callback(None)
 
             def privmsg(self, user: str, channel: str, message: str) -> None:
                 self.texts.append(f"{user.partition('!')[0]} {channel} {message}")
                 if len(self.texts) == 300:
-                    self.heard.callback(self.texts)
+                    self.received.callback(self.texts)
 
         alice = await ends.connect(factoryOf(lambda: User("alice")))
-        await alice.joinedIt
+        await alice.joinedChannel
         bob = await ends.connect(factoryOf(lambda: User("bob")))
-        await bob.joinedIt
+        await bob.joinedChannel
         for number in range(300):
             alice.sendLine(f"PRIVMSG #talk :number {number} {'x' * number}")
             bob.sendLine(f"PRIVMSG #talk :number {number}")
-        saw = [digest("\n".join(await user.heard).encode()) for user in (alice, bob)]
+        saw = [digest("\n".join(await user.received).encode()) for user in (alice, bob)]
         alice.quit("enough")
         bob.transport.loseConnection()
         return saw
@@ -167,7 +167,7 @@ class SMTP(Program):
         from twisted.mail import smtp
         from twisted.mail.imap4 import LOGINCredentials, PLAINCredentials
 
-        heard = ends.folder / "mails"
+        received = ends.folder / "mails"
 
         @implementer(smtp.IMessage)
         class Message:
@@ -179,7 +179,7 @@ class SMTP(Program):
 
             def eomReceived(self) -> Any:
                 text = b"\n".join(each for each in self._lines if b"eceived" not in each)
-                with open(heard, "a") as file:
+                with open(received, "a") as file:
                     file.write(digest(text) + "\n")
                 return succeed(None)
 

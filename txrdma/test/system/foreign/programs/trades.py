@@ -88,22 +88,22 @@ class HL7(Program):
     async def use(self, ends: Ends) -> object:
         class Sending(Protocol):
             def __init__(self) -> None:
-                self.heard = b""
+                self.received = b""
                 self.done: Deferred[bytes] = Deferred()
 
             def dataReceived(self, data: bytes) -> None:
-                self.heard += data
-                if self.heard.count(b"\x1c\r") == 300 and not self.done.called:
-                    self.done.callback(self.heard)
+                self.received += data
+                if self.received.count(b"\x1c\r") == 300 and not self.done.called:
+                    self.done.callback(self.received)
 
         sending = await ends.connect(factoryOf(Sending))
         for number in range(300):
             what = "refuse" if number % 7 == 3 else "x" * (600_000 if number == 150 else number)
             message = self._HEAD.format(number=number) + f"PID|||{what}\r"
             sending.transport.write(b"\x0b" + message.encode() + b"\x1c\r")
-        heard = await sending.done
+        received = await sending.done
         sending.transport.loseConnection()
-        acknowledged = [line[:7].decode() for line in heard.split(b"\r") if line.startswith(b"MSA")]
+        acknowledged = [line[:7].decode() for line in received.split(b"\r") if line.startswith(b"MSA")]
         return acknowledged
 
 

@@ -193,11 +193,11 @@ class _Listener(Protocol):
 
     def __init__(self) -> None:
         self.done: Deferred[str] = Deferred()
-        self._heard = 0
+        self._received = 0
 
     def dataReceived(self, data: bytes) -> None:
-        self._heard += len(data)
-        if self._heard > 1_000_000 and self.transport is not None:
+        self._received += len(data)
+        if self._received > 1_000_000 and self.transport is not None:
             transport, self.transport = self.transport, None
             transport.stopProducing()
 
