@@ -53,11 +53,11 @@ import sys
 from twisted.internet import reactor
 from txrdma.smc.status import control as introspection
 from txrdma.smc.status.control import answer, Answer, answering, appear, askAll, controlName
-from txrdma.test.system.smc.test_control import ToldStatus
+from txrdma.test.system.smc.test_control import ReportedStatus
 
 introspection.NAMESPACE = sys.argv[2]
-told = {"connections": [ToldStatus().toDict()] * int(sys.argv[1])}
-assert answer(reactor, lambda: told) is not None
+reported = {"connections": [ReportedStatus().toDict()] * int(sys.argv[1])}
+assert answer(reactor, lambda: reported) is not None
 reactor.callWhenRunning(lambda: print("ready", flush=True))
 reactor.run()
 """
@@ -87,8 +87,8 @@ os.setgid(int(sys.argv[1]))
 os.setuid(int(sys.argv[1]))
 
 async def main(reactor):
-    for told in await askAll(reactor, 5.0):
-        print(told.pid, told.error)
+    for answer in await askAll(reactor, 5.0):
+        print(answer.pid, answer.error)
 
 react(main)
 """

@@ -41,7 +41,7 @@ class RealPortsTests(SynchronousTestCase):
         self.folder = Path(self.mktemp())
         self.patch(realports, "DEVICES", str(self.folder))
         self.patch(pnet, "Networks", Networks)
-        self.patch(Networks, "looks", 0)
+        self.patch(Networks, "polls", 0)
         self.ports = RealPorts()
 
     def test_missingDevicesAreCachedAsMissing(self) -> None:

@@ -30,7 +30,7 @@ _ANNOUNCED = st.tuples(
     st.sampled_from([0, 0, 1, 5]),  # bytes on, of what was read, as far as there are any
     st.sampled_from([0, 0, 0, 0, 0x80, 0x10]),
     st.sampled_from([0, 0, 0, 0, 0, 0, 0x80]),
-    st.sampled_from(["", "pause", "resume", "produce", "tell", "tell"]),
+    st.sampled_from(["", "pause", "resume", "produce", "announce", "announce"]),
     st.sampled_from([0] * 40 + [-1, 1]),  # bytes beside: what cannot be
 )
 
@@ -75,7 +75,10 @@ class ReceivedTests(SynchronousTestCase):
 
     @given(st.lists(_ANNOUNCED, min_size=10, max_size=30))
     @example(
-        [(1, more, 0, 0, 0, what, 0) for more, what in ((25, ""), (1, "tell"), (9, "pause"), (1, "resume"))]
+        [
+            (1, more, 0, 0, 0, what, 0)
+            for more, what in ((25, ""), (1, "announce"), (9, "pause"), (1, "resume"))
+        ]
     )
     def test_fastPathEqualsGeneralPath(self, steps: list[tuple[int, int, int, int, int, str, int]]) -> None:
         (one, here), (other, there) = begun(), begun()
@@ -86,7 +89,7 @@ class ReceivedTests(SynchronousTestCase):
                     flow.isPaused = what == "pause"
                 elif what == "produce":
                     flow.ring.take(5, 5)
-                elif what == "tell":
+                elif what == "announce":
                     flow.ring.message()
             sequence, written = sequence + number, written + more + (beside < 0) * -more - (beside < 0)
             read = min(read + taken, one.ring.produced) + (beside > 0)

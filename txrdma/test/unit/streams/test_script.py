@@ -32,7 +32,7 @@ class ScriptTests(SynchronousTestCase):
 
     def test_thresholds(self) -> None:
         """What is to be done when so much has come stands by its size."""
-        script = parse("received 5MB: lose\nheard 5: pause")
+        script = parse("received 5MB: lose\nreceived 5: pause")
         self.assertEqual([rule.size for rule in script.thresholds], [5, 5_000_000])
 
     def test_theEnd(self) -> None:
@@ -51,10 +51,10 @@ class ScriptTests(SynchronousTestCase):
     def test_enough(self) -> None:
         """What is enough for an end that takes its leave is the least on which it does so."""
         self.assertEqual(
-            parse("received 5: write 5\nheard 300kB: pause; lose\nheard 5MB: stop").enough, 300_000
+            parse("received 5: write 5\nreceived 300kB: pause; lose\nreceived 5MB: stop").enough, 300_000
         )
         self.assertEqual(parse("data: abort").enough, 1)
-        self.assertIsNone(parse("made: lose\nheard 5: half").enough)
+        self.assertIsNone(parse("made: lose\nreceived 5: half").enough)
 
     def test_nonsense(self) -> None:
         """What is no script is refused, with the line that is wrong."""

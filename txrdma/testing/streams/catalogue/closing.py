@@ -62,7 +62,7 @@ CONVERSATIONS = (
         "delays-answers-and-closes",
         "Each end answers what it hears, delays a call by no time, and closes.",
         client="received 5: write 300kB; delay; lose",
-        server="made: write 5\nheard 300kB: delay; lose",
+        server="made: write 5\nreceived 300kB: delay; lose",
         isQuick=True,
     ),
     Conversation(

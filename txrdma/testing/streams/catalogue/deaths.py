@@ -220,7 +220,7 @@ CONVERSATIONS = (
     Conversation(
         "forks",
         "The client forks; the child keeps the descriptors for two seconds; the conversation continues.",
-        client="made: fork 2; write 300kB\nheard 300kB: lose",
+        client="made: fork 2; write 300kB\nreceived 300kB: lose",
         server="received 300kB: write 300kB",
         isQuick=True,
         isEverywhere=True,
@@ -244,7 +244,7 @@ CONVERSATIONS = (
         "forks-a-child-that-ends-at-once",
         "The server forks, the child exits at once, and the conversation continues.",
         client="made: write 300kB; settle; write 300kB",
-        server="received 300kB: fork 0\nheard 600kB: write 300kB; lose",
+        server="received 300kB: fork 0\nreceived 600kB: write 300kB; lose",
         isQuick=True,
     ),
 )

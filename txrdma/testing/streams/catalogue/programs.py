@@ -10,7 +10,7 @@ CONVERSATIONS = (
     Conversation(
         "request-and-answer",
         "The client asks, the server answers, and the client closes.",
-        client="made: write 300\nheard 300kB: lose",
+        client="made: write 300\nreceived 300kB: lose",
         server="received 300: write 300kB",
         isQuick=True,
     ),
@@ -33,22 +33,22 @@ CONVERSATIONS = (
         "The client asks and the server answers, thirty times.",
         client="made: write 100\n"
         + "\n".join(f"received {1000 * turn}: write 100" for turn in range(1, 30))
-        + "\nheard 30000: lose",
+        + "\nreceived 30000: lose",
         server="\n".join(f"received {100 * turn}: write 1000" for turn in range(1, 31)),
         isQuick=True,
     ),
     Conversation(
         "server-speaks-first",
         "The server greets, the client asks, the server answers, and the client writes and closes.",
-        client="received 40: write 300\nheard 1040: write 6; lose",
-        server="made: write 40\nheard 300: write 1000",
+        client="received 40: write 300\nreceived 1040: write 6; lose",
+        server="made: write 40\nreceived 300: write 1000",
         isQuick=True,
         isEverywhere=True,
     ),
     Conversation(
         "server-speaks-much-first",
         "The server greets nine clients at once, in small writes and a large one between them.",
-        client="made: again until 9\nheard 65584: lose\nlost: stop after 9",
+        client="made: again until 9\nreceived 65584: lose\nlost: stop after 9",
         server="made: write 44; turn; write 65535; write 5\nlost: stop after 9",
         isQuick=True,
         isEverywhere=True,
@@ -63,7 +63,7 @@ CONVERSATIONS = (
         "quit",
         "The client writes a last message, and the server closes.",
         client="received 40: write 6",
-        server="made: write 40\nheard 6: write 20; lose",
+        server="made: write 40\nreceived 6: write 20; lose",
     ),
     Conversation(
         "many-small-writes",
@@ -87,7 +87,7 @@ CONVERSATIONS = (
     Conversation(
         "files-both-ways",
         "Both send a file of 5 MB, and the client closes when it has received everything.",
-        client="made: file 5MB\nheard 5MB: await sent; lose",
+        client="made: file 5MB\nreceived 5MB: await sent; lose",
         server="made: file 5MB",
     ),
     Conversation(
@@ -135,7 +135,7 @@ CONVERSATIONS = (
     Conversation(
         "many-connections-both-ways",
         "The client sends a request on each of twenty concurrent connections.",
-        client="made: again until 20; write 300\nheard 300kB: lose\nlost: stop after 20",
+        client="made: again until 20; write 300\nreceived 300kB: lose\nlost: stop after 20",
         server="received 300: push 300kB\nlost: stop after 20",
         isEverywhere=True,
     ),

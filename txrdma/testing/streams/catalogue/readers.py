@@ -60,7 +60,7 @@ CONVERSATIONS = (
     Conversation(
         "idle-for-64-s",
         "The connection is idle for 64 s; then both ends write.",
-        client="made: wait 64; write 300kB\nheard 300kB: lose",
+        client="made: wait 64; write 300kB\nreceived 300kB: lose",
         server="received 300kB: write 300kB",
         seconds=65,
     ),
@@ -80,7 +80,7 @@ CONVERSATIONS = (
     Conversation(
         "both-slow",
         "Both write 5 MB and read slowly.",
-        client="made: slowly 0.005; write 5MB\nheard 5MB: lose",
+        client="made: slowly 0.005; write 5MB\nreceived 5MB: lose",
         server="made: slowly 0.005; write 5MB",
     ),
     Conversation(
@@ -103,15 +103,15 @@ CONVERSATIONS = (
     Conversation(
         "blocked-for-2-minutes-between-words",
         "The server's reactor is blocked for two minutes in the middle of a conversation, which continues.",
-        client="made: write 300kB; settle; write 12MB\nheard 300kB: lose",
-        server="received 300kB: block 120\nheard 12MB: write 300kB",
+        client="made: write 300kB; settle; write 12MB\nreceived 300kB: lose",
+        server="received 300kB: block 120\nreceived 12MB: write 300kB",
         seconds=121,
     ),
     Conversation(
         "blocked-for-2-minutes-idle",
         "The server's reactor is blocked for two minutes on an idle connection; then both ends write.",
-        client="made: wait 121; write 300kB\nheard 300kB: lose",
-        server="made: settle; block 120\nheard 300kB: write 300kB",
+        client="made: wait 121; write 300kB\nreceived 300kB: lose",
+        server="made: settle; block 120\nreceived 300kB: write 300kB",
         seconds=122,
     ),
     Conversation(

@@ -51,7 +51,7 @@ def _ofSize(size: str) -> tuple[Conversation, ...]:
         Conversation(
             f"both-write-{size}",
             f"Both write {size}, and the client closes when it has received everything.",
-            client=f"made: write {size}\nheard {size}: lose",
+            client=f"made: write {size}\nreceived {size}: lose",
             server=f"made: write {size}",
             isQuick=True,
             isEverywhere=isEverywhere,

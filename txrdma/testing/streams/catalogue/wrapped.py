@@ -30,7 +30,7 @@ _TLS = (
     Conversation(
         "tls-both-ways",
         "With TLS, both write 5 MB, and the client closes when it has received everything.",
-        client="made: write 5MB\nheard 5MB: lose",
+        client="made: write 5MB\nreceived 5MB: lose",
         server="made: write 5MB",
         via=Via.TLS,
     ),
