@@ -1,3 +1,3 @@
 """
-How fast it is, always beside Twisted's own TCP in the same run. Run it with C{python -m benchmarks}.
+Benchmarks, each in the same run as Twisted's TCP. Start them with C{python -m benchmarks}.
 """

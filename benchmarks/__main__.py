@@ -1,5 +1,5 @@
 """
-Measure, beside Twisted's TCP in the same run, and write C{docs/benchmarks.md} with its charts, part by part.
+Measure the parts of C{docs/benchmarks.md}, and write that page and its charts.
 """
 
 from __future__ import annotations
@@ -24,12 +24,10 @@ from benchmarks.results import beside, load, replaced, results, save, Section, s
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 MADS_PAGE = PAGE.with_name("benchmarks-management.md")
 OF_PAGE = (*(part.name for part in PARTS), "others", "box", box.MANAGED)
-"""Names of the parts of the first page, in their order there."""
+"""Names of the parts of the first page, in the page's order."""
 
 
 class Options(usage.Options):
-    """The command line."""
-
     synopsis = "[options]"
     longdesc = (
         "Measures beside Twisted's TCP in the same run, and writes docs/benchmarks.md: each part when it has "
@@ -67,17 +65,17 @@ class Options(usage.Options):
         self["parts"] = []
 
     def opt_part(self, name: str) -> None:
-        """Measure this part, and replace it on its page; may be repeated."""
+        """Measure this part and replace it on its page; may be repeated."""
         self["parts"].append(name)
 
     def opt_only(self, name: str) -> None:
-        """Measure only this one; may be repeated. No page is written."""
+        """Measure only this case; may be repeated. No page is written."""
         self["only"].append(name)
 
     opt_o = opt_only
 
     def postOptions(self) -> None:
-        """Defaults that depend, and names that are none."""
+        """Check names, and set the defaults that depend on other options."""
         self["rounds"] = self["rounds"] or (3 if self["quick"] else 5)
         self["pages"] = self["pages"] or not self["quick"]
         cases = {case.name for part in PARTS for case in part.cases(False)}
@@ -91,7 +89,7 @@ class Options(usage.Options):
 
 
 def chosen(options: Options) -> list[str]:
-    """The names of parts that are to be measured, of both pages."""
+    """Return the names of the parts to measure, of both pages."""
     if options["parts"]:
         return [name for name in (*OF_PAGE, *mads.PARTS) if name in options["parts"]]
     if options["mads"]:
@@ -103,7 +101,7 @@ def chosen(options: Options) -> list[str]:
 
 
 def chosenCases(options: Options) -> dict[str, list[Case]]:
-    """The cases of each part that has some: all of them, or those that were named."""
+    """Return the cases of each part that has any: all of them, or those named by C{--only}."""
     only, quick = options["only"], options["quick"]
     return {
         part.name: [case for case in part.cases(quick) if not only or case.name in only] for part in PARTS
@@ -111,7 +109,6 @@ def chosenCases(options: Options) -> dict[str, list[Case]]:
 
 
 def main(arguments: list[str]) -> int:
-    """The command."""
     options = Options()
     try:
         options.parseOptions(arguments)  # type: ignore[no-untyped-call]  # of Twisted's
@@ -146,12 +143,12 @@ def _list(options: Options) -> int:
 
 
 def _onlyParts(options: Options) -> Iterable[str]:
-    """Parts of management datagrams that were named as if they were cases."""
+    """Return the parts about management datagrams that C{--only} names."""
     return (name for name in mads.PARTS if name in options["only"])
 
 
 def _measure(options: Options) -> int:
-    """Measure part by part, and write each that is to be written; the exit status."""
+    """Measure part by part, and write the pages unless forbidden; return the exit status."""
     only, cases = options["only"], chosenCases(options)
     names = [name for name in cases if cases[name]] if only else chosen(options)
     names += _onlyParts(options)
@@ -188,12 +185,14 @@ def _section(name: str, cases: Sequence[Case], rounds: int, quick: bool) -> Sect
 
 
 def _hasFailed(section: Section) -> bool:
-    """Whether any measurement of a section has failed, though all that it needs is there."""
+    """Return whether a measurement of a section failed although everything that it needs is installed."""
     return section["isFailed"] or any(row["failure"] and not row["isMissing"] for row in section["rows"])
 
 
 def _replace(options: Options, section: Section) -> None:
-    """Put a section into its page, with charts; one that was not measured leaves there what it has been."""
+    """
+    Replace a section and its charts on its page; a section that was not measured keeps its previous contents.
+    """
     isManagement = section["name"] in mads.PARTS
     page = Path(options["mads-page" if isManagement else "page"])
     before = load(beside(page))
@@ -208,7 +207,7 @@ def _replace(options: Options, section: Section) -> None:
 
 
 def _drawAgain(*pages: Path) -> int:
-    """All pages that have results, and their charts, in the folders of these."""
+    """Write all pages that have results, and their charts, again."""
     for file in sorted({file for page in pages for file in page.parent.glob("benchmarks*.json")}):
         page, found = file.with_suffix(".md"), load(file)
         for drawn in write(page, found):

@@ -1,8 +1,10 @@
 """
-The software device beside the kernel's rxe, in the same guest: what L{lab} boots, for L{benchmarks.verbs}.
+Compare the software device with the kernel's rxe in a guest of L{lab}, by L{benchmarks.verbs}.
 
-Both ends of each pair are in the guest, each pair over a veth pair of its own with the same MTU. rxe's ends
-are in the first network namespace, since rxe's socket is only there; those of the software device are in two.
+Both ends of a pair run in the guest; each pair has its own veth pair, all with the same MTU. The ends of rxe
+are
+in the first network namespace, the only one where rxe has a socket; the ends of the software device are in
+two.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ TITLE: Final = "In the kernel's box"
 MANAGED: Final = "box-managed"
 MANAGED_TITLE: Final = "Beside librdmacm's programs, in the kernel's box"
 MTU: Final = 4200
-"""Of Ethernet: it gives RDMA's 4096."""
+"""Ethernet MTU that allows an RDMA MTU of 4096."""
 
 _WIRE: Final = """
 set -e
@@ -52,7 +54,7 @@ def measure(rounds: int, seconds: float) -> tuple[dict[str, Any] | None, str]:
     """
     Boot guests and measure in them: pairs of devices in one, streams in the other.
 
-    @return: what came out, as JSON has it; without anything, why.
+    @return: the results for JSON, or None with the reason.
     """
     try:
         from lab import needs
@@ -75,9 +77,9 @@ def measure(rounds: int, seconds: float) -> tuple[dict[str, Any] | None, str]:
 
 def managed(rounds: int) -> Section:
     """
-    The section of connections and streams beside librdmacm's programs, measured now.
+    Measure connections and streams beside librdmacm's programs, and return the section.
 
-    @param rounds: how often each is measured.
+    @param rounds: number of measurements of each case.
     """
     try:
         from lab import needs
@@ -104,10 +106,10 @@ def managed(rounds: int) -> Section:
 
 def _inGuest(module: str, options: list[str], before: list[str], **what: Any) -> dict[str, Any]:
     """
-    Run a module in a guest of its own, which writes a file of JSON; what is in there, and the kernel.
+    Run a module in its own guest, and return the JSON that it writes, with the version of the kernel.
 
     @param before: words of the command before Python.
-    @param what: more of L{lab.guest.GuestOptions}.
+    @param what: further fields of L{lab.guest.GuestOptions}.
     """
     from lab import environment, kernel
     from lab.guest import Guest, GuestOptions
@@ -132,9 +134,10 @@ def _inGuest(module: str, options: list[str], before: list[str], **what: Any) ->
 
 def result(rounds: int, seconds: float) -> Section:
     """
-    The section of the page, measured now.
+    Measure, and return the section of the page.
 
-    @param rounds: how often each is measured; C{seconds}: how long, of devices.
+    @param rounds: number of measurements of each case.
+    @param seconds: duration of each measurement of a device.
     """
     told, why = measure(rounds, seconds)
     if told is None:
@@ -144,7 +147,7 @@ def result(rounds: int, seconds: float) -> Section:
 
 
 def _words(told: dict[str, Any]) -> tuple[str, list[str]]:
-    """What stands on the page before and behind the charts."""
+    """Return the texts before and after the charts."""
     about = (
         "The software device over UDP beside the kernel's rxe, in one guest of `lab` (Linux "
         f"{told['kernel']} under QEMU's emulation, about a tenth of native speed): two processes of "

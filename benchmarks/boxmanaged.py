@@ -1,7 +1,8 @@
 """
-Connections and streams of librdmacm's kind in a guest of L{lab}, beside librdmacm's own programs.
+Measure RDMA connections and streams beside librdmacm's programs, in a guest of L{lab}.
 
-C{python -m benchmarks.boxmanaged --rounds 3 --json FILE} runs inside, where L{lab.network} has made the
+C{python -m benchmarks.boxmanaged --rounds 3 --json FILE} runs inside the guest, where L{lab.network} has
+configured
 addresses and rxe's devices.
 """
 
@@ -22,9 +23,9 @@ MANAGED: Final[Orders] = {
     "host": THERE,
 }
 """
-Connections of ours over the kernel's device, whose manager librdmacm asks, too.
+Connections over the kernel's device and its connection manager, which librdmacm uses as well.
 
-The software device has no place beside them: rxe takes all datagrams for RoCE's port in its namespace.
+The software device cannot take part: rxe receives all datagrams for the RoCE port of its namespace.
 """
 
 STREAM: Final[Orders] = {
@@ -34,11 +35,11 @@ STREAM: Final[Orders] = {
 
 
 def cases() -> list[Case]:
-    """Each figure of ours beside that of librdmacm's program, both over rxe."""
+    """Return the cases, each compared with librdmacm's program; both use rxe."""
     found: list[Case] = []
 
     def both(name: str, what: str, scenario: str, unit: str, ours: Orders, orders: Orders) -> None:
-        # Each has a port of its own: where a connection is in timewait its port rests.
+        # one port for each: a port cannot be reused during timewait
         theirs = {"module": MODULE, "addresses": [HERE, THERE], "port": _PORT + len(found)}
         program, mode = ("cmtime", "RDMA CM") if scenario == "connects" else ("rstream", "rsocket")
         title = f"{what}: ours over rxe to {program} over rxe"

@@ -1,8 +1,9 @@
 """
-Streams in a guest of L{lab}: ours over the kernel's RDMA devices, the kernel's own SMC-R, and TCP.
+Compare SMC-R over the kernel's RDMA devices with the kernel's AF_SMC and TCP, in a guest of L{lab}.
 
-C{python -m benchmarks.boxstreams --rounds 3 --json FILE} runs inside, where L{lab.network}
-has made the addresses.
+C{python -m benchmarks.boxstreams --rounds 3 --json FILE} runs inside the guest, where L{lab.network} has
+configured
+the addresses.
 """
 
 from __future__ import annotations
@@ -28,11 +29,13 @@ KERNEL: Final[Orders] = {"listen": f"smc:{THERE}:0:backend=kernel", "connect": f
 TCP: Final[Orders] = {"listen": f"tcp:0:interface={THERE}", "connect": f"tcp:{_WHERE}"}
 
 _SHARE: Final = 0.5
-"""The least of the kernel's bulk throughput that ours is to have."""
+"""Minimum bulk throughput as a share of the kernel's."""
 
 
 def cases() -> list[Case]:
-    """Each figure of ours beside the kernel's SMC-R, and of either beside TCP, all in the same turns."""
+    """
+    Return the cases: ours compared with AF_SMC, and each of both compared with TCP, in alternating runs.
+    """
 
     def case(
         name: str, what: str, scenario: str, unit: str, orders: Orders, share: float | None = None
@@ -55,7 +58,7 @@ def cases() -> list[Case]:
 
 
 def measured(program: str, found: Sequence[Case]) -> None:
-    """Measure, in turns, and write what came out: the command of a module that runs in a guest."""
+    """Measure in alternating runs, and write the results: the command of a module that runs in a guest."""
     parser = argparse.ArgumentParser(program, description="Measurements in a guest.")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", required=True)

@@ -1,5 +1,5 @@
 """
-What is measured of the byte transfer layer, beside others that carry messages: the cases.
+Cases that measure the byte transfer layer beside other message libraries.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from benchmarks.wires import PAYLOAD, THERE
 MIB = 1 << 20
 
 FEW: Final = 3
-"""The most rounds of what takes long."""
+"""Maximum number of rounds of slow cases."""
 
 BTL = {"module": "benchmarks.btlends"}
 BTL_UDP = {**BTL, "route": "rocev2"}
@@ -27,11 +27,11 @@ LOSSY_TCP = {
     "connect": f"tcp:{THERE}:{{port}}",
 }
 QUIC = {"module": "benchmarks.peer_quic"}
-"""Over a wire that loses packets."""
+"""QUIC over a wire with packet loss."""
 
 
 def messages(quick: bool) -> list[Case]:
-    """Messages of the byte transfer layer."""
+    """Return the cases about messages of the byte transfer layer."""
     burst = Case(
         "btl-messages",
         "64-byte messages in bursts, over UDP; pyzmq over tcp",
@@ -134,7 +134,7 @@ def messages(quick: bool) -> list[Case]:
 
 
 def _senders(quick: bool) -> list[Case]:
-    """Many senders to one receiver."""
+    """Return the cases with many senders and one receiver."""
     crowd = Case(
         "btl-senders",
         "16 senders to one receiver, messages of 16 KiB, all together; one sender",
@@ -161,7 +161,7 @@ def _senders(quick: bool) -> list[Case]:
 
 
 def losses(quick: bool) -> list[Case]:
-    """Messages of the byte transfer layer with packet loss."""
+    """Return the cases with packet loss."""
     found = []
     for percent, size in ((1, 16), (5, 4)):
         size //= 4 if quick else 1

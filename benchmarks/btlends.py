@@ -1,13 +1,14 @@
 """
-The two processes of a measurement of the byte transfer layer.
+Run one of the two processes of a measurement of the byte transfer layer.
 
-Started by C{python -m benchmarks.btlends server|client ORDERS}.
+C{python -m benchmarks.btlends server|client ORDERS} starts one.
 
-Both have a software device at a loopback address of their own, whose datagrams go by shared memory, or by UDP
-where C{route} in the orders is C{rocev2}; or with C{loss} at an end of a L{wire<benchmarks.wires>}. With
-C{modules} they have as many devices. Orders and
-results are JSON: C{count} and C{size} of messages or of round trips, or C{bytes} and C{write}. With
-C{senders} the client is that many processes on one core, which send to the one server for C{seconds}: see
+Each process has a software device at its own loopback address. Datagrams use shared memory; with the order
+C{route=rocev2} they use UDP, and with C{loss} an end of a L{wire<benchmarks.wires>}. C{modules} is the number
+of
+devices. Orders and results are JSON: C{count} and C{size} of messages or round trips, or C{bytes} and
+C{write}. With
+C{senders} the client is that many processes on one core, which send to one server for C{seconds}: see
 L{benchmarks.btlsenders}.
 """
 
@@ -24,22 +25,21 @@ from benchmarks.orders import cpuSeconds, Orders, ownAddress, pieces, prepare, s
 from benchmarks.wires import HERE, THERE
 
 BURST = 256
-"""Messages that are sent in one turn of the reactor."""
+"""Messages that are sent in one iteration of the reactor."""
 
 BURSTS = 8
-"""Bursts that may be under way."""
+"""Maximum number of unacknowledged bursts."""
 
 MOST_BYTES = 8 << 20
-"""Bytes of long messages that may be under way, and at least two messages."""
+"""Maximum number of unacknowledged bytes of long messages; two messages are always allowed."""
 
 WARMING = 200
 
 ANSWER = 2
-"""The tag of what the server sends."""
+"""Tag of the server's messages."""
 
 
 def main(role: str, orders: Orders) -> None:
-    """Run one end."""
     if role == "client" and orders["scenario"] == "senders":
         btlsenders.main(orders)
         return
@@ -59,12 +59,12 @@ def main(role: str, orders: Orders) -> None:
     route = orders.get("route", "auto")
 
     def devices(first: str, number: int) -> list[str]:
-        """The devices of one end, at the first address and at others of its own."""
+        """Return the devices of one end: one at the first address, and one at each further address."""
         more = [ownAddress(number + 2 * each) for each in range(orders.get("modules", 1) - 1)]
         return [f"soft:{address}:route={route}" for address in (first, *more)]
 
     class Answering(MessageProtocol):
-        """Answers each message, or all of them when the last one is here."""
+        """Answers each message, or only the last one."""
 
         def buildProtocol(self, peer: object) -> MessageProtocol:
             return self
@@ -84,7 +84,7 @@ def main(role: str, orders: Orders) -> None:
                 self.transport.post(ANSWER, b"!")
 
     class Counting(MessageProtocol):
-        """Takes messages of many senders."""
+        """Receives messages from many senders."""
 
         cpu = 0.0
 
@@ -95,7 +95,7 @@ def main(role: str, orders: Orders) -> None:
             self.transport.receive(ASK, lambda data: None)
 
     class Asking(MessageProtocol):
-        """Sends messages, and hears the answer."""
+        """Sends messages and waits for the answers."""
 
         def buildProtocol(self, peer: object) -> MessageProtocol:
             return self
@@ -104,7 +104,7 @@ def main(role: str, orders: Orders) -> None:
             self.done: Deferred[None] = Deferred()
 
         def flood(self, source: list[bytes], burst: int, bursts: int) -> None:
-            """Send all messages, a burst whenever one has arrived."""
+            """Send all messages; send the next burst when one has arrived."""
             self.transport.receive(ANSWER, lambda data: self.done.callback(None))
             self.source, self.burst, self.left = source, burst, count
             for _ in range(bursts):
@@ -119,7 +119,7 @@ def main(role: str, orders: Orders) -> None:
                 post(ASK, source[number % len(source)], self.send if number == begin - length + 1 else None)
 
         def ping(self) -> None:
-            """Send a message whenever the last one has come back."""
+            """Send the next message when the answer to the last one has arrived."""
             self.message = b"p" * orders["size"]
             self.left = count + WARMING
             self.transport.receive(ANSWER, self.pong)

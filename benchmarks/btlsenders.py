@@ -1,8 +1,9 @@
 """
-Many senders of the byte transfer layer: processes on one core, forked from one that has imported all.
+Many senders of the byte transfer layer: processes on one core, forked after the imports.
 
-Each has a module of its own, and sends messages of C{write} bytes to the one receiver. What has arrived
-within C{seconds} counts, when all are connected and have sent for a while.
+Each has its own module, and sends messages of C{write} bytes to one receiver. Messages count that arrive
+within
+C{seconds} after all senders have been connected and have sent for L{WARMING_SECONDS}.
 """
 
 from __future__ import annotations
@@ -15,19 +16,19 @@ from typing import Any
 from benchmarks.orders import Orders, ownAddress, prepare, sendMessage
 
 ASK = 1
-"""The tag of what the server is sent."""
+"""Tag of messages to the server."""
 
 MOST_BYTES = 1 << 20
-"""Bytes that one sender has under way, at least two messages."""
+"""Maximum number of unacknowledged bytes of one sender; two messages are always allowed."""
 
 WARMING_SECONDS = 0.5
-"""Seconds for which all send before it counts."""
+"""Seconds for which all send before messages count."""
 
 
 def main(orders: Orders) -> None:
-    """Fork, let all of them begin when the last is connected, and tell what came of it."""
-    # What all need is imported once; a reactor, which has descriptors, must not be shared.
-    from txrdma.btl import connections  # noqa: F401  # as said
+    """Fork the senders, start them when the last is connected, and print the result."""
+    # import everything once, but no reactor: its descriptors must not be shared
+    from txrdma.btl import connections  # noqa: F401  # noqa: F401  # imported before the fork
 
     assert "twisted.internet.reactor" not in sys.modules
     count = orders["senders"]
@@ -67,7 +68,7 @@ def main(orders: Orders) -> None:
 
 
 def _send(orders: Orders, ready: int, begin: int, result: int) -> None:
-    """One of the senders, until it has told its result."""
+    """Run one sender until it has reported its result."""
     prepare(orders)
     from twisted.internet.defer import Deferred
     from twisted.internet.task import deferLater, react
@@ -78,7 +79,7 @@ def _send(orders: Orders, ready: int, begin: int, result: int) -> None:
     data = os.urandom(orders["write"])
 
     class Sending(MessageProtocol):
-        """Sends for as long as it lives."""
+        """Sends until its process is killed."""
 
         arrived = 0
 
@@ -96,7 +97,7 @@ def _send(orders: Orders, ready: int, begin: int, result: int) -> None:
         await btl.connect(reactor, "127.0.0.1", orders["port"], protocol, device)
         os.write(ready, b"!")
         os.close(ready)
-        os.read(begin, 1)  # until the first process has heard of all
+        os.read(begin, 1)  # until the first process has the results of all
         for _ in range(max(2, MOST_BYTES // orders["write"])):
             protocol.send()
         await deferLater(reactor, WARMING_SECONDS)

@@ -1,5 +1,5 @@
 """
-What is measured of streams and of verbs: the cases, with the reach of each.
+Cases that measure streams and verbs, with their targets.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ MIB = 1 << 20
 GIB = 1 << 30
 
 _FEW = 3
-"""The most rounds of what takes long, or hardly varies: all but the box is to take 20 minutes at most."""
+"""
+Maximum number of rounds of cases that are slow or hardly vary, so that everything but the guests takes 20
+minutes.
+"""
 
 ENDPOINTS = {"listen": "tcp:0:interface=127.0.0.1", "connect": "tcp:127.0.0.1:{port}"}
 TCP = ENDPOINTS
@@ -34,14 +37,14 @@ RSOCKET_ROCE = {
     "listen": r"rsocket:0:device=soft\:127.64.77.1\:route=rocev2",
     "connect": r"rsocket:127.64.77.1:{port}:device=soft\:127.64.77.2\:route=rocev2",
 }
-"""rsocket streams, each end at a loopback address of its own."""
+"""rsocket streams, each end at its own loopback address."""
 
 VERBS = {"module": "benchmarks.verbsends", "device": "soft", "reactor": "txrdma", **ENDPOINTS}
 UDP = {"module": "benchmarks.peer_udp", "scenario": "udp"}
 
 
 def bulk(operation: str, size: int) -> Orders:
-    """Orders for bulk transfers over software RoCEv2."""
+    """Return orders for bulk transfers over software RoCEv2."""
     return {
         **VERBS,
         "device": "soft:route=rocev2",
@@ -53,7 +56,7 @@ def bulk(operation: str, size: int) -> Orders:
 
 
 def verbs(quick: bool) -> list[Case]:
-    """Queue pairs themselves."""
+    """Return the cases about queue pairs."""
     total = 64 * MIB if quick else 512 * MIB
     found = [
         Case(
@@ -106,7 +109,7 @@ def verbs(quick: bool) -> list[Case]:
 
 
 def managed(quick: bool) -> list[Case]:
-    """Connections of the communication manager."""
+    """Return the cases about connections of the communication manager."""
     found = []
     for name, title, options, most in (
         ("shared", "shared memory", "", 10_000),
@@ -143,7 +146,7 @@ def managed(quick: bool) -> list[Case]:
 
 
 def rsockets(quick: bool) -> list[Case]:
-    """Streams of librdmacm's kind and of SMC-R, each beside TCP."""
+    """Return the cases about rsocket and SMC-R streams, each compared with TCP."""
     total = 128 * MIB if quick else GIB
     pings = 2_000 if quick else 10_000
     found = []
@@ -179,7 +182,7 @@ def rsockets(quick: bool) -> list[Case]:
 
 
 def streams(quick: bool) -> list[Case]:
-    """Connections alone: how much goes through them, how quickly, and what they hold."""
+    """Return the cases about single streams: throughput, latency and memory."""
     total = 256 * MIB if quick else 2 * GIB
     pings = 2_000 if quick else 20_000
     roce = total // 8
@@ -269,7 +272,7 @@ def streams(quick: bool) -> list[Case]:
 
 
 def programs(quick: bool) -> list[Case]:
-    """Connections with programs at their ends: what waits for whom."""
+    """Return the cases about programs that compute between messages."""
     pings = 1_000 if quick else 5_000
     found = [
         _withCPU(
@@ -324,7 +327,7 @@ def _withCPU(
     percentiles: Sequence[str] = (),
     **reach: float,
 ) -> Case:
-    """A case by C{figure}, with rows of its own for percentiles of latency and for CPU time of C{each}."""
+    """Return a case for C{figure}, with rows for percentiles of latency and for CPU time of C{each}."""
 
     def case(
         name: str, title: str, unit: str, figure: str, also: tuple[Case, ...] = (), **reach: float
@@ -380,7 +383,7 @@ def busy(quick: bool) -> list[Case]:
 
 
 def comingAndGoing(quick: bool) -> list[Case]:
-    """Many connections: how they come, go, and stay."""
+    """Return the cases about opening, closing and idle connections."""
     visits = 500 if quick else 3_000
     smc, tcp = ({**each, "listen": f"{each['listen']}:backlog=1000"} for each in (SMC, TCP))
     opened = 500 if quick else descriptors()
@@ -473,7 +476,7 @@ def comingAndGoing(quick: bool) -> list[Case]:
 
 
 def _open(count: int) -> Case:
-    """The memory of as many connections as may be open."""
+    """Return a case about the memory of as many connections as may be open."""
     title = f"all memory of one end of an idle connection, of {count:,}"
     what = ("many", "KiB", SMC, TCP, {"connections": count, "stays": True})
     also = tuple(
@@ -483,7 +486,7 @@ def _open(count: int) -> Case:
 
 
 def _firstBytes() -> Case:
-    """The memory that a new connection touches when its first bytes come."""
+    """Return a case about page faults of a new connection's first bytes."""
     count = 20
     title = f"page faults of both processes by the first 64 bytes there and back, of {count} connections"
 
@@ -495,7 +498,7 @@ def _firstBytes() -> Case:
 
 
 def contacts(quick: bool) -> list[Case]:
-    """First contacts and later connects by version and by links; by shared memory there is one link only."""
+    """Return the cases about first contacts and later connects, by version and number of links."""
     orders = {"count": 30 if quick else 100, "parallel": 32}
     tcp = {**TCP, "listen": f"{TCP['listen']}:backlog=1000"}
     memory = ("127.0.0.2", "127.0.0.4", "auto", "shared-memory", "shared memory")
@@ -535,7 +538,7 @@ def contacts(quick: bool) -> list[Case]:
 
 
 def failing(quick: bool) -> list[Case]:
-    """Streams whose link fails."""
+    """Return the cases about streams whose link fails."""
     theirs, ours = "soft:127.0.0.2,127.0.0.3:route=rocev2", "soft:127.0.0.4,127.0.0.5:route=rocev2"
     ends = {
         "listen": f"smc:0:interface=127.0.0.1:device={_quoted(theirs)}",
@@ -563,11 +566,11 @@ def failing(quick: bool) -> list[Case]:
 
 
 def _quoted(device: str) -> str:
-    """A device string, as it stands in an endpoint string."""
+    """Quote a device string for use in an endpoint string."""
     return device.replace(":", r"\:").replace("=", r"\=")
 
 
 def descriptors() -> int:
-    """Connections that one process may have open: 10,000 where the system lets it."""
+    """Return the number of connections that a process may open: 10,000 if the system allows it."""
     _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     return min(10_000, (hard - 200) // 50 * 50)

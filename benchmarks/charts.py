@@ -1,8 +1,9 @@
 """
-Charts of what was measured: which there are, where a page shows them, and their files.
+Charts of the results: which exist, where a page shows them, and their files.
 
-C{python -m benchmarks --charts} draws them again from the results that lie beside the pages. A chart is two
-SVG files, for light pages and for dark ones; what failed is named in it, and what misses its reach is marked.
+C{python -m benchmarks --charts} draws them again from the stored results. A chart is two SVG files, for light
+and
+dark pages; it names failed measurements and marks missed targets.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ if TYPE_CHECKING:
     from benchmarks.drawing import Drawing
 
 FOLDER: Final = "pictures"
-"""Beside the pages; each has a folder of its own there."""
+"""Folder of the charts, beside the pages; each page has its own folder in it."""
 
 THEMES: Final = ("light", "dark")
 
 HEADLINE: Final = ("throughput-64k", "throughput-1m", "roundtrip", "roundtrip-polling", "cpu")
-"""Rows of the streams that tell in short what SMC-R brings."""
+"""Rows of the streams section that summarize what SMC-R gains."""
 
 _MOST_TOLD: Final = 8
-"""Rows whose values stand in the text for those who can't see a chart."""
+"""Maximum number of rows whose values the alternative text names."""
 
 
 @dataclass(frozen=True)
@@ -36,10 +37,10 @@ class Chart:
     """
     One chart.
 
-    @ivar name: a part of the files' names.
-    @ivar section: the name of the section of the page that shows it; empty for none.
-    @ivar alt: what can be said of it in one sentence.
-    @ivar draw: puts it on an empty drawing.
+    @ivar name: part of the files' names.
+    @ivar section: the name of the section that shows the chart, or empty.
+    @ivar alt: one sentence for readers who cannot see the chart.
+    @ivar draw: draws the chart.
     """
 
     name: str
@@ -49,7 +50,7 @@ class Chart:
 
 
 def charts(results: Results) -> list[Chart]:
-    """All that can be drawn of these results."""
+    """Return all charts of these results."""
     found: list[Chart] = []
     for section in results["sections"]:
         special = _SPECIAL.get(section["name"])
@@ -64,7 +65,7 @@ def charts(results: Results) -> list[Chart]:
 
 
 def picture(page: Path, chart: Chart) -> list[str]:
-    """The lines of Markdown that show a chart on a page, as GitHub and Sphinx understand them."""
+    """Return the Markdown for a chart, as GitHub and Sphinx understand it."""
     light, dark = (f"{FOLDER}/{page.stem}/{chart.name}-{theme}.svg" for theme in THEMES)
     return [
         "<picture>",
@@ -76,9 +77,9 @@ def picture(page: Path, chart: Chart) -> list[str]:
 
 def write(page: Path, results: Results) -> list[Path]:
     """
-    Draw all charts of a page, and remove those that it had and has no more.
+    Write all charts of a page, and remove those that it does not have any more.
 
-    @raise ImportError: matplotlib is missing.
+    @raise ImportError: matplotlib is not installed.
     """
     from benchmarks.drawing import drawn
 
@@ -95,7 +96,7 @@ def write(page: Path, results: Results) -> list[Path]:
     return written
 
 
-# What is drawn of any section
+# charts that every section has
 
 
 def _versus(section: Section, rows: Sequence[Row]) -> Chart:
@@ -127,7 +128,7 @@ def _inShort(rows: Sequence[Row]) -> str:
     return "; ".join(f"{title}: {value:.3g}" for title, value in told)
 
 
-# What is drawn of some
+# charts of particular sections
 
 
 def _streams(section: Section) -> Iterator[Chart]:
@@ -190,7 +191,7 @@ _SPECIAL: Final[Mapping[str, Callable[[Section], Iterator[Chart]]]] = {
 
 
 def _others(results: Results) -> Iterator[Chart]:
-    """Streams beside what is not Twisted."""
+    """Return the chart that compares streams with other programs than Twisted."""
     sections = {section["name"]: section for section in results["sections"]}
     if not {"streams", "others"} <= sections.keys():
         return

@@ -1,9 +1,10 @@
 """
 The two processes of a measurement of RDMA connections: C{python -m benchmarks.cmends server|client ORDERS}.
 
-They are joined by the software device, each at a loopback address of its own, or by C{devices}, the server's
-at the address C{host}. Orders and results are JSON: C{options} of the device string, and for the client
-C{count} and C{parallel}, or C{connections}.
+They use software devices, each at its own loopback address, or C{devices}, the server's at the address
+C{host}.
+Orders and results are JSON: C{options} of the device string, and for the client C{count} and C{parallel}, or
+C{connections}.
 """
 
 from __future__ import annotations
@@ -19,13 +20,12 @@ from benchmarks.orders import cpuSeconds, memoryBytes, Orders, prepare, sendMess
 
 
 def _address(number: int) -> str:
-    """A loopback address that no other process of this host has, but by accident."""
+    """Return a loopback address that is probably unique to this process."""
     pid = os.getpid()
     return f"127.{64 + number}.{pid >> 8 & 0xFF}.{pid & 0xFF or 1}"
 
 
 def main(role: str, orders: Orders) -> None:
-    """Run one end."""
     prepare(orders)
     from twisted.internet.defer import Deferred, gatherResults
     from twisted.internet.stdio import StandardIO
@@ -43,7 +43,7 @@ def main(role: str, orders: Orders) -> None:
     connected: dict[Any, None] = {}
 
     class Staying(RDMAProtocol):
-        """A server's end of a connection."""
+        """The server's end of a connection."""
 
         def connectionMade(self) -> None:
             connected[self] = None
@@ -52,7 +52,7 @@ def main(role: str, orders: Orders) -> None:
             connected.pop(self, None)
 
     class Visiting(RDMAProtocol):
-        """A client's end of a connection, which leaves at once if it is told to."""
+        """The client's end of a connection, which closes at once if the orders say so."""
 
         def __init__(self) -> None:
             self.over: Deferred[None] = Deferred()
@@ -95,7 +95,9 @@ def main(role: str, orders: Orders) -> None:
                 await gatherResults([Deferred.fromCoroutine(visit(False)) for _ in range(20)])
             await deferLater(reactor, 0.5)
             sendMessage({"memory": held(before, orders["connections"]), "mode": f"RDMA CM {route}"})
-            await Deferred()  # what is shared with a process that is gone would be the other's alone
+            await (
+                Deferred()
+            )  # measure while the client exists: shared memory would count as the server's alone afterwards
         left = orders["count"]
 
         async def some() -> None:

@@ -1,5 +1,5 @@
 """
-Scenarios of many connections: how fast they come and go, and what they hold while they stay.
+Scenarios of many connections: how fast they open and close, and their memory while idle.
 """
 
 from __future__ import annotations
@@ -25,11 +25,14 @@ from benchmarks.orders import memoryBytes, Orders
 from benchmarks.scenarios import Echo, modeOf, REQUEST_BYTES, Result, Serving, Speaking
 
 ANSWER_BYTES = 256 << 10
-"""What a TLS connection has carried each way before its memory is looked at: its rings were in use."""
+"""
+Bytes that a TLS connection carries in each direction before its memory is measured, so that its rings are
+used.
+"""
 
 
 class Visiting(Speaking):
-    """Connects, asks if it is told to, and leaves."""
+    """Connects, asks if the orders say so, and closes."""
 
     def __init__(self, asks: bool) -> None:
         self._asks = asks
@@ -51,7 +54,7 @@ class Visiting(Speaking):
 
 
 async def visit(endpoint: IStreamClientEndpoint, asks: bool) -> str:
-    """One connection from its beginning to its end; what carried it."""
+    """Open and close one connection; return what carried it."""
     visiting = Visiting(asks)
     await connectProtocol(endpoint, visiting)
     await visiting.over
@@ -59,12 +62,12 @@ async def visit(endpoint: IStreamClientEndpoint, asks: bool) -> str:
 
 
 def modes(found: Counter[str]) -> str:
-    """The mode if there is one, or how many there are of each."""
+    """Return the mode if all connections have the same, or the number of each."""
     return next(iter(found)) if len(found) == 1 else f"mixed: {dict(found)}"
 
 
 async def connects(reactor: Any, endpoint: IStreamClientEndpoint, orders: Orders) -> Result:
-    """Connections a second, each closed when it is there, or has its answer."""
+    """Connections per second, each closed when it is established or has its answer."""
     await visit(endpoint, True)
     found: Counter[str] = Counter()
     left = orders["count"]
@@ -81,7 +84,10 @@ async def connects(reactor: Any, endpoint: IStreamClientEndpoint, orders: Orders
 
 
 async def burst(reactor: Any, endpoint: IStreamClientEndpoint, orders: Orders) -> Result:
-    """Connections a second, all begun in one turn of the reactor, until the last one is there."""
+    """
+    Connections per second of a burst that begins in one iteration of the reactor, until the last is
+    established.
+    """
     await visit(endpoint, True)
     begun = time.perf_counter()
     opened = await gatherResults([connectProtocol(endpoint, Speaking()) for _ in range(orders["count"])])
@@ -90,7 +96,7 @@ async def burst(reactor: Any, endpoint: IStreamClientEndpoint, orders: Orders) -
 
 
 async def first(reactor: Any, endpoint: IStreamClientEndpoint, orders: Orders) -> Result:
-    """Seconds until the first connection of a process is there; everything is imported."""
+    """Seconds until the first connection of a process is established, without imports."""
     await deferLater(reactor, 0.3)
     begun = time.perf_counter()
     one = await connectProtocol(endpoint, Speaking())
@@ -107,9 +113,9 @@ print(time.perf_counter() - begun)
 
 
 async def imports(reactor: Any, endpoint: IStreamClientEndpoint, orders: Orders) -> Result:
-    """Seconds to import what the endpoints need beyond Twisted's own for TCP, in a process of its own."""
+    """Seconds to import what the endpoints need beyond Twisted's TCP, in a new process."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    with TemporaryDirectory() as cache:  # compiled once, as what is installed is
+    with TemporaryDirectory() as cache:  # compile the bytecode first, as an installation does
         environment["PYTHONPYCACHEPREFIX"] = cache
         command = [sys.executable, "-c", IMPORTS]
         told = [
@@ -118,11 +124,11 @@ async def imports(reactor: Any, endpoint: IStreamClientEndpoint, orders: Orders)
     return {"value": min(map(float, told[1:])), "mode": "SMC-R"}
 
 
-# What connections hold
+# memory of connections
 
 
 class Told(Speaking):
-    """Asks for much, and stays when all is there."""
+    """Requests L{ANSWER_BYTES}, and remains connected when it has them."""
 
     def __init__(self) -> None:
         self._left = ANSWER_BYTES
@@ -138,14 +144,16 @@ class Told(Speaking):
 
 
 def held(before: tuple[int, int], count: int) -> Result:
-    """All memory beyond that, rings included: of the process alone, and its share of what it shares."""
+    """
+    Memory beyond the given amount, rings included: private, and the proportional share of shared memory.
+    """
     gc.collect()
     own, shared = memoryBytes()
     return {"own": own - before[0], "shared": shared - before[1], "connections": count}
 
 
 class Holding(Serving):
-    """A server whose memory is told as a whole."""
+    """A server that measures the memory of all its connections together."""
 
     def build(self) -> Protocol:
         return Echo()
@@ -155,7 +163,7 @@ class Holding(Serving):
 
 
 def tlsHolding(orders: Orders) -> Any:
-    """The same behind TLS."""
+    """A L{Holding} server behind TLS."""
     from twisted.internet import ssl
     from twisted.protocols.tls import TLSMemoryBIOFactory
 
@@ -171,7 +179,7 @@ def tlsHolding(orders: Orders) -> Any:
 
 
 async def many(reactor: Any, endpoint: IStreamClientEndpoint, orders: Orders) -> Result:
-    """Memory of many connections that have carried something, and stay."""
+    """Memory of many idle connections that have carried data."""
     if orders.get("tls"):
         from twisted.internet import ssl
 
@@ -191,18 +199,18 @@ async def many(reactor: Any, endpoint: IStreamClientEndpoint, orders: Orders) ->
 
 
 def carrier(protocol: Protocol) -> str:
-    """What carries a connection, TLS or not."""
+    """Return what carries a connection, with or without TLS."""
     transport: Any = protocol.transport
     below = getattr(transport, "transport", transport)
     status = getattr(below, "smc", None)
     return "TCP" if status is None else f"{status.mode} {status.route}".strip()
 
 
-# A stream beside others that come and go
+# a stream beside connections that open and close
 
 
 class Steady(Speaking):
-    """Sends a message each time when the last one is back, and remembers how long it took."""
+    """Sends the next message when the answer to the last one arrives, and records the durations."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
@@ -210,7 +218,7 @@ class Steady(Speaking):
         self._sent = 0.0
 
     def ask(self) -> None:
-        """The next message."""
+        """Send the next message."""
         self._sent = time.perf_counter()
         self.transport.write(b"p" * REQUEST_BYTES)
 
@@ -221,7 +229,9 @@ class Steady(Speaking):
 
 
 async def beside(reactor: Any, endpoint: IStreamClientEndpoint, orders: Orders) -> Result:
-    """99 of 100 round trips of a stream are as quick as that, while others connect, ask and leave."""
+    """
+    The duration that 99 of 100 round trips of a stream do not exceed while others connect, ask and close.
+    """
     await visit(endpoint, True)
     steady = Steady()
     await connectProtocol(endpoint, steady)
@@ -244,11 +254,11 @@ async def beside(reactor: Any, endpoint: IStreamClientEndpoint, orders: Orders) 
     return {"value": quantiles(steady.seconds, n=100)[-1], "mode": modes(found)}
 
 
-# The first bytes, and messages of very many
+# page faults of the first bytes, and messages over many connections
 
 
 def pageFaults(orders: Orders) -> int:
-    """Page faults of this process and the server's so far, without those that had to wait for a disk."""
+    """Return the page faults of this process and the server so far, without those that needed a disk."""
     found = 0
     for process in ("self", str(orders["server"])):
         with open(f"/proc/{process}/stat") as file:
@@ -257,13 +267,13 @@ def pageFaults(orders: Orders) -> int:
 
 
 async def firstBytes(reactor: Any, endpoint: IStreamClientEndpoint, orders: Orders) -> Result:
-    """Page faults of both processes by a connection's first message, there and back: of C{count} new ones."""
+    """Page faults of both processes by the first round trip of each of C{count} new connections."""
     await visit(endpoint, True)
     faults, opened = [], []
     for _ in range(orders["count"]):
         steady = Steady()
         opened.append(await connectProtocol(endpoint, steady))
-        await deferLater(reactor, 0.05)  # what the connect itself takes is over
+        await deferLater(reactor, 0.05)  # page faults of the connect itself have happened
         steady.isOver = True
         before = pageFaults(orders)
         steady.ask()
@@ -275,7 +285,7 @@ async def firstBytes(reactor: Any, endpoint: IStreamClientEndpoint, orders: Orde
 
 
 async def crowd(reactor: Any, endpoint: IStreamClientEndpoint, orders: Orders) -> Result:
-    """Messages there and back in a second, over many connections, each with one on its way."""
+    """Round trips per second over many connections, one message of each at a time."""
     steady = [Steady() for _ in range(orders["connections"])]
     for begin in range(0, len(steady), 50):
         await gatherResults([connectProtocol(endpoint, each) for each in steady[begin : begin + 50]])
@@ -289,7 +299,7 @@ async def crowd(reactor: Any, endpoint: IStreamClientEndpoint, orders: Orders) -
 
 
 class EchoServing(Serving):
-    """Echoes, and does not remember whom."""
+    """Echoes, without a record of its connections."""
 
     def buildProtocol(self, address: object) -> Protocol:
         return Echo()

@@ -1,5 +1,5 @@
 """
-The first contact of two processes, and the connects that follow on its link group: by version and by links.
+The first contact of two processes and later connects on its link group, by version and number of links.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from benchmarks.orders import Orders
 from benchmarks.scenarios import modeOf, Result, Speaking
 
 SETTLING_SECONDS = 0.3
-"""How long a process that has imported everything waits for its first connect."""
+"""Seconds that a process waits between its imports and its first connect."""
 
 MOST_SECONDS = 20.0
-"""The longest until a link group has all its links."""
+"""Maximum number of seconds until a link group has all its links."""
 
 
 async def _links(reactor: Any, count: int, begun: float) -> float:
-    """Seconds since C{begun} until the one link group has that many links, all of them in use."""
+    """Return the seconds since C{begun} until the only link group has that many active links."""
     from txrdma.smc.group.groups import everyGroup
 
     while [sum(link.isActive for link in group.links) for group in everyGroup()] != [count]:
@@ -38,10 +38,14 @@ async def _links(reactor: Any, count: int, begun: float) -> float:
 
 async def contact(reactor: Any, endpoint: IStreamClientEndpoint, orders: Orders) -> Result:
     """
-    Seconds until the first connection is there, and all links of its group; then connects by one and by many.
+    Seconds until the first connection is established, and until its group has all links; then connects in
+    sequence
+    and in parallel.
 
-    C{links} in the orders is how many links the group has to have; without, it is TCP. C{count} connections
-    follow one by one, three times as many C{parallel} at a time; each is closed when it is there.
+    C{links} in the orders is the number of links that the group must have; without it TCP is measured.
+    C{count}
+    connections follow in sequence, three times as many with C{parallel} at a time; each is closed when it is
+    established.
     """
     await deferLater(reactor, SETTLING_SECONDS)
     begun = time.perf_counter()
@@ -76,7 +80,7 @@ async def contact(reactor: Any, endpoint: IStreamClientEndpoint, orders: Orders)
 
 
 def _carrier(protocol: Speaking) -> str:
-    """The mode of a connection, its route, and the version of SMC-R, as far as they are known."""
+    """Return the mode of a connection, its route and its version of SMC-R, as far as they are known."""
     status = getattr(protocol.transport, "smc", None)
     mode = modeOf(protocol)
     return mode if status is None else f"{mode}, version {status.version}"

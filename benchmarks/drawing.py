@@ -1,7 +1,7 @@
 """
-Drawing charts with matplotlib, as SVG that is the same for the same results.
+Draw charts with matplotlib, as SVG that is the same for the same results.
 
-Letters stay letters: the reader's own font shows them.
+Text remains text and is shown in the reader's font.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 from benchmarks.results import factor, goal, Row, shortly
 
 _WIDTH: Final = 5.6
-"""Inches: narrow, so that it can be read on a phone, where it is shrunk least."""
+"""Width in inches: narrow, so that a phone shrinks the chart least."""
 
 _TITLE: Final = 64
-"""Letters of a row's title that have room in a line."""
+"""Maximum length of a row's title in one line."""
 
 _TICKS: Final = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
-"""Of logarithmic axes of ratios."""
+"""Ticks of logarithmic axes of ratios."""
 
 _FONTS: Final = ["Helvetica Neue", "Arial", "DejaVu Sans", "sans-serif"]
-_SETTINGS: Final[dict[Any, Any]] = {  # the names are literals of matplotlib's
+_SETTINGS: Final[dict[Any, Any]] = {  # matplotlib declares the names as literals
     "svg.fonttype": "none",
     "svg.hashsalt": "txrdma",
     "font.family": "sans-serif",
@@ -47,7 +47,7 @@ _AS_THEY_ARE: Final = FuncFormatter(lambda value, _: f"{value:,.0f}" if value >=
 
 @dataclass(frozen=True)
 class Colours:
-    """What a theme draws with."""
+    """Colours of a theme."""
 
     ink: str
     faint: str
@@ -64,9 +64,9 @@ _COLOURS: Final = {
 
 def drawn(theme: str, draw: Callable[[Drawing], None]) -> str:
     """
-    The SVG of a chart.
+    Return the SVG of a chart.
 
-    @param draw: puts it on a drawing.
+    @param draw: draws the chart.
     """
     with matplotlib.rc_context(_SETTINGS):
         drawing = Drawing(theme)
@@ -80,10 +80,10 @@ class Drawing:
     def __init__(self, theme: str) -> None:
         self._colours = _COLOURS[theme]
         self._figure = Figure()
-        logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)  # any of the fonts will do
+        logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)  # fonts may be missing
 
     def svg(self) -> str:
-        """The file."""
+        """Return the contents of the file."""
         out = io.StringIO()
         nothing = dict.fromkeys(("Date", "Creator", "Format"))
         self._figure.savefig(out, format="svg", transparent=True, metadata=nothing)
@@ -93,7 +93,7 @@ class Drawing:
     # The charts
 
     def versus(self, rows: Sequence[Row], head: str, isLogarithmic: bool) -> None:
-        """By how much ours is better than theirs, which is 1; and how much it should be."""
+        """Draw ratios to the compared transport, which is 1, with their targets."""
         axes = self._rows(rows, head)
         values = [value for row in rows for value in (factor(row), goal(row)) if value]
         if isLogarithmic:
@@ -121,7 +121,7 @@ class Drawing:
         axes.xaxis.set_major_formatter(_AS_THEY_ARE)
 
     def amounts(self, rows: Sequence[Row], unit: str) -> None:
-        """What was measured of ours alone, and what it should be."""
+        """Draw values that are compared with nothing, with their targets."""
         axes = self._rows(rows, unit)
         reaches = [row["reaches"].get("leastOfOurs") or row["reaches"].get("mostOfOurs") for row in rows]
         most = 1.2 * max(chain(*(row["ours"] for row in rows), filter(None, reaches)))
@@ -137,11 +137,13 @@ class Drawing:
             if wished:
                 self._mark(axes, number, wished, row)
         ticks = MaxNLocator(5).tick_values(0, most)
-        axes.set_xticks([tick for tick in ticks if tick <= 0.94 * most])  # none whose number is cut
+        axes.set_xticks(
+            [tick for tick in ticks if tick <= 0.94 * most]
+        )  # whole bars only, so that no value is cut
         axes.xaxis.set_major_formatter(_AS_THEY_ARE)
 
     def bars(self, panels: Mapping[str, Mapping[str, Sequence[float]]], ours: str) -> None:
-        """One panel above the other, each of the same few bars; ours has a colour of its own."""
+        """Draw one panel above the other, each with the same few bars; C{ours} has its own colour."""
         heights = [len(bars) * 0.27 + 0.25 for bars in panels.values()]
         for axes, (head, bars) in zip(self._panels(heights, left=0.36), panels.items(), strict=True):
             for number, (name, values) in enumerate(bars.items()):
@@ -159,7 +161,7 @@ class Drawing:
             self._head(axes, head, -0.55)
 
     def bySize(self, pairs: Sequence[Mapping[str, Any]]) -> None:
-        """Lines over the sizes of messages, for each pair of devices and each transfer."""
+        """Draw lines over message sizes, for each pair of devices and each transfer."""
         colours = (self._colours.ours, self._colours.missed, self._colours.ink)
         panels = self._panels([2.1, 2.1], left=0.13)
         heads = {"bandwidth": (1e-6, "MB/s"), "latency": (1e6, "round trip, us")}
@@ -188,7 +190,7 @@ class Drawing:
                 axes.legend(frameon=False, labelcolor=self._colours.ink, fontsize=9)
 
     def structures(self, told: Mapping[str, Mapping[str, float]]) -> None:
-        """A dot for each structure."""
+        """Draw a dot for each structure."""
         (axes,) = self._panels([2.8], left=0.13)
         fields = [each["fields"] for each in told.values()]
         for what, colour in (("decode", self._colours.ours), ("encode", self._colours.missed)):
@@ -200,10 +202,10 @@ class Drawing:
         self._head(axes, "microseconds")
         axes.legend(frameon=False, labelcolor=self._colours.ink, fontsize=9, loc="upper right")
 
-    # Their parts
+    # parts of charts
 
     def _panels(self, heights: Sequence[float], left: float = 0.02, above: float = 0.28) -> list[Axes]:
-        """Places for so many panels, one above the other, each with room for a line above and one below."""
+        """Create panels one above the other, each with space for a line of text above and below."""
         whole = sum(heights) + (above + 0.5) * len(heights)
         self._figure.set_size_inches(_WIDTH, whole)
         found, top = [], whole
@@ -214,7 +216,7 @@ class Drawing:
         return found
 
     def _rows(self, rows: Sequence[Row], head: str) -> Axes:
-        """A panel of bars with their titles above them."""
+        """Create a panel of bars with titles above them."""
         isLong = any(len(row["title"]) > _TITLE for row in rows)
         (axes,) = self._panels([len(rows) * (0.66 if isLong else 0.5) + 0.1], above=0.02)
         axes.set_ylim(len(rows) - 0.7, -0.8)
@@ -239,7 +241,7 @@ class Drawing:
         axes.set_xlabel(head, color=self._colours.ink)
 
     def _title(self, axes: Axes, number: int, row: Row, wished: str = "") -> None:
-        """What a bar is of, and what it has missed."""
+        """Write the title of a bar, and the target that it missed."""
         lines = textwrap.wrap(row["title"], _TITLE)
         place = axes.get_yaxis_transform()
         text = "\n".join(lines[:2]) + (" …" if len(lines) > 2 else "")
@@ -257,7 +259,7 @@ class Drawing:
         )
 
     def _mark(self, axes: Axes, number: int, wished: float, row: Row) -> None:
-        """Where it should be."""
+        """Mark the target."""
         colour = self._colours.missed if row["reached"] is False else self._colours.ink
         axes.plot([wished] * 2, [number - 0.22, number + 0.22], color=colour, linewidth=1.8)
 
@@ -267,7 +269,7 @@ class Drawing:
         axes.text(0, number, text, transform=place, va="center", color=self._colours.missed)
 
     def _spread(self, axes: Axes, number: int, values: Sequence[float]) -> None:
-        """From the least to the most."""
+        """Draw the range from minimum to maximum."""
         if min(values) < max(values):
             axes.plot([min(values), max(values)], [number] * 2, color=self._colours.ink, linewidth=1)
 

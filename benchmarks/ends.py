@@ -1,8 +1,9 @@
 """
 The two processes of a measurement on Twisted: C{python -m benchmarks.ends server|client ORDERS}.
 
-Orders and results are JSON. The server writes its port when it listens, and its own result when its standard
-input ends. The client writes its result and stops.
+Orders and results are JSON. The server writes its port when it listens, and its result when its standard
+input
+ends. The client writes its result and exits.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from benchmarks.orders import Orders, prepare, sendMessage
 
 
 def main(role: str, orders: Orders) -> None:
-    """Run one end."""
     prepare(orders)
     from twisted.internet.defer import Deferred
     from twisted.internet.endpoints import clientFromString, serverFromString
@@ -40,7 +40,9 @@ def main(role: str, orders: Orders) -> None:
     async def client(reactor: Any) -> None:
         endpoint = clientFromString(reactor, orders["connect"])
         sendMessage(await clients[orders["scenario"]](reactor, endpoint, orders))
-        if orders.get("stays"):  # what is shared with a process that is gone would be the other's alone
+        if orders.get(
+            "stays"
+        ):  # measure while the peer exists: shared memory would count as this process' alone afterwards
             await Deferred()
 
     react(server if role == "server" else client)

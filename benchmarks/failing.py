@@ -1,5 +1,5 @@
 """
-The pause of a stream when the network of its link is cut, and it goes on by another one.
+The pause of a stream when its link's network fails and it continues on another link.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from benchmarks.orders import Orders
 from benchmarks.scenarios import modeOf, Result, Serving, Speaking
 
 WATCHED_SECONDS = 0.3
-"""How long arrivals are looked at after a cut."""
+"""Seconds for which arrivals are measured after a failure."""
 
 PIECE_BYTES = 16 << 10
 
@@ -51,13 +51,13 @@ class StreamServing(Serving):
 
 
 class Watching(Speaking):
-    """Remembers the longest time without anything that came, since it was asked to."""
+    """Records the longest interval without received bytes."""
 
     def __init__(self) -> None:
         self.watch()
 
     def watch(self) -> None:
-        """Begin anew."""
+        """Start a new measurement."""
         self.pause, self._last = 0.0, time.perf_counter()
 
     def dataReceived(self, data: bytes) -> None:
@@ -67,7 +67,7 @@ class Watching(Speaking):
 
 
 async def failover(reactor: Any, endpoint: IStreamClientEndpoint, orders: Orders) -> Result:
-    """Seconds without a byte when the port of the stream's link goes down: each time the one in use."""
+    """Seconds without a byte when the port of the active link goes down, each time the current one."""
     from txrdma.smc.group.groups import useDevice
     from txrdma.soft.device import openSoftDevice
 

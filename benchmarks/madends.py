@@ -1,7 +1,8 @@
 """
 One process that measures management datagrams: C{python -m benchmarks.madends SCENARIO ORDERS}.
 
-Orders and results are JSON: C{core} as in L{benchmarks.ends}, the rest as the scenario's module has it:
+Orders and results are JSON: C{core} as in L{benchmarks.ends}, the others as documented in the scenario's
+module:
 L{benchmarks.madscenarios}, L{benchmarks.monitorends} or L{benchmarks.monitoronce}.
 """
 
@@ -20,13 +21,12 @@ _STARTED: Final = "monitor-once"
 """Scenario that is measured with its start-up, beside programs."""
 
 _MODULES: Final = {"monitor": "benchmarks.monitorends", _STARTED: "benchmarks.monitoronce"}
-"""Modules of scenarios by their names, or what these begin with."""
+"""Modules of scenarios by their names or the beginnings of these."""
 
 
 def main(name: str, orders: Orders) -> None:
-    """Measure once."""
     if name == _STARTED:
-        gc.disable()  # as the txrdma command does while it imports
+        gc.disable()  # as the txrdma command does during its imports
     prepare(orders)
     from twisted.internet.task import react
 
@@ -42,7 +42,9 @@ def main(name: str, orders: Orders) -> None:
 
 
 def _scenario(name: str) -> Callable[[Any, Orders], Awaitable[dict[str, Any]]]:
-    """The scenario of this name, whose module alone is imported: start-up is part of some results."""
+    """
+    Return the scenario with this name. Only its module is imported, because some results include start-up.
+    """
     kind = name if name == _STARTED else name.partition("-")[0]
     found: Callable[[Any, Orders], Awaitable[dict[str, Any]]]
     found = import_module(_MODULES.get(kind, "benchmarks.madscenarios")).scenarios[name]

@@ -1,5 +1,5 @@
 """
-A running ibsim on a core of its own, Debian's tools beside it, and how many datagrams they send.
+A running ibsim on its own core, with Debian's tools, and counters of sent datagrams.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ _SENT = re.compile(r"PortXmitPkts:\.*(\d+)")
 
 
 def missing() -> str:
-    """Why there is no ibsim here; an empty text where there is."""
+    """Return why ibsim cannot run here, or an empty text."""
     path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
     without = [name for name in (*PROGRAMS, "perfquery") if shutil.which(name, path=path) is None]
     return f"there is no {without[0]}: see tools/have-ibsim" if without else ""
 
 
 def cores() -> tuple[int, int]:
-    """The simulator's, and that of who is measured."""
+    """Return the cores of the simulator and of the measured process."""
     first, second = sorted(os.sched_getaffinity(0))[:2]
     return first, second
 
 
 @contextmanager
 def pinned(core: int) -> Iterator[None]:
-    """What is started here runs on that core alone."""
+    """Pin processes started in this block to one core."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {core})
     try:
@@ -50,7 +50,7 @@ def pinned(core: int) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Ran:
-    """What a command took, wall time and CPU time in seconds, and what it said."""
+    """Wall time and CPU time of a command in seconds, and its output."""
 
     seconds: float
     cpu: float
@@ -59,9 +59,9 @@ class Ran:
 
 class BenchFabric:
     """
-    A fat tree in ibsim, on the first core; nobody manages it, unless OpenSM is to.
+    A fat tree in ibsim, on the first core; it has no subnet manager unless OpenSM is requested.
 
-    @ivar hosts: the nodes to attach to.
+    @ivar hosts: the nodes to which programs attach.
     """
 
     def __init__(self, hosts: int, radix: int = 36, isManaged: bool = False) -> None:
@@ -77,15 +77,15 @@ class BenchFabric:
         self._ibsim.stop()
 
     def environment(self, host: str) -> dict[str, str]:
-        """For a program attached there."""
+        """Return the environment of a program attached to that host."""
         here = str(Path(__file__).parent.parent)
         return {**self._ibsim.environment, "SIM_HOST": host, "PYTHONPATH": here}
 
     def run(self, command: list[str], host: str) -> Ran:
         """
-        Run something on the second core.
+        Run a command on the second core.
 
-        @raise MeasurementFailed: it fails.
+        @raise MeasurementFailed: the command failed.
         """
         program = shutil.which(command[0], path=self._ibsim.environment["PATH"])
         environment = self.environment(host)
@@ -112,21 +112,21 @@ class BenchFabric:
         return Ran(seconds, cpu, output)
 
     def theirs(self, settings: list[str], host: str) -> Ran:
-        """C{ibnetdiscover}."""
+        """Run C{ibnetdiscover}."""
         return self.run(["ibsim-run", "ibnetdiscover", *settings], host)
 
     def ours(self, host: str, *command: str) -> Ran:
-        """C{txrdma discover}, or another command."""
+        """Run C{txrdma discover}, or another command."""
         script = Path(sys.executable).with_name("txrdma")
         program = [str(script)] if script.exists() else [sys.executable, "-m", "txrdma"]
         return self.run([*program, *(command or ("discover",)), "--device", "ibsim"], host)
 
     def name(self, host: str) -> None:
-        """Give this host's port a LID, as its counters are asked for by one, and nobody else gives any."""
+        """Assign a LID to the host's port; its counters are read by LID, and there is no subnet manager."""
         self.ours(host, *"query SubnSet PortInfo --change --yes --modifier 1 lid=1".split())
 
     def sent(self, host: str) -> int:
-        """How many datagrams have left this host's port, as ibsim counts them and Debian's tool reads it."""
+        """Return the number of datagrams sent by the host's port, which ibsim counts and perfquery reads."""
         found = _SENT.search(self._ibsim.run("perfquery", "-x", host=host))
         if found is None:
             raise MeasurementFailed("perfquery does not tell of PortXmitPkts")

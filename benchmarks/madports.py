@@ -1,5 +1,5 @@
 """
-Management ports that have their answers ready: what our side costs without anybody else's.
+Management ports with prepared answers, which measure the cost of this side alone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ROOM = 200
 """Bytes of records in each segment of subnet administration."""
 
 _SA_OVERHEAD = 20
-"""Bytes between the RMPP header and those, which lengths include."""
+"""Bytes between the RMPP header and the records, which lengths include."""
 
 _RMPP = Struct(">24xBB2xII")
 _PREFIX = 0xFE80 << 48
@@ -33,9 +33,7 @@ _PREFIX = 0xFE80 << 48
 
 @implementer(IMADPort)
 class ReadyPort:
-    """
-    A port in this process whose answers come in the next turn of the reactor, all that there are at once.
-    """
+    """A port whose prepared answers arrive in the next iteration of the reactor, all at once."""
 
     name = "ready"
     transactionIDBits = 64
@@ -49,21 +47,20 @@ class ReadyPort:
         self._receiver: IMADReceiver | None = None
 
     def start(self, receiver: IMADReceiver) -> None:
-        """See L{IMADPort.start}."""
         self._receiver = receiver
 
     def serve(self, managementClass: int, methods: Sequence[int], oui: int = 0) -> Callable[[], None]:
-        """Nobody asks us."""
+        """Ignore handlers: the port delivers no requests."""
         return lambda: None
 
     def send(self, datagram: Buffer, path: IBPath, answerWithin: float = 0.0) -> None:
-        """The answer is there already."""
+        """Queue the prepared answer."""
         if not self._answers:
             self._reactor.callLater(0, self._turn)
         self._answers += self.answers(datagram)
 
     def answers(self, datagram: Buffer) -> Sequence[bytes]:
-        """What comes back."""
+        """Return the answers to a request."""
         raise NotImplementedError
 
     def _turn(self) -> None:
@@ -74,24 +71,23 @@ class ReadyPort:
                 receiver.received(answer, None)
 
     def pathOf(self, envelope: object) -> IBPath:
-        """All come from where everything goes."""
+        """Return the path of an answer."""
         return IBPath(slid=LID(2), dlid=LID(1), dqpn=QPN(1), sqpn=QPN(1))
 
     def isFrom(self, envelope: object, path: IBPath) -> bool:
-        """Nobody else is there."""
+        """Return True: there is only one node."""
         return True
 
     def refresh(self) -> MADEndPort:
-        """Nothing has changed."""
+        """Do nothing: the port does not change."""
         return self.endPort
 
     def close(self) -> None:
-        """See L{IMADPort.close}."""
         self._receiver = None
 
 
 class NodeInfoPort(ReadyPort):
-    """Behind every directed route there is the same node."""
+    """Returns the same NodeInfo for every directed route."""
 
     def __init__(self, reactor: IReactorTime) -> None:
         super().__init__(reactor)
@@ -113,9 +109,9 @@ class NodeInfoPort(ReadyPort):
 
 class AdministrationPort(ReadyPort):
     """
-    An administration with a table of path records: it keeps to the window that it is told.
+    Subnet administration with a table of path records, which respects the RMPP window.
 
-    @ivar segments: the whole table, as datagrams without transaction IDs; made before anything is measured.
+    @ivar segments: the table as datagrams without transaction IDs, made before the measurement.
     """
 
     def __init__(self, reactor: IReactorTime, records: int) -> None:

@@ -1,5 +1,5 @@
 """
-Management datagrams: sweeps beside C{ibnetdiscover}, calls a second, tables, structures, memory.
+Measure management datagrams: sweeps beside C{ibnetdiscover}, calls per second, tables, structures, memory.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from benchmarks.report import show, spread
 from benchmarks.results import Section, section, shortly
 
 SWEPT: Final = 10_368
-"""Hosts of the fat tree that is swept."""
+"""Number of hosts of the fat tree that is swept."""
 
 SETTINGS: Final = ("default", "-o 8", "-o 32", "-o 128")
-"""Of C{ibnetdiscover}; by default it is C{-o 2}."""
+"""Options of C{ibnetdiscover}; its default is C{-o 2}."""
 
 HOSTS_OF_A_LEAF: Final = 18
 MOST_ROUNDS: Final = 5
@@ -35,9 +35,10 @@ class Part:
     """
     One measurement.
 
-    @ivar about: paragraphs of the page, before its rows; C{lines} are another table behind them.
-    @ivar why: it was not made; C{isFailed} is when that is nobody's wish.
-    @ivar name: which of L{PARTS} it is.
+    @ivar name: its name in L{PARTS}.
+    @ivar about: paragraphs of the page before its rows; C{lines} are a table after them.
+    @ivar why: the reason why nothing was measured.
+    @ivar isFailed: whether that is a failure, not a choice.
     """
 
     title: str
@@ -52,7 +53,7 @@ class Part:
     name: str = ""
 
     def result(self) -> Section:
-        """For JSON."""
+        """Return the section for JSON."""
         names = (self.name, self.title, self.outcomes, self.ours, self.theirs)
         return section(*names, self.told, self.why, self.about, self.lines, self.isFailed)
 
@@ -63,9 +64,9 @@ def _case(name: str, title: str, unit: str, **reaches: float | None) -> Case:
 
 def measured(scenario: str, environment: Mapping[str, str] | None = None, **orders: Any) -> dict[str, Any]:
     """
-    What one process tells, on the second core.
+    Run one process on the second core, and return its result.
 
-    @raise MeasurementFailed: it ends otherwise.
+    @raise MeasurementFailed: the process failed.
     """
     said: Orders = {"core": cores()[1], **orders}
     command = [sys.executable, "-m", "benchmarks.madends", scenario, json.dumps(said)]
@@ -82,11 +83,11 @@ def measured(scenario: str, environment: Mapping[str, str] | None = None, **orde
     return told
 
 
-# Sweeps.
+# sweeps
 
 
 def sweeps(rounds: int, quick: bool) -> Part:
-    """C{txrdma discover} and C{ibnetdiscover} in turns, each round from another host."""
+    """C{txrdma discover} and C{ibnetdiscover} in alternating runs, each round from another host."""
     hosts = 1_024 if quick else SWEPT
     part = Part(f"A sweep of {hosts:,} hosts", "txrdma discover", "ibnetdiscover")
     part.why = missing()
@@ -130,7 +131,7 @@ def _words(setting: str) -> list[str]:
 
 
 def _counted(fabric: BenchFabric) -> dict[str, int]:
-    """How many datagrams each sends; what asking for the counter costs is taken off."""
+    """Return the number of datagrams that each sends, without those that read the counter."""
     host = fabric.hosts[0]
     fabric.name(host)
     before = fabric.sent(host)
@@ -144,7 +145,7 @@ def _counted(fabric: BenchFabric) -> dict[str, int]:
 
 
 def _sameFound(ours: str, theirs: str) -> None:
-    """Nodes and links of two listings are as many, and the same but for their order."""
+    """Check that two listings have the same nodes and links in any order."""
     one, other = (
         sorted(line.split("#")[0].strip() for line in text.splitlines() if line[:1] in ("S", "C", "R", "["))
         for text in (ours, theirs)
@@ -157,7 +158,7 @@ def _sameFound(ours: str, theirs: str) -> None:
 
 
 def rates(rounds: int, quick: bool) -> Part:
-    """Calls a second, over ibsim and without it."""
+    """Calls per second, with and without ibsim."""
     part = Part("Calls a second", "agent", "")
     part.about = (
         "`SubnGet(NodeInfo)` by `MADAgent`, each a Deferred that fires with the decoded answer, 128 on their "
@@ -177,7 +178,7 @@ def rates(rounds: int, quick: bool) -> Part:
     costs = []
     with BenchFabric(1_024) as fabric:
         for turn in range(rounds):
-            host = fabric.hosts[HOSTS_OF_A_LEAF * turn]  # the first there: its leaf's port 1
+            host = fabric.hosts[HOSTS_OF_A_LEAF * turn]  # the first node there is port 1 of its leaf
             costs.append(measured("rate", fabric.environment(host), device="ibsim", **orders))
             outside.ours.append(costs[-1]["value"])
             inside.ours.append(measured("rate", **orders)["value"])
@@ -190,11 +191,11 @@ def rates(rounds: int, quick: bool) -> Part:
     return part
 
 
-# Tables.
+# tables
 
 
 def tables(rounds: int, quick: bool) -> Part:
-    """Path records in bulk."""
+    """Tables of path records."""
     records = 10_000
     part = Part("A table of subnet administration", "agent", "")
     case = _case("mad-table", f"{records:,} path records", "s", mostOfOurs=0.5)
@@ -208,11 +209,11 @@ def tables(rounds: int, quick: bool) -> Part:
     return part
 
 
-# Latency.
+# latency
 
 
 def latencies(rounds: int, quick: bool) -> Part:
-    """Sweeps of a simulated fabric whose answers take their time."""
+    """Sweeps of a simulated fabric with delayed answers."""
     part = Part("Bounded by latency", "sweep", "limit")
     hosts, fewer = (128, 128) if quick else (SWEPT, 1_024)
     for outstanding in (16, 64, 256):
@@ -239,11 +240,11 @@ def _latency(outstanding: int, milliseconds: int, hosts: int, isReal: bool, runs
     return Outcome(case, [told["value"] for told in found], [told["limit"] for told in found])
 
 
-# Structures.
+# structures
 
 
 def codecs(rounds: int, quick: bool) -> Part:
-    """Each structure."""
+    """Each structure, encoded and decoded."""
     found: dict[str, dict[str, float]] = measured("codecs", seconds=0.001 if quick else 0.004)["value"]
     part = Part("Structures", "", "")
     part.told = {"structures": found}
@@ -262,11 +263,11 @@ def codecs(rounds: int, quick: bool) -> Part:
     return part
 
 
-# Memory.
+# memory
 
 
 def memory(rounds: int, quick: bool) -> Part:
-    """What the model of a fabric takes."""
+    """Memory of the model of a fabric."""
     hosts = 1_024 if quick else SWEPT
     part = Part("Memory", "model", "")
     part.why = missing()
@@ -296,11 +297,11 @@ def memory(rounds: int, quick: bool) -> Part:
     return part
 
 
-# The monitor.
+# the monitor
 
 
 def monitor(rounds: int, quick: bool) -> Part:
-    """Work of the fabric monitor: readings of counters, Prometheus' text, its history."""
+    """Work of the fabric monitor: reading counters, text for Prometheus, history."""
     part = Part("The fabric monitor", "monitor", "")
     outcomes = []
     about = []
@@ -353,7 +354,7 @@ def monitor(rounds: int, quick: bool) -> Part:
 
 
 def _once(hosts: int, radix: int, rounds: int, about: list[str]) -> list[Outcome]:
-    """One whole reading, beside what C{ibqueryerrors} takes for the same, in turns."""
+    """One complete reading and C{ibqueryerrors} for the same, in alternating runs."""
     why = missing()
     if why:
         about.append(f"{why}, so that nothing is compared with ibqueryerrors.")
@@ -404,7 +405,7 @@ PARTS: Final[Mapping[str, Callable[[int, bool], Part]]] = {
 
 
 def run(names: Sequence[str], rounds: int, quick: bool) -> list[Part]:
-    """Measure these; each tells on standard output what it found."""
+    """Run these measurements, and print each result."""
     parts = []
     for name in names:
         try:

@@ -1,5 +1,5 @@
 """
-Run the two processes of a measurement, in turns with those of another, and take medians.
+Run the two processes of a measurement, alternating with those of another, and take medians.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from benchmarks.wires import wire, WireFailed
 
 TIMEOUT_SECONDS = 300
 LONGEST_SECONDS = 900
-"""The most that one of two processes may take, in an emulated guest, too."""
+"""Maximum duration of one of the processes, also in an emulated guest."""
 
 _REACHES = ("atLeast", "atMost", "mostOfOurs", "leastOfOurs")
 
@@ -34,19 +34,20 @@ _REACHES = ("atLeast", "atMost", "mostOfOurs", "leastOfOurs")
 @dataclass(frozen=True)
 class Case:
     """
-    Something to measure, over two transports.
+    A case to measure, over two transports.
 
-    @ivar ours: the orders for our own transport, and C{theirs} for what it is compared with, if anything.
-        C{module} in them is what runs as the two ends, C{scenario} what they do there.
-    @ivar atLeast: the reach of the ratio ours / theirs, where more is better; C{atMost}: where less is.
-    @ivar mostOfOurs: the reach of our own value, where there is nothing to compare with; C{leastOfOurs}:
-        where more is better.
-    @ivar needs: a module without which it can't be measured.
-    @ivar mode: what ours must have been carried by: its beginning.
-    @ivar figure: which of the L{FIGURES} of its scenario it is about, where there are several; of memory, the
-        end, C{client} or C{server}, or the one that has more.
-    @ivar also: cases about other figures of the same measurements, or of other transports in the same turns.
-    @ivar mostRounds: how often it is measured at most, since it takes long; None: as often as the others.
+    @ivar ours: orders for our transport; C{theirs} for the one that it is compared with, if any. C{module} in
+        them
+        runs as both ends, and C{scenario} names what they do.
+    @ivar atLeast: target of the ratio ours / theirs where more is better; C{atMost} where less is.
+    @ivar mostOfOurs: target of our value if nothing is compared; C{leastOfOurs} where more is better.
+    @ivar needs: a module without which the case cannot be measured.
+    @ivar mode: prefix of the mode that must have carried our data.
+    @ivar figure: which of the L{FIGURES} of its scenario the case is about, if there are several; for memory
+        the
+        end, C{client} or C{server}, or by default the end with more.
+    @ivar also: cases about other figures of the same measurements, or of other transports in the same rounds.
+    @ivar mostRounds: maximum number of rounds of a slow case; None is no limit.
     """
 
     name: str
@@ -68,12 +69,12 @@ class Case:
 
     @property
     def isMoreBetter(self) -> bool:
-        """Whether more of the unit is better: of rates it is; of times and of memory it is not."""
+        """Whether a larger value is better: of rates it is, of times and memory it is not."""
         return self.unit.endswith("/s")
 
     @property
     def reaches(self) -> dict[str, float]:
-        """Those that there are, by their names."""
+        """The targets of the case, by name."""
         every = ((name, getattr(self, name)) for name in _REACHES)
         return {name: value for name, value in every if value is not None}
 
@@ -81,9 +82,9 @@ class Case:
 @dataclass
 class Outcome:
     """
-    What came out: values in the case's unit.
+    The values of a case, in its unit.
 
-    @ivar isMissing: whether the failure is that something is not installed.
+    @ivar isMissing: whether it failed because something is not installed.
     """
 
     case: Case
@@ -95,14 +96,14 @@ class Outcome:
 
     @property
     def ratio(self) -> float | None:
-        """Ours to theirs, medians both; None where there is none, or theirs is nothing."""
+        """Median of ours divided by the median of theirs, or None if either is missing or theirs is 0."""
         if not self.ours or not self.theirs or not median(self.theirs):
             return None
         return median(self.ours) / median(self.theirs)
 
     @property
     def reached(self) -> bool | None:
-        """Whether it is as good as it should be; None where nothing was asked."""
+        """Whether the target is reached; None without a target."""
         case, ratio = self.case, self.ratio
         if case.atLeast is not None and ratio is not None:
             return ratio >= case.atLeast
@@ -116,7 +117,7 @@ class Outcome:
 
     @property
     def reach(self) -> str:
-        """What it should be, for people."""
+        """The target, for people."""
         case = self.case
         if case.atLeast is not None:
             return f"{case.atLeast:g}x or more"
@@ -130,7 +131,7 @@ class Outcome:
         return "-"
 
     def asDict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the row for JSON."""
         return {
             "name": self.case.name,
             "title": self.case.title,
@@ -150,11 +151,11 @@ class Outcome:
 
 
 class MeasurementFailed(Exception):
-    """One of the two processes did not do what it should."""
+    """A process of a measurement failed."""
 
 
 def haveBytecode() -> None:
-    """Have bytecode beside our modules, as where pip installs them: a checkout may be without."""
+    """Compile the bytecode of our modules as pip does, since a checkout may have none."""
     compileall.compile_dir(Path(txrdma.__file__).parent, quiet=1)
 
 
@@ -173,10 +174,9 @@ def busyProcesses(count: int) -> Iterator[None]:
 @contextmanager
 def end(module: str, role: str, orders: Orders) -> Iterator[subprocess.Popen[str]]:
     """
-    One of the two processes; it does not outlive the block.
+    Start one of the two processes, and end it with the block.
 
-    With a C{namespace} in the orders it runs in that network namespace. After L{LONGEST_SECONDS} it is
-    killed, and has no more to say.
+    With C{namespace} in the orders it runs in that network namespace. It is killed after L{LONGEST_SECONDS}.
     """
     namespace = orders.get("namespace")
     inside = ["ip", "netns", "exec", namespace] if namespace else []
@@ -196,7 +196,7 @@ def end(module: str, role: str, orders: Orders) -> Iterator[subprocess.Popen[str
 
 
 def said(process: subprocess.Popen[str]) -> dict[str, Any]:
-    """Its next line."""
+    """Return the next line of a process."""
     assert process.stdout is not None
     line = process.stdout.readline()
     if not line:
@@ -212,14 +212,14 @@ def measure(
     forClient: Orders | None = None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """
-    One measurement, by two processes on two cores: what client and server said.
+    Measure once with two processes on two cores; return the results of client and server.
 
-    With C{loss} in the orders they are at the ends of a L{wire} that loses that share of packets, and the
-    client's answer has what was counted there. With C{busy} there are as many CPU-bound processes beside
-    them, and with C{clients} as many client processes; then no process is bound to a core, and the client's
-    answer has the sum of the rates and the medians of other figures.
+    With C{loss} in the orders the processes are at the ends of a L{wire} that loses this share of packets,
+    and the client's result includes the wire's counters. With C{busy}, this number of CPU-bound processes
+    runs beside them; with C{clients} there are several client processes. Then no process is bound to a core,
+    and the client's result has the sum of the rates and the medians of other figures.
 
-    @param forServer: more orders, for that process alone; C{forClient}, too.
+    @param forServer: further orders for the server; C{forClient} for the client.
     """
     first, second = sorted(os.sched_getaffinity(0))[:2]
     with ExitStack() as stack:
@@ -258,7 +258,7 @@ def together(results: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def launcher() -> str | None:
-    """MPI's, from our own environment or the system; None where there is none."""
+    """Return the launcher of MPI from our environment or the system, or None."""
     return shutil.which("mpiexec", path=os.pathsep.join([str(Path(sys.executable).parent), os.defpath]))
 
 
@@ -269,14 +269,14 @@ _BY_TCP: Final = {
     "OMPI_MCA_btl": "tcp,self",
     "OMPI_MCA_pml": "ob1",
 }
-"""The environment in which MPICH, and Open MPI, go by TCP though both ranks are on one host."""
+"""Environment in which MPICH and Open MPI use TCP although both ranks are on one host."""
 
 
 def measureMPI(orders: Orders) -> dict[str, Any]:
     """
-    One measurement, by two ranks of MPI, which its launcher starts: what rank 0 said.
+    Measure once with two ranks of MPI; return the result of rank 0.
 
-    With C{isTCP} in the orders they go by TCP, otherwise as MPI chooses: by shared memory.
+    With C{isTCP} in the orders they use TCP, otherwise MPI's choice, which is shared memory.
     """
     command = [launcher() or "mpiexec", "-n", "2", sys.executable, "-m", "benchmarks.peer_mpi"]
     done = subprocess.run(
@@ -308,12 +308,13 @@ FIGURES: Final[dict[str, Callable[[dict[str, Any]], float]]] = {
     "resent": lambda client: client.get("resent", client["resentByTCP"]) / max(1, client["lost"]),
 }
 """
-Figures of scenarios that have several, by what the client told: us of time and CPU, /s, shares, otherwise ms.
+Figures of scenarios that have several: functions of the client's result, in us of time or CPU, /s, shares, or
+ms.
 """
 
 
 def value(case: Case, client: dict[str, Any], server: dict[str, Any]) -> float:
-    """The value of one measurement, in the unit of its case."""
+    """Return the value of one measurement in the unit of its case."""
     if case.figure in FIGURES:
         return float(FIGURES[case.figure](client))
     if case.scenario in ("throughput", "bulk", "senders"):
@@ -336,7 +337,7 @@ def value(case: Case, client: dict[str, Any], server: dict[str, Any]) -> float:
 
 def run(case: Case, rounds: int) -> list[Outcome]:
     """
-    Ours and theirs in turns, so that whatever else the machine does meets all of them.
+    Measure both transports of cases in alternation, so that other load affects all of them.
 
     @return: an outcome for each figure.
     """
@@ -376,7 +377,7 @@ def run(case: Case, rounds: int) -> list[Outcome]:
 
 
 def _take(outcome: Outcome, transport: Orders, client: dict[str, Any], server: dict[str, Any]) -> None:
-    """Remember what one measurement over a transport, which is one of the case's two, is for an outcome."""
+    """Add one measurement of a transport to an outcome of its case."""
     case = outcome.case
     if transport == case.theirs:
         outcome.theirs.append(value(case, client, server))

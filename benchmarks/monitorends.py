@@ -1,5 +1,5 @@
 """
-What is measured of the fabric monitor in one process; each returns what goes into JSON.
+Scenarios about the fabric monitor in one process; each returns its result for JSON.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from txrdma.tap.monitor import MonitorService
 _DATA: Final = 64
 _COUNTS: Final = Struct(">QQQQ").pack_into
 _FIRST: Final = _DATA + 8
-"""Byte of PortXmitData in a datagram: then PortRcvData and the packets."""
+"""Offset of PortXmitData in a datagram; PortRcvData and the packet counters follow."""
 
 _TOLD: Final = 3_477
-"""Ports that Prometheus is told of: 76,494 series."""
+"""Number of ports exported to Prometheus, with 76,494 series."""
 
 _ABLE: Final = ClassPortInfo(capabilityMask=0xFFFF, capabilityMask2=0x7FFFFFF).encode()
 _CLASS_PORT_INFO: Final = ClassPortInfo.attributeID
@@ -52,7 +52,7 @@ _RESPONSE: Final = 0x80
 _WEEK: Final = 7 * 86400
 _MINUTE: Final = 60
 _SETTLED: Final = 2
-"""Rounds before a monitor is measured: the first asks what agents can do."""
+"""Rounds before a monitor is measured: the first one reads capabilities of agents."""
 
 _RUNNING: Final = """
 web.listen = "tcp:0:interface=127.0.0.1"
@@ -62,11 +62,11 @@ interval = {interval}
 outstanding = 256
 """
 _PORTS: Final = 30
-"""Ports of the history that is read: its rows are in the order of ports, so that others cost nothing."""
+"""Number of ports of the history; rows are sorted by port, so others would cost nothing."""
 
 
 class CountersPort(ReadyPort):
-    """Every agent behind it counts all in 64 bits, and more with each answer."""
+    """A port with agents that support 64-bit counters, which grow with each answer."""
 
     def __init__(self, reactor: IReactorTime) -> None:
         super().__init__(reactor)
@@ -95,7 +95,7 @@ def _swept(hosts: int) -> Fabric:
 
 
 async def reading(reactor: Any, orders: Orders) -> Result:
-    """CPU seconds of one reading of a port's counters, taken by its meter; and of the text of all ports."""
+    """CPU seconds to read a port's counters by its meter, and to render the text of all ports."""
     fabric = _swept(orders["hosts"])
     agent = MADAgent(reactor, CountersPort(reactor))
     reader = CounterReader(reactor, agent, ErrorThresholds(), 10.0, 5.0, 2, 64, ignored, ignored, ignored)
@@ -104,13 +104,13 @@ async def reading(reactor: Any, orders: Orders) -> Result:
     for turn in range(orders["rounds"] + 2):
         before, cpu = reader.readings, cpuSeconds()
         await reader.read(nodes, 1, ())
-        if turn > 1:  # the first round asks what agents can do, the second reads ports without links
+        if turn > 1:  # the first round reads capabilities, the second one ports without links
             linked = reader.readings - before
             rounds.append((cpuSeconds() - cpu) / linked)
     exposition = CounterExposition()
     some = dict(islice(reader.meters.items(), _TOLD))
     texts = []
-    for _ in range(orders["rounds"] + 1):  # the first makes the formats
+    for _ in range(orders["rounds"] + 1):  # the first rendering creates the formats
         await reader.read(nodes, 1, ())
         begun = time.perf_counter()
         text = "".join(exposition.families(some))
@@ -128,7 +128,7 @@ async def reading(reactor: Any, orders: Orders) -> Result:
 
 
 async def history(reactor: Any, orders: Orders) -> Result:
-    """Seconds of a query for a week of minutes of one counter of one port."""
+    """Seconds of a query for a week of one counter of one port, by minutes."""
     days: int = orders["days"]
     level = Level("minutes", 0, 86400, 10 * _WEEK)
     places = [(GUID.fromInt(number + 1), 1) for number in range(_PORTS)]
@@ -158,9 +158,9 @@ async def history(reactor: Any, orders: Orders) -> Result:
 
 async def running(reactor: Any, orders: Orders) -> Result:
     """
-    Share of a core that a monitor with a history needs on a simulated fabric, which the process plays, too.
+    Share of a core that a monitor with a history needs, including the simulation of its fabric.
 
-    It is CPU time of a round, by the interval: on a machine that is busy otherwise rounds take longer.
+    The share is CPU time of a round divided by the interval: wall time would include other load.
     """
     interval: float = orders["interval"]
     with tempfile.TemporaryDirectory() as folder:

@@ -1,7 +1,8 @@
 """
-One whole reading of a fabric by the monitor's reader, in a process that imports no more than that needs.
+Read all counters of a fabric once with the monitor's reader, in a process with as few imports as possible.
 
-Beside C{ibqueryerrors} start-up counts: the monitor's pages, its history and the simulation are not in it.
+Start-up counts when compared with C{ibqueryerrors}: pages, history and simulation of the monitor are not
+imported.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from txrdma.monitor.reading.attributes import kindOf, ReadingKind
 from txrdma.monitor.reading.counterreader import CounterReader
 
 _DATA: Final = ReadingKind((PortCountersExtended, DATA_COUNTERS))
-"""Reading of what C{ibqueryerrors --counters} reads."""
+"""The counters that C{ibqueryerrors --counters} reads."""
 
 
 async def once(reactor: Any, orders: Orders) -> dict[str, Any]:
-    """Seconds in which a fabric of ibsim's is swept, and the counters of all its ports are read once."""
+    """Seconds to sweep a fabric of ibsim and to read the counters of all its ports once."""
     begun = time.perf_counter()
     agent = MADAgent(reactor, openMADPort(reactor, "ibsim"))
     fabric = await Sweep(agent, orders["outstanding"]).run()

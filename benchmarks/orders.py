@@ -1,5 +1,5 @@
 """
-What both processes of a measurement need: their orders, bytes to send, and what they have used.
+What both processes of a measurement need: their orders, data to send, and resource usage.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import sys
 from typing import Any
 
 Orders = dict[str, Any]
-"""As they came out of JSON."""
+"""Orders as decoded from JSON."""
 
 SOURCE_BYTES = 64 << 20
 
 
 def pieces(size: int) -> list[bytes]:
-    """A fresh source of 64 MiB, cut into writes: too much for any cache to flatter."""
+    """Return pieces of a new 64 MiB source, which no cache holds."""
     return [os.urandom(size) for _ in range(SOURCE_BYTES // size)]
 
 
@@ -28,7 +28,7 @@ def cpuSeconds() -> float:
 
 
 def memoryBytes(pid: int | str = "self") -> tuple[int, int]:
-    """Memory of a process alone, and its share of what it shares by descriptors, both resident."""
+    """Resident memory of a process: private, and its proportional share of memory shared by descriptors."""
     kib = {}
     with open(f"/proc/{pid}/smaps_rollup") as lines:
         for line in lines:
@@ -39,7 +39,7 @@ def memoryBytes(pid: int | str = "self") -> tuple[int, int]:
 
 
 def prepare(orders: Orders) -> None:
-    """Pin the process, choose its reactor, hide what shall not be used: before anything else is imported."""
+    """Pin the process, install its reactor, and hide modules that must not be used, before other imports."""
     if not (orders.get("busy") or orders.get("clients")):  # otherwise the scheduler distributes all processes
         os.sched_setaffinity(0, {orders["core"]})
     _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -47,7 +47,7 @@ def prepare(orders: Orders) -> None:
     for name in orders.get("without", ()):
         sys.modules[name] = None  # type: ignore[assignment]  # None makes its import fail, as documented
     name = orders.get("reactor", "epoll")
-    if name == "epoll":  # as programs have it that name none, without a look through all plugins
+    if name == "epoll":  # the default reactor, without a search through all plugins
         from twisted.internet import epollreactor
 
         epollreactor.install()
@@ -58,15 +58,15 @@ def prepare(orders: Orders) -> None:
 
 
 def sendMessage(message: dict[str, object]) -> None:
-    """One line for the process that started us."""
+    """Print one line of JSON for the process that started this one."""
     print(json.dumps(message), flush=True)
 
 
 def ownAddress(number: int) -> str:
-    """A loopback address that no other process of this host has, but by accident."""
+    """Return a loopback address that is probably unique to this process."""
     pid = os.getpid()
     return f"127.{66 + number}.{pid >> 8 & 0xFF}.{pid & 0xFF or 1}"
 
 
 def ignored(value: object) -> None:
-    """Take what nobody wants to be told."""
+    """Ignore a result or failure."""

@@ -1,5 +1,5 @@
 """
-The parts of C{docs/benchmarks.md}: each is measured, and replaced on the page, by itself.
+The parts of C{docs/benchmarks.md}, which can be measured and replaced separately.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from benchmarks.results import Section, section
 @dataclass(frozen=True)
 class Part:
     """
-    Cases that stand in one table.
+    Cases of one table.
 
-    @ivar name: as it is chosen on the command line, and as its section of the results is named.
+    @ivar name: its name on the command line and in the results.
     @ivar about: a paragraph before the table.
-    @ivar cases: makes them, fewer bytes and turns in each when quick.
+    @ivar cases: returns the cases; when quick, with fewer bytes and repetitions.
     """
 
     name: str
@@ -32,7 +32,7 @@ class Part:
     theirs: str = "Twisted TCP"
 
     def result(self, outcomes: Sequence[Outcome]) -> Section:
-        """For JSON."""
+        """Return the section for JSON."""
         return section(self.name, self.title, outcomes, self.ours, self.theirs, about=self.about)
 
 
@@ -127,7 +127,7 @@ PARTS: Final = (
 
 def measured(found: Sequence[Case], rounds: int, against: str) -> list[Outcome]:
     """
-    Measure cases, and print what comes of each as soon as it is known.
+    Measure cases, and print each result immediately.
 
     @param against: what they are compared with.
     """

@@ -1,5 +1,5 @@
 """
-pyenet's reliable packets over UDP, on one channel: the roles of L{benchmarks.ends}.
+Measure pyenet's reliable packets over UDP, on one channel, in the roles of L{benchmarks.ends}.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import enet
 from benchmarks.orders import cpuSeconds, Orders, pieces, sendMessage
 
 BURST = 256
-"""Messages that are queued between two turns of the host."""
+"""Messages that are queued between two calls of C{Host.service}."""
 
 _MOST_WAITING = 8 * BURST
 
 
 def serve(orders: Orders) -> None:
-    """Count messages until all are there, answer, and wait for the end of standard input."""
+    """Count messages, answer the last one, and wait for the end of standard input."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as found:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
@@ -41,7 +41,7 @@ def serve(orders: Orders) -> None:
 
 
 def ask(orders: Orders) -> None:
-    """One measurement: so many messages, and the answer to them."""
+    """Measure once: send the messages, and wait for the answer."""
     source, count = pieces(orders["write"]), orders["count"]
     host = enet.Host(None, 1, 1, 0, 0)
     peer = host.connect(enet.Address(b"127.0.0.1", orders["port"]), 1)

@@ -1,5 +1,7 @@
 """
-mpi4py: rank 0 asks, rank 1 serves. Started by C{mpiexec -n 2}, with the orders as JSON.
+Measure mpi4py: rank 0 is the client, rank 1 the server.
+
+C{mpiexec -n 2} starts it, with the orders as JSON.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ WARMING = 200
 
 
 def roundTrip(orders: Orders) -> None:
-    """A small message there and back."""
+    """Round trips of a small message."""
     world = MPI.COMM_WORLD
     message, count = bytearray(orders["size"]), orders["count"]
     for left in range(count + WARMING, 0, -1):
@@ -34,7 +36,7 @@ def roundTrip(orders: Orders) -> None:
 
 
 def messages(orders: Orders) -> None:
-    """Small messages in one direction, and an answer when all are there."""
+    """Small messages in one direction, and an answer to the last one."""
     world = MPI.COMM_WORLD
     source = pieces(orders["write"]) if world.rank == 0 else []
     buffer, count = bytearray(orders["write"]), orders["count"]
@@ -54,7 +56,7 @@ def messages(orders: Orders) -> None:
 
 
 def throughput(orders: Orders) -> None:
-    """Messages in one direction, and an answer when all are there."""
+    """Messages in one direction, and an answer to the last one."""
     world = MPI.COMM_WORLD
     source = pieces(orders["write"]) if world.rank == 0 else []
     buffer = bytearray(orders["write"])

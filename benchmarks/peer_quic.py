@@ -1,5 +1,6 @@
 """
-aioquic on asyncio, one stream of QUIC: the roles of L{benchmarks.ends}, over a wire of L{benchmarks.wires}.
+Measure one QUIC stream of aioquic on asyncio, in the roles of L{benchmarks.ends}, over a wire of
+L{benchmarks.wires}.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def _configuration(isClient: bool) -> QuicConfiguration:
 
 
 def _certificate(folder: Path) -> tuple[Path, Path]:
-    """A certificate that nobody verifies, and its key."""
+    """Create a certificate, which is not verified, and its key."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "benchmark")])
     now = datetime.datetime.now(datetime.timezone.utc)
@@ -66,12 +67,12 @@ def _certificate(folder: Path) -> tuple[Path, Path]:
 
 
 async def server(orders: Orders) -> None:
-    """Take what comes, until the end of standard input."""
+    """Serve until standard input ends."""
     configuration = _configuration(False)
     with tempfile.TemporaryDirectory() as folder:
         configuration.load_cert_chain(*_certificate(Path(folder)))
     listening = await serve(THERE, 0, configuration=configuration, create_protocol=_Sink)
-    transport = listening._transport  # there is no other way to know the port
+    transport = listening._transport  # aioquic does not publish the port
     assert transport is not None
     sendMessage({"port": transport.get_extra_info("sockname")[1]})
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
@@ -80,7 +81,7 @@ async def server(orders: Orders) -> None:
 
 
 async def client(orders: Orders) -> None:
-    """One measurement: so many bytes, and the answer to them."""
+    """Measure once: send the bytes, and wait for the answer."""
     source = pieces(orders["write"])
     async with connect(THERE, orders["port"], configuration=_configuration(True)) as connection:
         begun = time.perf_counter()

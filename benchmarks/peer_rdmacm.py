@@ -1,5 +1,5 @@
 """
-librdmacm's own measuring programs, both ends: C{cmtime} for connections, C{rstream} for streams.
+Run librdmacm's measuring programs at both ends: C{cmtime} for connections, C{rstream} for streams.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from typing import Any, Final
 from benchmarks.orders import Orders
 
 MODULE: Final = __name__
-"""The name by which orders ask for these programs."""
+"""The name of this module in orders."""
 
 _SECONDS: Final = 240
 _BEGINNING: Final = 2.0
-"""Seconds that a server has before its client comes: neither program says when it listens."""
+"""Seconds between the starts of server and client: neither program reports that it listens."""
 
 _STEP: Final = re.compile(r"^(?P<step>[a-z ]+?) *: +(?P<total>[0-9.]+)", re.MULTILINE)
 _PASSING: Final = ("resolve", "create qp", "connect", "disconnect", "destroy")
-"""Steps of C{cmtime} that one of our connections has as well, by how their names begin."""
+"""Prefixes of the steps of C{cmtime} that our connections have as well."""
 
 _FIGURES: Final = re.compile(
     r"(?P<seconds>[0-9.]+)s +(?P<gigabits>[0-9.]+) +(?P<each>[0-9.]+)\s*$", re.MULTILINE
@@ -28,14 +28,15 @@ _FIGURES: Final = re.compile(
 
 
 class ProgramFailed(Exception):
-    """One of the two programs did not do what it should."""
+    """A program failed or printed no figures."""
 
 
 def connectsPerSecond(said: str) -> float:
     """
-    Connections a second from first to last step, of what C{cmtime}'s client has said, for one connection.
+    Parse the output of C{cmtime}'s client: connections per second from the first to the last step, for one
+    connection.
 
-    @raise ProgramFailed: it has not said how long the steps took.
+    @raise ProgramFailed: the output has no durations.
     """
     steps = {match["step"].strip(): float(match["total"]) for match in _STEP.finditer(said)}
     taken = sum(total for step, total in steps.items() if step.startswith(_PASSING))
@@ -46,9 +47,9 @@ def connectsPerSecond(said: str) -> float:
 
 def streamFigures(said: str) -> tuple[float, float]:
     """
-    Bytes a second, and seconds of a transfer one way, of what C{rstream}'s client has said.
+    Parse the output of C{rstream}'s client: bytes per second, and seconds of a transfer in one direction.
 
-    @raise ProgramFailed: it has said no figures.
+    @raise ProgramFailed: the output has no figures.
     """
     found = list(_FIGURES.finditer(said))
     if not found:
@@ -58,7 +59,7 @@ def streamFigures(said: str) -> tuple[float, float]:
 
 def measure(orders: Orders) -> dict[str, Any]:
     """
-    One measurement: what a client of ours would have told.
+    Measure once; return the result in the form of our clients.
 
     @raise ProgramFailed: a program is not installed, or failed.
     """
@@ -76,7 +77,7 @@ def measure(orders: Orders) -> dict[str, Any]:
 
 
 def _both(orders: Orders, program: str, words: list[str]) -> str:
-    """Run both ends; what the client has said."""
+    """Run both ends, and return the client's output."""
     here, there = orders["addresses"]
     common = [program, *words, "-p", str(orders["port"])]
     try:

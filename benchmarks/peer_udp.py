@@ -1,8 +1,9 @@
 """
-Twisted's UDP: the roles of L{benchmarks.ends}.
+Measure Twisted's UDP in the roles of L{benchmarks.ends}.
 
-A datagram has as much payload as a packet of RoCE v2 may have. The receiver counts and answers some of them,
-and the sender keeps so many on their way: without that, most would be dropped. What is dropped stays so.
+A datagram has the payload of a full RoCEv2 packet. The receiver acknowledges some datagrams, and the sender
+bounds
+the number of unacknowledged ones, because most would be dropped otherwise. Lost datagrams are not sent again.
 """
 
 from __future__ import annotations
@@ -17,13 +18,12 @@ from benchmarks.orders import Orders, pieces, prepare, sendMessage
 PAYLOAD_BYTES = 4096
 WINDOW = 16
 ANSWERED = 4
-"""One of so many datagrams is answered."""
+"""Number of datagrams for each acknowledgement."""
 
 STALL_SECONDS = 0.05
 
 
 def main(role: str, orders: Orders) -> None:
-    """Run one end."""
     prepare(orders)
     from twisted.internet.defer import Deferred
     from twisted.internet.protocol import DatagramProtocol
@@ -33,7 +33,7 @@ def main(role: str, orders: Orders) -> None:
     from benchmarks.scenarios import Waiting
 
     class Sink(DatagramProtocol):
-        """Answers with how many there were."""
+        """Acknowledges with the number of received datagrams."""
 
         count = 0
 
@@ -44,7 +44,7 @@ def main(role: str, orders: Orders) -> None:
                 self.transport.write(self.count.to_bytes(8, "little"), addr)
 
     class Source(DatagramProtocol):
-        """Sends so many, and sees how many came."""
+        """Sends a number of datagrams, and counts those that arrived."""
 
         def __init__(self, reactor: Any) -> None:
             self._reactor = reactor
@@ -74,7 +74,7 @@ def main(role: str, orders: Orders) -> None:
             self._sent = max(self._sent, end)
 
         def _stall(self, came: int) -> None:
-            """What has not been answered by now never will be."""
+            """Give up on unacknowledged datagrams."""
             if came == self._came:
                 if self._sent == self._count:
                     self.done.callback(self._came * PAYLOAD_BYTES / (self._latest - self._begun))

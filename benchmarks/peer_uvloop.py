@@ -1,5 +1,5 @@
 """
-asyncio's protocols on uvloop's TCP: the roles of L{benchmarks.ends}.
+Measure asyncio protocols on uvloop's TCP, in the roles of L{benchmarks.ends}.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WARMING = 200
 
 
 class Server(asyncio.Protocol):
-    """Sink or echo."""
+    """A sink or an echo server."""
 
     def __init__(self, orders: Orders) -> None:
         self._left = orders.get("bytes", 0)
@@ -38,7 +38,7 @@ class Server(asyncio.Protocol):
 
 
 class Source(asyncio.Protocol):
-    """Writes a number of bytes as fast as they are taken."""
+    """Writes a number of bytes as fast as the transport takes them."""
 
     def __init__(self, orders: Orders, done: asyncio.Future[float]) -> None:
         self._pieces = pieces(orders["write"])
@@ -66,7 +66,7 @@ class Source(asyncio.Protocol):
 
 
 class Ping(asyncio.Protocol):
-    """A small message there and back."""
+    """Round trips of a small message."""
 
     def __init__(self, orders: Orders, done: asyncio.Future[float]) -> None:
         self._message = b"p" * orders["size"]
@@ -94,7 +94,7 @@ class Ping(asyncio.Protocol):
 
 
 async def serve(orders: Orders) -> None:
-    """Until standard input ends."""
+    """Serve until standard input ends."""
     loop = asyncio.get_running_loop()
     server = await loop.create_server(lambda: Server(orders), "127.0.0.1", 0)
     sendMessage({"port": server.sockets[0].getsockname()[1]})
@@ -104,7 +104,6 @@ async def serve(orders: Orders) -> None:
 
 
 async def ask(orders: Orders) -> None:
-    """One measurement."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[float] = loop.create_future()
     kind = Ping if orders["scenario"] == "roundTrip" else Source

@@ -1,5 +1,6 @@
 """
-pyzmq's PAIR sockets over ipc, or with C{isTCP} in the orders over tcp: the roles of L{benchmarks.ends}.
+Measure pyzmq's PAIR sockets over ipc, or over tcp with C{isTCP} in the orders, in the roles of
+L{benchmarks.ends}.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ WARMING = 200
 
 
 def serve(orders: Orders, socket: zmq.Socket[bytes]) -> None:
-    """Sink or echo, until all is there; then wait for the end of standard input."""
+    """Serve as sink or echo, and wait for the end of standard input."""
     if orders.get("isTCP"):
         sendMessage({"port": socket.bind_to_random_port("tcp://127.0.0.1")})
     else:
@@ -40,7 +41,6 @@ def serve(orders: Orders, socket: zmq.Socket[bytes]) -> None:
 
 
 def ask(orders: Orders, socket: zmq.Socket[bytes]) -> None:
-    """One measurement."""
     isTCP, port = orders.get("isTCP"), orders["port"]
     socket.connect(f"tcp://127.0.0.1:{port}" if isTCP else f"ipc://@txrdma-benchmark-{port}")
     if orders["scenario"] == "roundTrip":

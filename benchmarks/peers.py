@@ -1,5 +1,5 @@
 """
-Others that move bytes between two processes, measured where they are installed.
+Other libraries that move bytes between two processes, measured if they are installed.
 """
 
 from __future__ import annotations
@@ -20,21 +20,20 @@ MIB = 1 << 20
 
 @dataclass
 class Peer:
-    """What came out for one of them: C{values} by the name of the scenario."""
+    """Results of one library: C{values} by the names of scenarios."""
 
     name: str
     values: dict[str, list[float]] = field(default_factory=dict)
     failure: str = ""
 
     def row(self) -> str:
-        """One line of the table."""
+        """Return its line of the table."""
         if self.failure:
             return f"| {self.name} | {self.failure} | | |"
         cells = " | ".join(f"{median(values):,.4g}" for values in self.values.values())
         return f"| {self.name} | {cells} |"
 
     def asDict(self) -> dict[str, Any]:
-        """For JSON."""
         return {"name": self.name, "values": self.values, "failure": self.failure}
 
 
@@ -49,7 +48,7 @@ def _pair(module: str) -> Callable[[Orders], float]:
 
 
 def peers(rounds: int, quick: bool) -> list[Peer]:
-    """Measure each that is there; tell of each that is not."""
+    """Measure each installed library; report each that is missing."""
     total = 256 * MIB if quick else 2048 * MIB
     pings = 2_000 if quick else 20_000
     scenarios: dict[str, Orders] = {
@@ -82,7 +81,7 @@ def peers(rounds: int, quick: bool) -> list[Peer]:
 
 
 def result(rounds: int, quick: bool) -> Section:
-    """The section of the page, measured now."""
+    """Measure, and return the section of the page."""
     found = peers(rounds, quick)
     return section(
         "others",

@@ -1,7 +1,7 @@
 """
-What programs do with a stream: round trips with work at each end, AMP, HTTP.
+Programs that use a stream: round trips with work at each end, AMP, HTTP.
 
-A transport alone flatters whoever waits by looking: here both ends have something to do between messages.
+A busy-polling transport looks better when it is measured alone, so both ends compute between messages.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from benchmarks.orders import Orders
 from benchmarks.scenarios import connect, modeOf, Ping, Result, Serving, Speaking
 
 WARMING = 200
-"""Turns before the clock runs."""
+"""Repetitions before the measurement."""
 
 FILES = 64
 FILE_BYTES = 2_000
 
 
 def work(seconds: float) -> None:
-    """Keep the processor busy, as a program that has something to do."""
+    """Keep the processor busy for some time."""
     if seconds:
         until = time.perf_counter() + seconds
         while time.perf_counter() < until:
@@ -43,7 +43,7 @@ def work(seconds: float) -> None:
 
 
 def bothCPU(orders: Orders) -> float:
-    """CPU time that this process and the server have had so far, in seconds: kernels tell it exactly."""
+    """CPU time of this process and the server so far, in seconds."""
     spent = 0
     for process in ("self", str(orders["server"])):
         for told in Path("/proc", process, "task").glob("*/schedstat"):
@@ -52,13 +52,13 @@ def bothCPU(orders: Orders) -> float:
 
 
 def latencies(found: list[float]) -> Result:
-    """Median and 99th percentile, in seconds."""
+    """Return the median and the 99th percentile, in seconds."""
     cuts = quantiles(found, n=100, method="inclusive")
     return {"p50": cuts[49], "p99": cuts[98]}
 
 
 class WorkingEcho(Speaking):
-    """Works, and gives everything back."""
+    """Echoes after some work."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -69,7 +69,7 @@ class WorkingEcho(Speaking):
 
 
 class WorkingPing(Ping):
-    """Works each time when its message has come back, before it sends it again."""
+    """Works before it sends the next message."""
 
     def __init__(self, orders: Orders) -> None:
         super().__init__(orders["size"], orders["count"])
@@ -80,7 +80,7 @@ class WorkingPing(Ping):
         self._cpu = bothCPU(self._orders)
 
     def cpuSeconds(self) -> float:
-        """What both processes have had since the clock runs."""
+        """Return the CPU time of both processes since the measurement began."""
         return bothCPU(self._orders) - self._cpu
 
     def dataReceived(self, data: bytes) -> None:
@@ -94,7 +94,7 @@ class WorkingFactory(Serving):
 
 
 async def working(reactor: IReactorTime, endpoint: IStreamClientEndpoint, orders: Orders) -> Result:
-    """Seconds for a message there and back with work at each end, and CPU time of both."""
+    """Seconds and CPU time of a round trip with work at each end."""
     ping = await connect(endpoint, WorkingPing(orders))
     await ping.done
     return {
@@ -137,7 +137,7 @@ async def timed(reactor: IReactorTime, endpoint: IStreamClientEndpoint, orders: 
 
 
 class Add(Command):
-    """Two numbers, and their sum."""
+    """Adds two numbers."""
 
     arguments = [(b"a", Integer()), (b"b", Integer())]
     response = [(b"total", Integer())]
@@ -158,7 +158,7 @@ class AddingFactory(Serving):
 
 
 async def calls(reactor: IReactorTime, endpoint: IStreamClientEndpoint, orders: Orders) -> Result:
-    """Calls by AMP, one after the other."""
+    """AMP calls, one after the other."""
     caller: Any = await connect(endpoint, AMP())
     for turn in range(-WARMING, orders["count"]):
         if not turn:
@@ -189,7 +189,7 @@ class WebFactory(Serving):
         self._folder.cleanup()
 
     def memory(self) -> Result:
-        """Nothing: that is measured elsewhere."""
+        """Return no memory: it is measured elsewhere."""
         return {}
 
     def build(self) -> Protocol:
@@ -199,7 +199,7 @@ class WebFactory(Serving):
 
 @implementer(IAgentEndpointFactory)
 class OneEndpoint:
-    """For any address the same endpoint, whose connections are remembered."""
+    """Returns the same endpoint for every address, and records its connections."""
 
     def __init__(self, endpoint: IStreamClientEndpoint) -> None:
         self._endpoint = endpoint
@@ -209,7 +209,7 @@ class OneEndpoint:
         return self  # type: ignore[return-value]  # what it connects goes by the other endpoint
 
     def connect(self, factory: Any) -> Deferred[IProtocol]:
-        """Connect, and remember."""
+        """Connect, and record the connection."""
 
         def remember(protocol: IProtocol) -> IProtocol:
             self.connections.append(protocol)
@@ -228,7 +228,7 @@ async def _gets(get: Callable[[int], Any], count: int, found: list[float]) -> No
 
 
 async def web(reactor: IReactorTime, endpoint: IStreamClientEndpoint, orders: Orders) -> Result:
-    """Requests a second by HTTP over persistent connections, so many at a time."""
+    """HTTP requests per second over persistent connections, that many at a time."""
     parallel = orders["parallel"]
     pool = HTTPConnectionPool(reactor, persistent=True)
     pool.maxPersistentPerHost = parallel

@@ -1,5 +1,5 @@
 """
-What was measured, for people.
+Present results for people.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ PACKAGES = ("txrdma", "Twisted", "isal", "uvloop", "pyzmq", "mpi4py", "mpich", "
 
 
 def areCoresCompiled() -> bool:
-    """Whether this is txrdma as C{TXRDMA_COMPILE=1} installs it."""
+    """Return whether the modules are compiled as by C{TXRDMA_COMPILE=1}."""
     return not (_lane.__file__ or "").endswith(".py")
 
 
 def machine() -> dict[str, str]:
-    """Where this runs."""
+    """Describe this machine."""
     models = [
         line.partition(":")[2].strip()
         for line in Path("/proc/cpuinfo").read_text().splitlines()
@@ -50,7 +50,7 @@ def machine() -> dict[str, str]:
 
 
 def _congestion() -> str:
-    """The congestion control that TCP has here, unless a route or a program wants another one."""
+    """Return the default congestion control of TCP."""
     try:
         return Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
     except OSError:
@@ -58,18 +58,18 @@ def _congestion() -> str:
 
 
 def spread(values: Sequence[float]) -> str:
-    """The median, and what lies around it."""
+    """Format the median with minimum and maximum."""
     return f"{shortly(median(values))} ({shortly(min(values))} to {shortly(max(values))})"
 
 
 def verdict(reached: bool | None) -> str:
-    """Whether the reach was reached, in a word."""
+    """Return whether the target was reached, in a word."""
     return {True: "reached", False: "missed", None: "-"}[reached]
 
 
 def show(outcome: Outcome, against: str = "Twisted") -> None:
     """
-    One line on standard output, as soon as it is known.
+    Print one line about a result.
 
     @param against: what it is compared with.
     """
@@ -88,7 +88,7 @@ def show(outcome: Outcome, against: str = "Twisted") -> None:
 
 
 def table(theirs: str, ours: str, rows: Sequence[Row]) -> list[str]:
-    """A table of what was measured in the same way, against the same."""
+    """Return a table of rows that are compared with the same transport."""
     lines = [f"| | unit | {theirs} | {ours} | ratio | reach | |", "|---|---|---|---|---|---|---|"]
     for row in rows:
         if row["failure"]:
@@ -104,13 +104,13 @@ def table(theirs: str, ours: str, rows: Sequence[Row]) -> list[str]:
 
 
 def pictures(page: Path, results: Results, section: str) -> list[str]:
-    """The lines that show the charts of a section, each followed by an empty one."""
+    """Return the lines that show the charts of a section."""
     found = (chart for chart in charts(results) if chart.section == section)
     return [line for chart in found for line in (*picture(page, chart), "")]
 
 
 def _measured(section: Section, before: Section | None) -> str:
-    """When, how often and where a section was measured; in short where the one before it was, too."""
+    """Return when, how often and where a section was measured; repeat no machine."""
     machine, load = _split(section)
     where = "; ".join(machine.values())
     if before is not None and _split(before)[0] == machine:
@@ -126,7 +126,7 @@ def _split(section: Section) -> tuple[dict[str, str], str]:
 
 
 def _section(page: Path, results: Results, section: Section, before: Section | None) -> list[str]:
-    """The lines of the page that tell of a section."""
+    """Return the lines of a section."""
     head = ["", f"## {section['title']}", ""]
     if section["why"]:
         return [*head, f"Not measured on {section['date']}: {section['why']}."]
@@ -137,7 +137,7 @@ def _section(page: Path, results: Results, section: Section, before: Section | N
 
 
 def markdown(page: Path, results: Results) -> str:
-    """A page of results; its title and the command that writes it go by its name."""
+    """Return a page of results; its file name determines its title and the command that it names."""
     title, command = _PAGES.get(page.stem, _PAGES["benchmarks"])
     head = (
         f"Written by `{command}`; run it for the figures of your machine. Each section can be measured "
@@ -157,4 +157,4 @@ _PAGES: Final = {
     "benchmarks-compiled": ("Benchmarks, compiled cores", "make bench-compiled"),
     "benchmarks-management": ("Benchmarks of management datagrams", "make bench BENCH=--mads"),
 }
-"""Titles of pages, and the commands that write them, by the names of their files."""
+"""Titles of pages and the commands that write them, by file name."""

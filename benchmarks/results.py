@@ -1,10 +1,13 @@
 """
-Results, as they lie in JSON beside the page that tells of them: the same for all pages.
+Results as JSON, stored beside the page that shows them.
 
-Each of the C{sections} is measured by itself. It has a C{name}, a C{title}, what C{ours} and C{theirs} are
-called, C{about}, paragraphs before its C{rows}, which are as L{Outcome.asDict} has them, C{lines} of the page
-behind these, and C{told}, which is what that section alone has. C{why} is the reason that nothing of it was
-measured, C{isFailed} that it should have been. C{date}, C{machine} and C{rounds} are when, where, how often.
+Each of the C{sections} is measured separately. It has a C{name}, a C{title}, the names of C{ours} and
+C{theirs},
+paragraphs C{about} it, C{rows} as L{Outcome.asDict} returns them, further C{lines} of the page, and C{told},
+data of
+this section only. C{why} is the reason that nothing was measured, and C{isFailed} whether that is a failure.
+C{date},
+C{machine} and C{rounds} describe the measurement.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ Results = Mapping[str, Any]
 
 
 def shortly(value: float) -> str:
-    """Three digits that matter."""
+    """Format with three significant digits."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
@@ -39,7 +42,7 @@ def section(
     lines: Sequence[str] = (),
     isFailed: bool = False,
 ) -> Section:
-    """One section, before it is L{stamped}."""
+    """Return a section without date and machine."""
     return {
         "name": name,
         "title": title,
@@ -55,43 +58,42 @@ def section(
 
 
 def stamped(section: Section, date: str, machine: Mapping[str, str], rounds: int) -> Section:
-    """The section, with when, where and how often it was measured."""
+    """Return the section with date, machine and number of rounds."""
     return {**section, "date": date, "machine": machine, "rounds": rounds}
 
 
 def results(sections: Sequence[Section]) -> Results:
-    """The sections of a page, in their order there."""
+    """Return the sections of a page, in its order."""
     return {"sections": list(sections)}
 
 
 def replaced(found: Results, section: Section, order: Sequence[str]) -> Results:
     """
-    Results with a section in the place of the one of its name, if there was one.
+    Return results with the section of the same name replaced or added.
 
-    @param order: names of all sections that the page may have; others are dropped.
+    @param order: names of all sections of the page; others are dropped.
     """
     named = {each["name"]: each for each in (*found["sections"], section)}
     return results([named[name] for name in order if name in named])
 
 
 def beside(page: Path) -> Path:
-    """Where the results of a page lie."""
+    """Return the file of a page's results."""
     return page.with_suffix(".json")
 
 
 def save(file: Path, told: Results) -> None:
-    """Write them."""
     file.write_text(json.dumps(told, indent=1) + "\n")
 
 
 def load(file: Path) -> Results:
-    """Read them; none are there where the file is not."""
+    """Load results; none if the file does not exist."""
     told: Results = json.loads(file.read_text()) if file.exists() else results([])
     return told
 
 
 def factor(row: Row) -> float | None:
-    """How many times better ours is than what it was compared with; None where that can't be said."""
+    """Return how many times better ours is than theirs; None if it is unknown."""
     if row["failure"] or not row["ours"] or not row["theirs"]:
         return None
     ours, theirs = median(row["ours"]), median(row["theirs"])
@@ -101,7 +103,7 @@ def factor(row: Row) -> float | None:
 
 
 def goal(row: Row) -> float | None:
-    """The reach of L{factor}; None where there is none."""
+    """Return the target of L{factor}, or None."""
     reaches = row["reaches"]
     if "atLeast" in reaches:
         return float(reaches["atLeast"])

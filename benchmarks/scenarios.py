@@ -1,5 +1,5 @@
 """
-What the two processes of a measurement say to each other.
+Scenarios of the two processes of a measurement.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from txrdma.smc.common.names import diagnosisName
 from txrdma.tap.proxy import IStreamTransport
 
 Result = dict[str, Any]
-"""As it goes into JSON."""
+"""A result for JSON."""
 
 
 class Waiting(Protocol):
-    """Standard input, of which only the end matters."""
+    """Fires when standard input ends."""
 
     def __init__(self, told: Deferred[None]) -> None:
         self._told = told
@@ -38,7 +38,7 @@ class Waiting(Protocol):
 
 
 class Speaking(Protocol):
-    """A protocol on a stream of ours or of Twisted's."""
+    """A protocol on one of our streams, or of Twisted's."""
 
     transport: IStreamTransport
 
@@ -47,18 +47,18 @@ P = TypeVar("P", bound=Protocol)
 
 
 async def connect(endpoint: IStreamClientEndpoint, protocol: P) -> P:
-    """The protocol, connected."""
+    """Connect; return the protocol."""
     await connectProtocol(endpoint, protocol)
     return protocol
 
 
 class Serving(Factory):
-    """A server's side, which remembers what it cost since the first connection."""
+    """A server factory that measures resources since its first connection."""
 
     noisy = False
 
     def build(self) -> Protocol:
-        """A protocol for the next connection."""
+        """Build a protocol, and record resources at the first and second connection."""
         return Protocol()
 
     def __init__(self, orders: Orders) -> None:
@@ -72,22 +72,22 @@ class Serving(Factory):
             self._cpu = cpuSeconds()
         elif len(self.connections) == 1:
             gc.collect()
-            self._memory = memoryBytes()  # the first connection pays for what is needed once
+            self._memory = memoryBytes()  # the first connection includes one-time costs
         protocol = self.build()
         self.connections.append(protocol)
         return protocol
 
     def cpuSeconds(self) -> float:
-        """Since the first connection."""
+        """Return the CPU time since the first connection."""
         return 0.0 if self._cpu is None else cpuSeconds() - self._cpu
 
     def memory(self) -> Result:
-        """Growth since the second connection."""
+        """Return the growth of memory since the second connection."""
         return growth(self._memory, self.connections[1:])
 
 
 def growth(before: tuple[int, int], connections: list[Protocol]) -> Result:
-    """How much memory connections have taken, and how much of it is buffers."""
+    """Return the growth of memory by connections, and the part of it in buffers."""
     gc.collect()
     own, shared = memoryBytes()
     return {
@@ -99,14 +99,14 @@ def growth(before: tuple[int, int], connections: list[Protocol]) -> Result:
 
 
 def ringBytes(protocol: Protocol) -> int:
-    """The two ring buffers of a connection: ours for receiving, and the peer's that we write to."""
+    """Return the size of a connection's two ring buffers: the local one, and the peer's that we write to."""
     status = getattr(protocol.transport, "smc", None)
     told = {} if status is None else status.toDict()
     return int(told.get("bufferSize", 0)) + int(told.get("peerBufferSize", 0))
 
 
 def modeOf(protocol: Protocol) -> str:
-    """What really carried the bytes."""
+    """Return the mode that carried the bytes."""
     connection = getattr(protocol.transport, "connection", None)
     if isinstance(connection, RDMATransport):
         return f"rsocket {connection.route}"
@@ -120,7 +120,7 @@ def modeOf(protocol: Protocol) -> str:
 
 
 class Sink(Speaking):
-    """Counts, and answers when all is there."""
+    """Counts bytes, and answers the last one."""
 
     def __init__(self, total: int) -> None:
         self.left = total
@@ -132,7 +132,7 @@ class Sink(Speaking):
 
 
 class Echo(Speaking):
-    """Gives everything back."""
+    """Echoes."""
 
     def dataReceived(self, data: bytes) -> None:
         self.transport.write(data)
@@ -162,7 +162,7 @@ class AnsweringFactory(Serving):
         self._next = 0
 
     def source(self) -> bytes:
-        """The next piece."""
+        """Return the next piece."""
         self._next = (self._next + 1) % len(self._pieces)
         return self._pieces[self._next]
 
@@ -182,7 +182,7 @@ class EchoFactory(Serving):
 
 @implementer(IPushProducer)
 class Source(Speaking):
-    """Writes a number of bytes as fast as they are taken, and waits for the answer."""
+    """Writes a number of bytes as fast as the transport takes them, and waits for the answer."""
 
     def __init__(self, total: int, size: int) -> None:
         self._pieces = pieces(size)
@@ -218,14 +218,14 @@ class Source(Speaking):
 
 
 async def throughput(reactor: IReactorTime, endpoint: IStreamClientEndpoint, orders: Orders) -> Result:
-    """Bytes per second, from the first write until the other end says that it has all."""
+    """Bytes per second, from the first write until the peer acknowledges the last byte."""
     source = await connect(endpoint, Source(orders["bytes"], orders["write"]))
     await source.done
     return {"value": orders["bytes"] / source.seconds, "mode": modeOf(source)}
 
 
 class Ping(Speaking):
-    """Sends a small message each time when the last one has come back."""
+    """Sends the next message when the last one has returned."""
 
     WARMING = 200
 
@@ -241,7 +241,7 @@ class Ping(Speaking):
         self.transport.write(self._message)
 
     def warm(self) -> None:
-        """The clock runs from now on."""
+        """Begin the measurement."""
 
     def dataReceived(self, data: bytes) -> None:
         self._held += len(data)
@@ -260,14 +260,14 @@ class Ping(Speaking):
 
 
 async def roundTrip(reactor: IReactorTime, endpoint: IStreamClientEndpoint, orders: Orders) -> Result:
-    """Seconds for a message there and back."""
+    """Seconds of a round trip."""
     ping = await connect(endpoint, Ping(orders["size"], orders["count"]))
     await ping.done
     return {"value": ping.seconds, "mode": modeOf(ping)}
 
 
 class Asking(Speaking):
-    """Sends a request each time when the last answer is complete."""
+    """Sends the next request when the last answer is complete."""
 
     def __init__(self, count: int, answer: int) -> None:
         self._left = count
@@ -275,7 +275,7 @@ class Asking(Speaking):
         self.done: Deferred[None] = Deferred()
 
     def ask(self) -> None:
-        """The next request."""
+        """Send the next request."""
         self.transport.write(b"?" * REQUEST_BYTES)
 
     def dataReceived(self, data: bytes) -> None:
@@ -291,7 +291,7 @@ class Asking(Speaking):
 
 
 async def requests(reactor: IReactorTime, endpoint: IStreamClientEndpoint, orders: Orders) -> Result:
-    """CPU time of this end while many connections ask and are answered."""
+    """CPU time of this end while many connections exchange requests and answers."""
     count = orders["bytes"] // orders["answer"] // orders["parallel"]
     asking = [await connect(endpoint, Asking(count, orders["answer"])) for _ in range(orders["parallel"])]
     cpu, begun = cpuSeconds(), time.perf_counter()
@@ -307,8 +307,8 @@ async def requests(reactor: IReactorTime, endpoint: IStreamClientEndpoint, order
 
 
 async def idle(reactor: IReactorTime, endpoint: IStreamClientEndpoint, orders: Orders) -> Result:
-    """Memory of many connections that do nothing."""
-    await connect(endpoint, Protocol())  # what is needed once is not a connection's cost
+    """Memory of many idle connections."""
+    await connect(endpoint, Protocol())  # one-time costs do not count
     await deferLater(reactor, 0.2)
     gc.collect()
     before = memoryBytes()

@@ -1,11 +1,11 @@
 """
-Connections of many kinds that come and go for an hour, and what both processes hold meanwhile::
+Open and close many kinds of connections for an hour, and measure the resources of both processes::
 
     python -m benchmarks.soak --minutes 60 --rate 50
 
-Each minute has a line with the memory, descriptors and open connections of the client and of the server. The
-end tells by how much the last quarter of the time is above the second one. Where a visit has failed, or has
-no end, the exit status is 1.
+Each minute it prints the memory, descriptors and open connections of the client and the server. At the end it
+prints
+the growth from the second to the last quarter. The exit status is 1 if a visit failed or did not end.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from benchmarks.orders import memoryBytes
 from benchmarks.scenarios import Echo, modeOf, Speaking
 
 MOST_BYTES: Final = 300 << 10
-"""The most that a connection has echoed: beyond its first rings, so that they grow."""
+"""Maximum number of bytes that a connection has echoed: more than its first rings, so that they grow."""
 
 MOST_SECONDS: Final = 20.0
-"""The longest that a connection stays."""
+"""Maximum duration of a connection."""
 
 
 def told(error: BaseException | None) -> str:
-    """The kind of an error, and its text."""
+    """Format an error with its type."""
     return f"{type(error).__name__}: {error}"
 
 
 class Visit(Speaking):
-    """Has so many bytes echoed, stays for a while, and leaves, or breaks off."""
+    """A connection that has some bytes echoed, stays for a while, and closes or aborts."""
 
     def __init__(self, reactor: Any, bytesEchoed: int, seconds: float, aborts: bool) -> None:
         self._reactor = reactor
@@ -69,7 +69,7 @@ class Visit(Speaking):
             self._reactor.callLater(self._seconds, self.leave)
 
     def leave(self) -> None:
-        """Close, or break off: what ends before that is lost early."""
+        """Close or abort; a connection that ended before was lost early."""
         self.isEarly = False
         if self._aborts:
             self.transport.abortConnection()
@@ -82,7 +82,7 @@ class Visit(Speaking):
 
 
 def someVisit(reactor: Any, random: Random) -> Visit:
-    """A visit as they are in life: most are short and small, some are neither."""
+    """Return a random visit: most are short and small."""
     size = random.choice((0, 1, 64, 1_000, 20_000, random.randrange(MOST_BYTES)))
     seconds = random.choice((0.0, 0.0, 0.0, 0.1, random.random() * MOST_SECONDS))
     return Visit(reactor, size, seconds, random.random() < 0.1)
@@ -90,9 +90,9 @@ def someVisit(reactor: Any, random: Random) -> Visit:
 
 def holds(pid: int) -> dict[str, int]:
     """
-    KiB of a process alone and with its share of what it shares, and its open descriptors.
+    Return the private memory of a process, its proportional memory in KiB, and its open descriptors.
 
-    A process that has ended holds nothing: the visits tell of it.
+    Values of a process that has ended are 0; visits report its end.
     """
     try:
         (own, shared), descriptors = memoryBytes(pid), len(os.listdir(f"/proc/{pid}/fd"))
@@ -102,7 +102,7 @@ def holds(pid: int) -> dict[str, int]:
 
 
 class Soak:
-    """Lets visits come and go, and looks at both processes now and then."""
+    """Starts visits, and samples both processes."""
 
     def __init__(self, reactor: Any, endpoint: IStreamClientEndpoint, server: int, seed: int) -> None:
         self._reactor = reactor
@@ -115,7 +115,7 @@ class Soak:
         self.lines: list[dict[str, Any]] = []
 
     def come(self, count: int) -> None:
-        """So many come now."""
+        """Start a number of visits."""
         for _ in range(count):
             Deferred.fromCoroutine(self._visit())
 
@@ -134,7 +134,7 @@ class Soak:
             self.open -= 1
 
     def look(self) -> None:
-        """Remember what both hold, and say it."""
+        """Sample both processes, and print the values."""
         gc.collect()
         line: dict[str, Any] = {"seconds": round(time.monotonic() - self._begun), "visits": self.begun}
         line["open"] = self.open
@@ -147,7 +147,9 @@ class Soak:
         print(f"{line['seconds']:6,} s {self.begun:9,} visits, {self.open:5,} open; {told}", flush=True)
 
     def growth(self) -> dict[str, float]:
-        """KiB and descriptors by which the median of the last quarter is above that of the second one."""
+        """
+        Return the growth in KiB and descriptors, from the median of the second quarter to that of the last.
+        """
         quarter = len(self.lines) // 4
         if not quarter:
             return {}
@@ -163,7 +165,7 @@ class Soak:
 
 
 async def serve(reactor: Any, listen: str) -> None:
-    """Echo, until the standard input ends."""
+    """Echo until standard input ends."""
     port = await serverFromString(reactor, listen).listen(Factory.forProtocol(Echo))
     print(port.getHost().port, flush=True)
     LoopingCall(gc.collect).start(30.0)
@@ -171,7 +173,7 @@ async def serve(reactor: Any, listen: str) -> None:
 
 
 async def soak(reactor: Any, options: argparse.Namespace) -> None:
-    """Run the client's side, and tell what came of it."""
+    """Run the client, and print the result."""
     command = [sys.executable, "-m", "benchmarks.soak", "--serve", "--listen", options.listen]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:
@@ -202,7 +204,6 @@ async def soak(reactor: Any, options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Either process."""
     parser = argparse.ArgumentParser("python -m benchmarks.soak", description=(__doc__ or "").splitlines()[1])
     parser.add_argument("--minutes", type=float, default=60.0, help="how long they come and go; default: 60")
     parser.add_argument("--rate", type=float, default=50.0, help="how many come in a second; default: 50")

@@ -1,9 +1,10 @@
 """
 Compare devices: C{python -m benchmarks.verbs --device A --device B [--device A --device B...]}.
 
-Each two devices are a pair, and are measured with each other: two processes, each on a core of its own, send
-and write messages of several lengths. Pairs take turns, so that whatever else the machine does meets all of
-them. Nothing here knows what a device is: any two device strings will do that reach each other.
+Every two devices are a pair. Two processes, each on its own core, send and write messages of several lengths
+between
+them. Pairs alternate, so that other load affects all of them. Any two devices that reach each other can be
+compared.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ SIZES: Final = (64, 1 << 10, 4 << 10, 64 << 10, 1 << 20)
 _INLINE: Final = 64
 
 Key = tuple[str, str, int]
-"""Transfer, measure and bytes."""
+"""Transfer, measure and length."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two devices that reach each other, each perhaps in a network namespace."""
+    """Two devices that reach each other, each optionally in a network namespace."""
 
     name: str
     devices: tuple[str, str]
@@ -40,7 +41,7 @@ class Pair:
 
     @classmethod
     def parse(cls, name: str, one: str, other: str) -> Pair:
-        """C{[NAMESPACE@]DEVICE} for each."""
+        """Parse C{[NAMESPACE@]DEVICE} of both."""
         ends = [text.rpartition("@") for text in (one, other)]
         return cls(name or f"{one} - {other}", (ends[0][2], ends[1][2]), (ends[0][0], ends[1][0]))
 
@@ -48,10 +49,11 @@ class Pair:
 @dataclass
 class Compared:
     """
-    What came out for one pair.
+    Results of one pair.
 
-    @ivar values: by what was measured: bytes per second and messages per second, seconds of a round trip, or
-        CPU seconds of the sender for a message: to post it, to take its completion, and the driver's share.
+    @ivar values: by transfer, measure and length: bytes per second and messages per second, seconds of a
+        round trip, or
+        CPU seconds of the sender per message: total, and for posting, polling and the driver.
     """
 
     name: str
@@ -60,13 +62,13 @@ class Compared:
     failure: str = ""
 
     def take(self, results: list[dict[str, Any]]) -> None:
-        """One round."""
+        """Add the results of one round."""
         for result in results:
             if not result["messages"]:
                 continue
             key = result["test"], result["measure"], result["bytes"]
             if "latency" in result:
-                told = (2e-9 * result["latency"]["median"], 0.0)  # what is told there is half of it
+                told = (2e-9 * result["latency"]["median"], 0.0)  # pingpong reports half a round trip
             else:
                 told = (result["bandwidth"], result["messageRate"])
             self.values.setdefault(key, []).append(told)
@@ -76,18 +78,16 @@ class Compared:
             self.route = result["route"]
 
     def median(self, key: Key, which: int = 0) -> float | None:
-        """Of all rounds."""
+        """Return the median of all rounds."""
         values = self.values.get(key)
         return median(value[which] for value in values) if values else None
 
     def asDict(self) -> dict[str, Any]:
-        """For JSON."""
         values = [[*key, found] for key, found in self.values.items()]
         return {"name": self.name, "route": self.route, "values": values, "failure": self.failure}
 
     @classmethod
     def fromDict(cls, told: dict[str, Any]) -> Compared:
-        """From JSON."""
         values = {
             (test, kind, size): [(one, other) for one, other in found]
             for test, kind, size, found in told["values"]
@@ -96,7 +96,7 @@ class Compared:
 
 
 def once(pair: Pair, orders: Orders) -> list[dict[str, Any]]:
-    """Measure all of it, once."""
+    """Measure everything once."""
     with tempfile.TemporaryDirectory() as folder:
         place = f"{folder}/s"
         sides = [
@@ -110,7 +110,7 @@ def once(pair: Pair, orders: Orders) -> list[dict[str, Any]]:
 
 
 def compare(pairs: list[Pair], orders: Orders, rounds: int) -> list[Compared]:
-    """All pairs, in turns."""
+    """Measure all pairs in alternation."""
     found = [Compared(pair.name) for pair in pairs]
     for number in range(rounds):
         for pair, compared in zip(pairs, found, strict=True):
@@ -126,7 +126,7 @@ def compare(pairs: list[Pair], orders: Orders, rounds: int) -> list[Compared]:
 
 
 def rows(found: list[Compared]) -> list[str]:
-    """A table of them, in Markdown."""
+    """Return a Markdown table of the pairs."""
     good = [compared for compared in found if compared.values]
     names = [compared.name for compared in good]
     columns = ("MB/s", "messages/s", "round trip, us", "CPU of a post and its completion, us")
@@ -153,8 +153,6 @@ def _cell(value: float | None, factor: float) -> str:
 
 
 class Options(usage.Options):
-    """The command line."""
-
     synopsis = "--device A --device B [options]"
     longdesc = "Compares pairs of devices: bandwidth, message rate and round trips of RC send and write."
     optParameters = [
@@ -174,15 +172,15 @@ class Options(usage.Options):
         self["names"] = []
 
     def opt_device(self, device: str) -> None:
-        """A device, by its string; after C{NAMESPACE@} where its process runs in a network namespace."""
+        """Add a device string; C{NAMESPACE@} before it runs its process in a network namespace."""
         self["devices"].append(device)
 
     def opt_name(self, name: str) -> None:
-        """How the pair of the last two devices is called in the table."""
+        """Set the name of the pair of the last two devices."""
         self["names"] += [""] * (len(self["devices"]) // 2 - len(self["names"]) - 1) + [name]
 
     def postOptions(self) -> None:
-        """Devices come in pairs."""
+        """Check that devices come in pairs."""
         devices = self["devices"]
         if not devices or len(devices) % 2:
             raise usage.UsageError("give two --device for each pair")
@@ -194,7 +192,6 @@ class Options(usage.Options):
 
 
 def main(arguments: list[str]) -> int:
-    """The command."""
     options = Options()
     try:
         options.parseOptions(arguments)  # type: ignore[no-untyped-call]  # of Twisted's

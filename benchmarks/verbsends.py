@@ -1,9 +1,10 @@
 """
 The two processes of a measurement on verbs: C{python -m benchmarks.verbsends server|client ORDERS}.
 
-They are two ends of L{txrdma.pingpong}, which find each other over a stream; they use L{txrdma.interfaces}
-only, so any device will do. Orders and results are JSON: C{device}, C{core}, C{reactor}, and C{listen} or
-C{connect} as in L{benchmarks.ends}; for the client's scenario see L{benchmarks.verbsroles}.
+They are two ends of L{txrdma.pingpong}, which meet over a stream; any device works, since they use only
+L{txrdma.interfaces}. Orders and results are JSON: C{device}, C{core}, C{reactor}, and C{listen} or C{connect}
+as in
+L{benchmarks.ends}; for the client's scenario see L{benchmarks.verbsroles}.
 """
 
 from __future__ import annotations
@@ -15,11 +16,10 @@ from typing import Any
 from benchmarks.orders import cpuSeconds, Orders, prepare, sendMessage
 
 TIMEOUT = 18
-"""Of acknowledgements: a second, for the machine may have others to serve."""
+"""ACK timeout of about a second, for busy machines."""
 
 
 def main(role: str, orders: Orders) -> None:
-    """Run one end."""
     prepare(orders)
     from twisted.internet.defer import Deferred
     from twisted.internet.endpoints import clientFromString, serverFromString

@@ -1,8 +1,9 @@
 """
-What the client of a measurement on verbs does.
+Scenarios of the client of a measurement on verbs.
 
-A series is that of C{txrdma pingpong}. Bulk is more like a stream of L{benchmarks.scenarios}: what is sent
-comes from 64 MiB that no cache holds, while pingpong sends the same bytes over and over.
+A series is that of C{txrdma pingpong}. Bulk resembles a stream of L{benchmarks.scenarios}: it sends from 64
+MiB that
+no cache holds, while pingpong sends the same bytes repeatedly.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ from txrdma.pingpong.run import Running, Series
 from txrdma.pingpong.session import connect, Side
 
 Result = dict[str, Any]
-"""As it goes into JSON."""
+"""A result for JSON."""
 
 
 async def series(endpoint: IStreamClientEndpoint, side: Side, orders: Orders) -> Result:
     """
     Tests of C{transfers}, C{measures} and C{sizes}, of C{seconds} or C{iterations} each, C{depth} at a time.
 
-    C{cpu} of each is what the client's process has used for it, its beginning included.
+    C{cpu} of each is the CPU time of the client's process, including preparation.
     """
     ours = await connect(endpoint, side)
     found: list[Result] = []
@@ -67,7 +68,7 @@ async def series(endpoint: IStreamClientEndpoint, side: Side, orders: Orders) ->
 
 
 class Bulk:
-    """Sends or writes so many bytes, message by message, as fast as they are taken: a link's taker."""
+    """Sends or writes a number of bytes, message by message, as fast as the link takes them."""
 
     def __init__(self, link: Link, orders: Orders) -> None:
         self._link = link
@@ -76,7 +77,7 @@ class Bulk:
         self._depth = orders["depth"]
         operation = Operation[orders["operation"]]
         peer = link.peer
-        assert peer is not None  # it is connected
+        assert peer is not None  # a connected end has a link
         there = peer.address + link.layout.arriving
         self._requests = [
             SendRequest(
@@ -92,21 +93,21 @@ class Bulk:
         self.done: Deferred[None] = Deferred()
 
     def start(self) -> None:
-        """Begin."""
+        """Start to send."""
         self._post(self._depth)
 
     def arrived(self, batch: Sequence[Completion]) -> None:
-        """The peer only listens."""
+        """Ignore arrivals: only the peer receives."""
 
     def departed(self, batch: Sequence[Completion]) -> None:
-        """So many are there."""
+        """Count sent messages, and send further ones."""
         self._outstanding -= len(batch)
         self._post(len(batch))
         if not self._outstanding:
             self.done.callback(None)
 
     def failed(self, error: Exception) -> None:
-        """It can't go on."""
+        """Fail the transfer."""
         self.done.errback(error)
 
     def _post(self, count: int) -> None:

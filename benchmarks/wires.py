@@ -1,9 +1,10 @@
 """
-Wires that lose packets: network namespaces joined by a veth pair, for the two processes of a measurement.
+Wires with packet loss: network namespaces joined by a veth pair, for the two processes of a measurement.
 
-Packets are lost at random where they come in, in both directions, by a classifier of one comparison (bpf(8),
-tc-bpf(8)): nothing but Linux is needed for that, netem is not. There is no delay. Offloading is off, so that
-what is lost is one packet; all connections of TCP use CUBIC, with segments of L{PAYLOAD} bytes.
+A classic BPF classifier drops random packets on ingress in both directions (bpf(8), tc-bpf(8)), so netem is
+not
+needed. There is no delay. Offloading is off, so that single packets are lost; TCP uses CUBIC with segments of
+L{PAYLOAD} bytes.
 """
 
 from __future__ import annotations
@@ -22,25 +23,27 @@ THERE: Final = "10.79.1.2"
 """Address of the server's end."""
 
 MTU: Final = 1500
-"""Of Ethernet: it gives RDMA's 1024."""
+"""Ethernet MTU that allows an RDMA MTU of 1024."""
 
 PAYLOAD: Final = 994
-"""Bytes in a segment: what an RDMA packet of 1024 bytes carries beside the header of a piece of a message."""
+"""
+Bytes in a segment: the payload of an RDMA packet of 1024 bytes, without the header of a message's fragment.
+"""
 
 _TIMESTAMPS: Final = 12
 _RANDOM: Final = 0xFFFFF000 + 56
-"""The place of a random number for a classic filter: SKF_AD_OFF and SKF_AD_RANDOM in linux/filter.h."""
+"""Offset of a random number for a classic filter: SKF_AD_OFF and SKF_AD_RANDOM in linux/filter.h."""
 
 
 class WireFailed(Exception):
-    """The namespaces cannot be made: mostly for want of privileges."""
+    """The namespaces cannot be created, usually because of missing privileges."""
 
 
 class Wire:
     """
     A wire that loses packets.
 
-    @ivar near: network namespace of the client, and C{far} that of the server.
+    @ivar near: network namespace of the client; C{far} that of the server.
     """
 
     def __init__(self) -> None:
@@ -48,10 +51,10 @@ class Wire:
 
     def make(self, loss: float) -> None:
         """
-        Make it.
+        Create the namespaces and the veth pair.
 
-        @param loss: share of the packets that are lost, in each direction.
-        @raise WireFailed: a command has failed.
+        @param loss: share of packets lost in each direction.
+        @raise WireFailed: a command failed.
         """
         for end in (self.near, self.far):
             _run("ip", "netns", "add", end)
@@ -68,12 +71,12 @@ class Wire:
             )
             _run("tc", "-n", end, "qdisc", "add", "dev", "wire", "clsact")
             taken = round((1 - loss) * (1 << 32)) - 1
-            # A random number beyond that is for a lost packet (2, TC_ACT_SHOT); the others go on.
+            # drop packets whose random number is larger (2, TC_ACT_SHOT)
             program = f"4,32 0 0 {_RANDOM},37 1 0 {taken},6 0 0 4294967295,6 0 0 2"
             _run("tc", "-n", end, "filter", "add", "dev", "wire", "ingress", "bpf", "da", "bytecode", program)
 
     def counted(self) -> dict[str, int]:
-        """Packets of the client that the wire has C{lost}, and segments that its TCP has sent again."""
+        """Return the number of C{lost} packets of the client, and of segments that its TCP sent again."""
         disciplines = json.loads(_run("tc", "-n", self.far, "-s", "-j", "qdisc", "show", "dev", "wire"))
         lines = _run("ip", "netns", "exec", self.near, "cat", "/proc/net/snmp").splitlines()
         names, values = (line.split() for line in lines if line.startswith("Tcp:"))
@@ -83,14 +86,14 @@ class Wire:
         }
 
     def close(self) -> None:
-        """Take it away, with both namespaces; processes in them have ended."""
+        """Delete both namespaces; processes in them must have ended."""
         for end in (self.near, self.far):
             subprocess.run(["ip", "netns", "del", end], capture_output=True)
 
 
 @contextmanager
 def wire(loss: float) -> Iterator[Wire]:
-    """A wire that is there for the time of the block."""
+    """Provide a wire for the block."""
     made = Wire()
     try:
         made.make(loss)
