@@ -22,9 +22,9 @@ from benchmarks.verbs import Compared, rows
 
 CHECKOUT: Final = Path(__file__).resolve().parent.parent
 TIMEOUT_SECONDS: Final = 1800
-TITLE: Final = "In the kernel's box"
+TITLE: Final = "Beside the kernel's rxe, in a guest"
 MANAGED: Final = "box-managed"
-MANAGED_TITLE: Final = "Beside librdmacm's programs, in the kernel's box"
+MANAGED_TITLE: Final = "Beside librdmacm's programs, in a guest"
 MTU: Final = 4200
 """Ethernet MTU that allows an RDMA MTU of 4096."""
 
@@ -95,10 +95,9 @@ def managed(rounds: int) -> Section:
         return section(MANAGED, MANAGED_TITLE, why=f"no guest: {error}")
     about = (
         f"Two processes in a guest of `lab` (Linux {told['kernel']} under QEMU's emulation, about a tenth of "
-        "native speed), in turns with librdmacm's own programs, which are in C: `cmtime`, which does each "
-        "step for all of its connections before the next, and `rstream`, which sends as much back as it "
-        "gets. All go over rxe, ours by librdmacm, too. 60 connections, 20 at a time; streams are "
-        "`rsocket:`."
+        "native speed), alternating with librdmacm's own C programs: `cmtime`, which performs each step for "
+        "all connections before the next step, and `rstream`, which echoes. All use librdmacm over rxe. 60 "
+        "connections, 20 at a time; streams are `rsocket:`."
     )
     lines = table("librdmacm's", "ours", told["outcomes"])
     return section(MANAGED, MANAGED_TITLE, told=told, about=about, lines=lines)
@@ -151,17 +150,17 @@ def _words(told: dict[str, Any]) -> tuple[str, list[str]]:
     about = (
         "The software device over UDP beside the kernel's rxe, in one guest of `lab` (Linux "
         f"{told['kernel']} under QEMU's emulation, about a tenth of native speed): two processes of "
-        "Python on two cores, by `txrdma.interfaces` only, each pair over a veth pair with an RDMA MTU "
-        f"of 4096; {told['rounds']} runs of each, in turns; medians. Round trips are of one message, "
-        "there and back; the others of 64 outstanding."
+        "Python on two cores, using `txrdma.interfaces` only, each pair over a veth pair with an RDMA MTU "
+        f"of 4096; {told['rounds']} alternating runs of each; medians. Round trips have one "
+        "outstanding message, the others 64."
     )
     lines = [
         *rows([Compared.fromDict(pair) for pair in told["pairs"]]),
         "",
         (
-            "Streams of the same two programs in such a guest, in turns: `smc:` with `device=pyverbs:rxe0` "
-            "and `rxe1`, `smc:` with `backend=kernel` (AF_SMC sockets of Linux over the same devices), and "
-            "`tcp:` over the veth pair between them."
+            "Streams of the same two programs in such a guest, alternating: `smc:` with "
+            "`device=pyverbs:rxe0` and `rxe1`, `smc:` with `backend=kernel` (AF_SMC sockets of Linux over "
+            "the same devices), and `tcp:` over the veth pair between them."
         ),
         "",
         *table("the second", "the first", told["streams"]),

@@ -46,7 +46,7 @@ def cases() -> list[Case]:
         found.append(Case(name, title, scenario, unit, ours, theirs, orders, mode=mode))
 
     several = {"count": 60, "parallel": 20, "asks": False, "responseTimeout": 22}
-    both("box-connects", "connections made and closed", "connects", "/s", MANAGED, several)
+    both("box-connects", "connections opened and closed", "connects", "/s", MANAGED, several)
     bulk = {"bytes": 8 << 20, "write": 64 << 10}
     both("box-rsocket", "throughput, 64 KiB writes", "throughput", "MB/s", STREAM, bulk)
     ping = {"size": 64, "count": 200}

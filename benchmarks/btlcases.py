@@ -62,7 +62,7 @@ def messages(quick: bool) -> list[Case]:
     sharedBurst = replace(
         burst,
         name="btl-messages-mpi-shared",
-        title="64-byte messages in bursts, over shared memory; mpi4py, the same",
+        title="64-byte messages in bursts, over shared memory; mpi4py over shared memory",
         ours=BTL,
         theirs=MPI,
         needs="mpi4py",
@@ -109,7 +109,7 @@ def messages(quick: bool) -> list[Case]:
     shared = replace(
         bulk,
         name="btl-bulk-mpi-shared",
-        title="messages of 1 MiB, over shared memory; mpi4py, the same",
+        title="messages of 1 MiB, over shared memory; mpi4py over shared memory",
         ours=BTL,
         theirs=MPI,
         needs="mpi4py",
@@ -137,7 +137,7 @@ def _senders(quick: bool) -> list[Case]:
     """Return the cases with many senders and one receiver."""
     crowd = Case(
         "btl-senders",
-        "16 senders to one receiver, messages of 16 KiB, all together; one sender",
+        "16 senders to one receiver, messages of 16 KiB, in total; one sender",
         "senders",
         "MB/s",
         ours={**BTL, "senders": 16},
@@ -150,7 +150,7 @@ def _senders(quick: bool) -> list[Case]:
     jain = replace(
         crowd,
         name="btl-senders-jain",
-        title="16 senders to one receiver: Jain's index of fairness, 1 where all have the same",
+        title="16 senders to one receiver: Jain's index of fairness, 1 if all have the same",
         unit="index",
         theirs=None,
         figure="jain",

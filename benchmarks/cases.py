@@ -121,7 +121,7 @@ def managed(quick: bool) -> list[Case]:
         found += [
             Case(
                 f"cm-connects-{name}",
-                f"RDMA connections made and closed over {title}, 32 at a time",
+                f"RDMA connections opened and closed over {title}, 32 at a time",
                 "connects",
                 "/s",
                 ours=ours,
@@ -401,8 +401,8 @@ def comingAndGoing(quick: bool) -> list[Case]:
                 atLeast=0.33,
             )
             for name, title, asks in (
-                ("connects", "connections made and closed", False),
-                ("connects-ask", "connections made, asked and closed", True),
+                ("connects", "connections opened and closed", False),
+                ("connects-ask", "connections opened, with one request, and closed", True),
             )
         ),
         Case(
@@ -451,7 +451,7 @@ def comingAndGoing(quick: bool) -> list[Case]:
         _open(opened),
         Case(
             "beside-connects",
-            "99 of 100 round trips of 64 bytes, beside 500 connections a second",
+            "64-byte round trip beside 500 connections per second, 99th percentile",
             "beside",
             "us",
             ours=SMC,
@@ -488,7 +488,7 @@ def _open(count: int) -> Case:
 def _firstBytes() -> Case:
     """Return a case about page faults of a new connection's first bytes."""
     count = 20
-    title = f"page faults of both processes by the first 64 bytes there and back, of {count} connections"
+    title = f"page faults of both processes in the first round trip of 64 bytes, of {count} connections"
 
     def case(name: str, of: str, figure: str, also: tuple[Case, ...] = (), most: float | None = None) -> Case:
         what = (f"{title}: {of}", "firstBytes", "faults", SMC, None, {"count": count})
@@ -523,11 +523,11 @@ def contacts(quick: bool) -> list[Case]:
 
         found = [
             case("first", "first contact of two processes", "ms", tcp),
-            case("later", "later connects, one by one, median", "ms", tcp),
-            case("contacts", "later connects, made and closed, 32 at a time", "/s", tcp, atLeast=0.33),
+            case("later", "later connects, in sequence, median", "ms", tcp),
+            case("contacts", "later connects, opened and closed, 32 at a time", "/s", tcp, atLeast=0.33),
         ]
         if links > 1:
-            found.insert(1, case("links", "until a first contact's group has all its links", "ms", None))
+            found.insert(1, case("links", "first contact until its group has all links", "ms", None))
         return found
 
     found = []
@@ -560,7 +560,7 @@ def failing(quick: bool) -> list[Case]:
 
     also = (
         case("failover-worst", "the longest", "worst", most=50.0),
-        case("failover-uncut", "the longest without a cut", "uncut"),
+        case("failover-uncut", "the longest without a failure", "uncut"),
     )
     return [case("failover", "median", "p50", also, 50.0)]
 

@@ -100,7 +100,7 @@ def write(page: Path, results: Results) -> list[Path]:
 
 
 def _versus(section: Section, rows: Sequence[Row]) -> Chart:
-    head = f"{section['ours']} beside {section['theirs']}: 1 is the same, more is better"
+    head = f"{section['ours']} compared with {section['theirs']}: 1 is equal, more is better"
     return Chart(
         section["name"],
         section["name"],
@@ -124,7 +124,7 @@ def _inShort(rows: Sequence[Row]) -> str:
     told = [(row["title"], value) for row in rows if (value := factor(row)) is not None]
     if len(told) > _MOST_TOLD:
         better = sum(value > 1 for _, value in told)
-        return f"{better} of {len(told)} are better; the table tells each"
+        return f"{better} of {len(told)} are better; see the table"
     return "; ".join(f"{title}: {value:.3g}" for title, value in told)
 
 
@@ -134,7 +134,7 @@ def _inShort(rows: Sequence[Row]) -> str:
 def _streams(section: Section) -> Iterator[Chart]:
     rows = [row for row in section["rows"] if row["name"] in HEADLINE]
     if any(factor(row) is not None for row in rows):
-        head = f"{section['ours']}: times better than {section['theirs']} (a mark is the aim)"
+        head = f"{section['ours']}: times better than {section['theirs']} (marks are targets)"
         yield Chart(
             "headline",
             "",

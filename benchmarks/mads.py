@@ -159,15 +159,15 @@ def _sameFound(ours: str, theirs: str) -> None:
 
 def rates(rounds: int, quick: bool) -> Part:
     """Calls per second, with and without ibsim."""
-    part = Part("Calls a second", "agent", "")
+    part = Part("Calls per second", "agent", "")
     part.about = (
-        "`SubnGet(NodeInfo)` by `MADAgent`, each a Deferred that fires with the decoded answer, 128 on their "
-        "way, on directed routes in turn to 37 nodes. With ibsim, that has one core and the agent the other, "
-        "and ibsim's own limit counts; without, a port in the agent's process has each answer ready when the "
-        "reactor turns, which shows what the agent can do."
+        "`SubnGet(NodeInfo)` by `MADAgent`, each a Deferred that fires with the decoded answer, 128 "
+        "outstanding, on directed routes to 37 nodes in turn. ibsim runs on one core and the agent on the "
+        "other, so ibsim may be the limit. Prepared answers come from a port in the agent's process, in the next "
+        "reactor iteration, and show the limit of the agent."
     )
     orders: dict[str, Any] = {"outstanding": 128, "seconds": 0.5 if quick else 2.0, "reactor": "epoll"}
-    inside = Outcome(_case("mad-rate-ready", "answers that are ready", "/s", leastOfOurs=150_000))
+    inside = Outcome(_case("mad-rate-ready", "prepared answers", "/s", leastOfOurs=150_000))
     if missing():
         part.about += f"\n\nNot measured with ibsim: {missing()}."
         inside.ours = [measured("rate", **orders)["value"] for _ in range(rounds)]
@@ -214,7 +214,7 @@ def tables(rounds: int, quick: bool) -> Part:
 
 def latencies(rounds: int, quick: bool) -> Part:
     """Sweeps of a simulated fabric with delayed answers."""
-    part = Part("Bounded by latency", "sweep", "limit")
+    part = Part("Limited by latency", "sweep", "limit")
     hosts, fewer = (128, 128) if quick else (SWEPT, 1_024)
     for outstanding in (16, 64, 256):
         part.outcomes.append(_latency(outstanding, 1, hosts, False, 1))
@@ -280,7 +280,7 @@ def memory(rounds: int, quick: bool) -> Part:
         )
     rows = (
         ("objects", "its objects", objects["value"]),
-        ("most", "the most at a time while it is swept", objects["most"]),
+        ("most", "peak during the sweep", objects["most"]),
         ("process", "growth of the process", process["value"]),
     )
     for name, title, taken in rows:
@@ -288,10 +288,10 @@ def memory(rounds: int, quick: bool) -> Part:
     part.told = {"objects": objects, "process": process}
     least, largest = (shortly(told["value"] * MILLION / 2**20) for told in (objects, process))
     part.about = (
-        f"Of a `Fabric` of {hosts:,} hosts, after a sweep: bytes for each of the {objects['ports']:,} ports "
-        f"that it knows, with its share of {objects['nodes']:,} nodes; those of hosts count, and those of "
-        "switches with their own port 0. Objects are counted by `tracemalloc`, in a run of its own. The "
-        "process keeps what the sweep needed for a while. A million of such ports would take "
+        f"Memory of a `Fabric` of {hosts:,} hosts after a sweep: bytes per port, for "
+        f"{objects['ports']:,} ports and {objects['nodes']:,} nodes. Ports of hosts and all ports of switches, including port 0, are "
+        "counted. `tracemalloc` measures objects in a separate run. The process retains some memory of the "
+        "sweep for a while. A million such ports would take "
         f"{least} MiB, and a process that sweeps them would grow by {largest} MiB."
     )
     return part
@@ -336,19 +336,19 @@ def monitor(rounds: int, quick: bool) -> Part:
         case = _case(f"mad-monitor-running-{count}-{interval:g}", title, "cores", mostOfOurs=reach)
         outcomes.append(Outcome(case, [ran["value"]]))
         about.append(
-            f"Of {count:,} hosts {ran['readings']:,.0f} ports were read in a round of {ran['turn']:.2f} s, "
-            f"{ran['overruns']} intervals of {interval:g} s had no round of their own, and the first two "
-            f"rounds were over after {ran['ready']:.0f} s; the process was busy for {ran['busy']:.0%}."
+            f"With {count:,} hosts a round reads {ran['readings']:,.0f} ports in {ran['turn']:.2f} s; "
+            f"{ran['overruns']} intervals of {interval:g} s were skipped, the first two rounds ended after "
+            f"{ran['ready']:.0f} s, and the process was busy for {ran['busy']:.0%}."
         )
     part.outcomes = outcomes + _once(900, 48, 1 if quick else rounds, about)
     part.about = (
-        "A reading is one datagram with all counters of a port: asked, answered by a port in the same "
-        "process that has the answer ready, checked, taken by the port's meter, and judged. What a kernel "
-        "and a device take is not in it. Between two texts the counters of data and packets have grown, the "
-        "others stood still. Shares of a core are of a whole monitor with its history, and of the simulation "
-        "of the fabric beside it in the same process, which takes more than half of it. Of a whole reading "
-        "both programs are started, sweep, and read counters of all ports; ours is the monitor's sweep and "
-        "reader alone, without the imports of its pages and its history. " + " ".join(about)
+        "A reading is one datagram with all counters of a port: the request, a prepared answer from the same "
+        "process, its verification, the port's meter, and thresholds. It does not include kernel and device. "
+        "Between two texts the counters of data and packets grow, the others do not. The share of a core is "
+        "that of a monitor with its history and of the simulated fabric in the same process; the simulation takes "
+        "more than half. For one complete reading each program starts, sweeps, and reads the counters of all "
+        "ports; ours is only the monitor's sweep and reader, without the imports of pages and history. "
+        + " ".join(about)
     )
     return part
 
@@ -379,12 +379,12 @@ def _once(hosts: int, radix: int, rounds: int, about: list[str]) -> list[Outcome
                 sent[hasErrors] = between - before
     told = json.loads(ours[False][-1].output)
     about.append(
-        f"A whole reading is of {told['ports']:,} ports. ibqueryerrors --counters asks for the counters of "
-        f"data alone, by {asked:,} datagrams; so does the first of ours, by {sent[False]:,}, the second for "
-        f"those of errors, too, by {sent[True]:,}. Of our {told['value']:.2f} s after start-up "
-        f"{told['sweep']:.2f} are the sweep."
+        f"A complete reading covers {told['ports']:,} ports. ibqueryerrors --counters reads data counters "
+        f"with {asked:,} datagrams; our first row reads the same with {sent[False]:,}, our second row reads error "
+        f"counters as well with {sent[True]:,}. The sweep takes {told['sweep']:.2f} of our "
+        f"{told['value']:.2f} s after start-up."
     )
-    title = "a whole reading, start-up included; ibqueryerrors --counters"
+    title = "one complete reading, start-up included; ibqueryerrors --counters"
     cases = {
         False: _case("mad-monitor-once", title, "s", atMost=0.6),
         True: _case("mad-monitor-once-errors", f"{title}, ours with errors", "s"),

@@ -89,7 +89,7 @@ def show(outcome: Outcome, against: str = "Twisted") -> None:
 
 def table(theirs: str, ours: str, rows: Sequence[Row]) -> list[str]:
     """Return a table of rows that are compared with the same transport."""
-    lines = [f"| | unit | {theirs} | {ours} | ratio | reach | |", "|---|---|---|---|---|---|---|"]
+    lines = [f"| | unit | {theirs} | {ours} | ratio | target | |", "|---|---|---|---|---|---|---|"]
     for row in rows:
         if row["failure"]:
             cells = ["", "", row["failure"], row["reach"], ""]
