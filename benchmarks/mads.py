@@ -163,8 +163,8 @@ def rates(rounds: int, quick: bool) -> Part:
     part.about = (
         "`SubnGet(NodeInfo)` by `MADAgent`, each a Deferred that fires with the decoded answer, 128 "
         "outstanding, on directed routes to 37 nodes in turn. ibsim runs on one core and the agent on the "
-        "other, so ibsim may be the limit. Prepared answers come from a port in the agent's process, in the next "
-        "reactor iteration, and show the limit of the agent."
+        "other, so ibsim may be the limit. Prepared answers come from a port in the agent's process, in the "
+        "next reactor iteration, and show the limit of the agent."
     )
     orders: dict[str, Any] = {"outstanding": 128, "seconds": 0.5 if quick else 2.0, "reactor": "epoll"}
     inside = Outcome(_case("mad-rate-ready", "prepared answers", "/s", leastOfOurs=150_000))
@@ -289,9 +289,9 @@ def memory(rounds: int, quick: bool) -> Part:
     least, largest = (shortly(told["value"] * MILLION / 2**20) for told in (objects, process))
     part.about = (
         f"Memory of a `Fabric` of {hosts:,} hosts after a sweep: bytes per port, for "
-        f"{objects['ports']:,} ports and {objects['nodes']:,} nodes. Ports of hosts and all ports of switches, including port 0, are "
-        "counted. `tracemalloc` measures objects in a separate run. The process retains some memory of the "
-        "sweep for a while. A million such ports would take "
+        f"{objects['ports']:,} ports and {objects['nodes']:,} nodes. Ports of hosts and all ports of "
+        f"switches, including port 0, are counted. `tracemalloc` measures objects in a separate run. The "
+        f"process retains some memory of the sweep for a while. A million such ports would take "
         f"{least} MiB, and a process that sweeps them would grow by {largest} MiB."
     )
     return part
@@ -345,10 +345,10 @@ def monitor(rounds: int, quick: bool) -> Part:
         "A reading is one datagram with all counters of a port: the request, a prepared answer from the same "
         "process, its verification, the port's meter, and thresholds. It does not include kernel and device. "
         "Between two texts the counters of data and packets grow, the others do not. The share of a core is "
-        "that of a monitor with its history and of the simulated fabric in the same process; the simulation takes "
-        "more than half. For one complete reading each program starts, sweeps, and reads the counters of all "
-        "ports; ours is only the monitor's sweep and reader, without the imports of pages and history. "
-        + " ".join(about)
+        "that of a monitor with its history and of the simulated fabric in the same process; the simulation "
+        "takes more than half. For one complete reading each program starts, sweeps, and reads the counters "
+        "of all ports; ours is only the monitor's sweep and reader, without the imports of pages and "
+        "history. " + " ".join(about)
     )
     return part
 
@@ -380,8 +380,8 @@ def _once(hosts: int, radix: int, rounds: int, about: list[str]) -> list[Outcome
     told = json.loads(ours[False][-1].output)
     about.append(
         f"A complete reading covers {told['ports']:,} ports. ibqueryerrors --counters reads data counters "
-        f"with {asked:,} datagrams; our first row reads the same with {sent[False]:,}, our second row reads error "
-        f"counters as well with {sent[True]:,}. The sweep takes {told['sweep']:.2f} of our "
+        f"with {asked:,} datagrams; our first row reads the same with {sent[False]:,}, our second row reads "
+        f"error counters as well with {sent[True]:,}. The sweep takes {told['sweep']:.2f} of our "
         f"{told['value']:.2f} s after start-up."
     )
     title = "one complete reading, start-up included; ibqueryerrors --counters"
