@@ -1,0 +1,3 @@
+"""
+Vocabulary of InfiniBand and RoCE: types, paths, headers, packets and captures.
+"""

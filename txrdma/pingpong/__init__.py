@@ -1,0 +1,3 @@
+"""
+Measurements of latency and bandwidth between any two devices.
+"""

@@ -1,0 +1,3 @@
+"""
+Services for C{twistd}: a proxy between TCP and RDMA, and the fabric monitor.
+"""

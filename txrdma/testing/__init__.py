@@ -1,0 +1,3 @@
+"""
+Contracts, simulations and test doubles for users' and our own tests.
+"""

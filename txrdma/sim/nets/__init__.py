@@ -1,0 +1,3 @@
+"""
+Descriptions of simulated subnets.
+"""

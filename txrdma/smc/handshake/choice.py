@@ -1,5 +1,7 @@
 """
-Choice of the carrier for an endpoint's connections, by its options.
+How an endpoint's connections find out whether their peers support SMC, by the options C{device} and C{peer}.
+
+L{txrdma.smc.common.realports} chooses the RDMA port of a connection with C{device=auto}.
 """
 
 from __future__ import annotations

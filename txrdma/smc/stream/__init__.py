@@ -1,0 +1,3 @@
+"""
+A connection as protocols use it: its transport, its TCP connection, and its status.
+"""

@@ -1,0 +1,3 @@
+"""
+Layouts of the messages of SMC-R: CLC, LLC and CDC.
+"""

@@ -1,0 +1,3 @@
+"""
+The route of the software device between processes of one host: lanes in shared memory, and their rendezvous.
+"""

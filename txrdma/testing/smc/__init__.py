@@ -1,0 +1,3 @@
+"""
+Simulations of SMC-R: hosts, random protocols, faults.
+"""

@@ -1,0 +1,3 @@
+"""
+The contract of verbs devices, in parts.
+"""

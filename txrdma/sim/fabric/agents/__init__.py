@@ -1,0 +1,3 @@
+"""
+Agents of simulated nodes: subnet management, performance management and others.
+"""

@@ -1,0 +1,3 @@
+"""
+The state of a simulated subnet: nodes, ports and links.
+"""

@@ -1,0 +1,3 @@
+"""
+A simulated subnet manager and its subnet administration (SA).
+"""

@@ -1,0 +1,3 @@
+"""
+The transport of management datagrams in a simulated subnet.
+"""

@@ -1,0 +1,3 @@
+"""
+The TCP option of SMC-R, added and read by an eBPF program.
+"""
