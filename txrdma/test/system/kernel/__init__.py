@@ -1,10 +1,11 @@
 """
-Suites whose judge is the Linux kernel: C{make test-kernel} runs them as root in a virtual machine.
+Suites that test against the Linux kernel: C{make test-kernel} runs them as root in a virtual machine.
 
-L{CI_TESTS} are the few that every commit runs, by C{make test-kernel-ci}.
+C{make test-kernel-ci} runs the selection L{CI_TESTS}, for every commit.
 
-Elsewhere they skip. Each class says what it is a witness of, and measured facts go into the run's
-results and into the table of C{docs/interoperability.md}::
+Elsewhere they skip. Each class states what it is a witness of; measured facts are added to the results of the
+run
+and to the table of C{docs/interoperability.md}::
 
     class SendTests(TestCase):
         skip = OUTSIDE
@@ -14,10 +15,11 @@ results and into the table of C{docs/interoperability.md}::
             ...
             record("bytes", 16 << 20)
 
-Every module runs in a guest with what it asks for, in a process of its own, after other modules that want the
-same: what it changes there it puts back::
+Every module runs in its own process, in a guest with the configuration that it requests. Modules with the
+same
+configuration share a guest, so each restores what it changes::
 
-    BOXES = (Box(mtu=4200), Box(mtu=1500))      # at the module's top; Box() when it says nothing
+    BOXES = (Box(mtu=4200), Box(mtu=1500))      # at the module's top; Box() by default
 """
 
 from __future__ import annotations
@@ -33,19 +35,19 @@ Fact = Union[int, float, str]
 OUTSIDE: str | None = (
     None if os.environ.get("LAB") == "1" and os.geteuid() == 0 else "needs the kernel's box: make test-kernel"
 )
-"""Why suites of this package can't run here; None where they can. It suits trial's C{skip} attribute."""
+"""The reason why suites of this package can't run here, or None: the value of trial's C{skip} attribute."""
 
 if OUTSIDE is None:
-    os.environ.pop("TXRDMA_SMC_OPTION", None)  # the box is there for that
+    os.environ.pop("TXRDMA_SMC_OPTION", None)  # the guest exists for these modules
 
 
 @dataclass(frozen=True, slots=True)
 class Witness:
     """
-    What a class of tests shows: a line of the table.
+    What a class of tests demonstrates: a line of the table.
 
-    @ivar ours: the device or program of ours, such as C{"software device"} or C{"pyverbs"}.
-    @ivar theirs: the other end; the kernel's version is added by the table.
+    @ivar ours: our device or program, such as C{"software device"} or C{"pyverbs"}.
+    @ivar theirs: the other end; the table adds the kernel's version.
     @ivar what: the operations, in a few words.
     """
 
@@ -57,18 +59,19 @@ class Witness:
 @dataclass(frozen=True, slots=True)
 class Box:
     """
-    A guest that a module wants to run in.
+    Configuration of a guest for a module.
 
-    @ivar rxe: with C{rxe0} on C{v0} (10.77.0.1) and C{rxe1} on C{v1} (10.77.0.2), joined by a wire.
-    @ivar smc: with SMC-R between v0 and v1, for AF_SMC sockets that are bound to their addresses.
-    @ivar pairs: 2 for C{rxe2} on C{v2} (10.77.0.3) and C{rxe3} on C{v3} (10.77.0.4) as well, of the same
-        physical networks as rxe0 and rxe1.
-    @ivar tap: the tests run outside of the guest, joined to it by a TAP device; inside is
-        L{txrdma.test.system.kernel.agent} on C{rxe2}. C{LAB_HERE} is our address, C{LAB_PEER} the agent's and
-        port.
-    @ivar mtu: of that wire, or of the TAP device; 4200 gives an active MTU of 4096, 1500 one of 1024.
+    @ivar rxe: create C{rxe0} on C{v0} (10.77.0.1) and C{rxe1} on C{v1} (10.77.0.2), joined by a wire.
+    @ivar smc: provide SMC-R between v0 and v1, for AF_SMC sockets that are bound to their addresses.
+    @ivar pairs: 2 adds C{rxe2} on C{v2} (10.77.0.3) and C{rxe3} on C{v3} (10.77.0.4), in the same physical
+        networks as rxe0 and rxe1.
+    @ivar tap: run the tests outside of the guest, joined to it by a TAP device; inside,
+        L{txrdma.test.system.kernel.agent} serves C{rxe2}. C{LAB_HERE} is the local address, C{LAB_PEER} the
+        agent's
+        address and port.
+    @ivar mtu: MTU of the wire or of the TAP device; 4200 gives an active MTU of 4096, 1500 one of 1024.
     @ivar memory: MiB.
-    @ivar timeout: seconds for all of the module's tests, and the start of the guest.
+    @ivar timeout: seconds for the start of the guest and all tests of the module.
     """
 
     rxe: bool = True
@@ -81,7 +84,7 @@ class Box:
 
 
 CI_BOX = Box(smc=True, mtu=4200, timeout=600)
-"""The guest of L{CI_TESTS}; modules that want another one must cope with its devices beside their own."""
+"""The guest of L{CI_TESTS}; modules that request another one must tolerate its devices beside their own."""
 
 CI_TESTS = (
     "test_pyverbs_contract.PyverbsContractTests_EPollReactorTests.test_longSend",
@@ -110,18 +113,18 @@ CI_TESTS = (
     "test_rstream.RstreamTests.test_theirClient",
     "test_rstream.RstreamTests.test_theirServer",
 )
-"""What C{make test-kernel-ci} runs, in one process: each way to interoperate once."""
+"""The tests that C{make test-kernel-ci} runs in one process: each kind of interoperability once."""
 
 _facts: dict[str, Fact] = {}
 
 
 def record(name: str, value: Fact) -> None:
-    """Keep a measured fact about the present test, in the results and in the table."""
+    """Add a measured fact about the current test to the results and the table."""
     _facts[name] = value
 
 
 def recorded() -> dict[str, Fact]:
-    """The facts since this was last called; for who writes the results."""
+    """Return the facts recorded since the last call."""
     taken = dict(_facts)
     _facts.clear()
     return taken

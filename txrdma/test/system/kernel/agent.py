@@ -1,5 +1,5 @@
 """
-A party in another kernel: it does what it is asked in lines of JSON over TCP.
+A party in another kernel, which receives requests as lines of JSON over TCP.
 
 Run as C{python -m txrdma.test.system.kernel.agent ADDRESS PORT DEVICE}, where C{DEVICE} is a device string.
 """
@@ -20,7 +20,7 @@ from txrdma.verbs.devices import openDevice
 
 
 class Asked(LineOnlyReceiver):
-    """The serving side: each connection has a party of its own, on the same device."""
+    """The server: each connection has its own party, on the same device."""
 
     MAX_LENGTH = 1 << 16
 
@@ -29,7 +29,7 @@ class Asked(LineOnlyReceiver):
         self.gone: Deferred[None] = Deferred()
 
     def lineReceived(self, line: bytes) -> None:
-        """C{[number, name, arguments]} is answered by C{[number, result, error]}."""
+        """Answer C{[number, name, arguments]} by C{[number, result, error]}."""
         number, name, arguments = json.loads(line)
 
         def answer(result: Any, error: str | None = None) -> None:
@@ -47,11 +47,11 @@ class Asked(LineOnlyReceiver):
 
 
 class Refused(Exception):
-    """The other party could not do what it was asked; says why."""
+    """The other party reports that it failed."""
 
 
 class Asking(LineOnlyReceiver):
-    """The side that asks: has the L{Party.call} of a party elsewhere."""
+    """The client: provides L{Party.call} of a remote party."""
 
     MAX_LENGTH = 1 << 16
 
@@ -60,7 +60,7 @@ class Asking(LineOnlyReceiver):
         self._number = 0
 
     def call(self, name: str, **arguments: Any) -> Deferred[Any]:
-        """Have the other party do what one of its methods says."""
+        """Call a method of the remote party."""
         self._number += 1
         answer: Deferred[Any] = Deferred()
         self._waiting[self._number] = answer
@@ -76,7 +76,7 @@ class Asking(LineOnlyReceiver):
             waiting.errback(Refused(error))
 
     def connectionLost(self, reason: Failure | None = None) -> None:
-        """Whoever waits is told."""
+        """Fail all outstanding calls."""
         waiting, self._waiting = self._waiting, {}
         for each in waiting.values():
             each.errback(reason or Refused("the connection is gone"))
@@ -84,9 +84,9 @@ class Asking(LineOnlyReceiver):
 
 class AskedFactory(Factory):
     """
-    Parties on one device.
+    Creates parties on one device.
 
-    @ivar gone: when each connection is over, and its party with it.
+    @ivar gone: fires when the last connection and its party are closed.
     """
 
     def __init__(self, reactor: Any, device: Any) -> None:
@@ -100,7 +100,7 @@ class AskedFactory(Factory):
 
 
 def main(arguments: list[str]) -> None:
-    """Serve until the end."""
+    """Serve until the process ends."""
     from twisted.internet import reactor as theReactor
 
     reactor: Any = theReactor  # a module, to the type checker

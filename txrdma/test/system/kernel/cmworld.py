@@ -1,5 +1,5 @@
 """
-Our connection manager far away in the tests' own process, and librdmacm's programs here: what suites share.
+Shared by suites of connection management: our manager in another network namespace, and librdmacm's programs.
 """
 
 from __future__ import annotations
@@ -26,22 +26,20 @@ from txrdma.test.system.kernel.smcworld import environment
 from txrdma.test.system.kernel.world import HERE, InTheBox, PACE, RXE
 
 SHOWN: Final = 1000
-"""Characters of what was said that a failure shows."""
+"""Number of characters of a program's output that a failure shows."""
 
 SECONDS: Final = 4.0
-"""The time that waiting takes at most, outside of the box."""
+"""Maximum time of a wait, outside of the guest."""
 
 _COUNTERS: Final = Path(f"/sys/class/infiniband/{RXE}/ports/1")
 
 
 class Program:
-    """A process, with what it says in a file: a pipe that nobody reads would hold it up."""
+    """A process that writes its output to a file, since it would block on a pipe without a reader."""
 
     def __init__(self, *words: str, **settings: str) -> None:
-        """
-        @param settings: further variables of its environment.
-        """
-        self._out = tempfile.NamedTemporaryFile("w+")  # it lives as long as the process
+        """@param settings: further environment variables."""
+        self._out = tempfile.NamedTemporaryFile("w+")  # it is closed with the process
         self.process = subprocess.Popen(
             words,
             stdin=subprocess.DEVNULL,
@@ -52,16 +50,16 @@ class Program:
 
     @property
     def output(self) -> str:
-        """All that was said so far."""
+        """All output so far."""
         return Path(self._out.name).read_text(errors="replace")
 
     @property
     def isOver(self) -> bool:
-        """True when the process has ended."""
+        """Whether the process has ended."""
         return self.process.poll() is not None
 
     def expectOutput(self, word: str, times: int = 1) -> None:
-        """Wait for a word, while no reactor of the tests turns."""
+        """Wait for a word in the output, without running a reactor."""
         end = time.monotonic() + 9.0 * PACE
         while self.output.count(word) < times:
             if time.monotonic() > end or self.isOver:
@@ -71,7 +69,7 @@ class Program:
             raise AssertionError(f"it never said {word!r}, but {self.output[-SHOWN:]!r}")
 
     def end(self) -> tuple[int, str]:
-        """The exit status, and all that was said, while no reactor of the tests turns."""
+        """Wait for the end, without running a reactor; return the exit status and the output."""
         try:
             return self.process.wait(timeout=9.0 * PACE), self.output
         except subprocess.TimeoutExpired:
@@ -79,7 +77,7 @@ class Program:
 
 
 def counted() -> dict[str, int]:
-    """The kernel's counters of its CM: C{"rx_msgs req"}, C{"tx_retries rep"}..."""
+    """Return the counters of the kernel's CM: C{"rx_msgs req"}, C{"tx_retries rep"}..."""
     folders = ("rx_msgs", "rx_duplicates", "tx_msgs", "tx_retries")
     return {
         f"{folder} {each.name}": int(each.read_text())
@@ -90,9 +88,9 @@ def counted() -> dict[str, int]:
 
 def since(before: dict[str, int]) -> dict[str, int]:
     """
-    The kernel's messages since then by direction and kind, without those that were repeated.
+    Return the number of the kernel's messages since then, by direction and kind, without retries.
 
-    MRAs are left out: who asks for time depends on how busy the machine is.
+    MRAs are not counted: whether they are sent depends on the load of the machine.
     """
     now = counted()
     changed = {name: n - before[name] for name, n in now.items()}
@@ -107,10 +105,10 @@ def since(before: dict[str, int]) -> dict[str, int]:
 
 class Meeting(RDMAProtocol):
     """
-    An end of ours, which keeps what happens.
+    A local end of a connection, which records its events.
 
-    @ivar messages: those of the peer.
-    @ivar isMade: the connection is established.
+    @ivar messages: messages of the peer.
+    @ivar isMade: whether the connection is established.
     @ivar lost: the reason of the end; None before.
     """
 
@@ -120,23 +118,20 @@ class Meeting(RDMAProtocol):
         self.lost: Failure | None = None
 
     def connectionMade(self) -> None:
-        """Note it."""
         self.isMade = True
 
     def messageReceived(self, data: bytes, immediate: int | None) -> None:
-        """Keep a message."""
         self.messages.append(data)
 
     def connectionLost(self, reason: Failure) -> None:
-        """Keep the reason."""
         self.lost = reason
 
 
 class CMTestCase(InTheBox, SynchronousTestCase):
     """
-    Tests of our manager, far away, with programs here.
+    Tests of our manager, in another network namespace, with programs in this one.
 
-    @cvar programs: the tests skip without these.
+    @cvar programs: the tests skip if one of these is not installed.
     """
 
     programs: tuple[str, ...] = ()
@@ -162,11 +157,11 @@ class CMTestCase(InTheBox, SynchronousTestCase):
 
     @property
     def adapter(self) -> Adapter:
-        """The adapter of our device, while somebody has it."""
+        """The adapter of our device, while it is in use."""
         return adapterOf(self.reactor, self.soft)
 
     def result(self, deferred: Deferred[Any], seconds: float = SECONDS) -> Any:
-        """What a Deferred fires with; what it fails with is raised."""
+        """Return the result of a Deferred, or raise its failure."""
         results: list[Any] = []
         deferred.addBoth(results.append)
         self.runUntil(lambda: bool(results), seconds)
@@ -175,7 +170,7 @@ class CMTestCase(InTheBox, SynchronousTestCase):
         return results[0]
 
     def serve(self, port: int, make: Callable[[], Any] = Meeting, terms: Terms = USUAL) -> Any:
-        """Listen far away, with protocols that are kept in C{made}; the listening port."""
+        """Listen in the other namespace; C{made} records the protocols."""
 
         def made() -> Any:
             protocol = make()
@@ -186,19 +181,21 @@ class CMTestCase(InTheBox, SynchronousTestCase):
         return self.listening(RDMAServerEndpoint(self.reactor, port, self.soft, terms), MessageFactory(made))
 
     def listening(self, endpoint: Any, factory: Any) -> Any:
-        """The port of an endpoint, which listens until the end of the test."""
+        """Return the port of an endpoint, which listens until the end of the test."""
         port = self.result(endpoint.listen(factory))
         self.addCleanup(port.stopListening)
         return port
 
     def connect(self, port: int, terms: Terms = UNCOUNTED_TERMS, privateData: bytes = b"") -> Any:
-        """Begin to connect from far away to a program here: a Deferred with a protocol, kept in C{made}."""
+        """
+        Connect from the other namespace to a program; return a Deferred, and record the protocol in C{made}.
+        """
         return self.connectWith(port, Meeting, terms, privateData)
 
     def connectWith(
         self, port: int, make: Callable[[], Any], terms: Terms = UNCOUNTED_TERMS, privateData: bytes = b""
     ) -> Any:
-        """Begin to connect, with a protocol of one's own."""
+        """Connect with the given protocol."""
 
         def made() -> Any:
             self.made.append(make())
@@ -208,24 +205,24 @@ class CMTestCase(InTheBox, SynchronousTestCase):
         return endpoint.connect(MessageFactory(made))
 
     def start(self, *words: str, **settings: str) -> Program:
-        """Start a program here, whose lines are written when they end."""
+        """Start a program, whose output is flushed at the end of each line."""
         program = Program("stdbuf", "-oL", *words, **settings)
         self.addCleanup(program.process.wait)
         self.addCleanup(program.process.kill)
         return program
 
     def expectOutput(self, program: Program, word: str, times: int = 1) -> None:
-        """Turn the reactor until a program has said a word so often."""
+        """Run the reactor until a program has printed a word that many times."""
         self.untilOutput(program, lambda: program.output.count(word) >= times)
 
     def ends(self, program: Program, seconds: float = 9.0) -> tuple[int, str]:
-        """Turn the reactor until a program ends; the exit status, and all that was said."""
+        """Run the reactor until a program ends; return the exit status and the output."""
         self.untilOutput(program, lambda: False, seconds)
         assert program.process.returncode is not None
         return program.process.returncode, program.output
 
     def untilOutput(self, program: Program, condition: Callable[[], bool], seconds: float = 9.0) -> None:
-        """Turn the reactor until something is so, or a program has ended."""
+        """Run the reactor until a condition holds or a program has ended."""
         end = time.monotonic() + seconds * PACE
         while not condition() and not program.isOver:
             if time.monotonic() > end:

@@ -1,7 +1,7 @@
 """
-Management ports of the kernel's devices, and calls between them: what the suites of datagrams begin with.
+Management ports of the kernel's devices, and calls between them, for suites of management datagrams.
 
-Ways here are by IPv6 GIDs: over IPv4 ones the kernel matches no answer to its request.
+Paths use IPv6 GIDs: with IPv4 GIDs the kernel matches no response to its request.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ PATIENCE = 60.0
 
 
 def run(*words: str) -> None:
-    """A program of the system, which succeeds."""
+    """Run a system program that must succeed."""
     subprocess.run(words, check=True, capture_output=True, text=True)
 
 
 def linkLocal(device: str) -> GID:
-    """The GID that it has by its MAC address; the kernel makes it in its own time."""
+    """Return the link-local GID, made from the MAC address; the kernel creates it asynchronously."""
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
         try:
@@ -59,12 +59,12 @@ def _isTentative(device: str) -> bool:
 
 
 def unknown(*args: object) -> int:
-    """An ioctl of a kernel that is too old for it."""
+    """Refuse an ioctl like an older kernel."""
     raise OSError(errno.ENOTTY, "Inappropriate ioctl for device")
 
 
 class MADCase(RealTime, SynchronousTestCase):
-    """Ports of the kernel's two devices."""
+    """Tests with ports of the kernel's two devices."""
 
     slowness = 20.0
 
@@ -73,13 +73,13 @@ class MADCase(RealTime, SynchronousTestCase):
         self.gids = [linkLocal("rxe0"), linkLocal("rxe1")]
 
     def open(self, description: str, **more: Any) -> MADAgent:
-        """An agent on a port of its own."""
+        """Return an agent on a new port."""
         agent = MADAgent(self.reactor, openMADPort(self.reactor, description), **more)
         self.addCleanup(agent.close)
         return agent
 
     def pathTo(self, number: int, qpn: int = 1) -> IBPath:
-        """To the queue pair of that device."""
+        """Return the path to that device's queue pair."""
         return IBPath(sgid=self.gids[1 - number], dgid=self.gids[number], dqpn=QPN(qpn))
 
     def serve(
@@ -89,17 +89,17 @@ class MADCase(RealTime, SynchronousTestCase):
         how: Callable[[MADRequest], object],
         *methods: Method,
     ) -> Answers:
-        """Answer requests that come to that agent's port."""
+        """Answer requests at that agent's port."""
         answers = Answers(how)
         MADServer(agent).handle(managementClass, answers, methods or (Method.GET, Method.SET))
         return answers
 
     def result(self, answer: Deferred[Any], seconds: float = 3.0) -> Any:
-        """What comes of it."""
+        """Return the result of a Deferred."""
         self.runUntil(lambda: answer.called, seconds)
         return self.successResultOf(answer)
 
     def failure(self, answer: Deferred[Any], kind: type[Exception]) -> Any:
-        """Why it fails."""
+        """Return the failure of a Deferred."""
         self.runUntil(lambda: answer.called)
         return self.failureResultOf(answer, kind).value

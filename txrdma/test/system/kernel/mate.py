@@ -1,9 +1,9 @@
 """
-A party in a process of its own, which can be killed.
+A party in its own process, which can be killed.
 
-It does what it is asked in lines of JSON on its standard input, and answers on its standard output.
+It receives requests as lines of JSON on its standard input, and answers on its standard output.
 
-Run as C{python -m txrdma.test.system.kernel.mate DEVICE}; L{Mate} is the other side of the pipes.
+Run as C{python -m txrdma.test.system.kernel.mate DEVICE}; L{Mate} is the other end of the pipes.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from txrdma.verbs.devices import openDevice
 
 
 class Mate:
-    """Such a process, asked without a reactor: each answer is waited for."""
+    """Such a process; calls block until its answer, without a reactor."""
 
     def __init__(self, device: str, *before: str) -> None:
-        """@param before: the words before those that start Python, such as C{"ip", "netns", "exec", ...}."""
+        """@param before: words before the command, such as C{"ip", "netns", "exec", ...}."""
         words = [*before, sys.executable, "-m", __name__, device]
         self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._number = 0
 
     def ask(self, name: str, **arguments: Any) -> Any:
-        """Have it do what one of the party's methods says."""
+        """Call a method of the party."""
         assert self._process.stdin is not None and self._process.stdout is not None
         self._number += 1
         self._process.stdin.write(json.dumps([self._number, name, arguments]).encode() + b"\r\n")
@@ -46,7 +46,7 @@ class Mate:
         return result
 
     def kill(self) -> None:
-        """At once; it has no say in it. Twice is fine."""
+        """Kill the process. Idempotent."""
         self._process.send_signal(signal.SIGKILL)
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
@@ -55,7 +55,7 @@ class Mate:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Serve until the end."""
+    """Serve until the process ends."""
     from twisted.internet import reactor as theReactor
 
     reactor: Any = theReactor  # a module, to the type checker

@@ -1,9 +1,9 @@
 """
-Devices of the kernel whose objects are used, closed, closed again and forgotten in random orders.
+Use, close, close twice and drop objects of the kernel's devices in random orders.
 
-Run as C{python -m txrdma.test.system.kernel.orders FIRST COUNT}: so many lives of two devices, each by a
-seed, which
-is printed before it begins. Only errors of ours may come of it.
+Run as C{python -m txrdma.test.system.kernel.orders FIRST COUNT}: that many lives of two devices, each with
+its
+own seed, which is printed first. Only errors of txrdma may be raised.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ STEPS = 40
 PATIENCE_SECONDS = 60
 
 left: list[Any] = []
-"""What is still there when the interpreter ends."""
+"""Objects that still exist when the interpreter exits."""
 
 
 class Life:
-    """Two devices, and what becomes of them."""
+    """Two devices and their objects."""
 
     def __init__(self, reactor: EPollReactor, seed: int) -> None:
         self.random = Random(seed)
@@ -52,7 +52,7 @@ class Life:
             self.makePair()
 
     def makePair(self) -> None:
-        """Two ends, connected more or less, with something under way."""
+        """Return two ends, possibly connected, with outstanding requests."""
         kind = self.random.choice((QPKind.RC, QPKind.RC, QPKind.UD))
         one, other = (End(device, kind, Capacity(maxSend=8), depth=32) for device in self.devices)
         shared = None
@@ -86,7 +86,7 @@ class Life:
             ]
 
     def live(self) -> None:
-        """Some steps, then the end."""
+        """Perform some steps, then end."""
         acts = [self.use, self.use, self.close, self.close, self.forget, self.turn]
         for _ in range(self.random.randrange(STEPS)):
             try:
@@ -102,13 +102,13 @@ class Life:
             left.append(self)
 
     def close(self) -> None:
-        """One of them, sometimes twice."""
+        """Close an object, sometimes twice."""
         thing = self.random.choice(self.things)
         for _ in range(self.random.randrange(1, 3)):
             thing.close()
 
     def forget(self) -> None:
-        """Have no reference to some of them."""
+        """Drop references to some objects."""
         self.random.shuffle(self.things)
         del self.things[: self.random.randrange(len(self.things))]
         self.things += self.devices
@@ -118,11 +118,11 @@ class Life:
             gc.collect()
 
     def turn(self) -> None:
-        """Let the reactor run."""
+        """Run the reactor."""
         self.reactor.iterate(0.001)
 
     def use(self) -> None:
-        """Do something with an end, whatever is closed of it."""
+        """Use an end, even if some of its objects are closed."""
         if not self.ends:
             return
         random, end = self.random, self.random.choice(self.ends)
@@ -150,7 +150,7 @@ class Life:
 
 
 def main(first: int, count: int) -> None:
-    """Print each seed before its life."""
+    """Print the seed of each life, and play it."""
     reactor = EPollReactor()
     faulthandler.dump_traceback_later(PATIENCE_SECONDS * 10, exit=True)
     for seed in range(first, first + count):

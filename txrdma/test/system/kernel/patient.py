@@ -1,7 +1,8 @@
 """
-Handshakes that have time: emulated code opens a device in seconds, which is no reason to fall back.
+Long timeouts for handshakes: opening a device takes seconds in an emulated guest, and must not cause a
+fallback.
 
-Processes that play conversations import this first.
+Processes that play conversations import this module first.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-Captures of what network interfaces send while something happens.
+Captures of the packets that network interfaces send.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ _SIOCETHTOOL, _SET_TX_CHECKSUM = 0x8946, 0x17
 
 class Recording:
     """
-    TCP and RoCE v2 that network interfaces send, by a tcpdump for each, from now on until L{end}.
+    Records TCP and RoCE v2 packets that network interfaces send, with one tcpdump each, until L{end}.
 
-    Only what they send: Linux leaves rxe's packets the time of their sender's clock where they arrive. TCP's
-    checksums are made by software from now on, so that the captures have true ones.
+    Only sent packets are recorded: received rxe packets carry the sender's timestamps in Linux. Software
+    computes TCP
+    checksums meanwhile, so that the captures have correct ones.
     """
 
     def __init__(self, interfaces: Sequence[str], folder: Path) -> None:
-        """@param folder: for the parts."""
+        """@param folder: for the captures of the interfaces."""
         self._dumps = []
         for interface in interfaces:
             _sumInSoftware(interface)
@@ -38,10 +39,10 @@ class Recording:
             process = subprocess.Popen(words, stderr=subprocess.PIPE)
             self._dumps.append((process, path))
             assert process.stderr is not None
-            process.stderr.readline()  # "listening on ...": what comes from now on is there
+            process.stderr.readline()  # "listening on ...": later packets are recorded
 
     def end(self, path: Path) -> None:
-        """End the recording, and write what all the interfaces have sent into one capture file, by time."""
+        """End the recording, and merge the captures of all interfaces into one file, sorted by time."""
         with ExitStack() as files:
             records: list[Record] = []
             for process, part in self._dumps:
@@ -54,7 +55,7 @@ class Recording:
 
 
 def _sumInSoftware(interface: str) -> None:
-    """Have Linux make TCP's checksums itself, which a veth pair leaves out otherwise."""
+    """Have Linux compute TCP checksums in software, which a veth pair omits by default."""
     command = ctypes.create_string_buffer(struct.pack("=II", _SET_TX_CHECKSUM, 0))
     request = struct.pack("16sQ16x", interface.encode(), ctypes.addressof(command))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as anyOne:

@@ -1,12 +1,12 @@
 """
-Run suites under trial, and write down as JSON what became of each test.
+Run suites under trial, and write the result of each test as JSON.
 
-Planning happens outside of the guest, and the rest inside::
+Planning runs outside of the guest, tests run inside::
 
-    python -m txrdma.test.system.kernel.results plan FOLDER NAME...    which tests there are: plan.json
-    python -m txrdma.test.system.kernel.results plan-ci FOLDER         the same for the few that CI runs
+    python -m txrdma.test.system.kernel.results plan FOLDER NAME...    list the tests: plan.json
+    python -m txrdma.test.system.kernel.results plan-ci FOLDER         list those of CI
     python -m txrdma.test.system.kernel.results run FOLDER NAME...     run them: results.jsonl
-    python -m txrdma.test.system.kernel.results retry FOLDER NAME...   run again what failed or did not end
+    python -m txrdma.test.system.kernel.results retry FOLDER NAME...   repeat those that failed or did not end
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from txrdma.test.system.kernel import Box, CI_BOX, CI_TESTS, recorded
 
 
 def flattened(suite: Any) -> Iterator[Any]:
-    """The test cases of a suite."""
+    """Return the test cases of a suite."""
     if isinstance(suite, TestSuite) or hasattr(suite, "_tests"):
         for each in suite:
             yield from flattened(each)
@@ -38,15 +38,15 @@ def flattened(suite: Any) -> Iterator[Any]:
 
 def plan(names: list[str]) -> list[dict[str, Any]]:
     """
-    What there is to run: for each module its tests, its boxes, and what its classes are witnesses of.
+    Return the tests of each module, its boxes, and the witnesses of its classes.
 
-    A name that can't be loaded is a test, too: it fails when it is run.
+    A name that can't be loaded becomes a test that fails.
     """
     modules: dict[str, dict[str, Any]] = {}
     for test in flattened(TestLoader().loadByNames(names, recurse=True)):
         module = type(test).__module__
         if module.startswith("twisted."):
-            module = test.id()  # of trial's, in place of a module that can't be loaded
+            module = test.id()  # trial's placeholder for a module that can't be loaded
         empty = {"module": module, "boxes": boxes(module), "tests": [], "witnesses": {}}
         entry = modules.setdefault(module, empty)
         entry["tests"].append(test.id())
@@ -57,21 +57,19 @@ def plan(names: list[str]) -> list[dict[str, Any]]:
 
 
 def planForCI() -> list[dict[str, Any]]:
-    """The plan of L{CI_TESTS}, whose modules all share L{CI_BOX}."""
+    """Return the plan of L{CI_TESTS}, whose modules all share L{CI_BOX}."""
     modules = plan([f"{Box.__module__}.{name}" for name in CI_TESTS])
     return [{**module, "boxes": [asdict(CI_BOX)]} for module in modules]
 
 
 def boxes(module: str) -> list[dict[str, Any]]:
-    """The guests that a module wants."""
+    """Return the guests that a module requests."""
     wanted = getattr(sys.modules.get(module), "BOXES", (Box(),))
     return [asdict(box) for box in wanted]
 
 
 class JSONReporter(VerboseTextReporter):
-    """
-    Tell a reader what trial tells, and a file the same in JSON: a line for each test, as soon as it is over.
-    """
+    """Reports like trial, and also writes a line of JSON for each test when it ends."""
 
     results: TextIO
 
@@ -94,7 +92,7 @@ class JSONReporter(VerboseTextReporter):
         self.results.flush()
 
     def _became(self, outcome: str, reason: object = "") -> None:
-        if self._outcome != "failed":  # else what failed first is told
+        if self._outcome != "failed":  # otherwise the first failure is reported
             self._outcome, self._reason = outcome, str(reason)
 
     def addSuccess(self, test: Any) -> None:
@@ -129,14 +127,14 @@ class JSONReporter(VerboseTextReporter):
 
 
 def run(folder: Path, names: list[str]) -> bool:
-    """Run tests; whether all is well."""
+    """Run tests; return whether all passed."""
     with open(folder / "results.jsonl", "a") as results, tempfile.TemporaryDirectory() as scratch:
 
         class Reporter(JSONReporter):
             pass
 
         if results.tell():
-            results.write("\n")  # behind what another process has not finished, when it was ended
+            results.write("\n")  # after a line that a killed process did not complete
         Reporter.results = results
         runner = TrialRunner(
             Reporter,
@@ -148,7 +146,7 @@ def run(folder: Path, names: list[str]) -> bool:
 
 
 def unfinished(folder: Path, names: list[str]) -> list[str]:
-    """Those tests that neither passed nor skipped when they were run."""
+    """Return the tests that neither passed nor skipped."""
     path = folder / "results.jsonl"
     lines = path.read_text().splitlines() if path.exists() else []
     results = [json.loads(line) for line in lines if line.endswith("}")]
@@ -157,7 +155,7 @@ def unfinished(folder: Path, names: list[str]) -> list[str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Do what the arguments say; return the exit status."""
+    """Run the command; return the exit status."""
     match arguments:
         case ["plan", folder, *names]:
             Path(folder, "plan.json").write_text(json.dumps(plan(names)))

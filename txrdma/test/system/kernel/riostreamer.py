@@ -1,14 +1,16 @@
 """
-A protocol like librdmacm's C{riostream}, either end: bytes go into memory that the peer has mapped.
+A protocol like librdmacm's C{riostream}, for both ends: bytes are written into memory mapped by the peer.
 
-Each end maps as many bytes as a transfer has, at offset 0. The client writes 16 bytes to the stream and the
-server answers by as many, behind which each knows of the other's memory. Then, once for each iteration, the
-client writes so many transfers into the server's memory and the server as many into the client's. Nobody is
-told of them: the last byte of a turn's last transfer is the number of the turn, modulo 256, for which the
-other end looks. The bytes before count up, modulo 256, from the first one of each direction.
+Each end maps the bytes of one transfer at offset 0. The client writes 16 bytes to the stream and the server
+answers
+with 16; then each knows the other's memory. In each iteration the client writes all transfers into the
+server's
+memory, then the server into the client's, without notifications: the last byte of the last transfer is the
+iteration's number modulo 256, for which the other end polls. The other bytes count up modulo 256, from the
+first one
+of each direction.
 
-As a program, C{python -m txrdma.test.system.kernel.riostreamer ENDPOINT BYTES,COUNT,ITERATIONS...}, it is a
-client.
+C{python -m txrdma.test.system.kernel.riostreamer ENDPOINT BYTES,COUNT,ITERATIONS...} runs a client.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ class MappedStreaming(Protocol):
     """
     One end.
 
-    @ivar played: fires with the number of turns that were heard and verified.
+    @ivar played: fires with the number of verified iterations.
     @ivar lost: the reason of the end; None before.
     """
 
@@ -45,14 +47,14 @@ class MappedStreaming(Protocol):
         self._sentCount = 0
 
     def connectionMade(self) -> None:
-        """Map memory; the client has the first word."""
+        """Map memory; the client starts."""
         self.memory = self.transport.mapMemory(self._size, 0)
-        self.memory.buffer[-1] = 255  # 0 is the first turn
+        self.memory.buffer[-1] = 255  # 0 is the first iteration
         if self._isClient:
             self.transport.write(bytes(SYNC))
 
     def dataReceived(self, data: bytes) -> None:
-        """Begin when all that is to be heard is here."""
+        """Start when the whole greeting has arrived."""
         self._left -= len(data)
         if not self._left:
             if not self._isClient:
@@ -73,7 +75,7 @@ class MappedStreaming(Protocol):
         return self._received
 
     async def _receiveAll(self) -> None:
-        """Look for the turn of the peer, and verify it."""
+        """Poll for the peer's iteration, and verify it."""
         size = self._size - 1
         while self.memory.buffer[-1] != self._turns % 256:
             if self.lost is not None:
@@ -86,7 +88,7 @@ class MappedStreaming(Protocol):
         self._received += 1
 
     async def _sendAll(self) -> None:
-        """Write the transfers of a turn."""
+        """Write the transfers of an iteration."""
         last = text(self._sentCount, self._size - 1)
         self._sentCount += len(last)
         for _ in range(self._count - 1):
@@ -95,12 +97,11 @@ class MappedStreaming(Protocol):
         self._turns += 1
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Keep the reason."""
         self.lost = reason
 
 
 async def main(reactor: Any, endpoint: str, *shapes: str) -> None:
-    """Play a client once for each shape, and print how many turns it has verified."""
+    """Run a client for each shape, and print the number of iterations that it verified."""
     (_, *args), kwargs = parseString(endpoint, "endpoint")
     client = RSocketClientParser().parseStreamClient(reactor, *args, **kwargs)
     for shape in shapes:

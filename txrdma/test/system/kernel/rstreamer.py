@@ -1,10 +1,12 @@
 """
 A program like librdmacm's C{rstream}: C{python -m txrdma.test.system.kernel.rstreamer ROLE ENDPOINT SHAPES}.
 
-A server or a client, it plays once for each shape, C{BYTES,COUNT,ITERATIONS}: programs take long to start in
-the box. The client begins with 16 bytes, and the server answers by as many; then the client sends C{COUNT}
-times C{BYTES}, and the server does so, once for each iteration. All bytes count up, modulo 256, from the
-first one of each direction.
+A server or client plays once for each shape C{BYTES,COUNT,ITERATIONS} in one process, since programs start
+slowly
+in the guest. The client begins with 16 bytes, and the server answers with 16; then in each iteration the
+client sends
+C{COUNT} times C{BYTES}, and the server the same. All bytes count up modulo 256, from the first one of each
+direction.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ _COUNTING: Final = bytes(range(256))
 
 
 def text(begin: int, length: int) -> bytes:
-    """The bytes of a direction from a place on."""
+    """Return the bytes of a direction from an offset."""
     first = begin % 256
     return (_COUNTING * (length // 256 + 2))[first : first + length]
 
@@ -35,8 +37,8 @@ class Streaming(Protocol):
     """
     One end.
 
-    @ivar isMade: there is a connection.
-    @ivar ended: fires with what is to be printed at the end.
+    @ivar isMade: whether it is connected.
+    @ivar ended: fires with the text to print at the end.
     """
 
     def __init__(self, isClient: bool, size: int, count: int, iterations: int) -> None:
@@ -48,14 +50,14 @@ class Streaming(Protocol):
         self._isWrong = False
 
     def connectionMade(self) -> None:
-        """Begin; the client has the first word."""
+        """Start; the client sends first."""
         self.isMade = True
         self._left = self._lengths[0]
         if self._isClient:
             self._sendAll()
 
     def dataReceived(self, data: bytes) -> None:
-        """Verify, and answer when all of a round is here."""
+        """Verify, and answer when a round is complete."""
         self._isWrong |= data != text(self._received, len(data))
         self._received += len(data)
         self._left -= len(data)
@@ -78,15 +80,15 @@ class Streaming(Protocol):
         self._sent += length
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Report what came of it."""
+        """Report the result."""
         assert reason.type is not None
         how = "wrong" if self._isWrong else "verified"
         self.ended.callback(f"{how} {self._received} sent {self._sent} {reason.type.__name__}")
 
 
 async def main(reactor: Any, role: str, endpoint: str, *shapes: str) -> None:
-    """Play a role once for each shape, and print how it went."""
-    # Twisted would look at all plugins of the machine for its string, which takes a minute in the box.
+    """Play once for each shape, and print the results."""
+    # from a string, Twisted would load all plugins of the machine, which takes a minute in the guest
     (_, *args), kwargs = parseString(endpoint, "endpoint")
     streams = [Streaming(role == "client", *map(int, shape.split(","))) for shape in shapes]
     coming = iter(streams)
@@ -100,7 +102,7 @@ async def main(reactor: Any, role: str, endpoint: str, *shapes: str) -> None:
             try:
                 await client.connect(Factory.forProtocol(lambda one=stream: one))  # type: ignore[misc]
             except ConnectionRefusedError:
-                await deferLater(reactor, 0.1)  # their server serves one connection, and begins anew
+                await deferLater(reactor, 0.1)  # rstream serves one connection, then starts again
         print(await stream.ended, flush=True)
 
 

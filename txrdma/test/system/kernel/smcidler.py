@@ -1,8 +1,9 @@
 """
-A program of ours with one SMC connection on which it says nothing, to be killed.
+A program with one idle SMC connection of ours, to be killed.
 
-Run as C{python smcidler.py connect|listen ENDPOINT}; it prints the number of the port that it listens at, and
-how the connection is served.
+Run as C{python smcidler.py connect|listen ENDPOINT}; it prints the number of its listening port, and the mode
+of the
+connection.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from twisted.internet.task import react
 
 
 class Idler(Protocol):
-    """Tells how its connection is served."""
+    """Prints the mode of its connection."""
 
     transport: Any
 

@@ -1,8 +1,9 @@
 """
-A program with AF_SMC sockets that knows nothing of txrdma, and does what it is asked on its standard input.
+A program with AF_SMC sockets that does not use txrdma, and is controlled by its standard input.
 
-Run as C{python smcprogram.py ADDRESS}, which its sockets are bound to. Requests and answers are those of
-L{txrdma.test.system.kernel.agent}, in lines of JSON; each request has a thread of its own.
+Run as C{python smcprogram.py ADDRESS}, the address to which its sockets are bound. Requests and answers are
+lines of
+JSON as for L{txrdma.test.system.kernel.agent}; each request has its own thread.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ CHUNK = 1 << 16
 
 
 def smcSocket() -> socket.socket:
-    """A stream socket of SMC's, dressed as one of IPv4: Python does not know that family's addresses."""
+    """
+    Return an AF_SMC stream socket that appears as an IPv4 one, as Python does not know AF_SMC addresses.
+    """
     raw = socket.socket(AF_SMC, socket.SOCK_STREAM, 0)
     dressed = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, fileno=raw.detach())
     dressed.settimeout(PATIENCE)
@@ -30,7 +33,7 @@ def smcSocket() -> socket.socket:
 
 
 def chunks(length: int, seed: int) -> Any:
-    """So many bytes, of which no two parts are equal, in parts."""
+    """Return that many bytes without repetition, in pieces."""
     number = 0
     while length:
         size = min(length, CHUNK)
@@ -47,31 +50,29 @@ class Program:
         self.sockets: dict[int, socket.socket] = {}
 
     def keep(self, made: socket.socket) -> list[int]:
-        """The number of a socket, its inode, and its local port."""
+        """Store a socket; return its number, inode and local port."""
         made.settimeout(PATIENCE)
         self.sockets[made.fileno()] = made
         return [made.fileno(), os.fstat(made.fileno()).st_ino, made.getsockname()[1]]
 
     def listen(self) -> list[int]:
-        """Listen at a free port."""
+        """Listen at an unused port."""
         made = smcSocket()
         made.bind((self.address, 0))
         made.listen(128)
         return self.keep(made)
 
     def accept(self, listener: int) -> list[int]:
-        """Accept a connection."""
         return self.keep(self.sockets[listener].accept()[0])
 
     def connect(self, host: str, port: int) -> list[Any]:
-        """Connect."""
         made = smcSocket()
         made.bind((self.address, 0))
         made.connect((host, port))
         return self.keep(made)
 
     def send(self, number: int, length: int, seed: int) -> int:
-        """Send bytes; their checksum."""
+        """Send bytes; return their checksum."""
         checksum = 0
         for chunk in chunks(length, seed):
             checksum = zlib.crc32(chunk, checksum)
@@ -79,7 +80,9 @@ class Program:
         return checksum
 
     def receive(self, number: int, length: int, flags: int = 0) -> list[Any]:
-        """Receive so many bytes, or up to the end; how many, their checksum, and the first of them."""
+        """
+        Receive so many bytes, or up to the end; return their number, their checksum, and the first of them.
+        """
         checksum = got = 0
         first = b""
         while got < length:
@@ -96,21 +99,19 @@ class Program:
         self.sockets[number].send(text.encode(), socket.MSG_OOB)
 
     def shut(self, number: int) -> None:
-        """Say that nothing more is to be sent."""
+        """Shut down writing."""
         self.sockets[number].shutdown(socket.SHUT_WR)
 
     def close(self, number: int) -> None:
-        """Close a socket."""
         self.sockets.pop(number).close()
 
     def finish(self) -> None:
-        """Close all sockets."""
         for number in list(self.sockets):
             self.close(number)
 
 
 def main(address: str) -> None:
-    """Serve until the standard input ends."""
+    """Serve until standard input ends."""
     program = Program(address)
     lock = threading.Lock()
 

@@ -1,5 +1,5 @@
 """
-Connections between C{smc:} endpoints of ours and AF_SMC sockets of the kernel's, which suites share.
+Shared by suites of connections between our C{smc:} endpoints and the kernel's AF_SMC sockets.
 """
 
 from __future__ import annotations
@@ -30,21 +30,23 @@ HERE, THERE = "10.77.0.1", "10.77.0.2"
 UEID = "TXRDMA"
 OURS = rf"device=pyverbs\:rxe0:ueid={UEID}:timeout=30"
 END_SECONDS = 10.0
-"""A killed program is gone by then: the kernel waits for 2 s for each answer that a peer owes it, and for
-acknowledgements as long as it takes."""
+"""
+Seconds until a killed program has ended: the kernel waits for 2 s for each answer of a peer, and longer for
+acknowledgements.
+"""
 
 PROGRAM = str(Path(__file__).with_name("smcprogram.py"))
 
 
 def environment() -> dict[str, str]:
-    """The environment of processes that are to run this very package, and to say at once what they say."""
+    """Return the environment of processes that import this checkout, with unbuffered output."""
     checkout = str(Path(txrdma.__file__).parent.parent)
     paths = os.pathsep.join([checkout, *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
     return {**os.environ, "PYTHONPATH": paths, "PYTHONUNBUFFERED": "1"}
 
 
 class KernelEnd(NamedTuple):
-    """The kernel's end of a connection: the program's number for it, its inode, its port."""
+    """The kernel's end of a connection: the program's number for it, its inode and its port."""
 
     number: int
     inode: int
@@ -53,9 +55,9 @@ class KernelEnd(NamedTuple):
 
 class LocalEnd(HalfCloseRecorder):
     """
-    Our end of a connection, which keeps a checksum of what it hears.
+    Our end of a connection, which computes a checksum of the received bytes.
 
-    @ivar count: the bytes so far, and C{checksum} their CRC32.
+    @ivar count: number of received bytes; C{checksum} is their CRC32.
     """
 
     def __init__(self) -> None:
@@ -65,7 +67,7 @@ class LocalEnd(HalfCloseRecorder):
         self._wanted: tuple[int, Deferred[None]] | None = None
 
     def anew(self) -> None:
-        """Count what comes from now on."""
+        """Reset the count and the checksum."""
         self.count = self.checksum = 0
         self.first = b""
 
@@ -78,7 +80,7 @@ class LocalEnd(HalfCloseRecorder):
             deferred.callback(None)
 
     def counting(self, count: int) -> Deferred[None]:
-        """Fires when so many bytes have come, in all."""
+        """Return a Deferred that fires when that many bytes have been received in total."""
         deferred: Deferred[None] = Deferred()
         if self.count >= count:
             deferred.callback(None)
@@ -87,7 +89,7 @@ class LocalEnd(HalfCloseRecorder):
         return deferred
 
     def sending(self, length: int, seed: int) -> Deferred[int]:
-        """Write bytes as the transport has room for them; their checksum, when all are written."""
+        """Write bytes as the transport accepts them; return a Deferred with their checksum."""
         return Pushing(self.transport, length, seed).done
 
 
@@ -116,9 +118,9 @@ class Pushing:
 
 class KernelPeerTestCase(EndsTestCase):
     """
-    A test with a program of AF_SMC sockets.
+    A test with a program that uses AF_SMC sockets.
 
-    @ivar weListen: our end is the server's.
+    @ivar weListen: whether our end is the server.
     """
 
     timeout = 100
@@ -129,7 +131,7 @@ class KernelPeerTestCase(EndsTestCase):
         self.program, self.process = self.start()
 
     def start(self) -> tuple[Any, subprocess.Popen[bytes]]:
-        """Start a program; the protocol to ask it, and its process."""
+        """Start a program; return the protocol that controls it, and its process."""
         localEnd, kernelEnd = socket.socketpair()
         with localEnd, kernelEnd:
             localEnd.setblocking(False)
@@ -145,20 +147,20 @@ class KernelPeerTestCase(EndsTestCase):
         """
         End the program, which Linux does only when all its connections have ended.
 
-        The reactor must go on meanwhile: we have our part in that.
+        The reactor must run meanwhile, as our ends take part in that.
         """
         program.transport.abortConnection()
         process.kill()
         await self.until(lambda: process.poll() is not None, END_SECONDS)
 
     async def pair(self, options: str = OURS, kind: type[Recorder] = LocalEnd) -> tuple[Any, KernelEnd]:
-        """Our end of a new connection, and the kernel's."""
+        """Return our end of a new connection, and the kernel's."""
         return await (await self.connector(options, kind))()
 
     async def connector(
         self, options: str = OURS, kind: type[Recorder] = LocalEnd
     ) -> Callable[[], Awaitable[tuple[Any, KernelEnd]]]:
-        """A function that makes connections with one listener."""
+        """Return a function that makes connections with one listener."""
         if self.weListen:
             factory, port = await self.serve(f"smc:{HERE}:0:{options}", kind)
             return partial(self.accepted, factory, port)
@@ -168,21 +170,21 @@ class KernelPeerTestCase(EndsTestCase):
     async def connected(
         self, listener: list[int], options: str = OURS, kind: type[Recorder] = LocalEnd
     ) -> tuple[Any, KernelEnd]:
-        """Our client, connected to the program's listener, and what the program has accepted."""
+        """Connect our client to the program's listener; return both ends."""
         accepting = self.program.call("accept", listener=listener[0])
         localEnd = await self.connect(f"smc:{THERE}:{listener[2]}:bindAddress={HERE}:{options}", kind)
         return localEnd, KernelEnd(*await accepting)
 
     async def accepted(self, factory: Any, port: int) -> tuple[Any, KernelEnd]:
-        """What our listener has accepted, and the program's client."""
+        """Connect the program to our listener; return both ends."""
         accepting = factory.next()
         kernelEnd = await self.program.call("connect", host=HERE, port=port)
         localEnd = await accepting
-        self.addCleanup(self._disconnect, localEnd)  # on TCP it would end some time after the program
+        self.addCleanup(self._disconnect, localEnd)  # over TCP it would end some time after the program
         return localEnd, KernelEnd(*kernelEnd)
 
     async def exchange(self, localEnd: LocalEnd, kernelEnd: KernelEnd, length: int) -> None:
-        """Bytes in both directions at once, whose checksums are equal."""
+        """Exchange bytes in both directions at once, and compare checksums."""
         localEnd.anew()
         begun = time.monotonic()
         taken = self.program.call("receive", number=kernelEnd.number, length=length)
@@ -195,12 +197,12 @@ class KernelPeerTestCase(EndsTestCase):
         self.assertEqual((localEnd.count, localEnd.checksum), (length, kernelChecksum))
 
     def kernelStatus(self, kernelEnd: KernelEnd) -> KernelSocket:
-        """The kernel's word on its end."""
+        """Return the status of the kernel's end, by sock_diag."""
         [found] = [each for each in kernelSockets() if each.inode == kernelEnd.inode]
         return found
 
     async def until(self, condition: Any, seconds: float = 30.0) -> None:
-        """Wait for something to be true."""
+        """Wait for a condition."""
         end = time.monotonic() + seconds
         while not condition():
             if time.monotonic() > end:

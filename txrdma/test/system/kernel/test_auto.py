@@ -1,5 +1,5 @@
 """
-C{device=auto} with real RDMA ports: the tables of physical networks, and the ports that they lead to.
+C{device=auto} with real RDMA ports: tables of physical networks, and the ports selected by them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ reactor.run()
 
 
 class Server(ProcessProtocol):
-    """A server in a process with a table of its own."""
+    """A server in a process with its own table."""
 
     transport: Any
 
@@ -65,13 +65,13 @@ class Server(ProcessProtocol):
 
 
 class NetworkTests(SynchronousTestCase):
-    """What the kernel tells."""
+    """The tables of physical networks, as the kernel reports them."""
 
     skip = OUTSIDE
     witness = Witness("txrdma.ports.pnet", "smc_pnet", "PNET IDs and network interfaces of RDMA ports")
 
     def test_kernelTable(self) -> None:
-        """The kernel's table, as C{python -m lab.smc} has written it."""
+        """The kernel's table equals what C{python -m lab.smc} has written."""
         table = kernelTable()
         networks = {each.member: each.network for each in table}
         self.assertEqual(set(networks), {"v0", "rxe0/1", "v1", "rxe1/1"})
@@ -81,13 +81,13 @@ class NetworkTests(SynchronousTestCase):
         record("entries of the kernel's table", len(table))
 
     def test_netdev(self) -> None:
-        """Each device of rxe is on its interface."""
+        """Each rxe device is on its interface."""
         found = {each.name: each.interfaces for each in rdmaPorts()}
         self.assertIn("v0", found["rxe0/1"])
         self.assertIn("v1", found["rxe1/1"])
 
     def test_ports(self) -> None:
-        """An interface leads to the port of its network; without any table to the one that is on it."""
+        """An interface selects the port of its network, and without a table its own port."""
         seen = Networks.read()
         for tables in (seen.tables, ()):
             networks = Networks(seen.ports, tables, seen.interfaces)
@@ -97,7 +97,7 @@ class NetworkTests(SynchronousTestCase):
                 self.assertEqual(None if found is None else found.name, port)
 
     def test_file(self) -> None:
-        """The file counts before the kernel's table."""
+        """The file overrides the kernel's table."""
         path = Path(self.mktemp())
         path.write_text("OTHER v0 rxe1/1\n")
         self.patch(os, "environ", {**os.environ, "TXRDMA_PNET": str(path)})
@@ -110,14 +110,16 @@ class NetworkTests(SynchronousTestCase):
 
 
 class AutoTests(EndsTestCase):
-    """Two processes, each with a table that gives the loopback interface one of two devices."""
+    """Two processes, each with a table that assigns one of two devices to the loopback interface."""
 
     skip = OUTSIDE
     timeout = 150
     witness = Witness("smc: device=auto", "smc: device=auto", "SMC-R over pyverbs, ports found by PNET ID")
 
     def setUp(self) -> None:
-        """Emulated code opens a device in seconds, and nobody is to fall back because of that."""
+        """
+        Allow seconds for the handshake: emulated code opens a device slowly, which must not cause a fallback.
+        """
         super().setUp()
         self.patch(announcing, "PATIENCE", 60.0)
         self.patch(_handshake, "CLC_TIMEOUT", 60.0)
@@ -129,7 +131,7 @@ class AutoTests(EndsTestCase):
         return str(path)
 
     async def serve_(self) -> int:
-        """A server whose table names rxe1."""
+        """Start a server whose table names rxe1."""
         server = Server()
         reactor.spawnProcess(
             server,
@@ -152,7 +154,7 @@ class AutoTests(EndsTestCase):
         return client, await client.receiving(len(b"SMC-R verbs rxe1 hello"))
 
     async def test_realPorts(self) -> None:
-        """Both ends find their ports, and SMC-R goes from one device to the other."""
+        """Both ends find their ports, and SMC-R connects the two devices."""
         port = await self.serve_()
         self.patch(os, "environ", {**os.environ, "TXRDMA_PNET": self.table("rxe0/1")})
         for _ in range(2):

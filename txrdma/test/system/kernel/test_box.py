@@ -1,5 +1,5 @@
 """
-The box itself, from inside: what every other suite of this package relies on.
+The guest itself, from inside: properties on which every other suite of this package relies.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ INFINIBAND = Path("/sys/class/infiniband")
 
 
 def output(command: str) -> str:
-    """What a command prints; its failure is the test's."""
+    """Return the output of a command, which must succeed."""
     done = subprocess.run(command.split(), capture_output=True, text=True)
     assert done.returncode == 0, f"{command}: {done.stderr}"
     return done.stdout
@@ -30,7 +30,7 @@ class BoxTests(SynchronousTestCase):
     skip = OUTSIDE
 
     def test_devices(self) -> None:
-        """There are two RDMA devices with active ports, and what programs use to reach them."""
+        """There are two RDMA devices with active ports, and the tools for them."""
         record("kernel", os.uname().release)
         self.assertEqual(sorted(path.name for path in INFINIBAND.iterdir()), ["rxe0", "rxe1"])
         for device in INFINIBAND.iterdir():
@@ -39,7 +39,7 @@ class BoxTests(SynchronousTestCase):
             self.assertTrue(Path("/dev/infiniband", name).is_char_device(), name)
 
     def test_mtu(self) -> None:
-        """The wire has the MTU that was asked for, and RDMA the one that fits in it."""
+        """The wire has the requested MTU, and RDMA the largest one that fits."""
         wire = int(Path("/sys/class/net/v0/mtu").read_text())
         expected = {4200: 4096, 1500: 1024}[wire]
         self.assertIn(f"active_mtu:\t\t{expected} ", output("ibv_devinfo -d rxe0"))
@@ -52,14 +52,14 @@ class BoxTests(SynchronousTestCase):
         self.assertGreaterEqual(int(counter.read_text()) - before, 3)
 
     def test_netem(self) -> None:
-        """The wire can be made to lose."""
+        """The wire can lose packets."""
         self.addCleanup(output, "tc qdisc del dev v0 root")
         output("tc qdisc add dev v0 root netem loss 100%")
         lost = subprocess.run("busybox ping -c 1 -W 1 -I 10.77.0.1 10.77.0.2".split(), capture_output=True)
         self.assertEqual(lost.returncode, 1)
 
     def test_files(self) -> None:
-        """Files of the host's can be changed here; results go where they stay."""
+        """Changes to the host's files are possible here, and results are kept outside."""
         here = Path(__file__).with_name("written-in-the-box")
         here.write_text("and gone with it")
         self.addCleanup(here.unlink)

@@ -1,5 +1,5 @@
 """
-Conversations between two processes, each with a device of the kernel's at its end of a wire, beside TCP.
+Conversations between two processes, each with a kernel device at its end of a wire, compared with TCP.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ VERBS = Provider(
     imports=("txrdma.test.system.kernel.patient",),
     patience=10.0,
 )
-"""C{smc:} by the kernel's RoCE, through pyverbs."""
+"""C{smc:} over the kernel's RoCE devices, by pyverbs."""
 
 NAMES = (
     "client-writes-5",
@@ -43,17 +43,17 @@ NAMES = (
     "request-and-file",
     "tls-client-closes",
 )
-"""Some of each chapter: an emulated processor needs twenty seconds for one."""
+"""Some conversations of each chapter: an emulated processor needs twenty seconds for one."""
 
 
 class ConversationTests(SynchronousTestCase):
-    """Both ends see what they see over TCP."""
+    """Both ends observe the same as over TCP."""
 
     skip = OUTSIDE
     witness = Witness("smc: over pyverbs", "smc: over pyverbs", "conversations as over TCP")
 
     def converse(self, conversation: Conversation) -> None:
-        """Play it, and compare."""
+        """Play a conversation, and compare it with TCP."""
         stage = theStage()
         ours = stage.play(conversation, VERBS, USUAL_REACTOR)
         verdict = judged(stage, overTCP(conversation, USUAL_REACTOR), ours)

@@ -1,8 +1,9 @@
 """
-What becomes of connections between the software device and rxe when a side is torn away.
+Connections between the software device and rxe when a peer disappears.
 
-A peer's process is killed; the interface under a port goes down, for a while or for good; the rxe device is
-deleted while it is used. All of it ends with statuses and events, and nothing hangs.
+A peer's process is killed; the interface of a port goes down, temporarily or permanently; the rxe device is
+deleted
+during use. Every request ends with a status, every change causes an event, and nothing hangs.
 """
 
 from __future__ import annotations
@@ -44,13 +45,13 @@ _FLUSHED = Status.WR_FLUSH_ERR
 
 
 class Torn(InTheBox, TwoEnds):
-    """The software device is the first, rxe the second."""
+    """Tests with the software device as first and rxe as second device."""
 
     quirks = (OURS, RXE_HABITS)
     which = (0, 1)
 
     def makeDevices(self) -> tuple[IVerbsDevice, IVerbsDevice]:
-        """Both in this process."""
+        """Return both devices, in this process."""
         self.reactor = self.makeReactor()
         self.soft: SoftDevice = self.world.openSoft(self.reactor)
         self.rxe = self.world.openRXE(self.reactor)
@@ -60,7 +61,7 @@ class Torn(InTheBox, TwoEnds):
         return both[self.which[0]], both[self.which[1]]
 
     def gone(self, alice: End) -> None:
-        """What Alice has to send fails for want of an answer, and that is her end."""
+        """Assert that Alice's sends fail with exhausted retries, and that her queue pair fails."""
         alice.send(inline=[b"anybody?"], identifier=98)
         alice.send(inline=[b"hello?"], identifier=99)
         self.runPolling(lambda: alice.sent[-1].identifier == 99, alice)
@@ -70,13 +71,13 @@ class Torn(InTheBox, TwoEnds):
 
 
 class KilledTests(Torn, SynchronousTestCase):
-    """The peer is a process of its own, until it is killed."""
+    """The peer runs in its own process, and is killed."""
 
     skip = OUTSIDE
     witness = Witness("software device", "rxe", "the peer's process is killed, on either side")
 
     def joined(self, which: int, mate: Mate) -> tuple[End, dict[str, int]]:
-        """An end of ours, connected to the mate's, and what the mate has told of itself."""
+        """Return a local end connected to the mate's, and the terms that the mate reported."""
         end = self.end(which)
         reported = mate.ask("open", kind="RC", size=4096)
         end.toInit()
@@ -105,7 +106,7 @@ class KilledTests(Torn, SynchronousTestCase):
         return end, reported
 
     def killed(self, which: int, mate: Mate) -> None:
-        """In the middle of it."""
+        """Kill the peer during a transfer."""
         self.addCleanup(mate.kill)
         end, reported = self.joined(which, mate)
         mate.ask("receive", offset=0, length=64, count=8)
@@ -119,18 +120,18 @@ class KilledTests(Torn, SynchronousTestCase):
         self.gone(end)
 
     def test_rxeKilled(self) -> None:
-        """A process with rxe is killed: our sends fail."""
+        """Our sends fail when a process with rxe is killed."""
         self.killed(0, Mate(f"pyverbs:{RXE}"))
 
     def test_softKilled(self) -> None:
-        """A process with a software device is killed: rxe's sends fail."""
+        """rxe's sends fail when a process with a software device is killed."""
         self.soft.close()
         device = f"soft:{THERE}:route=rocev2"
         self.killed(1, Mate(device, "ip", "netns", "exec", NAMESPACE))
 
 
 class LinkTests(Torn, PortContract, SynchronousTestCase):
-    """The interface goes down and comes up, under either end; the software device asks."""
+    """The interface of either end goes down and comes up; the software device sends requests."""
 
     skip = OUTSIDE
     witness = Witness(
@@ -140,24 +141,24 @@ class LinkTests(Torn, PortContract, SynchronousTestCase):
     isOneWire = True
 
     def setPort(self, which: int, isUp: bool) -> None:
-        """By C{ip link}."""
+        """Set the state of a port's interface by C{ip link}."""
         isFar = self.devices[which] is self.soft
         self.world.setLink(isFar, isUp)
 
     def makeDevices(self) -> tuple[IVerbsDevice, IVerbsDevice]:
-        """With both ends of the wire up."""
+        """Return the devices, with both ends of the wire up."""
         self.addCleanup(self.bothUp)
         return super().makeDevices()
 
     def bothUp(self) -> None:
-        """And at the end, too."""
+        """Set both interfaces up, also after the test."""
         for isFar in (False, True):
             self.world.setLink(isFar, True)
         self.world.settle()
 
 
 class LinkOfRXETests(LinkTests):
-    """The same; rxe asks."""
+    """The same; rxe sends requests."""
 
     skip = OUTSIDE
     witness = Witness("software device", "rxe", "interfaces down and up, at each end; the kernel asks")
@@ -172,7 +173,7 @@ class DeletedTests(Torn, SynchronousTestCase):
     witness = Witness("software device", "rxe", "the rxe device is deleted while queue pairs live")
 
     def test_deleted(self) -> None:
-        """Our side has no answer any more, the other is told that its device is gone; a new one works."""
+        """The peer times out, the local end reports the removal, and a new device works."""
         alice, bob = self.pair(settings=BRIEF)
         for _ in range(8):
             bob.receive(bob.segment())
@@ -197,13 +198,13 @@ class DeletedTests(Torn, SynchronousTestCase):
         self.again()
 
     def endless(self, bob: End) -> None:
-        """Nothing can be made of a device that is gone."""
+        """Assert that objects of a removed device refuse everything."""
         bob.device.createProtectionDomain()
         bob.send(inline=[b"."])
         self.fail("it took a request")
 
     def again(self) -> None:
-        """A device that is made anew works with the software device that is still there."""
+        """Assert that a recreated device works with the existing software device."""
         rxe = self.world.openRXE(self.reactor)
         self.addCleanup(rxe.close)
         self.devices = (self.soft, rxe)

@@ -1,5 +1,5 @@
 """
-Programs of others play with our devices: rdma-core's C{ibv_rc_pingpong} and C{ibv_ud_pingpong}, on rxe.
+Tests with rdma-core's C{ibv_rc_pingpong} and C{ibv_ud_pingpong} on rxe as peers of our devices.
 """
 
 from __future__ import annotations
@@ -32,22 +32,23 @@ BOXES = (Box(mtu=4200, timeout=420),)
 PROGRAMS = {Transfer.SEND: "ibv_rc_pingpong", Transfer.UD: "ibv_ud_pingpong"}
 LONG = 100_000
 """
-Bytes of a message of more packets of 1 KiB than one UDP_SEGMENT holds. Who plays with it sleeps
-between them: a program that looks all the time leaves too little of an emulated processor to the kernel.
+Bytes of a message with more packets of 1 KiB than one UDP_SEGMENT holds. Its user must sleep between
+messages: a
+busy-polling program leaves too little of an emulated processor to the kernel.
 """
 
 PATIENT = 19
-"""An ACK timeout of two seconds: the emulated kernel may have to share its processors with other guests."""
+"""An ACK timeout of two seconds, since the emulated kernel may share its processors with other guests."""
 
 _ports = count(PORT + 100)
-"""For each game another one: those before may not be free again yet."""
+"""A new port for each test: earlier ones may still be in use."""
 
 LISTENING = "0A"
-"""TCP_LISTEN, as C{/proc/net/tcp} writes it."""
+"""TCP_LISTEN in C{/proc/net/tcp}."""
 
 
 class IBVPingpong:
-    """One of the programs, started at the near end."""
+    """One of the programs, started in the local namespace."""
 
     def __init__(self, transfer: Transfer, device: str, gidIndex: int, *options: str) -> None:
         name = PROGRAMS[transfer]
@@ -61,7 +62,7 @@ class IBVPingpong:
         )
 
     def waitUntilListening(self, port: int) -> None:
-        """Nobody may try it by connecting: it takes one connection only."""
+        """Wait until the program listens. Connecting is not possible, as it accepts one connection only."""
         wanted = f":{port:04X}"
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline and self.process.poll() is None:
@@ -74,7 +75,7 @@ class IBVPingpong:
         raise AssertionError(f"it does not listen: {self.end()}")
 
     def end(self) -> str:
-        """What it has said, when it is over."""
+        """Return the output after the end."""
         try:
             output, _ = self.process.communicate(timeout=60)
         except subprocess.TimeoutExpired:
@@ -85,9 +86,9 @@ class IBVPingpong:
 
 class Playing(InTheBox):
     """
-    Games of our engine with theirs.
+    Tests of our engine with the programs.
 
-    @cvar kernelDevice: where they play, and C{near} by which address of ours its host is reached.
+    @cvar kernelDevice: the device of the program; C{near} is the address at which our side reaches it.
     """
 
     kernelDevice = RXE
@@ -95,17 +96,17 @@ class Playing(InTheBox):
     payload = 4096
 
     def openLocal(self) -> IVerbsDevice:
-        """Our device."""
+        """Return our device."""
         return self.world.openSoft(self.reactor)
 
     def where(self) -> AbstractContextManager[None]:
-        """Where our sockets are made."""
+        """Return the network namespace of our sockets."""
         return self.world.far()
 
     def play(
         self, transfer: Transfer, size: int, iterations: int, weBegin: bool, *options: str
     ) -> Measurement:
-        """A game; both must be content."""
+        """Play; both ends must report success."""
         self.reactor = self.makeReactor()
         side = Side(
             self.reactor,
@@ -154,14 +155,14 @@ class Playing(InTheBox):
         self.runUntil(lambda: stopped.called)
 
     def start(self, transfer: Transfer, words: Sequence[str]) -> IBVPingpong:
-        """Start theirs."""
+        """Start the program."""
         reference = IBVPingpong(transfer, self.kernelDevice, self.kernelGIDIndex(), *words)
         self.addCleanup(reference.process.wait)
         self.addCleanup(reference.process.kill)
         return reference
 
     def kernelGIDIndex(self) -> int:
-        """Of the GID that is their IPv4 address."""
+        """Return the index of the GID with the IPv4 address."""
         folder = f"/sys/class/infiniband/{self.kernelDevice}/ports/1/gids"
         for index in range(8):
             with open(f"{folder}/{index}") as file:
@@ -170,23 +171,23 @@ class Playing(InTheBox):
         raise AssertionError(f"{self.kernelDevice} has no GID of an IPv4 address")
 
     def localAddress(self) -> str:
-        """Where they find us."""
+        """Return the address at which the program reaches us."""
         return THERE
 
     def test_connectedAndWeBegin(self) -> None:
-        """Messages of some packets, back and forth; we are the client."""
+        """Messages of several packets; we are the client."""
         self.play(Transfer.SEND, 3000, 20, True, "-c")
 
     def test_connectedAndTheyBegin(self) -> None:
-        """Messages of some packets; they are the client, and sleep until they are woken."""
+        """Messages of several packets; the program is the client and sleeps between them."""
         self.play(Transfer.SEND, 3000, 20, False, "-c", "-e")
 
     def test_longAndWeBegin(self) -> None:
-        """Messages that leave by UDP_SEGMENT, many packets at once; we are the client."""
+        """Messages sent by UDP_SEGMENT, many packets at once; we are the client."""
         self.play(Transfer.SEND, LONG, 6, True, "-c", "-e")
 
     def test_longAndTheyBegin(self) -> None:
-        """Messages that leave by UDP_SEGMENT; they are the client."""
+        """Messages sent by UDP_SEGMENT; the program is the client."""
         self.play(Transfer.SEND, LONG, 6, False, "-c", "-e")
 
     def test_datagramsAndWeBegin(self) -> None:
@@ -194,19 +195,19 @@ class Playing(InTheBox):
         self.play(Transfer.UD, self.payload, 20, True, "-e")
 
     def test_datagramsAndTheyBegin(self) -> None:
-        """Short datagrams; they are the client."""
+        """Short datagrams; the program is the client."""
         self.play(Transfer.UD, 100, 20, False, "-c")
 
 
 class SoftTests(Playing, SynchronousTestCase):
-    """With our software device, packets of up to 4 KiB."""
+    """Our software device, with packets of up to 4 KiB."""
 
     skip = OUTSIDE
     mtu = MTU_4096
     witness = Witness("software device", "ibv_rc_pingpong, ibv_ud_pingpong on rxe", "SEND, UD, 4 KiB MTU")
 
     def test_command(self) -> None:
-        """C{txrdma pingpong --compatible} finds device and address by itself, and tells what it measured."""
+        """C{txrdma pingpong --compatible} chooses device and address, and reports the measurement."""
         reference = self.start(Transfer.SEND, ["-n", "50"])
         reference.waitUntilListening(PORT)
         command = [sys.executable, "-m", "txrdma", "pingpong", "--compatible", "--json", "-n", "50"]
@@ -226,7 +227,7 @@ class SoftTests(Playing, SynchronousTestCase):
 
 
 class SoftSmallTests(Playing, SynchronousTestCase):
-    """With our software device, packets of up to 1 KiB."""
+    """Our software device, with packets of up to 1 KiB."""
 
     skip = OUTSIDE
     mtu = MTU_1024
@@ -235,7 +236,7 @@ class SoftSmallTests(Playing, SynchronousTestCase):
 
 
 class PyverbsTests(Playing, SynchronousTestCase):
-    """With the kernel's device at the other end of the box's own wire, by pyverbs."""
+    """The kernel's device at the other end of the guest's wire, by pyverbs."""
 
     skip = OUTSIDE
     kernelDevice = "rxe0"
@@ -243,13 +244,13 @@ class PyverbsTests(Playing, SynchronousTestCase):
     witness = Witness("pyverbs on rxe", "ibv_rc_pingpong, ibv_ud_pingpong on rxe", "SEND, UD, 4 KiB MTU")
 
     def openLocal(self) -> IVerbsDevice:
-        """The kernel's."""
+        """Return the kernel's device."""
         return openDevice(self.reactor, "pyverbs:rxe1")
 
     def where(self) -> AbstractContextManager[None]:
-        """Both ends are in the first namespace."""
+        """Return the first namespace, which has both ends."""
         return nullcontext()
 
     def localAddress(self) -> str:
-        """All on one host."""
+        """Return the address on the same host."""
         return "127.0.0.1"

@@ -1,5 +1,5 @@
 """
-The kernel's communication manager, asked through librdmacm, with our own on the wire and with C{rping}.
+The kernel's communication manager through librdmacm, tested with our own manager and with C{rping}.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ RPING_PORT = 7174
 
 
 class Answering(Meeting):
-    """An end that answers by private data, and sends each message back."""
+    """An end that answers with private data, and echoes messages."""
 
     answer = b"welcome"
 
@@ -57,9 +57,10 @@ class Answering(Meeting):
 
 class KernelCase(CMTestCase):
     """
-    Tests with rxe, whose manager is the kernel's, here, and the software device with our own far away.
+    Tests with rxe and the kernel's manager here, and the software device with our manager in another
+    namespace.
 
-    @cvar kernelServes: the kernel's end is the passive one.
+    @cvar kernelServes: whether the kernel's end is the passive one.
     """
 
     kernelServes = True
@@ -69,26 +70,26 @@ class KernelCase(CMTestCase):
         leaveToNext()
         self.rxe: IVerbsDevice = self.world.openRXE(self.reactor)
         self.addCleanup(self.rxe.close)
-        self.addCleanup(self._closeAdapters)  # before the devices
+        self.addCleanup(self._closeAdapters)  # before the devices are closed
 
     def _closeAdapters(self) -> None:
-        """End all connections; then nobody has an adapter, and librdmacm's channel is closed."""
+        """End all connections, so that adapters and librdmacm's channel are closed."""
         self._endConnections()
         places = [(self.reactor, device) for device in (self.rxe, self.soft)]
         self.runUntil(lambda: not any(place in adapters._adapters for place in places))
 
     @property
     def server(self) -> tuple[IVerbsDevice, str]:
-        """The device of the passive end, and its address."""
+        """The device and the address of the passive end."""
         return (self.rxe, HERE) if self.kernelServes else (self.soft, THERE)
 
     @property
     def client(self) -> tuple[IVerbsDevice, str]:
-        """The device of the active end, and its address."""
+        """The device and the address of the active end."""
         return (self.soft, THERE) if self.kernelServes else (self.rxe, HERE)
 
     def listen(self, make: Callable[[], Any], terms: Terms = USUAL, port: int = PORT) -> Any:
-        """Listen with protocols that are kept in C{made}."""
+        """Listen; C{made} records the protocols."""
 
         def made() -> Any:
             protocol = make()
@@ -101,7 +102,7 @@ class KernelCase(CMTestCase):
 
     def asking(self, make: Callable[[], Any] = Meeting, terms: Terms = UNCOUNTED_TERMS,
                privateData: bytes = b"", port: int = PORT) -> Any:  # fmt: skip
-        """Begin to connect."""
+        """Start to connect."""
 
         def made() -> Any:
             self.made.append(make())
@@ -120,10 +121,10 @@ else:
 
 
 class OwnOnTheWire(_KernelCase):
-    """Conversations between the kernel's manager and our own, whichever asks."""
+    """Connections between the kernel's manager and ours, opened by either."""
 
     def test_exchange(self) -> None:
-        """Messages, private data and credits go both ways, and the end is told at both ends."""
+        """Messages, private data and credits work in both directions, and both ends report the end."""
         self.listen(Answering)
         before = counted()
         client = self.result(self.asking(terms=USUAL, privateData=b"hello"))
@@ -151,7 +152,7 @@ class OwnOnTheWire(_KernelCase):
         self.assertEqual(since(before), dict.fromkeys(kinds, 1))
 
     def test_kernelDisconnects(self) -> None:
-        """The kernel's end ends the connection: its DREQ is answered, and both ends hear it."""
+        """A disconnect by the kernel's end is answered, and both ends report it."""
         self.listen(Meeting)
         client = self.result(self.asking())
         self.runUntil(lambda: self.made[0].isMade)
@@ -164,7 +165,7 @@ class OwnOnTheWire(_KernelCase):
         self.assertEqual(since(before), {"tx dreq": 1, "rx drep": 1})
 
     def test_rejected(self) -> None:
-        """A factory's reject comes with its private data, and nobody who listens by reason 8."""
+        """A factory's reject carries private data; a port without listener rejects with reason 8."""
 
         def refuse() -> Any:
             raise Rejection(RejectReason.CONSUMER_REJECT, b"not today")
@@ -177,7 +178,7 @@ class OwnOnTheWire(_KernelCase):
         self.assertIs(rejected.status, RejectReason.INVALID_SERVICE_ID)
 
     def test_cancelled(self) -> None:
-        """An attempt can be cancelled at any time, and leaves nothing in the manager."""
+        """A cancelled attempt leaves nothing in the manager."""
         self.listen(Meeting)
         for seconds in (0.0, 0.003, 0.01, 0.03):
             asking = self.asking()
@@ -190,7 +191,7 @@ class OwnOnTheWire(_KernelCase):
                 each.transport.abortConnection()
         self.runFor(1.0)
         kernel = adapters._adapters.get((self.reactor, self.rxe))
-        if kernel is not None:  # else it is closed, with all that it had
+        if kernel is not None:  # otherwise it is closed with all its objects
             assert isinstance(kernel.manager, KernelManager)
             living = [name for name in kernel.manager.states if name not in ("TIMEWAIT", "FREE")]
             self.assertEqual(living, [])
@@ -212,7 +213,7 @@ class OwnOnTheWire(_KernelCase):
         self.runUntil(lambda: all(each.lost is not None for each in self.made), 6.0)
 
     def test_stream(self) -> None:
-        """4 MiB come by an rsocket stream, with equal hashes, by C{rcopy}'s conversation."""
+        """C{rcopy} transfers 4 MiB over an rsocket stream, with equal hashes."""
         content = bytes(range(251)) * (4 * MiB // 251)
         server = CopyServer()
         self.made.append(server)
@@ -243,12 +244,12 @@ class KernelAsksTests(OwnOnTheWire, KernelCase):
     kernelServes = False
 
     def test_nobodyThere(self) -> None:
-        """An address that no host has can't be connected to, and the attempt says so."""
+        """An attempt to connect to an address that no host has fails with its reason."""
         endpoint = RDMAClientEndpoint(self.reactor, "10.79.0.77", PORT, self.rxe, UNCOUNTED_TERMS)
         self.assertRaises(PeerSilent, self.result, endpoint.connect(MessageFactory(Meeting)), 9.0)
 
     def test_services(self) -> None:
-        """Service ids that are no ports, and alternate paths, are refused with a reason."""
+        """Service IDs other than ports, and alternate paths, are refused with a reason."""
         path = IBPath(sgid=GID.fromIP(HERE), dgid=GID.fromIP(THERE))
         endpoint = IBClientEndpoint(self.reactor, 0x42, path, self.rxe)
         self.assertRaises(InvalidRequest, self.result, endpoint.connect(MessageFactory(Meeting)))
@@ -258,14 +259,14 @@ class KernelAsksTests(OwnOnTheWire, KernelCase):
 
 
 class RpingTests(KernelCase):
-    """The kernel's manager at both ends, one of them C{rping}'s."""
+    """The kernel's manager at both ends; one of them is C{rping}'s."""
 
     skip = OUTSIDE
     witness = Witness("rdma: over librdmacm", "rping on the same rxe", "both roles")
     programs = ("rping",)
 
     def test_server(self) -> None:
-        """rping pings our server, which listens by librdmacm."""
+        """rping connects to our server, which listens by librdmacm."""
         self.listen(Pinged, TERMS, RPING_PORT)
         status, output = self.ends(self.start("rping", "-c", "-a", HERE, "-I", HERE, "-V", "-v", "-C", "5"))
         self.assertEqual((status, output.count("ping data: rdma-ping-")), (0, 5), output)
@@ -273,7 +274,7 @@ class RpingTests(KernelCase):
         self.assertEqual(self.made[0].pings, 5)
 
     def test_client(self) -> None:
-        """Our client, which connects by librdmacm, pings rping's server."""
+        """Our client connects to rping's server by librdmacm."""
         server = self.start("rping", "-s", "-a", HERE, "-v", "-d")
         self.expectOutput(server, "rdma_listen")
         client = PingClient(5, 64, True, lambda ping: None)
@@ -285,7 +286,7 @@ class RpingTests(KernelCase):
 
 
 class UmadTests(KernelCase):
-    """Our own manager on the kernel's device, by umad, where the kernel's is not loaded."""
+    """Our manager on the kernel's device, by umad, without the kernel's own manager."""
 
     skip = OUTSIDE
     witness = Witness("rdma: over umad", "rdma: over the software device", "the kernel's CM not loaded")
@@ -298,7 +299,7 @@ class UmadTests(KernelCase):
         super().setUp()
 
     def test_exchange(self) -> None:
-        """Messages go both ways on connections that either end asks for."""
+        """Messages pass in both directions, whichever end has connected."""
         for self.kernelServes in (True, False):
             del self.made[:]
             port = self.listen(Answering)

@@ -1,5 +1,5 @@
 """
-Management datagrams between the kernel's ports: umad, and queue pairs of our own, with the kernel as judge.
+Management datagrams between the kernel's ports, by umad and by our own queue pairs.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class UmadTests(MADCase):
     witness = Witness("umad port", "kernel MAD layer on rxe", "registration, GMPs both ways, errors")
 
     def test_port(self) -> None:
-        """A port says what it is; subnet management does not pass where there is no queue pair 0."""
+        """A port describes itself, and subnet management is refused without queue pair 0."""
         self.assertEqual(
             [n for n in availableMADPorts() if n.startswith("umad")], ["umad:rxe0/1", "umad:rxe1/1"]
         )
@@ -63,7 +63,7 @@ class UmadTests(MADCase):
         self.assertFalse(openMADPort(self.reactor, "umad:rxe0:rmpp=own").doesRMPP)
 
     def test_call(self) -> None:
-        """A request is served, and the way it came leads back."""
+        """A request is answered over the reversed path."""
         client, server = self.open("umad:rxe0"), self.open("umad:rxe1")
         info = ClassPortInfo(baseVersion=1, classVersion=1, capabilityMask=0x1234, responseTimeValue=17)
         served = self.serve(server, PERFORMANCE, lambda request: info)
@@ -73,7 +73,7 @@ class UmadTests(MADCase):
         self.assertEqual((request.path.sqpn, request.path.dqpn, request.path.pkey), (1, 1, 0xFFFF))
 
     def test_oldCall(self) -> None:
-        """The same by the call of older kernels."""
+        """A request is answered with the ioctl of older kernels."""
         self.patch(Registry, "_register2", unknown)
         self.test_call()
         port = self.open("umad:rxe1").port
@@ -83,7 +83,7 @@ class UmadTests(MADCase):
         other.serve(ADMINISTRATION, [Method.SET])
 
     def test_many(self) -> None:
-        """Hundreds at once, each with its own answer."""
+        """Hundreds of concurrent requests each get their own answer."""
         client, server = self.open("umad:rxe0"), self.open("umad:rxe1")
         self.serve(server, PERFORMANCE, lambda r: PortCounters(portXmitData=r.header.attributeModifier))
         count, began = 300, time.monotonic()
@@ -96,12 +96,12 @@ class UmadTests(MADCase):
         self.assertEqual([self.successResultOf(call).portXmitData for call in calls], list(range(count)))
 
     def test_unserved(self) -> None:
-        """What nobody serves is answered by the peer's kernel."""
+        """The peer's kernel answers requests of a class that is not registered."""
         error = self.failure(self.open("umad:rxe0").PerformanceGet(PortCounters, self.pathTo(1)), MADError)
         self.assertEqual(error.status, 0x000C)
 
     def test_taken(self) -> None:
-        """Methods of a class belong to one, and are free again after its end; there are no other classes."""
+        """A method of a class has one owner and is free after its end; other classes are refused."""
         self.assertRaises(InvalidRequest, self.open("umad:rxe1").port.serve, 1, [Method.GET])
         first, second = self.open("umad:rxe1"), self.open("umad:rxe1")
         end = first.port.serve(PERFORMANCE, [Method.GET])
@@ -113,14 +113,14 @@ class UmadTests(MADCase):
         second.port.serve(PERFORMANCE, [Method.GET])
 
     def test_kept(self) -> None:
-        """Communication management is the kernel's own."""
+        """Communication management is reserved for the kernel."""
         port = self.open("umad:rxe1").port
         self.assertRaises(
             (InvalidRequest, ResourceExhausted), port.serve, ManagementClass.COMM_MGT, [Method.SEND]
         )
 
     def test_timeout(self) -> None:
-        """Where nobody is the kernel says so after a while; then it is asked again, in the end it fails."""
+        """The kernel reports a timeout; the request is retried, and fails in the end."""
         client = self.open("umad:rxe0", timeoutSeconds=2.0, retries=1)
         output: list[str] = []
         undeliverable = client.undeliverable
@@ -138,14 +138,14 @@ class UmadTests(MADCase):
         self.assertEqual(output, [os.strerror(110)] * 2)
 
     def test_unreachable(self) -> None:
-        """What the kernel has no way to is not sent, and the error says so."""
+        """A request without a route is not sent, and fails with the reason."""
         path = replace(self.pathTo(1), sgid=None, dgid=GID.fromString("2001:db8::1"))
         error = self.failure(self.open("umad:rxe0").PerformanceGet(PortCounters, path), InvalidRequest)
         self.assertIn("the kernel refuses the datagram", str(error))
         record("a destination without a route", str(error).rpartition(": ")[2])
 
     def test_recovers(self) -> None:
-        """A server that answers only the second time is heard."""
+        """A request succeeds if the server answers the second try."""
         client, server = self.open("umad:rxe0", timeoutSeconds=1.0), self.open("umad:rxe1")
         served = self.serve(
             server, PERFORMANCE, lambda request: PortCounters() if len(served.asked) > 1 else None
@@ -159,13 +159,13 @@ class UmadTests(MADCase):
 
 
 class VerbsPortTests(MADCase):
-    """Queue pairs of our own, and queue pair 1 of the kernel."""
+    """Our own queue pairs, and the kernel's queue pair 1."""
 
     skip = OUTSIDE
     witness = Witness("vmad port", "kernel MAD layer on rxe", "GMPs by a UD queue pair, both roles")
 
     def test_asksTheKernel(self) -> None:
-        """A request from our queue pair to queue pair 1 is answered, by whom the kernel has given it to."""
+        """A request from our queue pair to queue pair 1 is answered by the registered agent."""
         client, server = self.open("vmad:pyverbs:rxe0"), self.open("umad:rxe1")
         served = self.serve(server, PERFORMANCE, lambda request: PortCounters(portRcvData=9))
         answer = self.result(client.PerformanceGet(PortCounters, self.pathTo(1)))
@@ -173,7 +173,7 @@ class VerbsPortTests(MADCase):
         self.assertGreater(served.asked[0].path.sqpn, 1)
 
     def test_kernelAsks(self) -> None:
-        """A request from queue pair 1 comes to our queue pair, and the kernel takes our answer."""
+        """A request from queue pair 1 reaches our queue pair, and the kernel accepts the answer."""
         client, server = self.open("umad:rxe0"), self.open("vmad:pyverbs:rxe1")
         served = self.serve(server, PERFORMANCE, lambda request: PortCounters(portRcvData=9))
         qpn = server.port.qpn  # type: ignore[attr-defined]  # of this kind of port
@@ -183,7 +183,7 @@ class VerbsPortTests(MADCase):
         self.assertEqual((served.asked[0].path.sgid, served.asked[0].path.dgid), tuple(self.gids))
 
     def test_overIPv4(self) -> None:
-        """Between our own queue pairs IPv4 GIDs do."""
+        """Our own queue pairs can use IPv4 GIDs."""
         client, server = self.open("vmad:pyverbs:rxe0"), self.open("vmad:pyverbs:rxe1")
         self.serve(server, PERFORMANCE, lambda request: PortCounters(portRcvData=9))
         qpn = server.port.qpn  # type: ignore[attr-defined]  # of this kind of port
@@ -191,7 +191,7 @@ class VerbsPortTests(MADCase):
         self.assertEqual(self.result(client.PerformanceGet(PortCounters, path)).portRcvData, 9)
 
     def test_resolvedAddress(self) -> None:
-        """An IP address of the other device is resolved to a path by which a call is answered."""
+        """The path resolved for an IP address of the other device works."""
         client, server = self.open("vmad:pyverbs:rxe0"), self.open("vmad:pyverbs:rxe1")
         served = self.serve(server, PERFORMANCE, lambda request: PortCounters(portRcvData=9))
         resolver = IPPathResolver(client.port.refresh)
@@ -205,7 +205,7 @@ class VerbsPortTests(MADCase):
         record("calls along paths that IP addresses were resolved to", len(served.asked))
 
     def test_resolvedForTheKernel(self) -> None:
-        """So it is for the kernel's own ports, of an IPv6 address with a scope as people type it."""
+        """A path resolved for an IPv6 address with a scope works with the kernel's ports."""
         client, server = self.open("umad:rxe0"), self.open("umad:rxe1")
         self.serve(server, PERFORMANCE, lambda request: PortCounters(portRcvData=9))
         path = self.result(IPPathResolver(client.port.endPort).resolve(f"{self.gids[1].ip}%v0"))
@@ -213,7 +213,7 @@ class VerbsPortTests(MADCase):
         self.assertEqual(self.result(client.PerformanceGet(PortCounters, path)).portRcvData, 9)
 
     def test_two(self) -> None:
-        """Two queue pairs of one port are two ends: each gets its own answers, and its own requests."""
+        """Two queue pairs of one port receive only their own answers and requests."""
         agents = [self.open("vmad:pyverbs:rxe0"), self.open("vmad:pyverbs:rxe0")]
         server = self.open("umad:rxe1")
         self.serve(server, PERFORMANCE, lambda r: PortCounters(portXmitData=r.header.attributeModifier))
@@ -229,13 +229,13 @@ class VerbsPortTests(MADCase):
         self.assertEqual([answer.portRcvData for answer in answers], [0, 1])
 
     def test_otherPartition(self) -> None:
-        """There is one partition here: what is for another one is not sent, by either kind of port."""
+        """Neither kind of port sends to a partition that it does not have."""
         path = replace(self.pathTo(1), pkey=PKey(0x8001))
         for description in ("umad:rxe0", "vmad:pyverbs:rxe0"):
             self.failure(self.open(description).PerformanceGet(PortCounters, path), InvalidRequest)
 
     def test_wrongQKey(self) -> None:
-        """The kernel's queue pair 1 drops what has another Q_Key than that of all queue pairs 1."""
+        """The kernel's queue pair 1 drops datagrams with another Q_Key than its own."""
         client, server = self.open("vmad:pyverbs:rxe0", timeoutSeconds=2.0, retries=0), self.open("umad:rxe1")
         self.serve(server, PERFORMANCE, lambda request: PortCounters())
         path = self.pathTo(1)
@@ -245,7 +245,7 @@ class VerbsPortTests(MADCase):
 
 
 class RemovalTests(MADCase):
-    """The device is deleted while it is used."""
+    """The device is deleted during use."""
 
     skip = OUTSIDE
     witness = Witness("umad and vmad ports", "rxe", "device deleted under them")
@@ -275,13 +275,13 @@ class RemovalTests(MADCase):
         self.failure(agent.PerformanceGet(PortCounters, self.pathTo(0)), DeviceUnavailable)
 
     def test_umad(self) -> None:
-        """Calls end, and whoever asks later hears it, too."""
+        """Calls fail when the device is deleted, and later ones as well, by umad."""
         self.vanish("umad:rxe1")
 
     def test_vmad(self) -> None:
-        """The same by a queue pair."""
+        """Calls fail when the device is deleted, and later ones as well, by a queue pair."""
         self.vanish("vmad:pyverbs:rxe1")
 
     def test_gone(self) -> None:
-        """A device that is not there is told to be unavailable."""
+        """A missing device is reported as unavailable."""
         self.assertRaises(DeviceUnavailable, openMADPort, self.reactor, "umad:rxe9")

@@ -1,8 +1,9 @@
 """
-Long messages between us and the kernel: tables, and questions that are long, too, on good wires and bad ones.
+RMPP transfers between us and the kernel: tables and long requests, on good and lossy wires.
 
-The kernel sends a window's segments again 2 seconds after the last of them, beginning with the first that was
-not acknowledged; and it gives up what has not come whole 40 seconds after its first segment.
+The kernel sends a window again 2 seconds after its last segment, from the first unacknowledged one; it drops
+a
+transfer that is incomplete 40 seconds after its first segment.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ KERNEL = "kernel MAD layer on rxe"
 RECORDS = 1200
 
 WE_FETCH, WE_SERVE = 500, 2000
-"""Records; 10,000 take 78 and 25 seconds, mostly until the kernel sends again what was lost."""
+"""Records; 10,000 take 78 and 25 seconds, most of it until the kernel sends lost segments again."""
 
 
 class RMPPCase(MADCase):
-    """Long messages from one end to the other, by the ends' port strings."""
+    """RMPP transfers from one end to the other, by their port strings."""
 
     client = server = ""
 
     def fetch(self, count: int) -> None:
-        """A table comes as it is."""
+        """Check that a table arrives unchanged."""
         records = [
             NodeRecord(
                 lid=LID(number % 0xBFFF + 1),
@@ -49,7 +50,7 @@ class RMPPCase(MADCase):
         self.same(found, records)
 
     def multiply(self, gids: int, paths: int) -> None:
-        """A question with so many GIDs comes as it is, and so does its answer of so many paths."""
+        """Check that a request with that many GIDs and its answer with as many paths arrive unchanged."""
         sources = [GID.fromParts(0xFE80 << 48, GUID.fromInt(number)) for number in range(gids // 2)]
         targets = [
             GID.fromParts(0xFE80 << 48, GUID.fromInt(~number & 0xFFFF)) for number in range(gids - gids // 2)
@@ -70,7 +71,7 @@ class RMPPCase(MADCase):
         self.assertEqual(request.data.rstrip(b"\0"), (question.record.encode() + question.more).rstrip(b"\0"))
 
     def same(self, found: Sequence[Attribute], expected: Sequence[Attribute]) -> None:
-        """They are equal; an assertion that shows all differences of long lists takes hours here."""
+        """Check equality; an assertion that shows all differences of long lists takes hours here."""
         self.assertEqual(len(found), len(expected))
         different = [n for n, pair in enumerate(zip(found, expected, strict=True)) if pair[0] != pair[1]]
         self.assertEqual(different[:5], [])
@@ -78,7 +79,7 @@ class RMPPCase(MADCase):
     def called(
         self, what: str, answer: Callable[[MADRequest], object], rpc: str, payload: object
     ) -> Sequence[Any]:
-        """What the client gets for a call, when the server answers so."""
+        """Return the client's result when the server answers with the given value."""
         client, server = self.open(self.client), self.open(self.server)
         methods = Method.GET_TABLE, Method.GET_MULTI
         self.serve(server, ADMINISTRATION, answer, *methods)
@@ -90,26 +91,26 @@ class RMPPCase(MADCase):
 
 
 class KernelToKernelTests(RMPPCase):
-    """Both by the kernel."""
+    """Both ends use the kernel's RMPP."""
 
     skip = OUTSIDE
     witness = Witness("umad port", KERNEL, "RMPP by the kernel, both ends")
     client, server = "umad:rxe0", "umad:rxe1"
 
     def test_empty(self) -> None:
-        """An empty table."""
+        """An empty table arrives."""
         self.fetch(0)
 
     def test_one(self) -> None:
-        """A table of one record."""
+        """A table of one record arrives."""
         self.fetch(1)
 
     def test_long(self) -> None:
-        """One that is longer than the first buffer."""
+        """A table that exceeds the first buffer arrives."""
         self.fetch(RECORDS)
 
     def test_refused(self) -> None:
-        """An error instead of a table."""
+        """An error answer arrives instead of a table."""
         client = self.open(self.client)
 
         def refuse(request: MADRequest) -> object:
@@ -122,52 +123,52 @@ class KernelToKernelTests(RMPPCase):
         self.assertEqual(error.status, 0x0300)
 
     def test_shortQuestion(self) -> None:
-        """A question of one segment with an answer of one."""
+        """One segment in the request, one in the answer."""
         self.multiply(2, 1)
 
     def test_longAnswer(self) -> None:
-        """A question of one segment with an answer of many."""
+        """One segment in the request, several in the answer."""
         self.multiply(11, 300)
 
     def test_longQuestion(self) -> None:
-        """A question of several segments with an answer of one."""
+        """Several segments in the request, one in the answer."""
         self.multiply(100, 1)
 
     def test_doubleSided(self) -> None:
-        """A question and an answer of many (IBA 13.6.6.3)."""
+        """Several segments in both (IBA 13.6.6.3)."""
         self.multiply(254, 300)
 
 
 class WeFetchTests(KernelToKernelTests):
-    """We ask, by a queue pair of ours; the kernel answers."""
+    """We request by our queue pair; the kernel answers."""
 
     witness = Witness("own RMPP, vmad", KERNEL, "RMPP: we ask, the kernel answers")
     client, server = "vmad:pyverbs:rxe0", "umad:rxe1"
 
 
 class WeFetchByUmadTests(KernelToKernelTests):
-    """We ask, and join what umad brings."""
+    """We request by umad, and reassemble."""
 
     witness = Witness("own RMPP, umad", KERNEL, "RMPP: we ask, the kernel answers")
     client, server = "umad:rxe0:rmpp=own", "umad:rxe1"
 
 
 class WeServeTests(KernelToKernelTests):
-    """The kernel asks; we answer, by a queue pair of ours."""
+    """The kernel requests; we answer by our queue pair."""
 
     witness = Witness("own RMPP, vmad", KERNEL, "RMPP: the kernel asks, we answer")
     client, server = "umad:rxe0", "vmad:pyverbs:rxe1"
 
 
 class WeServeByUmadTests(KernelToKernelTests):
-    """The kernel asks; we cut what umad takes."""
+    """The kernel requests; we answer by umad, and segment."""
 
     witness = Witness("own RMPP, umad", KERNEL, "RMPP: the kernel asks, we answer")
     client, server = "umad:rxe0", "umad:rxe1:rmpp=own"
 
 
 class DisorderTests(RMPPCase):
-    """The same on a wire that loses, doubles and delays packets so that others overtake them."""
+    """A wire that loses, duplicates and reorders packets."""
 
     skip = OUTSIDE
     witness = Witness("own RMPP, vmad", KERNEL, "RMPP both ways, 2 % lost, 5 % doubled, 5 % reordered")
@@ -186,28 +187,28 @@ class DisorderTests(RMPPCase):
         self.client, self.server = "umad:rxe0", "vmad:pyverbs:rxe1"
 
     def test_weFetch(self) -> None:
-        """The kernel sends."""
+        """Tables sent by the kernel arrive."""
         self.weAsk()
         self.fetch(WE_FETCH)
 
     def test_weServe(self) -> None:
-        """We send."""
+        """Tables sent by us arrive."""
         self.weAnswer()
         self.fetch(WE_SERVE)
 
 
 class LossTests(DisorderTests):
-    """The same on a wire that loses 5 of a hundred packets."""
+    """A wire with 5 % loss."""
 
     witness = Witness("own RMPP, vmad", KERNEL, "RMPP both ways, 5 % lost")
     how = ("loss", "5%")
 
     def test_weAskAtLength(self) -> None:
-        """A long question of ours, a long answer of the kernel."""
+        """Our long request and the kernel's long answer arrive."""
         self.weAsk()
         self.multiply(254, 300)
 
     def test_weAnswerAtLength(self) -> None:
-        """A long question of the kernel, a long answer of ours."""
+        """The kernel's long request and our long answer arrive."""
         self.weAnswer()
         self.multiply(254, 300)

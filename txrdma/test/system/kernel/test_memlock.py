@@ -1,5 +1,5 @@
 """
-The limit of pinned memory: transports of an ordinary user with the default C{ulimit -l}.
+The limit of pinned memory: transports of an unprivileged user with the default C{ulimit -l}.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ BOXES = (Box(timeout=300),)
 
 SECONDS = 120
 EVERYBODY = 0o666
-"""Permissions that the rules of udev in distributions give to the device nodes of verbs and of RDMA CM."""
+"""Permissions of the device nodes of verbs and RDMA CM, as set by the udev rules of distributions."""
 
 
 class UnprivilegedTests(SynchronousTestCase):
-    """One process of an ordinary user, who may pin 8 MiB."""
+    """A process of an unprivileged user, who may pin 8 MiB."""
 
     skip = OUTSIDE
     witness = Witness(
@@ -31,13 +31,13 @@ class UnprivilegedTests(SynchronousTestCase):
     )
 
     def setUp(self) -> None:
-        """Open the device nodes for everybody, until the test ends."""
+        """Give all users access to the device nodes until the test ends."""
         for node in (*Path("/dev/infiniband").glob("uverbs*"), Path("/dev/infiniband/rdma_cm")):
             self.addCleanup(node.chmod, node.stat().st_mode & 0o777)
             node.chmod(EVERYBODY)
 
     def test_transports(self) -> None:
-        """C{smc:} is SMC-R and has not fallen back, C{btl:} and C{rdma:} connect; all carry bytes."""
+        """C{smc:} uses SMC-R without fallback, and C{btl:} and C{rdma:} connect; all carry bytes."""
         words = [sys.executable, "-m", unprivileged.__name__]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
         run = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS, env=environment)

@@ -1,18 +1,22 @@
 """
-The software device and rxe over a bad wire: netem loses, doubles, reorders and spoils packets.
+The software device and rxe over a bad wire: netem loses, duplicates, reorders and corrupts packets.
 
-Each kind of trouble, at 1 % and at 5 % of the packets of both directions, and in it twice 16 MiB: asked for
-by the software device, then by rxe; at one of the two levels by READ, at the other by SEND and WRITE, since
-the emulated machine is slow. So each side sends data, acknowledgements and requests through each kind of
-trouble. The bytes have equal hashes, and what netem has done is counted: a test to whose packets nothing has
-happened fails.
+Each fault affects 1 % or 5 % of the packets in both directions during two transfers of 16 MiB: one requested
+by the
+software device, one by rxe; one level uses READ, the other SEND and WRITE, since the emulated machine is
+slow. So
+each side sends data, acknowledgements and requests through each fault. Hashes must be equal, and netem's
+counters
+must show the fault.
 
-Batches of UDP_SEGMENT would be lost as a whole, so the software device sends single packets here, but in the
-256 MiB without loss.
+netem would drop a whole UDP_SEGMENT batch, so the software device sends single packets here, except for the
+256 MiB
+without loss.
 
-A spoilt packet is one with one bit changed. UDP's checksum sees that in what our socket sends, and Linux
-drops it. rxe sends without such a checksum: what it sends spoilt reaches our ICRC check, which counts it. The
-other way round, one test has our socket send without the checksum, so that rxe's ICRC check is the judge.
+A corrupted packet has one changed bit. Linux detects it by the UDP checksum of packets from our socket, and
+drops
+it. rxe sends without this checksum, so that our ICRC check detects corruption and counts it. For the opposite
+direction, one test has our socket send without the checksum, so that rxe's ICRC check is tested.
 """
 
 from __future__ import annotations
@@ -40,7 +44,7 @@ from txrdma.testing.verbs.quirks import OURS, RXE
 BOXES = (Box(rxe=False, timeout=600),)
 
 MiB = 1 << 20
-_SO_NO_CHECK = 11  # of Linux's sockets: send without UDP's checksum
+_SO_NO_CHECK = 11  # of Linux sockets: send without UDP checksum
 
 
 class BulkTransfers(InTheBox, BulkContract):
@@ -59,11 +63,11 @@ class BulkTransfers(InTheBox, BulkContract):
         return self.soft, rxe
 
     def counters(self) -> RoCECounters:
-        """What the software device's port has seen."""
+        """Return the counters of the software device's port."""
         return cast(RoCEPort, self.soft.routes[0]).counters
 
     def timed(self, alice: End, bob: End, operation: Any, length: int) -> float:
-        """Haul, and say how long it took."""
+        """Transfer, and record the duration."""
         begun = time.monotonic()
         self.transfer(alice, bob, operation, length)
         return time.monotonic() - begun
@@ -71,10 +75,11 @@ class BulkTransfers(InTheBox, BulkContract):
 
 class BadWireTests(BulkTransfers, SynchronousTestCase):
     """
-    16 MiB by each operation through each kind of trouble.
+    Transfers of 16 MiB by each operation through each fault.
 
-    In short messages: rxe drops what follows a lost response to a READ, and asks for all of the rest again
-    when its timer expires.
+    Messages are short: after a lost READ response rxe drops the following ones, and requests the rest again
+    when its
+    timer expires.
     """
 
     skip = OUTSIDE
@@ -91,10 +96,10 @@ class BadWireTests(BulkTransfers, SynchronousTestCase):
 
     def endure(self, how: str, happened: Callable[[], int], fromSoft: Operation, fromRXE: Operation) -> None:
         """
-        Haul through it.
+        Transfer through a fault.
 
-        @param happened: how much trouble there was so far.
-        @param fromSoft: what the software device asks for, and C{fromRXE} what rxe does.
+        @param happened: returns the number of faults so far.
+        @param fromSoft: the operation of the software device; C{fromRXE} that of rxe.
         """
         for isFar in (False, True):
             self.world.spoil(isFar, *how.split())
@@ -111,73 +116,75 @@ class BadWireTests(BulkTransfers, SynchronousTestCase):
             record(f"{operation.name} by {who}, MiB/s", round(16 / (time.monotonic() - begun), 1))
         record("packets in trouble", packets)
 
-    # What has happened so far.
+    # counters of faults
 
     def lost(self) -> int:
-        """Packets that netem has dropped, at both ends of the wire."""
+        """Return the number of packets that netem has dropped at both ends of the wire."""
         return sum(self.world.trouble(isFar).dropped for isFar in (False, True))
 
     def doubled(self) -> int:
-        """Packets that came, and that nobody sent."""
+        """Return the number of duplicate packets."""
         fromSoft, fromRXE = self.counters(), self.world.rxeCounter
         return fromRXE("rcvd_pkts") - fromSoft.packetsSent + fromSoft.packetsReceived - fromRXE("sent_pkts")
 
     def outOfOrder(self) -> int:
-        """Requests that came too early, as rxe counts them or is told, and what was asked for again."""
+        """
+        Return the number of requests out of order, as rxe counts and NAKs them, and of repeated requests.
+        """
         return sum(
             self.world.rxeCounter(name)
             for name in ("out_of_seq_request", "duplicate_request", "rcvd_seq_err", "completer_retry_err")
         )
 
     def spoilt(self) -> int:
-        """Packets whose ICRC was found wrong by us, or whose UDP or IP checksum was found wrong by Linux."""
+        """Return the number of packets that failed our ICRC check or Linux's UDP or IP checksum."""
         return self.counters().wrongICRC + sum(self.world.wrongChecksums(isFar) for isFar in (False, True))
 
     def test_loss1(self) -> None:
-        """One packet of a hundred is lost."""
+        """Transfers complete with 1 % of packets lost."""
         self.endure("loss 1%", self.lost, SEND, WRITE)
 
     def test_loss5(self) -> None:
-        """Five of a hundred are lost."""
+        """Transfers complete with 5 % of packets lost."""
         self.endure("loss 5%", self.lost, READ, READ)
 
     def test_duplication1(self) -> None:
-        """One packet of a hundred comes twice."""
+        """Transfers complete with 1 % of packets duplicated."""
         self.endure("duplicate 1%", self.doubled, WRITE, SEND)
 
     def test_duplication5(self) -> None:
-        """Five of a hundred come twice."""
+        """Transfers complete with 5 % of packets duplicated."""
         self.endure("duplicate 5%", self.doubled, READ, READ)
 
     def test_reordering1(self) -> None:
-        """One packet of a hundred overtakes those before it."""
+        """Transfers complete with 1 % of packets reordered."""
         self.endure("delay 1ms reorder 1%", self.outOfOrder, READ, READ)
 
     def test_reordering5(self) -> None:
-        """Five of a hundred overtake those before them."""
+        """Transfers complete with 5 % of packets reordered."""
         self.endure("delay 1ms reorder 5%", self.outOfOrder, SEND, WRITE)
 
     def test_corruption1(self) -> None:
-        """A bit of one packet of a hundred is changed."""
+        """Transfers complete with 1 % of packets corrupted."""
         self.endure("corrupt 1%", self.spoilt, READ, READ)
         record("wrong ICRC", self.counters().wrongICRC)
         self.assertGreater(self.counters().wrongICRC, 10)
 
     def test_corruption5(self) -> None:
-        """A bit of five packets of a hundred is changed."""
+        """Transfers complete with 5 % of packets corrupted."""
         self.endure("corrupt 5%", self.spoilt, WRITE, SEND)
         record("wrong ICRC", self.counters().wrongICRC)
         self.assertGreater(self.counters().wrongICRC, 50)
 
 
 class UncheckedTests(BulkTransfers, SynchronousTestCase):
-    """What only rxe's ICRC check can find."""
+    """Corruption that only rxe's ICRC check can detect."""
 
     skip = OUTSIDE
     witness = Witness("software device", "rxe", "4 MiB by WRITE, spoilt by netem, without UDP checksums")
 
     def test_spoiltWithoutChecksum(self) -> None:
-        """rxe finds what is spoilt among our packets by our ICRC: nothing else tells it."""
+        """rxe detects our corrupted packets by their ICRC."""
         self.patch(udp, "_canSegment", lambda bound: False)
         alice, bob = self.end(0), self.end(1)
         self.connect(alice, bob, ENDURING)
@@ -195,13 +202,13 @@ class UncheckedTests(BulkTransfers, SynchronousTestCase):
 
 
 class LongHaulTests(BulkTransfers, SynchronousTestCase):
-    """A great many bytes over a good wire, by batches of UDP_SEGMENT."""
+    """A long transfer over a good wire, in batches of UDP_SEGMENT."""
 
     skip = OUTSIDE
     witness = Witness("software device", "rxe", "256 MiB by WRITE without loss")
 
     def test_quarterOfAGigabyte(self) -> None:
-        """256 MiB arrive as they were sent."""
+        """256 MiB arrive unchanged."""
         alice, bob = self.end(0), self.end(1)
         self.connect(alice, bob, ENDURING)
         seconds = self.timed(alice, bob, WRITE, 256 * MiB)

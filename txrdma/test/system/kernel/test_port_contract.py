@@ -1,5 +1,5 @@
 """
-The kernel's management ports keep the promises of L{IMADPort}, between rxe devices.
+The contract of L{IMADPort} with the kernel's management ports, between rxe devices.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BOXES = (Box(mtu=4200, timeout=900),)
 
 
 class UmadTests(MADPortContract, MADCase):
-    """C{/dev/infiniband/umadN} of the kernel's two devices, which cuts and joins RMPP transfers."""
+    """C{/dev/infiniband/umadN} of the kernel's two devices, with RMPP in the kernel."""
 
     skip = OUTSIDE
     witness = Witness("umad port", "kernel MAD layer on rxe", "the contract of management ports")
@@ -52,18 +52,18 @@ class UmadTests(MADPortContract, MADCase):
         self.gids[number] = linkLocal(f"rxe{number}")
 
     def haveBack(self, number: int) -> None:
-        """Put a device back that the test has left deleted: others need it."""
+        """Recreate a device that the test has deleted, for later tests."""
         if number in self.deleting:
             self.ports[number].close()
             self.restore(number)
 
 
 class UmadOwnRMPPTests(UmadTests):
-    """The same where RMPP transfers are cut and joined by us."""
+    """The same with RMPP in this process."""
 
     witness = Witness("umad port", "kernel MAD layer on rxe", "the contract of management ports, own RMPP")
     rmpp = "own"
 
     def returning(self, number: int) -> None:
-        """Skip what takes more than a minute here, and was played by the other class."""
+        """Skip slow tests that the other class runs."""
         raise SkipTest("who cuts RMPP transfers makes no difference to the loss of a port")

@@ -1,5 +1,5 @@
 """
-RDMA devices and ports as the kernel has them: read, shown, and followed while they change.
+RDMA devices and ports of the kernel: read, listed, and followed during changes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ BOXES = (Box(mtu=4200),)
 Reported = dict[str, Any]
 
 NEVER: Final = 10_000.0
-"""Seconds that no test takes: what is told earlier was not found by the slow timer."""
+"""A polling interval that no test reaches: changes must be reported by netlink."""
 
 PATIENCE: Final = 30.0
 
@@ -66,7 +66,7 @@ OF_DEVICE: Final[dict[str, Callable[[Reported], object]]] = {
     "max_srq_wr": lambda output: output["limits"]["maxSharedReceiveQueueRequests"],
     "max_srq_sge": lambda output: output["limits"]["maxSharedReceiveQueueSegments"],
 }
-"""What C{ibv_devinfo -v} says of a device, and where C{txrdma devices} says the same."""
+"""Fields of a device in C{ibv_devinfo -v}, and in C{txrdma devices}."""
 
 OF_PORT: Final[dict[str, Callable[[Reported], object]]] = {
     "state": lambda port: f"PORT_{port['state']}",
@@ -99,16 +99,16 @@ NOT_OURS: Final = frozenset(
     qp_rate_limit_min qp_rate_limit_max port_cap_flags2 max_vl_num subnet_timeout init_type_reply
     """.split()
 )
-"""What C{ibv_devinfo -v} says and no interface of ours has: features that we do not use."""
+"""Fields of C{ibv_devinfo -v} that txrdma does not have, of features that it does not use."""
 
 
 def run(*command: str) -> str:
-    """What a command prints."""
+    """Return the output of a command."""
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
 
 
 def number(text: str) -> object:
-    """A number without the name or the code behind it; a word without its code."""
+    """Return a number without its name or code, or a word without its code."""
     word = re.sub(r" \(.*\)$| Gbps.*$", "", text)
     try:
         return int(word, 0)
@@ -117,7 +117,7 @@ def number(text: str) -> object:
 
 
 def devinfo() -> dict[str, Reported]:
-    """What C{ibv_devinfo -v} says, by device; ports under C{ports}, and under C{GIDs} of those their GIDs."""
+    """Return the output of C{ibv_devinfo -v} by device; C{ports} has the ports, each with C{GIDs}."""
     found: dict[str, Reported] = {}
     there: Reported = {}
     for line in run("ibv_devinfo", "-v").splitlines():
@@ -129,13 +129,13 @@ def devinfo() -> dict[str, Reported]:
             device["ports"].append(there)
         elif key.startswith("GID["):
             there["GIDs"].append((int(key[4:-1]), value))
-        elif value and key != "Unknown flags":  # a part of what stands above it
+        elif value and key != "Unknown flags":  # belongs to the line above
             there[key] = number(value)
     return found
 
 
 class ReadingTests(SynchronousTestCase):
-    """The same as the tools of rdma-core and iproute2 say."""
+    """The same values as the tools of rdma-core and iproute2."""
 
     skip = OUTSIDE
     witness = Witness(
@@ -153,7 +153,9 @@ class ReadingTests(SynchronousTestCase):
         return len(compared)
 
     def output(self, *arguments: str) -> str:
-        """What C{txrdma devices} says; in this process, as the box takes long to start another one."""
+        """
+        Return the output of C{txrdma devices}, run in this process since the guest starts processes slowly.
+        """
         options = Options()
         options.parseOptions(["devices", *arguments])
         out = io.StringIO()
@@ -162,7 +164,7 @@ class ReadingTests(SynchronousTestCase):
         return out.getvalue()
 
     def test_devinfo(self) -> None:
-        """C{txrdma devices --json} says what C{ibv_devinfo -v} says, field by field."""
+        """C{txrdma devices --json} equals C{ibv_devinfo -v}, field by field."""
         compared = 0
         reference = devinfo()
         self.assertEqual(set(reference), {"rxe0", "rxe1"})
@@ -179,7 +181,7 @@ class ReadingTests(SynchronousTestCase):
         record("fields", compared)
 
     def test_withoutPyverbs(self) -> None:
-        """Where there is no pyverbs the same is told, as far as sysfs knows it, and why that is all."""
+        """Without pyverbs the same is listed as far as sysfs has it, with the reason."""
         command = [sys.executable, "-m", "txrdma", "devices", "--json", "rxe0"]
         bare = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=200, env=bare)
@@ -194,7 +196,7 @@ class ReadingTests(SynchronousTestCase):
         self.assertEqual({OF_PORT[name](mine) for name in unknown}, {None})
 
     def test_sysfs(self) -> None:
-        """What needs no opening says the same: C{txrdma.ports} against C{ibv_devinfo}."""
+        """C{txrdma.ports}, which opens no device, equals C{ibv_devinfo}."""
         for name, reference in devinfo().items():
             [device] = [each for each in devices() if each.name == name]
             self.assertEqual(str(device.nodeGUID), reference["node_guid"])
@@ -218,7 +220,7 @@ class ReadingTests(SynchronousTestCase):
             )
 
     def test_rdmaLink(self) -> None:
-        """Ports, their states and their interfaces are those of C{rdma link}."""
+        """Ports, their states and interfaces equal C{rdma link}."""
         reference = {
             (each["ifname"], each["port"]): (each["state"], each["physical_state"], each["netdev"])
             for each in json.loads(run("rdma", "-j", "link"))
@@ -231,7 +233,7 @@ class ReadingTests(SynchronousTestCase):
         self.assertEqual(described, reference)
 
     def test_characterDevices(self) -> None:
-        """The devices under C{/dev/infiniband} are found: they are there."""
+        """The device files in C{/dev/infiniband} are found."""
         names = set(run("ls", "/dev/infiniband").split())
         for device in devices():
             self.assertIn(device.verbsName, names)
@@ -239,7 +241,7 @@ class ReadingTests(SynchronousTestCase):
                 self.assertIn(port.madName, names)
 
     def test_spellings(self) -> None:
-        """A port is found by its device, its GID, its IP address, its GUID and its interface."""
+        """A port is found by its device, GID, IP address, GUID and interface."""
         for name, address, netdev in (("rxe0", "10.77.0.1", "v0"), ("rxe1", "10.77.0.2", "v1")):
             port = getEndPort(f"{name}/1")
             spellings = [name, f"{name}:1", address, netdev, str(port.guid), *map(str, port.gids())]
@@ -249,7 +251,7 @@ class ReadingTests(SynchronousTestCase):
         self.assertIn("rxe0/1 ACTIVE", message)
 
     def test_verbose(self) -> None:
-        """What people see has every GID, address and limit."""
+        """The verbose listing has every GID, address and limit."""
         [reference] = [each for name, each in devinfo().items() if name == "rxe0"]
         text = self.output("--verbose", "rxe0")
         for words in (
@@ -266,7 +268,7 @@ class ReadingTests(SynchronousTestCase):
 
 
 class FollowingTests(TestCase):
-    """The kernel's changes are told, without waiting for the slow timer."""
+    """Changes in the kernel are reported by netlink, without the slow poll."""
 
     skip = OUTSIDE
     witness = Witness(
@@ -284,7 +286,7 @@ class FollowingTests(TestCase):
         self.output.extend(changes)
 
     async def until(self, what: str, isReported: Callable[[Change], bool]) -> Change:
-        """Wait for a change of that kind, and forget those before it."""
+        """Wait for a change of a kind, and drop earlier ones."""
         end = reactor.seconds() + PATIENCE
         while True:
             for index, change in enumerate(self.output):
@@ -308,7 +310,7 @@ class FollowingTests(TestCase):
         return change
 
     def test_device(self) -> Deferred[None]:
-        """A device that is deleted is told as gone, and one that is made as new, with its port."""
+        """A deleted device is reported as removed, a new one as added with its port."""
 
         async def steps() -> None:
             began = reactor.seconds()
@@ -326,12 +328,12 @@ class FollowingTests(TestCase):
         return Deferred.fromCoroutine(steps())
 
     def restore(self) -> None:
-        """Have rxe1, whatever a test has left."""
+        """Restore rxe1."""
         if "rxe1" not in run("rdma", "link"):
             run("rdma", "link", "add", "rxe1", "type", "rxe", "netdev", "v1")
 
     def test_address(self) -> Deferred[None]:
-        """An address that comes is a GID more, with its type and its interface; one that goes, one less."""
+        """A new address adds a GID with type and interface; a removed one removes it."""
         gid = GID.fromIP("10.88.0.1")
 
         async def steps() -> None:
@@ -348,7 +350,7 @@ class FollowingTests(TestCase):
         return Deferred.fromCoroutine(steps())
 
     def test_link(self) -> Deferred[None]:
-        """A link that goes down is a port that goes down, at both of its ends; so when it comes up."""
+        """A link that goes down or up changes the ports of both ends."""
 
         async def steps() -> None:
             run("ip", "link", "set", "v1", "down")
@@ -362,7 +364,7 @@ class FollowingTests(TestCase):
         return Deferred.fromCoroutine(steps())
 
     def test_mtu(self) -> Deferred[None]:
-        """An interface's MTU that changes is another active MTU, and what C{ibv_devinfo} says."""
+        """A changed MTU of an interface changes the active MTU, as in C{ibv_devinfo}."""
 
         async def steps() -> None:
             run("ip", "link", "set", "v0", "mtu", "1500")

@@ -1,5 +1,5 @@
 """
-The kernel's own devices, through pyverbs, keep the promises of verbs devices.
+The contract of verbs devices with the kernel's devices, through pyverbs.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ BOXES = (Box(mtu=4200, timeout=500),)
 
 
 class InTheKernel(RealTime):
-    """Two devices of the kernel on a real reactor of the test's own."""
+    """Two kernel devices on a new real reactor."""
 
     buildReactor: Callable[[], Any]
     slowness = 10.0  # the guest is slower than native code
 
     def makeDevices(self) -> tuple[IVerbsDevice, IVerbsDevice]:
-        """At the two ends of a wire."""
+        """Return the devices at the two ends of a wire."""
         self.reactor = self.buildReactor()
         return self.open("pyverbs:rxe0"), self.open("pyverbs:rxe1")
 
@@ -52,7 +52,7 @@ class PyverbsContractTests(InTheKernel, VerbsDeviceContract, ReactorBuilder):
 
 
 class AlternatePathTests(InTheKernel, TwoEnds, SynchronousTestCase):
-    """Paths to go on with when the first fails."""
+    """Alternate paths."""
 
     skip = OUTSIDE
     witness = Witness("pyverbs", "rxe", "alternate paths are refused on RoCE")
@@ -60,7 +60,7 @@ class AlternatePathTests(InTheKernel, TwoEnds, SynchronousTestCase):
     buildReactor = EPollReactor
 
     def test_refused(self) -> None:
-        """Linux has them on InfiniBand only; the connection goes on without."""
+        """Linux supports them on InfiniBand only: they are refused, and the connection continues."""
         alice, bob = self.end(0), self.end(1)
         for end in (alice, bob):
             end.toInit()
@@ -86,6 +86,6 @@ globals().update(
     {
         name: case
         for name, case in PyverbsContractTests.makeTestCaseClasses().items()
-        if "_EPoll" in name  # one is enough here, where time is dear: readers are tested with select, too
+        if "_EPoll" in name  # one is enough in a slow guest: readers are also tested with select
     }
 )

@@ -1,5 +1,5 @@
 """
-What becomes of the kernel's devices, through pyverbs, when something is taken away under them.
+The kernel's devices, through pyverbs, when something is removed during use.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from txrdma.verbs.devices import openDevice
 BOXES = (Box(mtu=4200, timeout=600),)
 
 LIVES = 30
-"""Random lives of L{txrdma.test.system.kernel.orders} in one test."""
+"""Number of random lives of L{txrdma.test.system.kernel.orders} in one test."""
 
 _CHECKOUT = Path(__file__).parents[4]
 _FLUSHED = Status.WR_FLUSH_ERR
@@ -52,19 +52,19 @@ _HASTY = replace(PATIENT, timeout=10, retryCount=1, rnrRetry=1)
 
 
 def run(*words: str) -> None:
-    """A program of the system, which succeeds."""
+    """Run a system program that must succeed."""
     subprocess.run(words, check=True, capture_output=True, text=True)
 
 
 class Kernel(RealTime, TwoEnds):
-    """C{rxe0} and C{rxe1} on a reactor of the test's own."""
+    """C{rxe0} and C{rxe1} on a new reactor."""
 
     quirks = (RXE, RXE)
     makeReactor: Callable[[], Any] = EPollReactor
     slowness = 20.0
 
     def makeDevices(self) -> tuple[IVerbsDevice, IVerbsDevice]:
-        """At the two ends of a wire."""
+        """Return the devices at the two ends of a wire."""
         self.reactor = type(self).makeReactor()
         one, other = (openDevice(self.reactor, name) for name in ("pyverbs:rxe0", "pyverbs:rxe1"))
         for device in (one, other):
@@ -73,13 +73,13 @@ class Kernel(RealTime, TwoEnds):
 
 
 class RemovalTests(Kernel, SynchronousTestCase):
-    """The device is deleted while it is used: C{rdma link del}."""
+    """C{rdma link del} deletes the device during use."""
 
     skip = OUTSIDE
     witness = Witness("pyverbs", "rxe", "device deleted under live queue pairs")
 
     def remove(self, name: str = "rxe1", netdev: str = "v1") -> subprocess.Popen[bytes]:
-        """The kernel deletes it as soon as nobody has it open; at the end there is a new one."""
+        """Delete the device, which takes effect when nobody has it open; recreate it after the test."""
         deleting = subprocess.Popen(["rdma", "link", "del", name])
 
         def restore() -> None:
@@ -93,7 +93,7 @@ class RemovalTests(Kernel, SynchronousTestCase):
         return deleting
 
     def test_removed(self) -> None:
-        """Everything outstanding is flushed, listeners hear it, and the kernel is not held up."""
+        """Everything outstanding is flushed, subscribers are notified, and the kernel is not blocked."""
         alice, bob = self.pair(settings=_HASTY)
         for index in range(3):
             bob.receive(bob.segment(), identifier=index)
@@ -116,7 +116,7 @@ class RemovalTests(Kernel, SynchronousTestCase):
         self.assertEqual(alice.sent[0].status, Status.RETRY_EXC_ERR)
 
     def test_afterwards(self) -> None:
-        """What is asked of a device that is gone is refused; all of it can be closed, twice."""
+        """Objects of a removed device refuse requests, and can be closed, also twice."""
         _alice, bob = self.pair()
         shared = bob.domain.createSharedReceiveQueue(4, 1)
         handle = bob.domain.createAddressHandle(bob.destinationOf(bob))
@@ -148,7 +148,7 @@ class RemovalTests(Kernel, SynchronousTestCase):
         self.assertRaises(DeviceUnavailable, device.gids, 1)
 
     def test_sleeper(self) -> None:
-        """A completion reader that sleeps is woken, and gets what is flushed."""
+        """A sleeping completion reader wakes up and receives the flushed completions."""
         _alice, bob = self.pair()
         got: list[Completion] = []
         reader = CompletionReader(self.reactor, bob.channel, [bob.sends, bob.receives], got.extend)
@@ -163,13 +163,13 @@ class RemovalTests(Kernel, SynchronousTestCase):
         reader.stop()
 
     def test_gone(self) -> None:
-        """A device that is not there is told to be unavailable."""
+        """A missing device is reported as unavailable."""
         error = self.assertRaises(DeviceUnavailable, openDevice, self.reactor, "pyverbs:rxe9")
         self.assertIn("rxe9", str(error))
 
 
 def _hasGID(name: str) -> bool:
-    """The kernel makes the GIDs in its own time."""
+    """Return whether the device has the GID, which the kernel creates asynchronously."""
     zero = "0000:0000:0000:0000:0000:0000:0000:0000"
     try:
         gids = (Path(f"/sys/class/infiniband/{name}/ports/1/gids/{index}").read_text() for index in (0, 1))
@@ -179,13 +179,13 @@ def _hasGID(name: str) -> bool:
 
 
 class PortTests(Kernel, SynchronousTestCase):
-    """The network interface goes down, and comes up."""
+    """The network interface goes down and comes up."""
 
     skip = OUTSIDE
     witness = Witness("pyverbs", "rxe", "interface down and up: events, retries")
 
     def setLink(self, isUp: bool) -> None:
-        """Of C{v1}; with the ways that the box has set up, which go with it."""
+        """Set the state of C{v1}, and restore the guest's routes, which are lost with it."""
         run("ip", "link", "set", "v1", "up" if isUp else "down")
         if isUp:
             mac = Path("/sys/class/net/v0/address").read_text().strip()
@@ -193,7 +193,7 @@ class PortTests(Kernel, SynchronousTestCase):
             run("ip", "route", "replace", "10.77.0.1", "dev", "v1", "src", "10.77.0.2", "table", "101")
 
     def test_downAndUp(self) -> None:
-        """Events tell of it, the port's state, too; a connection gives up meanwhile, and a new one works."""
+        """Events and the port's state report the change; a connection times out, and a new one works."""
         alice, bob = self.pair(settings=_HASTY)
         self.addCleanup(self.setLink, True)
         self.setLink(False)
@@ -201,7 +201,7 @@ class PortTests(Kernel, SynchronousTestCase):
         self.assertNotEqual(bob.device.portAttributes(1).state, PortState.ACTIVE)
         alice.send(alice.fill(b"anybody?"))
         self.runUntilCompleted(alice, sends=1)
-        # The other end of a wire that is down has no carrier; rxe says "flushed" of what it can't send.
+        # the other end of a wire that is down has no carrier; rxe reports "flushed" for what it cannot send
         self.assertIn(alice.sent[0].status, (Status.RETRY_EXC_ERR, _FLUSHED))
         self.assertIs(alice.queuePair.state, QPState.ERR)
         del bob.events[:]
@@ -233,7 +233,7 @@ sys.stdin.readline()
 
 
 def connectTo(end: End, number: int, device: IVerbsDevice | None = None) -> None:
-    """To the queue pair of this number at the other end of the wire."""
+    """Connect to the queue pair with this number at the other end of the wire."""
     here = end.device.gids(1)[end.gidIndex]
     there = "10.77.0.1" if here.ip == "10.77.0.2" else "10.77.0.2"
     end.toInit()
@@ -252,13 +252,13 @@ def connectTo(end: End, number: int, device: IVerbsDevice | None = None) -> None
 
 
 class KilledPeerTests(Kernel, SynchronousTestCase):
-    """The peer is another process, and it is killed."""
+    """The peer is another process, and is killed."""
 
     skip = OUTSIDE
     witness = Witness("pyverbs", "rxe", "the peer's process is killed")
 
     def test_killed(self) -> None:
-        """Retries are exhausted; what is behind is flushed; the other device goes on."""
+        """Retries are exhausted, later requests are flushed, and the other device continues."""
         peer = subprocess.Popen(
             [sys.executable, "-c", _PEER],
             stdin=subprocess.PIPE,
@@ -291,13 +291,13 @@ class KilledPeerTests(Kernel, SynchronousTestCase):
 
 
 class ReaderTests(Kernel, SynchronousTestCase):
-    """Completions come through the reactor."""
+    """Completions delivered by the reactor."""
 
     skip = OUTSIDE
     witness = Witness("pyverbs", "rxe", "completion reader on epoll")
 
     def test_completions(self) -> None:
-        """A reader hands over a hundred messages, both ends' completions, while it sleeps between them."""
+        """A reader delivers a hundred messages and completions of both ends, and sleeps between them."""
         alice, bob = self.pair()
         sent: list[Completion] = []
         received: list[Completion] = []
@@ -338,13 +338,13 @@ class SelectReaderTests(ReaderTests):
 
 
 class OrderTests(SynchronousTestCase):
-    """Objects closed, closed again and forgotten in random orders: L{txrdma.test.system.kernel.orders}."""
+    """Objects closed, closed twice and dropped in random orders: L{txrdma.test.system.kernel.orders}."""
 
     skip = OUTSIDE
     witness = Witness("pyverbs", "rxe", "closed in any order, twice, or never")
 
     def lives(self, first: int, count: int) -> None:
-        """In a process of their own, which ends well."""
+        """Run lives in a process, which must succeed."""
         done = subprocess.run(
             [
                 sys.executable,
@@ -364,20 +364,20 @@ class OrderTests(SynchronousTestCase):
         self.assertTrue(done.stdout.endswith("done\n"), done.stdout[-2000:])
 
     def test_manyLives(self) -> None:
-        """One after the other, in one process."""
+        """Many lives in one process."""
         first = int.from_bytes(os.urandom(4), "big")
         record("first seed", first)
         self.lives(first, LIVES)
 
     def test_ends(self) -> None:
-        """Each in a process of its own, which ends soon after."""
+        """Single lives, each in a process that exits soon after."""
         first = int.from_bytes(os.urandom(4), "big")
         record("first seed", first)
         for seed in range(first, first + 3):
             self.lives(seed, 1)
 
     def endsWell(self, *lines: str) -> None:
-        """A program that makes three ends, and says so when it is done."""
+        """Check that a program with three ends exits successfully."""
         program = (
             "import os, sys, time",
             "from twisted.internet.epollreactor import EPollReactor",
@@ -398,11 +398,11 @@ class OrderTests(SynchronousTestCase):
         self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "done\n", ""))
 
     def test_neverClosed(self) -> None:
-        """A process that closes nothing ends well."""
+        """A process that closes nothing exits successfully."""
         self.endsWell("ends[0].domain.left = ends")
 
     def test_forked(self) -> None:
-        """A forked process that ends, or closes what it has inherited, takes nothing away from its parent."""
+        """A forked process that exits, or closes inherited objects, does not affect its parent."""
         self.endsWell(
             "one, other, _third = ends",
             "for end in (one, other): end.toInit()",

@@ -1,5 +1,5 @@
 """
-Streams of C{smc:} endpoints through the kernel's RDMA devices.
+Streams of C{smc:} endpoints over the kernel's RDMA devices.
 """
 
 from __future__ import annotations
@@ -22,27 +22,29 @@ CLIENT = r"smc:127.0.0.1:{port}:device=pyverbs\:rxe0:timeout=60:fallback=no"
 
 
 class StreamTests(EndsTestCase):
-    """Server and client of ours, each at its own end of a wire."""
+    """Our server and client, each at its own end of a wire."""
 
     skip = OUTSIDE
     timeout = 120
     witness = Witness("smc: over pyverbs", "smc: over pyverbs", "SMC-R streams through rxe")
 
     def setUp(self) -> None:
-        """Emulated code opens a device in seconds, and nobody is to fall back because of that."""
+        """
+        Allow seconds for the handshake: emulated code opens a device slowly, which must not cause a fallback.
+        """
         super().setUp()
         self.patch(announcing, "PATIENCE", 60.0)
         self.patch(_handshake, "CLC_TIMEOUT", 60.0)
 
     async def pair(self, kind: type[Recorder]) -> tuple[Any, Any]:
-        """Client and server."""
+        """Return a client and a server."""
         factory, port = await self.serve(SERVER, kind)
         accepted = factory.next()
         client = await self.connect(CLIENT.format(port=port))
         return client, await accepted
 
     async def test_echo(self) -> None:
-        """What is written comes back, by SMC-R, through the devices that the strings name."""
+        """Echoed bytes return over SMC-R, through the devices that the strings name."""
         client, server = await self.pair(Echo)
         for end, device in ((client, "rxe0"), (server, "rxe1")):
             self.assertEqual((end.smc.mode, end.smc.route, end.smc.device), ("SMC-R", "verbs", device))
@@ -50,7 +52,7 @@ class StreamTests(EndsTestCase):
         self.assertEqual(await client.receiving(11_000), b"over there " * 1000)
 
     async def test_bulk(self) -> None:
-        """Four MiB arrive whole, through buffers that are smaller than that."""
+        """4 MiB arrive unchanged through smaller buffers."""
         client, server = await self.pair(Recorder)
         data = Random(3).randbytes(4 << 20)
         began = time.monotonic()
@@ -61,7 +63,7 @@ class StreamTests(EndsTestCase):
         self.assertEqual(sha256(server.received).digest(), sha256(data).digest())
 
     async def test_close(self) -> None:
-        """One end closes, the other hears of it; both are gone, and a new connection works."""
+        """A close is reported to the other end, both are released, and a new connection works."""
         client, server = await self.pair(Echo)
         client.transport.write(b"the last word")
         await client.receiving(13)

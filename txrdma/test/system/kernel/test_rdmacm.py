@@ -1,5 +1,6 @@
 """
-librdmacm's programs and our connection manager on one wire: rejects, crowds, kills, interfaces that go down.
+librdmacm's programs with our connection manager: rejects, many connections, killed processes, failed
+interfaces.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ PORT = 7471
 
 
 class Pinged(PingServer):
-    """A server of pings that says when its connection is made, and how it has ended."""
+    """A ping server that reports connections and how they end."""
 
     def __init__(self) -> None:
         super().__init__(lambda ping: None)
@@ -48,30 +49,30 @@ class RpingTestCase(CMTestCase):
     programs: tuple[str, ...] = ("rping",)
 
     def theirClient(self, *words: str) -> Program:
-        """Start C{rping} as a client of ours."""
+        """Start C{rping} as a client of our server."""
         return self.start("rping", "-c", "-a", THERE, "-I", HERE, "-V", "-v", *words)
 
     def theirServer(self, *words: str) -> Program:
-        """Start C{rping} as a server here, and wait until it listens."""
+        """Start C{rping} as a server, and wait until it listens."""
         server = self.start("rping", "-s", "-a", HERE, "-d", *words)
         self.expectOutput(server, "rdma_listen")
         return server
 
     def kill(self, program: Program) -> None:
-        """Kill a program, which hears nothing of it."""
+        """Kill a program."""
         program.process.kill()
         program.process.wait()
 
 
 class RejectTests(RpingTestCase):
-    """Refusals, and what the other end is told of them."""
+    """Rejects, as the other end reports them."""
 
     skip = OUTSIDE
     witness = Witness("rdma: over the software device", "rping, rstream on rxe", "REJ 8 and 28, both ways")
     programs = ("rping", "rstream")
 
     def test_weReject(self) -> None:
-        """rping is told our reason and its private data: a consumer's reject."""
+        """rping reports our consumer reject with its private data."""
 
         def refuse() -> Any:
             raise Rejection(RejectReason.CONSUMER_REJECT, b"not today")
@@ -83,17 +84,19 @@ class RejectTests(RpingTestCase):
         self.assertEqual(since(before), {"tx req": 1, "rx rej": 1})
 
     def test_nobodyListensHere(self) -> None:
-        """rping is told that nobody listens to its port, by reason 8."""
+        """rping reports reason 8 for a port without listener."""
         self.serve(RPING_PORT)
         _, output = self.ends(self.theirClient("-C", "1", "-p", "9"))
         self.assertIn("RDMA_CM_EVENT_REJECTED, error 8", output)
 
     def test_theyReject(self) -> None:
-        """Our client hears that rstream rejects what is no rsocket, as a consumer; then rstream serves on."""
+        """
+        Our client reports rstream's consumer reject of a connection that is no rsocket; rstream continues.
+        """
         server = self.start("rstream", "-b", HERE, "-S", "64", "-C", "1", "-I", "1")
         before = counted()
         refused = self.refused()
-        while refused is RejectReason.INVALID_SERVICE_ID:  # it takes its time to start
+        while refused is RejectReason.INVALID_SERVICE_ID:  # it starts slowly
             self.runFor(0.2)
             refused = self.refused()
         self.assertIs(refused, RejectReason.CONSUMER_REJECT)
@@ -101,19 +104,19 @@ class RejectTests(RpingTestCase):
         self.assertFalse(server.isOver, server.output)
 
     def refused(self) -> Any:
-        """Connect to rstream as no rsocket does; the reason that it has against that."""
+        """Connect to rstream without an rsocket greeting; return the reason of the reject."""
         connecting = self.connect(PORT, privateData=b"\x63 is no version of rsockets")
         return self.assertRaises(Rejected, self.result, connecting).status
 
 
 class CrowdTests(RpingTestCase):
-    """Many connections at once, and each end of them."""
+    """Many connections at once, and their ends."""
 
     skip = OUTSIDE
     witness = Witness("rdma: over the software device", "rping on rxe", "many at once; each end disconnects")
 
     def test_many(self) -> None:
-        """Twelve of their clients ping our server at once, each with its own bytes, and all are content."""
+        """Twelve rping clients ping our server at once, each with its own bytes, and succeed."""
         self.serve(RPING_PORT, Pinged, TERMS)
         before = counted()
         clients = [self.theirClient("-C", "5", "-S", str(64 + 7 * n)) for n in range(12)]
@@ -127,7 +130,7 @@ class CrowdTests(RpingTestCase):
         self.assertEqual(since(before), dict.fromkeys(kinds, 12))
 
     def test_weDisconnect(self) -> None:
-        """rping hears of the end when our server ends the connection, and answers the DREQ."""
+        """rping reports the end when our server disconnects, and answers the DREQ."""
 
         class Brief(Pinged):
             def _write(self, advert: Any) -> None:
@@ -144,7 +147,7 @@ class CrowdTests(RpingTestCase):
         self.assertEqual(since(before), {"tx req": 1, "rx rep": 1, "tx rtu": 1, "rx dreq": 1, "tx drep": 1})
 
     def test_weDisconnectAsClient(self) -> None:
-        """Our client ends after its pings, and their server hears of it."""
+        """rping's server reports the end when our client disconnects."""
         server = self.theirServer("-v")
         client = PingClient(4, 64, True, lambda ping: None)
         before = counted()
@@ -156,13 +159,13 @@ class CrowdTests(RpingTestCase):
 
 
 class FaultTests(RpingTestCase):
-    """Ends that nobody has wished for."""
+    """Unexpected ends."""
 
     skip = OUTSIDE
     witness = Witness("rdma: over the software device", "rping on rxe", "killed programs; interfaces down")
 
     def test_clientKilled(self) -> None:
-        """Our server hears of the end of a client that is killed: Linux says goodbye for it."""
+        """Our server reports the end of a killed client, for which Linux sends the DREQ."""
         self.serve(RPING_PORT, Pinged, TERMS)
         client = self.theirClient()
         self.expectOutput(client, "ping data", 2)
@@ -172,7 +175,7 @@ class FaultTests(RpingTestCase):
         self.assertEqual(since(before), {"tx dreq": 1, "rx drep": 1})
 
     def test_serverKilled(self) -> None:
-        """Our client hears of the end of a server that is killed, and then that nobody listens."""
+        """Our client reports the end of a killed server, and afterwards that the port has no listener."""
         server = self.theirServer()
         client = PingClient(0, 64, True, lambda ping: None)
         self.result(self.connectWith(RPING_PORT, lambda: client, TERMS))
@@ -186,7 +189,7 @@ class FaultTests(RpingTestCase):
         self.assertIs(refused.status, RejectReason.INVALID_SERVICE_ID)
 
     def test_weAskWhileDown(self) -> None:
-        """A REQ of ours waits for an interface that is down, within its retries, and then is answered."""
+        """Our REQ is repeated while an interface is down, and answered afterwards."""
         server = self.theirServer()
         self.addCleanup(self.world.settle)
         self.addCleanup(self.world.setLink, False, True)
@@ -205,7 +208,7 @@ class FaultTests(RpingTestCase):
         self.assertGreaterEqual(retried, 1)
 
     def test_theyAskWhileDown(self) -> None:
-        """rping is not answered while our interface is down, and serves itself when that is up again."""
+        """rping gets no answer while our interface is down, and succeeds afterwards."""
         self.serve(RPING_PORT, Pinged, TERMS)
         self.addCleanup(self.world.settle)
         self.addCleanup(self.world.setLink, True, True)
@@ -218,13 +221,13 @@ class FaultTests(RpingTestCase):
         self.world.setLink(True, True)
         self.world.settle()
         status, output = self.ends(client)
-        if "RDMA_CM_EVENT_ADDR_ERROR" in output:  # rping's two seconds for an address were over before
+        if "RDMA_CM_EVENT_ADDR_ERROR" in output:  # rping's two seconds for address resolution have expired
             status, output = self.ends(self.theirClient("-C", "1"))
         self.assertEqual((status, output.count("ping data")), (0, 1), output)
 
 
 class StormTests(RpingTestCase):
-    """A wire that doubles and delays all messages, of many connections at once."""
+    """A wire that duplicates and delays all messages of many connections."""
 
     skip = OUTSIDE
     witness = Witness("rdma: over the software device", "ucmatose on rxe", "duplicate REQs and REPs by netem")
@@ -237,7 +240,7 @@ class StormTests(RpingTestCase):
         self.addCleanup(self.world.mend)
 
     def test_theyStorm(self) -> None:
-        """Each doubled REQ of theirs makes one connection; the second one is counted as such."""
+        """Each duplicated REQ of rping makes one connection, and our manager counts the duplicate."""
         self.world.spoil(False, *self.trouble)
         self.serve(PORT, Meeting, UNCOUNTED_TERMS)
         adapter = self.adapter
@@ -254,7 +257,7 @@ class StormTests(RpingTestCase):
         self.assertEqual(status, 0, output)
 
     def test_weStorm(self) -> None:
-        """Each doubled REQ of ours makes one connection of theirs, and Linux counts the second one."""
+        """Each duplicated REQ of ours makes one connection, and Linux counts the duplicate."""
         server = self.start("ucmatose", "-b", HERE, "-c", str(self.count), "-C", "0")
         self.expectOutput(server, "starting server")
         self.runFor(0.5)
@@ -285,7 +288,7 @@ class ProgramTests(CMTestCase):
     shape = ("-c", str(connections), "-C", str(messages), "-S", str(size))
 
     def test_ucmatoseServes(self) -> None:
-        """ucmatose sends messages on each of our connections, takes as many, and disconnects them."""
+        """ucmatose sends and receives messages on each of our connections, and disconnects."""
         server = self.start("ucmatose", "-b", HERE, *self.shape)
         self.expectOutput(server, "starting server")
         self.runFor(0.5)
@@ -309,7 +312,9 @@ class ProgramTests(CMTestCase):
         self.assertEqual({len(data) for each in self.made for data in each.messages}, {self.size})
 
     def test_ucmatoseAsks(self) -> None:
-        """ucmatose takes messages of ours on each connection, answers by as many, and ends with status 0."""
+        """
+        ucmatose as client receives and answers our messages on each connection, and exits with status 0.
+        """
         self.serve(PORT, Meeting, replace(UNCOUNTED_TERMS, receives=self.messages))
         client = self.start("ucmatose", "-s", THERE, "-b", HERE, *self.shape)
         self.runUntil(lambda: sum(each.isMade for each in self.made) == self.connections, 6.0)
@@ -324,7 +329,7 @@ class ProgramTests(CMTestCase):
         self.assertIn("data transfers complete", output)
 
     def test_xclient(self) -> None:
-        """rdma_xclient sends our server one message, and disconnects."""
+        """rdma_xclient sends one message to our server, and disconnects."""
         self.serve(PORT, Meeting, UNCOUNTED_TERMS)
         status, output = self.ends(self.start("rdma_xclient", "-s", THERE))
         self.assertEqual(status, 0, output)
@@ -333,7 +338,7 @@ class ProgramTests(CMTestCase):
         record("bytes of rdma_xclient's message", len(self.made[0].messages[0]))
 
     def test_xserver(self) -> None:
-        """rdma_xserver takes one message of our client, and ends."""
+        """rdma_xserver receives one message of our client, and exits."""
         server = self.start("rdma_xserver")
         self.runFor(3.0)
         protocol = self.result(self.connect(PORT))

@@ -1,5 +1,5 @@
 """
-librdmacm's C{rping} pings C{txrdma rping}, and the other way round: the kernel's CM and ours on one wire.
+librdmacm's C{rping} with C{txrdma rping} in both roles: the kernel's CM and ours.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class RpingTests(InTheBox, SynchronousTestCase):
         return program
 
     def ours(self, *words: str) -> Program:
-        """Start ours, far away."""
+        """Start C{txrdma rping}, in the other namespace."""
         command = (sys.executable, "-m", "txrdma", "rping", *words)
         return self.start("ip", "netns", "exec", NAMESPACE, *command)
 
@@ -47,17 +47,17 @@ class RpingTests(InTheBox, SynchronousTestCase):
         return server
 
     def startReference(self, *words: str) -> Program:
-        """Start theirs, here."""
+        """Start librdmacm's rping."""
         return self.start("stdbuf", "-oL", "rping", *words)
 
     def theirServer(self, *words: str) -> Program:
-        """Start their server, and wait until it listens."""
+        """Start librdmacm's server, and wait until it listens."""
         server = self.startReference("-s", "-a", HERE, "-d", *words)
         server.expectOutput("rdma_listen")
         return server
 
     def test_theyPing(self) -> None:
-        """Their client pings our server, and verifies; all is told and counted."""
+        """rping pings our server and verifies; the output and counters are complete."""
         server = self.server("-v")
         before = counted()
         status, output = self.startReference(
@@ -72,7 +72,7 @@ class RpingTests(InTheBox, SynchronousTestCase):
         self.assertEqual(since(before), {"tx req": 1, "rx rep": 1, "tx rtu": 1, "tx dreq": 1, "rx drep": 1})
 
     def test_wePing(self) -> None:
-        """Our client pings their server with what fills several packets, and verifies."""
+        """Our client pings rping's server with messages of several packets, and verifies."""
         server = self.theirServer("-v", "-S", "20000")
         before = counted()
         words = ("-c", "-a", HERE, "-I", THERE, "-V", "-v", "-S", "20000", "-C", "5")
@@ -83,7 +83,7 @@ class RpingTests(InTheBox, SynchronousTestCase):
         self.assertEqual(since(before), {"rx req": 1, "tx rep": 1, "rx rtu": 1, "rx dreq": 1, "tx drep": 1})
 
     def test_noListener(self) -> None:
-        """The kernel rejects a REQ for a port that nobody listens to, and our client says why."""
+        """The kernel rejects a REQ for a port without listener, and our client reports it."""
         before = counted()
         status, output = self.ours("-c", "-a", HERE, "-I", THERE, "-p", "9", "-C", "1").end()
         self.assertEqual(status, 1)

@@ -1,5 +1,5 @@
 """
-Programs of librdmacm's rsockets, and one that knows TCP only, with our streams: files, echoes, pages.
+Programs on librdmacm's rsockets, and a TCP program, with our streams: files, echoes, web pages.
 """
 
 from __future__ import annotations
@@ -32,25 +32,24 @@ BOXES = (Box(rxe=False, timeout=420),)
 
 MiB: Final = 1 << 20
 MAPPED_SHAPES: Final = ((64, 1, 20), (1000, 10, 5), (65536, 3, 3), (300_000, 2, 2))
-"""Bytes, transfers and iterations of C{riostream}: below and above what one message may have."""
+"""Bytes, transfers and iterations of C{riostream}: below and above the size of one message."""
 SOURCE: Final = Path(__file__).with_name("tcpclient.c")
 PRELOAD: Final = "/usr/lib/x86_64-linux-gnu/rsocket/librspreload.so"
 
-# The messages of rcopy: version, command, length of the message, status or mode, id.
+# messages of rcopy: version, command, length, status or mode, ID
 _HEADER: Final = struct.Struct("=BBHIQ")
 _SIZE: Final = struct.Struct("=Q")
 _OPEN, _CLOSE, _WRITE, _ANSWER = 1, 2, 3, 0x80
 
 
 class Copying(Protocol):
-    """What both ends of rcopy's conversation share: messages, and the reason of the end."""
+    """Shared by both ends of rcopy's protocol: messages, and the reason of the end."""
 
     def __init__(self) -> None:
         self.lost: Failure | None = None
         self._held = b""
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Keep the reason."""
         self.lost = reason
 
     def sendCommand(self, command: int, data: int = 0, rest: bytes = b"") -> None:
@@ -59,7 +58,7 @@ class Copying(Protocol):
         self.transport.write(_HEADER.pack(0, command, _HEADER.size + len(rest), data, 0) + rest)
 
     def dataReceived(self, data: bytes) -> None:
-        """Take messages, each when all of it is here."""
+        """Take complete messages."""
         self._held += data
         while len(self._held) >= _HEADER.size:
             _, command, length, data_, _ = _HEADER.unpack_from(self._held)
@@ -69,12 +68,12 @@ class Copying(Protocol):
             self.received(command, data_, rest)
 
     def received(self, command: int, data: int, rest: bytes) -> None:
-        """Act on a message."""
+        """Handle a message."""
         raise NotImplementedError
 
 
 class CopyServer(Copying):
-    """Takes a file, of which it keeps name, length and hash."""
+    """Receives a file, and records its name, length and hash."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -108,7 +107,7 @@ class CopyServer(Copying):
 
 
 class CopyClient(Copying):
-    """Sends a file, and ends when all is answered."""
+    """Sends a file, and closes when everything is acknowledged."""
 
     def __init__(self, path: str, content: bytes) -> None:
         super().__init__()
@@ -133,17 +132,16 @@ class CopyClient(Copying):
 
 
 class Ending(Echo):
-    """An echo that keeps the reason of its end."""
+    """An echo that records the reason of its end."""
 
     lost: Failure | None = None
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Keep the reason."""
         self.lost = reason
 
 
 class StreamCase(CMTestCase):
-    """Tests with streams of ours."""
+    """Tests with our streams."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -152,7 +150,7 @@ class StreamCase(CMTestCase):
         self.folder = Path(temporary.name)
 
     def streamServer(self, port: int, make: Callable[[], Any]) -> None:
-        """Listen far away with protocols that are kept in C{made}."""
+        """Listen in the other namespace; C{made} records the protocols."""
 
         def made() -> Any:
             self.made.append(make())
@@ -161,13 +159,13 @@ class StreamCase(CMTestCase):
         self.listening(RSocketServerEndpoint(self.reactor, port, self.soft), Factory.forProtocol(made))
 
     def file(self) -> bytes:
-        """The content of a file of 64 MiB that is written as C{content} into the folder."""
+        """Create a file of 64 MiB in the folder, and return its contents."""
         content = Random(12).randbytes(MiB) * 64
         (self.folder / "content").write_bytes(content)
         return content
 
     def untilLost(self, protocol: Any, seconds: float = 6.0) -> None:
-        """Turn the reactor until a connection has ended well."""
+        """Run the reactor until a connection has ended in order."""
         self.runUntil(lambda: protocol.lost is not None, seconds)
         self.assertIsNotNone(protocol.lost.check(ConnectionDone), protocol.lost)
 
@@ -210,7 +208,7 @@ class CopyTests(StreamCase):
 
 
 class MappingTests(StreamCase):
-    """C{riostream}, which writes into memory of ours, as we do into its."""
+    """C{riostream} writes into our mapped memory, and we write into its."""
 
     skip = OUTSIDE
     witness = Witness(
@@ -219,12 +217,12 @@ class MappingTests(StreamCase):
     programs = ("riostream",)
 
     def options(self, shape: tuple[int, int, int]) -> tuple[str, ...]:
-        """The program's options for bytes of a transfer, transfers of a turn, turns; it verifies."""
+        """Return the program's options for bytes, transfers and iterations, with verification."""
         size, count, iterations = map(str, shape)
         return ("-S", size, "-C", count, "-I", iterations, "-T", "v")
 
     def check(self, program: Program, played: Any, iterations: int) -> None:
-        """Both ends have played to the end, and have found what they should."""
+        """Check that both ends have completed and verified."""
         self.assertEqual(self.result(played, 15.0), iterations)
         status, output = self.ends(program)
         self.assertEqual(status, 0, output)
@@ -232,7 +230,7 @@ class MappingTests(StreamCase):
         self.assertIn("custom", output)
 
     def test_theirClient(self) -> None:
-        """riostream's client plays with our server."""
+        """riostream's client completes with our server."""
         coming = deque(MAPPED_SHAPES)
         self.streamServer(7471, lambda: MappedStreaming(self.reactor, False, *coming.popleft()))
         begun = time.monotonic()
@@ -244,7 +242,7 @@ class MappingTests(StreamCase):
         record("seconds", round(time.monotonic() - begun, 1))
 
     def test_theirServer(self) -> None:
-        """Our client plays with riostream's server, which ends after one connection."""
+        """riostream's server completes with our client, and exits after one connection."""
         for shape in MAPPED_SHAPES[1:3]:
             program = self.start("riostream", *self.options(shape))
             self.expectOutput(program, "usec/xfer")
@@ -255,7 +253,7 @@ class MappingTests(StreamCase):
             self.untilLost(client)
 
     def test_noRoom(self) -> None:
-        """riostream ends with an error where ours offers no entries, and our server serves on."""
+        """riostream fails if our end offers no entries, and our server continues."""
         options = Options(Sizes(mappings=0))
         endpoint = RSocketServerEndpoint(self.reactor, 7471, self.soft, options)
         self.listening(endpoint, Factory.forProtocol(self.retained))
@@ -268,14 +266,14 @@ class MappingTests(StreamCase):
             self.untilLost(each)
 
     def retained(self) -> Ending:
-        """An echo that is kept in C{made}."""
+        """Return an echo that C{made} records."""
         retained = Ending()
         self.made.append(retained)
         return retained
 
 
 class PreloadTests(StreamCase):
-    """A program that knows TCP only, under librspreload."""
+    """A TCP program under librspreload."""
 
     skip = OUTSIDE
     witness = Witness(
@@ -288,11 +286,11 @@ class PreloadTests(StreamCase):
         subprocess.run(["cc", "-o", str(self.program), str(SOURCE)], check=True)
 
     def preloaded(self, *words: str) -> Program:
-        """Start the program with rsockets instead of TCP."""
+        """Start the program with rsockets instead of TCP sockets."""
         return self.start(str(self.program), *words, LD_PRELOAD=PRELOAD)
 
     def test_echo(self) -> None:
-        """All comes back from our echo, with half-closing at the end; and there is no TCP between the two."""
+        """Our echo returns all bytes after a half-close, and no TCP connection is used."""
         self.streamServer(7001, Ending)
         before = counted()
         status, output = self.ends(self.preloaded(THERE, "7001", str(MiB)))
@@ -303,8 +301,8 @@ class PreloadTests(StreamCase):
         self.assertIn("Connection refused", output)
 
     def test_web(self) -> None:
-        """A page of C{twistd web --listen rsocket:} comes to the program as over TCP."""
-        self.soft.close()  # queue pair 1 of the address is for the server
+        """The program gets a page of C{twistd web --listen rsocket:} as over TCP."""
+        self.soft.close()  # the server uses queue pair 1 of the address
         (self.folder / "page").write_bytes(b"a page" * 50_000)
         listen = f"--listen=rsocket:{THERE}:7002"
         words = (sys.executable, "-m", "twisted", "web", listen, f"--path={self.folder}")
@@ -313,6 +311,6 @@ class PreloadTests(StreamCase):
         request = "GET /page HTTP/1.0\r\n\r\n"
         status, output = self.ends(self.preloaded(THERE, "7002", "0", request))
         self.assertEqual(status, 0, output[:1000])
-        head, _, page = output.partition("\n\n")  # as text is read
+        head, _, page = output.partition("\n\n")  # read as text
         self.assertRegex(head, r"^HTTP/1\.[01] 200 OK")
         self.assertEqual(page, "a page" * 50_000)

@@ -1,5 +1,5 @@
 """
-librdmacm's C{rstream} streams to ours and back, and each side verifies: two implementations of rsockets.
+librdmacm's C{rstream} and our program exchange streams, which both verify: two implementations of rsockets.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BOXES = (Box(rxe=False, timeout=420),)
 SECONDS = 9.0 * PACE
 PORT = "7471"
 SHAPES = (("64", "50", "4"), ("1000", "100", "1"), ("65536", "20", "1"), ("300000", "2", "2"))
-"""Bytes, transfers and iterations of C{rstream}: below and above what one half of a buffer holds."""
+"""Bytes, transfers and iterations of C{rstream}: below and above half a buffer."""
 
 
 class RstreamTests(InTheBox, SynchronousTestCase):
@@ -38,7 +38,7 @@ class RstreamTests(InTheBox, SynchronousTestCase):
             raise SkipTest("rstream is not installed")
 
     def start(self, *words: str) -> tuple[subprocess.Popen[bytes], Path]:
-        """A process, and the file that has what it says."""
+        """Start a process; return it with the file of its output."""
         out = tempfile.NamedTemporaryFile()
         self.addCleanup(out.close)
         process = subprocess.Popen(
@@ -49,7 +49,7 @@ class RstreamTests(InTheBox, SynchronousTestCase):
         return process, Path(out.name)
 
     def ours(self, role: str, endpoint: str) -> tuple[subprocess.Popen[bytes], Path]:
-        """Our program, far away."""
+        """Start our program, in the other namespace."""
         words = (
             sys.executable,
             "-m",
@@ -61,7 +61,7 @@ class RstreamTests(InTheBox, SynchronousTestCase):
         return self.start("ip", "netns", "exec", NAMESPACE, *words)
 
     def startReference(self, shape: tuple[str, ...], *words: str) -> None:
-        """Their program, here, which verifies; it ends well."""
+        """Run rstream, which verifies and must succeed."""
         size, count, iterations = shape
         options = ("-S", size, "-C", count, "-I", iterations, "-p", PORT, "-T", "v")
         process, out = self.start("stdbuf", "-oL", "rstream", *options, *words)
@@ -73,14 +73,14 @@ class RstreamTests(InTheBox, SynchronousTestCase):
         self.assertNotIn("verification failed", out.read_text())
 
     def check(self, ours: tuple[subprocess.Popen[bytes], Path]) -> None:
-        """Ours has heard and sent what it should, each time."""
+        """Check that our program received and sent everything."""
         totals = [SYNC + int(size) * int(count) * int(iterations) for size, count, iterations in SHAPES]
         for total in totals:
             self.expectOutput(ours, f"verified {total} sent {total} ConnectionDone")
         self.assertEqual(ours[0].wait(timeout=SECONDS), 0)
 
     def test_theirClient(self) -> None:
-        """Their client streams to our server."""
+        """rstream's client streams to our server."""
         server = self.ours("server", f"rsocket:{THERE}:{PORT}")
         self.expectOutput(server, "listening")
         begun = time.monotonic()
@@ -90,7 +90,7 @@ class RstreamTests(InTheBox, SynchronousTestCase):
         record("seconds", round(time.monotonic() - begun, 1))
 
     def test_theirServer(self) -> None:
-        """Our client streams to their server, which serves one connection, and begins anew."""
+        """Our client streams to rstream's server, which serves one connection at a time."""
         client = self.ours("client", f"rsocket:{HERE}:{PORT}:bindAddress={THERE}")
         begun = time.monotonic()
         for shape in SHAPES:
@@ -99,7 +99,7 @@ class RstreamTests(InTheBox, SynchronousTestCase):
         record("seconds", round(time.monotonic() - begun, 1))
 
     def expectOutput(self, program: tuple[subprocess.Popen[bytes], Path], words: str) -> None:
-        """Wait until a program has said some words."""
+        """Wait until a program has printed a text."""
         process, out = program
         end = time.monotonic() + SECONDS
         while words not in (output := out.read_text()):

@@ -1,5 +1,5 @@
 """
-C{smc:} endpoints with C{backend=kernel}: AF_SMC sockets of the box, at both ends.
+C{smc:} endpoints with C{backend=kernel}: AF_SMC sockets at both ends.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BOXES = (Box(smc=True),)
 
 
 class KernelEndpointTests(EndpointContract, TestCase):
-    """The promises of endpoints, held by the kernel's SMC-R over rxe."""
+    """The contract of endpoints with the kernel's SMC-R over rxe."""
 
     SERVER = "smc:10.77.0.2:0:backend=kernel"
     CLIENT = "smc:10.77.0.2:{port}:bindAddress=10.77.0.1:backend=kernel"
@@ -36,7 +36,7 @@ class KernelEndpointTests(EndpointContract, TestCase):
         skip = "rxe of this kernel reports no flushed receives: SMC-R sockets would hang"
 
     async def test_devices(self) -> None:
-        """The kernel's word names the device and the GIDs of the link, the same for two connections."""
+        """The status has the device and the GIDs of the link, the same for two connections."""
         here, there = await self.pair()
         other, _ = await self.pair()
         self.assertEqual((here.transport.smc.device, there.transport.smc.device), ("rxe0", "rxe1"))
@@ -45,7 +45,7 @@ class KernelEndpointTests(EndpointContract, TestCase):
         self.assertIn("10.77.0.1", here.transport.smc.linkGroup.replace("::ffff:", ""))
 
     async def test_listed(self) -> None:
-        """C{txrdma connections} would tell of both ends."""
+        """C{txrdma connections} lists both ends."""
         here, there = await self.pair()
         reported = [each.toDict() for each in statuses()]
         self.assertEqual({each["role"] for each in reported}, {"client", "server"})
@@ -58,7 +58,7 @@ class KernelEndpointTests(EndpointContract, TestCase):
         self.assertEqual(statuses(), [])
 
     async def test_abortWithUnreadBytes(self) -> None:
-        """An end that goes with bytes unread is seen as lost by the other, as with TCP."""
+        """A close with unread bytes is a lost connection for the peer, as with TCP."""
         here, there = await self.pair()
         there.transport.pauseProducing()
         here.transport.write(b"nobody reads this")
@@ -85,8 +85,9 @@ class MappedTests(IPv6Pairs, TestCase):
     """
     IPv4 addresses mapped into IPv6.
 
-    Linux speaks SMC-R over rxe by no others of IPv6: its version 2 needs addresses of IPv4, and its version 1
-    GIDs of RoCE v1, which rxe has not. Its 6.12 does not take mapped ones for addresses of IPv4, either.
+    Over rxe, Linux supports SMC-R with no other IPv6 addresses: version 2 needs IPv4 addresses, and version 1
+    needs GIDs
+    of RoCE v1, which rxe does not have. Linux 6.12 does not treat mapped addresses as IPv4 either.
     """
 
     skip = KernelEndpointTests.skip
@@ -96,7 +97,7 @@ class MappedTests(IPv6Pairs, TestCase):
     HERE, THERE = r"\:\:ffff\:10.77.0.1", r"\:\:ffff\:10.77.0.2"
 
     async def test_smc(self) -> None:
-        """Both ends over IPv6 sockets tell what serves them, and a MiB goes each way at once."""
+        """Both ends over IPv6 sockets report their mode, and exchange a MiB in both directions at once."""
         here, there = await self.pair(
             f"smc:{self.THERE}:0:backend=kernel",
             f"smc:{self.THERE}:{{port}}:bindAddress={self.HERE}:backend=kernel",
@@ -118,14 +119,14 @@ class MappedTests(IPv6Pairs, TestCase):
 
 
 class LoopbackTests(IPv6Pairs, TestCase):
-    """Addresses of no RDMA device: the handshake is SMC's, and its end is plain TCP."""
+    """Addresses without an RDMA device: the handshake is SMC's, the connection plain TCP."""
 
     skip = OUTSIDE
     witness = Witness("smc: with backend=kernel", "Linux AF_SMC", "IPv6; a device at neither end")
     ADDRESS = r"\:\:1"
 
     async def test_ipv6(self) -> None:
-        """Both ends of a connection over IPv6 tell why it is TCP, and the peer's diagnosis."""
+        """Both ends of an IPv6 connection report the fallback's reason and the peer's diagnosis."""
         server, client = (
             rf"smc:{self.ADDRESS}:0:backend=kernel",
             rf"smc:{self.ADDRESS}:{{port}}:backend=kernel",

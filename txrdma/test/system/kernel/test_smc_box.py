@@ -1,5 +1,5 @@
 """
-The kernel's own SMC-R in the box, from inside: what suites that meet AF_SMC sockets rely on.
+The kernel's SMC-R between AF_SMC sockets, on which other suites rely.
 """
 
 from __future__ import annotations
@@ -22,20 +22,22 @@ SIZE = 1 << 20
 
 
 def smcSocket() -> socket.socket:
-    """A stream socket of SMC's, dressed as one of IPv4: Python does not know that family's addresses."""
+    """
+    Return an AF_SMC stream socket that appears as an IPv4 one, as Python does not know AF_SMC addresses.
+    """
     raw = socket.socket(smc.AF_SMC, socket.SOCK_STREAM, 0)
     return socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, fileno=raw.detach())
 
 
 class SMCTests(SynchronousTestCase):
-    """Two AF_SMC sockets find each other over RDMA."""
+    """Two AF_SMC sockets connect over RDMA."""
 
     skip = OUTSIDE
     if OUTSIDE is None and os.uname().release.startswith("6.1."):
         skip = "rxe of this kernel reports no flushed receives: SMC-R sockets would hang"
 
     def test_stream(self) -> None:
-        """What one sends the other gets, by SMC-R and not by TCP."""
+        """Bytes pass over SMC-R, not over TCP."""
         with smcSocket() as listener, smcSocket() as client:
             listener.bind(("10.77.0.2", 0))
             listener.listen()

@@ -1,5 +1,5 @@
 """
-Link groups of two links with the Linux kernel: two RDMA devices at each end, of which one is cut under load.
+Link groups of two links with the Linux kernel: two RDMA devices at each end, one of which fails under load.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ else:
 
 
 class Cuts(_Case):
-    """What several links do, whoever has begun them."""
+    """Failures of one of several links, whichever end has connected."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -52,7 +52,7 @@ class Cuts(_Case):
         self.folder = Path(folder.name)
 
     def links(self) -> tuple[list[str], list[str]]:
-        """The devices of the links that can carry something, by our word, and by the kernel's."""
+        """Return the devices of the active links, by our status and by the kernel's."""
         localEnd = [
             link.port.candidate.device
             for group in linkGroups(reactor, DEVICES).groups()
@@ -62,14 +62,14 @@ class Cuts(_Case):
         return sorted(localEnd), sorted(link.device for link in smc.links() if link.state == "active")
 
     async def linked(self, *expected: list[str]) -> None:
-        """Wait until both ends have just these links."""
+        """Wait until both ends have exactly these links."""
         try:
             await self.until(lambda: self.links() == expected)
         except self.failureException:
             self.fail(f"{self.links()} are the links, of {smc.groupTypes()}: {smc.links()}")
 
     def carriers(self, localEnd: Any, kernelEnd: KernelEnd) -> tuple[str, str]:
-        """The devices that carry a connection, by our word, and by the kernel's."""
+        """Return the devices of a connection's link, by our status and by the kernel's."""
         group = self.kernelStatus(kernelEnd).group
         assert group is not None
         return localEnd.transport.stream.link.port.candidate.device, group.device
@@ -80,12 +80,14 @@ class Cuts(_Case):
         subprocess.run(["ip", "link", "set", network.PAIRS[number][side].interface, "down"], check=True)
 
     def up(self, number: int, side: int) -> None:
-        """Bring an interface up again, and the ways over its wire."""
+        """Set an interface up, and restore the routes over its wire."""
         words = [f"ip link set {network.PAIRS[number][side].interface} up", *network.ways(number)]
         subprocess.run(["sh", "-c", "\n".join(words)], check=True)
 
     async def test_cut(self) -> None:
-        """When the interface of the link in use goes down, at either end, all bytes come by the other."""
+        """
+        All bytes arrive over the other link when the interface of the active one goes down, at either end.
+        """
         localEnd, kernelEnd = await self.pair(OURS)
         await self.linked(["rxe0", "rxe2"], ["rxe1", "rxe3"])
         self.assertEqual(smc.groupTypes(), ["symmetric"])
@@ -114,7 +116,7 @@ class Cuts(_Case):
         self.assertEqual((localEnd.smc.mode, localEnd.smc.linkGroup), ("SMC-R", group))
 
     async def test_balanced(self) -> None:
-        """Several connections share both links, and each of them lives on when one of the two is cut."""
+        """Connections are distributed over both links, and all survive the failure of one."""
         connect = await self.connector(OURS)
         pairs = [await connect()]
         await self.linked(["rxe0", "rxe2"], ["rxe1", "rxe3"])
@@ -133,7 +135,7 @@ class Cuts(_Case):
         await self.linked(["rxe0", "rxe2"], ["rxe1", "rxe3"])
 
     async def test_both(self) -> None:
-        """When the last link is cut, too, both ends hear that their connection is broken."""
+        """Both ends lose their connection when the last link fails."""
         localEnd, kernelEnd = await self.pair(OURS)
         await self.linked(["rxe0", "rxe2"], ["rxe1", "rxe3"])
         await self.exchange(localEnd, kernelEnd, 1000)
@@ -146,8 +148,8 @@ class Cuts(_Case):
         record("the kernel's program hears", str(error))
 
     async def test_recorded(self) -> None:
-        """A capture of both wires tells of a first contact, a second connection and the group's end."""
-        await self.program.call("finish")  # it takes some time to start
+        """A capture of both wires shows a first contact, a second connection, and the group's end."""
+        await self.program.call("finish")  # it starts slowly
         recording = Recording([end.interface for pair in network.PAIRS for end in pair], self.folder)
         connect = await self.connector(OURS)
         pairs = [await connect()]

@@ -1,5 +1,5 @@
 """
-SMC's TCP option of ordinary TCP sockets and of the kernel's AF_SMC: each sees the other's.
+SMC's TCP option on TCP sockets of ours and on the kernel's AF_SMC sockets: each detects the other's.
 """
 
 from __future__ import annotations
@@ -31,17 +31,19 @@ PROPOSAL = 1
 WORD = b"in plain TCP"
 
 DECLINE = CLC + bytes.fromhex("04002c20") + bytes(8) + bytes.fromhex("03030000") + bytes(20) + CLC
-"""No SMC-R device: version 2, from no peer ID."""
+"""Diagnosis "no SMC-R device", version 2, without a peer ID."""
 
 
 def smcSocket() -> socket.socket:
-    """A stream socket of SMC's, dressed as one of IPv4: Python does not know that family's addresses."""
+    """
+    Return an AF_SMC stream socket that appears as an IPv4 one, as Python does not know AF_SMC addresses.
+    """
     raw = socket.socket(smc.AF_SMC, socket.SOCK_STREAM, 0)
     return socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, fileno=raw.detach())
 
 
 class OptionTests(SynchronousTestCase):
-    """An ordinary socket and one of AF_SMC."""
+    """A TCP socket and an AF_SMC socket."""
 
     skip = OUTSIDE
     witness = Witness("ordinary TCP sockets, marked", "AF_SMC", "TCP option in SYN and SYN-ACK")
@@ -52,13 +54,13 @@ class OptionTests(SynchronousTestCase):
         self.assertEqual(self.carrier.why, "")
 
     def own(self, made: socket.socket) -> socket.socket:
-        """With a limit to its patience, closed in the end."""
+        """Set a timeout, and close the socket after the test."""
         made.settimeout(PATIENCE)
         self.addCleanup(made.close)
         return made
 
     def toKernel(self, carrier: OptionCarrier | None) -> socket.socket:
-        """An ordinary socket, connected to one of AF_SMC that listens."""
+        """Connect a TCP socket to a listening AF_SMC socket."""
         listener = self.own(smcSocket())
         listener.bind((THERE, 0))
         listener.listen()
@@ -70,7 +72,7 @@ class OptionTests(SynchronousTestCase):
         return client
 
     def fromKernel(self, listener: socket.socket) -> socket.socket:
-        """What an ordinary socket accepts of one of AF_SMC, which sends L{WORD} when it is connected."""
+        """Accept a connection of an AF_SMC socket, which sends L{WORD} when it is connected."""
         listener.bind((THERE, 0))
         listener.listen()
         client = self.own(smcSocket())
@@ -86,13 +88,15 @@ class OptionTests(SynchronousTestCase):
         return self.own(listener.accept()[0])
 
     def test_client(self) -> None:
-        """A listener of AF_SMC answers the option of a marked client with its own, and only that."""
+        """An AF_SMC listener returns the option to a client that sends it, and to no other."""
         self.assertTrue(self.carrier.peerHasOption(self.toKernel(self.carrier)))
         self.assertFalse(self.carrier.peerHasOption(self.toKernel(None)))
         record("SYN-ACK of AF_SMC seen", "yes")
 
     def test_listener(self) -> None:
-        """A client of AF_SMC has the option, and proposes when it sees ours; declined, it goes on by TCP."""
+        """
+        An AF_SMC client sends the option, proposes when it receives ours, and uses TCP when it is declined.
+        """
         listener = self.own(socket.socket())
         self.carrier.markBeforeListen(listener)
         server = self.fromKernel(listener)
@@ -106,7 +110,7 @@ class OptionTests(SynchronousTestCase):
         record("Proposal of AF_SMC, bytes", int.from_bytes(proposal[5:7], "big"))
 
     def test_onlySeen(self) -> None:
-        """A listener without a mark sees that a client of AF_SMC has the option, and gets no Proposal."""
+        """A listener without the option detects that of an AF_SMC client, and receives no Proposal."""
         listener = self.own(socket.socket())
         listener.setsockopt(socket.IPPROTO_TCP, SAVE_SYN, 1)
         server = self.fromKernel(listener)
@@ -115,7 +119,7 @@ class OptionTests(SynchronousTestCase):
         self.assertEqual(server.recv(len(WORD), socket.MSG_WAITALL), WORD)
 
     def test_kernel(self) -> None:
-        """The program runs on this kernel, too: installed, used and removed by the command."""
+        """The command can install, use and remove the program on this kernel."""
         try:
             cgroup = ownCgroup()
         except OptionUnavailable as error:

@@ -1,7 +1,7 @@
 """
-Our SMC-R and that of the Linux kernel at the two ends of connections: C{smc:} endpoints and AF_SMC sockets.
+Our SMC-R and the Linux kernel's at the two ends of connections: C{smc:} endpoints and AF_SMC sockets.
 
-Both find out about each other by SMC's TCP option. The kernel's word on its end is asked for by sock_diag.
+Both detect each other by SMC's TCP option. The state of the kernel's end is read by sock_diag.
 """
 
 from __future__ import annotations
@@ -50,19 +50,19 @@ else:
 
 class Conversations(_Case):
     """
-    What connections do, whoever has begun them.
+    Properties of connections, whichever end has connected.
 
-    The kernel's word on its end is asked for in each of them: it is SMC-R's, and nothing has fallen back.
+    Each test reads the state of the kernel's end: it uses SMC-R, without fallback.
     """
 
     async def served(self) -> tuple[Any, KernelEnd]:
-        """Our end of a new connection, and the kernel's, which is SMC-R's by the kernel's word."""
+        """Return our end of a new connection and the kernel's, which uses SMC-R."""
         localEnd, kernelEnd = await self.pair()
         self.assertServed(kernelEnd)
         return localEnd, kernelEnd
 
     def assertServed(self, *kernelEnd: KernelEnd) -> None:
-        """The kernel says that its ends are SMC-R's and alive, in a group with its device."""
+        """Assert that the kernel's ends use SMC-R, are alive, and are in a group with its device."""
         reported = {each.inode: each for each in kernelSockets()}
         role = "client" if self.weListen else "server"
         for each in kernelEnd:
@@ -75,7 +75,7 @@ class Conversations(_Case):
             self.assertEqual((kernelStatus.group.device, kernelStatus.group.role), ("rxe1", role))
 
     async def test_bytes(self) -> None:
-        """One byte, 13 and a MiB go each way; the kernel's cursors count the same bytes."""
+        """One byte, 13 bytes and a MiB pass in each direction; the kernel's cursors count the same bytes."""
         localEnd, kernelEnd = await self.served()
         self.assertEqual((localEnd.smc.mode, localEnd.smc.version, localEnd.smc.eid), ("SMC-R", 2, UEID))
         total = 0
@@ -85,13 +85,13 @@ class Conversations(_Case):
         await self.until(lambda: self.cursors(kernelEnd) == (total, total))
 
     def cursors(self, kernelEnd: KernelEnd) -> tuple[int, int]:
-        """The bytes that the kernel has got of us, and that we have taken of the kernel, by its own word."""
+        """Return the bytes received and sent by the kernel, from its cursors."""
         buffers = self.kernelStatus(kernelEnd).buffers
         assert buffers is not None
         return buffers.arrived.bytesOf(buffers.size), buffers.peerConsumed.bytesOf(buffers.peerSize)
 
     async def test_much(self) -> None:
-        """A lot of bytes in both directions at once arrive whole."""
+        """Many bytes arrive unchanged in both directions at once."""
         localEnd, kernelEnd = await self.served()
         await self.exchange(localEnd, kernelEnd, MUCH)
         self.assertServed(kernelEnd)
@@ -102,7 +102,7 @@ class Conversations(_Case):
 
     async def test_firstContact(self) -> None:
         """The first connection of a link group waits for none of the kernel's timers."""
-        await self.program.call("finish")  # it takes some time to start
+        await self.program.call("finish")  # it starts slowly
         connect = await self.connector()
         begun = time.monotonic()
         localEnd, kernelEnd = await connect()
@@ -134,7 +134,7 @@ class Conversations(_Case):
         self.assertServed(*(kernelEnd for _, kernelEnd in pairs))
 
     async def test_weHalfClose(self) -> None:
-        """The kernel hears the end of what we write, and may write on; then it closes."""
+        """The kernel receives our end of file, may continue to write, and closes."""
         localEnd, kernelEnd = await self.served()
         localEnd.transport.write(b"our last word")
         localEnd.transport.loseWriteConnection()
@@ -150,7 +150,7 @@ class Conversations(_Case):
         self.assertIsInstance(localEnd.reason.value, ConnectionDone)
 
     async def test_kernelHalfCloses(self) -> None:
-        """We hear the end of what the kernel writes, and may write on; then we close."""
+        """We receive the kernel's end of file, may continue to write, and close."""
         localEnd, kernelEnd = await self.served()
         checksum = await self.program.call("send", number=kernelEnd.number, length=1000, seed=3)
         await self.program.call("shut", number=kernelEnd.number)
@@ -166,7 +166,7 @@ class Conversations(_Case):
         self.assertIsInstance(localEnd.reason.value, ConnectionDone)
 
     async def test_kernelAborts(self) -> None:
-        """A program that closes with bytes unread is an abort to us."""
+        """The close of a program with unread bytes is an abort for our end."""
         localEnd, kernelEnd = await self.served()
         localEnd.transport.write(b"nobody reads this")
         await self.until(lambda: self.cursors(kernelEnd)[0] == 17)
@@ -176,7 +176,7 @@ class Conversations(_Case):
         record("seen", type(localEnd.reason.value).__name__)
 
     async def test_wePause(self) -> None:
-        """What we do not read for some seconds waits, and arrives whole."""
+        """Bytes that we do not read for some seconds are retained, and arrive unchanged."""
         localEnd, kernelEnd = await self.served()
         localEnd.transport.pauseProducing()
         sending = self.program.call("send", number=kernelEnd.number, length=2 * self.room(localEnd), seed=5)
@@ -190,11 +190,11 @@ class Conversations(_Case):
 
     @staticmethod
     def room(localEnd: Any) -> int:
-        """Bytes of our ring."""
+        """Return the size of our ring."""
         return int(localEnd.smc.toDict()["bufferSize"])
 
     async def test_idle(self) -> None:
-        """A link that has nothing to say for longer than TEST LINK's time stays."""
+        """An idle link survives longer than the interval of TEST LINK."""
         usual = TEST_LINK.read_text()
         self.addCleanup(TEST_LINK.write_text, usual)
         TEST_LINK.write_text("1")
@@ -206,7 +206,7 @@ class Conversations(_Case):
         self.assertServed(kernelEnd)
 
     async def test_weAbort(self) -> None:
-        """The kernel knows of our abort, and its program, when it writes."""
+        """The kernel detects our abort, and its program gets an error when it writes."""
         localEnd, kernelEnd = await self.served()
         localEnd.transport.abortConnection()
         await self.until(lambda: self.kernelStatus(kernelEnd).state == "PROCESSABORT")
@@ -215,7 +215,7 @@ class Conversations(_Case):
         self.assertIn("BrokenPipeError", str(error))
 
     async def test_urgent(self) -> None:
-        """Urgent data of the kernel's stays in its place among the rest, and what follows comes, too."""
+        """The kernel's urgent data stays in order, and later data arrives as well."""
         localEnd, kernelEnd = await self.served()
         await self.program.call("send", number=kernelEnd.number, length=5, seed=0)
         await self.program.call("urge", number=kernelEnd.number, text="now!")
@@ -225,7 +225,7 @@ class Conversations(_Case):
         self.assertServed(kernelEnd)
 
     async def test_kernelPauses(self) -> None:
-        """What a program does not read for half a minute waits, and arrives whole."""
+        """Bytes that a program does not read for half a minute are retained, and arrive unchanged."""
         localEnd, kernelEnd = await self.served()
         sending = localEnd.sending(ORDINARY, 4)
         await deferLater(reactor, LONG_PAUSE_SECONDS)
@@ -238,7 +238,7 @@ class Conversations(_Case):
         self.assertServed(kernelEnd)
 
     async def test_kernelKilled(self) -> None:
-        """When the kernel's program is killed we hear an end; with bytes unread it is an abort."""
+        """A killed kernel program is an orderly end for us; with unread bytes it is an abort."""
         localEnd, _theirs = await self.served()
         other, others = await self.served()
         other.transport.write(b"nobody reads this")
@@ -249,7 +249,7 @@ class Conversations(_Case):
         self.assertNotIsInstance(other.reason.value, ConnectionDone)
 
     async def test_strangersUEID(self) -> None:
-        """Without a UEID in common the server declines, both ends go on by TCP, and tell why."""
+        """Without a common UEID the server declines, both ends use TCP, and report the reason."""
         localEnd, kernelEnd = await self.pair(OURS.replace(UEID, "OTHERS:version=2"))
         await self.exchange(localEnd, kernelEnd, 1000)
         kernelStatus = self.kernelStatus(kernelEnd)
@@ -257,11 +257,11 @@ class Conversations(_Case):
         server, client = (localEnd.smc, kernelStatus) if self.weListen else (kernelStatus, localEnd.smc)
         reasons = [str(each and each.name) for each in (server.fallbackReason, server.peerDiagnosis)]
         reasons += [str(each and each.name) for each in (client.fallbackReason, client.peerDiagnosis)]
-        why = "NOUEID" if self.weListen else "NOSMCDEV"  # Linux has no more to say of that
+        why = "NOUEID" if self.weListen else "NOSMCDEV"  # Linux does not report more
         self.assertEqual(reasons, [why, "None", "PEERDECL", why])
 
     async def test_off(self) -> None:
-        """With C{option=no} the kernel gets plain TCP, and no Proposal."""
+        """C{option=no} gives the kernel plain TCP, without a Proposal."""
         localEnd, kernelEnd = await self.pair(f"{OURS}:option=no")
         await self.exchange(localEnd, kernelEnd, 1000)
         kernelStatus = self.kernelStatus(kernelEnd)
@@ -281,7 +281,9 @@ class ClientTests(Conversations, KernelPeerTestCase):
     )
 
     async def test_readLater(self) -> None:
-        """What we wrote is read some time after our last connection has ended; the next joins its group."""
+        """
+        What we wrote is read after our last connection has ended; the next connection joins the same group.
+        """
         connect = await self.connector()
         localEnd, kernelEnd = await connect()
         self.assertServed(kernelEnd)
@@ -309,7 +311,7 @@ class ServerTests(Conversations, KernelPeerTestCase):
 
 
 class KilledTests(KernelPeerTestCase):
-    """A process of ours that ends while the kernel waits for it."""
+    """A process of ours ends while the kernel waits for it."""
 
     skip = OUTSIDE
     witness = Witness("smc: over pyverbs, killed or ended", "Linux AF_SMC", "its program hears of an end")
@@ -321,7 +323,7 @@ class KilledTests(KernelPeerTestCase):
         TEST_LINK.write_text("1")
 
     async def test_client(self) -> None:
-        """Our client is killed."""
+        """The kernel's end reports that our client was killed."""
         number, _, port = await self.program.call("listen")
         accepting = self.program.call("accept", listener=number)
         idler = self.idler("connect", f"smc:{THERE}:{port}:bindAddress={HERE}:{OURS}")
@@ -329,7 +331,7 @@ class KilledTests(KernelPeerTestCase):
         await self.kill(idler, kernelEnd)
 
     async def test_stopped(self) -> None:
-        """Our client's process ends in order, while the kernel's program has not closed yet."""
+        """Our client exits in order, while the kernel's program has not closed yet."""
         number, _, port = await self.program.call("listen")
         accepting = self.program.call("accept", listener=number)
         idler = self.idler("connect", f"smc:{THERE}:{port}:bindAddress={HERE}:{OURS}")
@@ -338,7 +340,7 @@ class KilledTests(KernelPeerTestCase):
         await self.until(lambda: idler.poll() is not None)
 
     async def test_server(self) -> None:
-        """Our server is killed."""
+        """The kernel's end reports that our server was killed."""
         idler = self.idler("listen", f"smc:{HERE}:0:{OURS}")
         assert idler.stdout is not None
         line = await deferToThread(idler.stdout.readline)
@@ -356,7 +358,7 @@ class KilledTests(KernelPeerTestCase):
     async def kill(
         self, idler: subprocess.Popen[bytes], kernelEnd: KernelEnd, by: int = signal.SIGKILL
     ) -> None:
-        """End a process of ours, and see what its peer hears of that."""
+        """End a process of ours, and check what its peer reports."""
         await self.until(lambda: self.kernelStatus(kernelEnd).mode == "SMC-R")
         assert idler.stdout is not None
         self.assertEqual(await deferToThread(idler.stdout.readline), b"served by SMC-R\n")

@@ -1,8 +1,8 @@
 """
-Programs that know nothing of SMC, with their TCP sockets made AF_SMC ones, and HTTP over our SMC-R.
+Programs without SMC support, whose TCP sockets become AF_SMC sockets, and HTTP over our SMC-R.
 
-A preloaded library swaps the address family of sockets; it is compiled in the box. Our ends take SMC-R only
-(C{fallback=no}), so that what arrives has come by that.
+A preloaded library, compiled in the guest, replaces the address family of sockets. Our ends accept SMC-R only
+(C{fallback=no}), so all data is carried by it.
 """
 
 from __future__ import annotations
@@ -61,17 +61,17 @@ http {{
     server {{ listen {address}:{port}; root {folder}; }}
 }}
 """
-"""A configuration that writes nowhere but to the folder nginx is started with."""
+"""A configuration that writes only to the folder in which nginx is started."""
 
 
 def freePort() -> int:
-    """A port of the other end's address that nobody listens at."""
+    """Return an unused port of the other end's address."""
     with socket.create_server((THERE, 0)) as free:
         return int(free.getsockname()[1])
 
 
 class ProgramTestCase(EndsTestCase):
-    """A test with programs in processes of their own."""
+    """A test with programs in their own processes."""
 
     timeout = 150
 
@@ -87,7 +87,7 @@ class ProgramTestCase(EndsTestCase):
         (self.folder / "content").write_bytes(self.content)
 
     def start(self, *words: str, swapped: bool) -> tuple[subprocess.Popen[bytes], Path]:
-        """Start a program, with its family of sockets swapped or not; the process, and what it says."""
+        """Start a program, optionally with AF_SMC sockets; return its process and output file."""
         kernelStatus = self.folder / f"said-{len(list(self.folder.iterdir()))}"
         settings = environment()
         if swapped:
@@ -104,14 +104,14 @@ class ProgramTestCase(EndsTestCase):
         self.assertIsNotNone(await self.status(process, END_SECONDS))
 
     async def status(self, process: subprocess.Popen[bytes], seconds: float) -> int | None:
-        """The exit status of a process; None when it has none by then."""
+        """Return the exit status of a process, or None after a timeout."""
         end = time.monotonic() + seconds
         while process.poll() is None and time.monotonic() < end:
             await deferLater(reactor, 0.05)
         return process.returncode
 
     async def found(self, kernelStatus: Path, pattern: str) -> str:
-        """What a program has said, as soon as it matches."""
+        """Wait until a program's output matches; return the match."""
         try:
             await waitUntil(reactor, lambda: re.search(pattern, kernelStatus.read_text()), START_SECONDS)
         except AssertionError:
@@ -170,7 +170,7 @@ class HTTPTests(ProgramTestCase):
         )
 
     async def fetched(self, address: str) -> bytes:
-        """The SHA-256 of what our client gets, by SMC-R only."""
+        """Return the SHA-256 of what our client downloads, over SMC-R only."""
         options = Options(
             device="pyverbs:rxe0", ueids=(UEID,), bindAddress=HERE, timeout=30.0, fallback=False
         )
@@ -183,7 +183,7 @@ class HTTPTests(ProgramTestCase):
 
 
 class Half(Protocol):
-    """One side of a connection that is passed on; what comes before there is another side waits."""
+    """One side of a forwarded connection, which queues data until the other side exists."""
 
     transport: Any
     other: Any = None
@@ -209,7 +209,7 @@ class Half(Protocol):
 
 
 class Passing(Factory):
-    """Passes connections on."""
+    """Forwards connections."""
 
     noisy = False
 
@@ -234,13 +234,13 @@ class Passing(Factory):
 
 
 class IperfTests(ProgramTestCase):
-    """Two programs of iperf3, and a process of ours between them."""
+    """Two iperf3 programs, and a process of ours that forwards between them."""
 
     skip = OUTSIDE
     witness = Witness("smc: both roles, passing on", "iperf3 over AF_SMC, both ends", "iperf3 through us")
 
     async def measure(self, *more: str) -> None:
-        """Have iperf3 measure, through us."""
+        """Run iperf3 through our process."""
         number = freePort()
         server, _ = self.start("iperf3", "-s", "-1", "-B", THERE, "-p", str(number), swapped=True)
         await waitUntil(

@@ -1,8 +1,9 @@
 """
-The software device and the kernel's rxe keep the promises of verbs to each other.
+The contract of verbs between the software device and the kernel's rxe.
 
-The same contract that each of them keeps with its like, with the software device at one end of a wire and rxe
-at the other; once the one begins, once the other.
+The contract that each fulfils with itself, with the software device at one end of a wire and rxe at the
+other, in
+both orders.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ BOXES = (Box(rxe=False, timeout=420),)
 
 
 class SoftFirst(InTheBox):
-    """The software device begins."""
+    """The software device is the first end."""
 
     quirks = (OURS, RXE)
 
     def makeDevices(self) -> tuple[IVerbsDevice, IVerbsDevice]:
-        """The software device, and rxe."""
+        """Return the software device and rxe."""
         self.reactor = self.makeReactor()
         soft, rxe = self.world.openSoft(self.reactor), self.world.openRXE(self.reactor)
         for device in (soft, rxe):
@@ -35,18 +36,18 @@ class SoftFirst(InTheBox):
 
 
 class RXEFirst(SoftFirst):
-    """The kernel begins."""
+    """rxe is the first end."""
 
     quirks = (RXE, OURS)
 
     def makeDevices(self) -> tuple[IVerbsDevice, IVerbsDevice]:
-        """The same, the other way round."""
+        """Return rxe and the software device."""
         soft, rxe = super().makeDevices()
         return rxe, soft
 
 
 class TransferContract(SendContract, RDMAContract, AtomicContract, DatagramContract):
-    """The part of the contract to which the size of packets matters."""
+    """The part of the contract that depends on the packet size."""
 
 
 class SoftToRXETests(SoftFirst, VerbsDeviceContract, SynchronousTestCase):

@@ -1,7 +1,7 @@
 """
 The software device on this machine and the kernel's rxe in the guest, joined by a TAP device.
 
-The suite runs outside of the guest; L{txrdma.test.system.kernel.agent} is its other party, inside.
+The suite runs outside of the guest; L{txrdma.test.system.kernel.agent} is its peer inside.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ DONE = "RC SEND, WRITE, READ of 16 MiB with equal hashes, atomics, wrong keys, U
 
 class Exchanges(TestCase):
     """
-    Our party on the soft device at our end of the TAP device, the kernel's behind it.
+    Our party on the software device at our end of the TAP device, and the kernel's behind it.
 
-    @cvar weBegin: who sends, writes, reads and adds.
+    @cvar weBegin: whether our party sends the requests.
     """
 
     timeout = 200
@@ -56,7 +56,7 @@ class Exchanges(TestCase):
         self.beginner, self.other = (softParty, kernelParty) if self.weBegin else (kernelParty, softParty)
 
     async def _connected(self) -> Any:
-        """The agent needs some time to start."""
+        """Connect to the agent, which starts slowly."""
         end = monotonic() + PATIENCE_SECONDS
         peer = clientFromString(reactor, f"tcp:{os.environ['LAB_PEER']}:timeout=5")
         while True:
@@ -68,7 +68,7 @@ class Exchanges(TestCase):
                 await deferLater(reactor, 0.5)
 
     async def open(self, kind: str, size: int) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Connect both; what the beginner and the other one told of themselves."""
+        """Connect both queue pairs; return the terms of both."""
         first = await self.beginner.call("open", kind=kind, size=size)
         second = await self.other.call("open", kind=kind, size=size)
         await self.beginner.call("connect", peer=second)
@@ -77,13 +77,13 @@ class Exchanges(TestCase):
         return first, second
 
     async def assertSame(self, length: int) -> None:
-        """What the beginner has in the lower half of its memory is what the other has in its own."""
+        """Compare the lower half of both memories."""
         first = await self.beginner.call("digest", offset=0, length=length)
         second = await self.other.call("digest", offset=0, length=length)
         self.assertEqual(first, second)
 
     async def measured(self, operation: str, peer: dict[str, Any]) -> None:
-        """Move everything, in pieces; how fast goes into the results."""
+        """Transfer everything in pieces, and record the throughput."""
         begun = monotonic()
         ended = await self.beginner.call(
             "send", operation=operation, peer=peer, length=MEBIBYTE, pieces=PIECES
@@ -102,7 +102,7 @@ class Exchanges(TestCase):
         await self.assertSame(WHOLE)
 
     async def test_write(self) -> None:
-        """Sixteen MiB are written; the last word comes with immediate data."""
+        """Sixteen MiB are written; the last request has immediate data."""
         _, other = await self.open("RC", WHOLE)
         await self.beginner.call("fill", offset=0, length=WHOLE, seed=2)
         await self.other.call("receive", offset=0, length=64)
