@@ -123,7 +123,7 @@ class Exchanges(TestCase):
         await self.assertSame(WHOLE)
 
     async def test_atomics(self) -> None:
-        """Numbers of the other's are added to and exchanged; what was there comes back."""
+        """Atomics add to and swap the peer's numbers, and return the previous values."""
         _, other = await self.open("RC", 4096)
         await self.other.call("setNumber", offset=64, value=(1 << 64) - 2)
         for operation, expected, before, after in (
@@ -139,7 +139,7 @@ class Exchanges(TestCase):
             self.assertEqual(await self.other.call("number", offset=64), after)
 
     async def test_datagrams(self) -> None:
-        """Datagrams of four KiB arrive, each behind the place of its GRH."""
+        """Datagrams of four KiB arrive, each after the space for its GRH."""
         size, count = 4096, 16
         beginner, other = await self.open("UD", count * (GRH + size))
         await self.beginner.call("fill", offset=0, length=size, seed=4)
@@ -155,7 +155,7 @@ class Exchanges(TestCase):
             self.assertEqual(await self.other.call("digest", offset=place, length=size), sent)
 
     async def test_wrongKey(self) -> None:
-        """A key that is none of the other's ends in the error that says so."""
+        """An invalid key fails the request with a remote access error."""
         _, other = await self.open("RC", 4096)
         ended = await self.beginner.call(
             "send", operation="RDMA_WRITE", peer={**other, "rkey": other["rkey"] ^ 0xFF00}, length=100
@@ -164,14 +164,14 @@ class Exchanges(TestCase):
 
 
 class WeBeginTests(Exchanges):
-    """Our software device asks the kernel's."""
+    """Our software device sends the requests."""
 
     weBegin = True
     witness = Witness("software device", "rxe, over TAP", f"asks: {DONE}")
 
 
 class TheyBeginTests(Exchanges):
-    """The kernel's rxe asks our software device."""
+    """The kernel's rxe sends the requests."""
 
     weBegin = False
     witness = Witness("software device", "rxe, over TAP", f"is asked: {DONE}")

@@ -1,5 +1,5 @@
 """
-A user without privileges who may pin 8 MiB: C{smc:}, C{btl:} and C{rdma:} over rxe, in one process.
+C{smc:}, C{btl:} and C{rdma:} over rxe in one process of an unprivileged user, who may pin 8 MiB.
 
 Run as root, as C{python -m txrdma.test.system.kernel.unprivileged}; it drops its privileges and writes one
 line of JSON, an object with an object for each transport.
@@ -35,7 +35,7 @@ LIMIT: Final = 8 << 20
 """Bytes that the process may pin: the default of Linux."""
 
 EXCHANGED: Final = 1 << 18
-"""Bytes that are exchanged by each transport."""
+"""Bytes exchanged over each transport."""
 
 MESSAGE: Final = 4096
 NOBODY: Final = 65534
@@ -47,7 +47,7 @@ _READ_ALL: Final = 1 << 2
 
 
 def dropPrivileges() -> None:
-    """Become an ordinary user, who may read all files but has no other capability."""
+    """Become an unprivileged user, who may read all files but has no other capability."""
     resource.setrlimit(resource.RLIMIT_MEMLOCK, (LIMIT, LIMIT))
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_KEEP_CAPABILITIES, 1, 0, 0, 0):
@@ -73,7 +73,7 @@ def pinned() -> int:
 
 
 class Counted(MessageRecorder):
-    """A protocol of messages that counts the bytes it receives, and knows when these are enough."""
+    """A message protocol that fires when it has received enough bytes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ class Counted(MessageRecorder):
 
 
 class Both(Counted):
-    """A server that sends back each message."""
+    """A server that echoes messages."""
 
     def messageReceived(self, data: bytes, immediate: int | None) -> None:
         super().messageReceived(data, immediate)
@@ -95,7 +95,7 @@ class Both(Counted):
 
 
 async def overSMC(reactor: Any) -> dict[str, Any]:
-    """Have bytes sent back by a server of C{smc:}."""
+    """Exchange bytes with an echo server over C{smc:}."""
     _machine.CLC_TIMEOUT = 60.0  # emulated code opens a device in seconds
     device = r"device=pyverbs\:rxe{}:peer=smc:timeout=60"
     server = serverFromString(reactor, "smc:0:interface=127.0.0.1:" + device.format(1))
@@ -111,7 +111,7 @@ async def overSMC(reactor: Any) -> dict[str, Any]:
 
 
 async def exchange(client: Counted) -> dict[str, Any]:
-    """Have messages sent back by a server."""
+    """Exchange messages with an echo server."""
     for _ in range(EXCHANGED // MESSAGE):
         client.transport.sendMessage(bytes(MESSAGE))
     await client.done
@@ -119,7 +119,7 @@ async def exchange(client: Counted) -> dict[str, Any]:
 
 
 async def overBTL(reactor: Any) -> dict[str, Any]:
-    """Have messages sent back by a server of C{btl:}."""
+    """Exchange messages over C{btl:}."""
     way = TCP4ServerEndpoint(reactor, 0, interface="127.0.0.1")
     port: Any = await ServerEndpoint(reactor, way, _SERVER).listen(Recorders(Both))
     to = TCP4ClientEndpoint(reactor, "127.0.0.1", port.getHost().port)
@@ -131,7 +131,7 @@ async def overBTL(reactor: Any) -> dict[str, Any]:
 
 
 async def overRDMA(reactor: Any) -> dict[str, Any]:
-    """Have messages sent back by a server of C{rdma:} on the same device."""
+    """Exchange messages over C{rdma:} on the same device."""
     port: Any = await RDMAServerEndpoint(reactor, 7471, _CLIENT).listen(MessageFactory(Both))
     endpoint = RDMAClientEndpoint(reactor, "10.77.0.1", 7471, _CLIENT)
     client: Any = await endpoint.connect(MessageFactory(Counted))
@@ -142,13 +142,13 @@ async def overRDMA(reactor: Any) -> dict[str, Any]:
 
 
 async def main(reactor: Any) -> None:
-    """Use one transport after the other."""
+    """Use each transport once."""
     found: dict[str, Any] = {"capabilities": int(status("CapEff"), 16), "user": os.getuid()}
     transports: dict[str, Callable[[Any], Any]] = {"smc": overSMC, "btl": overBTL, "rdma": overRDMA}
     for name, use in transports.items():
         found[name] = await use(reactor)
     print(json.dumps(found), flush=True)
-    os._exit(0)  # what a test needs is said; closing is shown by other suites
+    os._exit(0)  # the result is complete; other suites test closing
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """
-A world of two network namespaces in the kernel's box: rxe here, a software device far away, a wire between.
+Two network namespaces in the guest, joined by a wire: rxe in the first one, a software device in the second.
 
-rxe has its UDP port in the first namespace only. A socket stays in the namespace in which it was made, so one
-process can have both: the far device is opened while the thread is over there.
+rxe has its UDP port in the first namespace only. A socket belongs to the namespace in which it was made, so
+one
+process can use both: the software device is opened while the thread is in the second one.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ LINK_HERE, LINK_THERE = "txrdma0", "txrdma1"
 NAMESPACE, RXE = "txrdma-far", "txrdma_rxe"
 
 MTU_1024, MTU_4096 = 1500, 4400
-"""MTUs of the wire that give these path MTUs."""
+"""MTUs of the wire for these path MTUs."""
 
 PACE = 20
-"""Emulated code is slow: how much more time waiting has here than elsewhere."""
+"""Factor for timeouts, because emulated code is slow."""
 
 
 def run(*words: str) -> str:
-    """A program's output; its end is that of the test when it fails."""
+    """Return a program's output; a failure ends the test."""
     done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode:
         raise OSError(f"{' '.join(words)}: {done.stdout}")
@@ -48,20 +49,20 @@ def run(*words: str) -> str:
 
 @dataclass(frozen=True)
 class Trouble:
-    """What netem has done to packets that left by one end of the wire, and how many there were."""
+    """Counters of netem for the packets sent at one end of the wire."""
 
     packets: int
     dropped: int
 
 
 class World:
-    """The two namespaces, the wire between them, and rxe at its near end."""
+    """The two namespaces, the wire between them, and rxe at the local end."""
 
     def __init__(self, mtu: int = MTU_4096) -> None:
         self.mtu = mtu
 
     def begin(self) -> None:
-        """Make them; what is there of an earlier world goes first."""
+        """Create them; delete those of an earlier world first."""
         self.end()
         run("ip", "netns", "add", NAMESPACE)
         mtu = str(self.mtu)
@@ -75,10 +76,10 @@ class World:
         self.addRXE()
 
     def addRXE(self) -> None:
-        """Have rxe at the near end."""
+        """Create rxe at the local end."""
         run("rdma", "link", "add", RXE, "type", "rxe", "netdev", LINK_HERE)
         deadline = time.monotonic() + 30
-        while not self._hasGID():  # the kernel makes the GIDs in its own time
+        while not self._hasGID():  # the kernel creates GIDs asynchronously
             if time.monotonic() > deadline:
                 raise OSError(f"{RXE} has no GID for {HERE}")
             time.sleep(0.05)
@@ -96,11 +97,11 @@ class World:
         return False
 
     def removeRXE(self) -> None:
-        """Delete the device, whoever uses it."""
+        """Delete the device, even if it is in use."""
         run("rdma", "link", "del", RXE)
 
     def end(self) -> None:
-        """Leave nothing behind."""
+        """Delete everything."""
         if os.path.exists(f"/sys/class/infiniband/{RXE}"):
             self.removeRXE()
         if os.path.exists(f"/sys/class/net/{LINK_HERE}"):
@@ -110,7 +111,7 @@ class World:
 
     @contextmanager
     def far(self) -> Iterator[None]:
-        """This thread is far away; sockets that it makes stay there."""
+        """Run the block in the second namespace; sockets made in it remain there."""
         libc = ctypes.CDLL(None, use_errno=True)
         with open("/proc/thread-self/ns/net") as here, open(f"/run/netns/{NAMESPACE}") as there:
             for fd in (there, here):
@@ -124,21 +125,21 @@ class World:
                         raise
 
     def openSoft(self, reactor: object, pcap: str | None = None) -> SoftDevice:
-        """A software device, far away."""
+        """Open a software device in the second namespace."""
         with self.far():
             return openSoftDevice(reactor, THERE, route="rocev2", pcap=pcap)
 
     def openRXE(self, reactor: object) -> IVerbsDevice:
-        """The kernel's, by pyverbs."""
+        """Open the kernel's device by pyverbs."""
         return openDevice(reactor, f"pyverbs:{RXE}")
 
     def setLink(self, isFar: bool, isUp: bool) -> None:
-        """One end of the wire goes down, or up again."""
+        """Set one end of the wire down or up."""
         namespace, device = self._place(isFar)
         run("ip", *namespace, "link", "set", device, "up" if isUp else "down")
 
     def settle(self) -> None:
-        """Wait until the wire has a link, and rxe has heard of it."""
+        """Wait until the wire has a link and rxe's port is active."""
         deadline = time.monotonic() + 30
         while not (self._contains(f"/sys/class/net/{LINK_HERE}/operstate", "up") and self._isActive()):
             if time.monotonic() > deadline:
@@ -153,34 +154,34 @@ class World:
         with open(path) as file:
             return word in file.read()
 
-    # What packets suffer.
+    # faults of packets
 
     def spoil(self, isFar: bool, *how: str) -> None:
-        """Have netem spoil what leaves by that end, in the words of tc."""
+        """Have netem affect packets sent at that end; the words are those of tc."""
         namespace, device = self._place(isFar)
         run("tc", *namespace, "qdisc", "replace", "dev", device, "root", "netem", "limit", "100000", *how)
 
     def mend(self) -> None:
-        """No more of it."""
+        """Remove netem's faults."""
         for isFar in (False, True):
             namespace, device = self._place(isFar)
             if "netem" in run("tc", *namespace, "qdisc", "show", "dev", device):
                 run("tc", *namespace, "qdisc", "del", "dev", device, "root")
 
     def trouble(self, isFar: bool) -> Trouble:
-        """What netem has done so far at that end."""
+        """Return netem's counters of that end."""
         namespace, device = self._place(isFar)
         shown = json.loads(run("tc", *namespace, "-s", "-j", "qdisc", "show", "dev", device))
         (netem,) = (each for each in shown if each["kind"] == "netem")
         return Trouble(netem["packets"], netem["drops"])
 
     def rxeCounter(self, name: str) -> int:
-        """One of the counters that rxe keeps of its port."""
+        """Return one of rxe's port counters."""
         with open(f"/sys/class/infiniband/{RXE}/ports/1/hw_counters/{name}") as file:
             return int(file.read())
 
     def wrongChecksums(self, isFar: bool) -> int:
-        """How often Linux has found a wrong UDP or IP checksum at that end."""
+        """Return how many wrong UDP or IP checksums Linux has found at that end."""
         with self.far() if isFar else nullcontext(), open("/proc/thread-self/net/snmp") as file:
             lines = [line.split() for line in file]
         known = {(names[0], name): int(value) for names, values in zip(lines[::2], lines[1::2], strict=True)
@@ -202,15 +203,17 @@ def _endOfAll() -> None:
 
 def leaveToNext() -> None:
     """
-    Have the world ended by the next process that needs one.
+    Let the next process that needs a world delete this one.
 
-    librdmacm has devices open until its process ends, and rxe can't be deleted before.
+    librdmacm has devices open until its process ends, and rxe cannot be deleted before.
     """
     atexit.unregister(_endOfAll)
 
 
 def worldOf(mtu: int) -> World:
-    """The world with such a wire; one at a time, which ends with the process or when another is needed."""
+    """
+    Return the world with such a wire. Only one exists; it ends with the process or when another is needed.
+    """
     global _present
     if _present is None:
         atexit.register(_endOfAll)
@@ -226,9 +229,9 @@ def worldOf(mtu: int) -> World:
 
 class InTheBox(RealTime):
     """
-    Tests with a reactor of their own, in a world whose wire is as they say.
+    Tests with a new reactor, in a world with the given wire.
 
-    @cvar mtu: of the wire.
+    @cvar mtu: MTU of the wire.
     """
 
     mtu = MTU_4096
@@ -240,11 +243,11 @@ class InTheBox(RealTime):
         super().setUp()
 
     def makeWorld(self) -> World:
-        """The world of the tests: the usual one, with their wire."""
+        """Return the world of the tests."""
         return worldOf(self.mtu)
 
     def makeReactor(self) -> Any:
-        """One that runs as long as the test says; it is let go at the end."""
+        """Return a reactor that runs on demand, and is disconnected after the test."""
         reactor = EPollReactor()
         self.addCleanup(self._endReactor, reactor)
         return reactor
