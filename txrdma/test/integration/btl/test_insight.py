@@ -1,5 +1,5 @@
 """
-Counters of modules, and C{txrdma btl-stats}, which asks processes for them.
+Counters of modules, and C{txrdma btl-stats}, which queries processes for them.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ reactor = cast(IReactor, installedReactor)
 
 
 def shown(found: list[dict[str, Any]]) -> str:
-    """The table of entries as text."""
+    """Return the table of entries as text."""
     out = io.StringIO()
     Console(file=out, width=200).print(countersTable(found))
     return out.getvalue()
 
 
 class AskingTests(TestCase):
-    """A process with connections of its own."""
+    """A process with connections."""
 
     async def test_counters(self) -> None:
-        """What a process has counted can be asked for while it has a module, and is kept for its next one."""
-        others = report()["gauges"]["modules"]  # of tests whose time stands still
+        """Counters of a process can be queried while it has a module, and continue with its next module."""
+        others = report()["gauges"]["modules"]  # of tests with simulated time
         client, server = MessageProtocol(), MessageProtocol()
         port: Any = await listen(reactor, 0, Recorders(lambda: server), "127.0.0.1")
         await connect(reactor, "127.0.0.1", port.getHost().port, Recorders(lambda: client))
@@ -58,18 +58,18 @@ class AskingTests(TestCase):
             await self.turn()
 
     async def ours(self) -> dict[str, Any]:
-        """The answer of this process."""
+        """Return the counters of this process."""
         (found,) = [each for each in await entries(reactor, 5.0) if each["pid"] == os.getpid()]
         return found
 
     async def turn(self) -> None:
-        """Let the reactor turn."""
+        """Run the reactor."""
         from twisted.internet.task import deferLater
 
         await deferLater(reactor, 0.01)
 
     def test_sums(self) -> None:
-        """The counters of several processes are added up, but for maxima, of which the largest counts."""
+        """Counters of several processes are added, except for maxima."""
         gauges = {"modules": 1, "peers": 1, "queuedBytes": 0}
         found: list[dict[str, Any]] = [
             {
@@ -86,7 +86,7 @@ class AskingTests(TestCase):
         self.assertEqual(summed(found[:1]), found[:1])
 
     def test_failing(self) -> None:
-        """A process that does not answer has a row that says so; sums come last."""
+        """A process that does not answer has a row with the reason, before the sums."""
         text = shown([{"pid": 7, "error": "no answer: [why]"}])
         self.assertIn("no answer: [why]", text)
         gauges = {"modules": 1, "peers": 2, "queuedBytes": 3000}

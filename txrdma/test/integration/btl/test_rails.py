@@ -1,5 +1,5 @@
 """
-Connections by several modules on simulated hosts with two networks: one that loses, and one that is cut.
+Connections with several modules on simulated hosts with two networks: one with losses, one with an outage.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ class TwoNetworksCase(HostsCase):
     """
     Two hosts, each with a device in either of two networks.
 
-    @ivar order: places of the devices of each host, as it names them.
+    @ivar order: indexes of the devices of each host, in the order of the endpoint.
     """
 
     order: dict[Host, tuple[int, ...]]
 
     def setUp(self) -> None:
-        self.addCleanup(self.closeOthers)  # at the very last: modules of these devices are closed before
+        self.addCleanup(self.closeOthers)  # last, after the modules of these devices have been closed
         super().setUp()
         self.order = {self.hosts[0]: (0, 1), self.hosts[1]: (1, 0)}
         self.others = {host: self.second(host) for host in self.hosts}
 
     def second(self, host: Host) -> SoftDevice:
-        """The device of a host in the other network."""
+        """Return the device of a host in the other network."""
         device: SoftDevice = self.world.network.device(host.address.replace("10.0.1.", "10.0.2."))
         return device
 
@@ -52,20 +52,20 @@ class TwoNetworksCase(HostsCase):
             device.close()
 
     def devices(self, host: Host) -> DeviceSpecs:
-        """Devices by which a host connects, in the host's order."""
+        """Return the devices of a host's endpoint, in its order."""
         both = (host.device, self.others[host])
         return [both[place] for place in self.order[host]]
 
     def modules(self, host: Host) -> list[ModulePort]:
-        """Modules of a host, that in the first network first."""
+        """Return the modules of a host, the one in the first network first."""
         return [moduleOf(host, host.device), moduleOf(host, self.others[host])]
 
     def cut(self, network: int) -> None:
-        """Let nothing pass in one of the networks any more."""
+        """Drop all packets in one of the networks."""
         self.world.network.partition(f"10.0.{network}.1", f"10.0.{network}.2")
 
     def join(self, network: int) -> None:
-        """Let packets pass again."""
+        """Deliver packets again."""
         self.world.network.join(f"10.0.{network}.1", f"10.0.{network}.2")
 
 
@@ -73,7 +73,7 @@ class RailsTests(TwoNetworksCase):
     """Both modules of a connection are used."""
 
     def test_both(self) -> None:
-        """Long messages go by both modules, each way, and come whole."""
+        """Long messages use both modules in each direction, and arrive unchanged."""
         client, server = self.connected()
         data = Random(1).randbytes(2_000_000)
         self.outcome(client.transport.send(TAG, data))
@@ -84,7 +84,7 @@ class RailsTests(TwoNetworksCase):
             self.assertLess(max(sent), 1.5 * min(sent))
 
     def test_messages(self) -> None:
-        """Messages of all sizes come in order, with their immediate data, both ways."""
+        """Messages of all sizes arrive in order with their immediate data, in both directions."""
         client, server = self.connected()
         output = [(bytes([n]) * size, n if n % 2 else None) for n, size in enumerate(_SIZES)]
         for data, immediate in output:
@@ -94,7 +94,7 @@ class RailsTests(TwoNetworksCase):
         self.assertEqual((client.messages, server.messages), (output, output))
 
     def test_memory(self) -> None:
-        """What was put is in the peer's memory, and is read from there; what leads nowhere is refused."""
+        """A put changes the peer's memory and a get reads it; invalid addresses are refused."""
         client, server = self.connected()
         memory = bytearray(300_000)
         region = server.transport.registerMemory(memory)
@@ -107,7 +107,7 @@ class RailsTests(TwoNetworksCase):
             self.failureResultOf(each, MessageFailed)
 
     def test_closed(self) -> None:
-        """Who closes has sent all before, and nothing is left behind at either end."""
+        """A close delivers all earlier messages and releases everything at both ends."""
         client, server = self.connected()
         for number in range(20):
             client.transport.sendMessage(bytes([number]) * 60_000)
@@ -119,7 +119,7 @@ class RailsTests(TwoNetworksCase):
         self.assertEqual([len(device._queuePairs) for device in self.others.values()], [0, 0])
 
     def test_aborted(self) -> None:
-        """The other end hears of it when one ends at once."""
+        """An abort is reported to the other end."""
         client, server = self.connected()
         sent = client.transport.send(TAG, bytes(4 << 20))
         client.transport.abortConnection()
@@ -129,7 +129,7 @@ class RailsTests(TwoNetworksCase):
         self.assertNothingLeft()
 
     def test_oneInCommon(self) -> None:
-        """Where the two have one network in common there is one module, by whatever it is reached."""
+        """Hosts with one common network use one module, whatever address reached it."""
         self.order[self.hosts[1]] = (1,)
         client, server = self.connected()
         self.outcome(client.transport.send(TAG, bytes(200_000)))
@@ -140,7 +140,7 @@ class RailsTests(TwoNetworksCase):
         self.assertNothingLeft()
 
     def test_pause(self) -> None:
-        """A producer waits while a peer takes nothing, and goes on after that."""
+        """A producer is paused while the peer takes nothing, and resumed afterwards."""
         client, server = self.connected()
         server.transport.pauseProducing()
         for _each in range(200):
@@ -157,7 +157,7 @@ class FailingTests(TwoNetworksCase):
     slowBecause = "a lost network is found after retransmission timeouts in real time"
 
     def exchange(self, seed: int, trouble: int) -> None:
-        """Send messages both ways, while one network loses, and the other one is cut in the middle."""
+        """Send messages in both directions while one network loses packets and the other one fails."""
         random = Random(seed)
         self.world.network.reseed(seed + 1)
         for host in self.hosts:
@@ -193,19 +193,25 @@ class FailingTests(TwoNetworksCase):
         self.wait(lambda: client.lost and server.lost, 60.0)
         self.assertEqual((client.why(), server.why()), ("ConnectionDone", "ConnectionDone"), f"seed {seed}")
         self.join(trouble)
-        self.pause(1.0)  # packets that are late
+        self.pause(1.0)  # delayed packets
         self.assertNothingLeft()
 
     def test_firstCut(self) -> None:
-        """One network is cut, the other one loses packets: messages arrive once, and both end well."""
+        """
+        Messages arrive once and both ends close in order when the first network fails and the other loses
+        packets.
+        """
         self.exchange(0, 1)
 
     def test_secondCut(self) -> None:
-        """The second network is cut and the first one loses packets: messages arrive once, both end well."""
+        """
+        Messages arrive once and both ends close in order when the second network fails and the first loses
+        packets.
+        """
         self.exchange(1, 2)
 
     def test_comesBack(self) -> None:
-        """A network that is cut for long carries again when it is back; the connection goes on meanwhile."""
+        """A network carries data again after a long outage, and the connection continues meanwhile."""
         client, server = self.connected()
         self.cut(1)
         sent = [client.transport.send(TAG, bytes(400_000)), server.transport.send(TAG, bytes(400_000))]
@@ -231,7 +237,7 @@ class FailingTests(TwoNetworksCase):
         self.assertNothingLeft()
 
     def test_all(self) -> None:
-        """When no network carries anything for minutes the connection is lost, and what waits fails."""
+        """When all networks fail for minutes, the connection is lost and queued messages fail."""
         client, server = self.connected()
         self.cut(1)
         self.cut(2)
@@ -242,7 +248,7 @@ class FailingTests(TwoNetworksCase):
         self.assertNothingLeft()
 
     def test_killed(self) -> None:
-        """The end of the peer's process is heard of by its lifeline, at once."""
+        """The TCP connection reports the end of the peer's process immediately."""
         client, _server = self.connected()
         sent = client.transport.send(TAG, bytes(4 << 20))
         self.sockets[0].wire.cut()
@@ -251,7 +257,7 @@ class FailingTests(TwoNetworksCase):
         self.assertEqual(client.why(), "ConnectionLost")
 
     def test_liar(self) -> None:
-        """A peer whose pieces make no sense is given up, without harm."""
+        """A peer that sends invalid fragments is disconnected without harm to others."""
         client, server = self.connected()
         module = self.modules(self.hosts[0])[0]
         [peer] = module.core.peers
@@ -263,10 +269,10 @@ class FailingTests(TwoNetworksCase):
 
 
 class ProbeTests(TwoNetworksCase):
-    """Each pair of interfaces is looked at before there is a connection."""
+    """Each pair of interfaces is probed before the connection is established."""
 
     def failures(self) -> list[Failure]:
-        """Open a connection which fails at both ends."""
+        """Open a connection; return its failures at both ends."""
         answers = [opening.answer for opening in self.open(TagRecorder(), TagRecorder())]
         self.wait(lambda: all(answer.called for answer in answers), 60.0)
         found = [self.failureResultOf(answer) for answer in answers]
@@ -274,14 +280,14 @@ class ProbeTests(TwoNetworksCase):
         return found
 
     def test_silent(self) -> None:
-        """The interface and the address that nothing passes between are named."""
+        """An error names the interface and the address between which no packet passes."""
         self.cut(2)
         found = self.failures()[0]
         found.trap(Unreachable)
         self.assertIn("no packet passes from 10.0.2.1 (10.0.2.1) to 10.0.2.2: of 64", found.getErrorMessage())
 
     def test_small(self) -> None:
-        """The MTU that does not pass is named, with its interface."""
+        """An error names the MTU that does not pass, with its interface."""
         qpns = {qpn for host in self.hosts for qpn in moduleOf(host, self.others[host]).place.qpns}
 
         def isLong(packet: RoCEPacket) -> bool:
@@ -296,7 +302,7 @@ class ProbeTests(TwoNetworksCase):
         )
 
     def test_noWay(self) -> None:
-        """Interfaces that have nothing in common are an error that names them."""
+        """Interfaces without a common network are an error that names them."""
         six = self.world.network.device("fd00::2")
         self.addCleanup(six.close)
         self.hosts[1].device, self.order[self.hosts[1]] = six, (0,)
@@ -305,10 +311,10 @@ class ProbeTests(TwoNetworksCase):
 
 
 class InterfacesTests(HostsCase):
-    """The frame that tells of interfaces."""
+    """The frame that lists interfaces."""
 
     def test_several(self) -> None:
-        """A connection with the devices of one host named twice has one module."""
+        """A connection between devices of one host has one module for each."""
         host = self.hosts[0]
         host.device = [host.device, host.device]
         client, _server = self.connected()
@@ -316,7 +322,7 @@ class InterfacesTests(HostsCase):
         host.device = host.device[0]
 
     def test_roundTrip(self) -> None:
-        """Interfaces are read as they were written; what is none of these is an error."""
+        """Interfaces are decoded as they were encoded; other bytes are an error."""
         place = moduleOf(self.hosts[0], self.hosts[0].device).place
         introduction = Introduction.of(place, 77, 5, 2)
         reported = [

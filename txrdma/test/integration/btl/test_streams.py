@@ -1,5 +1,5 @@
 """
-Streams by C{btl:} strings on the real reactor: both ways, back pressure, ends, halves, TLS's needs, errors.
+Streams by C{btl:} strings on a real reactor: both directions, back pressure, ends, half-closes, TLS, errors.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ class StreamTests(StreamCase):
     timeout = 60
 
     def left(self) -> list[object]:
-        """Modules that are open on this reactor."""
+        """Return the modules that are open on this reactor."""
         return [key for key in modules._modules if key[0] is reactor]
 
     def serverString(self) -> str:
-        """A server at any port."""
+        """Return the string of a server at any port."""
         return "btl:127.0.0.1:0"
 
     def clientString(self, port: int) -> str:
-        """A client of that server."""
+        """Return the string of a client of that server."""
         return f"btl:127.0.0.1:{port}"
 
     async def test_echo(self) -> None:
-        """Bytes go there and back, and both ends hear of the end in order."""
+        """Echoed bytes return, and both ends report an orderly end."""
         client, server = await self.both(server=Echo)
         verifyObject(ITCPTransport, client.transport)
         client.transport.write(b"hello ")
@@ -65,7 +65,7 @@ class StreamTests(StreamCase):
             self.assertIs(each.reason.type, ConnectionDone)
 
     async def test_bothWays(self) -> None:
-        """Megabytes both ways at the same time."""
+        """Megabytes pass in both directions at once."""
         client, server = await self.both()
         data = [Random(n).randbytes(3_000_000) for n in range(2)]
         client.transport.write(data[0])
@@ -77,7 +77,7 @@ class StreamTests(StreamCase):
         await server.lost
 
     async def test_paused(self) -> None:
-        """What comes to a paused protocol waits, and so does the end behind it."""
+        """Data for a paused protocol waits, and so does the end after it."""
         client, server = await self.both()
         server.transport.pauseProducing()
         client.transport.write(bytes(1_000_000))
@@ -90,7 +90,7 @@ class StreamTests(StreamCase):
         self.assertEqual(len(server.received), 1_000_000)
 
     async def test_halves(self) -> None:
-        """A half that is closed tells the peer, which can answer."""
+        """A half-close is reported to the peer, which can still answer."""
         client, server = await self.both(Halves, Halves)
         client.transport.write(bytes(100_000))
         client.transport.loseWriteConnection()
@@ -100,7 +100,7 @@ class StreamTests(StreamCase):
         self.assertEqual(server.ends, ["read"])
 
     async def test_abort(self) -> None:
-        """Who aborts is told so; the peer hears that the connection is lost."""
+        """An abort is reported locally as aborted, and to the peer as a lost connection."""
         client, server = await self.both()
         client.transport.write(bytes(5_000_000))
         client.transport.abortConnection()
@@ -110,11 +110,11 @@ class StreamTests(StreamCase):
         self.assertIs(server.reason.type, ConnectionLost)
 
     async def test_noProtocol(self) -> None:
-        """Factories that make no protocol end the attempt at either end."""
+        """A factory that makes no protocol ends the attempt, at either end."""
         await self.checkNoProtocol()
 
     async def test_refused(self) -> None:
-        """Errors of the exchange are those of TCP's endpoints; the message API has its own."""
+        """Stream endpoints fail with the errors of TCP endpoints, the message API with its own."""
         await self.listen()
         port = self.ports[0].getHost().port
         taken = serverFromString(reactor, f"btl:127.0.0.1:{port}").listen(Recorders())
@@ -125,7 +125,7 @@ class StreamTests(StreamCase):
         await self.assertFailure(connect(reactor, "127.0.0.1", port, Recorders(MessageProtocol)), Refused)
 
     async def test_noDevice(self) -> None:
-        """A device that is not there is an error at both ends, which names it."""
+        """A missing device is an error at both ends, which names it."""
         await self.listen()
         port = self.ports[0].getHost().port
         text = rf"btl:127.0.0.1:{port}:device=soft\:192.0.2.1"
@@ -134,7 +134,7 @@ class StreamTests(StreamCase):
         await deferLater(reactor, 0.05)
 
     async def test_messages(self) -> None:
-        """The same words are strings for protocols of messages."""
+        """The same strings are endpoints for message protocols."""
         received: list[bytes] = []
 
         class Noting(MessageProtocol):
@@ -154,7 +154,7 @@ class StreamTests(StreamCase):
         self.assertEqual(received, [b"hello"])
 
     def test_strings(self) -> None:
-        """Strings without a meaning are refused, and say why."""
+        """Invalid strings are refused with a reason."""
         for text in ("btl:host", "btl::1", "btl:host:x", "btl:host:70000", "btl:host:1:x=1", "btl:host:1:2"):
             self.assertRaises(ValueError, clientFromString, reactor, text)
         for interfaces in ("eth0", "127.0.0.1,", "127.0.0.1:device=soft"):

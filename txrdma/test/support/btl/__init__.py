@@ -1,3 +1,0 @@
-"""
-Suites for the byte transfer layer.
-"""

@@ -1,5 +1,5 @@
 """
-What tests of connections need: two simulated hosts that are peers, and protocols that note what they hear.
+For tests of connections: two simulated hosts, and protocols that record events.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ TAG, ORDERED = 5, 6
 
 class TagRecorder(MessageRecorder):
     """
-    A recorder that receives messages of two tags as well.
+    A recorder that also receives messages with two tags.
 
-    @ivar tagged: messages of these tags, as they came.
+    @ivar tagged: messages with these tags, in order of arrival.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class TagRecorder(MessageRecorder):
         self.transport.receive(ORDERED, lambda data: self.tagged.append((ORDERED, bytes(data))), inOrder=True)
 
     def why(self) -> str:
-        """The name of the exception that the connection ended with."""
+        """Return the name of the exception with which the connection ended."""
         (name,) = self.ends
         return name
 
@@ -57,7 +57,7 @@ class HostsCase(SynchronousTestCase):
         self.hosts = [self.host(address) for address in ("10.0.1.1", "10.0.1.2")]
 
     def host(self, address: str) -> Host:
-        """Make one more host."""
+        """Create another host."""
 
         def device() -> SoftDevice:
             made: SoftDevice = self.world.network.device(address)
@@ -77,14 +77,14 @@ class HostsCase(SynchronousTestCase):
         host.device.close()
 
     def devices(self, host: Host) -> DeviceSpecs:
-        """Devices by which a host connects."""
+        """Return the devices of a host's endpoint."""
         device: DeviceSpecs = host.device
         return device
 
     def open(
         self, client: Any = None, server: Any = None, here: int = 0, there: int = 1, delay: float = 50e-6
     ) -> tuple[Opening, Opening]:
-        """Begin a connection of two hosts with these protocols; C{delay} is that of TCP, in seconds."""
+        """Start a connection of two hosts with these protocols; C{delay} is TCP's delay in seconds."""
         ends = connectedSockets(self.world, Random(2), self.hosts[here], self.hosts[there], 40000, delay)
         openings = []
         for socket, protocol in zip(ends, (client, server), strict=True):
@@ -99,7 +99,7 @@ class HostsCase(SynchronousTestCase):
     def connected(
         self, here: int = 0, there: int = 1, delay: float = 50e-6
     ) -> tuple[TagRecorder, TagRecorder]:
-        """Two connected protocols: the client's and the server's."""
+        """Return two connected protocols: the client's and the server's."""
         client, server = TagRecorder(), TagRecorder()
         for opening in self.open(client, server, here, there, delay):
             opening.answer.addErrback(lambda failure: self.fail(str(failure)))
@@ -107,26 +107,26 @@ class HostsCase(SynchronousTestCase):
         return client, server
 
     def wait(self, condition: Callable[[], object], seconds: float = 30.0) -> None:
-        """Let time pass until a condition is true."""
+        """Advance the clock until a condition is true."""
         end = self.world.clock.seconds() + seconds
         while not condition() and self.world.clock.seconds() < end and self.world.turn():
             pass
         self.assertTrue(condition())
 
     def pause(self, seconds: float) -> None:
-        """Let time pass."""
+        """Advance the clock."""
         over: list[bool] = []
         self.world.clock.callLater(seconds, over.append, True)
         while not over:
             self.world.turn()
 
     def outcome(self, answer: Deferred[Any], seconds: float = 30.0) -> Any:
-        """The result of a Deferred; time passes until then."""
+        """Return the result of a Deferred; advance the clock until it fires."""
         self.wait(lambda: answer.called, seconds)
         return self.successResultOf(answer)
 
     def assertNothingLeft(self) -> None:
-        """Assert that modules, queue pairs, memory, readers and timers of all hosts have gone."""
+        """Assert that no host has a module, queue pair, memory region, reader or timer left."""
         self.pause(0.01)
         for host in self.hosts:
             if host.isDead:

@@ -1,10 +1,12 @@
 """
-One of two processes with messages: C{python -m txrdma.test.support.btl.player ROLE [PORT [INTERFACES
-[ROUTE]]]}.
+One of two processes that exchange messages:
+C{python -m txrdma.test.support.btl.player ROLE [PORT [INTERFACES [ROUTE]]]}.
 
-The server tells its port, then what has come, and by which way long messages went. C{sender} sends 50 MB and
-ends at once; C{patient} does the same, when it has asked the server to be busy for a while. C{victim} asks
-for something long, and does nothing any more when it has a part of that: it is to be killed.
+The server prints its port, then what it received and over which route long messages came. C{sender} sends 50
+MB and
+exits; C{patient} does the same after asking the server to be busy for a while. C{victim} requests a long
+message, and
+stops when it has received a part: it is to be killed.
 """
 
 from __future__ import annotations
@@ -25,20 +27,20 @@ from txrdma.testing.protocols import Recorders
 
 COUNT = 500
 STEP = 400
-"""Bytes by which each message is longer than the one before."""
+"""Difference between the lengths of consecutive messages."""
 
 LONG = 48 << 20
 TIMES = 3
-"""Long messages that are asked for: one alone may be there before the reactor turns."""
+"""Number of long messages requested: a single one may arrive before the reactor runs."""
 
 BUSY_SECONDS = 1.0
 
 ASK, WORK = 1, 2
-"""Immediate data of messages that ask the server for something."""
+"""Immediate data of requests to the server."""
 
 
 class Taking(MessageProtocol):
-    """Counts what comes, and does what it is asked for."""
+    """Counts messages, and answers requests."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -62,7 +64,7 @@ class Taking(MessageProtocol):
 
 
 class Sending(MessageProtocol):
-    """Sends, and ends."""
+    """Sends, and closes."""
 
     def __init__(self, isPatient: bool) -> None:
         self.isPatient = isPatient
@@ -81,12 +83,10 @@ class Sending(MessageProtocol):
 
 
 class Victim(MessageProtocol):
-    """Asks for what it does not live to see."""
+    """Requests messages, and is killed before it has received them."""
 
     def __init__(self, counter: str) -> None:
-        """
-        @param counter: is not zero when a part has come.
-        """
+        """@param counter: returns nonzero when a part has arrived."""
         self.counter = counter
         self.ended: Deferred[None] = Deferred()
 
@@ -95,7 +95,7 @@ class Victim(MessageProtocol):
         LoopingCall(self.poll).start(0.001)
 
     def poll(self) -> None:
-        """Do nothing any more as soon as a part of the message is here."""
+        """Stop when a part of the message has arrived."""
         if report()["counters"][self.counter]:
             self.stop()
 
@@ -103,13 +103,13 @@ class Victim(MessageProtocol):
         self.stop()
 
     def stop(self) -> None:
-        """Say so, and do nothing any more: not even acknowledge."""
+        """Report, and block: nothing is acknowledged afterwards."""
         print("in the middle", flush=True)
         time.sleep(600)
 
 
 async def main(reactor: Any, role: str, port: str = "0", interfaces: str = "", route: str = "auto") -> None:
-    """Play a role, and print what came of it."""
+    """Play a role, and print the result."""
     names = interfaces.split(",") if interfaces else ["127.0.0.1"]
     devices = [f"{deviceAt(each)}:route={route}" for each in names]
     if role == "server":

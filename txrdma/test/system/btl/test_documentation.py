@@ -1,5 +1,5 @@
 """
-The page on the byte transfer layer: its program runs, its picture is drawn, and what it names is there.
+The page on the byte transfer layer: its program runs, and its figures, tables and names are correct.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class PageTests(SynchronousTestCase):
         self.text = path.read_text()
 
     def test_program(self) -> None:
-        """The page's program runs, and says what it should."""
+        """The page's program runs and prints the documented output."""
         (program,) = re.findall(r"^```python\n(.*?)^```", self.text, re.M | re.S)
         done = subprocess.run(
             [sys.executable, "-c", program], cwd=CHECKOUT, capture_output=True, text=True, timeout=60
@@ -42,7 +42,7 @@ class PageTests(SynchronousTestCase):
         self.assertEqual((done.stdout, done.stderr), ("sum 94\n", ""))
 
     def test_methods(self) -> None:
-        """The methods of the table are the transport's."""
+        """The table of methods names methods of the transport."""
         rows = re.findall(r"^\| (`.*?) \|", self.text.partition("\n## ")[0], re.M)
         names = re.findall(r"`(\w+)", " ".join(rows))
         self.assertGreaterEqual(len(names), 10)
@@ -50,12 +50,12 @@ class PageTests(SynchronousTestCase):
             self.assertTrue(hasattr(BTLMessageTransport, name), name)
 
     def test_kinds(self) -> None:
-        """The table of kinds has all of them, and no other one."""
+        """The table of kinds is complete."""
         rows = re.findall(r"^\| `([A-Z_]+)` \|", self.text, re.M)
         self.assertEqual(sorted(rows), sorted(kind.name for kind in Kind))
 
     def test_numbers(self) -> None:
-        """Numbers on the page are those of the code."""
+        """Numbers on the page equal the constants of the code."""
         self.assertIn(f"up to {LARGEST_TAG:#X}".replace("0X", "0x"), self.text)
         self.assertIn(f"up to {COMMAND_MTU - HEADER_LENGTH} bytes", self.text)
         self.assertIn(f"of which {WINDOW} can", self.text)
@@ -66,7 +66,7 @@ class PageTests(SynchronousTestCase):
             self.assertRegex(self.text, rf"\b{sends} / {receives}\b")
 
     def test_picture(self) -> None:
-        """The picture has the lost packet, its resend, and all messages."""
+        """The diagram has the lost packet, its retransmission, and all messages."""
         folder = str(CHECKOUT / "docs" / "_extensions")
         program = "from btlrecorded import loss\nfor step in loss(): print(step.kind, step.source, step.text)"
         done = subprocess.run(

@@ -1,5 +1,5 @@
 """
-Connections between two processes, and the examples, by software devices on loopback.
+Connections between two processes, and the examples, with software devices on loopback.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ react(main, sys.argv[1:])
 
 
 class ProcessTests(SynchronousTestCase):
-    """A server and a client, each with a reactor of its own."""
+    """A server and a client, each in its own process."""
 
     slowBecause = "two processes start, and send up to 50 MB"
 
     def start(self, *command: str) -> subprocess.Popen[str]:
-        """A process of a player."""
+        """Start a player."""
         process = subprocess.Popen(
             [sys.executable, *command], cwd=CHECKOUT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -61,26 +61,26 @@ class ProcessTests(SynchronousTestCase):
     def play(
         self, role: str, interfaces: str = "", route: str = "auto"
     ) -> tuple[subprocess.Popen[str], subprocess.Popen[str]]:
-        """A server, and a client with a role; both have these interfaces, and this route."""
+        """Run a server, and a client in a role, with these interfaces and this route."""
         module = ("-m", "txrdma.test.support.btl.player")
         server = self.start(*module, "server", "0", interfaces, route)
         assert server.stdout is not None
         return server, self.start(*module, role, server.stdout.readline().strip(), interfaces, route)
 
     def test_sendsAndExits(self) -> None:
-        """Who sends 50 MB, ends and exits at once has sent all, and knows it."""
+        """A sender of 50 MB that closes and exits at once has delivered everything."""
         server, client = self.play("sender")
         self.assertEqual(client.communicate(timeout=60)[0], "ConnectionDone\n")
         self.assertEqual(server.communicate(timeout=60)[0], f"{COUNT} none ConnectionDone receive-buffer\n")
 
     def test_byPackets(self) -> None:
-        """The same where the two share no memory."""
+        """A sender of 50 MB that closes and exits at once has delivered everything without shared memory."""
         server, client = self.play("sender", route="rocev2")
         self.assertEqual(client.communicate(timeout=60)[0], "ConnectionDone\n")
         self.assertEqual(server.communicate(timeout=60)[0], f"{COUNT} none ConnectionDone packets\n")
 
     def test_busy(self) -> None:
-        """Who sends 50 MB to a process that does something else meanwhile goes on with it afterwards."""
+        """A sender of 50 MB continues after its peer was busy."""
         server, client = self.play("patient")
         self.assertEqual(client.communicate(timeout=60)[0], "ConnectionDone\n")
         self.assertEqual(
@@ -88,13 +88,13 @@ class ProcessTests(SynchronousTestCase):
         )
 
     def test_severalModules(self) -> None:
-        """Who sends by two modules, ends and exits at once has sent all, and knows it."""
+        """A sender with two modules that closes and exits at once has delivered everything."""
         server, client = self.play("sender", "127.0.0.1,127.0.0.2")
         self.assertEqual(client.communicate(timeout=60)[0], "ConnectionDone\n")
         self.assertEqual(server.communicate(timeout=60)[0], f"{COUNT} none ConnectionDone packets\n")
 
     def test_severalKilled(self) -> None:
-        """A peer with two modules that is killed in the middle of a message is lost soon, too."""
+        """A killed peer with two modules is reported quickly."""
         server, client = self.play("victim", "127.0.0.1,127.0.0.2")
         assert client.stdout is not None
         self.assertEqual(client.stdout.readline(), "in the middle\n")
@@ -102,7 +102,7 @@ class ProcessTests(SynchronousTestCase):
         self.assertEqual(server.communicate(timeout=20)[0], "1 MessageFailed ConnectionLost packets\n")
 
     def test_killed(self) -> None:
-        """A peer that is killed in the middle of a message is lost soon, and the message fails."""
+        """A killed peer is reported quickly, and the message fails."""
         server, client = self.play("victim")
         assert client.stdout is not None
         self.assertEqual(client.stdout.readline(), "in the middle\n")
@@ -110,7 +110,7 @@ class ProcessTests(SynchronousTestCase):
         self.assertEqual(server.communicate(timeout=20)[0], "1 MessageFailed ConnectionLost receive-buffer\n")
 
     def test_noMemory(self) -> None:
-        """A client hears why a server serves nobody: its system gives it no memory to share."""
+        """A client gets the server's reason when the system refuses shared memory."""
         server = self.start("-c", LIMITED)
         assert server.stdout is not None
         client = self.start("-c", ASKING, server.stdout.readline().strip())
@@ -118,16 +118,16 @@ class ProcessTests(SynchronousTestCase):
         self.assertRegex(client.communicate(timeout=60)[0], why)
 
     def example(self, name: str) -> str:
-        """The path of an example."""
+        """Return the path of an example."""
         path = CHECKOUT / "examples" / name
         if not path.exists():
             raise SkipTest("not a checkout")
         return str(path)
 
     def test_allreduce(self) -> None:
-        """Three ranks sum up arrays, as NumPy does."""
+        """The allreduce example sums arrays of three ranks like NumPy."""
         try:
-            import numpy  # noqa: F401  # the example needs it
+            import numpy  # noqa: F401  # noqa: F401  # the example imports it
         except ImportError:
             raise SkipTest("NumPy is not installed") from None
         command = (self.example("allreduce.py"), "--ranks", "3", "--elements", "20001", "--rounds", "2")
@@ -144,7 +144,7 @@ class ProcessTests(SynchronousTestCase):
         self.assertEqual(client.communicate(timeout=60)[0], "94 by BTLTransport\n")
 
     def test_ping(self) -> None:
-        """C{txrdma btl-ping} measures what C{--server} answers, and fails where nobody is."""
+        """C{txrdma btl-ping} measures with C{--server}, and fails without it."""
         server = self.start("-m", "txrdma", "btl-ping", "--server", "-p", "0", "-I", "127.0.0.1")
         assert server.stdout is not None
         port = server.stdout.readline().split()[-1]

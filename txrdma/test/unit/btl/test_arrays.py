@@ -1,5 +1,5 @@
 """
-Buffers whose items are not bytes, as arrays of numbers are.
+Buffers whose items are not bytes, such as arrays of numbers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ class ArrayTests(HostsCase):
     """Buffers whose items are not bytes."""
 
     def test_sent(self) -> None:
-        """All bytes of an array are sent, whichever call sends it, in one packet and in many."""
+        """All bytes of an array are sent by every call, in one packet and in several."""
         client, server = self.connected()
         for count in (5, 20_000):
             items = array("d", range(count))
@@ -43,7 +43,7 @@ class ArrayTests(HostsCase):
         self.assertEqual(server.tagged, [(TAG, b"")])
 
     def test_memory(self) -> None:
-        """A registered array is written and read by bytes."""
+        """A registered array is written and read in bytes."""
         client, server = self.connected()
         items = array("d", range(100))
         region = server.transport.registerMemory(memoryview(items))
@@ -52,7 +52,7 @@ class ArrayTests(HostsCase):
         self.assertEqual(self.outcome(client.transport.get(region, 0, 800)), items.tobytes())
 
     def test_refused(self) -> None:
-        """Buffers that are not contiguous, or released, are refused by the call that gets them."""
+        """A buffer that is not contiguous, or was released, is refused by the call."""
         client, _server = self.connected()
         transport = client.transport
         released = memoryview(bytearray(10))
@@ -65,16 +65,16 @@ class ArrayTests(HostsCase):
             self.assertRaises(InvalidRequest, transport.registerMemory, bad)
 
     def test_readOnly(self) -> None:
-        """Memory that cannot be written is not registered, so that no put of a peer can fail there."""
+        """Read-only memory cannot be registered, because a peer's put would fail."""
         client, _server = self.connected()
         self.assertRaises(InvalidRequest, client.transport.registerMemory, memoryview(b"read only"))
 
 
 class OneHostArrayTests(test_receivebuffers.OneHostCase, ArrayTests):
-    """The same between two processes of one host, where long messages go by shared memory."""
+    """Arrays between two processes of one host, where long messages use shared memory."""
 
     def test_receiveBuffer(self) -> None:
-        """A long array of doubles arrives by shared memory."""
+        """A long array of doubles arrives through shared memory."""
         client, server = self.connected()
         items = array("d", range(160_000))
         self.outcome(client.transport.send(TAG, memoryview(items)))

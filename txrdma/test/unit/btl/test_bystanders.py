@@ -1,5 +1,5 @@
 """
-Failures that end one connection of a module, while a second connection of the same module goes on.
+Failures that end one connection of a module while a second connection of the module continues.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from txrdma.test.support.btl.hosts import HostsCase, TAG, TagRecorder
 
 
 class BystanderTests(HostsCase):
-    """Whatever raises, only the connection that it belongs to ends."""
+    """Whatever raises ends only its own connection."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -23,7 +23,7 @@ class BystanderTests(HostsCase):
         self.bystanders = self.connected()
 
     def raiseOnce(self, owner: Any, name: str, isMeant: Any = lambda *_arguments: True) -> None:
-        """Have a method raise once, and work again after that."""
+        """Have a method raise once."""
         if owner in (Peer, Regions) and not (_peer.__file__ or "").endswith(".py"):
             raise SkipTest("compiled classes can't be patched")
         usual, raised = getattr(owner, name), list[bool]()
@@ -37,7 +37,7 @@ class BystanderTests(HostsCase):
         self.patch(owner, name, replacement)
 
     def assertContained(self) -> None:
-        """Assert that both ends of the connection have ended, and that the bystanders' one works."""
+        """Assert that both ends of the connection have ended, and that the other connection works."""
         self.wait(lambda: self.client.lost and self.server.lost)
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
         one, other = self.bystanders
@@ -47,7 +47,7 @@ class BystanderTests(HostsCase):
         self.assertFalse(one.lost or other.lost)
 
     def test_cut(self) -> None:
-        """A segment that cannot be made."""
+        """A segment that cannot be created ends only its connection."""
         mine = self.client.transport._peer
         self.raiseOnce(Peer, "cut", lambda peer, _queue: peer is mine)
         outcome = self.client.transport.send(TAG, bytes(10_000))
@@ -55,14 +55,14 @@ class BystanderTests(HostsCase):
         self.assertContained()
 
     def test_put(self) -> None:
-        """A put that cannot be carried out."""
+        """A put that fails ends only its connection."""
         region = self.server.transport.registerMemory(bytearray(100))
         self.raiseOnce(Regions, "write")
         self.client.transport.put(region, 0, b"x").addErrback(lambda failure: None)
         self.assertContained()
 
     def test_event(self) -> None:
-        """A message that cannot be delivered, alone and among others."""
+        """A message that cannot be delivered, alone or in a pack, ends only its connection."""
         for several in (False, True):
             lifeline = self.server.transport._lifeline
             assert lifeline is not None
@@ -78,14 +78,14 @@ class BystanderTests(HostsCase):
                 each.tagged.clear()
 
     def test_turnEnded(self) -> None:
-        """The end of a turn that fails."""
+        """A failure at the end of a reactor iteration ends only its connection."""
         lifeline = self.server.transport._lifeline
         self.raiseOnce(PeerConnection, "turnEnded", lambda each: each is lifeline)
         self.client.transport.post(TAG, b"x")
         self.assertContained()
 
     def test_lastMessage(self) -> None:
-        """A protocol whose messageReceived raises at the end is told of the end nonetheless."""
+        """A protocol whose last messageReceived raises still gets connectionLost."""
         self.server.transport.pauseProducing()
         self.client.transport.sendMessage(b"x")
         self.raiseOnce(TagRecorder, "messageReceived", lambda protocol, *_words: protocol is self.server)
@@ -96,7 +96,7 @@ class BystanderTests(HostsCase):
         self.assertContained()
 
     def test_valueError(self) -> None:
-        """A protocol that raises ValueError is logged as the program's failure, not as the peer's."""
+        """A ValueError of a protocol is logged as the application's failure, not as the peer's."""
 
         def fail(data: bytes, immediate: int | None) -> None:
             raise ValueError("a test's")

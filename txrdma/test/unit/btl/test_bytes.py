@@ -1,5 +1,5 @@
 """
-The bytes of streams: two ends whose messages are exchanged in any order of turns.
+Bytes of streams: two ends whose messages are exchanged in any order.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class ByteStreamTests(SynchronousTestCase):
         self.one, self.other = ByteStream(), ByteStream()
 
     def exchange(self, sender: ByteStream, receiver: ByteStream, most: int = 1 << 30) -> list[int]:
-        """Deliver messages; the answer is how long those with data were."""
+        """Deliver messages; return the lengths of those with data."""
         lengths: list[int] = []
         while len(lengths) < most and (message := sender.next()) is not None:
             data, immediate = message
@@ -30,7 +30,7 @@ class ByteStreamTests(SynchronousTestCase):
         return lengths
 
     def test_pieces(self) -> None:
-        """Short writes go together, long ones in pieces, and all bytes in order."""
+        """Short writes are merged, long ones split, and all bytes arrive in order."""
         data = Random(1).randbytes(300_000)
         for begin in range(0, 100_000, 100):
             self.one.write(data[begin : begin + 100])
@@ -44,7 +44,7 @@ class ByteStreamTests(SynchronousTestCase):
         self.assertEqual((self.other.read(), self.other.unread), (b"", 0))
 
     def test_longWrite(self) -> None:
-        """The rest of a long write is not copied for each of its pieces."""
+        """The rest of a long write is not copied for each fragment."""
         data = bytes(4 << 20)
         self.one.write(data)
         self.exchange(self.one, self.other, 1)
@@ -63,7 +63,7 @@ class ByteStreamTests(SynchronousTestCase):
         self.assertEqual(self.one.next(), (b"x", None))
 
     def test_halves(self) -> None:
-        """When both ends have ended their halves, all is over; until then each half goes on."""
+        """The stream ends when both halves have ended; until then each half continues."""
         self.one.write(b"question")
         self.one.closeWriting()
         self.one.write(b"too late")
@@ -78,7 +78,7 @@ class ByteStreamTests(SynchronousTestCase):
         self.assertTrue(self.other.hasSentClose)
 
     def test_bothHalvesAtOnce(self) -> None:
-        """Ends of both halves may cross each other."""
+        """Both ends may half-close at the same time."""
         self.one.closeWriting()
         self.other.closeWriting()
         local, remote = self.one.next(), self.other.next()
@@ -88,7 +88,7 @@ class ByteStreamTests(SynchronousTestCase):
         self.assertTrue(self.one.isOver and self.other.isOver)
 
     def test_close(self) -> None:
-        """Who closes sends all before; the peer knows whether its own bytes were cut off."""
+        """A close delivers all earlier bytes; the peer knows whether its own bytes were cut off."""
         self.one.write(b"last")
         self.one.close()
         self.exchange(self.one, self.other)
@@ -100,7 +100,7 @@ class ByteStreamTests(SynchronousTestCase):
         self.assertTrue(self.other.wasCut)
 
     def test_cut(self) -> None:
-        """Bytes that wait when the peer closes are cut off; sent ones may still be acknowledged."""
+        """Bytes still queued when the peer closes are cut off; sent ones may still be acknowledged."""
         self.other.write(b"on its way")
         self.assertIsNotNone(self.other.next())
         self.one.close()
@@ -114,7 +114,7 @@ class ByteStreamTests(SynchronousTestCase):
         self.assertTrue(self.other.wasCut)
 
     def test_violations(self) -> None:
-        """Messages that make no sense are refused."""
+        """Invalid messages are refused."""
         self.assertRaises(PeerViolation, self.one.arrived, b"", 7)
         self.one.arrived(b"", SHUTDOWN)
         self.assertRaises(PeerViolation, self.one.arrived, b"x", None)

@@ -39,16 +39,16 @@ from txrdma.testing.smc.hosts import connectedSockets, MemoryTCP
 
 
 class MessageTests(HostsCase):
-    """What is sent arrives."""
+    """Sent messages arrive."""
 
     def test_interfaces(self) -> None:
-        """The transport and the base class are what protocols of messages expect."""
+        """The transport and the base class provide the interfaces of message protocols."""
         client, _server = self.connected()
         verifyObject(IMessageTransport, client.transport)
         verifyObject(IMessageProtocol, client)
 
     def test_inOrder(self) -> None:
-        """Messages of all sizes come in order, with their immediate data, both ways."""
+        """Messages of all sizes arrive in order with their immediate data, in both directions."""
         client, server = self.connected()
         output = [
             (bytes([n]) * size, n if n % 2 else None) for n, size in enumerate((0, 1, 600, 990, 5000, 70000))
@@ -60,7 +60,7 @@ class MessageTests(HostsCase):
         self.assertEqual((client.messages, server.messages), (output, output))
 
     def test_answers(self) -> None:
-        """An answer takes the acknowledgement of what it answers along."""
+        """An answer carries the acknowledgement of its request."""
         client, server = self.connected()
         server.transport.receive(TAG, lambda data: server.transport.post(TAG, data))
         self.pause(0.1)
@@ -72,7 +72,7 @@ class MessageTests(HostsCase):
         self.assertEqual(counters.ackSends, before)
 
     def test_longBatch(self) -> None:
-        """A long batch is acknowledged before it is told of: its sender goes on meanwhile."""
+        """A long batch is acknowledged before it is delivered, so that its sender continues meanwhile."""
         client, server = self.connected()
         self.pause(0.1)
         counters = moduleOf(self.hosts[1], self.hosts[1].device).core.counters
@@ -84,7 +84,7 @@ class MessageTests(HostsCase):
         self.assertGreater(seen[0], before)
 
     def test_longTurn(self) -> None:
-        """What a program sends in one long turn is on its way, in full packets, before the turn has ended."""
+        """Messages sent in a long reactor iteration leave in full packets before it ends."""
         client, server = self.connected()
         self.pause(0.1)
         counters = moduleOf(self.hosts[0], self.hosts[0].device).core.counters
@@ -102,10 +102,10 @@ class MessageTests(HostsCase):
         self.assertLessEqual(
             counters.packSends - before, length / (longest - len(output[-1]) - ENTRY_LENGTH) + 1
         )
-        self.assertEqual(counters.fragSends, alone + 1)  # the first one; the last one waits for others
+        self.assertEqual(counters.fragSends, alone + 1)  # the first one; the last one waits for more
 
     def test_inline(self) -> None:
-        """Of a device that takes few bytes inline longer packets are sent from registered memory."""
+        """Packets beyond a device's inline limit are sent from registered memory."""
         device: Any = self.hosts[0].device
         device.limits = replace(device.limits, maxInline=64)
         client, server = self.connected()
@@ -120,7 +120,7 @@ class MessageTests(HostsCase):
         self.assertEqual([channel._pair.capacity.maxInline for channel in channels], [64, 64])
 
     def test_credits(self) -> None:
-        """Of packets that were sent one by one all but a few are known to have left."""
+        """All but a few packets sent one by one are known to have left."""
         client, _server = self.connected()
         for _each in range(3 * MOST_UNREPORTED):
             self.outcome(client.transport.send(TAG, b"x"))
@@ -129,7 +129,7 @@ class MessageTests(HostsCase):
             self.assertTrue(depth - MOST_UNREPORTED < credits <= depth, (credits, depth))
 
     def test_byTag(self) -> None:
-        """A message comes to the handler of its tag; its sender is told."""
+        """A message is passed to the handler of its tag, and its sender is notified."""
         client, server = self.connected()
         for size in (0, 10, 3000, 200_000):
             self.assertIsNone(self.outcome(client.transport.send(TAG, bytes(size))))
@@ -141,7 +141,7 @@ class MessageTests(HostsCase):
         self.wait(lambda: reported == [None])
 
     def test_noHandler(self) -> None:
-        """What nobody takes is dropped, and the connection goes on."""
+        """A message without a handler is dropped, and the connection continues."""
         client, server = self.connected()
         self.outcome(client.transport.send(9, b"for nobody"))
         server.transport.receive(TAG, None)
@@ -150,7 +150,7 @@ class MessageTests(HostsCase):
         self.assertEqual(server.tagged, [(ORDERED, b"for somebody")])
 
     def test_badCalls(self) -> None:
-        """Tags and lengths that do not exist are refused at once."""
+        """Invalid tags and lengths are refused immediately."""
         client, _server = self.connected()
         transport = client.transport
         self.assertRaises(InvalidRequest, transport.send, LARGEST_TAG + 1, b"")
@@ -161,7 +161,7 @@ class MessageTests(HostsCase):
         self.assertRaises(InvalidRequest, transport.put, 1, -1, b"x")
 
     def test_cancelled(self) -> None:
-        """Who cancels a send hears no more of it; the message arrives."""
+        """A cancelled send reports nothing, and its message arrives."""
         client, server = self.connected()
         sent = client.transport.send(TAG, b"x")
         sent.cancel()
@@ -169,7 +169,7 @@ class MessageTests(HostsCase):
         self.wait(lambda: server.tagged)
 
     def test_abortInHandler(self) -> None:
-        """A handler that aborts gets none of the messages behind, whether or not they came with it."""
+        """A handler that aborts gets no further messages, even of the same packet."""
         client, server = self.connected()
         taken: list[bytes] = []
 
@@ -186,7 +186,7 @@ class MessageTests(HostsCase):
         self.assertEqual((taken, server.messages), ([b"x"], []))
 
     def test_failing(self) -> None:
-        """A handler that raises ends its own connection, and no other one."""
+        """A handler that raises ends only its own connection."""
         client, server = self.connected()
         others = self.connected()
 
@@ -206,7 +206,7 @@ class MemoryTests(HostsCase):
     """Puts and gets."""
 
     def test_putAndGet(self) -> None:
-        """What was put is in the peer's memory, and is read from there."""
+        """A put changes the peer's memory, and a get reads it."""
         client, server = self.connected()
         memory = bytearray(100_000)
         region = server.transport.registerMemory(memory)
@@ -218,7 +218,7 @@ class MemoryTests(HostsCase):
         self.assertEqual(self.outcome(client.transport.get(region, 5, 0)), b"")
 
     def test_refused(self) -> None:
-        """Memory that is not registered, any more or for this peer, is neither written nor read."""
+        """Memory that is not registered for this peer is neither written nor read."""
         self.hosts.append(self.host("10.0.1.3"))
         client, server = self.connected()
         third, _server = self.connected(2, 1)
@@ -238,7 +238,7 @@ class MemoryTests(HostsCase):
         self.assertEqual((client.why(), server.why()), ("ConnectionDone", "ConnectionDone"))
 
     def test_manyGets(self) -> None:
-        """More gets at once than the peer answers at a time wait, and those not cancelled are answered."""
+        """Gets beyond the peer's limit wait, and are answered unless they are cancelled."""
         self.patch(transport, "MOST_GETS", 3)
         client, server = self.connected()
         region = server.transport.registerMemory(bytearray(range(200)))
@@ -251,7 +251,7 @@ class MemoryTests(HostsCase):
         self.assertEqual((client.transport._asked, client.transport._regions), (set(), set()))
 
     def test_cancelledGet(self) -> None:
-        """Who cancels a get gives its memory back at once; the peer's bytes come too late."""
+        """A cancelled get releases its memory immediately, and late bytes are ignored."""
         client, server = self.connected()
         region = server.transport.registerMemory(bytearray(100))
         answer = client.transport.get(region, 0, 100)
@@ -263,7 +263,7 @@ class MemoryTests(HostsCase):
 
 
 class Producing(ProducerRecorder):
-    """A producer that sends as long as it may."""
+    """A producer that sends while it is not paused."""
 
     def __init__(self, transport: Any, post: Callable[[int, bytes], None] | None = None) -> None:
         super().__init__(self.produce)
@@ -281,10 +281,10 @@ class Producing(ProducerRecorder):
 
 
 class PressureTests(HostsCase):
-    """A program that takes nothing holds up its peer, whose program is told."""
+    """An application that takes nothing pauses its peer's producer."""
 
     def test_pause(self) -> None:
-        """Not more than a window comes while messages are not taken, and all of them in the end."""
+        """At most a window of messages arrives while they are not taken, and the rest afterwards."""
         client, server = self.connected()
         server.transport.pauseProducing()
         for number in range(200):
@@ -298,7 +298,7 @@ class PressureTests(HostsCase):
         self.assertEqual([int.from_bytes(data[:4], "big") for data, _ in server.messages], list(range(200)))
 
     def test_longerThanWindow(self) -> None:
-        """A message that is longer than the window goes alone."""
+        """A message longer than the window is sent alone."""
         client, server = self.connected()
         for size in (10, WINDOW + 1, 10):
             client.transport.sendMessage(bytes(size))
@@ -306,7 +306,7 @@ class PressureTests(HostsCase):
         self.assertEqual([len(data) for data, _ in server.messages], [10, WINDOW + 1, 10])
 
     def test_producer(self) -> None:
-        """A producer is paused and resumed, and the connection ends when it is done."""
+        """A producer is paused and resumed, and the connection ends when it has finished."""
         client, server = self.connected()
         producer = Producing(client.transport)
         client.transport.registerProducer(producer, True)
@@ -324,7 +324,7 @@ class PressureTests(HostsCase):
         self.assertNotIn("stop", producer.calls)
 
     def test_producerByTag(self) -> None:
-        """A producer whose messages go by tag is resumed when they have arrived; nothing is answered."""
+        """A producer of tagged messages is resumed when they have arrived, without answers."""
         client, server = self.connected()
         producer = Producing(client.transport, client.transport.post)
         client.transport.registerProducer(producer, True)
@@ -336,7 +336,9 @@ class EndTests(HostsCase):
     """How connections end."""
 
     def test_sendsAndEnds(self) -> None:
-        """Who sends and ends at once is told when all has arrived; nothing is left anywhere."""
+        """
+        An end that sends and closes at once is notified when everything has arrived, and nothing remains.
+        """
         client, server = self.connected()
         for number in range(50):
             client.transport.sendMessage(bytes([number]) * 3000)
@@ -348,7 +350,7 @@ class EndTests(HostsCase):
         self.assertNothingLeft()
 
     def test_bothEnd(self) -> None:
-        """Both ends may close at once, with messages on their way."""
+        """Both ends may close at the same time with messages in flight."""
         client, server = self.connected()
         for end in (client, server):
             end.transport.sendMessage(bytes(100_000))
@@ -360,7 +362,7 @@ class EndTests(HostsCase):
         self.assertNothingLeft()
 
     def test_busy(self) -> None:
-        """A receiver that is busy for two minutes has all messages when it is back, and nobody gives up."""
+        """A receiver that was busy for two minutes gets all messages, and no end gives up."""
         client, server = self.connected()
         self.hosts[1].sleep()
         for number in range(500):
@@ -374,7 +376,7 @@ class EndTests(HostsCase):
         self.assertEqual([int.from_bytes(data[:2], "big") for data, _ in server.messages], list(range(500)))
 
     def test_asleep(self) -> None:
-        """A sender that was busy for a second hears what came meanwhile before it holds anything lost."""
+        """A sender that was busy for a second reads acknowledgements before it retransmits."""
         client, _server = self.connected()
         self.pause(0.1)
         counters = moduleOf(self.hosts[0], self.hosts[0].device).core.counters
@@ -388,7 +390,7 @@ class EndTests(HostsCase):
         self.assertEqual(counters.timeoutRetrans, lost)
 
     def test_killed(self) -> None:
-        """A peer that is killed in the middle of a message is lost at once; what waits fails."""
+        """A peer killed in the middle of a message is lost immediately, and pending messages fail."""
         client, server = self.connected()
         outcomes = [client.transport.send(TAG, bytes(3 << 20)), client.transport.send(TAG, b"behind")]
         got = client.transport.get(1, 0, 1)
@@ -404,7 +406,7 @@ class EndTests(HostsCase):
         self.assertNothingLeft()
 
     def test_vanished(self) -> None:
-        """A host that vanishes without a word is given up after three minutes."""
+        """A host that disappears silently is lost after three minutes."""
         client, _server = self.connected()
         self.hosts[1].die(silently=True)
         outcome = client.transport.send(TAG, b"x")
@@ -414,7 +416,7 @@ class EndTests(HostsCase):
         self.assertGreater(self.world.clock.seconds(), 180.0)
 
     def test_abort(self) -> None:
-        """Who aborts is told so, and the peer hears that the connection is lost."""
+        """An abort is reported locally as aborted, and to the peer as a lost connection."""
         client, server = self.connected()
         client.transport.send(TAG, bytes(1 << 20)).addErrback(lambda failure: None)
         client.transport.abortConnection()
@@ -424,7 +426,7 @@ class EndTests(HostsCase):
         self.assertNothingLeft()
 
     def test_queuePairsFail(self) -> None:
-        """Queue pairs that fail begin anew: all messages arrive once, although packets were lost."""
+        """Failed queue pairs are replaced, and all messages arrive once in spite of lost packets."""
         client, server = self.connected()
         outcomes = []
         for number in range(6):
@@ -446,7 +448,7 @@ class EndTests(HostsCase):
         self.assertNothingLeft()
 
     def test_queuePairsGone(self) -> None:
-        """Where queue pairs cannot begin anew all messages fail, and connections end."""
+        """When queue pairs cannot be replaced, all messages fail and connections end."""
         client, server = self.connected()
         pairs = list(self.hosts[0].device._queuePairs)
         for pair in pairs:
@@ -461,7 +463,7 @@ class EndTests(HostsCase):
         self.assertNothingLeft()
 
     def test_noRoom(self) -> None:
-        """A device without room for a module says so, and may have some the next time."""
+        """A device without resources for a module reports it, and can succeed later."""
         host = self.hosts[0]
 
         def none() -> None:
@@ -474,7 +476,7 @@ class EndTests(HostsCase):
         self.connected()
 
     def test_handles(self) -> None:
-        """Handles of peers that have gone are closed while their module lives, but for a few."""
+        """Address handles of former peers are closed, but for a few, while their module lives."""
         self.connected()
         module = moduleOf(self.hosts[0], self.hosts[0].device)
         for _each in range(2 * MOST_UNREPORTED):
@@ -484,7 +486,7 @@ class EndTests(HostsCase):
             self.assertLess(len(module._unneeded), MOST_UNREPORTED)
 
     def test_many(self) -> None:
-        """Several connections share a module, which is closed with the last of them."""
+        """Several connections share a module, which closes with the last of them."""
         pairs = [self.connected() for _ in range(5)]
         self.assertEqual(len(self.hosts[0].device._queuePairs), 2)
         for client, server in pairs:
@@ -496,12 +498,14 @@ class EndTests(HostsCase):
 
 
 class LossTests(HostsCase):
-    """The same on a network that loses, doubles and reorders."""
+    """The same on a network that loses, duplicates and reorders."""
 
     faults = Faults(loss=0.05, duplication=0.05, jitterSeconds=0.002, late=0.01)
 
     def test_all(self) -> None:
-        """Whatever gets lost, all messages arrive once, those in order in order, and both ends end well."""
+        """
+        All messages arrive once, ordered tags in order, and both ends close in order in spite of losses.
+        """
         for seed in range(4):
             self.world.network.reseed(seed)
             client, server = self.connected()
@@ -520,18 +524,18 @@ class LossTests(HostsCase):
             )
             self.assertEqual(sorted(server.tagged), sorted(tagged), f"seed {seed}")
             self.assertEqual(client.why(), "ConnectionDone", f"seed {seed}")
-        self.pause(1.0)  # packets that are late
+        self.pause(1.0)  # delayed packets
         self.assertNothingLeft()
 
 
 class ExchangeTests(HostsCase):
-    """What happens before the first message."""
+    """The exchange before the first message."""
 
     def test_lateProbes(self) -> None:
         """
-        A server waits for the client's probes, though its own ones have passed.
+        A server waits for the client's probes after its own ones have passed.
 
-        Its application may block the reactor as soon as it is connected: the client has its echoes by then.
+        Its application may block the reactor as soon as it is connected: by then the client has its echoes.
         """
         unsent: list[Callable[[], None]] = []
         echo = PeerConnection._echo
@@ -552,7 +556,7 @@ class ExchangeTests(HostsCase):
         self.wait(lambda: client.user is not None and server.user is not None)
 
     def failures(self, seconds: float = 60.0) -> tuple[Failure, Failure]:
-        """Open a connection which fails at both ends."""
+        """Open a connection; return its failures at both ends."""
         answers = [opening.answer for opening in self.open(TagRecorder(), TagRecorder())]
         self.wait(lambda: all(answer.called for answer in answers), seconds)
         one, other = (self.failureResultOf(answer) for answer in answers)
@@ -560,7 +564,7 @@ class ExchangeTests(HostsCase):
         return one, other
 
     def test_smallOnly(self) -> None:
-        """A path that swallows long packets is an error that names the interface and the MTU."""
+        """A path that drops long packets is an error that names the interface and the MTU."""
         self.world.network.drop(lambda packet: len(packet.payload) > 1000, 1 << 30)
         for failure in self.failures():
             failure.trap(Unreachable)
@@ -568,7 +572,7 @@ class ExchangeTests(HostsCase):
             self.assertRegex(failure.getErrorMessage(), r"\(10\.0\.1\.[12]\) to 10\.0\.1\.[12]")
 
     def test_nothing(self) -> None:
-        """Where no packet passes the error says that."""
+        """A path without any packets is an error that says so."""
         self.world.network.partition("10.0.1.1", "10.0.1.2")
         for failure in self.failures():
             failure.trap(Unreachable)
@@ -593,7 +597,7 @@ class ExchangeTests(HostsCase):
         self.assertEqual(max(lengths), 256)
 
     def test_atOnce(self) -> None:
-        """Packets that overtake the introduction of their sender are not lost: no probe is sent again."""
+        """Packets that arrive before the introduction of their sender are kept: no probe is repeated."""
         for number, delay in enumerate((10e-6, 1e-3, 20e-3)):
             self.hosts.append(self.host(f"10.0.2.{number}"))
             began = self.world.clock.seconds()
@@ -606,7 +610,7 @@ class ExchangeTests(HostsCase):
             self.wait(lambda c=client, s=server: c.lost and s.lost)  # type: ignore[misc]  # a lambda
 
     def test_noProtocol(self) -> None:
-        """A factory may refuse: its own end fails by that, and the other end is connected, and lost."""
+        """A factory may refuse: its own end fails, and the other end is connected and lost."""
         client = TagRecorder()
         openings = self.open(client, None)
         self.wait(lambda: client.lost)
@@ -615,7 +619,7 @@ class ExchangeTests(HostsCase):
         self.assertNothingLeft()
 
     def test_cancel(self) -> None:
-        """To cancel leaves nothing, at either end."""
+        """A cancelled attempt leaves nothing at either end."""
         openings = self.open(TagRecorder(), TagRecorder())
         self.pause(0.00002)
         openings[0].answer.cancel()
@@ -634,7 +638,7 @@ class ExchangeTests(HostsCase):
         self.assertNothingLeft()
 
     def test_turns(self) -> None:
-        """More clients at once than may have their exchanges wait for their turn; who leaves is forgotten."""
+        """Exchanges beyond the limit wait, and clients that leave are forgotten."""
         self.patch(connections, "MOST_OPENING", 2)
         self.patch(connections, "MOST_WAITING", 4)
         server, answers = Recorders(TagRecorder), []
@@ -662,7 +666,7 @@ class ExchangeTests(HostsCase):
         self.assertEqual((accepting._openingOf, accepting._othersOf), ({}, {}))
 
     def unknownPeer(self, output: bytes) -> Failure:
-        """Let somebody else say this to a server."""
+        """Send bytes of an unknown peer to a server."""
         from twisted.internet.protocol import Protocol
 
         ends = connectedSockets(self.world, Random(2), self.hosts[0], self.hosts[1], 40001, 50e-6)
@@ -679,13 +683,15 @@ class ExchangeTests(HostsCase):
         return failure
 
     def test_strangers(self) -> None:
-        """Whoever says something else, or nothing, is turned away."""
+        """Peers that send something else, or nothing, are rejected."""
         good = Introduction(
             magic=MAGIC, version=VERSION, commandQPN=2, dataQPN=3, mtu=1024, name=1, sequence=0,
             gid=self.hosts[0].device.gids(1)[0],
         )  # fmt: skip
         self.unknownPeer(b"GET / HTTP/1.1\r\nHost: a.example.org\r\nAccept: */*\r\n\r\n").trap(WireError)
-        self.unknownPeer(good.replace(version=VERSION - 1).encode()).trap(WireError)  # it knows no packs
+        self.unknownPeer(good.replace(version=VERSION - 1).encode()).trap(
+            WireError
+        )  # it does not support packs
         self.unknownPeer(good.replace(mtu=40).encode()).trap(WireError)
         self.unknownPeer(b"").trap(Unreachable)
         self.unknownPeer(good.encode()[:20]).trap(Unreachable)
@@ -699,7 +705,7 @@ class ExchangeTests(HostsCase):
         self.assertIn("there is no module", failure.getErrorMessage())
 
     def test_noModule(self) -> None:
-        """An end that gets no module, for whatever reason, fails at once, and the other one hears why."""
+        """An end that cannot create a module fails immediately, and the other one gets the reason."""
 
         def fail(*arguments: object) -> None:
             raise OSError("there are no descriptors left")
@@ -714,17 +720,17 @@ class ExchangeTests(HostsCase):
 
 
 class Greedy(Flow):
-    """A flow that keeps nothing back."""
+    """A flow without back pressure."""
 
     def maySend(self, length: int) -> bool:
         return True
 
 
 class LiarTests(HostsCase):
-    """Peers that break the rules of messages."""
+    """Peers that break the rules."""
 
     def test_liars(self) -> None:
-        """A peer that breaks a rule loses its connection, and no other one is harmed."""
+        """A peer that breaks a rule loses its connection, and no other connection is affected."""
         others = self.connected()
         for tag, data in ((0xFFFD, (1 << 40).to_bytes(8, "big")), (0xFFFD, b"x"), (0xFFFC, b""),
                           (0xFFFB, b"12"), (0xFFF0, b""), (0xFFFE, b"123"), (0xFFFD, bytes(9)),
@@ -737,7 +743,7 @@ class LiarTests(HostsCase):
         self.outcome(others[0].transport.send(TAG, b"well"))
 
     def test_tooMuch(self) -> None:
-        """A peer that sends more than may wait is cut off."""
+        """A peer that sends more than the limit is disconnected."""
         client, server = self.connected()
         server.transport.pauseProducing()
         client.transport._flow = Greedy()

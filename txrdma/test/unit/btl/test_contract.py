@@ -1,5 +1,5 @@
 """
-The promises of connections that carry messages, kept by the byte transfer layer.
+The contract of message connections with the byte transfer layer.
 """
 
 from __future__ import annotations
@@ -26,6 +26,6 @@ class MessageContractTests(MessageContract, HostsCase):
 
 
 class LossyMessageContractTests(MessageContractTests):
-    """On a network that loses, doubles and reorders."""
+    """On a network that loses, duplicates and reorders."""
 
     faults = Faults(loss=0.05, duplication=0.05, jitterSeconds=0.001)

@@ -1,5 +1,5 @@
 """
-Interfaces of two processes are matched as well as they can be.
+Matching of the interfaces of two processes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ GIGABIT = 1_000_000_000
 
 
 def interface(address: str, speed: int = GIGABIT, prefixLength: int = 24) -> Interface:
-    """An interface at an IP address."""
+    """Return an interface at an IP address."""
     return Interface(GID.fromIP(address), prefixLength, speed)
 
 
@@ -33,17 +33,17 @@ _interfaces = some.lists(
 
 
 def isSame(one: Interface, other: Interface) -> bool:
-    """Whether two interfaces are in one network."""
+    """Return whether two interfaces are in one network."""
     return one.gid.isMapped == other.gid.isMapped and one.network == other.network
 
 
 def worth(local: list[Interface], remote: list[Interface], pairs: list[tuple[int, int]]) -> tuple[int, int]:
-    """How many pairs there are, and what they carry."""
+    """Return the number of pairs, and their speed."""
     return len(pairs), sum(speedOf(local[here], remote[there]) for here, there in pairs)
 
 
 def everyAssignment(local: list[Interface], remote: list[Interface]) -> list[list[tuple[int, int]]]:
-    """All that pair each interface with one other one, or with none."""
+    """Return all assignments that pair each interface with another one or none."""
     places = [*range(len(remote)), *([-1] * len(local))]
     return [
         [(here, there) for here, there in enumerate(chosen) if there >= 0]
@@ -56,7 +56,7 @@ class MatchingTests(SynchronousTestCase):
 
     @given(_interfaces, _interfaces)
     def test_best(self, local: list[Interface], remote: list[Interface]) -> None:
-        """No allowed assignment has more pairs, or as many that carry more; no interface is in two."""
+        """No allowed assignment has more pairs, or as many with more speed; no interface is used twice."""
         pairs = match(local, remote)
         self.assertEqual(len({here for here, _there in pairs}), len(pairs))
         self.assertEqual(len({there for _here, there in pairs}), len(pairs))
@@ -72,30 +72,30 @@ class MatchingTests(SynchronousTestCase):
         self.assertEqual(worth(local, remote, pairs), best)
 
     def test_twoNetworks(self) -> None:
-        """Interfaces of the same network are matched, in whatever order they are named."""
+        """Interfaces of the same network are matched in any order."""
         local = [interface("10.0.1.1"), interface("10.0.2.1"), interface("10.0.3.1")]
         remote = [interface("10.0.2.9"), interface("10.0.1.9")]
         self.assertEqual(match(local, remote), [(0, 1), (1, 0)])
 
     def test_faster(self) -> None:
-        """Of several in one network the faster ones are matched."""
+        """Faster interfaces of a network are preferred."""
         local = [interface("10.0.1.1"), interface("10.0.1.2", 25 * GIGABIT)]
         remote = [interface("10.0.1.9", 25 * GIGABIT)]
         self.assertEqual(match(local, remote), [(1, 0)])
 
     def test_routed(self) -> None:
-        """Interfaces of different networks are matched only where no two are in the same one."""
+        """Interfaces of different networks are matched only if none share a network."""
         local = [interface("10.0.1.1"), interface("10.0.2.1")]
         self.assertEqual(len(match(local, [interface("10.9.1.9"), interface("10.9.2.9")])), 2)
         self.assertEqual(match(local, [interface("10.0.2.9"), interface("10.9.2.9")]), [(1, 0)])
 
     def test_prefixes(self) -> None:
-        """A network is as wide as its interfaces say, and both must say so."""
+        """Two interfaces share a network if both prefix lengths say so."""
         near, far = interface("10.0.1.1", prefixLength=16), interface("10.0.2.1", prefixLength=16)
         narrow = interface("10.0.2.1")
         self.assertEqual(match([near], [far]), [(0, 0)])
         self.assertEqual(match([near, narrow], [far]), [(0, 0)])
 
     def test_noWay(self) -> None:
-        """IPv4 and IPv6 do not meet."""
+        """IPv4 and IPv6 interfaces are not matched."""
         self.assertEqual(match([interface("10.0.1.1")], [interface("fd00::1")]), [])

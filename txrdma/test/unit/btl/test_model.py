@@ -1,5 +1,6 @@
 """
-Two modules as a state machine: whatever happens to their packets, each message is delivered once or told of.
+Two modules as a state machine: each message is delivered once or reported as failed, whatever happens to
+packets.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class TwoModules(RuleBasedStateMachine):
     """
     Two modules, and packets between them that are delivered in any order, several times or never.
 
-    The model is what each program knows: which messages it has sent, what it was told, and what has come.
+    The model is what each application knows: messages that it has sent, reports, and received messages.
     """
 
     @initialize(first=st.integers(0, 0xFFFF), second=st.integers(0, 0xFFFF))
@@ -70,7 +71,7 @@ class TwoModules(RuleBasedStateMachine):
 
     @rule(side=_SIDES)
     def reach(self, side: int) -> None:
-        """Let the receive buffer of the other side come into reach, or out of it."""
+        """Make the other side's receive buffer reachable or unreachable."""
         self.isReached[side] = not self.isReached[side]
 
     @rule(
@@ -79,7 +80,7 @@ class TwoModules(RuleBasedStateMachine):
         isUrgent=st.booleans(),
     )
     def send(self, side: int, sizes: list[int], isUrgent: bool) -> None:
-        """Send messages in one turn, whose tags are their numbers."""
+        """Send messages in one reactor iteration; their tags are their numbers."""
         for size in sizes:
             if self.peers[side].state == OPEN:
                 number = len(self.sent[side])
@@ -88,7 +89,7 @@ class TwoModules(RuleBasedStateMachine):
         self.turn(side)
 
     def hand(self, side: int, number: int, isUrgent: bool) -> None:
-        """Hand a message to a module, by the shortest way if it is alone."""
+        """Send a message, by the fast path if it is the only one."""
         module, peer, data = self.modules[side], self.peers[side], self.sent[side][number]
         packet = module.sendFast(peer, number, data)
         if packet is None:
@@ -101,7 +102,7 @@ class TwoModules(RuleBasedStateMachine):
 
     @rule(at=st.integers(0, 400), keeps=st.booleans())
     def deliver(self, at: int, keeps: bool) -> None:
-        """Deliver some packet, and keep it for another time or not."""
+        """Deliver a packet, and possibly keep a duplicate."""
         if self.wire:
             at %= len(self.wire)
             side, channel, packet = self.wire[at] if keeps else self.wire.pop(at)
@@ -116,13 +117,13 @@ class TwoModules(RuleBasedStateMachine):
 
     @rule(at=st.integers(0, 400))
     def drop(self, at: int) -> None:
-        """Lose some packet."""
+        """Lose a packet."""
         if self.wire:
             del self.wire[at % len(self.wire)]
 
     @rule(seconds=st.sampled_from((0.00003, 0.001, 0.02, 0.3, 1.5)))
     def wait(self, seconds: float) -> None:
-        """Let time pass."""
+        """Advance the clock."""
         self.now += seconds
         for side in (0, 1):
             self.modules[side].expired(self.now)
@@ -135,7 +136,7 @@ class TwoModules(RuleBasedStateMachine):
         self.turn(side)
 
     def turn(self, side: int) -> None:
-        """Take what a module has to tell, and its packets."""
+        """Take the events and packets of a module."""
         module = self.modules[side]
         for event in module.events():
             self.eventReceived(side, event)
@@ -144,7 +145,7 @@ class TwoModules(RuleBasedStateMachine):
             module.completed(packet.channel, 1)
 
     def eventReceived(self, side: int, event: Event) -> None:
-        """Note what a module tells."""
+        """Record an event of a module."""
         if isinstance(event, (MessageReceived, PackReceived)):
             messages = event.messages if isinstance(event, PackReceived) else [event[1:]]
             for tag, data in messages:
@@ -161,7 +162,7 @@ class TwoModules(RuleBasedStateMachine):
 
     @invariant()
     def truth(self) -> None:
-        """What came is what was sent, and what was told to have come did."""
+        """Received messages equal sent ones, and messages reported as delivered were received."""
         for side in (0, 1):
             other = 1 - side
             for number, data in self.came[other].items():
@@ -173,7 +174,7 @@ class TwoModules(RuleBasedStateMachine):
             )
 
     def teardown(self) -> None:
-        """Deliver all that is on its way until everything was told: nothing waits for ever."""
+        """Deliver packets until every message is reported: none waits forever."""
         if not hasattr(self, "wire"):
             return
         for _round in range(300):
@@ -193,12 +194,12 @@ class TwoModules(RuleBasedStateMachine):
 
 
 class ModelTests(SynchronousTestCase):
-    """Hypothesis searches for steps that break the promises."""
+    """Hypothesis searches for steps that violate the promises."""
 
     slowBecause = "Hypothesis runs many examples"
 
     def test_twoModules(self) -> None:
-        """No order of packets, losses, times and calls breaks them."""
+        """No order of packets, losses, times and calls violates the promises."""
         machine = TwoModules.TestCase
         machine.settings = settings(max_examples=40, stateful_step_count=50, deadline=None)
         machine("runTest").debug()

@@ -1,5 +1,5 @@
 """
-Modules of the byte transfer layer: messages, puts, ends, faults, and who may go first.
+Modules of the byte transfer layer: messages, puts, ends, faults, and priorities.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MTU = 1024
 
 
 class ModuleTestCase(SynchronousTestCase):
-    """Two hosts, Alice and Bob, and what they hear."""
+    """Two hosts, Alice and Bob, and their events."""
 
     def setUp(self) -> None:
         self.begin(BadNetwork())
@@ -58,10 +58,10 @@ class ModuleTestCase(SynchronousTestCase):
 
 
 class MessageTests(ModuleTestCase):
-    """What is sent arrives."""
+    """Sent messages arrive."""
 
     def test_sizes(self) -> None:
-        """Messages of all sizes arrive whole, with their tags, and their sender hears of it."""
+        """Messages of all sizes arrive unchanged with their tags, and are reported to their sender."""
         room = _MTU - 18
         sizes = [0, 1, COMMAND_MTU - 18, COMMAND_MTU - 17, room, room + 1, 5 * room, 100_000]
         for size in sizes:
@@ -78,14 +78,14 @@ class MessageTests(ModuleTestCase):
         self.assertEqual(self.toBob.queuedBytes, 0)
 
     def test_channels(self) -> None:
-        """Very small messages go by the command channel, all others by the data channel."""
+        """Very small messages use the command channel, others the data channel."""
         for size, channel in ((COMMAND_MTU - 18, COMMAND), (COMMAND_MTU - 17, DATA), (5000, DATA)):
             self.send(bytes(size))
             used = {each.channel for each in self.alice.module.outgoing(0.0)}
             self.assertEqual(used, {channel}, size)
 
     def test_room(self) -> None:
-        """Messages that have room only one by one arrive all, although a later one often begins first."""
+        """All messages arrive although they fit only one by one, and later ones often start first."""
         for seed in range(5):
             self.begin(BadNetwork(loss=0.05, delays=(0.02, 0.02), jitter=0.005), Budget(40_000, 30_000))
             self.world.random.seed(seed)
@@ -96,7 +96,9 @@ class MessageTests(ModuleTestCase):
             self.assertGreater(self.bob.module.counters.noMemoryRecvs, 0)
 
     def test_urgent(self) -> None:
-        """An urgent message goes before those that wait, but not between chunks when it needs some itself."""
+        """
+        An urgent message is sent before queued ones, but not between chunks if it needs several packets.
+        """
         for number in range(3):
             self.send(bytes((number,)) * 700)
         self.send(b"now", isUrgent=True)
@@ -104,7 +106,7 @@ class MessageTests(ModuleTestCase):
         self.assertEqual(self.messages()[0], b"now")
 
     def test_piggyback(self) -> None:
-        """An answer that is sent in the turn of the question acknowledges it: there are no other packets."""
+        """An answer sent in the iteration of its request acknowledges it without further packets."""
         self.bob.eventReceived = lambda event: self.bob.module.send(self.toAlice, 1, b"pong")
         self.send(b"ping")
         self.run_(0.0003)
@@ -121,7 +123,7 @@ class MessageTests(ModuleTestCase):
         self.assertEqual(len(bob.outgoing(1.00005)), 1)
 
     def test_fair(self) -> None:
-        """A peer with much to send does not keep another waiting."""
+        """A peer with much to send does not delay another one."""
         carol = Host(self.world, Module(_MTU, (127, 1023)), self.keep("bob"))
         toCarol, _back = self.alice.meet(carol)
         for _each in range(30):
@@ -131,7 +133,7 @@ class MessageTests(ModuleTestCase):
         self.assertEqual((len(order), order.index(toCarol)), (31, 8))
 
     def test_credits(self) -> None:
-        """No more packets go than there are credits; they go on when these come back."""
+        """No more packets are sent than there are credits; sending continues when credits return."""
         module = Module(_MTU, (4, 4))
         peer = module.addPeer(1, 2, ("c", "d"), 0, 0, None, 0.0)
         for _each in range(9):
@@ -142,7 +144,7 @@ class MessageTests(ModuleTestCase):
         self.assertEqual(len(module.outgoing(0.0)), 2)
 
     def test_refusedCalls(self) -> None:
-        """Calls that cannot be meant are refused at once."""
+        """Invalid calls are refused immediately."""
         module = self.alice.module
         self.assertRaises(InvalidRequest, module.send, self.toBob, 1 << 16, b"")
         self.assertRaises(InvalidRequest, module.put, self.toBob, 1 << 32, 0, b"")
@@ -152,7 +154,7 @@ class MessageTests(ModuleTestCase):
 
 
 class DeferralTests(ModuleTestCase):
-    """What a message acknowledges beside is looked at when there is time: who answers it does so first."""
+    """Processing of piggybacked acknowledgements is deferred, so that an answer is sent first."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -164,12 +166,12 @@ class DeferralTests(ModuleTestCase):
         (self.answer,) = bob.outgoing(0.0)
 
     def come(self) -> None:
-        """The answer comes, which acknowledges the question."""
+        """Deliver the answer, which acknowledges the request."""
         packet = bytes(self.answer.head) + bytes(self.answer.payload)
         self.alice.module.received(COMMAND, self.toBob.addresses[COMMAND], packet, 0.001)
 
     def test_answeredFirst(self) -> None:
-        """The next message goes before its sender hears that the one before has arrived."""
+        """The next message is sent before its sender learns that the previous one has arrived."""
         alice = self.alice.module
         self.come()
         (event,) = alice.events()
@@ -181,7 +183,7 @@ class DeferralTests(ModuleTestCase):
         self.assertEqual(self.toBob.sent.outstanding, 1)
 
     def test_noneWaitsLonger(self) -> None:
-        """Whatever is asked next of the module finds it done."""
+        """Every other call completes the deferred work first."""
         for ask in (
             lambda: self.alice.module.deadline(),
             lambda: self.alice.module.outgoing(0.001),
@@ -194,7 +196,7 @@ class DeferralTests(ModuleTestCase):
             self.assertEqual(self.toBob.sent.outstanding, 0)
 
     def test_lie(self) -> None:
-        """A message with an acknowledgement of what was never sent is dropped at once, as ever."""
+        """A message that acknowledges what was never sent is dropped immediately."""
         lie = Segment(
             FRAG, self.toBob.name, self.toBob.received.following, (self.toBob.sent.following + 5) & 0xFFFF
         )
@@ -204,7 +206,7 @@ class DeferralTests(ModuleTestCase):
         self.assertEqual(alice.counters.badAckRecvs, 1)
 
     def test_lost(self) -> None:
-        """A message does not fail that has arrived, when its peer is given up meanwhile."""
+        """A message that has arrived does not fail when its peer is given up before the deferred work."""
         alice = self.alice.module
         self.come()
         alice.events()
@@ -215,10 +217,10 @@ class DeferralTests(ModuleTestCase):
 
 
 class PutTests(ModuleTestCase):
-    """Memory that peers write into."""
+    """Puts into memory."""
 
     def test_put(self) -> None:
-        """A put of any length stands in the region, and nothing beside it has changed."""
+        """A put of any length changes its part of the region only."""
         memory = bytearray(6000)
         region = self.bob.module.regions.register(memoryview(memory))
         self.alice.module.put(self.toBob, region, 100, b"\1" * 5000, "done")
@@ -228,7 +230,7 @@ class PutTests(ModuleTestCase):
         self.assertEqual(self.eventReceived["bob"], [])
 
     def test_outside(self) -> None:
-        """Puts outside a region, or into one that is gone or belongs to others, fail, and change nothing."""
+        """Puts outside a region, into a closed one or one of another peer fail and change nothing."""
         memory, others = bytearray(100), bytearray(100)
         module = self.bob.module
         region, gone = (
@@ -255,7 +257,7 @@ class EndTests(ModuleTestCase):
     """How peers end."""
 
     def test_close(self) -> None:
-        """What was sent before arrives before both hear of the end; later nobody knows anybody."""
+        """A close delivers earlier messages before both ends are notified; later both are unknown."""
         self.send(bytes(50_000), "done")
         self.alice.module.close(self.toBob)
         self.run_(1.0)
@@ -267,14 +269,14 @@ class EndTests(ModuleTestCase):
         self.assertEqual((self.alice.module.peers, self.bob.module.peers), ([], []))
 
     def test_closedMeanwhile(self) -> None:
-        """Messages for a peer that has closed fail: their sender is told."""
+        """Messages to a peer that has closed fail, and are reported to their sender."""
         self.bob.module.close(self.toAlice)
         self.run_(1.0)
         self.assertEqual(self.eventReceived["alice"], [PeerClosed(self.toBob)])
         self.assertRaises(InvalidRequest, self.send, b"x")
 
     def test_dies(self) -> None:
-        """A peer that dies is given up, and all that it has not acknowledged fails before that is told."""
+        """A dead peer is given up, and its unacknowledged messages fail before that is reported."""
         self.bob.isDead = True
         for number in range(3):
             self.send(bytes(3000), number)
@@ -284,7 +286,7 @@ class EndTests(ModuleTestCase):
         self.assertEqual(self.alice.module.peers, [])
 
     def test_diesWhileClosing(self) -> None:
-        """Messages that still wait for the window when a closing peer is given up fail, like all others."""
+        """Messages that wait for the window fail when a closing peer is given up."""
         self.bob.isDead = True
         for number in range(100):
             self.send(bytes(900), number)
@@ -307,7 +309,7 @@ class EndTests(ModuleTestCase):
         )
 
     def test_keepAlive(self) -> None:
-        """A peer that dies in silence is missed, too; one that lives is asked now and then, and stays."""
+        """Keepalive detects an idle peer that has died, and keeps one that answers."""
         self.run_(10 * KEEP_ALIVE)
         self.assertEqual((self.eventReceived["alice"], self.eventReceived["bob"]), ([], []))
         self.bob.isDead = True
@@ -315,7 +317,7 @@ class EndTests(ModuleTestCase):
         self.assertEqual(self.eventReceived["alice"], [PeerLost(self.toBob, "the peer does not answer")])
 
     def test_busy(self) -> None:
-        """A receiver that does something else for two minutes gets everything then."""
+        """A receiver that is busy for two minutes gets everything afterwards."""
         self.bob.busyUntil = 120.0
         for _each in range(20):
             self.send(bytes(2000), "done")
@@ -324,7 +326,7 @@ class EndTests(ModuleTestCase):
         self.assertEqual(self.eventReceived["alice"], [SendCompleted(self.toBob, "done")] * 20)
 
     def test_lose(self) -> None:
-        """Who is given up by the program is forgotten, and told of once."""
+        """A peer that the application gives up is forgotten, and reported once."""
         self.send(bytes(9000), "lost")
         self.alice.module.lose(self.toBob, "why not")
         self.alice.module.lose(self.toBob, "again")
@@ -337,14 +339,14 @@ class EndTests(ModuleTestCase):
 
 
 class LiarTests(ModuleTestCase):
-    """Whatever comes in, it is counted, and harms nobody else."""
+    """Invalid input is counted, and affects nobody else."""
 
     def put(self, segment: Segment | bytes, source: tuple[int, int] = (0, 1), channel: int = DATA) -> None:
         raw = segment if isinstance(segment, bytes) else segment.encode()
         self.bob.module.received(channel, source, raw, self.world.now)
 
     def lie(self, **changes: int) -> Segment:
-        """A segment of Alice's that is right, but for these fields."""
+        """Return a valid segment of Alice, with these fields changed."""
         right = Segment(FRAG, self.toAlice.name, self.toAlice.received.following, payload=b"lie")
         return right._replace(**changes)  # type: ignore[arg-type]  # mypy does not look into the names
 
@@ -352,7 +354,7 @@ class LiarTests(ModuleTestCase):
         return self.bob.module.counters.named()[name]
 
     def test_headers(self) -> None:
-        """Packets that are none, of strangers, and from wrong places are counted, and that is all."""
+        """Invalid packets, and those of unknown peers or from wrong addresses, are only counted."""
         right = self.lie().encode()
         for raw in (b"", right[:17], bytes((VERSION << 4 ^ 0xF0 | FRAG,)) + right[1:], right[:-1]):
             self.put(raw)
@@ -365,7 +367,7 @@ class LiarTests(ModuleTestCase):
         self.assertEqual(self.eventReceived["bob"], [])
 
     def test_early(self) -> None:
-        """A few packets that come before their sender is known are taken then, if its name was drawn."""
+        """A few packets that arrive before their sender is known are accepted then, if its name was drawn."""
         module, counters = self.bob.module, self.bob.module.counters
         early = Segment(FRAG, 5, 100, payload=b"early").encode()
         module.received(DATA, "there", early, 0.0)
@@ -381,7 +383,7 @@ class LiarTests(ModuleTestCase):
         self.assertEqual(counters.totalRecvs, 2 + MOST_PACKETS)
 
     def test_earlyInOrder(self) -> None:
-        """What comes before the program has said which tags want order is delivered in order."""
+        """Early messages are delivered in order if the application then declares their tags as ordered."""
         module = self.bob.module
         module.expected.expect(5)
         module.received(DATA, "there", Segment(FRAG, 5, 101, tag=3, payload=b"second").encode(), 0.0)
@@ -407,7 +409,7 @@ class LiarTests(ModuleTestCase):
             self.assertEqual(module.counters.unkRecvs, unknown)
 
     def test_window(self) -> None:
-        """Segments beside the window, and replays, are not delivered, and are acknowledged."""
+        """Segments outside the window, and duplicates, are acknowledged but not delivered."""
         first = self.toAlice.received.following
         self.put(self.lie())
         self.put(self.lie(sequence=first))
@@ -421,7 +423,7 @@ class LiarTests(ModuleTestCase):
         self.assertEqual([self.counted(each) for each in names], [2, 1, 1])
 
     def test_replay(self) -> None:
-        """A segment below the window is acknowledged at once, though it has been acknowledged before."""
+        """A segment below the window is acknowledged immediately, even if it was before."""
         first = self.toAlice.received.following
         self.put(self.lie())
         self.assertEqual(len(self.bob.module.outgoing(self.world.now + 1.0)), 1)
@@ -432,7 +434,7 @@ class LiarTests(ModuleTestCase):
         self.assertEqual((segment.kind, segment.acknowledged), (ACK, first))
 
     def test_acknowledgements(self) -> None:
-        """What was never sent cannot be acknowledged, by a packet of its own or beside a segment."""
+        """An acknowledgement of what was never sent is rejected, alone or with a segment."""
         never = self.toAlice.sent.following
         self.put(self.lie(acknowledged=never))
         self.put(self.lie(kind=ACK, acknowledged=(never - 1) & 0xFFFF))
@@ -442,7 +444,7 @@ class LiarTests(ModuleTestCase):
         self.assertEqual((self.counted("num_bad_ack_recvs"), self.eventReceived["bob"]), (3, []))
 
     def test_chunks(self) -> None:
-        """Chunks that fit nowhere, or contradict others, are counted and refused."""
+        """Chunks that do not fit or contradict others are counted and refused."""
         first = self.toAlice.received.following
         good = self.lie(kind=CHUNK, fragment=1, total=9, offset=3)
         self.put(good)
@@ -458,7 +460,7 @@ class LiarTests(ModuleTestCase):
         self.assertEqual(len(refusals), len(lies))
 
     def test_memory(self) -> None:
-        """Messages that are begun by the thousand, and never ended, take no more memory than there is."""
+        """Thousands of incomplete messages take no more memory than the limit."""
         self.begin(BadNetwork(), Budget(100_000, 50_000))
         first = self.toAlice.received.following
         for number in range(3000):
@@ -474,27 +476,27 @@ class LiarTests(ModuleTestCase):
         self.assertEqual(self.bob.module._budget.used, 0)
 
     def test_asleepInTheMiddle(self) -> None:
-        """A receiver that sleeps for two minutes in the middle of a message does not blame its sender."""
+        """A receiver that sleeps for two minutes in the middle of a message does not give up its sender."""
         self.send(bytes(1_000_000), 1)
         self.run_(0.0006)
         self.assertEqual((len(self.messages()), len(self.toAlice.assembly)), (0, 1))
-        self.bob.module.expired(self.world.now + 120.0)  # as a reactor does, which reads only after that
+        self.bob.module.expired(self.world.now + 120.0)  # as a reactor does, which reads only afterwards
         self.run_(5.0)
         self.assertEqual([len(each) for each in self.messages()], [1_000_000])
         self.assertEqual(self.of("bob", PeerLost) + self.of("alice", PeerLost), [])
 
     def test_refusals(self) -> None:
-        """Refusals are bounded, however much is refused in one turn."""
+        """Refusals are bounded, however much is refused in one iteration."""
         for _each in range(5000):
             self.put(self.lie(kind=PUT, region=99))
         self.assertEqual(len(self.bob.module._owed.refusals), 256)
 
 
 class ReorderingTests(ModuleTestCase):
-    """The last section of the design: two channels, and what overtakes what."""
+    """The last section of the design: two channels, and reordering between them."""
 
     def play(self, network: BadNetwork, size: int = 4000, count: int = 200) -> Peer:
-        """Send large messages, each with some very small ones behind it that overtake it."""
+        """Send large messages, each followed by very small ones that overtake it."""
         self.begin(network)
         for _number in range(count):
             self.send(bytes(size))
@@ -506,7 +508,7 @@ class ReorderingTests(ModuleTestCase):
         return self.toBob
 
     def test_smallOvertakeLarge(self) -> None:
-        """Small messages that overtake large ones by far, on the other channel, cause no resend at all."""
+        """Small messages that overtake large ones on the other channel cause no retransmission."""
         self.play(BadNetwork(delays=(0.0001, 0.005)))
         counters = self.alice.module.counters
         self.assertGreater(self.bob.module.counters.maxRcvdWindowSize, 50)
@@ -514,12 +516,12 @@ class ReorderingTests(ModuleTestCase):
         self.assertEqual((counters.resends, counters.spuriousResends), (0, 0))
 
     def test_largeOvertakeSmall(self) -> None:
-        """The other way round there is none, either."""
+        """Large messages that overtake small ones cause no retransmission."""
         self.play(BadNetwork(delays=(0.005, 0.0001)))
         self.assertEqual(self.alice.module.counters.resends, 0)
 
     def test_losses(self) -> None:
-        """Of what is lost beside such reordering little is sent twice in vain."""
+        """Losses with such reordering cause few unnecessary retransmissions."""
         for loss, most in ((0.01, 1.5), (0.05, 1.8)):
             self.begin(BadNetwork())
             lost = 0

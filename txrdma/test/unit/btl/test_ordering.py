@@ -1,5 +1,5 @@
 """
-Order by tag: who wants it has messages as they were sent, whatever the network does; others at once.
+Order by tag: ordered tags deliver messages as they were sent, whatever the network does; others immediately.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _IN_ORDER, _ANYHOW = 1, 2
 
 
 class OrderingTests(SynchronousTestCase):
-    """Messages of two tags, one of them in order."""
+    """Messages of two tags, one of them ordered."""
 
     def play(self, seed: int, network: BadNetwork, count: int = 300) -> dict[int, list[int]]:
-        """Send numbered messages of both tags in turns; the answer is which came, by tag."""
+        """Send numbered messages with both tags; return those that arrived, by tag."""
         came: dict[int, list[int]] = {_IN_ORDER: [], _ANYHOW: []}
 
         def eventReceived(event: Event) -> None:
@@ -47,7 +47,7 @@ class OrderingTests(SynchronousTestCase):
         return came
 
     def test_order(self) -> None:
-        """Over a network that loses and reorders, one tag comes in order, and the other does not."""
+        """One tag arrives in order over a network that loses and reorders, the other does not."""
         network = BadNetwork(loss=0.05, duplication=0.05, delays=(0.0001, 0.001), jitter=0.002)
         came = self.play(3, network)
         self.assertEqual(came[_IN_ORDER], list(range(1, 300, 2)))
@@ -55,7 +55,7 @@ class OrderingTests(SynchronousTestCase):
         self.assertNotEqual(came[_ANYHOW], sorted(came[_ANYHOW]))
 
     def test_seeds(self) -> None:
-        """Whatever the seed, nothing is missing, and order is kept."""
+        """With every seed, nothing is missing and order is preserved."""
         for seed in range(20):
             network = BadNetwork(loss=0.2, duplication=0.1, jitter=0.01)
             came = self.play(seed, network, 60)
@@ -65,7 +65,7 @@ class OrderingTests(SynchronousTestCase):
     @given(first=st.integers(0, 0xFFFF), order=st.permutations(range(24)))
     @settings(max_examples=200, deadline=None)
     def test_beginsAnew(self, first: int, order: list[int]) -> None:
-        """Sequence numbers that begin anew make no difference, in whatever order segments come."""
+        """Sequence numbers that wrap make no difference, in whatever order segments arrive."""
         received, ordering, came = ReceiveWindow(first), Ordering(), []
         for number in order:
             sequence = (first + number) & 0xFFFF

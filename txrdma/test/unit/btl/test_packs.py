@@ -1,5 +1,5 @@
 """
-Several small messages in one packet: which go together, what their senders hear, and packs that lie.
+Packs, several small messages in one packet: which are combined, how they are reported, and invalid ones.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MESSAGES = st.lists(st.tuples(_TAGS, st.binary(max_size=40)), max_size=30)
 
 
 def packed(messages: list[tuple[int, bytes]]) -> bytes:
-    """The bytes of a pack of these messages."""
+    """Return the bytes of a pack of these messages."""
     return encodePack([tag for tag, _data in messages], [data for _tag, data in messages])
 
 
@@ -38,13 +38,13 @@ class WireTests(ModuleTestCase):
     """The bytes of packs."""
 
     def test_bytes(self) -> None:
-        """The entries come first, each a tag and a length, then the messages, with nothing between them."""
+        """A pack starts with its entries, each a tag and a length, followed by the messages without gaps."""
         raw = packed([(0x0102, b"abc"), (3, b""), (0xFFFF, b"d")])
         self.assertEqual(raw, bytes.fromhex("0102 0003 0003 0000 ffff 0001") + b"abcd")
 
     @given(_MESSAGES)
     def test_roundTrip(self, messages: list[tuple[int, bytes]]) -> None:
-        """What was packed comes out again, and the declared layout reads the same entries."""
+        """A pack is decoded as it was encoded, and the declared layout reads the same entries."""
         raw = packed(messages)
         self.assertEqual(decodePack(len(messages), memoryview(raw)), messages)
         entries = [PackEntry.decode(raw, ENTRY_LENGTH * number) for number in range(len(messages))]
@@ -53,7 +53,7 @@ class WireTests(ModuleTestCase):
 
     @given(_MESSAGES, st.data())
     def test_lies(self, messages: list[tuple[int, bytes]], data: st.DataObject) -> None:
-        """Whatever is altered, all the bytes are that many messages, or there are none."""
+        """An altered pack decodes to that many messages of all its bytes, or to none."""
         raw, count = bytearray(packed(messages)), len(messages)
         for _lie in range(data.draw(st.integers(1, 3))):
             at = data.draw(st.integers(0, 2))
@@ -70,7 +70,7 @@ class WireTests(ModuleTestCase):
 
     @given(st.lists(st.tuples(_TAGS, st.binary(max_size=40)), min_size=1, max_size=30), st.data())
     def test_lengths(self, messages: list[tuple[int, bytes]], data: st.DataObject) -> None:
-        """A pack with one wrong length, a wrong count, or a byte more or less, is none."""
+        """A pack with a wrong length, a wrong count, or a byte more or less is invalid."""
         raw, count = packed(messages), len(messages)
         view = memoryview(raw)
         at = data.draw(st.integers(0, count - 1))
@@ -85,22 +85,22 @@ class WireTests(ModuleTestCase):
 
 
 class SendTests(ModuleTestCase):
-    """What goes together, and what its senders hear."""
+    """What is combined, and what senders learn."""
 
     def kinds(self) -> list[tuple[int, int, int]]:
-        """Kind, channel and length of the packets that Alice sends now."""
+        """Return kind, channel and length of the packets that Alice sends now."""
         packets = self.alice.module.outgoing(self.world.now)
         return [(each.head[0] & 15, each.channel, len(each.head) + len(each.payload)) for each in packets]
 
     def sendAll(self, count: int, size: int = 8, isUrgent: bool = False) -> list[bytes]:
-        """Send so many numbered messages, each of which wants to hear of its outcome."""
+        """Send so many numbered messages whose outcomes are reported."""
         output = [bytes((number,)) * size for number in range(count)]
         for data in output:
             self.send(data, data, isUrgent, tag=data[0])
         return output
 
     def test_together(self) -> None:
-        """Small messages of one turn go in one packet; each is delivered and told of once, in order."""
+        """Small messages of one iteration share a packet; each is delivered and reported once, in order."""
         output = self.sendAll(20)
         self.run_(0.01)
         self.assertEqual(self.messages(), output)
@@ -109,12 +109,12 @@ class SendTests(ModuleTestCase):
         self.assertEqual((self.alice.module.counters.packSends, self.bob.module.counters.packRecvs), (1, 1))
 
     def test_alone(self) -> None:
-        """A message that is alone in its turn is a segment of its own."""
+        """A single message in an iteration is sent as its own segment."""
         self.send(b"alone")
         self.assertEqual(self.kinds(), [(FRAG, COMMAND, HEADER_LENGTH + 5)])
 
     def test_behindTheWindow(self) -> None:
-        """Messages of many turns that wait for an open window go together when it opens."""
+        """Messages of several iterations that wait for the window are combined when it opens."""
         while self.toBob.sent.isOpen():
             self.send(bytes(900))
             self.alice.module.outgoing(0.0)
@@ -127,7 +127,7 @@ class SendTests(ModuleTestCase):
         self.assertEqual(kind, PACK)
 
     def test_channels(self) -> None:
-        """A short packet of several messages goes by the command channel, a longer one by the other."""
+        """A short packet of several messages uses the command channel, a longer one the data channel."""
         room = COMMAND_MTU - HEADER_LENGTH - 2 * ENTRY_LENGTH
         for size, channel in ((room, COMMAND), (room + 1, DATA)):
             self.send(bytes(size - 10))
@@ -135,7 +135,7 @@ class SendTests(ModuleTestCase):
             self.assertEqual(self.kinds(), [(PACK, channel, COMMAND_MTU + (channel == DATA))])
 
     def test_full(self) -> None:
-        """Packets are filled up to the MTU, and not beyond, with long messages between."""
+        """Packets are filled up to the MTU, also with long messages between."""
         room = _MTU - HEADER_LENGTH
         sizes = [room, room - 4, 500, 500 - 12, 6, 5 * room, 0, 0, room - 8, 1, *[20] * 60]
         for number, size in enumerate(sizes):
@@ -146,7 +146,7 @@ class SendTests(ModuleTestCase):
         self.alice.module.lose(self.toBob, "enough")
 
     def test_mixed(self) -> None:
-        """Small messages before, between and behind long ones arrive all, as they were."""
+        """Small messages before, between and after long ones all arrive unchanged."""
         sizes = [7, 9, 3000, 0, 5, 900, 80, 80, 20_000, 4, 4, 4]
         for number, size in enumerate(sizes):
             self.send(bytes((number,)) * size, number, tag=number)
@@ -156,7 +156,7 @@ class SendTests(ModuleTestCase):
         self.assertEqual((reported, len(self.eventReceived["alice"])), (set(range(len(sizes))), len(sizes)))
 
     def test_urgent(self) -> None:
-        """Urgent messages go in packets of their own, before the others."""
+        """Urgent messages are sent first, in their own packets."""
         usual = self.sendAll(5)
         urgent = self.sendAll(5, 9, isUrgent=True)
         self.run_(0.01)
@@ -164,7 +164,7 @@ class SendTests(ModuleTestCase):
         self.assertEqual(self.alice.module.counters.packSends, 2)
 
     def test_lost(self) -> None:
-        """Messages of a packet that is lost, and of one that comes twice, come once."""
+        """Messages of a lost packet, and of a duplicated one, arrive once."""
         self.begin(BadNetwork(loss=0.3, duplication=0.3))
         output: list[bytes] = []
         for _turn in range(40):
@@ -187,7 +187,7 @@ class SendTests(ModuleTestCase):
         self.assertEqual(last, PeerLost(self.toBob, why))
 
     def test_closedMeanwhile(self) -> None:
-        """Messages that wait together when the peer closes fail, each once."""
+        """Messages queued when the peer closes fail, each once."""
         while self.toBob.sent.isOpen():
             self.send(bytes(900))
             self.alice.module.outgoing(0.0)
@@ -198,7 +198,7 @@ class SendTests(ModuleTestCase):
         self.assertEqual(failed, [SendFailed(self.toBob, each, "the peer has closed") for each in output])
 
     def test_close(self) -> None:
-        """Who sends and closes in one turn has all of a packet delivered before the end."""
+        """An end that sends and closes in one iteration delivers all messages of a packet first."""
         output = self.sendAll(9)
         self.alice.module.close(self.toBob)
         self.run_(0.01)
@@ -206,7 +206,7 @@ class SendTests(ModuleTestCase):
         self.assertEqual(len(self.of("alice", SendCompleted)), 9)
 
     def test_refused(self) -> None:
-        """Each message of a packet that the peer refuses fails once; what is behind it arrives."""
+        """Each message of a packet that the peer refuses fails once; later ones arrive."""
 
         def altered(number: int, packet: bytes) -> bytes:
             isPack = number == 0 and packet[0] & 15 == PACK
@@ -222,7 +222,7 @@ class SendTests(ModuleTestCase):
         self.assertEqual(self.eventReceived["alice"], [*failed, SendCompleted(self.toBob, b"behind")])
 
     def test_unheard(self) -> None:
-        """Who wants to hear of failure only is told of that, and of nothing else."""
+        """A message that reports failures only does not report success."""
         for _each in range(3):
             self.send(b"x", UNHEARD)
         self.run_(0.01)
@@ -235,10 +235,10 @@ class SendTests(ModuleTestCase):
 
 
 class ReceiveTests(ModuleTestCase):
-    """Packs that come to Bob's module."""
+    """Packs received by Bob's module."""
 
     def put(self, count: int, payload: bytes, ahead: int = 0) -> None:
-        """Have a pack of Alice's come, so many segments ahead of the next one."""
+        """Deliver a pack of Alice, that many segments ahead of the next one."""
         sequence = (self.toAlice.received.following + ahead) & 0xFFFF
         raw = Segment(PACK, self.toAlice.name, sequence, tag=count, payload=payload).encode()
         self.bob.module.received(DATA, (0, DATA), raw, self.world.now)
@@ -250,7 +250,7 @@ class ReceiveTests(ModuleTestCase):
         self.assertEqual(self.bob.module.events(), [PackReceived(self.toAlice, output)])  # type: ignore[arg-type]  # views are equal to their bytes
 
     def test_bad(self) -> None:
-        """A pack that contradicts itself is counted and refused, and nothing of it is delivered."""
+        """A pack that contradicts itself is counted and refused, and nothing is delivered."""
         good = packed([(1, b"a"), (2, b"bb")])
         for count, payload in (
             (1, good),
@@ -268,7 +268,7 @@ class ReceiveTests(ModuleTestCase):
         self.assertEqual(len(self.bob.module.events()), 1)
 
     def test_order(self) -> None:
-        """Behind a gap messages of tags that want order wait, in their order; the others of a pack do not."""
+        """After a gap messages with ordered tags wait in order; others of the pack are delivered."""
         self.toAlice.order.tags.add(1)
         for ahead in (2, 1):
             output = [(1, b"z%d" % ahead), (2, b"now"), (1, b"a%d" % ahead), (1, b"a%d" % ahead)]

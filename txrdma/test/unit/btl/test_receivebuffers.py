@@ -1,5 +1,5 @@
 """
-Long messages between processes of one host: memory of the receiver where they are written, and its segments.
+Long messages between processes of one host: receive buffers in shared memory, and segments about them.
 """
 
 from __future__ import annotations
@@ -45,21 +45,21 @@ _SIZE = 65536
 
 
 class ReceiveBufferTests(SynchronousTestCase):
-    """The room in a receive buffer."""
+    """Allocation in a receive buffer."""
 
     def setUp(self) -> None:
         self.memory = bytearray(_SIZE)
         self.isReached = True
 
     def write(self, place: int, data: Buffer) -> bool:
-        """Write into the receive buffer's memory, which has an end."""
+        """Write into the receive buffer's memory, within its bounds."""
         assert place >= 0 and place + len(data) <= _SIZE
         if self.isReached:
             self.memory[place : place + len(data)] = data
         return self.isReached
 
     def test_places(self) -> None:
-        """No piece stands where another one does, in whatever order they are given back."""
+        """Fragments never overlap, in whatever order they are released."""
         random, buffer = Random(1), ReceiveBuffer(_SIZE, self.write)
         pieces: dict[int, bytes] = {}
         refused = 0
@@ -80,7 +80,7 @@ class ReceiveBufferTests(SynchronousTestCase):
         self.assertGreater(refused, 100)
 
     def test_unreached(self) -> None:
-        """A piece that cannot be written takes no room."""
+        """A fragment that cannot be written takes no space."""
         buffer = ReceiveBuffer(_SIZE, self.write)
         self.isReached = False
         self.assertEqual(buffer.place(bytes(_SIZE)), UNREACHED)
@@ -88,14 +88,14 @@ class ReceiveBufferTests(SynchronousTestCase):
         self.assertEqual([buffer.place(bytes(_SIZE)), buffer.place(b"x")], [0, FULL])
 
     def test_fitting(self) -> None:
-        """A message that fits goes in one piece; of a longer one several have room."""
+        """A message that fits is one fragment; a longer one has several."""
         buffer = ReceiveBuffer(_SIZE + 63, self.write)
         self.assertEqual([buffer.fitting(0, _SIZE), buffer.fitting(100, _SIZE)], [_SIZE, _SIZE - 100])
         part = _SIZE // 4
         self.assertEqual([buffer.fitting(0, 100_000), buffer.fitting(99_900, 100_000)], [part, 100])
 
     def test_reused(self) -> None:
-        """Memory that came back last is used first, and none beside it: so caches have it."""
+        """The most recently released memory is used first and exclusively, which helps caches."""
         buffer = ReceiveBuffer(_SIZE, self.write)
         places = [buffer.place(bytes(5000)) for _each in range(3)]
         for _each in range(50):
@@ -104,7 +104,7 @@ class ReceiveBufferTests(SynchronousTestCase):
         self.assertEqual(sorted(places), [0, 8192, 16384])
 
     def test_sizes(self) -> None:
-        """A piece for which there is only memory of other sizes waits until nothing stands there."""
+        """A fragment waits until the buffer is empty if only memory of other sizes is free."""
         buffer = ReceiveBuffer(_SIZE, self.write)
         places = [buffer.place(bytes(4096)) for _each in range(_SIZE // 4096)]
         self.assertEqual(buffer.place(b"x"), FULL)
@@ -113,14 +113,14 @@ class ReceiveBufferTests(SynchronousTestCase):
         for _each in range(2):
             buffer.release(places.pop())
         self.assertEqual(buffer.place(bytes(8192)), FULL)
-        self.assertEqual(buffer.place(b"x"), FULL)  # else the longer one might wait for ever
+        self.assertEqual(buffer.place(b"x"), FULL)  # otherwise the longer one might wait forever
         for place in places:
             buffer.release(place)
         self.assertEqual([buffer.place(bytes(8192)), buffer.place(b"x")], [0, 8192])
 
 
 class SegmentTests(ModuleTestCase):
-    """Segments that tell of bytes in a receive buffer."""
+    """Segments that announce bytes in a receive buffer."""
 
     def begin(self, network: BadNetwork, budget: Any = None) -> None:
         super().begin(network, budget)
@@ -129,11 +129,11 @@ class SegmentTests(ModuleTestCase):
 
     @property
     def counters(self) -> Counters:
-        """Counters of the sender."""
+        """Return the counters of the sender."""
         return self.alice.module.counters
 
     def reported(self) -> list[Any]:
-        """Contexts of messages that have arrived, as the sender was told."""
+        """Return the contexts of messages reported as delivered."""
         return [each.context for each in self.eventReceived["alice"] if isinstance(each, SendCompleted)]
 
     def test_whole(self) -> None:
@@ -159,7 +159,7 @@ class SegmentTests(ModuleTestCase):
         self.assertEqual(self.bob.module.counters.rdmaRecvs, 1)
 
     def test_pieces(self) -> None:
-        """A message that is longer than the receive buffer comes in pieces; short ones are as they were."""
+        """A message longer than the receive buffer arrives in fragments; short ones use packets."""
         data = Random(4).randbytes(300_001)
         for each in (b"before", data, b"behind"):
             self.send(each)
@@ -168,7 +168,7 @@ class SegmentTests(ModuleTestCase):
         self.assertEqual((self.counters.rdmaBytes, self.counters.rdmaSends), (300_001, 19))
 
     def test_busy(self) -> None:
-        """A receiver that is busy for two minutes then gets all messages once."""
+        """A receiver that was busy for two minutes gets all messages once."""
         self.bob.busyUntil = 120.0
         output = [bytes((number,)) * 1500 for number in range(30)]
         for each in output:
@@ -179,7 +179,9 @@ class SegmentTests(ModuleTestCase):
         self.assertEqual(sorted(self.messages()), output)
 
     def test_outOfReach(self) -> None:
-        """When the receive buffer fails during a message, packets carry the rest, and all arrives once."""
+        """
+        When the receive buffer fails during a message, packets carry the rest, and everything arrives once.
+        """
         for each in range(3):
             self.begin(BadNetwork(loss=0.05 * each, jitter=0.001))
             data = Random(each).randbytes(600_000)
@@ -193,7 +195,7 @@ class SegmentTests(ModuleTestCase):
             self.assertGreater(min(counters.rdmaSends, counters.rdmaMisses, counters.chunkSends), 0)
 
     def test_order(self) -> None:
-        """Ordered tags stay in order although some messages use the receive buffer and packets are lost."""
+        """Ordered tags remain in order although some messages use the receive buffer and packets are lost."""
         self.begin(BadNetwork(loss=0.1, jitter=0.002))
         self.toAlice.order.tags.add(7)
         output = [bytes((number,)) * (10, 1500, 700, 9000)[number % 4] for number in range(100)]
@@ -203,7 +205,7 @@ class SegmentTests(ModuleTestCase):
         self.assertEqual(self.messages(), output)
 
     def test_puts(self) -> None:
-        """A put goes by the receive buffer; one that leads nowhere is refused, and its room is given back."""
+        """A put uses the receive buffer; an invalid one is refused, and its space is released."""
         memory = bytearray(20_000)
         region = self.bob.module.regions.register(memoryview(memory))
         data = Random(5).randbytes(10_000)
@@ -217,7 +219,7 @@ class SegmentTests(ModuleTestCase):
         self.assertEqual((self.counters.rdmaSends, self.bob.module.counters.refusedRecvs), (2, 1))
 
     def test_asks(self) -> None:
-        """The first long message makes a module ask, once; many bytes wait until the answer is known."""
+        """The first long message requests the buffer once; further bytes wait for the answer."""
         self.toBob.receiveBuffer, self.toBob.mayAsk = None, True
         self.send(bytes(LONG - 1))
         self.assertEqual(self.alice.module.events(), [])
@@ -236,7 +238,7 @@ class SegmentTests(ModuleTestCase):
         self.assertEqual(self.alice.module.events(), [])
 
     def test_liars(self) -> None:
-        """What would stand outside the receive buffer, or nowhere, is refused, and nothing is delivered."""
+        """An announcement outside the receive buffer is refused, and nothing is delivered."""
         buffer = self.toAlice.localReceiveBuffer
         for place, length, total, kind in (
             (0, _SIZE + 1, _SIZE + 1, PLACED), (_SIZE, 1, 1, PLACED), (1 << 31, 1 << 31, 5, PLACED),
@@ -255,7 +257,7 @@ class SegmentTests(ModuleTestCase):
         self.assertEqual(self.messages(), [b"true" * 500])
 
     def lie(self, payload: bytes, total: int, kind: int = PLACED) -> None:
-        """Let Bob have a segment that Alice never sent."""
+        """Deliver a segment to Bob that Alice never sent."""
         segment = Segment(
             kind, self.toBob.sender, self.toBob.sent.base, payload=payload, total=total, fragment=9
         )
@@ -264,7 +266,7 @@ class SegmentTests(ModuleTestCase):
 
 class OneHostCase(HostsCase):
     """
-    Two processes of one host, which share memory; their datagrams go by a network, which may be bad.
+    Two processes of one host with shared memory; their datagrams use a network, which may be bad.
 
     @ivar memory: the host's.
     """
@@ -275,7 +277,7 @@ class OneHostCase(HostsCase):
         self.hosts = [self.process(address) for address in ("127.0.1.1", "127.0.1.2")]
 
     def process(self, address: str) -> Host:
-        """Make one more process of the host."""
+        """Create another process of the host."""
 
         def device() -> SoftDevice:
             made = self.memory.device(cast(SharingReactor, process), address)
@@ -296,26 +298,26 @@ class OneHostCase(HostsCase):
         return process
 
     def counters(self, number: int = 0) -> Counters:
-        """Counters of the module of a process."""
+        """Return the counters of a process' module."""
         host = self.hosts[number]
         return moduleOf(host, host.device).core.counters
 
     def receiveBuffer(self, end: TagRecorder) -> ReceiveBuffer | None:
-        """The receive buffer of an end's peer."""
+        """Return the receive buffer of an end's peer."""
         peer = end.transport._peer
         assert isinstance(peer, Peer)
         return peer.receiveBuffer
 
     def reliable(self, number: int = 0) -> list[Any]:
-        """The reliable queue pairs of a process."""
+        """Return the reliable queue pairs of a process."""
         return [each for each in self.hosts[number].device._queuePairs if each.kind is QPKind.RC]
 
 
 class OneHostMessageTests(OneHostCase, MessageTests):
-    """What is sent arrives, long messages by shared memory."""
+    """Sent messages arrive, long ones through shared memory."""
 
     def test_receiveBuffer(self) -> None:
-        """The first long message makes both ends allocate receive buffers; only long messages use them."""
+        """The first long message makes both ends allocate receive buffers, which only long messages use."""
         client, server = self.connected()
         self.outcome(client.transport.send(TAG, b"short"))
         self.assertEqual((self.reliable(0), self.reliable(1)), ([], []))
@@ -333,7 +335,9 @@ class OneHostMessageTests(OneHostCase, MessageTests):
         self.assertNothingLeft()
 
     def test_untold(self) -> None:
-        """Nothing is acknowledged before the program had its bytes, however much comes in a turn."""
+        """
+        Nothing is acknowledged before the application had its bytes, however much arrives in an iteration.
+        """
         client, server = self.connected()
         self.outcome(client.transport.send(TAG, bytes(WORTH_WAITING)))
         seen: list[int] = []
@@ -341,7 +345,7 @@ class OneHostMessageTests(OneHostCase, MessageTests):
         def eventReceived(data: memoryview) -> None:
             seen.append(counters.ackSends)
             for _each in range(20):
-                server.transport.post(TAG, bytes(900))  # what is posted may go at once
+                server.transport.post(TAG, bytes(900))  # posted requests may leave immediately
 
         counters = self.counters(1)
         self.pause(1.0)
@@ -372,7 +376,7 @@ class OneHostMessageTests(OneHostCase, MessageTests):
         self.assertEqual((self.counters().rdmaSends, self.counters().rdmaBytes), (4, 1_200_000))
 
     def test_older(self) -> None:
-        """A peer whose version knows no receive buffers has long messages by packets, after a moment."""
+        """A peer whose version lacks receive buffers gets long messages by packets."""
         client, server = self.connected()
         with mock.patch.object(RemoteReceiveBuffers, "frameReceived"):
             begun = self.world.clock.seconds()
@@ -385,7 +389,10 @@ class OneHostMessageTests(OneHostCase, MessageTests):
         self.assertEqual((self.counters().rdmaSends, self.counters().rdmaMisses), (0, 0))
 
     def test_noMemory(self) -> None:
-        """Where reliable queue pairs share no memory both ends let go of them, and packets bring all."""
+        """
+        Without shared memory between reliable queue pairs both ends release them, and packets carry
+        everything.
+        """
         for host in self.hosts:
             del host.device.ports[0].routes[0]
         client, server = self.connected()
@@ -397,7 +404,7 @@ class OneHostMessageTests(OneHostCase, MessageTests):
         self.assertEqual(self.counters().rdmaSends, 0)
 
     def test_noQueuePair(self) -> None:
-        """A device that has no reliable queue pair left sends long messages by packets, at either end."""
+        """A device without a further reliable queue pair sends long messages by packets, at either end."""
         from txrdma.error import ResourceExhausted
 
         for number in (0, 1):
@@ -412,7 +419,7 @@ class OneHostMessageTests(OneHostCase, MessageTests):
             self.assertEqual((self.reliable(0), self.reliable(1)), ([], []))
 
     def test_liars(self) -> None:
-        """A peer that describes an impossible queue pair or receive buffer gets long messages as packets."""
+        """A peer that describes an invalid queue pair or receive buffer gets long messages by packets."""
         for content in (
             frame(FrameKind.QUEUE_PAIR, QueuePairPart(qpn=0xABCDEF).encode()),
             frame(FrameKind.RECEIVE_BUFFER, ReceiveBufferFrame(rkey=1, length=1 << 31, address=5).encode()),
@@ -435,10 +442,10 @@ class OneHostMessageTests(OneHostCase, MessageTests):
 
 
 class OneHostMemoryTests(OneHostCase, MemoryTests):
-    """Puts and gets by shared memory."""
+    """Puts and gets through shared memory."""
 
     def test_receiveBuffer(self) -> None:
-        """Long puts, and what answers a long get, go by receive buffers."""
+        """Long puts, and answers to long gets, use receive buffers."""
         client, server = self.connected()
         memory = bytearray(300_000)
         region = server.transport.registerMemory(memory)
@@ -449,18 +456,18 @@ class OneHostMemoryTests(OneHostCase, MemoryTests):
         self.assertEqual((self.counters(0).rdmaBytes, self.counters(1).rdmaBytes), (300_000, 300_000))
 
     def test_refused(self) -> None:
-        """There is nothing about receive buffers in short puts that are refused."""
+        """Short puts that are refused do not mention receive buffers."""
 
 
 class OneHostPressureTests(OneHostCase, PressureTests):
-    """A program that takes nothing holds up its peer, though there is room in memory."""
+    """An application that takes nothing pauses its peer, though memory is free."""
 
 
 class OneHostEndTests(OneHostCase, EndTests):
-    """How connections end that have receive buffers."""
+    """Ends of connections with receive buffers."""
 
     def test_busyWithLong(self) -> None:
-        """A receiver that is busy for two minutes has all long messages when it is back; nobody gives up."""
+        """A receiver that was busy for two minutes gets all long messages, and no end gives up."""
         self.patch(receiveBuffersModule, "MOST_RECEIVE_BUFFERS", 16 << 20)
         client, server = self.connected()
         self.outcome(client.transport.send(TAG, bytes(WORTH_WAITING)))
@@ -478,7 +485,7 @@ class OneHostEndTests(OneHostCase, EndTests):
         self.assertEqual(self.counters().chunkSends, 0)
 
     def test_broken(self) -> None:
-        """A queue pair fails in the middle of a message, at either end: all arrives once, and in order."""
+        """When a queue pair fails during a message, at either end, everything arrives once and in order."""
         self.patch(receiveBuffersModule, "MOST_RECEIVE_BUFFERS", 16 << 20)
         for number in (0, 1):
             client, server = self.connected()
@@ -498,7 +505,9 @@ class OneHostEndTests(OneHostCase, EndTests):
         self.assertNothingLeft()
 
     def test_portDown(self) -> None:
-        """A message is written to shared memory while a port is down, and announced when it is up again."""
+        """
+        A message is written to shared memory while a port is down, and announced when the port is up again.
+        """
         client, server = self.connected()
         self.outcome(client.transport.send(TAG, bytes(WORTH_WAITING)))
         self.hosts[1].device.setPortEnabled(1, False)
@@ -513,12 +522,12 @@ class OneHostEndTests(OneHostCase, EndTests):
 
 
 class OneHostLossTests(OneHostCase, LossTests):
-    """The same where datagrams are lost, doubled and reordered."""
+    """The same with datagrams that are lost, duplicated and reordered."""
 
     faults = Faults(loss=0.05, duplication=0.05, jitterSeconds=0.002, late=0.01)
 
     def test_long(self) -> None:
-        """Whatever gets lost, all long messages arrive once, those in order in order."""
+        """All long messages arrive once, ordered tags in order, in spite of losses."""
         self.patch(receiveBuffersModule, "MOST_RECEIVE_BUFFERS", 16 << 20)
         for seed in range(3):
             random = Random(seed)
@@ -535,4 +544,4 @@ class OneHostLossTests(OneHostCase, LossTests):
 
 
 class OneHostContractTests(OneHostCase, MessageContractTests):
-    """The promises of connections that carry messages, by shared memory."""
+    """The contract of message connections, with shared memory."""

@@ -26,6 +26,6 @@ class ScenarioTests(SynchronousTestCase):
         self.assertGreater(counts["completed"], counts["failed"])
 
     def test_same(self) -> None:
-        """A plan repeats what it did, packet by packet."""
+        """A plan reproduces its simulation, packet by packet."""
         plan = drawModules(11)
         self.assertEqual(playModules(plan), playModules(plan))

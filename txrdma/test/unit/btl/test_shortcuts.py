@@ -1,5 +1,5 @@
 """
-Messages that are alone: they take the shortest ways, by which all is as it is by the usual ones.
+The fast path for single messages has the same effects as the general path.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MTU = 1024
 _NAMES = 77, 88
 _HERE, _THERE = ("here", 0), ("there", 0)
 _FIRST = 65_530
-"""The first sequence number of both ends: sequence numbers begin anew soon."""
+"""The first sequence number of both ends: sequence numbers wrap early."""
 
 
 def _module() -> tuple[Module, Peer]:
@@ -36,7 +36,7 @@ class SendTests(SynchronousTestCase):
         self.module, self.peer = _module()
 
     def send(self, size: int = 10, now: float = 0.0, context: object = UNHEARD) -> int | None:
-        """The channel by which a message goes at once, or None."""
+        """Return the channel of a message that is sent immediately, or None."""
         packet = self.module.sendFast(self.peer, 7, bytes(size))
         if packet is None:
             return None
@@ -48,12 +48,12 @@ class SendTests(SynchronousTestCase):
         return channel
 
     def come(self, kind: int, now: float, acknowledged: int | None = None, sequence: int = _FIRST) -> None:
-        """A segment of the peer comes."""
+        """Deliver a segment of the peer."""
         segment = Segment(kind, _NAMES[0], sequence, acknowledged, 9, b"", attempt=1)
         self.module.received(COMMAND, _THERE, segment.encode(), now)
 
     def test_channels(self) -> None:
-        """A message goes at once if it fits into a packet, by the channel of its length."""
+        """A message that fits into a packet is sent immediately, on the channel for its length."""
         longest = COMMAND_MTU - HEADER_LENGTH
         for size, channel in (
             (0, COMMAND),
@@ -67,7 +67,7 @@ class SendTests(SynchronousTestCase):
             self.assertEqual(self.peer.sent.outstanding, channel is not None)
 
     def test_oneAlone(self) -> None:
-        """While a message is on its way others wait for the end of the turn, and share a packet."""
+        """While a message is in flight, others wait for the end of the iteration and share a packet."""
         self.assertEqual(self.send(), COMMAND)
         self.assertIsNone(self.send())
         for _each in range(2):
@@ -76,12 +76,14 @@ class SendTests(SynchronousTestCase):
         self.assertEqual(Segment.decode(packet.head + bytes(packet.payload)).kind, PACK)
 
     def test_noneOvertakes(self) -> None:
-        """A message does not go at once while another one waits."""
+        """A message is not sent immediately while another one waits."""
         self.module.send(self.peer, 7, b"first")
         self.assertIsNone(self.send())
 
     def test_answer(self) -> None:
-        """A message goes at once if the one before is acknowledged beside what has just come."""
+        """
+        A message is sent immediately if the previous one was acknowledged with the packet just received.
+        """
         self.send(context="told")
         self.come(FRAG, 0.001, _FIRST)
         self.assertEqual(self.send(now=0.001), COMMAND)
@@ -90,10 +92,10 @@ class SendTests(SynchronousTestCase):
         self.assertIsInstance(came, MessageReceived)
         self.assertEqual(rest, [SendCompleted(self.peer, "told")])
         self.assertEqual(self.peer.sent.outstanding, 1)
-        self.assertEqual(self.module.outgoing(0.002), [])  # the acknowledgement went with the answer
+        self.assertEqual(self.module.outgoing(0.002), [])  # the acknowledgement was sent with the answer
 
     def test_others(self) -> None:
-        """No message goes at once when there are no credits, or the peer is closed, or no such tag."""
+        """No message is sent immediately without credits, to a closed peer, or with an invalid tag."""
         self.module.credits[COMMAND] = 1
         self.assertIsNone(self.send())
         self.module.credits[COMMAND] = 8
@@ -105,7 +107,7 @@ class SendTests(SynchronousTestCase):
         self.assertIsNone(self.send())
 
     def test_copied(self) -> None:
-        """What may change after the call is sent as it was, when it is sent again, too."""
+        """A mutable buffer is copied, so retransmissions are unchanged."""
         data = bytearray(b"before")
         packet = self.module.sendFast(self.peer, 7, data)
         assert packet is not None
@@ -116,7 +118,7 @@ class SendTests(SynchronousTestCase):
         self.assertEqual(again.payload, b"before")
 
     def test_timer(self) -> None:
-        """The first message has a timer; those behind it move none, and each is sent again in time."""
+        """The first message sets a timer; later ones do not move it, and each is retransmitted in time."""
         self.send()
         first = self.module.deadline()
         self.assertEqual(first, FIRST_TIMEOUT)
@@ -163,7 +165,7 @@ class ReceiveTests(SynchronousTestCase):
 
     @given(st.lists(st.tuples(st.booleans(), _PACKETS, st.integers(-3, 0), st.booleans()), max_size=30))
     def test_same(self, turns: list[tuple[bool, Segment, int, bool]]) -> None:
-        """By the shortest way and by the usual one the same is told, sent, counted and known."""
+        """The fast path and the general path have the same events, packets, counters and state."""
         (quick, quickPeer), (usual, usualPeer) = _module(), _module()
         reported: list[list[object]] = [[], []]
         now = 0.0
@@ -199,7 +201,10 @@ class ReceiveTests(SynchronousTestCase):
             self.assertEqual(quickPeer.sent.base, usualPeer.sent.base)
 
     def test_alone(self) -> None:
-        """The next message of a peer is taken at once; from elsewhere, or behind other news, it is not."""
+        """
+        The next message of a peer takes the fast path, unless its address changed or other packets precede
+        it.
+        """
         module, _peer = _module()
         packet = memoryview(Segment(FRAG, _NAMES[0], _FIRST, _FIRST - 1, 3, b"ping").encode())
         self.assertIsNone(module.receiveFast(COMMAND, _HERE, packet, 0.0))
@@ -218,7 +223,7 @@ class RecoveryTests(SynchronousTestCase):
     """Many losses at once."""
 
     def test_turns(self) -> None:
-        """While segments are left to be sent again the module asks for another turn."""
+        """While segments remain to be retransmitted, the module requests another iteration."""
         module = Module(_MTU, (100, 100))
         peer = module.addPeer(*_NAMES, (_THERE, _THERE), _FIRST, _FIRST, None, 0.0)
         peer.sent.congestion.size = 100
@@ -241,11 +246,11 @@ class RecoveryTests(SynchronousTestCase):
 
 
 class ArrivalTests(SynchronousTestCase):
-    """Acknowledgements beside messages."""
+    """Acknowledgements piggybacked on messages."""
 
     @given(st.data())
     def test_same(self, data: st.DataObject) -> None:
-        """A window that takes the shortest way where it can knows what one knows that never does."""
+        """A window that uses the fast path has the same state as one that never does."""
         counters = Counters(), Counters()
         quick, usual = windows = SendWindow(_FIRST, counters[0], 5.0), SendWindow(_FIRST, counters[1], 5.0)
         now = 0.0
@@ -276,7 +281,7 @@ class ArrivalTests(SynchronousTestCase):
             self.assertEqual(counters[0].named(), counters[1].named())
 
     def test_resentBefore(self) -> None:
-        """A segment older than a resend that has arrived leaves those behind it overtaken, by either way."""
+        """A segment older than a received retransmission is overtaken on either path."""
         windows = [SendWindow(_FIRST, Counters(), 5.0) for _each in range(2)]
         for number, window in enumerate(windows):
             for _each in range(2):
@@ -294,7 +299,7 @@ class ArrivalTests(SynchronousTestCase):
         self.assertEqual(*map(self.known, windows))
 
     def known(self, window: SendWindow) -> tuple[object, ...]:
-        """What a window knows."""
+        """Return the state of a window."""
         trips = [(each.smoothed, each.timeout, each.base, each.overtaken()) for each in window.roundTrips]
         return (
             *(window.base, window.outstanding, window.inFlight, window.congestion.size),

@@ -1,5 +1,5 @@
 """
-Clients that nobody knows: what they can make a listener send, keep, or wait for.
+Unknown clients: what they can make a listener send, store, or wait for.
 """
 
 from __future__ import annotations
@@ -39,13 +39,11 @@ class Pushing(TagRecorder):
 
 
 class EarlyTests(HostsCase):
-    """What a peer may send before the connection is established is bounded in bytes."""
+    """Early data, before the connection is established, is bounded in bytes."""
 
     def setUp(self) -> None:
         super().setUp()
-        self.patch(
-            PeerConnection, "_echoed", lambda *_arguments: None
-        )  # nothing proves the address of a peer
+        self.patch(PeerConnection, "_echoed", lambda *_arguments: None)  # a peer's address is not proven
         self.openings = self.open(TagRecorder(), TagRecorder())
         self.failures: list[Failure] = []
         for opening in self.openings:
@@ -56,12 +54,12 @@ class EarlyTests(HostsCase):
         self.client = client
 
     def early(self) -> int:
-        """Bytes that the server has of messages."""
+        """Return the number of early bytes that the server has."""
         assembly = self.server.module.core._budget.used + self.server.module.core._budget.beside
         return assembly + sum(len(data) for _tag, data in self.server._early)
 
     def test_messages(self) -> None:
-        """Messages beyond the limit are not taken, and neither is a long one."""
+        """Messages beyond the limit are rejected, including a long one."""
         for length in (900, 100_000, 60 << 20):
             for _each in range(20):
                 self.client.send(TAG, bytes(length))
@@ -81,7 +79,7 @@ class EarlyTests(HostsCase):
         self.assertIs(self.server.user, None)
 
     def test_later(self) -> None:
-        """What was not taken arrives when the connection is established."""
+        """Rejected messages arrive when the connection is established."""
         data = Random(1).randbytes(2 * MOST_EARLY_BYTES)
         self.client.send(TAG, data)
         self.client.soon()
@@ -95,10 +93,10 @@ class EarlyTests(HostsCase):
 
 
 class OneHostEarlyTests(test_receivebuffers.OneHostCase):
-    """Pieces in shared memory behind a gap."""
+    """Fragments in shared memory after a gap."""
 
     def test_gap(self) -> None:
-        """The bytes that wait behind a gap are bounded, and all arrive when it is filled."""
+        """Bytes that wait after a gap are bounded, and all arrive when it is filled."""
         if not (_ordering.__file__ or "").endswith(".py"):
             raise SkipTest("compiled classes can't be patched")
         self.patch(_ordering, "MOST_HELD", 1 << 20)
@@ -125,7 +123,7 @@ class OneHostEarlyTests(test_receivebuffers.OneHostCase):
 
 
 class SilentTests(HostsCase):
-    """Clients that say nothing."""
+    """Clients that send nothing."""
 
     def client(self, accepting: connections._Accepting, protocol: Any, host: str, port: int) -> MemoryTCP:
         """Connect a client from this host's address."""
@@ -138,7 +136,7 @@ class SilentTests(HostsCase):
         return client
 
     def test_others(self) -> None:
-        """They take no places of exchanges, and are closed soon, while other clients connect."""
+        """Silent clients occupy no exchange and are closed quickly, while other clients connect."""
         self.patch(connections, "MOST_OPENING", 2)
         server = Recorders(TagRecorder)
         accepting = connections._Accepting(self.hosts[1], self.hosts[1].device, server)
@@ -153,11 +151,11 @@ class SilentTests(HostsCase):
         self.assertEqual((len(accepting.silent), accepting._othersOf), (0, {}))
 
     def test_busy(self) -> None:
-        """An introduction that has come while the reactor was busy is read before its client is too late."""
+        """An introduction that arrived while the reactor was busy is read before the client's timeout."""
         clock = Clock()
         accepting = connections._Accepting(clock, self.hosts[1].device, Recorders(TagRecorder))
         reports: list[object] = []
-        self.patch(accepting, "introduced", reports.append)  # no exchange is wanted
+        self.patch(accepting, "introduced", reports.append)  # without an exchange
         waiting = accepting.buildProtocol(IPv4Address("TCP", "192.0.2.66", 40_000))
         assert waiting is not None
         transport = StringTransport()
@@ -168,7 +166,7 @@ class SilentTests(HostsCase):
         self.assertEqual((reports, transport.disconnected), ([waiting], False))
 
     def test_oneAddress(self) -> None:
-        """Clients of one address leave places of exchanges to others, and beyond a number are closed."""
+        """Clients of one address leave exchanges to other addresses, and beyond a number are closed."""
         self.patch(connections, "MOST_OPENING_PER_ADDRESS", 2)
         self.patch(connections, "MOST_WAITING_PER_ADDRESS", 5)
         accepting = connections._Accepting(self.hosts[1], self.hosts[1].device, Recorders(TagRecorder))
@@ -188,10 +186,10 @@ class SilentTests(HostsCase):
 
 
 class KeepAliveTests(HostsCase):
-    """The TCP connection of two peers."""
+    """Keepalive of the TCP connection of two peers."""
 
     def test_options(self) -> None:
-        """The system probes it long before a middlebox forgets it, and gives up later than the module."""
+        """The system probes before a middlebox drops the state, and gives up later than the module."""
         options: dict[object, Any] = {}
         self.patch(
             MemorySocket, "setsockopt", lambda _each, _level, name, value: options.update({name: value})
@@ -203,10 +201,10 @@ class KeepAliveTests(HostsCase):
 
 
 class BesideTests(SynchronousTestCase):
-    """Messages for which each peer has room beside."""
+    """The reserve of messages that all peers share beyond their own."""
 
     def test_bound(self) -> None:
-        """All peers together have a limited room beside, which is free again at their end."""
+        """All peers together have a limited reserve, which is free again at their end."""
         budget = Budget(most=LONGEST)
         peers = [Assembly(budget) for _each in range(10)]
         budget.used = budget.most
@@ -224,7 +222,7 @@ class BesideTests(SynchronousTestCase):
         self.assertEqual(peers[-1].judge(chunk(1), True), TAKEN)
 
     def test_share(self) -> None:
-        """One peer has a share of the room of all, and one message beside; the others have the rest."""
+        """One peer can use its share of the reserve and one further message; the others have the rest."""
         budget = Budget()
         greedy, modest = Assembly(budget), Assembly(budget)
         taken = 0
@@ -240,12 +238,12 @@ class BesideTests(SynchronousTestCase):
 
 
 class AddressTests(HostsCase):
-    """A client that names the address of somebody else gets nothing sent there but a few small packets."""
+    """A client that names another address causes only a few small packets to that address."""
 
     def setUp(self) -> None:
         super().setUp()
         self.victim = self.host("10.0.1.3")
-        self.packets: list[int] = []  # lengths on the wire, of those to the victim
+        self.packets: list[int] = []  # lengths on the wire of packets to the victim
         carry = self.world.network.carry
 
         def note(data: Any, segment: int, source: Any, destination: Any) -> Any:
@@ -256,7 +254,7 @@ class AddressTests(HostsCase):
         self.patch(self.world.network, "carry", note)
 
     def begin(self) -> tuple[MemoryTCP, Introduction, Opening]:
-        """Introduce the victim to a server that pushes; the answer has the server's introduction."""
+        """Introduce the victim to a server that pushes; return the server's introduction."""
         ends = connectedSockets(self.world, Random(2), self.hosts[0], self.hosts[1], 40001, 50e-6)
         opening = Opening(self.hosts[1], self.hosts[1].device, Recorders(Pushing), False)
         opening.answer.addErrback(lambda failure: None)
@@ -273,14 +271,14 @@ class AddressTests(HostsCase):
         return attacker, Introduction.decode(reports.data), opening
 
     def acknowledge(self, attacker: MemoryTCP, victimIntroduction: Introduction, count: int) -> None:
-        """Acknowledge so many segments in farewells."""
+        """Acknowledge that many segments in farewells."""
         for number in range(count):
             sequence = (victimIntroduction.sequence + number) & 0xFFFF
             content = encodeHead(ACK, victimIntroduction.name, 0, sequence, 0, 0)
             attacker.write(frame(FrameKind.FAREWELL, content))
 
     def test_farewells(self) -> None:
-        """Acknowledgements in farewells prove nothing, and neither do messages in them."""
+        """Acknowledgements in farewells prove no address, and neither do messages in them."""
         attacker, victimIntroduction, opening = self.begin()
         self.acknowledge(attacker, victimIntroduction, 50)
         message = encodeHead(FRAG, victimIntroduction.name, 0, None, TAG, 0)
@@ -292,7 +290,7 @@ class AddressTests(HostsCase):
         self.assertIs(opening.lifeline.user, None)
 
     def test_wrongNonce(self) -> None:
-        """A nonce that is none of the probe's proves nothing."""
+        """A wrong nonce proves no address."""
         attacker, victimIntroduction, opening = self.begin()
         for nonce in (b"", bytes(8), bytes(9), b"\xff" * 8):
             attacker.write(frame(FrameKind.ECHO, nonce))

@@ -1,5 +1,5 @@
 """
-Stripes: what goes by several modules comes once and whole, though modules are slow, silent or lost.
+Stripes: data over several modules arrives once and complete, though modules are slow, silent or lost.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ GIGABIT = 1_000_000_000
 
 
 class End:
-    """One end: its stripes, its memory, and what it has heard."""
+    """One end: its stripes, its memory, and its events."""
 
     def __init__(self, speeds: list[int], budget: Budget | None = None) -> None:
         self.memory = bytearray(300_000)
@@ -49,14 +49,14 @@ class End:
         self.hasEnded = False
 
     def write(self, region: int, at: int, data: Buffer) -> bool:
-        """Carry out a put."""
+        """Execute a put."""
         if region != 1 or at + len(data) > len(self.memory):
             return False
         self.memory[at : at + len(data)] = data
         return True
 
     def takeReceived(self) -> None:
-        """Take all events, at the end of a turn."""
+        """Take all events, at the end of an iteration."""
         self.stripes.settle()
         for event in self.stripes.events():
             assert not self.hasEnded, event
@@ -72,9 +72,9 @@ class End:
 
 class Ways:
     """
-    The modules between two ends, each reliable and in its own order, as long as it lives.
+    The modules between two ends; each is reliable and ordered as long as it lives.
 
-    @ivar silent: modules that bring nothing, for now; C{dead}: for ever.
+    @ivar silent: modules that temporarily deliver nothing; C{dead}: permanently.
     """
 
     def __init__(self, seed: int, count: int = 2) -> None:
@@ -88,13 +88,13 @@ class Ways:
         }
 
     def send(self) -> None:
-        """Let both ends send what they can."""
+        """Let both ends send."""
         for number, end in enumerate(self.ends):
             for lane, piece in end.stripes.outgoing(self.now):
                 self._queues[number, lane].append((piece, piece.encode()))
 
     def step(self) -> bool:
-        """Bring one piece of a module that works; False where there is none."""
+        """Deliver one fragment of a working module; return False if there is none."""
         self.send()
         ready = [
             key for key, queue in self._queues.items() if queue and key[1] not in self.silent | self.dead
@@ -112,7 +112,7 @@ class Ways:
         return True
 
     def run(self) -> None:
-        """Let everything happen, until nothing does but by time, and that, too."""
+        """Deliver everything, also after timeouts."""
         while True:
             while self.step():
                 self.now += 0.0001
@@ -125,14 +125,14 @@ class Ways:
                 end.stripes.expired(self.now)
 
     def lose(self, lane: int) -> None:
-        """A module has found out that it is dead, at both ends."""
+        """Report to both ends that a module is dead."""
         self.dead.add(lane)
         for number, end in enumerate(self.ends):
             end.stripes.lost(lane)
             self._queues[number, lane].clear()
 
     def farewell(self) -> None:
-        """Who has ended says so by another way."""
+        """Report the end on another channel."""
         for end, other in (self.ends, self.ends[::-1]):
             if end.hasEnded and not other.hasEnded:
                 other.stripes.peerEnded(end.stripes.following)
@@ -140,7 +140,7 @@ class Ways:
 
 
 def message(number: int, size: int) -> bytes:
-    """Bytes that tell messages apart."""
+    """Return bytes unique to a message."""
     return (number.to_bytes(4, "big") * (size // 4 + 1))[: max(4, size)]
 
 
@@ -148,14 +148,14 @@ _SIZES = (4, 500, EAGER, EAGER + 1, 120_000, 700_000)
 
 
 class StripesTests(SynchronousTestCase):
-    """Every message comes once, in order where order is wanted."""
+    """Every message arrives once, ordered ones in order."""
 
     @settings(max_examples=60, deadline=None)
     @given(
         some.integers(0, 1 << 32), some.integers(2, 4), some.sampled_from(("none", "silent", "lost", "back"))
     )
     def test_once(self, seed: int, lanes: int, trouble: str) -> None:
-        """Whatever becomes of a module, each message comes once, and its sender is told once."""
+        """Each message arrives once and is reported once to its sender, whatever happens to a module."""
         ways = Ways(seed, lanes)
         random = ways.random
         wanted: list[tuple[int, bytes]] = []
@@ -187,7 +187,7 @@ class StripesTests(SynchronousTestCase):
 
     @given(some.integers(0, 1 << 32))
     def test_order(self, seed: int) -> None:
-        """What wants order comes in the order of the calls, though pieces overtake each other."""
+        """Ordered messages arrive in the order of the calls, though fragments overtake each other."""
         ways = Ways(seed, 3)
         sizes = [ways.random.choice(_SIZES) for _each in range(20)]
         for number, size in enumerate(sizes):
@@ -199,7 +199,7 @@ class StripesTests(SynchronousTestCase):
         )
 
     def test_bySpeed(self) -> None:
-        """A module that is faster carries more."""
+        """A faster module carries more."""
         stripes = Stripes([GIGABIT, 3 * GIGABIT], lambda region, at, data: False, Budget(MOST_OF_MODULE))
         stripes.send(PLAIN, bytes(800_000), None)
         found = [lane for lane, _piece in stripes.outgoing(0.0)]
@@ -207,7 +207,7 @@ class StripesTests(SynchronousTestCase):
         self.assertAlmostEqual(found.count(1) / found.count(0), 3, delta=0.5)
 
     def test_room(self) -> None:
-        """Modules are given no more than they have room for."""
+        """Modules get no more than they have space for."""
         stripes = Stripes([GIGABIT, 0], lambda region, at, data: False, Budget(MOST_OF_MODULE))
         stripes.send(PLAIN, bytes(4 * ROOM), None)
         pieces = stripes.outgoing(0.0)
@@ -217,7 +217,7 @@ class StripesTests(SynchronousTestCase):
         self.assertEqual(stripes.outgoing(0.0), [])
 
     def test_suspect(self) -> None:
-        """What a silent module has goes by another after a while, and nothing new goes by it for now."""
+        """Data of a silent module is sent again on another one, and new data avoids it."""
         stripes = Stripes([GIGABIT, GIGABIT], lambda region, at, data: False, Budget(MOST_OF_MODULE))
         for _each in range(4):
             stripes.send(PLAIN, bytes(1000), None)
@@ -237,7 +237,7 @@ class StripesTests(SynchronousTestCase):
         self.assertEqual(stripes.outgoing(SILENCE_SECONDS)[0][0], 1)
 
     def test_allSilent(self) -> None:
-        """Where all modules are silent, as those of a busy peer, nothing is sent twice by the same one."""
+        """When all modules are silent, as with a busy peer, none sends the same data twice."""
         ways = Ways(1)
         ways.ends[0].stripes.send(PLAIN, bytes(200_000), "long")
         ways.silent.update((0, 1))
@@ -249,7 +249,7 @@ class StripesTests(SynchronousTestCase):
         self.assertEqual((len(ways.ends[1].came), ways.ends[0].arrived), (1, ["long"]))
 
     def test_everywhere(self) -> None:
-        """A piece that is on its way by all modules goes by none of them again."""
+        """A fragment in flight on all modules is not sent again on any."""
         stripes = Stripes([GIGABIT, GIGABIT], lambda region, at, data: False, Budget(MOST_OF_MODULE))
         stripes.send(PLAIN, bytes(1000), "x")
         [(first, piece)] = stripes.outgoing(0.0)
@@ -259,7 +259,7 @@ class StripesTests(SynchronousTestCase):
         self.assertEqual(stripes.outgoing(2 * SILENCE_SECONDS), [])
 
     def test_doubled(self) -> None:
-        """A message that comes again before all others are here is not told again."""
+        """A duplicate of a message before its predecessors is not delivered again."""
         end = End([GIGABIT, GIGABIT])
         packet = PieceHead(kind=Kind.MESSAGE, tag=PLAIN, number=1, total=1).encode() + b"x"
         for _each in range(2):
@@ -268,7 +268,7 @@ class StripesTests(SynchronousTestCase):
         self.assertEqual(end.came, [(PLAIN, b"x")])
 
     def test_allLost(self) -> None:
-        """With the last module all messages fail."""
+        """All messages fail when the last module is lost."""
         stripes = Stripes([GIGABIT, GIGABIT], lambda region, at, data: False, Budget(MOST_OF_MODULE))
         stripes.send(PLAIN, bytes(100_000), "begun")
         stripes.send(PLAIN, bytes(3 * ROOM), "long")
@@ -282,7 +282,7 @@ class StripesTests(SynchronousTestCase):
         self.assertRaises(InvalidRequest, stripes.send, PLAIN, b"", None)
 
     def test_urgent(self) -> None:
-        """An urgent message goes before what has not begun."""
+        """An urgent message precedes those that have not started."""
         ways = Ways(3)
         ways.ends[0].stripes.send(ORDERED, b"usual", None)
         ways.ends[0].stripes.send(ORDERED, b"urgent", None, True)
@@ -291,11 +291,11 @@ class StripesTests(SynchronousTestCase):
 
 
 class PutTests(SynchronousTestCase):
-    """Puts are in the peer's memory when their sender hears so."""
+    """Puts are complete when their sender is notified."""
 
     @given(some.integers(0, 1 << 32), some.booleans())
     def test_put(self, seed: int, isSilent: bool) -> None:
-        """A put goes by all modules, once; what comes late of it does not change the memory any more."""
+        """A put uses all modules once; late fragments do not change memory any more."""
         ways = Ways(seed)
         data = ways.random.randbytes(200_000)
         ways.ends[0].stripes.put(1, 1000, data, "put")
@@ -312,7 +312,7 @@ class PutTests(SynchronousTestCase):
         self.assertFalse(any(memory))
 
     def test_refused(self) -> None:
-        """A put that leads nowhere fails, and the connection goes on."""
+        """An invalid put fails, and the connection continues."""
         ways = Ways(2)
         ways.ends[0].stripes.put(2, 0, b"x", "no region")
         ways.ends[0].stripes.put(1, 299_999, b"xx", "beyond")
@@ -331,7 +331,7 @@ class EndTests(SynchronousTestCase):
 
     @given(some.integers(0, 1 << 32), some.booleans())
     def test_both(self, seed: int, isSilent: bool) -> None:
-        """Where both close, a message comes, or its sender is told; who is first to end has sent all."""
+        """When both close, each message arrives or is reported as failed; the first to end has sent all."""
         ways = Ways(seed)
         for number, end in enumerate(ways.ends):
             end.stripes.send(PLAIN, message(number, 90_000), number)
@@ -349,7 +349,7 @@ class EndTests(SynchronousTestCase):
             self.assertEqual((len(came), end.failed), (1, []) if end.hasEnded else (0, [number]))
 
     def test_left(self) -> None:
-        """Messages that have not begun when the peer ends fail; those before are told of."""
+        """Messages not started when the peer ends fail; earlier ones are reported as delivered."""
         ways = Ways(4)
         ways.ends[0].stripes.close()
         ways.send()
@@ -363,7 +363,7 @@ class EndTests(SynchronousTestCase):
         self.assertEqual(ways.ends[1].failed, ["waits", "begun"])
 
     def test_sameTurn(self) -> None:
-        """What comes in the same turn as the last acknowledgement comes before the end."""
+        """Data that arrives with the last acknowledgement is delivered before the end."""
         ways = Ways(6)
         end = ways.ends[0]
         end.stripes.close()
@@ -374,7 +374,7 @@ class EndTests(SynchronousTestCase):
         self.assertEqual((end.came, end.hasEnded, end.stripes.following), ([(PLAIN, b"x")], True, 1))
 
     def test_told(self) -> None:
-        """Who hears that the peer has taken all need not hear of each message."""
+        """An end that knows the peer has everything need not be notified of each message."""
         ways = Ways(5)
         ways.ends[0].stripes.send(PLAIN, b"x", "x")
         ways.ends[0].stripes.close()
@@ -385,10 +385,10 @@ class EndTests(SynchronousTestCase):
 
 
 class LiarTests(SynchronousTestCase):
-    """A peer that breaks the rules is found out."""
+    """A peer that breaks the rules is detected."""
 
     def assertViolation(self, *heads: tuple[PieceHead, bytes]) -> None:
-        """Assert that the last of these breaks the rules, and no other one does."""
+        """Assert that only the last of these breaks the rules."""
         end = End([GIGABIT, GIGABIT])
         for head, data in heads[:-1]:
             end.stripes.received(head.encode() + data)
@@ -396,7 +396,7 @@ class LiarTests(SynchronousTestCase):
         self.assertRaises(PeerViolation, end.stripes.received, head.encode() + data)
 
     def test_violations(self) -> None:
-        """Lengths, numbers and kinds that can't be are violations."""
+        """Invalid lengths, numbers and kinds are violations."""
         plain = PieceHead(kind=Kind.MESSAGE, tag=PLAIN, total=10)
         for head, data in (
             (plain, b"12345678901"),
@@ -417,7 +417,7 @@ class LiarTests(SynchronousTestCase):
         self.assertViolation(*((large.replace(number=number), piece) for number in range(3)))
 
     def test_budget(self) -> None:
-        """The peers of a module share a budget, to which delivered and discarded messages are returned."""
+        """Peers of a module share a budget, to which delivered and discarded messages return."""
         budget = Budget(MOST_OF_MODULE)
         ends = [End([GIGABIT, GIGABIT], budget) for _each in range(5)]
         large = PieceHead(kind=Kind.MESSAGE, tag=PLAIN, total=64 << 20)
@@ -430,26 +430,26 @@ class LiarTests(SynchronousTestCase):
         ends[0].stripes.discard()
         self.assertEqual(budget.used, budget.most - (128 << 20))
         used = budget.used
-        ends[4].stripes.received(small)  # has to wait for message 0
+        ends[4].stripes.received(small)  # waits for message 0
         self.assertEqual(budget.used, used + 1)
         ends[4].stripes.received(PieceHead(kind=Kind.MESSAGE, tag=ORDERED, total=1).encode() + b"a")
         ends[4].takeReceived()
         self.assertEqual((budget.used, ends[4].came), (used, [(ORDERED, b"a"), (ORDERED, b"b")]))
 
     def test_short(self) -> None:
-        """A piece without a whole head is an error of the wire."""
+        """A fragment with a truncated head is an error of the wire."""
         self.assertRaises(WireError, End([1]).stripes.received, bytes(31))
 
     @given(some.binary(max_size=60))
     def test_anything(self, packet: bytes) -> None:
-        """Whatever comes is taken, or an error that the connection ends by."""
+        """Any input is accepted, or an error that ends the connection."""
         try:
             End([1]).stripes.received(packet)
         except (PeerViolation, WireError):
             pass
 
     def test_ended(self) -> None:
-        """What comes behind the end is not heard."""
+        """Input after the end is ignored."""
         end = End([GIGABIT, GIGABIT])
         end.stripes.fail("over")
         end.stripes.received(PieceHead(kind=Kind.MESSAGE, tag=PLAIN, total=1).encode() + b"x")

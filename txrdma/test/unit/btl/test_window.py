@@ -20,11 +20,11 @@ _SEQUENCES = st.integers(0, 0xFFFF)
 
 
 class ReceiveWindowTests(SynchronousTestCase):
-    """The receive window against a set of all that has come."""
+    """The receive window compared with a set of received segments."""
 
     @given(_SEQUENCES, st.lists(st.integers(-3, 40) | st.integers(WINDOW - 2, WINDOW + 40), max_size=80))
     def test_model(self, first: int, steps: list[int]) -> None:
-        """Every segment is taken once, within the window only, and the acknowledgement tells of all."""
+        """Every segment is accepted once, within the window only, and the acknowledgement covers all."""
         window, seen, following = ReceiveWindow(first), set[int](), 0
         for step in steps:
             number = following + step
@@ -45,7 +45,7 @@ class ReceiveWindowTests(SynchronousTestCase):
             self.assertLessEqual(len(window.bitmap()), WINDOW // 8)
 
     def test_owed(self) -> None:
-        """An acknowledgement beside a segment is enough, unless there is a gap to tell of."""
+        """A piggybacked acknowledgement suffices, unless there is a gap to report."""
         window = ReceiveWindow(5)
         window.take(5, 1, 1.0)
         self.assertEqual((window.isOwed, window.owedSince), (True, 1.0))
@@ -81,7 +81,7 @@ class SendWindowTests(SynchronousTestCase):
         attempt: int = 1,
         again: int = 0,
     ) -> list[Sent] | None:
-        """Let an acknowledgement come; all but C{beyond} and the numbers relative to the first segment."""
+        """Deliver an acknowledgement of all but C{beyond}; numbers are relative to the first segment."""
         ack = Segment(
             ACK,
             0,
@@ -94,7 +94,7 @@ class SendWindowTests(SynchronousTestCase):
         return self.window.acknowledged(ack, now)
 
     def test_nextOnly(self) -> None:
-        """The short way takes the acknowledgement of the oldest segment, and no other one."""
+        """The fast path accepts only the acknowledgement of the oldest segment."""
         oldest, _ = self.add(2)
         self.assertIsNone(self.window.arrivedNext(0xFFFF, 1.0))
         self.assertIs(self.window.arrivedNext(0xFFFE, 1.0), oldest)
@@ -102,7 +102,9 @@ class SendWindowTests(SynchronousTestCase):
 
     @given(st.data())
     def test_model(self, data: st.DataObject) -> None:
-        """Whatever acknowledgements come, in any order, each segment arrives once; lies change nothing."""
+        """
+        Each segment arrives once whatever acknowledgements come, in any order; invalid ones change nothing.
+        """
         window = SendWindow(data.draw(_SEQUENCES), Counters())
         first, sent, arrived = window.base, list[Sent](), set[int]()
         for _step in range(data.draw(st.integers(1, 20))):
@@ -136,7 +138,7 @@ class SendWindowTests(SynchronousTestCase):
         self.assertEqual((self.counters.badAckRecvs, self.window.outstanding), (2, 3))
 
     def test_overtaken(self) -> None:
-        """A segment that others on its channel have overtaken is sent again after a round trip."""
+        """A segment that others on its channel have overtaken is retransmitted after a round trip."""
         self.add(1)
         self.receive(0, 0.010)  # a round trip of 10 ms
         self.add(2, now=1.0)
@@ -150,7 +152,7 @@ class SendWindowTests(SynchronousTestCase):
         self.assertEqual((self.counters.fastRetrans, self.counters.timeoutRetrans), (1, 0))
 
     def test_otherChannel(self) -> None:
-        """What another channel brings overtakes nothing."""
+        """Segments of another channel overtake nothing."""
         self.add(1)
         self.receive(0, 0.010)
         self.add(1, DATA, 1.0)
@@ -162,7 +164,7 @@ class SendWindowTests(SynchronousTestCase):
         self.assertEqual((self.counters.fastRetrans, self.window.hasLost()), (0, False))
 
     def test_oldestFirst(self) -> None:
-        """What is sent again goes in order, the oldest first."""
+        """Retransmission starts with the oldest segment."""
         sent = self.add(4)
         self.window.expired(FIRST_TIMEOUT)
         self.assertTrue(self.window.hasLost())
@@ -172,7 +174,7 @@ class SendWindowTests(SynchronousTestCase):
         self.assertIs(self.window.again(0.3), sent[1])
 
     def test_measuredAgain(self) -> None:
-        """A round trip is measured of what was sent again, too: the peer tells which transmission came."""
+        """Round trips of retransmitted segments are measured: the peer reports which transmission arrived."""
         self.add(1)
         self.window.expired(FIRST_TIMEOUT)
         self.window.hasLost()
@@ -181,7 +183,7 @@ class SendWindowTests(SynchronousTestCase):
         self.assertAlmostEqual(self.window.roundTrips[DATA].smoothed, 0.02)
 
     def test_givesUp(self) -> None:
-        """A peer is given up after the time that was asked for, and not before it had some tries."""
+        """A peer is given up after the requested time, and not before some retries."""
         self.add(1)
         now = 1000.0  # this process has slept
         tries = 0
@@ -195,7 +197,7 @@ class SendWindowTests(SynchronousTestCase):
         self.assertEqual(tries, FEWEST_TRIES - 1)
 
     def test_refused(self) -> None:
-        """A refused segment becomes a void one, which is sent at once; its message is known."""
+        """A refused segment becomes an empty one, which is sent immediately; its message is reported."""
         sent = self.add(2)
         message = sent[1].message
         self.assertIs(self.window.refused(sent[1].sequence), message)
@@ -205,7 +207,7 @@ class SendWindowTests(SynchronousTestCase):
         self.assertIsNone(self.window.refused(7))
 
     def test_spurious(self) -> None:
-        """Resends that the peer had no need of are counted, and what the network has doubled is not."""
+        """Unnecessary retransmissions are counted, and duplicates of the network are not."""
         self.add(1)
         self.window.expired(FIRST_TIMEOUT)
         self.window.hasLost()
@@ -214,9 +216,9 @@ class SendWindowTests(SynchronousTestCase):
         self.assertEqual(self.counters.spuriousResends, 1)
 
     def test_late(self) -> None:
-        """What the timer has found lost, and arrives without having been sent again, makes nothing slower."""
+        """A segment that arrives after its timeout, without retransmission, slows nothing down."""
         self.window.congestion.filled()
-        for number in range(8):  # of a path that is known
+        for number in range(8):  # of a known path
             self.add(1, now=number * 0.001)
             self.receive(number, number * 0.001 + 0.0005, latest=number)
         before = self.window.congestion.size
@@ -235,7 +237,7 @@ class SendWindowTests(SynchronousTestCase):
         self.assertEqual((self.window.inFlight, self.window.deadline()), (0, None))
 
     def test_lostNevertheless(self) -> None:
-        """What the timer has found lost is lost in the end, though others of its time were late."""
+        """A segment that timed out is lost in the end, though others of its time were late."""
         sent = self.add(4)
         self.window.expired(FIRST_TIMEOUT)
         self.receive(0, FIRST_TIMEOUT + 0.001)
@@ -247,7 +249,7 @@ class SendWindowTests(SynchronousTestCase):
         self.assertIs(self.window.again(deadline), sent[1])
 
     def test_lateTwice(self) -> None:
-        """What the timer has found lost twice, and was late both times, is on its way once."""
+        """A segment that timed out twice and was late both times is in flight once."""
         self.add(4)
         for number in range(2):
             deadline = self.window.deadline()
@@ -258,7 +260,7 @@ class SendWindowTests(SynchronousTestCase):
             self.assertEqual(self.window.inFlight, 3 - number)
 
     def test_timerBeginsAgain(self) -> None:
-        """Each arrival on a channel gives the others there time, and those of the other channel none."""
+        """An arrival on a channel restarts the timer of that channel only."""
         self.add(2)
         self.add(1, COMMAND)
         self.receive(0, 0.9 * FIRST_TIMEOUT)
@@ -268,11 +270,11 @@ class SendWindowTests(SynchronousTestCase):
 
 
 class RoundTripTests(SynchronousTestCase):
-    """How long to wait."""
+    """Retransmission timeouts."""
 
     @given(st.lists(st.floats(0, 3), min_size=1, max_size=50))
     def test_bounds(self, samples: list[float]) -> None:
-        """The timeout is between the floor and the longest, and a silence doubles it."""
+        """The timeout is between its bounds, and a silence doubles it."""
         trip = RoundTrip()
         for sample in samples:
             trip.measured(sample, 0.0)
@@ -285,7 +287,7 @@ class RoundTripTests(SynchronousTestCase):
         self.assertEqual(trip.timeout, before)
 
     def test_borrowed(self) -> None:
-        """A sample of the other channel is forgotten with the first one of its own."""
+        """A sample of the other channel is dropped with the channel's first own sample."""
         trip = RoundTrip()
         trip.measured(0.5, 0.0, False)
         self.assertEqual(trip.smoothed, 0.5)
@@ -298,14 +300,14 @@ class CongestionTests(SynchronousTestCase):
     """The congestion window, round by round."""
 
     def round(self, window: Congestion, lost: int, seconds: float, number: int) -> None:
-        """Let a full window come back, but for those that are lost."""
+        """Acknowledge a full window, except for lost segments."""
         window.filled()
         window.lost(lost)
         window.measured(seconds)
         window.arrived(window.size - lost, number, number + 1, 0.001)
 
     def test_rounds(self) -> None:
-        """It doubles until something is lost, then shrinks by half of the share, and then grows by ones."""
+        """The window doubles until a loss, then shrinks by half of the lost share, then grows by one."""
         window = Congestion()
         self.round(window, 0, 0.001, 1)
         self.assertEqual(window.size, 2 * FIRST_WINDOW)
@@ -315,7 +317,9 @@ class CongestionTests(SynchronousTestCase):
         self.assertEqual(window.size, 2 * FIRST_WINDOW - 3 + 2)
 
     def test_notReady(self) -> None:
-        """A peer that does not answer its first segment in time has as many later as another one."""
+        """
+        A peer that does not answer its first segment in time later gets a window as large as another one.
+        """
         window = Congestion()
         window.silent()
         self.assertEqual(window.size, NARROWEST)
@@ -327,20 +331,20 @@ class CongestionTests(SynchronousTestCase):
             self.assertEqual(window.size, min(2 * before, WIDEST))
 
     def test_queue(self) -> None:
-        """Losses with round trips that have become long are those of a full queue: three tenths less."""
+        """Losses with longer round trips indicate a full queue: the window shrinks by three tenths."""
         window = Congestion()
         self.round(window, 1, 0.010, 1)
         self.assertEqual(window.size, int(FIRST_WINDOW * 0.7))
 
     def test_settles(self) -> None:
-        """Windows that fill one queue, which loses nothing, end alike, whatever they began with."""
+        """Windows that share a queue without loss converge, whatever they began with."""
         windows = [Congestion() for _each in range(4)]
         for number, window in enumerate(windows, 1):
             for round in range(number):
                 self.round(window, 0, 0.001, round + 1)
         self.assertGreater(windows[-1].size, 7 * windows[0].size)
         for round in range(60):
-            seconds = sum(window.size for window in windows) * 20e-6  # for each segment in the queue
+            seconds = sum(window.size for window in windows) * 20e-6  # for each queued segment
             for window in windows:
                 self.round(window, 0, seconds, 10 + round)
         sizes = [window.size for window in windows]
@@ -349,7 +353,7 @@ class CongestionTests(SynchronousTestCase):
 
     @given(st.lists(st.tuples(st.integers(0, 40), st.floats(0.001, 0.1), st.booleans()), max_size=200))
     def test_bounds(self, rounds: list[tuple[int, float, bool]]) -> None:
-        """Whatever happens it stays within its bounds."""
+        """The window always stays within its bounds."""
         window = Congestion()
         for number, (lost, seconds, isSilent) in enumerate(rounds, 1):
             if isSilent:

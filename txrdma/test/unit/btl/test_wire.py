@@ -1,5 +1,5 @@
 """
-Packets of the byte transfer layer: their bytes, and bytes that are none.
+Packets of the byte transfer layer: their bytes, and invalid bytes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _number(width: int) -> st.SearchStrategy[int]:
 
 @st.composite
 def segments(draw: st.DrawFn) -> Segment:
-    """Any segment that can travel."""
+    """Any valid segment."""
     kind = draw(st.sampled_from(list(Kind)))
     reported = draw(_number(16) if kind == ACK else st.none() | _number(16))
     plain = Segment(
@@ -65,10 +65,10 @@ def segments(draw: st.DrawFn) -> Segment:
 
 
 class SegmentTests(SynchronousTestCase):
-    """A segment says the same before and after its travel."""
+    """A segment is decoded as it was encoded."""
 
     def test_bytes(self) -> None:
-        """The bytes of a chunk stand where the page on the packets has them."""
+        """The bytes of a chunk are those documented on the page about packets."""
         chunk = Segment(CHUNK, 0x0102030405060708, 0x1112, 0x2122, 0x3132, b"abc", 0x41, 0x51, 0, 0x61)
         expected = "23 80 3132 0102030405060708 1112 2122 0003 00000041 00000051 00000061 616263"
         self.assertEqual(chunk.encode(), bytes.fromhex(expected))
@@ -77,19 +77,19 @@ class SegmentTests(SynchronousTestCase):
     def test_fragment(
         self, sender: int, sequence: int, acknowledged: int, tag: int, data: bytes, attempt: int
     ) -> None:
-        """The short way to a whole message's header leads to the same bytes."""
+        """The fast path for a message's header yields the same bytes."""
         segment = Segment(FRAG, sender, sequence, acknowledged, tag, data, attempt=attempt)
         head = encodeFragment(sender, sequence, acknowledged, tag, len(data), attempt)
         self.assertEqual(head + data, segment.encode())
 
     @given(segments(), st.binary(max_size=5))
     def test_roundTrip(self, segment: Segment, padding: bytes) -> None:
-        """Whatever is encoded is decoded, padding of the link apart."""
+        """Whatever is encoded is decoded, except for padding."""
         self.assertEqual(Segment.decode(segment.encode() + padding), segment)
 
     @given(segments())
     def test_layouts(self, segment: Segment) -> None:
-        """The declared layouts, which are made by other code, read the same from the bytes."""
+        """The declared layouts, which are other code, read the same from the bytes."""
         raw = segment.encode()
         header = Header.decode(raw)
         self.assertEqual(
@@ -112,7 +112,7 @@ class SegmentTests(SynchronousTestCase):
             self.assertEqual(reported, (segment.duplicates, segment.latest, segment.latestAttempt))
 
     def test_lengths(self) -> None:
-        """The lengths that senders count on are those of the layouts."""
+        """The lengths that senders assume are those of the layouts."""
         self.assertEqual(
             (HEADER_LENGTH, CHUNK_LENGTH, PUT_LENGTH, ACK_LENGTH),
             (
@@ -125,13 +125,13 @@ class SegmentTests(SynchronousTestCase):
 
     @given(_number(32), _number(32))
     def test_placed(self, place: int, length: int) -> None:
-        """The place of bytes in a receive buffer says the same before and after its travel."""
+        """An offset in a receive buffer is decoded as it was encoded."""
         raw = encodePlaced(place, length)
         self.assertEqual(Placed.decode(raw), Placed(place=place, length=length))
 
     @given(st.sampled_from((PLACED, PLACED_PUT)), st.binary(max_size=9), _number(7), _number(7), _number(32))
     def test_receiveBuffer(self, kind: int, content: bytes, place: int, length: int, offset: int) -> None:
-        """A segment in a receive buffer is decoded from there; one that would exceed the buffer is not."""
+        """A segment in a receive buffer is decoded from there; one that exceeds the buffer is rejected."""
         buffer = memoryview(bytes(range(128)))
         segment = Segment(kind, 1, tag=2, payload=encodePlaced(place, length), total=128, offset=offset)
         found = decodePlaced(segment, buffer)
@@ -148,7 +148,7 @@ class SegmentTests(SynchronousTestCase):
 
     @given(st.binary(max_size=80) | segments().map(Segment.encode), st.data())
     def test_anyBytes(self, raw: bytes, data: st.DataObject) -> None:
-        """Bytes of whatever kind are a segment, or raise a WireError."""
+        """Arbitrary bytes are a segment, or raise a WireError."""
         raw = raw[: data.draw(st.integers(0, len(raw)))]
         try:
             segment = Segment.decode(raw)
@@ -158,20 +158,20 @@ class SegmentTests(SynchronousTestCase):
 
     @given(segments(), st.data())
     def test_tooShort(self, segment: Segment, data: st.DataObject) -> None:
-        """A segment of which bytes are missing is none."""
+        """A truncated segment is rejected."""
         raw = segment.encode()
         short = raw[: data.draw(st.integers(0, len(raw) - 1))]
         self.assertRaises(WireError, Segment.decode, short)
 
     def test_foreign(self) -> None:
-        """Another version, and kinds that nobody knows, are no segments."""
+        """Another version, and unknown kinds, are rejected."""
         raw = Segment(int(Kind.FRAG), 1).encode()
         for first in (0x02, 0x12, 0xF2, 0x20, 0x29, 0x2B, 0x2F):
             self.assertRaises(WireError, Segment.decode, bytes((first,)) + raw[1:])
 
 
 class CountersTests(SynchronousTestCase):
-    """Counters read like those of the original."""
+    """Counters are named like those of the original."""
 
     def test_names(self) -> None:
         """The names are the component's."""
