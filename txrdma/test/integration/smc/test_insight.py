@@ -1,5 +1,5 @@
 """
-What a process tells of its connections, its link groups, and what they have done.
+What a process reports about its connections, link groups and statistics.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from txrdma.test.support.smc.races import Listener, RaceTestCase
 
 
 class Pausing(Listener):
-    """Reads nothing before it is told to."""
+    """Reads nothing until it is resumed."""
 
     def connectionMade(self) -> None:
         self.transport.pauseProducing()
@@ -26,7 +26,7 @@ class LinkGroupTests(TwoLinkTestCase):
     """Link groups, described."""
 
     def test_twoLinks(self) -> None:
-        """Both ends tell the same two links, each with its own end first."""
+        """Both ends report the same two links, each with the local end first."""
         self.pair()
         here, there = map(describeGroup, self.both())
         self.assertEqual([here["role"], there["role"]], ["client", "server"])
@@ -39,7 +39,7 @@ class LinkGroupTests(TwoLinkTestCase):
         self.assertEqual(sum(link["connections"] for link in self.links(here)), 1)
 
     def test_buffers(self) -> None:
-        """A ring is in use as long as a connection has it."""
+        """A ring is in use as long as it has a connection."""
         here, there = self.pair()
         group = self.both()[0]
         [buffer] = self.buffers(describeGroup(group))
@@ -68,7 +68,7 @@ class StatisticsTests(RaceTestCase):
         self.before = statistics()["counters"]
 
     def counted(self) -> dict[str, Any]:
-        """What was counted since the test began."""
+        """Return what was counted since the test began."""
         return differences(statistics()["counters"], self.before, 1)
 
     def connected(self, there: Listener | None = None) -> tuple[Listener, Listener]:
@@ -77,7 +77,7 @@ class StatisticsTests(RaceTestCase):
         return here, there
 
     def test_connections(self) -> None:
-        """Connections are counted by mode and role; the present ones go when they end."""
+        """Connections are counted by mode and role; current ones are removed when they end."""
         here, there = self.connected()
         self.assertEqual(self.counted()["connections"]["SMC-R 1"], {"client": 1, "server": 1})
         present = statistics()["gauges"]["connections"]["SMC-R 1"]
@@ -88,7 +88,7 @@ class StatisticsTests(RaceTestCase):
         self.assertEqual(self.counted()["connections"]["SMC-R 1"], {"client": 1, "server": 1})
 
     def test_bytes(self) -> None:
-        """Bytes are counted at both ends, while connections live and when they have ended."""
+        """Bytes are counted at both ends, during connections and afterwards."""
         here, there = self.connected()
         for data in (b"x", b"y" * 10_000):
             here.transport.write(data)
@@ -104,7 +104,7 @@ class StatisticsTests(RaceTestCase):
             self.until(lambda: here.reason and there.reason)
 
     def test_flushes(self) -> None:
-        """Writes of one turn go out as one, and are counted so."""
+        """Writes of one reactor iteration are sent and counted as one."""
         here, there = self.connected()
         for _ in range(100):
             here.transport.write(b"x")
@@ -112,7 +112,7 @@ class StatisticsTests(RaceTestCase):
         self.assertEqual(self.counted()["sent"]["writes"], 1)
 
     def test_blocked(self) -> None:
-        """A full ring that holds up a write is counted, and the time until there is room."""
+        """A write that waits for the peer's ring is counted, with its waiting time."""
         here, there = self.connected(Pausing())
         here.transport.write(bytes(40_000))  # rings have 16 KiB
         self.wait(2.0)
@@ -124,18 +124,18 @@ class StatisticsTests(RaceTestCase):
         self.until(lambda: len(there.received) == 40_000)
         self.wait(3.0)
         sent = self.counted()["sent"]
-        self.assertGreaterEqual(sent["blocks"], 2)  # there were three rings full of bytes
+        self.assertGreaterEqual(sent["blocks"], 2)  # three rings full of bytes
         self.assertApproximates(sent["blockedSeconds"], 2.0, 0.2)
 
     def test_full(self) -> None:
-        """Bytes that just fit into the peer's ring wait for nothing."""
+        """Bytes that just fit into the peer's ring do not wait."""
         here, _there = self.connected(Pausing())
         here.transport.write(bytes(16_384))
         self.wait(1.0)
         self.assertEqual(self.counted()["sent"]["blocks"], 0)
 
     def test_abortedWhileBlocked(self) -> None:
-        """A connection that is aborted waits for nothing any more."""
+        """An aborted connection does not wait any more."""
         here, _there = self.connected(Pausing())
         here.transport.write(bytes(40_000))
         self.wait(1.0)
@@ -158,7 +158,7 @@ class StatisticsTests(RaceTestCase):
         )
 
     def test_report(self) -> None:
-        """All that is told can be carried by JSON, with what smcss tells of a connection."""
+        """The report can be encoded as JSON, and has the fields of smcss."""
         here, there = self.connected()
         here.transport.write(b"hello")
         self.until(lambda: there.received)

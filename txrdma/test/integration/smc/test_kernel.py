@@ -1,5 +1,5 @@
 """
-The kernel's SMC as a backend, as far as that goes without such a kernel: its word, its absence, and ends.
+The kernel's SMC as a backend, without a kernel that has it: its status, its absence, and ends.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from txrdma.testing.protocols import Recorders
 
 
 class OwnEndpointTests(EndpointContract, TestCase):
-    """The promises of endpoints, held by our own stack."""
+    """The contract of endpoints with our own stack."""
 
     SERVER = "smc:127.0.0.1:0:backend=own"
     CLIENT = "smc:127.0.0.1:{port}:backend=own"
@@ -38,9 +38,9 @@ class OwnEndpointTests(EndpointContract, TestCase):
 
 class StandInTests(StreamContract, TestCase):
     """
-    The transports of the kernel's SMC on sockets of TCP, which stand in for a kernel that has it.
+    Transports of the kernel's SMC on TCP sockets, which stand in for AF_SMC ones.
 
-    The peer's buffer is said to be full as long as TCP has bytes that it has not sent.
+    The peer's buffer is reported as full while TCP has unsent bytes.
     """
 
     SERVER = "smc:127.0.0.1:0:backend=kernel"
@@ -62,7 +62,7 @@ class StandInTests(StreamContract, TestCase):
         self.patch(status._cache, "find", lambda inode: reported)
 
     async def test_unsentAtTheEnd(self) -> None:
-        """What the peer's buffer has no room for when the peer ends is left to a thread."""
+        """A thread sends what the peer's buffer has no space for at the end."""
         real = transports._closeInThread
         here, there = await self.pair()
         there.transport.pauseProducing()
@@ -78,7 +78,7 @@ class StandInTests(StreamContract, TestCase):
         await self.until(lambda: there.hasEnded)
 
     async def test_aborted(self) -> None:
-        """The end of a stream is that of an aborted connection when the socket has an error."""
+        """A socket error aborts the stream."""
         here, there = await self.pair()
 
         class Reset:
@@ -107,13 +107,13 @@ class AbsenceTests(TestCase):
         self.patch(socket, "socket", refuse)
 
     async def test_connect(self) -> None:
-        """The client's error says what to do."""
+        """The client's error names the remedy."""
         with self.assertRaises(ConnectBindError) as caught:
             await clientFromString(reactor, "smc:127.0.0.1:9:backend=kernel").connect(Recorders())
         self.assertIn("modprobe smc", str(caught.exception))
 
     async def test_listen(self) -> None:
-        """So does the server's."""
+        """The server's error names the remedy."""
         with self.assertRaises(CannotListenError) as caught:
             await serverFromString(reactor, "smc:127.0.0.1:0:backend=kernel").listen(Recorders())
         self.assertIn("modprobe smc", str(caught.exception))

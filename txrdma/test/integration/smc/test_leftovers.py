@@ -1,5 +1,5 @@
 """
-What connections leave in the real reactor when nothing can happen to them any more.
+What connections leave in a real reactor when nothing more can happen to them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Buggy(HalfCloseRecorder):
 
 
 class Paused(Recorder):
-    """Does not want data for now."""
+    """Is paused."""
 
     def connectionMade(self) -> None:
         super().connectionMade()
@@ -34,42 +34,42 @@ class Paused(Recorder):
 
 
 def watched() -> set[object]:
-    """What the reactor watches, but for its own."""
+    """Return the readers and writers of the reactor, except for its own."""
     return {*reactor.getReaders(), *reactor.getWriters()} - set(reactor._internalReaders)
 
 
 class LeftoversTests(EndsTestCase):
-    """The reactor has readers, writers and delayed calls of ours when TCP would have some of its own."""
+    """SMC has readers, writers and delayed calls in the reactor only when TCP would."""
 
     _before: set[object] = set()
 
     def left(self) -> set[object]:
-        """What the reactor watches, and what it will call."""
+        """Return the readers, writers and delayed calls of the reactor."""
         return {*watched(), *reactor.getDelayedCalls()} - self._before
 
     async def begin(self) -> None:
-        """What is there now is not ours: trial's own, after a turn."""
+        """Record what trial has in the reactor, after an iteration."""
         await deferLater(reactor, 0)
         self._before = self.left()
 
     def cancelCalls(self) -> None:
-        """Cancel all delayed calls that a test leaves, as trial does."""
+        """Cancel all delayed calls of a test, as trial does."""
         for call in set(reactor.getDelayedCalls()) & self.left():
             call.cancel()
 
     def removeAll(self) -> None:
-        """Remove everything that a test leaves, as trial does at the end of a class."""
+        """Remove all readers of a test, as trial does at the end of a class."""
         self.cancelCalls()
         reactor.removeAll()
 
     async def assertNothingLeft(self) -> None:
-        """All that is in the reactor was there before, some turns later."""
+        """Assert that the reactor has only what it had before, after some iterations."""
         for _ in range(3):
             await deferLater(reactor, 0)
         self.assertEqual(self.left(), set())
 
     async def pair(self, client: type[Recorder], server: type[Recorder]) -> tuple[Any, Any]:
-        """Two ends, and no port any more."""
+        """Return two ends without a listening port."""
         factory, number, port = await self.listening(server)
         accepted = factory.next()
         one = await self.connect(f"smc:127.0.0.1:{number}:fallback=no", client)
@@ -78,7 +78,7 @@ class LeftoversTests(EndsTestCase):
         return one, other
 
     async def test_bugInReadConnectionLost(self) -> None:
-        """A server that raises at the end of the client's half leaves nothing, as that writes no more."""
+        """A server that raises when the client half-closes leaves nothing."""
         await self.begin()
         client, server = await self.pair(HalfCloseRecorder, Buggy)
         client.transport.loseWriteConnection()
@@ -92,7 +92,7 @@ class LeftoversTests(EndsTestCase):
         await self.assertNothingLeft()
 
     async def test_writesToNobody(self) -> None:
-        """A half-closeable end whose peer has closed leaves nothing, and hears of the loss when it writes."""
+        """A half-closed end whose peer has closed leaves nothing, and learns of the loss when it writes."""
         await self.begin()
         client, server = await self.pair(HalfCloseRecorder, Recorder)
         server.transport.loseConnection()
@@ -104,7 +104,7 @@ class LeftoversTests(EndsTestCase):
         await self.assertNothingLeft()
 
     async def test_pausedAtTheEnd(self) -> None:
-        """Who has paused leaves nothing when the peer has closed, and gets all of it when it resumes."""
+        """A paused end whose peer has closed leaves nothing, and gets all data when it resumes."""
         await self.begin()
         client, server = await self.pair(Paused, Recorder)
         server.transport.write(b"goodbye")
@@ -119,7 +119,7 @@ class LeftoversTests(EndsTestCase):
         await self.assertNothingLeft()
 
     async def test_pausedWhileOthersCome(self) -> None:
-        """Connections between other ends do not disturb one that has paused and whose peer has closed."""
+        """Other connections do not disturb a paused one whose peer has closed."""
         await self.begin()
         client, server = await self.pair(Paused, Recorder)
         server.transport.write(b"goodbye")
@@ -137,9 +137,9 @@ class LeftoversTests(EndsTestCase):
         self.assertEqual(client.received, b"goodbye")
 
     async def test_othersLive(self) -> None:
-        """Of a connection whose protocols have heard of its end nothing is watched, while others live."""
+        """A connection that has ended has no readers, while others continue."""
         factory, number, _ = await self.listening(Recorder)
-        await self.connect(f"smc:127.0.0.1:{number}:fallback=no")  # and with it the device, and a link
+        await self.connect(f"smc:127.0.0.1:{number}:fallback=no")  # and with it the device and a link
         for end in ("loseConnection", "abortConnection"):
             for isServer in (False, True):
                 await deferLater(reactor, 0)
@@ -153,7 +153,7 @@ class LeftoversTests(EndsTestCase):
                 self.assertEqual(watched() - before, set(), (end, isServer))
 
     async def test_port(self) -> None:
-        """A port that the reactor, or a program for TCP, closes leaves nothing, and says what it is."""
+        """A port that the reactor or a TCP program closes leaves nothing, and describes itself."""
         await self.begin()
         for close in ("connectionLost", "loseConnection"):
             factory, number, port = await self.listening(Recorder)
@@ -168,7 +168,7 @@ class LeftoversTests(EndsTestCase):
             self.assertEqual(factory.stops, 1)
 
     async def test_callsCancelled(self) -> None:
-        """Connections end, and the next is SMC-R, though somebody cancels all delayed calls."""
+        """Connections end, and the next one uses SMC-R, although all delayed calls were cancelled."""
         await self.begin()
         factory, number, _ = await self.listening(Echo)
         for end in ("loseConnection", "abortConnection", "loseWriteConnection"):
@@ -183,9 +183,9 @@ class LeftoversTests(EndsTestCase):
 
     async def test_everythingRemoved(self) -> None:
         """
-        The next connections are SMC-R at once, though a test has left others, and all was removed.
+        The next connections use SMC-R immediately although a test left some, and all readers were removed.
 
-        The connections that were left come to nothing, and nothing is left of them.
+        The connections left open end, and leave nothing.
         """
         self.patch(presence, "_CHECK_SECONDS", 60.0)  # as if no time passed between the tests of a suite
         await self.begin()
@@ -204,12 +204,12 @@ class LeftoversTests(EndsTestCase):
             self.assertEqual(await server.receiving(1), b"x")
             client.transport.loseConnection()
             await gatherResults([client.lost, server.lost])
-            self.assertLess(reactor.seconds() - begun, 1.0)  # no answer was waited for in vain
+            self.assertLess(reactor.seconds() - begun, 1.0)  # no timeout has expired
             await self.assertNothingLeft()
         self.assertEqual({one.transport.smc.mode for one in left}, {"SMC-R"})
 
     async def test_stopped(self) -> None:
-        """Connections made after the reactor has stopped end as usual: a runner of tests wants that."""
+        """Connections made after the reactor has stopped end as usual, which test runners need."""
         await self.begin()
         _, number, port = await self.listening(Recorder)
         await self.connect(f"smc:127.0.0.1:{number}:fallback=no")
@@ -226,7 +226,7 @@ class LeftoversTests(EndsTestCase):
         await gatherResults([client.readEnded, server.lost])
 
     async def test_handshakesCut(self) -> None:
-        """Who cancels all delayed calls while connections are being made has no errors in the log."""
+        """Cancelling all delayed calls during handshakes logs no errors."""
         await self.begin()
         factory, number, _ = await self.listening(Echo)
         for turns in range(8):

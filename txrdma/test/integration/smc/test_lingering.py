@@ -1,5 +1,5 @@
 """
-Link groups by RoCE when nobody uses SMC any more: they end when peers know, and the reactor never waits.
+Link groups over RoCE after the last use of SMC: they end when peers know, and never block the reactor.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from txrdma.test.support.smc.races import Listener, RaceTestCase
 
 SECONDS = groupsModule.PARTING_SECONDS
 BOUND = 0.5
-"""Seconds of real time that no call may take, while the simulated world stands still."""
+"""Maximum real time of a call, in seconds, while simulated time does not advance."""
 
 
 class LingeringTests(RaceTestCase):
-    """The last use of SMC at the client's end goes."""
+    """The last use of SMC at the client ends."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -30,7 +30,7 @@ class LingeringTests(RaceTestCase):
         self.until(lambda: self.here.mode == self.there.mode == "SMC-R")
 
     def closing(self, end: str) -> None:
-        """Close the client's end of the only connection, and with it the last use of SMC there."""
+        """Close the client's end of the only connection, and with it the last use of SMC."""
         begun = monotonic()
         self.uses[0].release()
         getattr(self.here.transport, end)()
@@ -38,18 +38,18 @@ class LingeringTests(RaceTestCase):
         self.assertLess(monotonic() - begun, BOUND)
 
     def isOpen(self) -> bool:
-        """Whether the client's end has a link group."""
+        """Return whether the client has a link group."""
         return self.client in {group.groups.reactor for group in everyGroup()}
 
     def test_heard(self) -> None:
-        """A group ends at once when its peer has heard of the end of the last connection."""
+        """A group ends immediately when its peer has acknowledged the end of the last connection."""
         self.closing("abortConnection")
         self.until(lambda: self.there.reason is not None, 0.1)
         self.assertEqual((self.here.reason, self.there.reason), (ConnectionAborted, ConnectionLost))
         self.until(lambda: not self.isOpen(), 0.1)
 
     def test_silent(self) -> None:
-        """A peer that answers nothing holds up nobody; the group ends when it is late."""
+        """A peer that answers nothing delays nobody; the group ends at its timeout."""
         self.server.sleep()
         self.closing("abortConnection")
         self.assertIs(self.here.reason, ConnectionAborted)
@@ -59,7 +59,7 @@ class LingeringTests(RaceTestCase):
         self.assertFalse(self.isOpen())
 
     def test_usedAgain(self) -> None:
-        """A connection that is made while a group waits for its peer joins the group."""
+        """A connection made while a group waits for its peer joins the group."""
         self.server.sleep()
         self.closing("abortConnection")
         [group] = [each for each in everyGroup() if each.groups.reactor is self.client]
@@ -75,7 +75,7 @@ class LingeringTests(RaceTestCase):
         self.until(lambda: there.reason is here.reason is ConnectionDone)
 
     def test_deviceGone(self) -> None:
-        """A device that is gone ends its connections without a wait for peers, which can't be told."""
+        """A removed device ends its connections without waiting for peers."""
         begun = monotonic()
         self.groupsOf[self.client].devices[0].notify(AsyncEvent(AsyncEventKind.DEVICE_FATAL))  # type: ignore[attr-defined]  # of the software device
         self.until(lambda: self.here.reason is not None)

@@ -20,7 +20,7 @@ from txrdma.test.support.smc.races import RaceTestCase
 
 
 class LogTests(RaceTestCase):
-    """What is said of a peer that breaks a rule."""
+    """Log entries about a peer that breaks a rule."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -31,7 +31,9 @@ class LogTests(RaceTestCase):
         self.addCleanup(globalLogPublisher.removeObserver, observer)
 
     def test_named(self) -> None:
-        """The log names the peer and the rule, with connections and without; both ends hear of the end."""
+        """
+        The log names the peer and the rule, with and without connections; both ends lose the connection.
+        """
         for hasConnection in (True, False):
             here, there, _ = self.connect()
             self.until(lambda here=here, there=there: here.mode and there.mode)  # type: ignore[misc]

@@ -1,5 +1,5 @@
 """
-The C{local} carrier: names, and what the two sides of an announcement say to each other.
+The C{local} signalling method: names of listeners, and the messages of an announcement.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ CLIENT = TCPAddress("127.0.0.1", 40000)
 
 
 class PumpedReactor(MemoryReactorClock):
-    """A reactor with real UNIX sockets, which looks at them when it is told to."""
+    """A reactor with real UNIX sockets, which polls them on request."""
 
     def advance(self, amount: float) -> None:
-        """Let time pass; what a call schedules for now waits for the next turn, as in real reactors."""
+        """Advance the clock; a call scheduled for now waits for the next iteration, as in real reactors."""
         self.rightNow += amount
         for call in [each for each in self.getDelayedCalls() if each.getTime() <= self.rightNow]:
             if call.active():
@@ -51,7 +51,7 @@ class PumpedReactor(MemoryReactorClock):
                 run()
 
     def serve(self) -> None:
-        """Let everybody read and write, until nobody can."""
+        """Read and write until all sockets are idle."""
         while True:
             self.advance(0)
             ready, writable, _ = select.select(self.getReaders(), self.getWriters(), [], 0)
@@ -66,7 +66,7 @@ class PumpedReactor(MemoryReactorClock):
 
 
 class Base(SynchronousTestCase):
-    """A listener by TCP, and a reactor."""
+    """A TCP listener and a reactor."""
 
     def setUp(self) -> None:
         self.reactor = PumpedReactor()
@@ -79,7 +79,7 @@ class Base(SynchronousTestCase):
         self.place = TCPAddress("127.0.0.1", tcp.getsockname()[1])
 
     def announcements(self, anybody: bool = False, room: int = 1000) -> Announcements:
-        """The listener answers."""
+        """Return the announcements of the listener."""
         announcements = Announcements(cast(Reactor, self.reactor), anybody, room)
         announcements.begin(self.place)
         self.addCleanup(self.reactor.serve)
@@ -88,7 +88,7 @@ class Base(SynchronousTestCase):
 
 
 class FindTests(Base):
-    """Who is believed."""
+    """Which listeners are trusted."""
 
     def answering(self, place: TCPAddress) -> None:
         squatter = socket.socket(socket.AF_UNIX)
@@ -97,7 +97,7 @@ class FindTests(Base):
         squatter.listen()
 
     def test_believed(self) -> None:
-        """Who owns the TCP socket is believed."""
+        """The owner of the TCP socket is trusted."""
         self.assertIsNone(findListener(self.place))
         self.answering(self.place)
         found = findListener(self.place)
@@ -105,7 +105,7 @@ class FindTests(Base):
         found.close()
 
     def test_squatter(self) -> None:
-        """Somebody who answers under the name, but does not own the TCP socket, is not believed."""
+        """A process that listens at the name but does not own the TCP socket is not trusted."""
         self.answering(self.place)
         self.patch(announcing, "peerOf", lambda connection: Credentials(1, 65533))
         self.assertIsNone(findListener(self.place))
@@ -120,29 +120,29 @@ class AnnouncementTests(Base):
         return channel
 
     def announce(self, client: TCPAddress = CLIENT) -> Announcement:
-        """A client has said where its connection comes from."""
+        """Announce the address of a client's connection."""
         announcement = Announcement(self.channel(), client)
         self.reported: list[str] = []
         announcement.then(lambda: self.reported.append("answered"))
         return announcement
 
     def connected(self, announcement: Announcement) -> None:
-        """The client's TCP connection is there."""
+        """Connect the client by TCP."""
         announcement.then(lambda: self.reported.append("accepted" if announcement.isAccepted else "plain"))
 
     def claimed(self, announcements: Announcements) -> Announced:
-        """The listener has the client's TCP connection."""
+        """Accept the client's TCP connection at the listener."""
         announced = announcements.claim(CLIENT)
         assert announced is not None
         announced.onWithdrawal = self.withdrawn
         return announced
 
     def withdrawn(self) -> None:
-        """The client goes on without SMC."""
+        """Have the client continue without SMC."""
         self.reported.append("withdrawn")
 
     def assertNothingLeft(self) -> None:
-        """When SMC is not in use any more, nothing but the listener is in the reactor."""
+        """Assert that only the listener is in the reactor when SMC is not in use."""
         self.reactor.serve()
         self.assertEqual(self.reactor.getDelayedCalls(), [])
         self.use.release()
@@ -152,7 +152,7 @@ class AnnouncementTests(Base):
         self.assertEqual(self.reactor.getDelayedCalls(), [])
 
     def test_accepted(self) -> None:
-        """The listener expects the connection, has it, and says so; then nothing is left of all that."""
+        """The listener expects and accepts the connection, reports it, and retains nothing."""
         announcements = self.announcements()
         announcement = self.announce()
         self.assertEqual(self.reported, [])
@@ -169,11 +169,11 @@ class AnnouncementTests(Base):
         self.assertEqual(self.reported, ["answered", "accepted"])
 
     def test_unexpected(self) -> None:
-        """A connection that nobody announced is claimed by nobody."""
+        """A connection that was not announced uses TCP."""
         self.assertIsNone(self.announcements().claim(CLIENT))
 
     def test_patience(self) -> None:
-        """A listener that does not answer is waited for, but not for long; it is remembered as silent."""
+        """A client waits for a silent listener for a limited time, and remembers it."""
         announcements = self.announcements()
         announcement = self.announce()
         self.reactor.advance(ANSWER_SECONDS)
@@ -183,7 +183,7 @@ class AnnouncementTests(Base):
         self.assertEqual(announcements.expected, {})
 
     def test_busyListener(self) -> None:
-        """A listener that accepts when the client has given up hears of that, whatever comes first."""
+        """A listener that accepts after the client has given up is notified, in any order of messages."""
         announcements = self.announcements()
         announcement = self.announce()
         self.reactor.serve()
@@ -197,7 +197,7 @@ class AnnouncementTests(Base):
         self.assertNothingLeft()
 
     def test_busyClient(self) -> None:
-        """A client that was busy for so long hears what the listener had said in time."""
+        """A client that was busy receives what the listener sent in time."""
         announcements = self.announcements()
         announcement = self.announce()
         self.reactor.serve()
@@ -210,7 +210,7 @@ class AnnouncementTests(Base):
         self.assertNothingLeft()
 
     def test_forgotten(self) -> None:
-        """A client that was stopped tells nobody, and leaves nothing."""
+        """A client that was stopped sends nothing, and leaves nothing."""
         announcements = self.announcements()
         announcement = self.announce()
         self.reactor.serve()
@@ -221,7 +221,7 @@ class AnnouncementTests(Base):
         self.assertEqual((self.reported, announcements.expected), (["answered"], {}))
 
     def test_listenerCloses(self) -> None:
-        """Who waits for a connection to be accepted hears when the listener accepts no more."""
+        """A client that waits for acceptance is notified when the listener closes."""
         announcements = self.announcements()
         announcement = self.announce()
         self.reactor.serve()
@@ -234,7 +234,7 @@ class AnnouncementTests(Base):
         self.assertEqual(self.reactor.getDelayedCalls(), [])
 
     def test_somebodyElseListens(self) -> None:
-        """A listener's word counts no more when another user has come between."""
+        """A listener is not trusted any more when another user listens at the address."""
         announcements = self.announcements()
         announcement = self.announce()
         self.reactor.serve()
@@ -247,7 +247,7 @@ class AnnouncementTests(Base):
         self.assertNothingLeft()
 
     def test_twice(self) -> None:
-        """A connection can be announced once; a second client hears at once that it is not expected."""
+        """A connection can be announced once; a second client is refused immediately."""
         announcements = self.announcements()
         first = self.announce()
         self.reactor.serve()
@@ -258,7 +258,7 @@ class AnnouncementTests(Base):
         first.forget()
 
     def test_stranger(self) -> None:
-        """What a stranger has announced gives way to who belongs here, and not the other way round."""
+        """An announcement of the socket's owner replaces one of another user, not vice versa."""
         announcements = self.announcements(anybody=True)
         unknownPeer, other, ours = (
             Announced(None, CLIENT, 1, Credentials(1, user)) for user in (65533, 65534, os.geteuid())
@@ -270,7 +270,7 @@ class AnnouncementTests(Base):
         self.assertIs(announcements.claim(CLIENT), ours)
 
     def test_notItsOwn(self) -> None:
-        """Who announces another's connection is found out, unless it is root."""
+        """A client that announces another user's connection is refused, unless it is root."""
         with socket.create_connection(self.place) as client:
             own = TCPAddress.of(*client.getsockname())
             user = os.geteuid()
@@ -279,7 +279,7 @@ class AnnouncementTests(Base):
                 self.assertEqual(announced.isFrom(own, self.place), isFrom)
 
     def test_portUsedAgain(self) -> None:
-        """A connection broken off before it was accepted is not taken for the next one from its port."""
+        """An announcement whose connection broke off is not used for the next one from the same port."""
         own, first, second = socket.socket(), socket.socket(), socket.socket()
         for each in (own, first, second):
             self.addCleanup(each.close)
@@ -290,7 +290,7 @@ class AnnouncementTests(Base):
         port = first.getsockname()[1]
         first.connect(own.getsockname())
         first.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        first.close()  # by a reset: nothing of it is left here
+        first.close()  # by a reset, so that nothing remains
         second.bind(("127.0.0.1", port))
         second.connect(own.getsockname())
         announcements = self.announcements()
@@ -307,7 +307,7 @@ class AnnouncementTests(Base):
         self.assertEqual(arrivals, [None, announced])
 
     def test_nonsense(self) -> None:
-        """Who says something else is shown the door."""
+        """A client that sends an invalid message is disconnected."""
         announcements = self.announcements()
         lines = (
             *(b"hello", b"connecting", b"connecting 1 here 5", b"connecting 1 ::1 x", b"connecting x ::1 5"),
@@ -324,7 +324,7 @@ class AnnouncementTests(Base):
         self.assertNothingLeft()
 
     def test_welcome(self) -> None:
-        """Other users may announce themselves only where the device was chosen by hand."""
+        """Other users may announce connections only if the device was configured."""
         for anybody in (False, True):
             announcements = Announcements(cast(Reactor, self.reactor), anybody)
             self.assertTrue(announcements.welcome(os.geteuid()))
@@ -332,7 +332,7 @@ class AnnouncementTests(Base):
             self.assertEqual(announcements.welcome(os.geteuid() + 1), anybody)
 
     def test_takenName(self) -> None:
-        """A listener whose name is taken goes without; its log entry is text."""
+        """A listener whose name is in use continues without it; its log entry is text."""
         self.announcements()
         entries: list[str] = []
         warn: Callable[..., None] = lambda text, **fields: entries.append(text.format(**fields))  # noqa: E731
@@ -345,7 +345,7 @@ class AnnouncementTests(Base):
         self.assertTrue(entry.isprintable())
 
     def test_manyClients(self) -> None:
-        """Hundreds announce themselves at once, and none takes another's place."""
+        """Hundreds of clients announce connections at once, independently of each other."""
         announcements = self.announcements()
         many = [self.announce(CLIENT._replace(port=40000 + number)) for number in range(300)]
         self.reactor.serve()
@@ -357,7 +357,9 @@ class AnnouncementTests(Base):
         self.assertEqual(announcements.expected, {})
 
     def test_room(self) -> None:
-        """No more connections come at once than TCP has room for; the others are told when there is."""
+        """
+        No more connections are accepted at once than TCP's backlog; the others are notified of free space.
+        """
         announcements = self.announcements(room=10)
         many = [self.announce(CLIENT._replace(port=40000 + number)) for number in range(30)]
         expected = lambda: sum(each.user >= 0 for each in many)  # noqa: E731
@@ -370,7 +372,7 @@ class AnnouncementTests(Base):
             each.forget()
         self.reactor.serve()
         self.assertEqual(expected(), 20)
-        self.reactor.advance(1.0)  # who does not come takes nobody's room for longer
+        self.reactor.advance(1.0)  # a client that does not connect occupies no space any longer
         self.reactor.serve()
         self.assertEqual(expected(), 30)
         for each in many:
@@ -382,7 +384,7 @@ class AnnouncementTests(Base):
         self.assertEqual(announcements.expected, {})
 
     def test_neverComes(self) -> None:
-        """What was announced and does not come for a minute is forgotten."""
+        """An announced connection that does not arrive within a minute is dropped."""
         announcements = self.announcements()
         announcement = self.announce()
         self.reactor.serve()
@@ -394,7 +396,7 @@ class AnnouncementTests(Base):
         self.assertNothingLeft()
 
     def test_progress(self) -> None:
-        """A listener that answers others is waited for, while it has many; but not for ever."""
+        """A client waits for a listener that answers others, up to a limit."""
         self.announcements()
         first = self.announce()
         self.reactor.serve()
@@ -413,7 +415,7 @@ class AnnouncementTests(Base):
         self.assertNothingLeft()
 
     def test_oneSocket(self) -> None:
-        """All connections to a listener are announced by one socket, as long as the listener is there."""
+        """All connections to a listener are announced on one socket, as long as the listener exists."""
         announcements = self.announcements()
         first = self.channel()
         self.reactor.serve()
@@ -425,7 +427,7 @@ class AnnouncementTests(Base):
         self.assertIsNot(self.channel(), first)
 
     def test_cut(self) -> None:
-        """Who has announced a connection to a listener that went at this moment is told that this was it."""
+        """A client whose listener closes during an announcement is notified."""
         announcements = self.announcements()
         self.announce().forget()
         self.reactor.serve()
@@ -437,7 +439,7 @@ class AnnouncementTests(Base):
         self.assertNothingLeft()
 
     def test_swept(self) -> None:
-        """A socket that somebody has removed from the reactor is there again with the next use."""
+        """A socket that was removed from the reactor is added again at the next use."""
         self.announcements()
         self.channel()
         self.reactor.serve()
@@ -448,12 +450,14 @@ class AnnouncementTests(Base):
         self.use = reactorUse(self.reactor).hold()
         announcement = self.announce()
         self.reactor.serve()
-        self.assertEqual((self.reported, announcement.user), ([], -1))  # the listener's end was removed, too
+        self.assertEqual(
+            (self.reported, announcement.user), ([], -1)
+        )  # the listener's end was removed as well
         self.assertIn(announcement._channel._lines, self.reactor.getReaders())
         announcement.forget()
 
     def test_strangersAreFew(self) -> None:
-        """Processes of other users hold a bounded number of a listener's descriptors."""
+        """Processes of other users can use a bounded number of a listener's descriptors."""
         self.patch(signalling, "_MOST_OTHER_USERS", 2)
         announcements = self.announcements(anybody=True)
         self.patch(signalling, "processAt", lambda connection: Credentials(1, 65533))
@@ -466,7 +470,10 @@ class AnnouncementTests(Base):
         self.assertEqual(len(announcements.connections), 2)
 
     def test_strangersAreBounded(self) -> None:
-        """A process of another user announces a bounded number of connections, and our own come first."""
+        """
+        A process of another user can announce a bounded number of connections; those of our user have
+        priority.
+        """
         announcements = self.announcements(anybody=True, room=1)
         near, far = socket.socketpair(socket.AF_UNIX)
         self.addCleanup(far.close)
@@ -484,7 +491,7 @@ class AnnouncementTests(Base):
         self.assertIn(announcements.expected[TCPAddress.of("127.0.0.1", 9999)], announcements._coming)
 
     def test_clientDies(self) -> None:
-        """A client that goes without a word is forgotten."""
+        """A client that disappears silently is dropped."""
         announcements = self.announcements()
         announcement = self.announce()
         self.reactor.serve()

@@ -1,5 +1,5 @@
 """
-SMC's TCP option as endpoints use it; a model of the kernel's part says which sockets have it.
+SMC's TCP option as used by endpoints; a model of the kernel's part determines which sockets have it.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ class MarkedTestCase(EndsTestCase):
         self.patch(sharedOption(reactor), "open", lambda: self.model)
 
     def forgetPresence(self) -> None:
-        """Have nobody announce connections: as if the other end were on another host."""
+        """Disable announcements, as if the other end were on another host."""
         self.patch(approaching, "channelTo", lambda reactor, target: None)
 
 
 class OursTests(MarkedTestCase):
-    """Both ends are ours."""
+    """Both ends use txrdma."""
 
     async def pair(self, server: str = DEVICE, client: str = DEVICE) -> tuple[Any, Any]:
-        """Client and server, after an echo."""
+        """Return a client and a server after an echo."""
         factory, port = await self.serve(f"smc:127.0.0.1:0:{server}", Echo)
         accepted = factory.next()
         made = await self.connect(f"smc:127.0.0.1:{port}:{client}")
@@ -54,7 +54,7 @@ class OursTests(MarkedTestCase):
         return made, await accepted
 
     async def test_smc(self) -> None:
-        """Ends that don't find each other on this host find each other by the option."""
+        """Ends that do not find each other on this host detect each other by the option."""
         self.forgetPresence()
         for end in await self.pair():
             self.assertEqual((end.smc.mode, end.smc.version), ("SMC-R", 2))
@@ -62,7 +62,7 @@ class OursTests(MarkedTestCase):
         self.assertEqual(self.model.forgotten, 2)
 
     async def test_announced(self) -> None:
-        """A client that its listener expects has no option on its SYN; the connection is SMC-R as before."""
+        """A client that its listener expects sends no option on its SYN, and uses SMC-R."""
         for end in await self.pair():
             self.assertEqual(end.smc.mode, "SMC-R")
         self.assertEqual(self.model.clients, [])
@@ -75,14 +75,14 @@ class OursTests(MarkedTestCase):
         self.assertEqual((self.model.clients, self.model.listeners), ([], []))
 
     async def test_oneEnd(self) -> None:
-        """With the option at one end only, both go on by plain TCP."""
+        """With the option at one end only, both use plain TCP."""
         self.forgetPresence()
         for options in ((f"{DEVICE}:option=no", DEVICE), (DEVICE, f"{DEVICE}:option=no")):
             for end in await self.pair(*options):
                 self.assertEqual((end.smc.mode, end.smc.fallbackReason), ("TCP", Diagnosis.PEERNOSMC))
 
     async def test_noDevice(self) -> None:
-        """An end promises nothing by a device that can't be opened, or that reaches nobody elsewhere."""
+        """An end without a usable device sends no option."""
         self.forgetPresence()
         for device in (r"soft\:192.0.2.1", r"soft\:route=shared-memory"):
             for end in await self.pair(f"device={device}", f"device={device}"):
@@ -90,7 +90,7 @@ class OursTests(MarkedTestCase):
         self.assertEqual((self.model.clients, self.model.listeners), ([], []))
 
     async def test_closed(self) -> None:
-        """When the last port and connection are gone, the carrier is closed."""
+        """The carrier is closed with the last port and connection."""
         self.forgetPresence()
         factory, number, port = await self.listening(Echo, f"smc:127.0.0.1:0:{DEVICE}")
         accepted = factory.next()
@@ -108,7 +108,7 @@ class OursTests(MarkedTestCase):
         self.assertFalse(self.model.isOpen)
 
     async def test_listenFails(self) -> None:
-        """A listener that finds its port taken leaves neither carrier nor device open."""
+        """A listener whose port is in use leaves neither carrier nor device open."""
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
             taken.listen()
@@ -121,18 +121,18 @@ class OursTests(MarkedTestCase):
 
 
 class Stranger(Recorder):
-    """An end that is not ours, whose CLC messages the test reads and writes itself."""
+    """An end whose CLC messages the test reads and writes itself."""
 
 
 class ForeignTestCase(MarkedTestCase):
-    """A test whose other end is a stranger's, such as a kernel's."""
+    """A test whose other end is not txrdma's, such as a kernel's."""
 
     def setUp(self) -> None:
         super().setUp()
         self.forgetPresence()
 
     async def dial(self, isMarked: bool) -> tuple[Any, Deferred[Any]]:
-        """A stranger that listens and was connected to by our endpoint, and our protocol to be."""
+        """Return a listening end to which our endpoint has connected, and the Deferred of our protocol."""
         factory, number, port = await self.listening(Stranger, "tcp:0:interface=127.0.0.1")
         if isMarked:
             self.model.listeners.append(port.socket)
@@ -141,7 +141,9 @@ class ForeignTestCase(MarkedTestCase):
         return await accepted, connecting
 
     async def meet(self, isMarked: bool, kind: type[Recorder]) -> tuple[Any, Any, Any]:
-        """A stranger that has connected to our listener, the factory of our protocols, and its first one."""
+        """
+        Return an end that has connected to our listener, the factory of our protocols, and its first one.
+        """
         factory, number = await self.serve(f"smc:127.0.0.1:0:{DEVICE}", kind)
         accepted = factory.next()
         client = socket.socket()
@@ -159,10 +161,10 @@ class ForeignTestCase(MarkedTestCase):
 
 
 class ForeignTests(ForeignTestCase):
-    """The other end is a stranger's, whose socket has the option or has not."""
+    """The other end is not txrdma's, with or without the option."""
 
     async def test_proposal(self) -> None:
-        """A listener that answered with the option gets a Proposal; declined, the connection is TCP."""
+        """A listener that returned the option gets a Proposal; if it declines, the connection uses TCP."""
         unknownPeer, connecting = await self.dial(isMarked=True)
         head = await unknownPeer.receiving(8)
         proposal = decode(await unknownPeer.receiving(int.from_bytes(head[5:7], "big")))
@@ -175,7 +177,7 @@ class ForeignTests(ForeignTestCase):
         self.assertEqual((ours.smc.mode, ours.smc.peerDiagnosis), ("TCP", Diagnosis.NOSMCDEV))
 
     async def test_plainListener(self) -> None:
-        """A listener without the option gets no byte but the application's."""
+        """A listener without the option gets only the application's bytes."""
         unknownPeer, connecting = await self.dial(isMarked=False)
         ours = await connecting
         ours.transport.write(b"hello")
@@ -184,7 +186,7 @@ class ForeignTests(ForeignTestCase):
         self.assertEqual(len(self.model.clients), 1)
 
     async def test_silentListener(self) -> None:
-        """A listener that did not answer a Proposal gets a SYN without the option next time."""
+        """A listener that did not answer a Proposal gets no option on the next SYN."""
         self.patch(_machine, "CLC_TIMEOUT", 0.05)
         self.patch(_machine, "LATE_DECLINE_TIMEOUT", 0.05)
         unknownPeer, connecting = await self.dial(isMarked=True)
@@ -196,7 +198,10 @@ class ForeignTests(ForeignTestCase):
         self.assertEqual(len(self.model.clients), 1)
 
     async def test_markedClient(self) -> None:
-        """A client with the option is waited for, even by a protocol that speaks first; it may decline."""
+        """
+        A server waits for a client with the option, even if its protocol writes first; the client may
+        decline.
+        """
         unknownPeer, factory, accepted = await self.meet(True, Greeter)
         await deferLater(reactor, 0.05)
         self.assertEqual((factory.protocols, unknownPeer.received), ([], b""))
@@ -206,21 +211,21 @@ class ForeignTests(ForeignTestCase):
         self.assertEqual((server.smc.mode, server.smc.peerDiagnosis), ("TCP", Diagnosis.NOSMCDEV))
 
     async def test_plainClient(self) -> None:
-        """A client without the option is greeted at once."""
+        """A server writes immediately to a client without the option."""
         unknownPeer, _factory, accepted = await self.meet(False, Greeter)
         self.assertEqual(await unknownPeer.receiving(11), b"220 hello\r\n")
         self.assertEqual((await accepted).smc.fallbackReason, Diagnosis.PEERNOSMC)
 
 
 class ForgedTests(ForeignTestCase):
-    """The option where nobody speaks CLC, and CLC where nobody has sent the option."""
+    """The option without CLC, and CLC without the option."""
 
     def assertNothingLeft(self) -> None:
-        """No link group came of it."""
+        """Assert that no link group was made."""
         self.assertEqual(linkGroups(reactor, "soft:127.0.0.1").groups(), [])
 
     async def test_client(self) -> None:
-        """A client with the option that speaks at once as if on TCP is on TCP, with each of its bytes."""
+        """A client with the option that writes immediately uses TCP, with each of its bytes."""
         unknownPeer, factory, accepted = await self.meet(True, Echo)
         unknownPeer.transport.write(b"GET / HTTP/1.0\r\n\r\n")
         server = await accepted
@@ -230,7 +235,7 @@ class ForgedTests(ForeignTestCase):
         self.assertNothingLeft()
 
     async def test_listener(self) -> None:
-        """A listener that takes a Proposal for a request costs one connection; the next ones are TCP."""
+        """A listener that takes a Proposal for a request costs one connection; later ones use TCP."""
         unknownPeer, connecting = await self.dial(isMarked=True)
         head = await unknownPeer.receiving(8)
         await unknownPeer.receiving(int.from_bytes(head[5:7], "big"))
@@ -246,7 +251,7 @@ class ForgedTests(ForeignTestCase):
         self.assertNothingLeft()
 
     async def test_proposal(self) -> None:
-        """A Proposal on a connection without the option is bytes for the application, as all others."""
+        """A Proposal on a connection without the option is application data."""
         unknownPeer, _factory, accepted = await self.meet(False, Echo)
         [proposal, *_] = (raw for name, raw in recorded() if name == "smc-first")
         unknownPeer.transport.write(proposal)

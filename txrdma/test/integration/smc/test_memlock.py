@@ -1,5 +1,5 @@
 """
-C{smc:} in a process that may pin 8 MiB, which is the default of C{ulimit -l} for ordinary users.
+C{smc:} in a process that may pin 8 MiB, the default of C{ulimit -l} for unprivileged users.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from txrdma.testing.smc.scenario import DEVICE
 
 LIMIT = 8 << 20
 EXCHANGED = 64 << 20
-"""Bytes that all clients together send, and the server, too."""
+"""Bytes that all clients together send, and the server as well."""
 
 PEERS = 4
 
 
 class Counting(Listener):
-    """Counts bytes, and keeps none."""
+    """Counts bytes."""
 
     count = 0
 
@@ -44,7 +44,7 @@ class PinnedTests(RaceTestCase):
         return made
 
     def test_exchange(self) -> None:
-        """All connections are SMC-R, and bytes of all arrive in both directions."""
+        """All connections use SMC-R, and the bytes of all arrive in both directions."""
         ends: list[tuple[Any, Any]] = [self.connect(Counting(), Counting())[:2] for _ in range(PEERS)]
         both = [end for pair in ends for end in pair]
         self.until(lambda: all(end.mode for end in both))

@@ -18,7 +18,7 @@ class MetricsTests(RaceTestCase):
         skip = MISSING
 
     def test_scraped(self) -> None:
-        """A scrape tells of connections by mode and role, and of bytes as a histogram by size."""
+        """A scrape has connections by mode and role, and bytes as a histogram by size."""
         before = samples()
 
         def counted(name: str, *labels: str) -> float:
@@ -44,12 +44,12 @@ class MetricsTests(RaceTestCase):
 
 
 class ThreadTests(TestCase):
-    """Metrics that are served by a thread."""
+    """Metrics served by a thread."""
 
     if isMissing:
         skip = MISSING
 
     async def test_thread(self) -> None:
-        """A thread that serves metrics gets what the reactor's thread has read."""
+        """A thread that serves metrics gets values read in the reactor's thread."""
         found = await deferToThread(samples)
         self.assertIn(("txrdma_smc_link_groups", ()), found)

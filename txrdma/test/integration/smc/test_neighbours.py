@@ -1,7 +1,7 @@
 """
-The C{local} carrier by a directory: who is found there, and what a listener has to prove.
+The C{local} signalling method by a directory: which listeners are found, and what they prove.
 
-Both ends are in one network namespace here, and the client takes its own address for another one's.
+Both ends are in one network namespace here; the client treats its own address as one of another namespace.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class MeetingPlaceTests(PlaceTestCase):
         return listening
 
     def test_published(self) -> None:
-        """Who listens is found by name, and nothing else stays in the directory."""
+        """A listener is found by name, and the directory contains nothing else."""
         self.publish()
         self.assertEqual(os.listdir(self.place.path), ["smc-1-a"])
         self.assertEqual(self.place.names("smc-1-"), ["smc-1-a"])
@@ -71,13 +71,13 @@ class MeetingPlaceTests(PlaceTestCase):
         found.close()
 
     def test_taken(self) -> None:
-        """A name belongs to the first who has it, and a second one leaves nothing behind."""
+        """A name belongs to its first owner; a second attempt leaves nothing behind."""
         self.publish()
         self.assertRaises(FileExistsError, self.place.publish, socket.SOCK_STREAM, "smc-1-a", 5)
         self.assertEqual(os.listdir(self.place.path), ["smc-1-a"])
 
     def test_mode(self) -> None:
-        """Others can't even connect, unless the directory has the set-group-ID bit for their group."""
+        """Other users cannot connect, unless the directory has the set-group-ID bit for their group."""
         self.publish("one")
         os.chmod(self.place.path, 0o770)
         self.publish("two")
@@ -87,13 +87,13 @@ class MeetingPlaceTests(PlaceTestCase):
         self.assertEqual(modes, [0o600, 0o600, 0o660])
 
     def test_stale(self) -> None:
-        """The name of a process that is gone is removed by the first who looks for it."""
+        """The name of a process that has ended is removed by the first search."""
         self.publish().close()
         self.assertIsNone(self.place.connect(socket.SOCK_STREAM, "smc-1-a"))
         self.assertEqual(os.listdir(self.place.path), [])
 
     def test_staleWhenPublishing(self) -> None:
-        """A process takes the name of one that is gone, and not that of one that is there."""
+        """A process replaces the name of one that has ended, and not of one that exists."""
         self.publish().close()
         again = self.publish()
         self.assertRaises(FileExistsError, self.publish)
@@ -101,13 +101,13 @@ class MeetingPlaceTests(PlaceTestCase):
         again.close()
 
     def test_file(self) -> None:
-        """A file that is no socket is left alone."""
+        """A file that is not a socket is not touched."""
         Path(self.place.path, "smc-1-a").write_text("somebody's")
         self.assertIsNone(self.place.connect(socket.SOCK_STREAM, "smc-1-a"))
         self.assertEqual(os.listdir(self.place.path), ["smc-1-a"])
 
     def test_nobody(self) -> None:
-        """Two users who both have no number in our user namespace are not taken for one."""
+        """Two users without a number in our user namespace are not considered equal."""
         self.publish()
         for module in (unixsockets, unixplaces):
             self.patch(module, "unmapped", lambda: frozenset({os.geteuid(), os.getegid()}))
@@ -116,7 +116,7 @@ class MeetingPlaceTests(PlaceTestCase):
         self.assertIsNone(self.place.connect(socket.SOCK_STREAM, "smc-1-a"))
 
     def test_missing(self) -> None:
-        """Where there is no directory nobody is found, and publishing fails."""
+        """Without a directory no listener is found, and publishing fails."""
         nowhere = SocketDirectory(self.place.path + "/nowhere")
         self.assertEqual(nowhere.names(""), [])
         self.assertIsNone(nowhere.connect(socket.SOCK_STREAM, "x"))
@@ -130,7 +130,7 @@ class Client:
 
 
 class ProofTests(PlaceTestCase):
-    """A search, and the listeners that it asks."""
+    """A search, and the listeners that it queries."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -138,7 +138,7 @@ class ProofTests(PlaceTestCase):
         self.found: list[Channel | None] = []
 
     def listener(self) -> Announcements:
-        """A listener in the directory."""
+        """Return a listener in the directory."""
         reactor = cast(Reactor, self.reactor)
         announcements = NeighbourAnnouncements(reactor, False, self.place)
         announcements.beginNeighbours(TARGET)
@@ -156,7 +156,7 @@ class ProofTests(PlaceTestCase):
         return found
 
     def test_proven(self) -> None:
-        """A listener that gets the word where the address leads is believed, and hears of connections."""
+        """A listener that receives the token sent to the address is trusted, and receives announcements."""
         announcements = self.listener()
         channel = self.search()
         assert channel is not None
@@ -175,7 +175,7 @@ class ProofTests(PlaceTestCase):
         self.assertTrue(announcement.isAccepted)
 
     def test_otherAddress(self) -> None:
-        """A connection that is announced from another address than was proven ends the conversation."""
+        """A connection announced from another address than the proven one ends the exchange."""
         announcements = self.listener()
         channel = self.search()
         assert channel is not None
@@ -198,7 +198,7 @@ class ProofTests(PlaceTestCase):
         self.assertEqual(announcements.connections, set())
 
     def test_shared(self) -> None:
-        """Many connections at once search once."""
+        """Many connections at once share a search."""
         self.listener()
         for _ in range(3):
             self.assertTrue(self.seek())
@@ -208,13 +208,13 @@ class ProofTests(PlaceTestCase):
         self.assertIsNotNone(self.found[0])
 
     def test_twins(self) -> None:
-        """Of two listeners that both say to have the address, only that is found whose word arrives."""
+        """Of two listeners that claim the address, the one that receives the token is found."""
         right = self.listener()
         wrong = self.listener()
         genuine = Neighbour._challengeReceived
 
         def wordCame(neighbour: Neighbour, data: bytes, sender: tuple[object, ...]) -> None:
-            if neighbour in right.connections:  # the other one's datagrams are somewhere else
+            if neighbour in right.connections:  # the other one receives its datagrams elsewhere
                 genuine(neighbour, data, sender)
 
         self.patch(Neighbour, "_challengeReceived", wordCame)
@@ -224,7 +224,7 @@ class ProofTests(PlaceTestCase):
         self.assertEqual(wrong.connections, set())
 
     def test_wrongAnswer(self) -> None:
-        """A listener that says the word came, and did not answer with the other one, is not believed."""
+        """A listener that claims receipt without returning the token is not trusted."""
         self.listener()
         genuine = neighbours.ProvingSocket.send
 
@@ -239,7 +239,7 @@ class ProofTests(PlaceTestCase):
         self.assertEqual(self.found, [None])
 
     def test_translated(self) -> None:
-        """Where the listener sees the client at another address than its own, it is plain TCP."""
+        """If the listener sees the client at another address, the connection uses TCP."""
         self.listener()
 
         def wordCame(neighbour: Neighbour, data: bytes, sender: tuple[object, ...]) -> None:
@@ -255,7 +255,7 @@ class ProofTests(PlaceTestCase):
         self.assertEqual(self.found, [None])
 
     def test_lostWords(self) -> None:
-        """Words that are lost are sent again."""
+        """Lost tokens are sent again."""
         self.listener()
         genuine = neighbours.ProvingSocket.send
         lost: list[bytes] = []
@@ -276,7 +276,7 @@ class ProofTests(PlaceTestCase):
         self.assertIsNotNone(found)
 
     def test_notMine(self) -> None:
-        """An address that no listener has is asked for once, until others come, or some time has passed."""
+        """An address without listener is queried once, until new listeners appear or some time has passed."""
         self.listener()
         target = TCPAddress("192.0.2.1", 8080)
         self.assertTrue(self.seek(target))
@@ -292,7 +292,7 @@ class ProofTests(PlaceTestCase):
         self.reactor.serve()
 
     def test_silent(self) -> None:
-        """A listener that says nothing costs its time once."""
+        """A silent listener costs its timeout once."""
         stopped = self.place.publish(socket.SOCK_STREAM, listenersAt(8080) + "x", 5)
         self.addCleanup(stopped.close)
         self.assertTrue(self.seek())
@@ -301,7 +301,7 @@ class ProofTests(PlaceTestCase):
         self.assertTrue(silentPeers(self.reactor).isSilent(TARGET, self.reactor.seconds()))
 
     def test_abandoned(self) -> None:
-        """When nobody waits any more the search is over, and nothing of it is left."""
+        """An abandoned search ends and leaves nothing."""
         self.listener()
         search = seek(cast(Reactor, self.reactor), self.place, TARGET, self.found.append)
         assert search is not None
@@ -311,7 +311,7 @@ class ProofTests(PlaceTestCase):
         self.assertEqual(self.reactor.getDelayedCalls(), [])
 
     def cancel(self, end: Callable[[NeighbourApproach], object]) -> None:
-        """A connection that is given up while its listener is sought does not go on, nor does the search."""
+        """Abandon a connection during the search; neither continues."""
         self.patch(approaching, "channelTo", lambda reactor, target: None)
         self.listener()
         approach = NeighbourApproach(cast(Reactor, self.reactor), True, self.place)
@@ -323,20 +323,20 @@ class ProofTests(PlaceTestCase):
         self.assertEqual(self.reactor.getDelayedCalls(), [])
 
     def test_closed(self) -> None:
-        """A connection that is closed meanwhile is over."""
+        """A connection closed during the search is closed."""
         self.cancel(lambda approach: approach.close())
 
     def test_cancelled(self) -> None:
-        """A connection that is cancelled meanwhile is over."""
+        """A connection cancelled during the search is cancelled."""
         self.cancel(lambda approach: approach.failed(None))
 
     def test_otherPort(self) -> None:
-        """Listeners at another port are not asked."""
+        """Listeners at another port are not queried."""
         self.listener()
         self.assertFalse(self.seek(TCPAddress("127.0.0.1", 808)))
 
     def test_ownAddress(self) -> None:
-        """An address of our own namespace is a matter of abstract names."""
+        """An address of our own namespace uses abstract names."""
         self.listener()
         self.patch(seeking, "sourceFor", lambda target: TCPAddress("127.0.0.1", 0))
         self.assertFalse(self.seek())

@@ -1,5 +1,5 @@
 """
-Options of endpoints: what they change of connections, and what they keep within bounds.
+Options of endpoints: their effects on connections, and their limits.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ class OptionTestCase(RaceTestCase):
 
 
 class CorkTests(OptionTestCase):
-    """C{autocork}: what is written in one turn goes out together, or each write at once."""
+    """C{autocork}: writes of one reactor iteration are sent together, or each immediately."""
 
     def write(self, here: Listener, there: Listener) -> int:
-        """Write ten times in a turn; tell by how many messages that goes out."""
+        """Write ten times in an iteration; return the number of messages."""
         before = here.transport.smc.messagesSent
         for number in range(10):
             here.transport.write(b"%d" % number)
@@ -57,11 +57,11 @@ class CorkTests(OptionTestCase):
         return during
 
     def test_yes(self) -> None:
-        """By default nothing goes out before the turn ends."""
+        """By default nothing is sent before the iteration ends."""
         self.assertEqual(self.write(*self.pair()), 0)
 
     def test_no(self) -> None:
-        """Without it every write is posted before the call returns, alone."""
+        """Without it every write is posted alone before the call returns."""
         here, there = self.pair(autocork=False)
         self.assertIsInstance(here.transport, PromptTransport)
         self.assertEqual(self.write(here, there), 10)
@@ -75,7 +75,7 @@ class CorkTests(OptionTestCase):
         self.until(lambda: there.received == b"abc")
 
     def test_full(self) -> None:
-        """What the peer's ring, or its receives, have no room for waits; in order, and nothing is lost."""
+        """Writes that exceed the peer's ring or receives wait, in order, and nothing is lost."""
         here, there = self.pair(autocork=False)
         pieces = [bytes([number % 256]) * 700 for number in range(200)]
         for piece in pieces:
@@ -85,7 +85,7 @@ class CorkTests(OptionTestCase):
         self.assertEqual(there.received, b"".join(pieces))
 
     def test_answers(self) -> None:
-        """An answer that is written from within dataReceived goes out before that returns."""
+        """An answer written in dataReceived is sent before that returns."""
         here, there = self.pair(autocork=False)
         sent: list[int] = []
 
@@ -105,7 +105,7 @@ class SizeTests(OptionTestCase):
     """C{sndbuf} and C{rcvbuf}."""
 
     def test_rings(self) -> None:
-        """Both ends have rings of the size that they were asked for, rounded up, each its own."""
+        """Each end has a ring of its requested size, rounded up."""
         here, there = self.pair(rcvbuf=100_000)
         for end in (here, there):
             reported = end.transport.smc.toDict()
@@ -114,7 +114,7 @@ class SizeTests(OptionTestCase):
         self.assertEqual(here.transport.smc.toDict()["bufferSize"], 16_384)
 
     def test_producers(self) -> None:
-        """A producer is paused when more than that waits to be sent."""
+        """A producer is paused when more than C{sndbuf} is queued."""
         for keys, length, isPaused in (({}, 60_000, False), ({"sndbuf": 50_000}, 60_000, True)):
             here, _there = self.pair(**keys)
             producer = ProducerRecorder()
@@ -129,7 +129,7 @@ class KeepaliveTests(OptionTestCase):
     """C{keepalive}."""
 
     def asked(self, seconds: float, **keys: Any) -> list[float]:
-        """The times of TEST LINK requests in so many seconds of silence."""
+        """Return the times of TEST LINK requests during a silence of so many seconds."""
         times: list[float] = []
         received = LinkGroup.received
 
@@ -145,28 +145,28 @@ class KeepaliveTests(OptionTestCase):
         return times
 
     def test_interval(self) -> None:
-        """A silent link is asked after so many seconds, or up to twice as many, again and again."""
+        """A silent link is tested repeatedly, after the configured seconds or up to twice as many."""
         times = self.asked(60.0, keepalive=7.0)
         self.assertGreaterEqual(len(times), 4)
         for earlier, later in pairwise([self.world.clock.seconds() - 60.0, *times]):
             self.assertTrue(7.0 <= later - earlier <= 14.0 or later - earlier < 0.1, times)
 
     def test_default(self) -> None:
-        """Otherwise that takes as long as TCP's keepalive does, two hours."""
+        """By default a link is tested after two hours, like TCP's keepalive."""
         self.assertEqual(self.asked(60.0), [])
 
 
 class LimitTestCase(OptionTestCase):
-    """Clients that begin a handshake and do not go on with it."""
+    """Clients that begin a handshake without completing it."""
 
     @contextmanager
     def flood(
         self, count: int, crowd: HandshakeCount, isNew: bool = False, **keys: Any
     ) -> Iterator[list[tuple[MemorySocket, Listener]]]:
         """
-        So many clients that connect, propose, and say nothing more.
+        Connect clients that propose and send nothing more.
 
-        @param isNew: each under another name; otherwise each has its answer by now.
+        @param isNew: each with another name; otherwise each has its answer.
         """
         options = Options(device=DEVICE, agreed=True, **keys)
         (reported,) = self.groupsOf[self.client].candidates
@@ -191,7 +191,9 @@ class LimitTests(LimitTestCase):
     """C{maxgroups}, C{maxmemory} and C{handshakes}."""
 
     def test_groups(self) -> None:
-        """A connection that would need a group too many falls back; those of the groups there are do not."""
+        """
+        A connection that exceeds the number of groups falls back; connections of existing groups do not.
+        """
         first, _ = self.pair()
         self.assertEqual(first.mode, "SMC-R")
         third = self.host(3)
@@ -203,7 +205,7 @@ class LimitTests(LimitTestCase):
         self.assertEqual(self.pair(maxgroups=2)[0].mode, "SMC-R")
 
     def test_idleGroups(self) -> None:
-        """A group without connections ends when its place is needed, for groups and for their memory."""
+        """A group without connections ends when its number or memory is needed."""
         limits: list[dict[str, Any]] = [{"maxgroups": 2}, {"maxmemory": BufferPool.total + 2 * 16 * 16_384}]
         for keys in limits:
             here, there = self.pair()
@@ -220,8 +222,8 @@ class LimitTests(LimitTestCase):
                     group.close("for the test")
 
     def test_memory(self) -> None:
-        """A buffer is only as large as the limit lets it be; without room connections fall back."""
-        most = BufferPool.total + (16 + 5) * 16_384  # a whole one for the server, and one of 5 for the client
+        """A buffer is at most as large as the limit; without space connections fall back."""
+        most = BufferPool.total + (16 + 5) * 16_384  # a whole one for the server, and 1/5 for the client
         modes = []
         for _ in range(8):
             here, there = self.pair(maxmemory=most)
@@ -241,7 +243,7 @@ class LimitTests(LimitTestCase):
         self.assertEqual(BufferPool.total, before)
 
     def test_handshakes(self) -> None:
-        """Of more handshakes than a listener may have, the others are declined as soon as they begin."""
+        """Handshakes beyond a listener's limit are declined immediately."""
         self.pair()
         crowd = HandshakeCount()
         with self.flood(12, crowd, handshakes=10) as clients:
@@ -254,7 +256,7 @@ class LimitTests(LimitTestCase):
             self.assertEqual(crowd.present, 0)
 
     def test_room(self) -> None:
-        """When handshakes have ended others may begin."""
+        """New handshakes may begin when others have ended."""
         self.pair()
         crowd = HandshakeCount()
         with self.flood(5, crowd, handshakes=5):
@@ -264,7 +266,7 @@ class LimitTests(LimitTestCase):
             self.assertNotIsInstance(decode(socket.recv(1000)), Decline)
 
     def test_pace(self) -> None:
-        """Groups for clients under ever new names are made some at a time; established connections go on."""
+        """Groups for clients with new names are made some at a time; existing connections continue."""
         here, there = self.pair()
         with self.flood(200, HandshakeCount(), isNew=True):
             made = len(self.groupsOf[self.server].groups())
@@ -278,7 +280,7 @@ class LimitTests(LimitTestCase):
             self.assertEqual(len(self.groupsOf[self.server].groups()), 1)
 
     def test_closedWhileWaiting(self) -> None:
-        """Clients that wait for their turn fall back when the device is closed."""
+        """Clients that wait fall back when the device is closed."""
         self.pair()
         with self.flood(50, HandshakeCount(), isNew=True) as clients:
             closeLinkGroups(self.server)
@@ -286,7 +288,7 @@ class LimitTests(LimitTestCase):
             self.assertEqual({there.mode for _, there in clients}, {"TCP"})
 
     def test_proposedAndGone(self) -> None:
-        """A client that proposes and says nothing more is waited for six seconds, then it is plain TCP."""
+        """A client that proposes and sends nothing more uses TCP after six seconds."""
         self.pair()
         with self.flood(3, HandshakeCount()) as clients:
             self.wait(CLC_TIMEOUT - 1)
@@ -305,14 +307,14 @@ class FloodTests(LimitTestCase):
     """
     Many more handshakes at once than a listener may have.
 
-    @ivar proposals: clients of the same name; C{names}: clients of a name each.
+    @ivar proposals: clients with the same name; C{names}: clients with different names.
     """
 
     proposals = 1000
     names = 300
 
     def test_manyProposals(self) -> None:
-        """Handshakes that go nowhere hold the memory of a hundred, and disturb no connection."""
+        """Incomplete handshakes occupy the memory of a hundred at most, and disturb no connection."""
         here, there = self.pair()
         [group] = self.groupsOf[self.server].groups()
         crowd = HandshakeCount()
@@ -330,7 +332,7 @@ class FloodTests(LimitTestCase):
         self.assertEqual(crowd.present, 0)
 
     def test_manyNames(self) -> None:
-        """Nor do those of ever new names make more groups than there may be handshakes."""
+        """Handshakes with different names make no more groups than handshakes are allowed."""
         here, there = self.pair()
         crowd = HandshakeCount()
         with self.flood(self.names, crowd, isNew=True, handshakes=100) as clients:
@@ -344,10 +346,10 @@ class FloodTests(LimitTestCase):
 
 
 class CrowdTests(EndsTestCase):
-    """C{handshakes} on real sockets, where the carrier can tell clients."""
+    """C{handshakes} on real sockets, where announcements identify clients."""
 
     async def test_refused(self) -> None:
-        """A client that has announced its connection to a crowded listener is plain TCP at once."""
+        """A client that announced its connection to a busy listener uses TCP immediately."""
         factory = Recorders(Echo)
         port = await serverFromString(reactor, "smc:0:interface=127.0.0.1:handshakes=0").listen(factory)
         self.addCleanup(port.stopListening)

@@ -1,5 +1,5 @@
 """
-SMC-R by shared memory with a process of another user, which is met in a shared directory.
+SMC-R through shared memory with a process of another user, found by a shared directory.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from txrdma.unix import sockets as unixsockets
 
 
 class OtherUserTests(EndsTestCase):
-    """Both ends take each other for processes of another user."""
+    """Both ends treat each other as processes of another user."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -25,11 +25,11 @@ class OtherUserTests(EndsTestCase):
         self.rings: list[int] = []
 
     def ring(self, doorbell: int) -> None:
-        """Note a doorbell that was to be rung."""
+        """Record a doorbell instead of ringing it."""
         self.rings.append(doorbell)
 
     async def test_echo(self) -> None:
-        """Bytes pass both ways, though doorbells of another user, who can make them block, are not rung."""
+        """Bytes pass in both directions without doorbells, since another user's eventfd could block."""
         factory, number = await self.serve(kind=Echo)
         accepted = factory.next()
         client = await self.connect(f"smc:127.0.0.1:{number}:fallback=no")
@@ -46,7 +46,7 @@ class OtherUserTests(EndsTestCase):
         self.assertEqual(self.rings, [])
 
     async def test_many(self) -> None:
-        """Connections that share a link group wake each other's processes likewise."""
+        """Connections that share a link group wake each other's processes by the same means."""
         factory, number = await self.serve(kind=Echo)
         clients = [await self.connect(f"smc:127.0.0.1:{number}:fallback=no", Recorder) for _ in range(10)]
         for client in clients:
@@ -56,7 +56,7 @@ class OtherUserTests(EndsTestCase):
         self.assertEqual(self.rings, [])
 
     async def test_datagrams(self) -> None:
-        """Datagrams go by UDP."""
+        """Datagrams use UDP."""
         factory, number, _ = await self.listening(Echo, "btl:127.0.0.1:0")
         client = await self.connect(f"btl:127.0.0.1:{number}", Recorder)
         client.transport.write(b"hello" * 10_000)
@@ -67,10 +67,10 @@ class OtherUserTests(EndsTestCase):
 
 
 class UnknownProcessTests(EndsTestCase):
-    """The peer is in a PID namespace that we do not see: the kernel says 0 of all processes there."""
+    """The peer is in an invisible PID namespace: the kernel reports its process as 0."""
 
     async def test_ownGroup(self) -> None:
-        """Connections that one socket announces share a link group, those of another have their own."""
+        """Connections announced on one socket share a link group, those of another have their own."""
         peer = unixsockets.Credentials(0, os.geteuid())
         self.patch(unixsockets, "peerOf", lambda connected: peer)
         _, number = await self.serve(kind=Echo)

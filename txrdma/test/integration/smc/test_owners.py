@@ -1,5 +1,5 @@
 """
-Places of TCP, and who owns the sockets there.
+Addresses of TCP sockets, and the owners of these sockets.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from txrdma.smc.signalling.owners import (
 
 
 class RealSocketTests(SynchronousTestCase):
-    """The same with this machine's sockets and its kernel's word."""
+    """Real sockets, and what the kernel reports about them."""
 
     def listen(self, family: socket.AddressFamily, host: str) -> TCPAddress:
         listener = socket.socket(family)
@@ -44,11 +44,11 @@ class RealSocketTests(SynchronousTestCase):
                 self.assertEqual(peerUserByTCP(own, place, False), os.geteuid())
 
     def test_owners(self) -> None:
-        """Both ends of a connection are ours."""
+        """Both ends of a connection belong to our user."""
         self.check()
 
     def test_ownersByTables(self) -> None:
-        """The tables say so, too."""
+        """Both ends of a connection belong to our user according to C{/proc/net/tcp}."""
 
         def refuse(*arguments: object) -> None:
             raise OSError(errno.ENOENT, "no such module")
@@ -57,7 +57,7 @@ class RealSocketTests(SynchronousTestCase):
         self.check()
 
     def test_everyAddress(self) -> None:
-        """IPv4 clients of a socket for every address, and whether it is for IPv6 only, are known."""
+        """A listener at the wildcard address is found for IPv4 clients unless it is IPv6 only."""
         for only in (0, 1):
             listener = socket.socket(socket.AF_INET6)
             self.addCleanup(listener.close)
@@ -74,7 +74,7 @@ class RealSocketTests(SynchronousTestCase):
                     self.assertEqual(socketUser(own, TCPAddress("127.0.0.1", port)), os.geteuid())
 
     def test_nonsense(self) -> None:
-        """An answer without sense is none."""
+        """An invalid answer is ignored."""
         place = self.listen(socket.AF_INET, "127.0.0.1")
         for error in (WireError("netlink message", 0, "cut off"), struct.error("short")):
 

@@ -1,10 +1,10 @@
 """
-Twisted's own tests of stream transports, over C{smc} endpoints, in SMC mode and in each kind of fallback.
+Twisted's own tests of stream transports, with C{smc} endpoints in SMC mode and in each kind of fallback.
 
-They need real reactors and real sockets. These run on the epoll reactor, which is the default of Linux;
+They need real reactors and sockets. These use the epoll reactor, the default on Linux;
 L{txrdma.test.soak.smc.test_reactors} has the others.
 
-Of C{twisted.internet.test}, these can't run on an endpoint, and are left out: C{TCPPortTestsMixin} and
+These tests of C{twisted.internet.test} cannot use an endpoint, and are left out: C{TCPPortTestsMixin} and
 C{StreamTransportTestsMixin} (log messages and descriptors of a listening C{tcp.Port}),
 C{TCPTransportServerAddressTestMixin} (C{repr} of C{tcp.Server}), C{TCPConnectorTestsBuilder} (an endpoint has
 no connector), and C{TCPConnectionTestsBuilder}'s C{test_resumeProducing...} (whether the transport itself is
@@ -39,14 +39,14 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.smc.stream import connectionstatus as status
 
 NOT_THERE = r"device=soft\:192.0.2.1"
-"""A device that can't be opened: its address is nobody's."""
+"""A device that can't be opened: no host has its address."""
 
 
 class Creator(EndpointCreator):
     """
-    Makes endpoints from strings.
+    Creates endpoints from strings.
 
-    @ivar mode: what connections between them become.
+    @ivar mode: mode of the connections between them.
     """
 
     host = "127.0.0.1"
@@ -72,21 +72,21 @@ class IPv6Creator(Creator):
 
 
 class AgreedCreator(Creator):
-    """Both ends were told."""
+    """Both ends have C{peer=smc}."""
 
     serverString = "smc:{host}:0:peer=smc"
     clientString = "smc:{host}:{port}:peer=smc"
 
 
 class PlainServerCreator(Creator):
-    """The server does not know of SMC."""
+    """The server does not support SMC."""
 
     mode = "TCP"
     serverString = "tcp:0:interface={host}"
 
 
 class PlainClientCreator(Creator):
-    """The client does not know of SMC."""
+    """The client does not support SMC."""
 
     mode = "TCP"
     clientString = "tcp:{host}:{port}"
@@ -108,7 +108,7 @@ class DecliningClientCreator(Creator):
 
 @implementer(interfaces.IConnector)
 class _Connector:
-    """An endpoint's attempt in the form of what C{connectTCP} returns."""
+    """An attempt of an endpoint with the interface of C{connectTCP}'s connector."""
 
     def __init__(self, endpoint: Any, factory: Any) -> None:
         self._factory = factory
@@ -134,19 +134,19 @@ class _Connector:
 if TYPE_CHECKING:
 
     class _Base(ReactorBuilder, SynchronousTestCase):
-        """What C{makeTestCaseClasses} makes of it."""
+        """Mixed into the classes that C{makeTestCaseClasses} creates."""
 else:
     _Base = ReactorBuilder
 
 
 class _Peer(ConnectableProtocol):
-    """Either kind of transport will do."""
+    """Accept any kind of transport."""
 
     transport: Any
 
 
 class _Builder(_Base):
-    """What these tests have in common."""
+    """Shared by these tests."""
 
     timeout = 5
     requiredInterfaces = (interfaces.IReactorTCP, interfaces.IReactorUNIX)
@@ -192,15 +192,15 @@ _HASTY = (test_tcp.StreamingProducerClient, test_tcp.ProducerAbortingClient, tes
 
 
 class _Aborts(_Builder, AbortConnectionMixin):  # type: ignore[misc]  # endpoints of a narrower type
-    """C{abortConnection}, everywhere."""
+    """C{abortConnection} in every callback."""
 
     def runAbortTest(
         self, clientClass: Any, serverClass: Any, clientConnectionLostReason: Any = None
     ) -> None:
         """
-        As Twisted's, but a client who acts at once begins when the server is connected.
+        Run like Twisted's test, but start when the server is connected as well.
 
-        So it is with TCP within one process; here the server may be the one who hears last.
+        Over TCP in one process it is; here the server may be connected later than the client.
         """
         if clientClass in _HASTY:
 
@@ -241,19 +241,19 @@ class _Reading(_Builder):
     """Pausing, resuming and half-close: C{TCPConnectionTestsBuilder}, as far as it is about any transport."""
 
     def _asTwisted(self, name: str) -> None:
-        # What Twisted writes to see aborts on macOS needs a server that is connected before its client
-        # is gone: true of TCP within one process, and by chance of everything else.
+        # Twisted's write that detects aborts on macOS needs a server that is connected before its client
+        # is lost, which is guaranteed for TCP within one process only.
         run = partial(runProtocolsWithReactor, writeToPeerAfterAbort=False)
         self.patch(test_tcp, "runProtocolsWithReactor", run)
         self.patch(test_tcp, "TCPCreator", lambda: self.endpoints)
         getattr(test_tcp.TCPConnectionTestsBuilder, name)(self)
 
     def test_connectionLostAfterPausedTransport(self) -> None:
-        """Who paused hears of the end when it resumes."""
+        """A paused end is notified of the end when it resumes."""
         self._asTwisted("test_connectionLostAfterPausedTransport")
 
     def test_doubleHalfClose(self) -> None:
-        """Both ends may close their writing half, one after the other."""
+        """Both ends may half-close, one after the other."""
         self._asTwisted("test_doubleHalfClose")
 
     def test_pausedHearsNothing(self) -> None:
@@ -285,7 +285,7 @@ class _Reading(_Builder):
         self.assertEqual(received, [(False, b"onetwo")])
 
     def test_resumeWhileDisconnecting(self) -> None:
-        """After C{loseConnection}, C{resumeProducing} brings no more data."""
+        """C{resumeProducing} after C{loseConnection} delivers no more data."""
         received: list[bytes] = []
 
         class Server(_Peer):
@@ -305,7 +305,7 @@ class _Reading(_Builder):
 
 
 def testCaseClasses(module: str, *reactors: str) -> dict[str, type]:
-    """Make the test cases of a module: each group of tests with each creator, on each of these reactors."""
+    """Create the test cases of a module: each group of tests with each creator, on each of these reactors."""
     made: dict[str, type] = {}
     for group in (_Connections, _Aborts, _Sequences, _Reading):
         for creator in (

@@ -1,5 +1,5 @@
 """
-Whole SMC connections over a bad network: tests for L{txrdma.testing.smc.scenario}, and what these found.
+Complete SMC connections over a bad network: tests of L{txrdma.testing.smc.scenario}, and regressions.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from txrdma.testing.smc.scenario import DEVICE, playStreams
 
 @playingStored("smc", "smc-shared-memory", "smc-two-ports")
 class StoredTests(SynchronousTestCase):
-    """Plans that failed once do not fail any more."""
+    """Plans that once failed."""
 
     slowBecause = "it plays minutes of several hosts"
 
 
 class SeedTests(SynchronousTestCase):
     """
-    Whatever happens, what is heard is what was said, and connections end in order or fail on both sides.
+    Received bytes equal written ones, and connections close in order or fail at both ends.
 
-    C{make simulate} plays seeds that nobody has chosen.
+    C{make simulate} uses random seeds.
     """
 
     slowBecause = "it plays minutes of several hosts"
@@ -55,31 +55,31 @@ class SeedTests(SynchronousTestCase):
         self.assertGreater(counts["whole"], len(seeds) / 2)
 
     def test_part0(self) -> None:
-        """The first seeds over RoCE."""
+        """The first seeds pass over RoCE."""
         self.play("smc", range(8))
 
     def test_part1(self) -> None:
-        """More seeds over RoCE."""
+        """More seeds pass over RoCE."""
         self.play("smc", range(8, 16))
 
     def test_part2(self) -> None:
-        """Still more seeds over RoCE."""
+        """Further seeds pass over RoCE."""
         self.play("smc", range(16, 24))
 
     def test_part3(self) -> None:
-        """The last seeds over RoCE."""
+        """The last seeds pass over RoCE."""
         self.play("smc", range(24, 32))
 
     def test_sharedMemory(self) -> None:
-        """Between processes that share memory."""
+        """Seeds pass between processes that share memory."""
         self.play("smc-shared-memory", range(10))
 
     def test_twoPorts(self) -> None:
-        """Between hosts with two ports, of which one at a time fails."""
+        """Seeds pass between hosts with two ports, one of which fails at a time."""
         self.play("smc-two-ports", range(8))
 
     def test_repeats(self) -> None:
-        """A plan repeats all that it did, to the last packet."""
+        """A plan repeats its simulation, packet by packet."""
         for name in ("smc", "smc-shared-memory", "smc-two-ports"):
             generator = GENERATORS[name]
             for seed in range(2):
@@ -87,7 +87,7 @@ class SeedTests(SynchronousTestCase):
                 self.assertEqual(generator.play(plan), generator.play(plan))
 
     def test_digest(self) -> None:
-        """The digest of a run depends on what is in its packets."""
+        """The digest of a run depends on the contents of its packets."""
         plan = drawStreams(1)
         with mock.patch.object(scenario, "Random", lambda seed: Random(f"other {seed}")):
             other = playStreams(plan)
@@ -95,7 +95,7 @@ class SeedTests(SynchronousTestCase):
 
 
 class CanaryTests(SynchronousTestCase):
-    """Memory that shows who wrote to it."""
+    """Memory that detects writes outside of the granted range."""
 
     class Region:
         rkey = 1
@@ -105,7 +105,7 @@ class CanaryTests(SynchronousTestCase):
             self.view = memoryview(bytearray(self.length))
 
     def test_sings(self) -> None:
-        """A byte that changes outside of what was granted is seen, one inside is not."""
+        """A changed byte outside of the granted range is detected, one inside is not."""
         region = self.Region()
         canary = Canary(region, Random(1))
         canary.granted.add((256, 512))
@@ -120,10 +120,10 @@ class CanaryTests(SynchronousTestCase):
 
 
 class RaceTests(RaceTestCase):
-    """What happens in turns that a real network seldom takes; each of these went wrong once."""
+    """Rare orders of events on a real network; each is a regression."""
 
     def test_connects(self) -> None:
-        """First things first: by SMC-R, with bytes both ways, to a good end."""
+        """A connection uses SMC-R, carries bytes in both directions, and closes in order."""
         here, there, _ = self.connect(
             Listener(lambda self: self.transport.write(b"ping" * 10_000)),
             Listener(lambda self: self.transport.write(b"pong" * 10_000)),
@@ -139,7 +139,7 @@ class RaceTests(RaceTestCase):
         self.assertEqual((here.reason, there.reason), (ConnectionDone, ConnectionDone))
 
     def test_clientVanishes(self) -> None:
-        """A client that never confirms leaves no link behind, and keeps nobody waiting."""
+        """A client that never confirms leaves no link, and blocks nobody."""
         _, _, sockets = self.connect(latency=0.1)
         groups = linkGroups(self.server, DEVICE)
         self.until(groups.links)
@@ -150,7 +150,7 @@ class RaceTests(RaceTestCase):
         self.assertEqual((here.mode, there.mode), ("SMC-R", "SMC-R"))
 
     def test_bytesForNobody(self) -> None:
-        """What still arrives after the end of the TCP connection was heard is for nobody, and no error."""
+        """Bytes that arrive after the end of the TCP connection are discarded without an error."""
         here, there, sockets = self.connect()
         self.until(lambda: here.mode and there.mode)
         sockets[0].wire.freeze()
@@ -162,7 +162,7 @@ class RaceTests(RaceTestCase):
         self.assertEqual(here.received, b"")
 
     def test_linkEndsMeanwhile(self) -> None:
-        """When the link ends between Accept and Confirm, the connection falls back, and is not closed."""
+        """When the link ends between Accept and Confirm, the connection falls back."""
         first, _, _ = self.connect()
         self.until(lambda: first.mode)
         here, there, _ = self.connect(Listener(lambda self: self.transport.write(b"hello")), latency=0.2)
@@ -179,7 +179,7 @@ class RaceTests(RaceTestCase):
         self.assertEqual(there.received, b"hello")
 
     def test_stopsWithoutLink(self) -> None:
-        """A connection that waits for TCP's word after its link has failed hears that its process ends."""
+        """A connection that waits for TCP after its link has failed ends with its process."""
         here, there, sockets = self.connect()
         self.until(lambda: here.mode and there.mode)
         sockets[0].wire.freeze()
@@ -188,12 +188,12 @@ class RaceTests(RaceTestCase):
         monitor.linkLost = lambda mayVanish: None  # it waits
         link.broken("for the test")
         self.assertIsNone(here.reason)
-        self.client.removeReader(monitor.tcp)  # as where TCP has ended, too
+        self.client.removeReader(monitor.tcp)  # as if TCP had ended as well
         self.client.stop()
         self.assertEqual(here.reason, ConnectionLost)
 
     def test_stopsWithSeveral(self) -> None:
-        """When a process ends, looking whether one peer has all may show that another one has."""
+        """When a process ends, polling for one peer's acknowledgement may complete another one's."""
         groups = linkGroups(self.client, DEVICE)
 
         class Delivering:
@@ -214,7 +214,7 @@ class RaceTests(RaceTestCase):
         self.assertEqual(groups._targets, {})
 
     def test_routeOfTheGone(self) -> None:
-        """How a connection's bytes went is known when its link is over, too."""
+        """A connection's route is known after its link has ended."""
         here, there, _ = self.connect()
         self.until(lambda: here.mode and there.mode)
         status = here.transport.smc
@@ -224,18 +224,18 @@ class RaceTests(RaceTestCase):
         self.assertEqual(status.route, "rocev2")
 
     def test_abortsAtOnce(self) -> None:
-        """A client that aborts in connectionMade has a server that was connected, and hears of it."""
+        """A client that aborts in connectionMade has a connected server, which is notified."""
         first, _, _ = self.connect()
-        self.until(lambda: first.mode)  # on a link that there is, nobody waits for anybody
+        self.until(lambda: first.mode)  # with an existing link no end waits for the other
         here, there, _ = self.connect(Listener(lambda self: self.transport.abortConnection()))
         self.until(lambda: here.reason and there.reason)
         self.assertEqual((here.reason, there.reason), (ConnectionAborted, ConnectionLost))
         self.assertEqual((here.mode, there.mode), ("SMC-R", "SMC-R"))
 
     def test_endsWithoutTheServer(self) -> None:
-        """A client that closes while its Confirm is held up does not end the server's TCP in order."""
+        """A client that closes before its Confirm is sent does not end the server's TCP in order."""
         self.connect()
-        self.wait(1)  # the next connection is on the same link, where the client may write at once
+        self.wait(1)  # the next connection uses the same link, where the client may write immediately
         here, there, sockets = self.connect()
         self.until(lambda: here.mode)
         sockets[0].wire.freeze()
@@ -247,7 +247,7 @@ class RaceTests(RaceTestCase):
         self.assertEqual((here.reason, there.mode, there.reason), (ConnectionDone, "TCP", ConnectionLost))
 
     def test_linkFailsAfterClosing(self) -> None:
-        """Who has closed when the link fails resets TCP, so that no peer takes that for an end in order."""
+        """An end that has closed when the link fails resets TCP, so that its peer detects no orderly end."""
         here, there, sockets = self.connect()
         self.until(lambda: here.mode and there.mode)
         self.world.network.partition(self.client.address, self.server.address)
@@ -261,7 +261,7 @@ class RaceTests(RaceTestCase):
         self.assertEqual((there.received, there.hasEnded), (b"", False))
 
     def test_fallenBackAlone(self) -> None:
-        """A server that falls back when the client is done already never hears of an orderly end."""
+        """A server that falls back after the client has completed never reports an orderly end."""
         first, _, _ = self.connect()
         self.until(lambda: first.mode)
         here, there, sockets = self.connect(
@@ -276,7 +276,7 @@ class RaceTests(RaceTestCase):
         self.assertIn(there.reason, (None, ConnectionLost))
 
     def test_bytesForTheKilled(self) -> None:
-        """Who writes to a process that was killed hears of its end, also when nobody read what came first."""
+        """A writer to a killed process is notified of its end, even if nobody read the first bytes."""
         here, there, sockets = self.connect(latency=0.05)
         for end in self.negotiations:
             end._decline(Diagnosis.MEM)
@@ -289,7 +289,7 @@ class RaceTests(RaceTestCase):
         self.assertEqual(there.reason, ConnectionLost)
 
     def test_impostor(self) -> None:
-        """Who names another's peer ID gets a group of its own, and can't retire that of the other."""
+        """A client with another one's peer ID gets its own group, and cannot retire the other's."""
         first, _, _ = self.connect()
         self.until(lambda: first.mode)
         [remoteGroup] = linkGroups(self.server, DEVICE).groups()
@@ -311,7 +311,7 @@ class RaceTests(RaceTestCase):
         self.assertEqual(len(remoteGroup.core.connections), 2)
 
     def test_impostorServer(self) -> None:
-        """A server that names another's link group is not believed: the client declines, and keeps that."""
+        """A server that names another one's link group is declined by the client, whose link is preserved."""
         first, _, _ = self.connect()
         self.until(lambda: first.mode)
         [remoteGroup] = linkGroups(self.client, DEVICE).groups()
@@ -338,7 +338,7 @@ class RaceTests(RaceTestCase):
         self.assertEqual((answer.diagnosis, remoteGroup.core.usable), (Diagnosis.SYNCERR, True))
 
     def test_declinesWhileDeciding(self) -> None:
-        """A client that waits longer for its buffer than its server does is on TCP as soon as that is."""
+        """A client that waits longer than its server for a buffer uses TCP when the server does."""
         first, _, _ = self.connect()
         self.until(lambda: first.mode)
         here, there, _ = self.connect(
@@ -355,7 +355,7 @@ class RaceTests(RaceTestCase):
         self.assertTrue(reserved.called, "nobody waits for the buffer any more")
 
     def test_confirmsAndDeclines(self) -> None:
-        """A busy server reads Confirm and Decline at once: it is on TCP, like its client."""
+        """A busy server that reads Confirm and Decline at once uses TCP, like its client."""
         first, _, _ = self.connect()
         self.until(lambda: first.mode)
         here, there, sockets = self.connect(Listener(lambda self: self.transport.write(b"hello")))
@@ -376,7 +376,7 @@ class RaceTests(RaceTestCase):
         self.assertEqual((here.mode, there.mode, there.received), ("TCP", "TCP", b"hello"))
 
     def test_lateDecline(self) -> None:
-        """Both ends say no, and hear of each other's no when they talk by TCP already: it is no data."""
+        """Declines of both ends that arrive after the switch to TCP are not data."""
         here, there, sockets = self.connect(
             Listener(lambda self: self.transport.write(b"hello")), latency=0.2
         )
@@ -393,7 +393,10 @@ class RaceTests(RaceTestCase):
         self.assertEqual((here.received, there.received), (b"welcome", b"hello"))
 
     def test_saysLittleAndGoes(self) -> None:
-        """Who falls back, says a little and closes is heard by an end that waits for a late Decline."""
+        """
+        The last bytes of an end that falls back and closes are received by an end that waits for a late
+        Decline.
+        """
         for output in (b"", b"\xe2", b"bye"):
 
             def writeAndClose(listener: Listener, output: bytes = output) -> None:
@@ -407,7 +410,7 @@ class RaceTests(RaceTestCase):
             self.assertEqual((there.mode, there.received, there.hasEnded), ("TCP", output, True))
 
     def test_plainClientSaysLittle(self) -> None:
-        """So is a client that does not speak SMC."""
+        """The last bytes of a plain client are received by an end that waits for a late Decline."""
         for output in (b"", b"\xe2", b"bye"):
             self.number += 1
             sockets = connectedSockets(self.world, Random(1), self.client, self.server, self.number, 0.1)
@@ -421,7 +424,7 @@ class RaceTests(RaceTestCase):
             self.assertEqual((there.mode, there.received, there.hasEnded), ("TCP", output, True))
 
     def test_closeWhilePausing(self) -> None:
-        """Two ends that pause, and close with more to say than fits, end: nobody is going to read anyway."""
+        """Two paused ends that close with more queued data than fits end without delivering it."""
         here, there, _ = self.connect()
         self.until(lambda: here.mode and there.mode)
         for end in (here, there):
@@ -432,7 +435,7 @@ class RaceTests(RaceTestCase):
         self.assertIn(ConnectionDone, (here.reason, there.reason))
 
     def test_manyBeforeTheHandshakeEnds(self) -> None:
-        """A client may say a lot in many small pieces, and close, before its Confirm is there."""
+        """A client may write many small pieces and close before its Confirm is sent."""
         first, _, _ = self.connect()
         self.until(lambda: first.mode)
         here, there, _ = self.connect(latency=0.2)
@@ -447,7 +450,7 @@ class RaceTests(RaceTestCase):
         self.assertEqual(there.received, b"".join(b"%4d" % number for number in range(150)))
 
     def test_linkRetiresMeanwhile(self) -> None:
-        """A link that retires while the peer is told of a buffer does not get the connection for it."""
+        """A link retired while the peer is notified of a buffer does not get the connection."""
         first, _, _ = self.connect()
         self.until(lambda: first.mode)
         groups = linkGroups(self.client, DEVICE)
@@ -462,7 +465,7 @@ class RaceTests(RaceTestCase):
         self.assertIs(first.reason, None)
 
     def test_buffersThatNobodyNeeds(self) -> None:
-        """When a connection ends, all buffers that nobody uses go but one, however many these are."""
+        """When a connection ends, all unused buffers but one are released."""
         here, there, _ = self.connect()
         self.until(lambda: here.mode and there.mode)
         [group] = linkGroups(self.client, DEVICE).groups()
@@ -476,7 +479,7 @@ class RaceTests(RaceTestCase):
         self.assertEqual([buffer.isWhole for buffer in group.pool], [True])
 
     def test_bufferForNobody(self) -> None:
-        """A buffer goes whose connection had gone before the peer knew of it."""
+        """A buffer is released whose connection ended before the peer knew of it."""
         first, _, _ = self.connect()
         self.until(lambda: first.mode)
         groups = linkGroups(self.client, DEVICE)

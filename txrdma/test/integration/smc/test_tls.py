@@ -1,5 +1,5 @@
 """
-TLS over SMC-R, by Twisted's own means, on the real reactor.
+TLS over SMC-R with Twisted's own means, on a real reactor.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class TLSTests(EndsTestCase):
         self.clientOptions = ssl.optionsForClientTLS("localhost", ssl.Certificate.loadPEM(self.pem))
 
     async def test_strings(self) -> None:
-        """C{tls:...:endpoint=smc\\:...} is SMC-R below, and TLS above."""
+        """C{tls:...:endpoint=smc\:...} is TLS over SMC-R."""
         roots = self.mktemp()
         os.mkdir(roots)
         with open(os.path.join(roots, "root.pem"), "wb") as file:
@@ -62,7 +62,7 @@ class TLSTests(EndsTestCase):
         await gatherResults([one.lost, factory.protocols[0].lost])
 
     async def test_startTLS(self) -> None:
-        """A conversation in the clear goes on with TLS."""
+        """A connection continues with TLS after plain text."""
         test = self
 
         class Server(Recorder):
@@ -87,7 +87,7 @@ class TLSTests(EndsTestCase):
         await gatherResults([one.lost, factory.protocols[0].lost])
 
     async def test_startTLSInFallback(self) -> None:
-        """The same on plain TCP that began as a handshake, and with the client's hello already there."""
+        """startTLS works on plain TCP after a fallback, with the client's hello already received."""
         test = self
 
         class Server(Recorder):

@@ -1,5 +1,5 @@
 """
-The stream transport on the real reactor: transfers, back pressure, ends, TLS, many connections.
+The stream transport on a real reactor: transfers, back pressure, ends, many connections.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ PATTERN = random.Random(5).randbytes(1 << 16)
 
 @implementer(IPushProducer)
 class Streamer(Recorder):
-    """Writes so many bytes in pieces of odd sizes, as its transport bids, and hashes what it hears."""
+    """
+    Writes a number of bytes in pieces of odd sizes, as its transport requests, and hashes received bytes.
+    """
 
     total = 12_345_678
 
@@ -81,7 +83,7 @@ class Streamer(Recorder):
 
 
 class Hesitant(Streamer):
-    """The same, but stops listening for a while, again and again."""
+    """Pauses repeatedly."""
 
     def dataReceived(self, data: bytes) -> None:
         if self._random.random() < 0.2:
@@ -91,7 +93,7 @@ class Hesitant(Streamer):
 
 
 class TransferTests(EndsTestCase):
-    """Bytes arrive, all and in order."""
+    """Bytes arrive completely and in order."""
 
     async def exchange(
         self, server: type[Streamer], client: type[Streamer], key: str = ""
@@ -110,16 +112,16 @@ class TransferTests(EndsTestCase):
         return one, other
 
     async def test_bothWays(self) -> None:
-        """Megabytes both ways at once, in pieces of all sizes."""
+        """Megabytes pass in both directions at once, in pieces of all sizes."""
         one, other = await self.exchange(Streamer, Streamer)
         self.assertLess(one.smc.messagesSent, one.smc.writes * 2 + 10)
 
     async def test_pausing(self) -> None:
-        """The same between two who stop listening again and again."""
+        """Megabytes pass between two ends that pause repeatedly."""
         await self.exchange(Hesitant, Hesitant)
 
     async def test_smallRings(self) -> None:
-        """The same through the smallest rings: each goes round hundreds of times."""
+        """Megabytes pass through the smallest rings, which wrap hundreds of times."""
         self.patch(groups, "RINGS", ())
         self.patch(groups, "SMALL_RING", 16384)
         one, other = await self.exchange(Hesitant, Streamer)
@@ -128,7 +130,7 @@ class TransferTests(EndsTestCase):
         )
 
     async def test_unequalRings(self) -> None:
-        """Each end decides how large its own ring is."""
+        """Each end chooses the size of its own ring."""
         sizes = iter([16384, 1 << 20])
         self.patch(groups.LinkGroups, "ringSize", lambda self: next(sizes))
         one, other = await self.exchange(Streamer, Streamer)
@@ -136,14 +138,14 @@ class TransferTests(EndsTestCase):
         self.assertNotEqual(one.transport.stream.flow.ring.size, other.transport.stream.flow.ring.size)
 
     async def test_staged(self) -> None:
-        """Where a device takes little inline, bytes are copied into registered memory first."""
+        """Bytes beyond a device's inline limit are copied into registered memory first."""
         opened = linkGroups(reactor, LOCAL_DEVICE)
         opened.ports = tuple(replace(port, maxInline=64) for port in opened.ports)
         one, other = await self.exchange(Streamer, Streamer)
         self.assertTrue(one.transport.stream.link.scheduler.queue.isStaged)
 
     async def test_lastWord(self) -> None:
-        """A queue pair of such a device is closed when the device tells that all is sent, and not before."""
+        """A queue pair is closed when the device reports that everything is sent, and not before."""
         self.patch(Streamer, "total", 1_234)
         opened = linkGroups(reactor, r"soft:route=rocev2")
         opened.ports = tuple(replace(port, maxInline=64) for port in opened.ports)
@@ -152,7 +154,7 @@ class TransferTests(EndsTestCase):
         asked: list[int] = []
 
         class Late:
-            """Tells of the last message when it is asked for the third time."""
+            """Reports the last message when it is polled for the third time."""
 
             def poll(self, limit: int) -> list[Completion]:
                 asked.append(limit)
@@ -168,13 +170,13 @@ class TransferTests(EndsTestCase):
         self.assertEqual(len(asked), 3)
 
     async def test_rocev2(self) -> None:
-        """The same by UDP."""
+        """Megabytes pass over UDP."""
         self.patch(Streamer, "total", 1_234_567)
         one, _ = await self.exchange(Streamer, Streamer, r":device=soft\:route\=rocev2")
         self.assertEqual(one.smc.route, "rocev2")
 
     async def test_backPressure(self) -> None:
-        """Who writes to somebody that does not read is paused, and the backlog stays small."""
+        """A writer is paused while its peer does not read, and the backlog is bounded."""
         factory, port = await self.serve(kind=Streamer)
         accepted = factory.next()
         one = await self.connect(f"smc:127.0.0.1:{port}", Streamer)
@@ -190,7 +192,7 @@ class TransferTests(EndsTestCase):
         self.assertEqual(one.sent.digest(), other.got.digest())
 
     async def test_chunks(self) -> None:
-        """No C{dataReceived} is longer than it should be."""
+        """No C{dataReceived} exceeds the maximum size."""
         many = PATTERN * (3 * DELIVERY // len(PATTERN))
         longest = 0
 
@@ -210,7 +212,7 @@ class TransferTests(EndsTestCase):
 
 @implementer(IPullProducer)
 class Puller:
-    """Gives a piece when it is asked."""
+    """Produces a piece on each request."""
 
     def __init__(self, consumer: Any, pieces: int) -> None:
         self.consumer = consumer
@@ -242,7 +244,7 @@ class EndTests(EndsTestCase):
         return one, other
 
     async def test_loseConnection(self) -> None:
-        """All that was written arrives before the end, however much it is."""
+        """All written bytes arrive before the end, however many they are."""
         one, other = await self.pair()
         data = PATTERN * 200
         one.transport.write(data)
@@ -253,7 +255,7 @@ class EndTests(EndsTestCase):
         other.reason.trap(ConnectionDone)
 
     async def test_loseConnectionWaitsForProducer(self) -> None:
-        """A producer may finish first."""
+        """C{loseConnection} waits for a producer."""
         one, other = await self.pair()
         producer = Puller(one.transport, 300)
         one.transport.registerProducer(producer, False)
@@ -263,7 +265,7 @@ class EndTests(EndsTestCase):
         self.assertFalse(producer.isStopped)
 
     async def test_abortStopsProducer(self) -> None:
-        """A producer hears of the end."""
+        """An abort stops the producer."""
         one, other = await self.pair()
         producer = Puller(one.transport, 10**9)
         other.transport.pauseProducing()
@@ -271,14 +273,14 @@ class EndTests(EndsTestCase):
         await deferLater(reactor, 0.02)
         one.transport.abortConnection()
         await one.lost
-        other.transport.resumeProducing()  # who has paused hears of a reset when it reads again
+        other.transport.resumeProducing()  # a paused end is notified of a reset when it reads again
         await other.lost
         self.assertTrue(producer.isStopped)
         one.reason.trap(ConnectionAborted)
         other.reason.trap(ConnectionLost)
 
     async def test_secondProducer(self) -> None:
-        """There is one producer at a time; after the end, a new one is stopped."""
+        """A second producer is refused; after the end, a new one is stopped."""
         one, other = await self.pair()
         first = Puller(one.transport, 0)
         one.transport.registerProducer(first, True)
@@ -291,7 +293,7 @@ class EndTests(EndsTestCase):
         self.assertTrue(late.isStopped)
 
     async def test_halfClose(self) -> None:
-        """One half ends, the other goes on."""
+        """One half ends, the other one continues."""
         one, other = await self.pair(HalfCloseRecorder, HalfCloseRecorder)
         one.transport.write(b"question")
         one.transport.loseWriteConnection()
@@ -309,7 +311,7 @@ class EndTests(EndsTestCase):
         self.assertEqual(other.received, b"question")
 
     async def test_endWithTheData(self) -> None:
-        """Who has paused reads all before it hears of the end."""
+        """A paused end reads all data before it is notified of the end."""
         one, other = await self.pair()
         other.transport.pauseProducing()
         one.transport.write(PATTERN)
@@ -323,7 +325,7 @@ class EndTests(EndsTestCase):
         other.reason.trap(ConnectionDone)
 
     async def test_tcpGone(self) -> None:
-        """The end of the TCP connection is the end of all: an abort."""
+        """The end of the TCP connection aborts the connection."""
         one, other = await self.pair()
         other.transport.stream._monitor.tcp.abortConnection()
         await gatherResults([one.lost, other.lost])
@@ -331,7 +333,7 @@ class EndTests(EndsTestCase):
         other.reason.trap(ConnectionLost)
 
     async def test_strayBytes(self) -> None:
-        """Bytes on the TCP connection, where none may be, end this connection and no other."""
+        """Unexpected bytes on the TCP connection end this connection only."""
         factory, port = await self.serve(kind=Echo)
         accepted = factory.next()
         one = await self.connect(f"smc:127.0.0.1:{port}")
@@ -346,7 +348,7 @@ class EndTests(EndsTestCase):
         self.assertEqual(await two.receiving(12), b"still there?")
 
     async def test_forgedCursor(self) -> None:
-        """A cursor that can't be ends this connection on both sides, and no other."""
+        """An invalid cursor ends this connection at both ends, and no other."""
         factory, port = await self.serve(kind=Echo)
         accepted = factory.next()
         one = await self.connect(f"smc:127.0.0.1:{port}")
@@ -361,7 +363,7 @@ class EndTests(EndsTestCase):
         self.assertEqual(await two.receiving(12), b"still there?")
 
     async def test_linkGone(self) -> None:
-        """With the link all its connections are lost; the next one makes a new link."""
+        """All connections of a failed link are lost; the next one creates a new link."""
         factory, port = await self.serve(kind=Echo)
         ends = [await self.connect(f"smc:127.0.0.1:{port}") for _ in range(3)]
         names = {end.smc.linkGroup for end in ends}
@@ -377,7 +379,7 @@ class EndTests(EndsTestCase):
         self.assertNotIn(again.smc.linkGroup, names)
 
     async def test_linkClosed(self) -> None:
-        """Where a process closes its device in order, its peers hear of orderly ends."""
+        """When a process closes its device in order, its peers report orderly ends."""
         factory, port = await self.serve(kind=Echo)
         accepted = factory.next()
         one = await self.connect(f"smc:127.0.0.1:{port}")
@@ -390,7 +392,7 @@ class EndTests(EndsTestCase):
         other.reason.trap(ConnectionDone)
 
     async def test_raisingProtocol(self) -> None:
-        """A protocol that raises loses its connection, for its peer in order, and the log has the reason."""
+        """A protocol that raises loses its connection, in order for its peer, and the log has the reason."""
 
         class Broken(Recorder):
             def dataReceived(self, data: bytes) -> None:
@@ -404,7 +406,7 @@ class EndTests(EndsTestCase):
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
 
     async def test_accessors(self) -> None:
-        """What TCP transports have is there, and does no harm."""
+        """The accessors of TCP transports exist and work."""
         one, other = await self.pair()
         transport = one.transport
         self.assertEqual(transport.getHost(), other.transport.getPeer())
@@ -434,7 +436,7 @@ class ManyTests(EndsTestCase):
     slowBecause = "it opens more connections than a link group has"
 
     async def test_hundred(self) -> None:
-        """A hundred connections, made at once, live in one link group, and each has its own bytes."""
+        """A hundred concurrent connections share one link group, and each has its own bytes."""
         factory, port = await self.serve(kind=Echo)
         ends = await gatherResults(
             [Deferred.fromCoroutine(self.connect(f"smc:127.0.0.1:{port}")) for _ in range(100)]
@@ -450,7 +452,7 @@ class ManyTests(EndsTestCase):
         await gatherResults([end.lost for end in (*ends, *factory.protocols)])
         for end in (*ends, *factory.protocols):
             end.reason.trap(ConnectionDone)
-        # Buffers that nobody uses are given back, all but one of each kind; the peer is told first.
+        # all unused buffers but one of each kind are released after the peer is notified
         await deferLater(reactor, 0.1)
         for end in (ends[0], factory.protocols[0]):
             link = end.smc._stream.link
@@ -459,7 +461,7 @@ class ManyTests(EndsTestCase):
             self.assertEqual(len(sizes), len(set(sizes)))
 
     async def test_elements(self) -> None:
-        """Rings are used again: many connections, one after the other, take one buffer."""
+        """Consecutive connections reuse one buffer."""
         factory, port = await self.serve(kind=Echo)
         buffers = set()
         for _ in range(60):
@@ -475,7 +477,7 @@ class ManyTests(EndsTestCase):
         self.assertEqual(link.group.streams(), [])
 
     async def test_moreThanAGroup(self) -> None:
-        """More connections than a group takes: another group."""
+        """Connections beyond the capacity of a group create another one."""
         self.patch(groups, "RINGS", ())
         self.patch(groups, "SMALL_RING", 16384)
         factory, port = await self.serve()

@@ -1,5 +1,5 @@
 """
-Attributes of Twisted's TCP ports and transports that programs use, though no interface of streams lists them.
+Attributes of Twisted's TCP ports and transports that programs use although no interface lists them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ class TransportTests(EndsTestCase):
     """A transport."""
 
     async def test_peer(self) -> None:
-        """C{client} and C{hostname} tell who has connected, as at a server of TCP, also when it is gone."""
+        """C{client} and C{hostname} identify the client, also after the end."""
         for scheme in ("tcp", "smc"):
             factory, number = await self.serve(f"{scheme}:0:interface=127.0.0.1", Echo)
             one = await self.connect(f"{scheme}:127.0.0.1:{number}")
@@ -27,7 +27,7 @@ class TransportTests(EndsTestCase):
             self.assertEqual(server.transport.client, (host.host, host.port))
 
     async def test_socket(self) -> None:
-        """The socket of the TCP connection can be asked, for its options."""
+        """The socket of the TCP connection can be queried for its options."""
         factory, number = await self.serve("smc:127.0.0.1:0", Echo)
         one = await self.connect(f"smc:127.0.0.1:{number}:fallback=no")
         self.assertEqual(one.transport.socket.getpeername(), ("127.0.0.1", number))

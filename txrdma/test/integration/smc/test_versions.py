@@ -1,5 +1,5 @@
 """
-Versions of SMC-R on the real reactor: which one two endpoints speak, and how they tell.
+Versions of SMC-R on a real reactor: which one two endpoints use, and how they report it.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ UDP = r"device=soft\:route\=rocev2"
 
 
 class VersionTests(EndsTestCase):
-    """Every pair of ends speaks the best that both can."""
+    """Each pair of ends uses the highest common version."""
 
     async def talk(self, server: str, client: str) -> tuple[Any, Any]:
-        """Connect, and say something both ways; give both ends, the client's first."""
+        """Connect, and exchange bytes; return both ends, the client first."""
         factory, port = await self.serve(f"smc:127.0.0.1:0:{server}", Echo)
         accepted = factory.next()
         one = await self.connect(f"smc:127.0.0.1:{port}:{client}")
@@ -46,7 +46,7 @@ class VersionTests(EndsTestCase):
         return one, await accepted
 
     async def check(self, server: str, client: str, version: int, eid: str) -> None:
-        """Two connections, the second in the link group of the first; and what both ends tell."""
+        """Check two connections in one link group, and the reports of both ends."""
         groups = set()
         for _ in range(2):
             one, other = await self.talk(server, client)
@@ -63,22 +63,22 @@ class VersionTests(EndsTestCase):
             end.reason.trap(ConnectionDone)
 
     async def test_version2(self) -> None:
-        """Over RoCE v2, with a UEID in common, it is version 2."""
+        """Over RoCE v2 with a common UEID, version 2 is used."""
         await self.check(f"{UDP}:ueid=B,EXAMPLE.COM", f"{UDP}:ueid=EXAMPLE.COM,A", 2, "EXAMPLE.COM")
         await self.check(f"{UDP}:ueid=A:version=2", f"{UDP}:ueid=A", 2, "A")
 
     async def test_version1(self) -> None:
-        """Without a UEID in common, or where one end has version 1 only, it is version 1."""
+        """Without a common UEID, or if one end supports only version 1, version 1 is used."""
         for server, client in (("", ":ueid=A"), (":ueid=A", ""), (":ueid=A", ":ueid=B"),
                                (":version=1", ":ueid=A"), (":ueid=A", ":version=1")):  # fmt: skip
             await self.check(UDP + server, UDP + client, 1, "")
 
     async def test_sharedMemory(self) -> None:
-        """Shared memory stays with version 1, whatever else would be possible."""
+        """Shared memory always uses version 1."""
         await self.check("ueid=A", "ueid=A", 1, "")
 
     async def test_neither(self) -> None:
-        """Two ends without a version in common go on by TCP, and know why."""
+        """Two ends without a common version use TCP, and report the reason."""
         for server, client, reason in (
             (f"{UDP}:version=1", f"{UDP}:version=2:ueid=A", Diagnosis.VERSMISMAT),
             (f"{UDP}:version=2:ueid=A", f"{UDP}:version=1", Diagnosis.VERSMISMAT),
@@ -90,13 +90,13 @@ class VersionTests(EndsTestCase):
             self.assertEqual((other.smc.fallbackReason, other.smc.peerDiagnosis), (reason, None))
 
     async def test_nothingToPropose(self) -> None:
-        """A client whose device has no version 2 does not propose it, and says so."""
+        """A client whose device does not support version 2 does not propose it, and reports the reason."""
         one, other = await self.talk("version=2:ueid=A", "version=2:ueid=A")
         self.assertEqual((one.smc.mode, one.smc.fallbackReason), ("TCP", Diagnosis.NOSMCRDEV))
         self.assertEqual(other.smc.peerDiagnosis, Diagnosis.NOSMCRDEV)
 
     async def test_ports(self) -> None:
-        """Of a device's ports the one is used that has the address of the TCP connection."""
+        """The port that has the address of the TCP connection is used."""
         device = r"device=soft\:127.0.0.3,127.0.0.1\:route\=rocev2"
         for more, version in ((":ueid=A", 2), ("", 1)):
             one, other = await self.talk(device + more, UDP + more)
@@ -107,7 +107,7 @@ class VersionTests(EndsTestCase):
         self.assertEqual(len(links), 2)  # one for each version
 
     async def test_portDown(self) -> None:
-        """Ports that are down come last, as soon as the device tells of that."""
+        """Ports that are down are tried last, as soon as the device reports them."""
         device = openSoftDevice(reactor, ("127.0.0.3", "127.0.0.1"), route="rocev2")
         groups = useDevice(reactor, "two ports", device)
         self.assertEqual([one.port for one in groups.candidates], [1, 2])
@@ -120,7 +120,7 @@ class VersionTests(EndsTestCase):
             self.assertEqual({one.peerID for one in groups.candidates}, owners)
 
     async def test_table(self) -> None:
-        """C{txrdma connections} shows a version that is not the usual one, and its enterprise."""
+        """C{txrdma connections} shows a version other than the default, and its enterprise."""
         for options, isShown in ((f"{UDP}:ueid=EXAMPLE.COM", True), ("version=1", False)):
             one, _ = await self.talk(options, options)
             table = connectionsTable([{"pid": 1, "command": ["python", "x"], **one.smc.toDict()}])
@@ -133,7 +133,7 @@ class LinkTests(RaceTestCase):
     """Links of version 2."""
 
     def connected(self) -> tuple[Listener, Listener]:
-        """Both ends of a connection of version 2, the client's first."""
+        """Return both ends of a connection with version 2, the client first."""
         options = Options(device=DEVICE, agreed=True, ueids=("A",))
         here, there = Listener(), Listener()
         sockets = connectedSockets(self.world, Random(1), self.client, self.server, 50_000, 1e-3)
@@ -145,7 +145,9 @@ class LinkTests(RaceTestCase):
         return here, there
 
     def test_confirmsEnterprise(self) -> None:
-        """A Confirm repeats the Accept's EID, which need not be that of the link group's first contact."""
+        """
+        A Confirm repeats the Accept's EID, which may differ from that of the link group's first contact.
+        """
         here, there = self.connected()
         (clientLink,), (serverGroup,) = (
             linkGroups(host, DEVICE).links() for host in (self.client, self.server)
@@ -161,7 +163,7 @@ class LinkTests(RaceTestCase):
         )
 
     def test_longMessage(self) -> None:
-        """An LLC message that is longer than version 1 has any, such as the kernel's ADD LINK, is read."""
+        """An LLC message longer than those of version 1, such as the kernel's ADD LINK, is read."""
         here, there = self.connected()
         (clientLink,) = linkGroups(self.client, DEVICE).links()
         (serverGroup,) = linkGroups(self.server, DEVICE).groups()
@@ -185,7 +187,7 @@ class LinkTests(RaceTestCase):
         self.assertTrue(clientLink.isActive and serverGroup.links[0].isActive)
 
     def test_version1AddLink(self) -> None:
-        """A server of one port offers a link that is rejected: Linux's clients of version 1 wait for that."""
+        """A server with one port offers a link that is rejected: Linux's clients of version 1 wait for it."""
         output: list[tuple[LLCType | None, bool]] = []
         real = Group.control
 

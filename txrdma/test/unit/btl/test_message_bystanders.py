@@ -1,5 +1,5 @@
 """
-An application of messages that raises harms only its own connection by the byte transfer layer.
+A message application that raises affects only its own btl connection.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from txrdma.testing.smc.hosts import connectedSockets, MemoryTCP
 
 @implementer(IListeningPort)
 class NoPort:
-    """Stands for a listener of the simulated hosts, whose connections the test begins itself."""
+    """Stands for a listener of the simulated hosts; the test starts connections itself."""
 
     def startListening(self) -> None:
-        """Nothing begins."""
+        """Do nothing."""
 
     def stopListening(self) -> Deferred[None]:
-        """Nothing ends."""
+        """Do nothing."""
         return succeed(None)
 
     def getHost(self) -> Any:
-        """There is no address."""
+        """Return no address."""
 
 
 class BTLTests(MessageBystanderContract, HostsCase):
