@@ -37,7 +37,7 @@ class TLSTests(EndsTestCase):
         self.clientOptions = ssl.optionsForClientTLS("localhost", ssl.Certificate.loadPEM(self.pem))
 
     async def test_strings(self) -> None:
-        """C{tls:...:endpoint=smc\:...} is TLS over SMC-R."""
+        """C{tls:} with an endpoint C{smc:} is TLS over SMC-R."""
         roots = self.mktemp()
         os.mkdir(roots)
         with open(os.path.join(roots, "root.pem"), "wb") as file:

@@ -1,5 +1,5 @@
 """
-The parts of a software device, closed in whatever order, more than once, or by nobody.
+The objects of a software device, closed in any order, more than once, or not at all.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ PARTS = (
 
 
 class World:
-    """A device with a connection to itself, whose ends have requests outstanding."""
+    """A device with a connection to itself, whose ends have outstanding requests."""
 
     def __init__(self, route: str) -> None:
         self.reactor = MemoryReactorClock()
@@ -77,11 +77,11 @@ class World:
 
     @property
     def way(self) -> AddressVector:
-        """To itself."""
+        """Return the path to the device itself."""
         return AddressVector(self.device.gids(1)[0], dmac=self.device.mac)
 
     def use(self) -> None:
-        """Everything that may fail, and must not do worse."""
+        """Use everything; only documented errors may be raised."""
         send = SendRequest(1, Operation.SEND, [self.memory.segment(0, 64)])
         datagram = SendRequest(2, Operation.SEND, inline=(), address=self.handle, remoteQPN=self.one.number)
         attempts: tuple[Callable[[], object], ...] = (
@@ -126,8 +126,8 @@ class ClosingTests(SynchronousTestCase):
         twice=st.booleans(),
     )
     def test_anyOrder(self, order: list[str], route: str, twice: bool) -> None:
-        """Whatever is closed first, the rest refuses or goes on, and in the end nothing is open."""
-        gc.collect()  # what tests before this one left open closes here, not meanwhile
+        """Whatever is closed first, the rest refuses calls or continues, and in the end nothing is open."""
+        gc.collect()  # objects left by earlier tests must be closed here, not during the test
         before = len(os.listdir("/dev/fd"))
         world = World(route)
         world.use()
@@ -141,8 +141,8 @@ class ClosingTests(SynchronousTestCase):
         self.assertEqual(world.reactor.getDelayedCalls(), [])
 
     def test_closedByNobody(self) -> None:
-        """What nobody closed can be collected once its device is closed."""
-        gc.collect()  # what tests before this one left open closes here, not meanwhile
+        """What was never closed can be collected once its device is closed."""
+        gc.collect()  # objects left by earlier tests must be closed here, not during the test
         before = len(os.listdir("/dev/fd"))
         for route in ("rocev2", "shared-memory"):
             world = World(route)

@@ -43,7 +43,7 @@ HEADS = Struct(">QIII")
 
 
 class DatagramEnd(End):
-    """An end of datagrams, with some receives."""
+    """An end of datagrams with some receives."""
 
     RECEIVES = 200
     STRIDE = 512
@@ -64,33 +64,33 @@ class DatagramEnd(End):
         self.post(1000, Operation.SEND, [self.segment(at, len(text))], **{**where, **more})
 
     def pollQueue(self) -> None:
-        """Take what has completed."""
+        """Take completions."""
         self.came += self.queue.poll(64)
 
     def content(self, completion: Completion) -> bytes:
-        """The payload of what has come."""
+        """Return the payload of a completion."""
         start = completion.identifier * self.STRIDE
         return bytes(self.region.view[start + 40 : start + completion.length])
 
     def header(self, completion: Completion) -> bytes:
-        """The 40 bytes before it."""
+        """Return the 40 bytes before the payload."""
         start = completion.identifier * self.STRIDE
         return bytes(self.region.view[start : start + 40])
 
     @property
     def received(self) -> list[bytes]:
-        """The payloads of all that has come."""
+        """Return the payloads of all received datagrams."""
         return [self.content(each) for each in self.came if each.opcode is CompletionOpcode.RECEIVE]
 
 
 def portOf(end: End) -> RoCEPort:
-    """The RoCE port of an end's device."""
+    """Return the RoCE port of an end's device."""
     route = end.device.routes[-1]
     return cast(RoCEPort, getattr(route, "_port", route))
 
 
 def lanesOf(end: End) -> list[DatagramLane]:
-    """The lanes that an end's device has."""
+    """Return the lanes of an end's device."""
     shared = cast(SharedMemoryPort, end.device.routes[0])
     return [each.lane for each in shared.datagrams._datagramLinks]
 
@@ -104,13 +104,13 @@ class DatagramCase(RealCase):
         return device
 
     def both(self, **more: Any) -> tuple[DatagramEnd, DatagramEnd]:
-        """Two ends, between which a lane is up."""
+        """Return two ends with an active lane between them."""
         one, other = DatagramEnd(self.open(**more)), DatagramEnd(self.open(**more))
         self.meet(one, other)
         return one, other
 
     def meet(self, one: DatagramEnd, other: DatagramEnd) -> None:
-        """Have a lane between them."""
+        """Establish a lane between two ends."""
         one.sendText(other, b"first")
         self.runUntil(
             lambda: all(lane.isUp for end in (one, other) for lane in lanesOf(end)) and lanesOf(one)
@@ -118,7 +118,7 @@ class DatagramCase(RealCase):
         self.isAccepted(other, [b"first"])
 
     def isAccepted(self, end: DatagramEnd, texts: Sequence[bytes]) -> None:
-        """All of these come, in this order, and nothing else."""
+        """Return whether exactly these arrive, in this order."""
 
         def enough() -> bool:
             end.pollQueue()
@@ -129,11 +129,11 @@ class DatagramCase(RealCase):
         end.came.clear()
 
     def packetsByUDP(self, end: End) -> int:
-        """Packets of a device that its socket has sent."""
+        """Return the number of packets sent by a device's socket."""
         return self.sent[end.device.port]
 
     def watchSocket(self, end: End) -> None:
-        """Count what goes by the socket of a device."""
+        """Count the packets of a device's socket."""
         carrier, port = portOf(end)._carrier, end.device.port
         self.sent[port] = 0
         send = carrier.send
@@ -153,7 +153,7 @@ class SharedDatagramTests(DatagramCase):
     """Datagrams by shared memory, between devices of one process."""
 
     def test_byMemory(self) -> None:
-        """The first goes by UDP; then memory is shared, and no socket needed."""
+        """The first datagram uses UDP; later ones use shared memory."""
         one, other = DatagramEnd(self.open()), DatagramEnd(self.open())
         self.watchSocket(one)
         self.meet(one, other)
@@ -165,7 +165,7 @@ class SharedDatagramTests(DatagramCase):
         self.assertEqual(self.packetsByUDP(one), 1)
 
     def test_backwards(self) -> None:
-        """The other end has the same lane."""
+        """The other end uses the same lane."""
         one, other = self.both()
         self.watchSocket(other)
         other.sendText(one, b"answer")
@@ -173,7 +173,7 @@ class SharedDatagramTests(DatagramCase):
         self.assertEqual(self.packetsByUDP(other), 0)
 
     def test_likeUDP(self) -> None:
-        """Completion, header and counters are those that UDP gives, for payloads of all sorts."""
+        """Completion, header and counters equal those over UDP, for various payloads."""
         reported = []
         for route in ("auto", "rocev2"):
             one, other = DatagramEnd(self.open(route)), DatagramEnd(self.open(route))
@@ -226,7 +226,7 @@ class SharedDatagramTests(DatagramCase):
         one.post(1, operation, [one.segment(at, len(text))], **{**where, **more})
 
     def test_completions(self) -> None:
-        """Sends complete when they were asked to, and give back their places in the queue."""
+        """Signaled sends complete, and free their entries in the queue."""
         one, other = self.both()
         for number in range(1000):
             one.sendText(other, b"x", signaled=number % 100 == 99)
@@ -239,7 +239,7 @@ class SharedDatagramTests(DatagramCase):
         self.assertEqual({each.status for each in one.came}, {Status.SUCCESS})
 
     def test_faults(self) -> None:
-        """What can't be sent fails as ever, after what was posted before it."""
+        """Invalid sends fail as over UDP, after earlier ones."""
         one, other = self.both()
         one.sendText(other, b"good")
         handle = one.domain.createAddressHandle(other.way())
@@ -257,7 +257,7 @@ class SharedDatagramTests(DatagramCase):
         self.assertEqual([each.status for each in one.came], [Status.LOC_LEN_ERR])
 
     def test_dropped(self) -> None:
-        """Datagrams with a wrong Q_Key, for no queue pair, or without a receive are lost."""
+        """Datagrams with a wrong Q_Key, for an unknown queue pair, or without a receive are lost."""
         one, other = self.both()
         strays = portOf(other).counters.strays
         one.sendText(other, b"wrong", remoteQKey=QKEY + 1)
@@ -271,7 +271,7 @@ class SharedDatagramTests(DatagramCase):
         self.isAccepted(other, [b"again"])
 
     def test_full(self) -> None:
-        """While nobody looks a ring fills up, and what finds no room is lost, not late."""
+        """A ring that is not polled fills up, and further datagrams are lost."""
         self.patch(datagrams, "RING_BYTES", 1 << 14)
         one, other = self.both()
         texts = [b"%03d" % number for number in range(DatagramEnd.RECEIVES - 1)]
@@ -286,7 +286,7 @@ class SharedDatagramTests(DatagramCase):
         self.isAccepted(other, [b"room"])
 
     def test_orderAtTheChange(self) -> None:
-        """Who looks finds what has come by UDP before what has come by memory later."""
+        """Datagrams received by UDP are found before later ones from shared memory."""
         one, other = DatagramEnd(self.open()), DatagramEnd(self.open())
         for text in (b"one", b"two", b"three"):
             one.sendText(other, text)
@@ -299,7 +299,7 @@ class SharedDatagramTests(DatagramCase):
         carrier.setReading(True)
 
     def test_failure(self) -> None:
-        """An error with one queue pair's datagram ends that, and others go on."""
+        """An error with one queue pair's datagram fails that queue pair only."""
         one, other = self.both()
         beside = DatagramEnd(other.device)
 
@@ -314,7 +314,7 @@ class SharedDatagramTests(DatagramCase):
         self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
 
     def test_itself(self) -> None:
-        """A device sends to itself by its own lane."""
+        """A device sends to itself on its own lane."""
         one = DatagramEnd(self.open())
         self.meet(one, one)
         self.watchSocket(one)
@@ -323,7 +323,7 @@ class SharedDatagramTests(DatagramCase):
         self.assertEqual(self.packetsByUDP(one), 0)
 
     def test_sleeper(self) -> None:
-        """Who sleeps is woken, again and again, and between that its peer rings for nothing."""
+        """A sleeping receiver is woken each time, and its peer rings only when necessary."""
         one, other = self.both()
         found: list[Completion] = []
         reader = CompletionReader(
@@ -338,11 +338,11 @@ class SharedDatagramTests(DatagramCase):
                 self.reactor.iterate(0.003)
 
     def isLong(self, found: list[Completion], number: int) -> bool:
-        """Whether there are so many."""
+        """Return whether there are that many."""
         return len(found) == number
 
     def test_sleeperBesideLooker(self) -> None:
-        """Who sleeps is woken, too, when it is another queue pair that was looked at, and is no more."""
+        """A sleeping receiver is woken while another queue pair of its device was polled."""
         one, other = self.both()
         sleeper = DatagramEnd(other.device)
         sleeper.queue.arm()
@@ -353,7 +353,7 @@ class SharedDatagramTests(DatagramCase):
         self.isAccepted(sleeper, [b"woken"])
 
     def test_down(self) -> None:
-        """Nothing goes out of a port that is down, and nothing comes in."""
+        """A port that is down neither sends nor receives."""
         one, other = self.both()
         for down in (one, other):
             down.device.setPortEnabled(1, False)
@@ -366,7 +366,7 @@ class SharedDatagramTests(DatagramCase):
         self.isAccepted(other, [b"up"])
 
     def test_otherRoutes(self) -> None:
-        """A device that shares no memory gets datagrams by UDP, and sends them so."""
+        """A device without shared memory sends and receives datagrams over UDP."""
         one, other = DatagramEnd(self.open()), DatagramEnd(self.open("rocev2"))
         for _ in range(3):
             one.sendText(other, b"by UDP")
@@ -376,7 +376,10 @@ class SharedDatagramTests(DatagramCase):
         self.assertEqual(lanesOf(one), [])
 
     def test_peerCloses(self) -> None:
-        """What a device has written before it closed still comes; its successor is found by UDP, then so."""
+        """
+        Datagrams written before a device closed arrive; its successor is reached by UDP, then by shared
+        memory.
+        """
         one, other = self.both()
         port = other.device.port
         other.sendText(one, b"last words")
@@ -393,7 +396,7 @@ class SharedDatagramTests(DatagramCase):
         self.meet(one, successor)
 
     def test_captured(self) -> None:
-        """A device that records sends and receives datagrams by UDP, and records them."""
+        """A device that records uses UDP, and records its datagrams."""
         name = self.mktemp()
         one, other = DatagramEnd(self.open(pcap=name)), DatagramEnd(self.open())
         for here, there, text in ((one, other, b"question"), (other, one, b"answer")):
@@ -415,7 +418,7 @@ class SharedDatagramTests(DatagramCase):
         self.runUntil(lambda: (descriptors(), mappings()) == before)
 
     def test_rests(self) -> None:
-        """A device that rests has no timer, and hears when it wakes what came meanwhile."""
+        """A suspended device has no timer, and delivers later what arrived meanwhile."""
         one, other = self.both(route="shared-memory")
         reads = portOf(other).counters.reads
         other.device.rest()
@@ -430,7 +433,7 @@ class SharedDatagramTests(DatagramCase):
 
 
 class StrangeMailTests(DatagramCase):
-    """Processes that share memory for datagrams, and do not keep to the rules, or die."""
+    """Processes that share memory for datagrams, and break the rules or die."""
 
     ADDRESS = "127.9.9.9"
 
@@ -443,13 +446,13 @@ class StrangeMailTests(DatagramCase):
         self.before = descriptors(), mappings()
 
     def check(self) -> None:
-        """The others carry on."""
+        """Check that other devices still work."""
         one, other = self.good
         one.sendText(other, b"still")
         self.isAccepted(other, [b"still"])
 
     def come(self) -> socket.socket:
-        """Open a connection, and greet."""
+        """Connect and send the greeting."""
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
         self.addCleanup(sock.close)
         sock.connect(rendezvousName(self.target.device.address, self.target.device.port))
@@ -466,7 +469,7 @@ class StrangeMailTests(DatagramCase):
             os.close(descriptor)
 
     def mail(self, sock: socket.socket) -> RingPair:
-        """Hand over a box and a bell; the box, to write in it."""
+        """Send a box and a doorbell; return the box, writable."""
         descriptor, mapping = makeBox(1 << 16)
         self.sendText(sock, DoorbellNotice(kind=MessageKind.DOORBELL, number=1).encode(), [os.eventfd(0)])
         self.sendText(
@@ -476,7 +479,7 @@ class StrangeMailTests(DatagramCase):
         return RingPair(memoryview(mapping))
 
     def packet(self, text: bytes) -> memoryview:
-        """A datagram for the target, whose length is a multiple of four."""
+        """Return a datagram for the target, whose length is a multiple of four."""
         head = 0x64 << 56 | 1 << 54 | 0xFFFF << 32 | self.target.qp.number
         return memoryview(HEADS.pack(head, 0, QKEY, 5) + text + bytes(4))
 
@@ -494,14 +497,14 @@ class StrangeMailTests(DatagramCase):
             return True
 
     def gone(self, rings: RingPair | None = None) -> None:
-        """Nothing of it stays, and the others carry on."""
+        """Assert that nothing of the process remains, and other devices work."""
         if rings is not None:
             rings.close()
         self.check()
         self.runUntil(lambda: (descriptors(), mappings()) == self.before)
 
     def test_dies(self) -> None:
-        """What a process has written before it dies comes, and half a record does not."""
+        """Datagrams written before a process dies arrive, and an incomplete record does not."""
         sock = self.come()
         rings = self.mail(sock)
         self.write(rings, self.packet(b"last"))
@@ -512,7 +515,7 @@ class StrangeMailTests(DatagramCase):
         self.gone(rings)
 
     def test_manyLastWords(self) -> None:
-        """All that it has written comes, though that is more than is taken at once."""
+        """All datagrams of a dead process arrive, though they exceed one batch."""
         sock = self.come()
         rings = self.mail(sock)
         words = [b"%04d" % number for number in range(DatagramEnd.RECEIVES - 1)]
@@ -523,14 +526,14 @@ class StrangeMailTests(DatagramCase):
         self.gone(rings)
 
     def test_badPackets(self) -> None:
-        """Packets that are none are dropped and counted, and the next one comes."""
+        """Invalid packets are dropped and counted, and later ones arrive."""
         sock = self.come()
         rings = self.mail(sock)
         for bad in (b"", b"abc", b"x" * 15, b"y" * 17, b"z" * 21, bytes(24), bytes(64), b"\xff" * 64):
             self.write(rings, memoryview(bad))
         for cut in (20, 24):
             padded = bytearray(self.packet(b"")[:cut])
-            padded[1] |= 0x30  # with three bytes of padding, which are not there
+            padded[1] |= 0x30  # with three bytes of padding, which are missing
             self.write(rings, memoryview(padded))
         self.write(rings, self.packet(b"good"))
         self.isAccepted(self.target, [b"good"])
@@ -541,7 +544,7 @@ class StrangeMailTests(DatagramCase):
         self.gone(rings)
 
     def test_badRecord(self) -> None:
-        """A record that can't be ends the connection, and nothing else."""
+        """An invalid record ends the connection, and nothing else."""
         sock = self.come()
         rings = self.mail(sock)
         self.write(rings, self.packet(b"good"))
@@ -553,7 +556,7 @@ class StrangeMailTests(DatagramCase):
         self.gone(rings)
 
     def test_otherAddress(self) -> None:
-        """What a device of the other IP family writes is dropped."""
+        """Packets of the other IP family are dropped."""
         self.patch(self, "ADDRESS", "::1")
         sock = self.come()
         rings = self.mail(sock)
@@ -566,7 +569,7 @@ class StrangeMailTests(DatagramCase):
         self.gone(rings)
 
     def test_twoBoxes(self) -> None:
-        """One device has one box."""
+        """A second box of a device is refused."""
         sock = self.come()
         rings = self.mail(sock)
         self.sendText(
@@ -577,7 +580,7 @@ class StrangeMailTests(DatagramCase):
         self.gone(rings)
 
     def test_noBox(self) -> None:
-        """What comes as a box, and is none, ends the connection."""
+        """An invalid box ends the connection."""
         for passed in ((), (os.eventfd(0),), (makeBoxOnly(), makeBoxOnly())):
             sock = self.come()
             self.sendText(sock, DoorbellNotice(kind=MessageKind.DOORBELL, number=1).encode(), [os.eventfd(0)])
@@ -587,7 +590,7 @@ class StrangeMailTests(DatagramCase):
         self.gone()
 
     def test_unknownBell(self) -> None:
-        """A box whose doorbell never came is refused, and the connection stays."""
+        """A box without its doorbell is refused, and the connection continues."""
         sock = self.come()
         self.sendText(
             sock, DatagramRingOffer(kind=MessageKind.DATAGRAM_RING, number=5).encode(), [makeBoxOnly()]
@@ -607,7 +610,7 @@ class StrangeMailTests(DatagramCase):
         self.gone()
 
     def test_refused(self) -> None:
-        """A peer that can't take our box gets datagrams by UDP."""
+        """A peer that refuses our box gets datagrams by UDP."""
         one, other = DatagramEnd(self.open()), DatagramEnd(self.open())
         shared = cast(SharedMemoryPort, other.device.routes[0])
         self.patch(shared.datagrams, "open", lambda neighbour: None)
@@ -621,7 +624,7 @@ class StrangeMailTests(DatagramCase):
 
 
 def makeBoxOnly() -> int:
-    """The descriptor of a box that nobody writes in."""
+    """Return the descriptor of a box without writers."""
     descriptor, mapping = makeBox(4096)
     mapping.close()
     return descriptor

@@ -1,5 +1,5 @@
 """
-The software device as a whole: what it is, its strings, its events, and its end.
+The software device as a whole: its interfaces, strings, events, and closing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from txrdma.soft.strings import SoftDeviceStringParser
 
 
 class OpeningTests(SynchronousTestCase):
-    """Devices by string, with real sockets on the loopback interface, on a reactor that never runs."""
+    """Devices from strings, with real sockets on the loopback interface, on a reactor that never runs."""
 
     def setUp(self) -> None:
         self.parser = SoftDeviceStringParser()
@@ -51,14 +51,14 @@ class OpeningTests(SynchronousTestCase):
         self.assertTrue(verifyObject(IPlugin, self.parser))
 
     def test_twoOnOneHost(self) -> None:
-        """Where the port of RoCE is taken a device takes another one, unless it was told which."""
+        """When the RoCE port is in use a device takes another one, unless the string names it."""
         one, other = self.open(), self.open()
         self.assertNotEqual(one.port, other.port)
         self.assertRaises(DeviceUnavailable, self.open, port=str(other.port))
         self.assertEqual(other.gids(1), (GID.fromIP("127.0.0.1"),))
 
     def test_anyPort(self) -> None:
-        """With C{port=0} the port of RoCE is left to others, and the port says that no CM is found there."""
+        """With C{port=0} the RoCE port stays free, and the device's port reports that it has no CM."""
         address = "127.91.8.35"
         shy, known = self.open(address, port="0"), self.open(address)
         self.assertNotIn(shy.port, (0, ROCE_PORT))
@@ -67,14 +67,14 @@ class OpeningTests(SynchronousTestCase):
         self.assertEqual(output, [0, CM_SUPPORTED])
 
     def test_keys(self) -> None:
-        """Address, MTU and route are as the string says."""
+        """Address, MTU and route are those of the string."""
         device = self.open("127.0.0.5", mtu="512", route="rocev2")
         self.assertEqual(device.name, "soft:127.0.0.5")
         self.assertEqual(device.portAttributes(1).activeMTU, MTU.MTU_512)
         self.assertEqual(self.open(address="127.0.0.6").address, "127.0.0.6")
 
     def test_severalPorts(self) -> None:
-        """Each address of a string is a port, with a GUID in common, and its own GID, MAC and UDP port."""
+        """Each address is a port; ports share a GUID, and each has its own GID, MAC and UDP port."""
         device = self.open("127.0.0.7,127.0.0.8", route="rocev2")
         self.assertEqual((device.name, device.portCount), ("soft:127.0.0.7,127.0.0.8", 2))
         self.assertEqual([device.gids(port)[0].ip for port in (1, 2)], ["127.0.0.7", "127.0.0.8"])
@@ -86,13 +86,13 @@ class OpeningTests(SynchronousTestCase):
         self.assertIs(second.siblings, first.siblings)
 
     def test_onePortFails(self) -> None:
-        """When one of several ports can't be had, nothing stays open."""
+        """When one of several ports cannot be opened, nothing remains open."""
         before = len(os.listdir("/dev/fd"))
         self.assertRaises(DeviceUnavailable, self.open, "127.0.0.7,192.0.2.213")
         self.assertEqual((len(os.listdir("/dev/fd")), self.reactor.getReaders()), (before, []))
 
     def test_ipv6(self) -> None:
-        """The address may be an IPv6 one; the name is as it is written in a string."""
+        """The address may be IPv6; the name has its spelling in strings."""
         try:
             device = self.open("0:0::1")
         except DeviceUnavailable:
@@ -105,7 +105,7 @@ class OpeningTests(SynchronousTestCase):
         self.assertRaises(DeviceUnavailable, self.open, "192.0.2.213")
 
     def test_pcap(self) -> None:
-        """The file of packets is made at once, and one that can't be written is an error."""
+        """The file of packets is created immediately; a file that cannot be written is an error."""
         path = self.mktemp()
         self.open(pcap=path).close()
         with open(path, "rb") as file:
@@ -119,7 +119,7 @@ class OpeningTests(SynchronousTestCase):
         self.assertRaises(ValueError, openSoftDevice, self.reactor, route="shared-memory", pcap=self.mktemp())
 
     def test_nonsense(self) -> None:
-        """What makes no sense is a ValueError that names key and value."""
+        """An invalid string raises ValueError with the key and the value."""
         for args, kwargs, named in (
             (["nowhere"], {}, "address=nowhere"),
             (["0.0.0.0"], {}, "address=0.0.0.0"),
@@ -142,8 +142,8 @@ class OpeningTests(SynchronousTestCase):
             self.assertIn(named, str(error))
 
     def test_nothingLeaks(self) -> None:
-        """A device that is closed leaves no descriptor, no reader and no call behind."""
-        gc.collect()  # what tests before this one left open closes here, not meanwhile
+        """A closed device leaves no descriptor, reader or delayed call."""
+        gc.collect()  # objects left by earlier tests must be closed here, not during the test
         before = len(os.listdir("/dev/fd"))
         for route in ("auto", "rocev2", "shared-memory"):
             openSoftDevice(self.reactor, route=route).close()
@@ -154,15 +154,15 @@ class OpeningTests(SynchronousTestCase):
         self.assertEqual(self.reactor.getDelayedCalls(), [])
 
     def test_failureLeaksNothing(self) -> None:
-        """A device that can't be opened, by whatever error, leaves no descriptor and no reader behind."""
+        """A device that cannot be opened, for any reason, leaves no descriptor or reader."""
 
         class Broken(Exception):
-            """An error that nobody expects."""
+            """An unexpected error."""
 
         def fail(*args: object, **kwargs: object) -> None:
             raise Broken
 
-        gc.collect()  # what tests before this one left open closes here, not meanwhile
+        gc.collect()  # objects left by earlier tests must be closed here, not during the test
         before = len(os.listdir("/dev/fd"))
         for module, name in ((opening, "SoftPort"), (opening, "SharedMemoryPort"), (device, "SoftDevice")):
             patcher = self.patch(module, name, fail)
@@ -172,7 +172,7 @@ class OpeningTests(SynchronousTestCase):
 
     @skipUnless(sys.platform == "linux", "shared memory is Linux's")
     def test_runtime(self) -> None:
-        """In a directory a device is found by an address of its own, and leaves nothing there."""
+        """In a directory a device is found by its address, and leaves nothing there."""
         folder = tempfile.mkdtemp(prefix="txr")
         self.addCleanup(shutil.rmtree, folder)
         device = self.parser.parseDevice(self.reactor, route="shared-memory", runtime=folder)
@@ -186,7 +186,7 @@ class OpeningTests(SynchronousTestCase):
 
     @skipUnless(sys.platform == "linux", "abstract UNIX sockets are Linux's")
     def test_nameTaken(self) -> None:
-        """Where our name for shared memory is somebody else's, any other port will do."""
+        """When the name for shared memory is in use, the device takes another port."""
         first = openSoftDevice(self.reactor, "127.0.0.9", route="rocev2")
         port = first.portAttributes(1).mac
         assert port is not None

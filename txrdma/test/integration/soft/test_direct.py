@@ -17,7 +17,7 @@ class DirectTests(DatagramCase):
     """Datagrams without work requests, by both routes."""
 
     def ends(self, route: str) -> tuple[DatagramEnd, DatagramEnd]:
-        """Two ends on one route, of which the other has an inbox."""
+        """Return two ends on one route, the second with an inbox."""
         if route == "auto":
             one, other = self.both()
         else:
@@ -28,7 +28,7 @@ class DirectTests(DatagramCase):
         return one, other
 
     def takes(self, count: int) -> list[bytes]:
-        """The next datagrams that come into the inbox."""
+        """Return the next datagrams of the inbox."""
 
         def enough() -> bool:
             self.got += [(source, bytes(data)) for source, data in self.inbox.takeDatagrams(64)]
@@ -39,7 +39,7 @@ class DirectTests(DatagramCase):
         return found
 
     def test_inbox(self) -> None:
-        """What was posted comes by the inbox, of all lengths, in order, and takes no receives."""
+        """Posted datagrams of all lengths arrive in the inbox, in order, without receives."""
         for route in ("auto", "rocev2"):
             one, other = self.ends(route)
             texts = [b"x" * length for length in (0, 1, 2, 3, 63, 64, 200)]
@@ -48,11 +48,11 @@ class DirectTests(DatagramCase):
             self.assertEqual(self.takes(len(texts)), texts)
             other.pollQueue()
             self.assertEqual(other.came, [])
-            left = other.RECEIVES - (route == "auto")  # the first one has found no inbox
+            left = other.RECEIVES - (route == "auto")  # the first one arrived before the inbox existed
             self.assertEqual(len(cast(Any, other.qp).receives), left)
 
     def test_source(self) -> None:
-        """A datagram has the address and the queue pair that its header has."""
+        """A datagram has the address and the queue pair of its header."""
         one, _other = self.ends("auto")
         one.sendText(_other, b"who")
         found: list[object] = []
@@ -65,14 +65,14 @@ class DirectTests(DatagramCase):
         self.assertEqual(found, [(bytes((127, 0, 0, 1)), one.qp.number)])
 
     def test_limit(self) -> None:
-        """No more are handed over than were asked for, and the others later."""
+        """At most the requested number is returned, and the rest later."""
         one, other = self.ends("auto")
         for number in range(5):
             one.sendText(other, b"%d" % number)
         self.assertEqual([len(self.inbox.takeDatagrams(2)) for _each in range(4)], [2, 2, 1, 0])
 
     def test_immediate(self) -> None:
-        """A datagram with an immediate takes a receive, and completes it."""
+        """A datagram with immediate data takes a receive, and completes it."""
         one, other = self.ends("auto")
         one.region.view[:4] = b"what"
         handle = one.domain.createAddressHandle(other.way())
@@ -83,7 +83,7 @@ class DirectTests(DatagramCase):
         self.assertEqual([other.content(each) for each in other.came], [b"what"])
 
     def test_notForIt(self) -> None:
-        """Datagrams with a wrong Q_Key, and those for which there is no place, are lost and counted."""
+        """Datagrams with a wrong Q_Key or without space are lost and counted."""
         for route in ("auto", "rocev2"):
             one, other = self.ends(route)
             core = cast(Any, other.qp)._route.datagrams
@@ -100,7 +100,7 @@ class DirectTests(DatagramCase):
             self.assertGreater(most, 3)
 
     def test_put(self) -> None:
-        """A datagram goes at once by memory, behind those that are posted; by UDP it is to be posted."""
+        """A datagram is sent immediately by shared memory, after posted ones; over UDP it must be posted."""
         one, other = self.both()
         self.direct = IDirectDatagrams(one.qp)
         handle = one.domain.createAddressHandle(other.way())
@@ -117,7 +117,7 @@ class DirectTests(DatagramCase):
         self.assertFalse(IDirectDatagrams(one.qp).putDatagram(handle, other.qp.number, QKEY, b"", b"x"))
 
     def test_states(self) -> None:
-        """Nothing goes at once but in RTS; an inbox that is open stays so when the queue pair begins anew."""
+        """Sending is possible in RTS only; an open inbox survives a reset of the queue pair."""
         one, other = self.ends("auto")
         handle = one.domain.createAddressHandle(other.way())
         back = other.domain.createAddressHandle(one.way())
@@ -134,7 +134,7 @@ class DirectTests(DatagramCase):
         self.isAccepted(one, [b"x"])
 
     def test_bell(self) -> None:
-        """Who sleeps is woken by the descriptor of the completion channel, by both routes."""
+        """The descriptor of the completion channel wakes a sleeping reader, on both routes."""
         for route in ("auto", "rocev2"):
             one, other = self.ends(route)
             other.queue.arm()
@@ -146,7 +146,7 @@ class DirectTests(DatagramCase):
             other.channel.takeEvents()
 
     def test_otherKinds(self) -> None:
-        """Queue pairs of connections have no such thing, nor have those that are in RESET."""
+        """Queue pairs of connections, and those in RESET, have no inbox."""
         device = self.open()
         end = End(device, QPKind.UD)
         self.assertIsNone(IDirectDatagrams(end.qp, None))

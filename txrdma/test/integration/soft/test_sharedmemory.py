@@ -1,5 +1,5 @@
 """
-Shared memory between real processes: it is found, it ends with them, and nobody else gets in.
+Shared memory between real processes: discovery, end, and access.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class ManyTests(RealCase):
 
     def more(self, one: End, other: End, beforehand: Sequence[ReceiveRequest] = ()) -> tuple[Any, Any]:
         """
-        Another pair of queue pairs, which complete where the first ones do.
+        Return another pair of queue pairs with the same completion queues.
 
-        @param beforehand: receives of the second one, from before it is connected.
+        @param beforehand: receives of the second one, posted before it is connected.
         """
         capacity = Capacity(max(4, len(beforehand)), max(4, len(beforehand)), 1, 1)
         here, there = (
@@ -50,7 +50,7 @@ class ManyTests(RealCase):
         return here, there
 
     def test_descriptors(self) -> None:
-        """A queue pair that shares memory keeps no descriptor, and gives its memory back."""
+        """A queue pair with shared memory retains no descriptor, and releases its memory."""
         self.patch(_mapping, "PLAIN", 0)
         ends = self.pair()
         one, other = ends
@@ -71,7 +71,7 @@ class ManyTests(RealCase):
         self.runUntil(lambda: (descriptors(), mappings()) == before)
 
     def test_closedChannel(self) -> None:
-        """A queue pair that can't be connected, because its channel is closed, leaves nothing behind."""
+        """A queue pair that cannot be connected because its channel is closed leaves nothing behind."""
         one, other = self.pair()
         channel = one.device.createChannel()
         queue = one.device.createCompletionQueue(8, channel)
@@ -88,7 +88,7 @@ class ManyTests(RealCase):
         self.assertEqual((descriptors(), mappings()), before)
 
     def test_receivesBeforehand(self) -> None:
-        """Receives that are posted before there is a peer take its messages in order, as later ones do."""
+        """Receives posted before there is a peer take its messages in order, like later ones."""
         one, other = self.pair()
         one.region.view[:20] = bytes(range(20))
         receives = [ReceiveRequest(number, (other.segment(100 + number, 1),)) for number in range(20)]
@@ -106,7 +106,7 @@ class ManyTests(RealCase):
             pair.close()
 
     def test_lostDoorbell(self) -> None:
-        """A doorbell for which its receiver had no descriptor fails that queue pair; the next ones get it."""
+        """A doorbell that its receiver had no descriptor for fails that queue pair; later ones receive it."""
         lost: list[bytes] = []
         messageReceived = routes._Link.messageReceived
 
@@ -136,10 +136,10 @@ class ManyTests(RealCase):
 
 
 class RegionTests(RealCase):
-    """Memory that is mapped by peers."""
+    """Memory mapped by peers."""
 
     def test_givenBack(self) -> None:
-        """What the peer has deregistered is unmapped when other memory comes; new memory is found."""
+        """Memory that the peer has deregistered is unmapped when other memory is mapped."""
         one, other = self.pair()
         before = 0
         for number in range(10):
@@ -159,7 +159,7 @@ class RegionTests(RealCase):
         self.assertEqual(mappings(), before)
 
     def test_readOnly(self) -> None:
-        """A peer that may only read gets memory that it can only read."""
+        """A peer with read access maps the memory read-only."""
         one, other = self.pair()
         region = other.domain.allocateMemory(4096, VerbsAccess.LOCAL_WRITE | VerbsAccess.REMOTE_READ)
         region.view[:5] = b"there"

@@ -1,5 +1,5 @@
 """
-Shared memory between real devices: atomics done by another process, receives shared, ports taken down.
+Shared memory between real devices: atomics by another process, shared receives, ports that go down.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class SharedTests(RealCase):
     """Receives that several queue pairs share."""
 
     def test_asleep(self) -> None:
-        """Whoever of several senders sends, the receiver's channel wakes, and the first receive is filled."""
+        """A message of any sender wakes the receiver's channel, and fills the first receive."""
         device = self.open()
         hub = End(device)
         shared = hub.domain.createSharedReceiveQueue(16, 1)
@@ -56,15 +56,15 @@ class SharedTests(RealCase):
             self.assertEqual(len(self.take(here, 2)), 2)
 
     def wakes(self, end: End) -> bool:
-        """Whether the channel says that there is something."""
+        """Return whether the channel has an event."""
         return end.queue in end.channel.takeEvents()
 
 
 class RightsTests(RealCase):
-    """What queue pairs allow."""
+    """Access rights of queue pairs."""
 
     def test_readsNotHeld(self) -> None:
-        """A queue pair that holds no reads for its peer, or allows none, makes them invalid requests."""
+        """Reads are invalid requests if the queue pair does not allow them or holds none for its peer."""
         for changes in ({"maxDestRDAtomic": 0}, {}):
             one, other = End(self.open()), End(self.open())
             one.join(other)
@@ -78,7 +78,7 @@ class RightsTests(RealCase):
             self.refused(one, other)
 
     def refused(self, one: End, other: End) -> None:
-        """Both ends are over."""
+        """Assert that both ends have failed."""
         self.runUntil(lambda: (other.poll(), other.qp.state is QPState.ERR)[1])
         self.assertEqual(self.take(one, 1)[0].status, Status.REM_INV_REQ_ERR)
         self.runUntil(lambda: other.events)

@@ -1,5 +1,5 @@
 """
-Shared receive queues of the software device, and the queue pairs that take from them.
+Shared receive queues of the software device, and their queue pairs.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from txrdma.testing.verbs.ends import End, QKEY
 
 
 class RoutesTests(TestCase):
-    """One queue under queue pairs of every sort, over real sockets and shared memory."""
+    """One queue with queue pairs of every kind, over real sockets and shared memory."""
 
     if sys.platform != "linux":
         skip = "shared memory is of Linux"
 
     async def until(self, condition: Callable[[], bool], *ends: End) -> None:
-        """Let the reactor run until this holds; these ends look meanwhile."""
+        """Run the reactor until a condition holds, and poll the ends meanwhile."""
         for _ in range(2000):
             for end in ends:
                 end.poll()
@@ -48,7 +48,7 @@ class RoutesTests(TestCase):
         return device
 
     async def test_everyRoute(self) -> None:
-        """Messages by shared memory, by UDP and of datagrams take from one queue, each what comes next."""
+        """Messages over shared memory and UDP, and datagrams, take the next receive of one queue."""
         here, near, far = self.open("auto"), self.open("auto"), self.open("rocev2")
         hub = End(here)
         shared = hub.domain.createSharedReceiveQueue(64, 1)

@@ -33,7 +33,7 @@ reactor: Any = theReactor  # a module, to the type checker
 
 
 class Unread:
-    """A reactor that never says that a descriptor is readable."""
+    """A reactor that never reports a descriptor as readable."""
 
     def addReader(self, reader: object) -> None: ...
     def removeReader(self, reader: object) -> None: ...
@@ -42,7 +42,7 @@ class Unread:
 
 
 class Taker:
-    """Collects what a carrier brings."""
+    """Collects received datagrams."""
 
     def __init__(self) -> None:
         self.got: list[tuple[bytes, int]] = []
@@ -80,7 +80,7 @@ class UDPCase(TestCase):
 
     @inlineCallbacks
     def until(self, condition: Callable[[], bool]) -> Generator[Deferred[None], None, None]:
-        """Let the reactor run until this holds."""
+        """Run the reactor until a condition holds."""
         while not condition():
             yield deferLater(reactor, 0.001, lambda: None)
 
@@ -109,7 +109,7 @@ class CarrierTests(UDPCase):
 
     @inlineCallbacks
     def test_merged(self) -> Generator[Deferred[Any], Any, None]:
-        """With the system's help many datagrams take one call on both sides."""
+        """With the system's offloads many datagrams take one call at both ends."""
         if not self.carrier().merges:
             raise SkipTest("this kernel has no UDP_GRO")
         taker = yield self.exchange(True, True)
@@ -117,45 +117,45 @@ class CarrierTests(UDPCase):
 
     @inlineCallbacks
     def test_plain(self) -> Generator[Deferred[Any], Any, None]:
-        """Without it each goes alone, and the same arrives."""
+        """Without offloads each datagram is sent alone, and the same arrives."""
         for there, here in ((False, False), (True, False), (False, True)):
             taker = yield self.exchange(there, here)
             self.assertGreaterEqual(len(taker.got), 1)
 
     def test_withoutHelp(self) -> None:
-        """A carrier that is told so uses neither."""
+        """Offloads can be disabled."""
         carrier = self.carrier(offload=False)
         self.assertEqual((carrier.segments, carrier.merges), (1, False))
 
     def test_portTaken(self) -> None:
-        """A port that is asked for by its number must be free; else another one is taken."""
+        """A requested port must be free; otherwise another one is taken."""
         taken = self.carrier()
         self.assertRaises(DeviceUnavailable, UDPCarrier, reactor, "127.0.0.1", taken.port)
         first, second = self.carrier(port=None), self.carrier(port=None)
         self.assertNotEqual(first.port, second.port)
 
     def test_noSuchAddress(self) -> None:
-        """An address that is not ours makes no carrier."""
+        """A remote address cannot be bound."""
         self.assertRaises(DeviceUnavailable, UDPCarrier, reactor, "192.0.2.1", 0)
 
     def test_families(self) -> None:
-        """The other family can't be reached."""
+        """Addresses of the other family are unreachable."""
         self.assertIsNone(self.carrier().rawAddress("::1", 4791))
         self.assertEqual(self.carrier().rawAddress("10.0.0.1", 4791), ("10.0.0.1", 4791))
         self.assertIsNone(self.carrier("::1").rawAddress("10.0.0.1", 4791))
 
     def test_tooLong(self) -> None:
-        """What the system refuses is lost, as the network might have lost it, and counted."""
+        """A datagram that the system refuses is lost and counted."""
         carrier = self.carrier()
         self.assertTrue(carrier.send(memoryview(bytes(65520)), 65520, ("127.0.0.1", 9)))
         self.assertEqual(carrier.dropped, 1)
 
     def test_cannotSegment(self) -> None:
-        """Where the system takes no run of datagrams, but each of them, they go alone from then on."""
+        """When the system refuses a batch but not its datagrams, batches are disabled."""
         for alone, segments in ((None, 1), (errno.EINVAL, 64), (errno.EMSGSIZE, 64)):
 
             class Refusing:
-                """A socket that takes no runs."""
+                """A socket that refuses batches."""
 
                 def sendmsg(self, *args: object) -> None:
                     raise OSError(errno.EINVAL, "no runs")
@@ -179,7 +179,7 @@ class CarrierTests(UDPCase):
             self.assertEqual((carrier.segments, carrier.dropped), (segments, 1))
 
     def test_leavesTheReactor(self) -> None:
-        """A closed carrier is out of the reactor, and its port free."""
+        """A closed carrier has left the reactor, and its port is free."""
         carrier = self.carrier()
         carrier.start(Taker())
         self.assertIn(carrier, reactor.getReaders())
@@ -192,7 +192,7 @@ class CarrierTests(UDPCase):
             free.bind(("127.0.0.1", port))
 
     def test_closedWhileReading(self) -> None:
-        """A receiver may close its carrier; nothing more is brought."""
+        """A receiver may close its carrier; nothing more is delivered."""
         here, there = self.carrier(), self.carrier()
         taker = Taker()
 
@@ -210,10 +210,10 @@ class CarrierTests(UDPCase):
 
 
 class BlockedTests(SynchronousTestCase):
-    """A socket without room."""
+    """A socket with a full buffer."""
 
     class Socket:
-        """One that takes as many datagrams as it is told to."""
+        """Accepts as many datagrams as configured."""
 
         room = 1
 
@@ -233,7 +233,7 @@ class BlockedTests(SynchronousTestCase):
             pass
 
     def test_waits(self) -> None:
-        """The reactor is asked to tell when there is room; nothing is lost or changes its place."""
+        """Datagrams wait in order until the socket is writable; none is lost."""
         carrier = UDPCarrier(reactor, "127.0.0.1", 0, offload=False)
         assert carrier._socket is not None
         carrier._socket.close()
@@ -273,7 +273,7 @@ class BlockedTests(SynchronousTestCase):
 
 
 class LoopbackTests(UDPCase):
-    """Whole devices over real sockets."""
+    """Complete devices over real sockets."""
 
     def device(self, address: str = "127.0.0.1", offload: bool = True) -> SoftDevice:
         carrier = self.carrier(address, offload=offload)
@@ -284,7 +284,7 @@ class LoopbackTests(UDPCase):
 
     @inlineCallbacks
     def completions(self, end: End, count: int) -> Generator[Deferred[None], None, list[Completion]]:
-        """Wait for so many."""
+        """Wait for that many completions."""
         found = end.poll()
         while len(found) < count:
             yield deferLater(reactor, 0.001, lambda: None)
@@ -293,7 +293,7 @@ class LoopbackTests(UDPCase):
 
     @inlineCallbacks
     def transfer(self, one: SoftDevice, other: SoftDevice, mtu: MTU) -> Generator[Deferred[Any], Any, None]:
-        """WRITE and READ a mebibyte."""
+        """WRITE and READ one MiB."""
         alice, bob = connected(one, other, pathMTU=mtu)
         alice.region.view[:] = data = os.urandom(1 << 20)
         alice.write(bob, 1, 0, 1 << 20)
@@ -313,33 +313,36 @@ class LoopbackTests(UDPCase):
         self.assertEqual(bytes(alice.region.view), data)
 
     def test_offload(self) -> Deferred[None]:
-        """With UDP_SEGMENT and UDP_GRO, where there are."""
+        """Transfers work with UDP_SEGMENT and UDP_GRO, if available."""
         return self.transfer(self.device(), self.device(), MTU.MTU_4096)
 
     def test_plain(self) -> Deferred[None]:
-        """Without them."""
+        """Transfers work without offloads."""
         return self.transfer(self.device(offload=False), self.device(offload=False), MTU.MTU_1024)
 
     def test_senderOnly(self) -> Deferred[None]:
-        """Only the sender has them: the kernel takes the pieces apart, and counts identifications up."""
+        """
+        Transfers work if only the sender has offloads: the kernel splits batches, with consecutive
+        identifications.
+        """
         return self.transfer(self.device(), self.device(offload=False), MTU.MTU_1024)
 
     def test_receiverOnly(self) -> Deferred[None]:
-        """Only the receiver has them."""
+        """Transfers work if only the receiver has offloads."""
         return self.transfer(self.device(offload=False), self.device(), MTU.MTU_4096)
 
     def test_ipv6(self) -> Deferred[None]:
-        """By IPv6."""
+        """Transfers work over IPv6."""
         return self.transfer(self.device("::1"), self.device("::1"), MTU.MTU_4096)
 
     def test_oneDevice(self) -> Deferred[None]:
-        """A device reaches itself."""
+        """A device can connect to itself."""
         device = self.device()
         return self.transfer(device, device, MTU.MTU_4096)
 
     @inlineCallbacks
     def test_datagram(self) -> Generator[Deferred[Any], Any, None]:
-        """Datagrams, too."""
+        """Datagrams work over real sockets."""
         one, other = self.device(), self.device()
         alice, bob = End(one, QPKind.UD), End(other, QPKind.UD)
         alice.open()
@@ -360,10 +363,10 @@ class LoopbackTests(UDPCase):
 
 
 class PollingTests(SynchronousTestCase):
-    """Real sockets on a reactor that never reads them: datagrams are found by looking."""
+    """Real sockets on a reactor that never reads them: polling finds datagrams."""
 
     def open(self) -> tuple[End, UDPCarrier]:
-        """An open UD queue pair, and the socket below it."""
+        """Return an open UD queue pair and its socket."""
         carrier = UDPCarrier(cast(IReactorFDSet, Unread()), "127.0.0.1", 0)
         port = RoCEPort(Clock(), carrier)
         device = SoftDevice(Clock(), [SoftPort("127.0.0.1", carrier.port, [port], MTU.MTU_4096)])
@@ -377,7 +380,7 @@ class PollingTests(SynchronousTestCase):
         self.way = self.alice.domain.createAddressHandle(self.bob.way())
 
     def send(self, *messages: bytes) -> None:
-        """Send from Alice to Bob, and wait until the system has handed over something."""
+        """Send from Alice to Bob, and wait until the system has delivered something."""
         for message in messages:
             self.alice.post(
                 1,
@@ -390,7 +393,7 @@ class PollingTests(SynchronousTestCase):
         self.assertTrue(select([self.carrier.fileno()], [], [], 10)[0])
 
     def test_found(self) -> None:
-        """Who polls finds a datagram that the reactor has not read, and no descriptor wakes for it."""
+        """Polling finds a datagram before the reactor reads it, without waking a descriptor."""
         queue = ICompletionQueue(self.bob.queue)
         self.assertTrue(queue.isLive)
         self.bob.receive(7, 0, 4136)
@@ -402,7 +405,7 @@ class PollingTests(SynchronousTestCase):
         self.assertEqual(select([self.bob.channel.fileno()], [], [], 0)[0], [])
 
     def test_batch(self) -> None:
-        """For who wants no completion nothing is read: datagrams wait in the socket, where there is room."""
+        """Nothing is read if no completion is requested: datagrams wait in the socket."""
         self.bob.receive(0, 0, 4136)
         self.send(b"first")
         self.assertEqual(len(self.bob.queue.poll(0)), 0)
@@ -410,7 +413,7 @@ class PollingTests(SynchronousTestCase):
         self.assertEqual(len(self.bob.queue.poll(1)), 1)
 
     def test_otherQueuePair(self) -> None:
-        """A datagram that is found while somebody else's is looked for wakes who waits for it."""
+        """A datagram found while polling for another queue pair wakes its reader."""
         other = End(self.bob.device, QPKind.UD)
         other.open()
         self.bob.receive(7, 0, 4136)
@@ -421,7 +424,7 @@ class PollingTests(SynchronousTestCase):
         self.assertEqual([each.identifier for each in self.bob.poll()], [7])
 
     def test_down(self) -> None:
-        """What comes while the port is down is lost to those who look, too."""
+        """Datagrams that arrive while the port is down are not found by polling."""
         self.bob.receive(7, 0, 4136)
         self.bob.device.setPortEnabled(1, False)
         self.send(b"hello")
@@ -432,7 +435,7 @@ class PollingTests(SynchronousTestCase):
         self.assertEqual(bytes(self.bob.region.view[40:45]), b"again")
 
     def test_closed(self) -> None:
-        """To look at a queue whose device is closed is not an error, and finds nothing."""
+        """Polling a queue whose device is closed is no error, and finds nothing."""
         queue = self.bob.queue
         self.bob.device.close()
         self.assertEqual(queue.poll(8), ())

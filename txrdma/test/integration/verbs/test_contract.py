@@ -1,5 +1,5 @@
 """
-The software device keeps the promises of verbs devices, on every route.
+The contract of verbs devices with the software device, on every route.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from txrdma.testing.reactors import RealTime
 
 
 class LoopbackDevices(RealTime, Commanded):
-    """Devices on a real reactor of the test's own, which runs as long as the test says."""
+    """Devices on a new real reactor, which runs on demand."""
 
     route = "auto"
     addresses: tuple[str, ...] = ("127.0.0.1",)
     buildReactor: Callable[[], Any]
 
     def makeDevices(self) -> tuple[IVerbsDevice, IVerbsDevice]:
-        """Two, at free ports of the loopback interface."""
+        """Return two devices at free ports of the loopback interface."""
         self.reactor = self.buildReactor()
         one, other = self.open(), self.open()
         return one, other
 
     def open(self) -> SoftDevice:
-        """Another one."""
+        """Open another device."""
         device = openSoftDevice(self.reactor, self.addresses, port=0, route=self.route)
         self.addCleanup(device.close)
         return device
@@ -57,11 +57,11 @@ class RoCEMigrationTests(LoopbackDevices, MigrationContract, ReactorBuilder):
     addresses = ("127.0.0.1", "127.0.0.2")
 
     def breakPath(self, number: int) -> None:
-        """A port goes down, by command."""
+        """Take a port down."""
         self.commandPort(1, number, False)
 
     def mendPath(self, number: int) -> None:
-        """And up."""
+        """Bring the port up."""
         self.commandPort(1, number, True)
 
 
@@ -72,7 +72,7 @@ class IPv6ContractTests(LoopbackDevices, PortContract, VerbsDeviceContract, Reac
     addresses = ("::1",)
 
     def makeDevices(self) -> tuple[IVerbsDevice, IVerbsDevice]:
-        """Two, where the host has IPv6."""
+        """Return two devices, if the host has IPv6."""
         try:
             return super().makeDevices()
         except DeviceUnavailable as error:
@@ -80,12 +80,12 @@ class IPv6ContractTests(LoopbackDevices, PortContract, VerbsDeviceContract, Reac
 
 
 class SharedMemoryContractTests(LoopbackDevices, PortEventContract, VerbsDeviceContract, ReactorBuilder):
-    """Over shared memory, though within one process."""
+    """Over shared memory, within one process."""
 
     route = "shared-memory"
 
     def test_portDown(self) -> None:
-        """Shared memory does not depend on a port: requests are carried out while it is down."""
+        """Shared memory does not depend on a port: requests are executed while it is down."""
         alice, bob = self.pair()
         bob.receive(bob.segment())
         self.down(0)
@@ -96,6 +96,6 @@ class SharedMemoryContractTests(LoopbackDevices, PortEventContract, VerbsDeviceC
         self.assertEqual(alice.statuses()[0], [Status.SUCCESS])
 
 
-# On the default reactor; txrdma.test.soak.verbs.test_contract has the others.
+# on the default reactor; txrdma.test.soak.verbs.test_contract has the others
 for _suite in (RoCEContractTests, SharedMemoryContractTests, RoCEMigrationTests, IPv6ContractTests):
     globals().update({name: case for name, case in _suite.makeTestCaseClasses().items() if "_EPoll" in name})

@@ -22,7 +22,7 @@ class PluginTests(SynchronousTestCase):
         self.assertIn("soft", availableDevices())
 
     def test_sameMeaning(self) -> None:
-        """Strings of the same meaning share one device; others do not."""
+        """Equivalent strings share one device; others do not."""
         reactor = MemoryReactorClock()
         shares = [
             sharedDevice(reactor, name)

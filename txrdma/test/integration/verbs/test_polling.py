@@ -1,5 +1,5 @@
 """
-The polling reactor: quick where it can be, on time, and quiet when nothing happens.
+The polling reactor: low latency, exact timers, and no load when idle.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from txrdma.verbs.polling import PollingReactor
 
 @implementer(IPollable)
 class Polled:
-    """Something to look at: has what C{give} left there."""
+    """A polled object: reports what C{give} has left."""
 
     def __init__(self) -> None:
         self.there = 0
@@ -55,7 +55,7 @@ class Polled:
 
 
 class Polling(ReactorBuilder):
-    """Twisted's own tests of reactors, while there is something to look at."""
+    """Twisted's own tests of reactors, with a polled object."""
 
     _reactors = ["txrdma.verbs.polling.PollingReactor"]
 
@@ -76,7 +76,7 @@ class PollingEvents(Polling, SystemEventTestsBuilder): ...
 
 class PollingDescriptors(Polling, ReactorFDSetTestsBuilder):
     def test_lostFileDescriptor(self) -> None:
-        """Not with epoll: it does not tell when a descriptor was closed behind its back."""
+        """Skip: epoll does not report a descriptor that was closed elsewhere."""
         self.skipTest("epoll does not tell")
 
 
@@ -90,7 +90,7 @@ del builder
 
 @implementer(IReadDescriptor)
 class Reader:
-    """Calls when its socket has something."""
+    """Calls a function when its socket is readable."""
 
     def __init__(self, sock: socket.socket, received: Callable[[bytes], None]) -> None:
         self.sock = sock
@@ -109,7 +109,7 @@ class Reader:
 
 
 class PollingReactorTests(SynchronousTestCase):
-    """One reactor, on real time."""
+    """One reactor in real time."""
 
     def setUp(self) -> None:
         self.reactor = PollingReactor()
@@ -119,13 +119,13 @@ class PollingReactorTests(SynchronousTestCase):
         self.reactor.callLater(30, self.reactor.stop)
 
     def run_(self) -> float:
-        """Run until somebody stops it; tell the CPU seconds."""
+        """Run until stopped; return the CPU seconds."""
         began = time.process_time()
         self.reactor.run(installSignalHandlers=False)
         return time.process_time() - began
 
     def test_provides(self) -> None:
-        """It is what it says."""
+        """The reactor provides its interfaces."""
         verifyObject(IReactorPolling, self.reactor)
 
     def test_plugin(self) -> None:
@@ -135,7 +135,7 @@ class PollingReactorTests(SynchronousTestCase):
         self.assertEqual(names["txrdma"], "txrdma.verbs.polling")
 
     def test_looks(self) -> None:
-        """What comes while it spins is handled without a system call in between."""
+        """An event during busy-polling is handled without a system call."""
         times: list[float] = []
 
         def handle() -> None:
@@ -153,7 +153,7 @@ class PollingReactorTests(SynchronousTestCase):
         self.assertLess(gaps[500], 20e-6)
 
     def test_armsBeforeSleep(self) -> None:
-        """Before it sleeps it arms, and looks once more: what came in between is not slept over."""
+        """Before it sleeps the reactor arms and polls once more, so that no event is missed."""
         logs: list[list[str]] = []
 
         def handle() -> None:
@@ -172,7 +172,7 @@ class PollingReactorTests(SynchronousTestCase):
         self.assertEqual(logs, [["arm", "poll"]])
 
     def test_timer(self) -> None:
-        """A timer is on time, though nothing else happens."""
+        """A timer fires in time although nothing else happens."""
         late: list[float] = []
         for delay in (0.0005, 0.003, 0.02):
             due = self.reactor.seconds() + delay
@@ -184,7 +184,7 @@ class PollingReactorTests(SynchronousTestCase):
         self.assertLess(min(late), 0.02)
 
     def test_busyButFair(self) -> None:
-        """While there is always something to look at, sockets, timers and threads get their turns."""
+        """With permanent polled events, sockets, timers and threads still run."""
         reading, writing = socket.socketpair()
         self.addCleanup(reading.close)
         self.addCleanup(writing.close)
@@ -211,7 +211,7 @@ class PollingReactorTests(SynchronousTestCase):
         self.assertEqual(set(received), {b"socket", "soon", "timer", "thread"})
 
     def test_movedTimer(self) -> None:
-        """A timer that is brought forward in the middle of things is on time, too."""
+        """A timer that is rescheduled to an earlier time fires in time."""
         call = self.reactor.callLater(20, self.reactor.stop)
 
         def more() -> None:
@@ -226,14 +226,14 @@ class PollingReactorTests(SynchronousTestCase):
         self.assertLess(time.monotonic() - began, 10)
 
     def test_threadWakes(self) -> None:
-        """A call from a thread wakes it out of its sleep."""
+        """A call from a thread wakes the sleeping reactor."""
         threading.Timer(0.1, self.reactor.callFromThread, (self.reactor.stop,)).start()
         began = time.monotonic()
         self.run_()
         self.assertLess(time.monotonic() - began, 10)
 
     def test_signal(self) -> None:
-        """A signal ends it out of its sleep, as it ends other reactors."""
+        """A signal ends the sleeping reactor like other reactors."""
         before = signal.signal(signal.SIGINT, signal.default_int_handler)
         self.addCleanup(signal.signal, signal.SIGINT, before)
         self.addCleanup(signal.setitimer, signal.ITIMER_REAL, 0)
@@ -245,13 +245,13 @@ class PollingReactorTests(SynchronousTestCase):
         self.assertLess(time.monotonic() - began, 10)
 
     def test_idle(self) -> None:
-        """When nothing happens it takes next to no time of the processor."""
+        """An idle reactor uses almost no CPU time."""
         self.reactor.callLater(1.0, self.reactor.stop)
         self.assertLess(self.run_(), 0.05)
         self.assertLess(self.polled.polls, 20000)
 
     def test_spinningInVain(self) -> None:
-        """When spinning never pays it spins less; one success, and it spins in full again."""
+        """Unsuccessful busy-polling is reduced; one success restores it."""
         turns = 0
 
         def tick() -> None:
@@ -272,7 +272,7 @@ class PollingReactorTests(SynchronousTestCase):
         self.assertEqual(windows[1], self.reactor.spinSeconds)
 
     def test_removed(self) -> None:
-        """What was removed, even while it is looked at, is not looked at again."""
+        """A removed object, even one removed while it is polled, is not polled again."""
 
         def once() -> None:
             self.polled.there = 1
@@ -286,7 +286,7 @@ class PollingReactorTests(SynchronousTestCase):
         self.reactor.removePollable(self.polled)
 
     def test_failing(self) -> None:
-        """What raises is logged and not looked at any more; the others are."""
+        """An object that raises is logged and removed; the others continue."""
         other = Polled()
         other.handler = self.reactor.stop
         self.reactor.addPollable(other)
@@ -306,7 +306,7 @@ class PollingReactorTests(SynchronousTestCase):
         self.assertEqual(self.polled.there, 4)
 
     def test_failingArm(self) -> None:
-        """So is what can't be armed; the reactor sleeps, and others are woken."""
+        """An object that cannot be armed is removed; the reactor sleeps, and others wake it."""
         other = Polled()
         self.reactor.addPollable(other)
 
@@ -320,7 +320,7 @@ class PollingReactorTests(SynchronousTestCase):
         self.assertIn("arm", other.log)
 
     def test_looksAtTheLive(self) -> None:
-        """Beside one that is busy, a thousand that have nothing are armed, and cost no more looks."""
+        """A thousand idle objects beside a busy one are armed, and not polled."""
         quiet = [Polled() for _ in range(1000)]
         for each in quiet:
             self.reactor.addPollable(each)
@@ -345,7 +345,7 @@ class PollingReactorTests(SynchronousTestCase):
         self.assertEqual({each.log[-1] for each in quiet}, {"poll"})
 
     def test_cameWhileArmed(self) -> None:
-        """What comes while one that was quiet is armed is found, and it is looked at further on."""
+        """An event during arming is found, and its object is polled again."""
         late = Polled()
         received: list[int] = []
 
@@ -368,7 +368,7 @@ class PollingReactorTests(SynchronousTestCase):
         self.assertEqual(late.polls, polls + 1)
 
     def test_awakeAgain(self) -> None:
-        """One that is armed is looked at again from when it is added once more, as who is woken does."""
+        """An armed object is polled again when it is added again."""
         quiet = Polled()
         self.reactor.addPollable(quiet)
         self.reactor._sweep()
@@ -384,7 +384,7 @@ class PollingReactorTests(SynchronousTestCase):
         self.assertEqual(quiet.polls, polls + 1)
 
     def test_stoppedWhileArming(self) -> None:
-        """What is found while something quiet is armed may stop the reactor: it does not sleep over that."""
+        """An event found while arming may stop the reactor, which then does not sleep."""
         late = Polled()
         late.handler = self.reactor.stop
 

@@ -1,5 +1,5 @@
 """
-What devices by pyverbs do by themselves: with a fake in pyverbs' place.
+The logic of pyverbs devices, tested with a fake pyverbs.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _FLUSHED = Status.WR_FLUSH_ERR
 
 
 class QueuePairTests(FakeDevice):
-    """What a queue pair does beyond what the device does for it."""
+    """What a queue pair adds to pyverbs."""
 
     def test_provides(self) -> None:
         """All parts provide their interfaces."""
@@ -73,11 +73,11 @@ class QueuePairTests(FakeDevice):
         verifyClass(IVerbsDevice, PyverbsDevice)
 
     def test_acknowledges(self) -> None:
-        """The kernel's devices acknowledge by themselves, whatever the program does."""
+        """The kernel's devices acknowledge without the application's help."""
         self.assertFalse(self.device.attributes.acknowledgesByProgram)
 
     def test_requests(self) -> None:
-        """Requests are posted in order, with what they say."""
+        """Requests are posted in order with their fields."""
         self.send(5, 6)
         atomic = SendRequest(7, Operation.COMPARE_AND_SWAP, [Segment(self.region.address, 8, LKey(7))])
         atomic.remoteAddress, atomic.compare, atomic.operand, atomic.fence = 64, 2, 3, True
@@ -94,7 +94,7 @@ class QueuePairTests(FakeDevice):
         self.assertEqual([c.identifier for c in self.sends.poll(10)], [5, 6, 7, 8])
 
     def test_inline(self) -> None:
-        """Inline bytes are those of their request, however many there are, and however often."""
+        """Inline data is that of its request, for any length and number of uses."""
         lists: list[list[bytes | memoryview]] = [
             [b"one", b"two"],
             [b"x" * 100],
@@ -113,11 +113,11 @@ class QueuePairTests(FakeDevice):
             self.assertEqual(len(self.sends.poll(10)), 2)
 
     def made(self) -> tuple[int, int]:
-        """How many work requests and segments of pyverbs there ever were."""
+        """Return the number of work requests and segments created so far."""
         return len(WR.made), FAKE.SGE.made
 
     def test_noObjects(self) -> None:
-        """No object of pyverbs is made for a request: those that there are serve again, whatever they say."""
+        """No pyverbs object is created for a request: existing ones are reused, whatever its fields."""
         segments = [Segment(self.region.address + at, 10, self.region.lkey) for at in range(0, 400, 100)]
         receives = [ReceiveRequest(at, (segment,)) for at, segment in enumerate(segments)]
         write = SendRequest(1, Operation.RDMA_WRITE)
@@ -153,7 +153,7 @@ class QueuePairTests(FakeDevice):
             self.assertEqual(self.made(), made)
 
     def test_handedOn(self) -> None:
-        """The work requests of a queue pair that is closed serve the next one."""
+        """Work requests of a closed queue pair are reused by the next one."""
         self.send(1, 2, 3)
         made = self.made()
         self.queuePair.close()
@@ -167,7 +167,7 @@ class QueuePairTests(FakeDevice):
         self.assertEqual(self.made(), made)
 
     def test_severalSegments(self) -> None:
-        """Requests of several segments are made for once, and closed."""
+        """Requests with several segments are created for one use, and closed."""
         self.send(0)
         self.raw.complete(self.rawSends)
         before = self.made()
@@ -187,7 +187,7 @@ class QueuePairTests(FakeDevice):
         self.assertEqual(len(closed), sum(made))
 
     def test_ever(self) -> None:
-        """Receives into memory that is other each time do not pile up."""
+        """Receives into varying memory do not accumulate objects."""
         for turn in range(200):
             self.queuePair.postReceive(
                 [ReceiveRequest(turn, [Segment(self.region.address + turn, 8, self.region.lkey)])]
@@ -201,7 +201,7 @@ class QueuePairTests(FakeDevice):
         self.assertTrue(all(each.isClosed for each in receives))
 
     def test_batches(self) -> None:
-        """Completions are polled in batches: of fifty there are two looks, of which one is for more."""
+        """Completions are polled in batches: fifty take two polls, of which the second finds the end."""
         for _ in range(50):
             self.receive(1)
             self.raw.complete(self.rawReceives, receive=True)
@@ -212,7 +212,7 @@ class QueuePairTests(FakeDevice):
         self.assertEqual((found, self.rawReceives.polls - before), (50, 2))
 
     def test_immediate(self) -> None:
-        """Immediate data comes in the network's order."""
+        """Immediate data is in network byte order."""
         self.receive(1)
         data = int.from_bytes(b"\1\2\3\4", sys.byteorder)
         self.raw.complete(self.rawReceives, receive=True, imm_data=data, wc_flags=2, byte_len=5)
@@ -220,7 +220,7 @@ class QueuePairTests(FakeDevice):
         self.assertEqual((completion.immediate, completion.length), (0x01020304, 5))
 
     def test_datagram(self) -> None:
-        """A datagram tells by which way it came; a message of a connection doesn't."""
+        """A datagram reports its source path; a message of a connection does not."""
         pair: Any = self.domain.createQueuePair(QPKind.UD, self.sends, self.receives, Capacity(8, 8, 2, 2))
         pair.modify(QPAttributes(state=QPState.INIT))
         pair.postReceive([ReceiveRequest(1)])
@@ -234,7 +234,7 @@ class QueuePairTests(FakeDevice):
         self.assertEqual((message.hasGRH, message.sourceLID, message.serviceLevel), (False, 0, 0))
 
     def test_allOrNothing(self) -> None:
-        """What does not fit as a whole is not posted; when something is polled there is room."""
+        """A list that does not fit is not posted at all; polling frees entries."""
         self.send(*range(7))
         self.assertRaises(QueueFull, self.send, 7, 8)
         self.assertEqual(len(self.raw.sends), 7)
@@ -248,7 +248,7 @@ class QueuePairTests(FakeDevice):
         self.assertEqual(len(self.raw.receives), 8)
 
     def test_badAmongGood(self) -> None:
-        """One request of the wrong form, and none is posted."""
+        """If one request is invalid, none is posted."""
         good = SendRequest(1, Operation.SEND)
         segment = Segment(self.region.address, 8, self.region.lkey)
         for bad in (
@@ -263,7 +263,7 @@ class QueuePairTests(FakeDevice):
             self.assertEqual(len(self.raw.sends), 0, bad)
 
     def test_unsignaled(self) -> None:
-        """Unsignaled requests give back their places, and nobody sees the completions that do it."""
+        """Unsignaled requests free their entries, and their completions are not reported."""
         for index in range(50):
             self.send(index, signaled=False)
             self.raw.complete(self.rawSends)
@@ -273,7 +273,7 @@ class QueuePairTests(FakeDevice):
         self.assertEqual([c.identifier for c in self.sends.poll(100)], [50])
 
     def test_emptyPollIsEmpty(self) -> None:
-        """A poll that finds only what nobody wants goes on to what somebody does."""
+        """A poll that finds only unreported completions continues to reported ones."""
         self.send(*range(7), signaled=False)
         self.send(7)
         for _ in range(8):
@@ -281,13 +281,13 @@ class QueuePairTests(FakeDevice):
         self.assertEqual([c.identifier for c in self.sends.poll(1)], [7])
 
     def test_failure(self) -> None:
-        """After a failure what is posted is flushed, behind what the device has still to flush."""
+        """After a failure posted requests are flushed, after those that the device still flushes."""
         self.send(1, 2)
         self.receive(3)
         self.raw.complete(self.rawSends, Status.RETRY_EXC_ERR)
         self.assertEqual([(c.identifier, c.status) for c in self.sends.poll(10)], [(1, Status.RETRY_EXC_ERR)])
         self.assertIs(self.queuePair.state, QPState.ERR)
-        self.assertEqual(self.raw.modified[-1][1], 1)  # the device is told to look again
+        self.assertEqual(self.raw.modified[-1][1], 1)  # the device is polled again
         self.send(*range(10, 30), signaled=False)
         self.receive(*range(30, 50))
         self.assertEqual(list(self.sends.poll(10)), [])
@@ -302,7 +302,7 @@ class QueuePairTests(FakeDevice):
         self.assertEqual({c.status for c in flushed}, {_FLUSHED})
 
     def test_partly(self) -> None:
-        """A device that takes half a list against its word: the rest is flushed, nothing is lost."""
+        """When a device accepts half a list unexpectedly, the rest is flushed, and nothing is lost."""
         self.raw.room = 2
         self.send(*range(4))
         self.assertIs(self.queuePair.state, QPState.ERR)
@@ -315,13 +315,13 @@ class QueuePairTests(FakeDevice):
         )
 
     def test_full(self) -> None:
-        """A device that is full against its word takes nothing: nothing is posted."""
+        """When a device is full unexpectedly, nothing is posted."""
         self.raw.room = 0
         self.assertRaises(QueueFull, self.send, 1)
         self.assertIs(self.queuePair._state, QPState.RTS)
 
     def test_reset(self) -> None:
-        """What was outstanding before a RESET is never heard of again."""
+        """Requests outstanding before a RESET are never reported."""
         self.send(1, 2)
         self.raw.complete(self.rawSends)
         self.queuePair.modify(QPAttributes(state=QPState.RESET))
@@ -330,7 +330,7 @@ class QueuePairTests(FakeDevice):
         self.assertIs(self.queuePair.state, QPState.RESET)
 
     def test_shared(self) -> None:
-        """Receives of a shared queue come back by their identifiers; its users post there."""
+        """Receives of a shared queue are reported by their identifiers; its users post there."""
         shared: Any = self.domain.createSharedReceiveQueue(4, 1)
         taker: Any = self.domain.createQueuePair(QPKind.RC, self.sends, self.receives, Capacity(), shared)
         shared.postReceive([ReceiveRequest(each) for each in (5, 6, 7)])
@@ -347,10 +347,10 @@ class QueuePairTests(FakeDevice):
 
 
 class EndTests(FakeDevice):
-    """How everything ends."""
+    """Closing."""
 
     def kinds(self) -> list[str]:
-        """What was closed, in order, but for work requests."""
+        """Return what was closed, in order, except for work requests."""
         return [
             name for each in Thing.log if (name := type(each).__name__) not in ("SendWR", "RecvWR", "SGE")
         ]
@@ -368,7 +368,7 @@ class EndTests(FakeDevice):
         )
 
     def test_collected(self) -> None:
-        """What is left to the garbage collector is closed in the same order."""
+        """The garbage collector closes in the same order."""
         del Thing.log[:]
         self.device.__del__()
         self.assertEqual(
@@ -376,7 +376,7 @@ class EndTests(FakeDevice):
         )
 
     def test_stuck(self) -> None:
-        """What can't be closed keeps what it stands on open: pyverbs would close it in freed memory."""
+        """An object that cannot be closed keeps its parents open: pyverbs would close it in freed memory."""
         self.raw.stuck = True
         references = sys.getrefcount(self.raw)
         self.device.close()
@@ -386,7 +386,7 @@ class EndTests(FakeDevice):
         self.assertRaises(DeviceUnavailable, self.device.createChannel)
 
     def test_forked(self) -> None:
-        """A forked process leaves alone what is its parent's."""
+        """A forked process does not close objects of its parent."""
         del Thing.log[:]
         pid = os.getpid()
         self.patch(os, "getpid", lambda: pid + 1)
@@ -394,7 +394,7 @@ class EndTests(FakeDevice):
         self.assertEqual(self.kinds(), [])
 
     def test_environment(self) -> None:
-        """While a device is opened libibverbs is told what we want of it; afterwards nobody is."""
+        """Environment variables for libibverbs are set only while a device is opened."""
         seen: list[str | None] = []
 
         def context(name: str) -> None:
@@ -409,7 +409,7 @@ class EndTests(FakeDevice):
         self.assertEqual((seen[1], os.environ["RDMAV_ALLOW_DISASSOC_DESTROY"]), ("0", "0"))
 
     def test_queueGoesFirst(self) -> None:
-        """A completion queue that is closed takes its queue pairs with it; the other queue hears of it."""
+        """A closed completion queue closes its queue pairs; the other queue is notified."""
         self.send(1)
         self.receive(2, 3)
         self.sends.close()
@@ -423,7 +423,7 @@ class EndTests(FakeDevice):
         self.queuePair.close()
 
     def test_gone(self) -> None:
-        """A device that goes flushes everything and gives everything back; sleepers are woken."""
+        """A removed device flushes and releases everything, and wakes sleeping readers."""
         received: list[AsyncEvent] = []
         self.device.subscribe(received.append)
         self.send(1)
@@ -456,7 +456,7 @@ class EndTests(FakeDevice):
         self.assertEqual(len(Thing.log), closed)
 
     def test_eventLost(self) -> None:
-        """Who was about to be woken by the device when it went is woken all the same."""
+        """A reader is woken even if the device is removed at the same time."""
         self.receive(3)
         self.receives.arm()
         self.raw.complete(self.rawReceives, receive=True)
@@ -465,7 +465,7 @@ class EndTests(FakeDevice):
         self.assertEqual([(c.identifier, c.status) for c in self.receives.poll(9)], [(3, Status.SUCCESS)])
 
     def test_noSuchDevice(self) -> None:
-        """A device that is not there is unavailable, and its name is told."""
+        """A missing device is unavailable, and the error names it."""
         error = self.assertRaises(
             DeviceUnavailable, _pyverbs_device.openPyverbsDevice, MemoryReactorClock(), "fake9"
         )
@@ -481,18 +481,18 @@ class EventTests(FakeDevice):
         self.device.subscribe(self.received.append)
 
     def test_unknown(self) -> None:
-        """A kind that we have no word for is no event of ours; one that tells only its kind is."""
+        """An unknown kind of event is ignored; one without an object is reported."""
         self.assertIsNone(read(Record(event_type=77)))
         self.assertEqual(read(Record(event_type=9)), Notification(AsyncEventKind.PORT_ACTIVE, None))
 
     def test_overrun(self) -> None:
-        """The queue that overran is found by what it was given, and its queue pairs go to ERR."""
+        """The overrun queue is found by its object, and its queue pairs go to ERR."""
         self.device._notified(Notification(AsyncEventKind.CQ_ERROR, self.rawReceives.token))
         self.assertEqual(self.received, [AsyncEvent(AsyncEventKind.CQ_ERROR, completionQueue=self.receives)])
         self.assertIs(self.queuePair.state, QPState.ERR)
 
     def test_queuePair(self) -> None:
-        """An error of a queue pair is told with it, and puts it into ERR."""
+        """A queue pair's error names the queue pair, and puts it into ERR."""
         self.device._notified(Notification(AsyncEventKind.QP_ACCESS_ERROR, self.raw.qp_num))
         self.assertEqual(
             self.received, [AsyncEvent(AsyncEventKind.QP_ACCESS_ERROR, queuePair=self.queuePair)]
@@ -503,7 +503,7 @@ class EventTests(FakeDevice):
         self.assertEqual(len(self.received), 1)
 
     def test_limits(self) -> None:
-        """Of several shared queues those are told whose limit is no longer there."""
+        """Of several shared queues those are reported whose limit is disarmed."""
         one: Any = self.domain.createSharedReceiveQueue(4, 1)
         other: Any = self.domain.createSharedReceiveQueue(4, 1)
         for queue in (one, other):
@@ -515,7 +515,7 @@ class EventTests(FakeDevice):
         )
 
     def test_readerHoldsNobody(self) -> None:
-        """A reader whose device is gone leaves the reactor by itself."""
+        """A reader whose device is gone leaves the reactor."""
         reactor = MemoryReactorClock()
 
         class Listener:

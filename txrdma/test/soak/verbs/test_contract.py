@@ -1,5 +1,5 @@
 """
-The software device keeps the promises of verbs devices on reactors that are not the default one.
+The contract of verbs devices with the software device, on other reactors than the default one.
 """
 
 from __future__ import annotations

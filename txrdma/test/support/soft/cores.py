@@ -1,5 +1,5 @@
 """
-What tests of the RoCE cores have in common: packets as the port hands them over, and memory with keys.
+Shared by tests of the RoCE cores: packets as received by a port, and memory with keys.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def incoming(
     packets: int = 1,
 ) -> Incoming:
     """
-    A run of packets as the port makes it of datagrams whose ICRC was right.
+    Return a run of packets as received from datagrams with a valid ICRC.
 
     @param payload: of all packets, in equal parts.
     """
@@ -49,7 +49,7 @@ def incoming(
 
 
 def arrived(run: Outgoing) -> Incoming:
-    """What one core has sent, as another one gets it."""
+    """Convert what one core has sent to what another one receives."""
     size = run.size if run.packets > 1 else max(len(run.payload), 1)
     parts = []
     for number in range(run.packets):
@@ -68,37 +68,37 @@ def arrived(run: Outgoing) -> Incoming:
 
 
 def ack(psn: int, msn: int = 0) -> Incoming:
-    """An acknowledgement of everything up to here."""
+    """Return an acknowledgement of everything up to this PSN."""
     return incoming(Opcode.RC_ACKNOWLEDGE, psn, extension=AETH.ack(msn).encode())
 
 
 def nak(psn: int, code: NAKCode, msn: int = 0) -> Incoming:
-    """A refusal."""
+    """Return a NAK."""
     return incoming(Opcode.RC_ACKNOWLEDGE, psn, extension=AETH.nak(msn, code).encode())
 
 
 def rnr(psn: int, timer: int = 1, msn: int = 0) -> Incoming:
-    """A receiver that is not ready."""
+    """Return an RNR NAK."""
     return incoming(Opcode.RC_ACKNOWLEDGE, psn, extension=AETH.rnrNAK(msn, timer).encode())
 
 
 def reth(address: int, rkey: int, length: int) -> bytes:
-    """The header of RDMA requests."""
+    """Return the header of RDMA requests."""
     return RETH(address=address, rkey=RKey(rkey), length=length).encode()
 
 
 def atomicETH(address: int, rkey: int, operand: int, compare: int) -> bytes:
-    """The header of atomic requests."""
+    """Return the header of atomic requests."""
     return AtomicETH(address=address, rkey=RKey(rkey), swap=operand, compare=compare).encode()
 
 
 def completions(events: Sequence[Event]) -> list[Completion]:
-    """Those of the send queue."""
+    """Return the completions of the send queue."""
     return [event for event in events if isinstance(event, Completion)]
 
 
 class Memory:
-    """A key table and one region in it, with guards around."""
+    """A key table with one region, which has guards around it."""
 
     def __init__(self, length: int = 65536, access: Access = EVERYTHING) -> None:
         self.keys = KeyTable()
@@ -109,13 +109,13 @@ class Memory:
         )
 
     def segment(self, offset: int, length: int) -> Segment:
-        """A piece of the region."""
+        """Return a segment of the region."""
         return self.region.segment(offset, length)
 
     def put(self, offset: int, data: bytes) -> None:
-        """Write as the application."""
+        """Write as the application does."""
         self.region.view[offset : offset + len(data)] = data
 
     def get(self, offset: int, length: int) -> bytes:
-        """Read as the application."""
+        """Read as the application does."""
         return bytes(self.region.view[offset : offset + length])

@@ -1,5 +1,5 @@
 """
-Two lanes face to face in one process's memory, with the least around them.
+Two connected lanes in one process, with minimal queue pairs.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ ALL = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ | Access.REM
 
 class Side:
     """
-    One end: what a queue pair is to its lane, and what surrounds the lane.
+    One end: a stand-in for a lane's queue pair and device.
 
-    @ivar said: what it would have said to the other process, until C{deliver}.
-    @ivar mapped: whether its memory can be mapped by the other.
+    @ivar said: messages for the other process, until C{deliver}.
+    @ivar mapped: whether the other end can map its memory.
     """
 
     def __init__(self, number: int, ring: int, shared: deque[ReceiveRequest] | None = None) -> None:
@@ -78,7 +78,7 @@ class Side:
         self.valid: dict[RKey, memoryview] = {}
         self.lane = Lane(cast(SoftQueuePair, self), self, self.box, self.isShared)
 
-    # What a test does.
+    # called by tests
 
     def meet(self, other: Side) -> None:
         """Begin."""
@@ -91,13 +91,13 @@ class Side:
         self.lane.post(requests)
 
     def receive(self, identifier: int, *pieces: tuple[int, int]) -> None:
-        """Post a receive for pieces of our memory: offset and length."""
+        """Post a receive for pieces of the local memory: offset and length."""
         segments = [self.memory.segment(offset, length) for offset, length in pieces]
         self.receives.append(ReceiveRequest(identifier, segments))
         self.lane.receivesPosted()
 
     def deliver(self) -> None:
-        """Let what was said be heard."""
+        """Deliver queued messages."""
         output, self.output = self.output, []
         for each in output:
             each()
@@ -158,7 +158,7 @@ class Side:
         self.output.append(lambda: self.lane.regionKnown(rkey, self.other.grant(rkey), access))
 
     def grant(self, rkey: RKey) -> RemoteRegion | None:
-        """What the other process may do with our memory."""
+        """Set the other process' access to the local memory."""
         region = self.keys.find(self.domain, rkey)
         if region is None:
             return None
@@ -188,7 +188,7 @@ class Side:
 
 
 def pair(ring: int = 4096) -> tuple[Side, Side]:
-    """Two that have met."""
+    """Return two connected ends."""
     one, other = Side(2, ring), Side(3, ring)
     one.meet(other)
     other.meet(one)
@@ -196,19 +196,19 @@ def pair(ring: int = 4096) -> tuple[Side, Side]:
 
 
 def send(identifier: int, data: bytes, immediate: int | None = None, solicited: bool = False) -> SendRequest:
-    """A SEND of inline bytes."""
+    """Return a SEND of inline bytes."""
     operation = Operation.SEND if immediate is None else Operation.SEND_WITH_IMMEDIATE
     return SendRequest(identifier, operation, inline=[data], immediate=immediate or 0, solicited=solicited)
 
 
 def ok(completions: list[Completion]) -> list[int]:
-    """The identifiers, when all of them are successes."""
+    """Return the identifiers if all completions are successful."""
     assert all(completion.status is Status.SUCCESS for completion in completions), completions
     return [completion.identifier for completion in completions]
 
 
 def spoil(chance: random.Random, box: memoryview) -> None:
-    """Write what nobody would write into a box: anywhere, and where it hurts."""
+    """Write invalid values into a box, at random and at critical offsets."""
     words = box.cast("Q")
     for _ in range(chance.choice((1, 1, 10))):
         way = chance.random()

@@ -1,9 +1,9 @@
 """
-Another process on this host, with a software device of its own: sends back what it gets, until it is ended.
+Another process on this host with its own software device, which echoes until it is killed.
 
-Run as C{python -m txrdma.test.support.soft.neighbour}: tells who it is in a line of JSON, hears who we are in
-one
-from its standard input, and tells when it has done what its arguments say.
+C{python -m txrdma.test.support.soft.neighbour} prints its address as a line of JSON, reads the peer's from
+its standard
+input, and reports when it has done what its arguments request.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RECEIVES = 32
 
 
 def describe(end: End) -> str:
-    """What the other process has to know of this end."""
+    """Return what the other process needs to connect to this end."""
     reported = {
         "gid": str(end.device.gids(1)[0]),
         "mac": str(end.device.mac),
@@ -38,7 +38,7 @@ def describe(end: End) -> str:
 
 
 def connect(end: End, described: str) -> None:
-    """Bring a queue pair to RTS, connected to the end that was described."""
+    """Bring a queue pair to RTS, connected to the described end."""
     reported = json.loads(described)
     way = AddressVector(GID.fromString(reported["gid"]), dmac=MACAddress.fromString(reported["mac"]))
     end.qp.modify(INIT)
@@ -48,12 +48,12 @@ def connect(end: End, described: str) -> None:
 
 
 def receive(end: End, identifier: int) -> ReceiveRequest:
-    """A receive of 64 bytes, at a place of its own."""
+    """Return a receive of 64 bytes at its own offset."""
     return ReceiveRequest(identifier, [end.segment(identifier * 64, 64)])
 
 
 def main() -> None:
-    """Be that process."""
+    """Run the process."""
     reactor = EPollReactor()
     end = End(openSoftDevice(reactor, port=0, route="shared-memory"))
 

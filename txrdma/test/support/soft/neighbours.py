@@ -1,5 +1,5 @@
 """
-Shared memory between real devices, in this process or in another one: what its tests stand on.
+Shared by tests of shared memory between real devices, in one process or two.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from txrdma.testing.reactors import RealTime
 
 
 def descriptors() -> int:
-    """How many this process has open."""
+    """Return the number of open descriptors of this process."""
     return len(os.listdir("/proc/self/fd"))
 
 
 def mappings() -> int:
-    """How many of ours this process has mapped."""
+    """Return how many of our regions this process has mapped."""
     with open("/proc/self/maps") as maps:
         return sum("memfd:txrdma" in line for line in maps)
 
 
 class RealCase(RealTime, SynchronousTestCase):
-    """A reactor of the test's own, real sockets."""
+    """Tests with a new reactor and real sockets."""
 
     slowness = 5.0
 
     def setUp(self) -> None:
-        gc.collect()  # what earlier tests left open must not close in the middle of ours
+        gc.collect()  # what earlier tests left open must not be closed during ours
         gc.disable()
         self.addCleanup(gc.enable)
         self.reactor = EPollReactor()
@@ -47,7 +47,7 @@ class RealCase(RealTime, SynchronousTestCase):
         return device
 
     def take(self, end: End, number: int) -> list[Completion]:
-        """So many completions."""
+        """Return that many completions."""
         found: list[Completion] = []
 
         def enough() -> bool:
@@ -58,7 +58,7 @@ class RealCase(RealTime, SynchronousTestCase):
         return found
 
     def pair(self) -> tuple[End, End]:
-        """Two ends, in this process, that are connected."""
+        """Return two connected ends in this process."""
         one, other = End(self.open()), End(self.open())
         one.join(other)
         other.join(one)
@@ -66,10 +66,10 @@ class RealCase(RealTime, SynchronousTestCase):
 
 
 class NeighbourCase(RealCase):
-    """Another process."""
+    """Tests with another process."""
 
     def neighbour(self, end: End) -> subprocess.Popen[str]:
-        """One that is connected to this end."""
+        """Start a process that is connected to this end."""
         process = subprocess.Popen(
             [sys.executable, "-m", "txrdma.test.support.soft.neighbour"],
             stdin=subprocess.PIPE,
@@ -93,7 +93,7 @@ class NeighbourCase(RealCase):
             process.communicate()
 
     def exchange(self, end: End) -> None:
-        """A message goes there and comes back."""
+        """Send a message and receive its echo."""
         end.post(500, Operation.SEND, inline=[b"there and back"])
         found = self.take(end, 2)
         self.assertEqual({completion.status for completion in found}, {Status.SUCCESS})

@@ -1,5 +1,5 @@
 """
-Two software devices with a connection between them, for tests.
+Two software devices with a connection, for tests.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class End:
         device.subscribe(self.events.append)
 
     def way(self) -> AddressVector:
-        """How others reach it."""
+        """Return the address vector of this end."""
         return AddressVector(self.device.gids(1)[0], dmac=self.device.mac)
 
     def join(self, peer: End, **changes: Any) -> None:  # attributes of different types
-        """Bring an RC queue pair to RTS, connected to that one."""
+        """Bring an RC queue pair to RTS, connected to another end."""
         atRTR = RTR.given() | {"alternateAddress"}
         atRTS = RTS.given() | {"migrationState"}
         assert changes.keys() <= atRTR | atRTS
@@ -68,7 +68,7 @@ class End:
         self.qp.modify(QPAttributes(state=QPState.RTS, sqPSN=5))
 
     def segment(self, offset: int = 0, length: int = 1 << 20) -> Segment:
-        """A piece of the region."""
+        """Return a segment of the region."""
         return Segment(self.region.address + offset, length, self.region.lkey)
 
     def post(
@@ -80,7 +80,7 @@ class End:
     def write(
         self, peer: End, identifier: int, offset: int, length: int, there: int = 0, **more: Any
     ) -> None:
-        """RDMA WRITE from our region to the peer's."""
+        """RDMA WRITE from the local region to the peer's."""
         self.post(
             identifier,
             Operation.RDMA_WRITE,
@@ -95,12 +95,12 @@ class End:
         self.qp.postReceive([ReceiveRequest(identifier, [self.segment(offset, length)])])
 
     def poll(self) -> list[Completion]:
-        """All completions there are."""
+        """Return all completions."""
         return list(self.queue.poll(1024))
 
 
 def connected(one: SoftDevice, other: SoftDevice, **changes: Any) -> tuple[End, End]:
-    """An RC connection between two devices."""
+    """Return two devices with an RC connection."""
     ends = End(one), End(other)
     ends[0].join(ends[1], **changes)
     ends[1].join(ends[0], **changes)

@@ -1,5 +1,5 @@
 """
-Ports of software devices that go down and up by command, for the contract of verbs devices.
+Ports of software devices that commands take down and up, for the contract of verbs devices.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ else:
 
 
 class Commanded(Case):
-    """Ports of software devices, which go down and up by command."""
+    """Ports of software devices, controlled by commands."""
 
     devices: tuple[IVerbsDevice, IVerbsDevice]
 
     def setPort(self, which: int, isUp: bool) -> None:
-        """By command."""
+        """Set a port's state by a command."""
         self.commandPort(which, 1, isUp)
 
     def commandPort(self, which: int, number: int, isUp: bool) -> None:
-        """Any port."""
+        """Return any port."""
         cast(SoftDevice, self.devices[which]).setPortEnabled(number, isUp)

@@ -1,5 +1,5 @@
 """
-The classes of pyverbs that we use, without any device: what is posted is kept, and a test completes it.
+The classes of pyverbs that txrdma uses, without a device: they record posts, and tests complete them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from txrdma.verbs.pyverbs.bindings import Pyverbs
 
 
 class FakeError(Exception):
-    """As pyverbs raises it."""
+    """As raised by pyverbs."""
 
     def __init__(self, code: int) -> None:
         super().__init__(os.strerror(code))
@@ -26,7 +26,7 @@ class FakeError(Exception):
 
 class Thing:
     """
-    Something that is closed once.
+    An object that is closed once.
 
     @cvar log: what was closed, in order.
     """
@@ -36,7 +36,7 @@ class Thing:
     stuck = False
 
     def close(self) -> None:
-        """Fails when it is C{stuck}; twice is fine."""
+        """Close, or raise if C{stuck}. Idempotent."""
         if self.stuck:
             raise FakeError(errno.EBUSY)
         if not self.isClosed:
@@ -45,7 +45,7 @@ class Thing:
 
 
 class Record(SimpleNamespace):
-    """Attributes, all of them 0 before they are set."""
+    """Attributes that are 0 by default."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -54,7 +54,7 @@ class Record(SimpleNamespace):
 
 
 class AHAttr(Record):
-    """A way, in whose C{gr} the rest of it is."""
+    """A path, with its global route in C{gr}."""
 
     def __init__(self, gr: Any = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -63,7 +63,7 @@ class AHAttr(Record):
 
 
 class GID:
-    """Of a port, as text."""
+    """A GID of a port, as text."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -71,9 +71,9 @@ class GID:
 
 class WR(Thing):
     """
-    A work request of either kind, which has copies of the pieces that it is made of.
+    A work request of either kind, with copies of its segments.
 
-    @cvar made: all that there ever were.
+    @cvar made: all that were created.
     """
 
     made: list[WR] = []
@@ -102,7 +102,7 @@ class WR(Thing):
 
 
 class SendWR(WR):
-    """A send, whose one piece may be shared."""
+    """A send; a single segment may be shared."""
 
     opcode = imm_data = send_flags = 0
 
@@ -120,7 +120,7 @@ class SGE(Thing):
     """
     A segment.
 
-    @cvar made: how many there ever were, but for copies.
+    @cvar made: how many were created, except for copies.
     """
 
     made = 0
@@ -176,7 +176,7 @@ class MR(Thing):
 
 
 class CompChannel(Thing):
-    """With the descriptor that later releases tell."""
+    """A completion channel, with the descriptor of later releases."""
 
     def __init__(self, context: Context) -> None:
         self.fd = os.eventfd(0, os.EFD_CLOEXEC)
@@ -197,8 +197,8 @@ class CQ(Thing):
     """
     A completion queue.
 
-    @ivar found: what is to be polled.
-    @ivar polls: how often somebody looked.
+    @ivar found: the completions to poll.
+    @ivar polls: number of polls.
     """
 
     polls = 0
@@ -229,8 +229,8 @@ class QP(Thing):
     """
     A queue pair.
 
-    @ivar sends: the requests in the send queue, C{receives} those in the other.
-    @ivar room: how many more are taken before it says that it is full.
+    @ivar sends: requests in the send queue; C{receives} those in the receive queue.
+    @ivar room: number of requests until it is full.
     """
 
     numbers = iter(range(100, 1 << 24))
@@ -273,7 +273,7 @@ class QP(Thing):
     def complete(
         self, queue: CQ, status: Status = Status.SUCCESS, receive: bool = False, **more: Any
     ) -> None:
-        """The oldest ends; unsignaled ones that succeed say nothing."""
+        """Complete the oldest request; unsignaled ones that succeed report nothing."""
         wr = (self.receives if receive else self.sends).popleft()
         if receive or status or wr.send_flags & 2:
             queue.found.append(
@@ -315,7 +315,7 @@ class AH(Thing):
 
 
 def _inline(wr: WR, pieces: list[SGE]) -> bytes:
-    """The bytes that go inline, which a device reads when it is told of them."""
+    """Return the inline bytes, which a device reads when they are posted."""
     if not getattr(wr, "send_flags", 0) & 8:
         return b""
     return b"".join(ctypes.string_at(each.addr, each.length) for each in pieces)
@@ -347,4 +347,4 @@ FAKE = Pyverbs(
     SendWR=SendWR,
     RecvWR=RecvWR,
 )
-"""All of them."""
+"""The complete fake."""

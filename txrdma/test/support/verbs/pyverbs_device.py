@@ -1,5 +1,5 @@
 """
-A test case with pyverbs devices whose library is a fake.
+A test case with pyverbs devices on the fake library.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from txrdma.verbs.pyverbs import requests
 
 
 def _inside(thing: Any, name: str) -> Any:
-    """The fake that it has."""
+    """Return the fake object inside a wrapper."""
     return getattr(thing, name)
 
 
 class FakeDevice(SynchronousTestCase):
-    """A device of the fake, a queue pair in RTS, and what it stands on."""
+    """A device of the fake, a queue pair in RTS, and its other objects."""
 
     def setUp(self) -> None:
         self.patch(Thing, "log", [])
@@ -58,12 +58,12 @@ class FakeDevice(SynchronousTestCase):
         self.region = self.domain.allocateMemory(4096, Access.LOCAL_WRITE)
 
     def send(self, *identifiers: int, signaled: bool = True) -> None:
-        """Post them as one list."""
+        """Post sends as one list."""
         segment = Segment(self.region.address, 10, self.region.lkey)
         self.queuePair.postSend(
             [SendRequest(each, Operation.SEND, [segment], signaled=signaled) for each in identifiers]
         )
 
     def receive(self, *identifiers: int) -> None:
-        """Post them as one list."""
+        """Post receives as one list."""
         self.queuePair.postReceive([ReceiveRequest(each) for each in identifiers])

@@ -1,5 +1,5 @@
 """
-Ports of the software device: what they tell of themselves, and what commands and the host make of them.
+Ports of the software device: their attributes, and their changes by commands and by the host.
 """
 
 from __future__ import annotations
@@ -133,13 +133,13 @@ reactor.run()
 
 
 class HostTests(SynchronousTestCase):
-    """The interfaces of this host, and, in a network namespace of its own, what becomes of them."""
+    """The interfaces of this host, and changes in a new network namespace."""
 
     if sys.platform != "linux":
         skip = "netlink is of Linux"
 
     def test_loopback(self) -> None:
-        """The loopback interface is found, by all its addresses."""
+        """The loopback interface is found by all its addresses."""
         here = HostInterfaces()
         self.addCleanup(here.close)
         self.assertIs(here.known, here)
@@ -150,7 +150,7 @@ class HostTests(SynchronousTestCase):
         self.assertIsNone(here.interfaceOf("192.0.2.213"))
 
     def test_elsewhere(self) -> None:
-        """Where the system does not tell, nothing is known."""
+        """Without netlink nothing is known."""
         self.patch(sys, "platform", "plan9")
         here = HostInterfaces()
         self.addCleanup(here.close)
@@ -159,19 +159,19 @@ class HostTests(SynchronousTestCase):
         self.assertRaises(DeviceUnavailable, here.interfaceOf, "127.0.0.1")
 
     def test_forbidden(self) -> None:
-        """Where the system does not answer, nothing is known, and nothing stays open."""
+        """When the system refuses queries, nothing is known, and nothing stays open."""
 
         def refuse(network: HostNetwork) -> None:
             raise DeviceUnavailable("no answer")
 
         self.patch(HostNetwork, "interfaces", refuse)
-        gc.collect()  # what tests before this one left open closes here, not meanwhile
+        gc.collect()  # objects left by earlier tests must be closed here, not during the test
         before = len(os.listdir("/dev/fd"))
         self.assertIsNone(HostInterfaces().known)
         self.assertEqual(len(os.listdir("/dev/fd")), before)
 
     def test_ofNoInterface(self) -> None:
-        """An address that is ours by a route, though no interface has it, makes a port that is up."""
+        """An address that is local by a route, on no interface, makes a port that is up."""
         program = """
 import subprocess
 from twisted.internet.testing import MemoryReactorClock
@@ -188,7 +188,7 @@ device.close()
         self.assertEqual(self.alone(program), "ACTIVE  ::ffff:192.0.2.7\n")
 
     def test_otherNamespace(self) -> None:
-        """A device sees the interfaces of the namespace that it was opened in, wherever its thread goes."""
+        """A device uses the interfaces of the namespace in which it was opened, whatever its thread does."""
         program = """
 import ctypes, subprocess
 from twisted.internet.testing import MemoryReactorClock
@@ -215,15 +215,15 @@ device.close()
         self.assertEqual(self.alone(program), "ACTIVE v0 4096 10000000000\n" * 2)
 
     def test_followed(self) -> None:
-        """Links and addresses that go and come are told, and are true; second addresses are found, too."""
+        """Links and addresses that are added or removed are reported, including secondary addresses."""
         self.assertEqual(self.alone(FOLLOWING), FOLLOWED)
 
     def test_comesBack(self) -> None:
-        """A connection outlives that either end's address is gone for a while: what can't be sent is lost."""
+        """A connection survives a temporary loss of either end's address."""
         self.assertEqual(self.alone(LOSING), "{'SUCCESS'} True\n" * 2 + "True\n")
 
     def alone(self, program: str) -> str:
-        """What a program says in a network namespace of its own."""
+        """Return the output of a program in a new network namespace."""
         if not shutil.which("ip"):
             raise SkipTest("there is no ip command")
         alone = ["unshare", "--user", "--map-root-user", "--net"]

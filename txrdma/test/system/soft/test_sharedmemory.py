@@ -1,5 +1,5 @@
 """
-Shared memory between real processes: it is found, it ends with them, and nobody else gets in.
+Shared memory between real processes: discovery, end, and access.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class NeighbourTests(NeighbourCase):
     slowBecause = "each test starts another process"
 
     def test_echo(self) -> None:
-        """Messages cross between processes that sleep in between."""
+        """Messages pass between processes that sleep in between."""
         end = End(self.open())
         self.neighbour(end)
         for _ in range(5):
@@ -67,7 +67,7 @@ class NeighbourTests(NeighbourCase):
             time.sleep(0)
 
     def killed(self, end: End) -> subprocess.Popen[str]:
-        """The neighbour dies while a send to it is under way."""
+        """Kill the other process during a send."""
         process = self.neighbour(end)
         self.exchange(end)
         os.kill(process.pid, signal.SIGSTOP)
@@ -87,13 +87,15 @@ class NeighbourTests(NeighbourCase):
         return process
 
     def test_killed(self) -> None:
-        """A peer that is killed is noticed at once: sends fail, receives are flushed, an event tells."""
+        """
+        A killed peer is detected immediately: sends fail, receives are flushed, and an event reports it.
+        """
         began = time.monotonic()
         self.killed(End(self.open()))
         self.assertLess(time.monotonic() - began, 10)
 
     def test_nothingLeaks(self) -> None:
-        """Neither descriptors nor mappings stay when peers were killed."""
+        """Killed peers leave neither descriptors nor mappings."""
         device = self.open()
         before = descriptors(), mappings()
         for _ in range(3):
@@ -105,7 +107,7 @@ class NeighbourTests(NeighbourCase):
         self.assertEqual((descriptors(), mappings()), before)
 
     def test_writeWakes(self) -> None:
-        """Memory of the other process is written, and a message after that tells it."""
+        """A write changes the other process' memory, and a later message wakes it."""
         end = End(self.open())
         self.neighbour(end)
         reported = json.loads(self.reported)
@@ -129,10 +131,10 @@ class NeighbourTests(NeighbourCase):
 
 
 class DescriptorTests(NeighbourCase):
-    """A process that has no descriptors left for what its peer passes to it."""
+    """A process without free descriptors for those of its peer."""
 
     def scarce(self) -> Callable[[], None]:
-        """Take all descriptors away, until the result is called."""
+        """Use up all descriptors, until the result is called."""
         next_ = os.dup(0)
         os.close(next_)
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -140,7 +142,7 @@ class DescriptorTests(NeighbourCase):
         return lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
     def test_region(self) -> None:
-        """What would go into the peer's memory waits until that can be mapped; nothing is lost meanwhile."""
+        """Data waits until the peer's memory can be mapped; nothing is lost meanwhile."""
         end = End(self.open())
         self.neighbour(end)
         self.exchange(end)
@@ -160,7 +162,7 @@ class DescriptorTests(NeighbourCase):
         self.exchange(end)
 
     def test_dying(self) -> None:
-        """A process that dies while it is being reached is not there, and the next one of that name is."""
+        """A process that dies during discovery is not found, and its successor is."""
         device, other = self.open(), self.open()
         port: Any = other.ports[0].routes[0]
 
@@ -176,7 +178,7 @@ class DescriptorTests(NeighbourCase):
 
 
 class StrangerTests(RealCase):
-    """Who comes to the rendezvous and does not keep to the rules."""
+    """Processes that connect to the rendezvous and break the rules."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -186,14 +188,14 @@ class StrangerTests(RealCase):
         self.before = descriptors(), mappings()
 
     def check(self) -> None:
-        """The others carry on."""
+        """Check that other devices still work."""
         one, other = self.good
         other.qp.postReceive([])
         one.write(other, 1, 0, 64, 128)
         self.assertEqual([c.status for c in self.take(one, 1)], [Status.SUCCESS])
 
     def come(self, greet: bool = True) -> socket.socket:
-        """Open a connection."""
+        """Connect."""
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
         self.addCleanup(sock.close)
         sock.connect(rendezvousName(self.device.address, self.device.port))
@@ -225,14 +227,14 @@ class StrangerTests(RealCase):
             return True
 
     def refused(self, sock: socket.socket) -> None:
-        """It is thrown out; nothing of it stays; the others carry on."""
+        """Assert that the process was disconnected, nothing of it remains, and other devices work."""
         self.runUntil(lambda: self.isClosed(sock))
         sock.close()
         self.check()
         self.assertEqual((descriptors(), mappings()), self.before)
 
     def invitation(self, box: int, *doorbells: int) -> socket.socket:
-        """Invite some queue pair, by a box and these doorbells."""
+        """Send an invitation with a box and these doorbells."""
         sock = self.come()
         for number, doorbell in enumerate(doorbells, 1):
             self.sendText(sock, DoorbellNotice(kind=MessageKind.DOORBELL, number=number).encode(), [doorbell])
@@ -242,7 +244,7 @@ class StrangerTests(RealCase):
         return sock
 
     def join(self, number: int = 6) -> Join:
-        """An invitation of this queue pair of ours, with the doorbells 1 and 2."""
+        """Return an invitation of a local queue pair, with the doorbells 1 and 2."""
         destination = QPN(number)
         return Join(kind=MessageKind.JOIN, source=QPN(5), destination=destination, receives=1, sends=2)
 
@@ -255,44 +257,44 @@ class StrangerTests(RealCase):
         return os.eventfd(0)
 
     def test_garbage(self) -> None:
-        """Bytes that are no message."""
+        """Bytes that are no message are refused."""
         sock = self.come()
         self.sendText(sock, b"\xff" * 100)
         self.refused(sock)
 
     def test_tooLong(self) -> None:
-        """A message longer than any."""
+        """A message beyond the maximum length is refused."""
         sock = self.come()
         self.sendText(sock, b"\1" * (LONGEST + 100))
         self.refused(sock)
 
     def test_noGreeting(self) -> None:
-        """A message before the greeting."""
+        """A message before the greeting is refused."""
         sock = self.come(greet=False)
         self.sendText(sock, PairNotice(kind=MessageKind.LEAVE, source=QPN(1), destination=QPN(2)).encode())
         self.refused(sock)
 
     def test_otherVersion(self) -> None:
-        """A version that is not ours."""
+        """Another version is refused."""
         sock = self.come(greet=False)
         self.sendText(sock, self.hello(VERSION + 1).encode())
         self.refused(sock)
 
     def test_twoGreetings(self) -> None:
-        """Another name in the middle of things."""
+        """A second greeting is refused."""
         sock = self.come()
         self.sendText(sock, self.hello().encode())
         self.refused(sock)
 
     def test_fewDescriptors(self) -> None:
-        """An invitation without a box, and a doorbell without a descriptor."""
+        """An invitation without a box, and a doorbell without a descriptor, are refused."""
         for message in (self.join(), DoorbellNotice(kind=MessageKind.DOORBELL, number=1)):
             sock = self.come()
             self.sendText(sock, message.encode())
             self.refused(sock)
 
     def test_manyDescriptors(self) -> None:
-        """An invitation, or a doorbell, with more than one descriptor, and with more than any message has."""
+        """Messages with too many descriptors are refused."""
         for message in (self.join(), DoorbellNotice(kind=MessageKind.DOORBELL, number=1)):
             for number in (2, 20):
                 sock, given = self.come(), [self.bell() for _ in range(number)]
@@ -302,7 +304,7 @@ class StrangerTests(RealCase):
                 self.refused(sock)
 
     def test_doorbellTwice(self) -> None:
-        """Two doorbells with the same number."""
+        """Two doorbells with the same number are refused."""
         sock, bell = self.come(), self.bell()
         for _ in range(2):
             self.sendText(sock, DoorbellNotice(kind=MessageKind.DOORBELL, number=1).encode(), [bell])
@@ -310,7 +312,7 @@ class StrangerTests(RealCase):
         self.refused(sock)
 
     def test_manyDoorbells(self) -> None:
-        """Doorbells without end."""
+        """Doorbells beyond the limit are refused."""
         self.patch(_doorbells, "MOST", 20)
         sock, bell = self.come(), self.bell()
         for number in range(21):
@@ -319,7 +321,7 @@ class StrangerTests(RealCase):
         self.refused(sock)
 
     def test_noDoorbell(self) -> None:
-        """An invitation by doorbells that are not there is refused, and its sender may stay."""
+        """An invitation with unknown doorbells is refused, and its sender may stay."""
         sock = self.come()
         for number in (1, 2):
             self.sendText(sock, DoorbellNotice(kind=MessageKind.DOORBELL_CLOSED, number=number).encode())
@@ -339,7 +341,7 @@ class StrangerTests(RealCase):
             return False
 
     def test_muted(self) -> None:
-        """A doorbell that its owner takes back is closed, when no invitation has it any more."""
+        """A doorbell that its owner withdraws is closed when no invitation uses it any more."""
         sock = self.invitation(self.box(), self.bell(), self.bell())
         self.runUntil(lambda: mappings() == self.before[1] + 1)
         for number in (1, 2):
@@ -352,7 +354,7 @@ class StrangerTests(RealCase):
         self.runUntil(lambda: descriptors() == self.before[0])
 
     def test_anothersName(self) -> None:
-        """Who says Hello by the name that another process has does not disturb that one, nor get in."""
+        """A process that uses another one's name does not disturb that one, and is refused."""
         one, other = self.good
         second, self.device = one.device, other.device
         self.patch(unixpackets, "peerOf", lambda sock: unixsockets.peerOf(sock)._replace(pid=1))
@@ -363,13 +365,13 @@ class StrangerTests(RealCase):
         self.check()
 
     def test_unsealed(self) -> None:
-        """A box that could shrink under us."""
+        """A box that can shrink is refused."""
         box = os.memfd_create("test", os.MFD_ALLOW_SEALING)
         os.ftruncate(box, 8192)
         self.refused(self.invitation(box, self.bell(), self.bell()))
 
     def test_hugePages(self) -> None:
-        """A box of huge pages, in which the peer can make holes."""
+        """A box of huge pages, in which a peer can punch holes, is refused."""
         box = os.memfd_create("test", os.MFD_ALLOW_SEALING | os.MFD_HUGETLB)
         fcntl.fcntl(box, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
         with self.assertRaisesRegex(ValueError, "pages of another size"):
@@ -377,31 +379,31 @@ class StrangerTests(RealCase):
         os.close(box)
 
     def test_halfSealed(self) -> None:
-        """A box that could grow."""
+        """A box that can grow is refused."""
         box = os.memfd_create("test", os.MFD_ALLOW_SEALING)
         os.ftruncate(box, 8192)
         fcntl.fcntl(box, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
         self.refused(self.invitation(box, self.bell(), self.bell()))
 
     def test_noBox(self) -> None:
-        """A box of a length that no box has."""
+        """A box with an invalid length is refused."""
         box = os.memfd_create("test", os.MFD_ALLOW_SEALING)
         os.ftruncate(box, 12345)
         fcntl.fcntl(box, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
         self.refused(self.invitation(box, self.bell(), self.bell()))
 
     def test_noBell(self) -> None:
-        """A doorbell that could block who rings it."""
+        """A blocking doorbell is refused."""
         reading, writing = os.pipe()
         os.close(reading)
         self.refused(self.invitation(self.box(), self.bell(), writing))
 
     def test_timerBell(self) -> None:
-        """A doorbell that is another anonymous thing."""
+        """A doorbell that is not an eventfd is refused."""
         self.refused(self.invitation(self.box(), self.bell(), os.pidfd_open(os.getpid())))
 
     def test_manyInvitations(self) -> None:
-        """Invitations without end, for queue pairs that nobody has."""
+        """Invitations for unknown queue pairs are bounded."""
         sock = self.come()
         box, bell = self.box(), self.bell()
         try:
@@ -418,14 +420,14 @@ class StrangerTests(RealCase):
         self.refused(sock)
 
     def test_waitingInvitation(self) -> None:
-        """An invitation that nobody has taken goes with who sent it."""
+        """A pending invitation is dropped with its sender."""
         sock = self.invitation(self.box(), self.bell(), self.bell())
         self.runUntil(lambda: mappings() == self.before[1] + 1)
         sock.close()
         self.runUntil(lambda: (descriptors(), mappings()) == self.before)
 
     def test_anything(self) -> None:
-        """Whatever is said, with whatever descriptors, nothing breaks and nothing stays."""
+        """Arbitrary messages and descriptors break nothing, and nothing remains."""
         kinds: dict[MessageKind, type[Layout]] = {
             MessageKind.HELLO: Hello,
             MessageKind.JOIN: Join,
@@ -473,7 +475,7 @@ class StrangerTests(RealCase):
         self.flushLoggedErrors()
 
     def test_otherUser(self) -> None:
-        """Another user is shown the door before a word is said."""
+        """A process of another user is disconnected before any message."""
         if os.getuid() != 0:
             self.skipTest("only root can be somebody else")
         name = rendezvousName(self.device.address, self.device.port)

@@ -1,5 +1,5 @@
 """
-Shared memory between real devices: atomics that another process carries out.
+Shared memory between real devices: atomics executed by another process.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ RESULTS = 16384
 
 
 def word(end: End, offset: int) -> int:
-    """8 bytes of its memory, as a number."""
+    """Return 8 bytes of its memory as a number."""
     return int.from_bytes(end.region.view[offset : offset + 8], sys.byteorder)
 
 
 class AtomicTests(NeighbourCase):
-    """Atomics that another process does for us."""
+    """Atomics executed by another process."""
 
     slowBecause = "each test starts another process"
 
     def atomic(self, end: End, identifier: int, operation: Operation = ADD, **more: Any) -> None:
-        """To the neighbour's memory, at 8192; C{result} finds in ours what was there before."""
+        """Post an atomic on the other process' memory at 8192; C{result} returns the previous value."""
         reported = json.loads(self.reported)
         end.post(
             identifier,
@@ -48,11 +48,11 @@ class AtomicTests(NeighbourCase):
         )
 
     def result(self, end: End, identifier: int) -> int:
-        """Of that atomic."""
+        """Return the result of that atomic."""
         return word(end, RESULTS + 8 * identifier)
 
     def test_neighbour(self) -> None:
-        """A process that sleeps is woken for them, and no completion of its own tells it anything."""
+        """A sleeping process is woken to execute atomics, without completions of its own."""
         end = End(self.open())
         self.neighbour(end)
         for turn in range(5):
@@ -66,7 +66,7 @@ class AtomicTests(NeighbourCase):
         self.exchange(end)
 
     def test_stopped(self) -> None:
-        """They wait for a process that stands still, and those behind them do, too."""
+        """Atomics wait while the process is stopped, and so do later requests."""
         end = End(self.open())
         process = self.neighbour(end)
         os.kill(process.pid, signal.SIGSTOP)
@@ -83,7 +83,7 @@ class AtomicTests(NeighbourCase):
         self.assertEqual([self.result(end, turn) for turn in range(20)], list(range(20)))
 
     def test_killed(self) -> None:
-        """When it is killed, they end."""
+        """Atomics fail when the process is killed."""
         end = End(self.open())
         process = self.neighbour(end)
         os.kill(process.pid, signal.SIGSTOP)
@@ -96,7 +96,7 @@ class AtomicTests(NeighbourCase):
         self.assertEqual([c.status for c in found], [Status.RETRY_EXC_ERR, *flushed])
 
     def test_refused(self) -> None:
-        """What it does not do ends with the status that says why."""
+        """A refused atomic ends with a status that names the reason."""
         for at, status in ((8196, Status.REM_INV_REQ_ERR), (-8, Status.REM_ACCESS_ERR)):
             end = End(self.open())
             self.neighbour(end)
@@ -105,7 +105,7 @@ class AtomicTests(NeighbourCase):
             self.assertIs(end.qp.state, QPState.ERR)
 
     def test_inOurTurns(self) -> None:
-        """A device whose queues nobody looks at, or has armed, does them when its reactor turns."""
+        """A device whose queues are not polled or armed executes atomics in its reactor."""
         one, other = self.pair()
         where = {"remoteAddress": other.region.address, "rkey": other.region.rkey}
         one.post(1, ADD, [one.segment(0, 8)], operand=5, **where)
@@ -113,7 +113,7 @@ class AtomicTests(NeighbourCase):
         self.assertEqual(self.take(one, 1)[0].status, Status.SUCCESS)
 
     def test_amongWriters(self) -> None:
-        """Atomics by shared memory and by RoCE v2 to one number of one device lose no sums of each other."""
+        """Atomics over shared memory and RoCE v2 on one number lose no additions."""
         home = openSoftDevice(self.reactor, port=0)
         away = openSoftDevice(self.reactor, port=0, route="rocev2")
         near = self.open()

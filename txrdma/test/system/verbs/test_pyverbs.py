@@ -1,5 +1,5 @@
 """
-Devices by pyverbs, as far as they can be tested without one: with a fake in its place.
+Importing pyverbs, tested with a fake.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 
 def program(text: str, *path: str) -> subprocess.CompletedProcess[str]:
-    """Run it in an interpreter of its own."""
+    """Run a program in a new interpreter."""
     setup = f"import sys; sys.path[:0] = {list(path)!r}\n"
     return subprocess.run(
         [sys.executable, "-c", setup + dedent(text)],
@@ -25,10 +25,10 @@ def program(text: str, *path: str) -> subprocess.CompletedProcess[str]:
 
 
 class ImportTests(SynchronousTestCase):
-    """pyverbs is imported when a device is opened, not before, and then quietly."""
+    """pyverbs is imported only when a device is opened, and without side effects on logging."""
 
     def test_notBefore(self) -> None:
-        """Neither importing our modules nor listing devices imports it."""
+        """Neither importing our modules nor listing devices imports pyverbs."""
         done = program(
             """
             import pkgutil, txrdma.verbs, txrdma.command, txrdma.smc.strings
@@ -42,7 +42,7 @@ class ImportTests(SynchronousTestCase):
         self.assertEqual((done.stdout, done.stderr), ("[]\n", ""))
 
     def test_missing(self) -> None:
-        """Where it is not installed, opening a device says so, and how to get it."""
+        """Without pyverbs, opening a device raises an error that names the remedy."""
         done = program(
             """
             sys.modules["pyverbs"] = None
@@ -59,7 +59,7 @@ class ImportTests(SynchronousTestCase):
         self.assertIn("python3-pyverbs", done.stdout)
 
     def fake(self) -> str:
-        """A folder with a package that greets logging as pyverbs does."""
+        """Return a folder with a package that changes logging like pyverbs."""
         folder = Path(self.mktemp())
         package = folder / "pyverbs"
         package.mkdir(parents=True)
@@ -83,7 +83,7 @@ class ImportTests(SynchronousTestCase):
         return str(folder.absolute())
 
     def test_logging(self) -> None:
-        """The root logger is as it was: without handlers, or with those that it had."""
+        """The root logger keeps its handlers and level."""
         done = program(
             """
             import logging
@@ -112,7 +112,7 @@ class ImportTests(SynchronousTestCase):
         self.assertEqual((done.stdout, done.stderr), ("True True\n", ""))
 
     def test_failedImport(self) -> None:
-        """A pyverbs that does not fit the system's library is as good as none; logging is as it was, too."""
+        """A pyverbs that does not fit the system's library counts as missing, and logging is unchanged."""
         folder = self.fake()
         (Path(folder) / "pyverbs" / "mr.py").write_text("raise ImportError('IBVERBS_PRIVATE_59 not found')")
         done = program(

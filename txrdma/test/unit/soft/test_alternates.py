@@ -1,5 +1,5 @@
 """
-Alternate paths as queue pairs see them: what may be asked for when, and what becomes of the attributes.
+Alternate paths of queue pairs: when they are allowed, and the resulting attributes.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class AlternateTests(SynchronousTestCase):
         return queuePair
 
     def armed(self) -> SoftQueuePair:
-        """One that can migrate."""
+        """Return a queue pair that can migrate."""
         queuePair = self.make()
         queuePair.modify(replace(ALTERNATE, migrationState=REARM))
         queuePair.migrationChanged(ARMED)
@@ -190,10 +190,10 @@ class AlternateTests(SynchronousTestCase):
 
 
 class RoutesTests(SynchronousTestCase):
-    """Which route a queue pair with an alternate path takes."""
+    """The route of a queue pair with an alternate path."""
 
     def ends(self, *names: str) -> tuple[SoftDevice, SoftQueuePair]:
-        """A device whose port has these routes, by stand-ins, and a queue pair on it."""
+        """Return a device whose port has these routes, as stand-ins, and a queue pair on it."""
         from txrdma.soft.shared.routes import SharedMemoryPort
 
         class Memory(SharedMemoryPort):

@@ -33,12 +33,12 @@ READ_ONLY = Opcode.RC_RDMA_READ_RESPONSE_ONLY
 
 
 def native(number: int) -> bytes:
-    """As this host has it in memory."""
+    """Return a number in the host's byte order."""
     return number.to_bytes(8, sys.byteorder)
 
 
 class RequestTests(RequesterCase):
-    """What a requester asks, and what it makes of the answer (IBA 9.4.5)."""
+    """Requests, and the handling of answers (IBA 9.4.5)."""
 
     def atomic(self, identifier: int = 1, operation: Operation = Operation.FETCH_AND_ADD, **more: Any) -> Any:
         return self.request(operation, 8, identifier, **more)
@@ -197,7 +197,7 @@ class RequestTests(RequesterCase):
 
 
 class ExecutionTests(ResponderCase):
-    """What a responder does with them (IBA 9.4.5, 9.7.4, 9.7.5.1)."""
+    """Execution by a responder (IBA 9.4.5, 9.7.4, 9.7.5.1)."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -222,7 +222,7 @@ class ExecutionTests(ResponderCase):
         return self.atomic(Opcode.RC_COMPARE_SWAP, psn, 0, operand, compare)
 
     def originals(self, *runs: Incoming) -> list[tuple[int, int]]:
-        """PSN and result of each answer."""
+        """Return PSN and result of each answer."""
         found = []
         for run in self.deliver(*runs):
             self.assertEqual(run.opcode, Opcode.RC_ATOMIC_ACKNOWLEDGE)
@@ -319,7 +319,7 @@ class ExecutionTests(ResponderCase):
 
 
 class PairTests(SynchronousTestCase):
-    """A requester and a responder with each other."""
+    """A requester and a responder together."""
 
     def setUp(self) -> None:
         self.here, self.there = Memory(), Memory()

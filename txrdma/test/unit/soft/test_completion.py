@@ -24,7 +24,7 @@ def completion(identifier: int, status: Status = Status.SUCCESS, number: int = 2
 
 
 class Lane:
-    """A route whose arrivals are found by looking; it rings its peer's bell as shared memory does."""
+    """A route whose arrivals are found by polling; it rings its peer's doorbell as shared memory does."""
 
     name = "lane"
     polled = True
@@ -37,7 +37,7 @@ class Lane:
         self.polls = 0
 
     def arrive(self, identifier: int) -> None:
-        """The peer's side: it puts something there, and rings once if asked to."""
+        """Deliver something as the peer, and ring once if requested."""
         self.arrived.append(completion(identifier))
         if self.isArmed:
             self.isArmed = False
@@ -51,7 +51,7 @@ class Lane:
     def arm(self, sends: bool, receives: bool, solicitedOnly: bool) -> None:
         self.isArmed = sends or receives
 
-    # Of no interest here.
+    # not used here
     def post(self, requests: Sequence[SendRequest]) -> None: ...
     def receivesPosted(self) -> None: ...
     def attributesChanged(self) -> None: ...
@@ -62,7 +62,7 @@ class Lane:
 
 
 class Member:
-    """A queue pair, as far as a completion queue knows it."""
+    """A queue pair, as a completion queue uses it."""
 
     def __init__(self, lane: Lane | None = None) -> None:
         self.lane = lane
@@ -77,7 +77,7 @@ class Member:
 
 
 class QueueTests(SynchronousTestCase):
-    """What completes here is found by those who look, and wakes those who sleep."""
+    """Completions are found by polling, and wake sleeping readers."""
 
     def setUp(self) -> None:
         self.events: list[AsyncEvent] = []
@@ -86,7 +86,7 @@ class QueueTests(SynchronousTestCase):
         self.queue = SoftCompletionQueue(8, self.channel, self.events.append)
 
     def attached(self, queue: SoftCompletionQueue) -> Lane:
-        """A lane that is looked at."""
+        """Return a polled lane."""
         lane = Lane(queue)
         member = Member(lane)
         queue.join(member.failed, member.armRoute)
@@ -205,7 +205,7 @@ class QueueTests(SynchronousTestCase):
 
     def test_pipeWithoutEventfds(self) -> None:
         self.patch(sys, "platform", "elsewhere")
-        gc.collect()  # what tests before this one left open closes here, not meanwhile
+        gc.collect()  # objects left by earlier tests must be closed here, not during the test
         before = len(os.listdir("/dev/fd"))
         channel = SoftCompletionChannel()
         queue = SoftCompletionQueue(8, channel, self.events.append)

@@ -18,7 +18,7 @@ SEEDS = range(200)
 
 
 class LaneTests(SynchronousTestCase):
-    """Two ends of a lane, in one process."""
+    """Two ends of a lane in one process."""
 
     def setUp(self) -> None:
         self.rings: list[str] = []
@@ -30,11 +30,11 @@ class LaneTests(SynchronousTestCase):
         self.other.attach(rings[0])
 
     def put(self, packet: bytes) -> bool:
-        """Send one packet from one to the other."""
+        """Send one packet."""
         return self.one.put((packet[:20], memoryview(packet[20:])), len(packet))
 
     def take(self) -> list[bytes]:
-        """All that has come to the other."""
+        """Return all packets received by the other end."""
         found = [bytes(packet) for packet in self.other.take()]
         self.other.taken()
         return found
@@ -112,7 +112,7 @@ class LaneTests(SynchronousTestCase):
         for header in (
             PLAIN << 24 | RING,
             PLAIN << 24 | 0xFFFFFF,
-            PADDING << 24 | whole,  # there is nothing before the gap
+            PADDING << 24 | whole,  # nothing precedes the gap
             PADDING << 24 | 64,
             2 << 24 | 10,
             0xFF << 24,

@@ -1,5 +1,5 @@
 """
-The software device as a whole: what it is, its strings, its events, and its end.
+The software device as a whole: its interfaces, strings, events, and closing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from txrdma.soft.ports import SoftPort
 
 
 class AddressTests(SynchronousTestCase):
-    """How devices on one host are told apart."""
+    """Addresses of devices on one host."""
 
     def test_MACIsLocallyAdministeredAndNamesPort(self) -> None:
         mac = softMAC("192.0.2.1", 0x1234)
@@ -59,7 +59,7 @@ class AddressTests(SynchronousTestCase):
 
 
 class DeviceTests(SynchronousTestCase):
-    """A device without any route: what is the device's own."""
+    """A device without routes."""
 
     def setUp(self) -> None:
         self.clock = Clock()
@@ -98,9 +98,9 @@ class DeviceTests(SynchronousTestCase):
 
     def test_queuePairNumbersAreNotReusedSoon(self) -> None:
         """
-        A queue pair has no number that another one has, or had lately.
+        A new queue pair's number differs from current and recent ones.
 
-        Peers' communication managers know old ones for a while, and refuse them as stale.
+        Peers' communication managers remember old numbers for a while, and refuse them as stale.
         """
         device = self.device
         domain, channel = device.createProtectionDomain(), device.createChannel()

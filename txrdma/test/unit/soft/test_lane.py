@@ -1,5 +1,5 @@
 """
-Lanes of shared memory, face to face in one process: what is posted arrives once, in order, or both ends fail.
+Lanes of shared memory, connected in one process: requests are delivered once, in order, or both ends fail.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from txrdma.test.support.soft.lanes import ok, pair, send, Side, spoil
 
 
 class LaneTests(SynchronousTestCase):
-    """What one queue pair may expect of its lane."""
+    """The promises of a lane to its queue pair."""
 
     def setUp(self) -> None:
         self.one, self.other = pair()
@@ -56,14 +56,14 @@ class LaneTests(SynchronousTestCase):
             self.assertEqual(ended, [(1, first), (2, Status.WR_FLUSH_ERR)])
 
     def turn(self) -> None:
-        """Both look, and hear each other, until nothing changes."""
+        """Poll both ends and deliver messages until nothing changes."""
         for _ in range(40):
             for side in (self.one, self.other):
                 side.deliver()
                 side.lane.poll()
 
     def write(self, identifier: int, data: bytes, offset: int = 0, **more: object) -> SendRequest:
-        """An RDMA WRITE into the other's memory."""
+        """RDMA WRITE into the other end's memory."""
         self.one.memory.view[: len(data)] = data
         return SendRequest(
             identifier,
@@ -123,7 +123,7 @@ class LaneTests(SynchronousTestCase):
         self.assertEqual(self.other.memory.view[:50], b"w" * 50)
 
     def violates(self, request: SendRequest) -> None:
-        """It ends with a remote access error, on both sides."""
+        """Assert that the request ends with a remote access error at both ends."""
         self.other.receive(7, (0, 100))
         self.one.post(send(1, b"fine"), request, send(3, b"late"))
         self.turn()
@@ -159,7 +159,7 @@ class LaneTests(SynchronousTestCase):
         self.one.lane.attributesChanged()
         self.one.post(send(1, b"hello"), send(2, b"again"))
         self.assertEqual(self.one.watched, 1)
-        again = self.one.lane.expired(0.0)  # the other has not even looked
+        again = self.one.lane.expired(0.0)  # the other end has not polled yet
         self.assertIsNotNone(again)
         self.other.lane.poll()
         now = again or 0.0
@@ -177,7 +177,7 @@ class LaneTests(SynchronousTestCase):
         self.assertEqual(self.other.output, [])
         for identifier in range(200):
             self.other.receive(identifier, (identifier * 40, 40))
-        for _ in range(10):  # only the receiver looks by itself
+        for _ in range(10):  # only the receiver polls
             self.other.lane.poll()
             self.other.deliver()
         self.assertEqual(ok(self.other.received), list(range(200)))
@@ -271,7 +271,7 @@ class LaneTests(SynchronousTestCase):
 
 
 class WeaklyOrderedTests(LaneTests):
-    """The same with the fences of machines that keep no order by themselves."""
+    """The same with the memory fences of weakly ordered machines."""
 
     def setUp(self) -> None:
         for module in (_atomics, _rings, _incoming, _outgoing):
@@ -280,14 +280,14 @@ class WeaklyOrderedTests(LaneTests):
 
 
 class ScribbledTests(SynchronousTestCase):
-    """A peer that writes what it must not ends its own queue pair, and nothing else."""
+    """A peer that writes invalid values fails its own queue pair only."""
 
     def setUp(self) -> None:
         self.one, self.other = pair()
         self.words = self.one.box.cast("Q")
 
     def refused(self, event: AsyncEventKind) -> None:
-        """The other has failed, and told why."""
+        """Assert that the other end has failed and reported the reason."""
         self.other.lane.poll()
         self.assertEqual(self.other.events, [event])
         self.assertEqual(self.other.received, [])
@@ -382,7 +382,7 @@ class ScribbledTests(SynchronousTestCase):
 
 
 class LaneMachine(RuleBasedStateMachine):
-    """Any order of posting, receiving and looking: each message arrives once, whole and in order."""
+    """Any order of posting, receiving and polling: each message arrives once, complete and in order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -414,7 +414,7 @@ class LaneMachine(RuleBasedStateMachine):
             self.expected[other].append(data)
             self.ordered[side].append(number)
             if not inline and size:
-                side.memory.view[60000 : 60000 + size] = data  # gathered when posted, or kept
+                side.memory.view[60000 : 60000 + size] = data  # gathered when posted, or later
                 requests[-1].inline = [data[: size // 2], data[size // 2 :]]
         side.post(*requests)
 

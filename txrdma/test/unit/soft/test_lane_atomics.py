@@ -1,5 +1,5 @@
 """
-Atomics over lanes of shared memory: executed once, in order, by the process whose memory it is.
+Atomics over lanes of shared memory: executed once, in order, by the process that owns the memory.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ ADD, SWAP = Operation.FETCH_AND_ADD, Operation.COMPARE_AND_SWAP
 
 
 class AtomicCase(SynchronousTestCase):
-    """Two lanes, and what is asked of them."""
+    """Two lanes, and their atomics."""
 
     def setUp(self) -> None:
         self.one, self.other = pair()
 
     def turn(self) -> None:
-        """Both look, and hear each other, until nothing changes."""
+        """Poll both ends and deliver messages until nothing changes."""
         for _ in range(60):
             for side in (self.one, self.other):
                 side.deliver()
@@ -42,7 +42,7 @@ class AtomicCase(SynchronousTestCase):
     def atomic(
         self, identifier: int, operation: Operation = ADD, offset: int = 0, at: int = 0, **more: Any
     ) -> SendRequest:
-        """To the other's memory; what was there before goes to C{at} in ours."""
+        """Return an atomic on the other end's memory; C{at} is where the previous value is stored."""
         return SendRequest(
             identifier,
             operation,
@@ -55,7 +55,7 @@ class AtomicCase(SynchronousTestCase):
     def rdma(
         self, identifier: int, operation: Operation, at: int, length: int = 8, **more: Any
     ) -> SendRequest:
-        """From or to the beginning of the other's memory."""
+        """Return an RDMA request at the beginning of the other end's memory."""
         return SendRequest(
             identifier,
             operation,
@@ -73,7 +73,7 @@ class AtomicCase(SynchronousTestCase):
 
 
 class AtomicTests(AtomicCase):
-    """What becomes of them."""
+    """Execution of atomics."""
 
     def test_resultIsScattered(self) -> None:
         self.put(0x0807060504030201)
@@ -110,7 +110,7 @@ class AtomicTests(AtomicCase):
         self.one.memory.view[:8] = (100).to_bytes(8, sys.byteorder)
         self.one.memory.view[8:16] = (500).to_bytes(8, sys.byteorder)
         self.one.post(self.rdma(1, Operation.RDMA_WRITE, 0))
-        self.turn()  # the memory is known now: a write is done when posted
+        self.turn()  # the memory is mapped now: a write is done when posted
         self.put(0)
         self.one.post(
             self.rdma(2, Operation.RDMA_WRITE, 0),
@@ -234,7 +234,7 @@ class AtomicTests(AtomicCase):
 
 
 class WeaklyOrderedTests(AtomicTests):
-    """The same with the fences of machines that keep no order by themselves."""
+    """The same with the memory fences of weakly ordered machines."""
 
     def setUp(self) -> None:
         for module in (_atomics, _rings, _incoming, _outgoing):
@@ -243,10 +243,10 @@ class WeaklyOrderedTests(AtomicTests):
 
 
 class RefusedTests(AtomicCase):
-    """Atomics that must not happen end as they do over RoCE v2."""
+    """Invalid atomics end as over RoCE v2."""
 
     def refused(self, request: SendRequest, status: Status) -> None:
-        """It ends with this status; both sides fail, nothing has changed."""
+        """Assert that the request ends with this status, both ends fail, and memory is unchanged."""
         before = bytes(self.other.memory.view)
         self.other.receive(7, (0, 100))
         self.other.receive(8, (0, 100))
@@ -319,7 +319,7 @@ class RefusedTests(AtomicCase):
 
 
 class ScribbledTests(AtomicCase):
-    """A peer that writes what it must not."""
+    """A peer that writes invalid values."""
 
     def test_arbitraryBytesStayInBounds(self) -> None:
         for seed in range(200):
@@ -361,7 +361,7 @@ class ScribbledTests(AtomicCase):
                 self.assertEqual(view[begin:end], b"\xa5" * (end - begin), f"seed {seed}")
 
     def record(self, header: int, content: bytes = b"") -> None:
-        """It ends its queue pair, and does nothing to our memory."""
+        """Assert that the record fails its queue pair, and does not change our memory."""
         one, other = pair()
         other.receive(1, (0, 100))
         content = content or _atomics.packed(other.memory.address, other.memory.rkey, 1, 0).tobytes()

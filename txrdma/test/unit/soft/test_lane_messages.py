@@ -1,5 +1,6 @@
 """
-Messages without work requests: L{IDirectLane <txrdma.interfaces.IDirectLane>} of two lanes face to face.
+Messages without work requests, by L{IDirectLane <txrdma.interfaces.IDirectLane>}, between two connected
+lanes.
 """
 
 from __future__ import annotations
@@ -20,18 +21,18 @@ _FIRST = 0xFE2C
 
 
 def message(number: int) -> bytes:
-    """As the layout has it."""
+    """Return a message as laid out in the ring."""
     return _LAYOUT.pack(_FIRST, number & 0xFFFF, number)
 
 
 def turn(side: Side, state: QPState) -> None:
-    """Its queue pair is in this state now."""
+    """Set the state of its queue pair."""
     side.attributes = replace(side.attributes, state=state)
     side.lane.attributesChanged()
 
 
 class MessageTests(SynchronousTestCase):
-    """What is put on one side is taken on the other, in its place among all that is posted."""
+    """Messages are taken in order with all posted requests."""
 
     def setUp(self) -> None:
         self.one, self.other = self.meet(pair())
@@ -93,7 +94,7 @@ class MessageTests(SynchronousTestCase):
         self.assertEqual(self.one.events + self.other.events, [])
 
     def takeAll(self, limit: int) -> list[int]:
-        """By the lane and by receives, as a reader does."""
+        """Take messages from the lane and by receives, as a reader does."""
         found = [each[2] for each in self.other.lane.takeMessages(limit)]
         for completion in self.other.received:
             at = (completion.identifier - 100) * 64
@@ -109,7 +110,7 @@ class MessageTests(SynchronousTestCase):
         self.put(5)
         self.assertEqual(self.take(), [1])
         self.assertEqual(self.take(), [])
-        # All that had come by then has been received in order.
+        # all that had arrived by then has been received in order
         self.assertEqual(ok(self.other.received), [100, 101, 102, 103])
         self.other.unread += self.other.received
         self.put(6)
@@ -144,7 +145,7 @@ class MessageTests(SynchronousTestCase):
         write = SendRequest(
             1, Operation.RDMA_WRITE, inline=[b"x"], remoteAddress=memory.address, rkey=memory.rkey
         )
-        self.one.post(write)  # how that memory is reached is not known yet
+        self.one.post(write)  # that memory is not mapped yet
         self.assertFalse(self.put(2))
         self.one.deliver()
         self.assertTrue(self.put(2))

@@ -32,14 +32,14 @@ class Case(SynchronousTestCase):
         self.sides = [self.one, self.other]
 
     def turn(self) -> None:
-        """All look, and hear each other, until nothing changes."""
+        """Poll all ends and deliver messages until nothing changes."""
         for _ in range(40):
             for side in self.sides:
                 side.deliver()
                 side.lane.poll()
 
     def rdma(self, identifier: int, operation: Operation, data: bytes = b"", length: int = 0) -> SendRequest:
-        """To or from the other's memory."""
+        """Return an RDMA request for the other end's memory."""
         self.one.memory.view[: len(data)] = data
         return SendRequest(
             identifier,
@@ -59,7 +59,7 @@ class PathTests(Case):
 
 
 class EstablishedTests(Case):
-    """Who is not ready to send yet hears that the peer is there."""
+    """An end that is not ready to send is notified of its peer."""
 
     def test_atomicInRTRIsReported(self) -> None:
         self.other.attributes = replace(self.other.attributes, state=QPState.RTR)
@@ -75,7 +75,7 @@ class EstablishedTests(Case):
 
 
 class SharedTests(SynchronousTestCase):
-    """Two lanes that take from the same receives."""
+    """Two lanes that share receives."""
 
     def setUp(self) -> None:
         receives: deque[ReceiveRequest] = deque()
@@ -90,7 +90,7 @@ class SharedTests(SynchronousTestCase):
         self.receives = receives
 
     def offer(self, *identifiers: int, length: int = 3000) -> None:
-        """Post receives, each with a place of its own, and tell both."""
+        """Post receives, each with its own memory, and notify both lanes."""
         memory = self.hubs[0].memory
         for identifier in identifiers:
             self.receives.append(ReceiveRequest(identifier, [memory.segment(identifier * 4000, length)]))
@@ -98,7 +98,7 @@ class SharedTests(SynchronousTestCase):
             hub.lane.receivesPosted()
 
     def taken(self, identifier: int, length: int) -> bytes:
-        """What a receive got."""
+        """Return what a receive got."""
         return bytes(self.hubs[0].memory.view[identifier * 4000 : identifier * 4000 + length])
 
     def turn(self) -> None:
@@ -160,7 +160,7 @@ class SharedTests(SynchronousTestCase):
         self.assertGreater(2500, ring >> 2)
         box = self.senders[1].box.cast("Q")
         begin = 4096 // 8
-        self.senders[1].box[4104:4204] = b"b" * 100  # the first part, then for a while nothing
+        self.senders[1].box[4104:4204] = b"b" * 100  # the first part, and nothing more for a while
         box[begin] = (1 | 16) << 24 | 100
         self.hubs[1].lane.poll()
         self.senders[0].post(send(2, b"c" * 50))

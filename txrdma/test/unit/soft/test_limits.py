@@ -1,5 +1,5 @@
 """
-The limits of the software device, and what it refuses for other reasons when things are made.
+Limits of the software device, and other reasons for refusing to create objects.
 """
 
 from __future__ import annotations
@@ -38,12 +38,14 @@ INIT = QPAttributes(state=QPState.INIT, pkeyIndex=0, port=1, access=Access.NONE)
 
 
 def little(**changes: int) -> DeviceLimits:
-    """Limits that a test reaches."""
+    """Limits that a test can reach."""
     return replace(LIMITS, **changes)
 
 
 class LimitTests(SynchronousTestCase):
-    """As many as the device says, and as large, but not one more; closing makes room."""
+    """
+    As many and as large objects are allowed as the device reports, and no more; closing frees resources.
+    """
 
     def setUp(self) -> None:
         self.device = SoftDevice(Clock(), [SoftPort("127.0.0.1", 4791, [])])
@@ -53,7 +55,7 @@ class LimitTests(SynchronousTestCase):
         self.queue = self.device.createCompletionQueue(16, self.channel)
 
     def queuePair(self, **capacity: int) -> Any:
-        """Anything with a close method will do for those who ask."""
+        """Return a stand-in with a close method."""
         wanted = replace(Capacity(), **capacity)
         return self.domain.createQueuePair(QPKind.RC, self.queue, self.queue, wanted)
 

@@ -1,5 +1,5 @@
 """
-Lanes of datagrams between processes of one host, and the bell that wakes their reactor.
+Lanes of datagrams between processes of one host, and the doorbell that wakes their reactor.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from txrdma.testing.reactors import ReactorClock
 
 
 class BellTests(SynchronousTestCase):
-    """The bell is silent while nothing has come."""
+    """The doorbell is not rung while nothing has arrived."""
 
     def setUp(self) -> None:
         self.reactor = ReactorClock()
@@ -26,7 +26,7 @@ class BellTests(SynchronousTestCase):
         self.datagrams.open(PeerProcess(("10.0.0.2", 4791)))
 
     def isRung(self) -> bool:
-        """Whether the reactor would read the bell."""
+        """Return whether the doorbell is readable."""
         return bool(select.select(self.reactor.readers, [], [], 0)[0])
 
     def test_unansweredInvitationDoesNotSpin(self) -> None:

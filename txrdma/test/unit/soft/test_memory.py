@@ -24,7 +24,7 @@ ALL = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ
 
 
 class KeyTests(SynchronousTestCase):
-    """Keys lead to memory, for those who may."""
+    """Keys identify memory and its access rights."""
 
     def setUp(self) -> None:
         self.keys = KeyTable()
@@ -51,7 +51,7 @@ class KeyTests(SynchronousTestCase):
                 self.assertRaises(ProtectionError, attempt)
 
     def test_rights(self) -> None:
-        """Every needed right must be there."""
+        """All required rights must be granted."""
         reading = self.allocate(access=Access.REMOTE_READ)
         both = Access.REMOTE_READ | Access.REMOTE_WRITE
         for need, region, allowed in (
@@ -91,7 +91,7 @@ class KeyTests(SynchronousTestCase):
         self.assertEqual((len(self.keys), len(view)), (0, 3))
 
     def test_keysAreNotReused(self) -> None:
-        """Keys are not 0, fit 32 bits, and do not come back soon."""
+        """Keys are not 0, fit into 32 bits, and are not reused early."""
         seen = set()
         for _ in range(3000):
             region = self.keys.register(self.domain, memoryview(bytearray(1)), Access.NONE)

@@ -36,10 +36,10 @@ DONE = AsyncEventKind.PATH_MIGRATED
 
 
 class StateTests(SynchronousTestCase):
-    """What the bit of the peer's packets leads to (IBA 17.2.8)."""
+    """Transitions by the MigReq bit of the peer's packets (IBA 17.2.8)."""
 
     def lead(self, state: MigrationState) -> dict[tuple[bool, str], MigrationState]:
-        """From this state, with MigReq or without, by which path."""
+        """Return the next state after a packet with or without MigReq, on a path."""
         migration = Migration()
         migration.state = state
         found = {}
@@ -64,7 +64,7 @@ class StateTests(SynchronousTestCase):
 
 
 class MigrationCase(SynchronousTestCase):
-    """Two devices with two ports each, an RC connection between their first ones."""
+    """Two devices with two ports each, and an RC connection between their first ports."""
 
     def setUp(self) -> None:
         self.clock = Clock()
@@ -82,16 +82,16 @@ class MigrationCase(SynchronousTestCase):
         self.clock.advance(max(0.0, end - self.clock.seconds()))
 
     def way(self, device: SoftDevice, port: int) -> AddressVector:
-        """From our port of that number to the same one there."""
+        """Return the path between the ports with that number."""
         return AddressVector(device.gids(port)[0], port=port, dmac=device.ports[port - 1].mac)
 
     def rearm(self, end: End, peer: End, port: int = 2, **more: Any) -> None:
-        """Load the path between the second ports, and make it ready."""
+        """Load the path between the second ports, and rearm."""
         way = more.pop("way", self.way(peer.device, port))
         end.qp.modify(QPAttributes(alternateAddress=way, migrationState=REARM, **more))
 
     def arm(self) -> None:
-        """Both, until both are ready."""
+        """Rearm both ends, until both are armed."""
         self.rearm(self.alice, self.bob)
         self.rearm(self.bob, self.alice)
         self.run_()
@@ -101,14 +101,14 @@ class MigrationCase(SynchronousTestCase):
         return [end.qp.query().migrationState for end in self.ends]
 
     def paths(self) -> list[int | None]:
-        """The ports that are in use."""
+        """Return the ports in use."""
         return [end.qp.query().port for end in self.ends]
 
     def kinds(self, end: End) -> list[AsyncEventKind]:
         return [event.kind for event in end.events]
 
     def write(self, length: int = 100_000) -> None:
-        """Alice writes to Bob, and it arrives."""
+        """Write from Alice to Bob, and wait for it."""
         data = os.urandom(length)
         self.alice.region.view[:length] = data
         self.alice.write(self.bob, 1, 0, length)
@@ -117,11 +117,11 @@ class MigrationCase(SynchronousTestCase):
         self.assertEqual(bytes(self.bob.region.view[:length]), data)
 
     def cut(self) -> None:
-        """The first ports can't reach each other any more."""
+        """Cut the path between the first ports."""
         self.network.partition(A1, B1)
 
     def watch(self) -> list[tuple[str, RoCEPacket]]:
-        """See all packets from now on, with the address that they come from."""
+        """Record all further packets with their source addresses."""
         seen: list[tuple[str, RoCEPacket]] = []
         carry = self.network.carry
 
@@ -135,7 +135,7 @@ class MigrationCase(SynchronousTestCase):
 
 
 class ArmingTests(MigrationCase):
-    """Both ends make their alternate path ready."""
+    """Both ends arm their alternate path."""
 
     def test_bothSidesArmWithoutTraffic(self) -> None:
         self.rearm(self.alice, self.bob)
@@ -240,7 +240,7 @@ class CommandTests(MigrationCase):
 
 
 class FailureTests(MigrationCase):
-    """Migration because nothing comes back."""
+    """Migration after exhausted retries."""
 
     def test_lostAnswersMigrateWithoutReexecution(self) -> None:
         self.arm()
@@ -299,7 +299,7 @@ class FailureTests(MigrationCase):
         self.rearm(self.bob, self.alice)
         self.run_()
         self.network.drop(lambda packet: not packet.bth.migration, times=1)
-        # Alice hears of Bob; what she says is lost, and then the path.
+        # Alice receives from Bob; her packets are lost, and then the path fails
         self.rearm(self.alice, self.bob)
         route = self.one.ports[0].routes[0]._routes[self.alice.qp.number]  # type: ignore[attr-defined]
         route._become(ARMED)
@@ -332,7 +332,7 @@ class FailureTests(MigrationCase):
 
 
 class StrangerTests(MigrationCase):
-    """Packets from where they should not come from."""
+    """Packets from unexpected addresses."""
 
     def test_alternatePathClosedUntilLoaded(self) -> None:
         self.arm()

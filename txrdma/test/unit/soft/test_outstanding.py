@@ -1,7 +1,7 @@
 """
-READs and atomics at once: tests for L{txrdma.soft.rc._requester} and L{txrdma.soft.rc._responder} together.
+Concurrent READs and atomics: L{txrdma.soft.rc._requester} and L{txrdma.soft.rc._responder} together.
 
-Every packet of a small exchange is lost, doubled or overtaken in its turn, and every two of them.
+Each packet of a small exchange is lost, duplicated or reordered in turn, and each two of them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LOST, DOUBLED, OVERTAKEN = "lost", "doubled", "overtaken"
 
 
 def native(number: int) -> bytes:
-    """As this host has it in memory."""
+    """Return a number in the host's byte order."""
     return number.to_bytes(8, sys.byteorder)
 
 
@@ -34,8 +34,8 @@ class Exchange:
     """
     A requester, a responder, and the packets between them.
 
-    @ivar faults: what happens to the n-th packet of all.
-    @ivar outstanding: the most requests of READs and atomics that were on their way.
+    @ivar faults: what happens to the n-th packet.
+    @ivar outstanding: the largest number of outstanding READs and atomics.
     """
 
     def __init__(self, faults: dict[int, str], most: int = 3) -> None:
@@ -73,7 +73,7 @@ class Exchange:
     def request(
         self, identifier: int, operation: Operation, here: int, there: int, length: int
     ) -> SendRequest:
-        """One that is answered into C{here}."""
+        """Return a request that is answered into C{here}."""
         return SendRequest(
             identifier,
             operation,
@@ -83,7 +83,7 @@ class Exchange:
         )
 
     def put(self, toResponder: bool, runs: list[Outgoing]) -> None:
-        """On their way, each packet by itself."""
+        """Put packets in flight, each separately."""
         for run in runs:
             whole = arrived(run)
             for number in range(whole.packets):
@@ -100,7 +100,7 @@ class Exchange:
                 self.way[place], self.way[place + 1] = self.way[place + 1], self.way[place]
 
     def run(self) -> None:
-        """Until nothing is on its way and nobody waits."""
+        """Run until nothing is in flight and no timer is set."""
         for _ in range(5000):
             self.put(True, self.requester.outgoing(self.now))
             self.outstanding = max(self.outstanding, len(self.requester._reads))
@@ -124,15 +124,15 @@ class Exchange:
 
 
 class FaultTests(SynchronousTestCase):
-    """A READ of three packets, an addition, a READ of what it made, a SEND, a swap, a READ behind a fence."""
+    """A READ of three packets, an addition, a READ of its result, a SEND, a swap, and a fenced READ."""
 
     slowBecause = "every pair of packets is lost, doubled or overtaken once"
 
     def play(self, faults: dict[int, str]) -> int:
         """
-        Everything ends once, in order, and has the effect that it should have.
+        Play; every request ends once, in order, with its effect.
 
-        @return: how many packets there were.
+        @return: the number of packets.
         """
         exchange = Exchange(faults)
         exchange.there.put(0, native(1000) + bytes(range(256)) * 4)
@@ -155,7 +155,7 @@ class FaultTests(SynchronousTestCase):
         here, there = exchange.here, exchange.there
         self.assertEqual(here.get(0, 2 * MTU + 5), (bytes(range(256)) * 4)[: 2 * MTU + 5])
         self.assertEqual(here.get(1000, 16), native(1000) + native(1023))
-        # What is behind a READ may be done before it is read, so it may find either; not so behind a fence.
+        # without a fence, a later request may be executed before the READ has its data: both are valid
         self.assertIn(here.get(2000, 8), (native(1023), native(5)))
         self.assertEqual((here.get(3000, 8), there.get(0, 8)), (native(5), native(5)))
         self.assertEqual(there.get(5000, 300), b"s" * 300)
@@ -187,7 +187,7 @@ class FaultTests(SynchronousTestCase):
 
 
 class OutstandingTests(SynchronousTestCase):
-    """How many are on their way."""
+    """The number of outstanding requests."""
 
     def test_exactlyAsManyAsAllowed(self) -> None:
         for most in (1, 2, 4, 16):

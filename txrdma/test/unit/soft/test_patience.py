@@ -18,7 +18,7 @@ SECONDS = st.floats(0, 5, allow_subnormal=False)
 
 
 class RoundTripTests(SynchronousTestCase):
-    """L{RoundTrip} measures what is sent once, and waits accordingly (RFC 6298)."""
+    """L{RoundTrip} measures round trips and derives timeouts (RFC 6298)."""
 
     def setUp(self) -> None:
         self.trip = RoundTrip()
@@ -26,7 +26,7 @@ class RoundTripTests(SynchronousTestCase):
         self.end = 0
 
     def measure(self, *samples: float) -> float:
-        """Send a packet for each sample, and have it acknowledged after so many seconds."""
+        """Send a packet for each sample, acknowledged after so many seconds."""
         for seconds in samples:
             self.end += 1
             self.trip.sent(self.end, self.now)
@@ -110,7 +110,7 @@ class RoundTripTests(SynchronousTestCase):
 
 
 class PatienceTests(SynchronousTestCase):
-    """L{RetryTimer} ends as the attributes say, whatever the round trip is."""
+    """L{RetryTimer} gives up as the attributes say, whatever the round trip is."""
 
     @given(timeout=st.integers(1, 22), retryCount=st.integers(0, 7), delay=st.floats(1e-5, 2))
     def test_endAfterRetryCount(self, timeout: int, retryCount: int, delay: float) -> None:
@@ -152,7 +152,7 @@ class PatienceTests(SynchronousTestCase):
         self.assertEqual(RetryTimer(0, 0).deadline(), math.inf)
 
     @given(timeout=st.integers(1, 20), retryCount=st.integers(1, 7), slept=st.floats(0, 1e4))
-    @example(timeout=1, retryCount=1, slept=0.015625)  # a moment before the end
+    @example(timeout=1, retryCount=1, slept=0.015625)  # shortly before the end
     def test_sleptProcessStillRetries(self, timeout: int, retryCount: int, slept: float) -> None:
         patience = RetryTimer(timeout, retryCount)
         patience.begin(0.0)

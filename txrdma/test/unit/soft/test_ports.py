@@ -1,5 +1,5 @@
 """
-Ports of the software device: what they tell of themselves, and what commands and the host make of them.
+Ports of the software device: their attributes, and their changes by commands and by the host.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ETHERNET = NetworkInterface(
 
 
 class Host(HostInterfaces):
-    """The interfaces of a host that a test changes."""
+    """The interfaces of a host, which a test can change."""
 
     def __init__(self) -> None:
         self.interface: NetworkInterface | None = ETHERNET
@@ -54,7 +54,7 @@ class Host(HostInterfaces):
 
 
 class Beginning:
-    """Where routes begin: keeps what it is told."""
+    """Records the starts of routes."""
 
     canRest = False
 
@@ -69,7 +69,7 @@ class Beginning:
     def wake(self) -> None: ...
 
     def drive(self) -> bool:
-        """Nothing comes here."""
+        """Do nothing."""
         return False
 
     def setEnabled(self, isEnabled: bool) -> None:
@@ -80,7 +80,7 @@ class Beginning:
 
 
 class PortTests(SynchronousTestCase):
-    """A port is what its interface is, unless it was taken down."""
+    """A port has the state of its interface, unless it was taken down."""
 
     def setUp(self) -> None:
         self.clock = Clock()
@@ -94,14 +94,14 @@ class PortTests(SynchronousTestCase):
         self.device.subscribe(self.events.append)
 
     def reported(self) -> list[AsyncEventKind]:
-        """Events since the last time: all of this port."""
+        """Return the events since the last call, all of this port."""
         self.clock.advance(0)
         events, self.events[:] = self.events[:], []
         self.assertEqual({event.port for event in events} - {2}, set())
         return [event.kind for event in events]
 
     def change(self, **changes: object) -> None:
-        """Another state of the interface, of which we hear."""
+        """Change the state of the interface, and report the change."""
         self.host.interface = replace(ETHERNET, **changes)  # type: ignore[arg-type]  # whatever they are
         self.device.readInterfaces()
 

@@ -1,5 +1,5 @@
 """
-Queue pairs of the software device: transitions, posting, and the end, on a route that does nothing.
+Queue pairs of the software device: transitions, posting, and failure, on a route that does nothing.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ MANUAL = {
     (UD, INIT, RTR): "",
     (UD, RTR, RTS): "SQ_PSN",
 }
-"""What ibv_modify_qp(3) says is required."""
+"""Attributes required by ibv_modify_qp(3)."""
 
 NAMES = {
     "PKEY_INDEX": "pkeyIndex",
@@ -95,12 +95,12 @@ def attributes(state: QPState | None, names: Sequence[str]) -> QPAttributes:
 
 
 def required(kind: QPKind, before: QPState, after: QPState) -> QPAttributes:
-    """What ibv_modify_qp(3) wants for that."""
+    """Return the attributes that ibv_modify_qp(3) requires."""
     return attributes(after, [NAMES[name] for name in MANUAL.get((kind, before, after), "").split()])
 
 
 class TransitionTests(SynchronousTestCase):
-    """The table of transitions says what the specification and the manual say."""
+    """The table of transitions agrees with the specification and the manual."""
 
     def test_allowedTransitions(self) -> None:
         always = {(state, RESET) for state in QPState} | {
@@ -132,7 +132,7 @@ class TransitionTests(SynchronousTestCase):
 
 
 class Route:
-    """A route that keeps what is posted."""
+    """A route that records posted requests."""
 
     name = "nowhere"
     polled = False
@@ -195,7 +195,7 @@ class Host:
 
 
 class QueuePairTests(SynchronousTestCase):
-    """A queue pair does its part whatever the route does."""
+    """Promises that a queue pair keeps whatever its route does."""
 
     def setUp(self) -> None:
         self.channel = SoftCompletionChannel()
@@ -205,7 +205,7 @@ class QueuePairTests(SynchronousTestCase):
         self.receives = SoftCompletionQueue(100, self.channel, self.host.notify)
 
     def make(self, kind: QPKind = RC, upTo: QPState = RTS) -> SoftQueuePair:
-        """A queue pair in that state."""
+        """Return a queue pair in that state."""
         capacity = Capacity(maxSend=4, maxReceive=4, maxSendSegments=2, maxReceiveSegments=2, maxInline=10)
         queuePair = SoftQueuePair(self.host, Domain(), kind, QPN(9), self.sends, self.receives, capacity)
         states = [RESET, INIT, RTR, RTS]
@@ -218,7 +218,7 @@ class QueuePairTests(SynchronousTestCase):
         return self.host.route
 
     def flushed(self, queue: SoftCompletionQueue) -> list[int]:
-        """What was flushed into that queue, and nothing else was."""
+        """Assert that exactly these were flushed into that queue."""
         completions = queue.poll(100)
         self.assertEqual({c.status for c in completions} - {Status.WR_FLUSH_ERR}, set())
         return [c.identifier for c in completions]
@@ -325,7 +325,9 @@ class QueuePairTests(SynchronousTestCase):
 
         def spoil(requests: Sequence[SendRequest]) -> None:
             status = Status.LOC_LEN_ERR
-            for request in requests:  # a route flushes what was posted with one that fails, and behind it
+            for (
+                request
+            ) in requests:  # a route flushes what was posted together with a failing request, and later ones
                 queuePair.retired(1)
                 queuePair.sendCompleted(Completion(request.identifier, status, CompletionOpcode.SEND, QPN(9)))
                 status = Status.WR_FLUSH_ERR
@@ -406,14 +408,14 @@ class QueuePairTests(SynchronousTestCase):
 
 
 class Honest(Route):
-    """A route that keeps its promises: it completes what was posted, in order, when it is told to."""
+    """A route that completes posted requests in order, on request."""
 
     def __init__(self) -> None:
         super().__init__()
         self.owner: SoftQueuePair | None = None
 
     def complete(self, status: Status = Status.SUCCESS) -> None:
-        """End the oldest request."""
+        """Complete the oldest request."""
         if self.posted and self.owner is not None:
             request = self.posted.pop(0)
             if status or request.signaled:
@@ -437,7 +439,7 @@ class Honest(Route):
 
 
 class LifeTests(SynchronousTestCase):
-    """Whatever happens to a queue pair, every request ends once, in order."""
+    """Every request ends once, in order, whatever happens to a queue pair."""
 
     ACTIONS = (
         *("send", "receive") * 4,
@@ -454,7 +456,7 @@ class LifeTests(SynchronousTestCase):
 
     @given(st.lists(st.sampled_from(ACTIONS), max_size=60))
     def test_everyRequestEndsOnce(self, actions: list[str]) -> None:
-        """Signaled requests complete exactly once, in order; after ERR nothing is left; places add up."""
+        """Signaled requests complete once, in order; after ERR nothing remains, and all entries are free."""
         case = QueuePairTests()
         case.setUp()
         route = case.host.route = Honest()

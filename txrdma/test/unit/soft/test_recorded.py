@@ -1,5 +1,5 @@
 """
-Tests for L{txrdma.soft.rc._requester} and L{txrdma.soft.rc._responder}: against what kernels said.
+L{txrdma.soft.rc._requester} and L{txrdma.soft.rc._responder}, compared with recordings of kernels.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from txrdma.test.unit.soft.test_responder import RIGHTS
 
 
 def isRequest(opcode: int) -> bool:
-    """Whether packets of this opcode are for responders of connections."""
+    """Return whether packets with this opcode are requests."""
     return opcode <= Opcode.RC_RDMA_READ_REQUEST or opcode in (Opcode.RC_COMPARE_SWAP, Opcode.RC_FETCH_ADD)
 
 
 class RequesterTests(RequesterCase):
-    """The same requests make the same packets as the kernel's, and its answers end them."""
+    """The same requests make the same packets as the kernel's, and its answers complete them."""
 
     def compare(
         self,
@@ -41,8 +41,8 @@ class RequesterTests(RequesterCase):
         """
         Post the requests one by one, as the kernel's user did.
 
-        @param answers: opcodes with which the peer ends a request.
-        @param last: how the last request ends.
+        @param answers: opcodes with which the peer completes a request.
+        @param last: status of the last request.
         """
         found = [captured for captured in packets(name) if captured.packet.bth.opcode < Opcode.UC_SEND_FIRST]
         sent = [captured.packet for captured in found if captured.source == sender]
@@ -105,7 +105,7 @@ class RequesterTests(RequesterCase):
 
 
 class Grants:
-    """A key table that grants all that is asked for, as the kernels did: new memory for each key."""
+    """A key table that grants all access, with new memory for each key."""
 
     def __init__(self, unknown: set[int]) -> None:
         self.unknown = unknown
@@ -123,7 +123,7 @@ class Grants:
 
 class ResponderTests(SynchronousTestCase):
     """
-    The requests of kernels, and what their peers, kernels, answered.
+    Requests of kernels are answered like by their peers, which were kernels.
 
     @ivar unknown: keys that the kernel did not know.
     """
@@ -132,10 +132,10 @@ class ResponderTests(SynchronousTestCase):
 
     def play(self, name: str, midway: bool = False) -> int:
         """
-        Hand each request to a responder, and hold its answers against the recorded ones.
+        Pass each request to a responder, and compare its answers with the recorded ones.
 
-        @param midway: the connection is older than the recording, so messages count from any number.
-        @return: how many answers were the same.
+        @param midway: the connection is older than the recording, so MSNs start at any number.
+        @return: number of equal answers.
         """
         found = [(captured, captured.packet) for captured in packets(name)]
         answered = 0
@@ -179,7 +179,7 @@ class ResponderTests(SynchronousTestCase):
             if opcode == Opcode.RC_RDMA_READ_RESPONSE_ONLY:
                 contents[psn] = payload
         for captured, packet in requests:
-            if packet.bth.psn in contents:  # what the kernel had in its memory
+            if packet.bth.psn in contents:  # contents of the kernel's memory
                 header = packet.extensions[0]
                 grants.remote(None, header.rkey, header.address, header.length, 0)[:] = contents[
                     packet.bth.psn

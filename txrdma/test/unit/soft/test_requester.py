@@ -26,7 +26,7 @@ _READ_ONLY = Opcode.RC_RDMA_READ_RESPONSE_ONLY
 
 
 class RequesterCase(SynchronousTestCase):
-    """A requester, some memory, and a time that the test sets."""
+    """A requester, some memory, and a simulated time."""
 
     def setUp(self) -> None:
         self.memory = Memory(1 << 20)
@@ -67,7 +67,7 @@ class RequesterCase(SynchronousTestCase):
         return self.requester.outgoing(self.now)
 
     def expire(self) -> list[Outgoing]:
-        """Let the requester's time come."""
+        """Advance the time to the requester's deadline."""
         deadline = self.requester.deadline()
         assert deadline is not None
         self.now = deadline
@@ -80,17 +80,17 @@ class RequesterCase(SynchronousTestCase):
         return self.out()
 
     def ended(self) -> list[tuple[int, Status]]:
-        """Completions since the last time."""
+        """Return the completions since the last call."""
         return [(c.identifier, c.status) for c in completions(self.requester.events())]
 
 
 def psns(runs: list[Outgoing]) -> list[int]:
-    """The sequence numbers of all packets."""
+    """Return the PSNs of all packets."""
     return [run.psn + number for run in runs for number in range(run.packets)]
 
 
 class SegmentationTests(RequesterCase):
-    """Messages become packets (IBA 9.7.2.2, 9.4.1)."""
+    """Segmentation of messages (IBA 9.7.2.2, 9.4.1)."""
 
     def opcodes(self, runs: list[Outgoing]) -> list[tuple[Opcode, int]]:
         return [(Opcode(run.opcode), run.packets) for run in runs]
@@ -174,7 +174,7 @@ class SegmentationTests(RequesterCase):
 
 
 class CompletionTests(RequesterCase):
-    """Requests end in the order in which they were posted."""
+    """Requests complete in the order in which they were posted."""
 
     def test_acknowledgementCompletesAllBefore(self) -> None:
         self.post(*[self.request(Operation.SEND, 1, number) for number in range(4)])
@@ -214,7 +214,7 @@ class CompletionTests(RequesterCase):
 
 
 class LossTests(RequesterCase):
-    """What is lost is sent again (IBA 9.7.6.1.3, 9.9.2.1)."""
+    """Lost packets are retransmitted (IBA 9.7.6.1.3, 9.9.2.1)."""
 
     def test_deadlineFollowsAcknowledgements(self) -> None:
         self.assertIsNone(self.requester.deadline())
@@ -381,7 +381,7 @@ class LossTests(RequesterCase):
 
 
 class NotReadyTests(RequesterCase):
-    """A receiver without a receive is tried again after its pause (IBA 9.7.5.2.8)."""
+    """A request is retried after an RNR NAK and its delay (IBA 9.7.5.2.8)."""
 
     def test_RNRPauseThenResend(self) -> None:
         self.post(*[self.request(Operation.SEND, 1, number) for number in range(3)])
@@ -415,7 +415,7 @@ class NotReadyTests(RequesterCase):
 
 
 class RefusalTests(RequesterCase):
-    """NAKs end the request with the status of their code (IBA 9.9.2.4.2)."""
+    """NAKs complete the request with the status of their code (IBA 9.9.2.4.2)."""
 
     def test_NAKStatuses(self) -> None:
         for code, status in [
@@ -445,7 +445,7 @@ class RefusalTests(RequesterCase):
 
 
 class WindowTests(RequesterCase):
-    """What is in the air is bounded."""
+    """The amount of data in flight is bounded."""
 
     def test_windowBoundsMessage(self) -> None:
         runs = self.send(200 * MTU)
@@ -561,14 +561,14 @@ class ReadTests(RequesterCase):
         self.assertEqual(self.ended(), [(1, Status.SUCCESS), (2, Status.SUCCESS)])
 
     def test_answerAcknowledges(self) -> None:
-        """An answer acknowledges the requests before it."""
+        """An answer acknowledges earlier requests."""
         self.send(1, 1)
         self.read(1, 2)
         self.answer("ONLY", PSN + 1, b"r")
         self.assertEqual(self.ended(), [(1, Status.SUCCESS), (2, Status.SUCCESS)])
 
     def test_secondAnswer(self) -> None:
-        """An answer that comes again, after its READ is done, writes nothing."""
+        """A duplicate answer after the end of its READ writes nothing."""
         self.read(4)
         self.answer("ONLY", PSN, b"good")
         self.memory.put(0, b"mine")
@@ -576,7 +576,7 @@ class ReadTests(RequesterCase):
         self.assertEqual(self.memory.get(0, 4), b"mine")
 
     def test_wrongLength(self) -> None:
-        """An answer of another length than was asked for is an error, and is not written."""
+        """An answer with a wrong length is an error, and is not written."""
         for payload in (b"", b"x" * 9, b"x" * MTU):
             with self.subTest(length=len(payload)):
                 self.requester = self.make()
@@ -586,7 +586,7 @@ class ReadTests(RequesterCase):
                 self.assertEqual(self.memory.get(0, MTU), bytes(MTU))
 
     def test_chunks(self) -> None:
-        """A long READ goes out as several requests, no more at once than the peer holds."""
+        """A long READ is split into several requests, at most as many at once as the peer holds."""
         self.requester = self.make(maxRDAtomic=2, mtu=4096)
         runs = self.read(READ_CHUNK * 3 + 5)
         step = READ_CHUNK // 4096
@@ -596,7 +596,7 @@ class ReadTests(RequesterCase):
         self.assertEqual([run.psn for run in more], [PSN + 2 * step])
 
     def test_sameChunksAgain(self) -> None:
-        """When a READ is repeated its requests end where they ended before, whatever its first number."""
+        """A repeated READ is split at the same offsets as before."""
         for first in (PSN, PSN + 1):
             self.requester = self.make(maxRDAtomic=2, mtu=4096, psn=first)
             self.read(READ_CHUNK * 2)
@@ -608,7 +608,7 @@ class ReadTests(RequesterCase):
             )
 
     def test_limit(self) -> None:
-        """No more READs are outstanding than C{maxRDAtomic}; what is behind waits, too."""
+        """No more READs are outstanding than C{maxRDAtomic}; later requests wait as well."""
         self.requester = self.make(maxRDAtomic=1)
         self.read(1, 1)
         self.assertEqual(self.read(1, 2), [])
@@ -622,14 +622,14 @@ class ReadTests(RequesterCase):
         self.assertEqual(self.ended(), [(1, Status.LOC_QP_OP_ERR)])
 
     def test_fence(self) -> None:
-        """A request with a fence waits for the READs before it; others don't (IBA 10.8.3.3)."""
+        """A fenced request waits for earlier READs; others do not (IBA 10.8.3.3)."""
         self.read(1, 1)
         self.assertEqual(psns(self.send(1, 2)), [PSN + 1])
         self.assertEqual(self.send(1, 3, fence=True), [])
         self.assertEqual(psns(self.answer("ONLY", PSN, b"r")), [PSN + 2])
 
     def test_protection(self) -> None:
-        """An answer into memory that is gone fails the READ."""
+        """An answer into deregistered memory fails the READ."""
         self.read(1)
         self.memory.region.close()
         self.answer("ONLY", PSN, b"r")

@@ -1,5 +1,5 @@
 """
-Lost and late packets and silent peers, over a simulated network: L{txrdma.soft.core.roundtrip}.
+Lost and delayed packets, and silent peers, over a simulated network: L{txrdma.soft.core.roundtrip}.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from txrdma.test.support.soft.pairs import connected, End
 
 ALICE, BOB = "10.0.0.1", "10.0.0.2"
 PATIENT = {"timeout": 25, "retryCount": 7}
-"""Eighteen minutes: what SMC-R asks for where programs acknowledge."""
+"""Eighteen minutes: SMC-R's choice where applications acknowledge."""
 
 
 def isRequest(packet: RoCEPacket) -> bool:
@@ -35,11 +35,11 @@ def isAnswer(packet: RoCEPacket) -> bool:
 
 
 class ResendingCase(SynchronousTestCase):
-    """Alice writes to Bob over a network whose faults a test sets."""
+    """Alice writes to Bob over a network with configurable faults."""
 
     def setUp(self) -> None:
         self.clock = SimulatedClock()
-        self.tries = 0  # timeouts, on both sides
+        self.tries = 0  # timeouts, at both ends
 
         def tried(patience: RetryTimer) -> None:
             self.tries += 1
@@ -49,14 +49,14 @@ class ResendingCase(SynchronousTestCase):
         self.patch(RetryTimer, "tried", tried)
 
     def connect(self, delay: float = 0.001, seed: int = 1, **attributes: int) -> None:
-        """Two devices with so long a way between them, and a connection."""
+        """Connect two devices with that delay between them."""
         self.network = SimulatedNetwork(self.clock, seed, Faults(delaySeconds=delay))
         self.carriers = [self.network.carrier(address) for address in (ALICE, BOB)]
         one, other = [self.device(self.clock, carrier) for carrier in self.carriers]
         self.alice, self.bob = connected(one, other, **(attributes or PATIENT))
 
     def device(self, clock: Clock, carrier: SimulatedCarrier) -> SoftDevice:
-        """The device of a process with a clock of its own."""
+        """Return the device of a process with its own clock."""
         port = SoftPort(carrier.address, carrier.port, [RoCEPort(clock, carrier)], None)
         device = SoftDevice(clock, [port], name=carrier.address)
         self.addCleanup(device.close)
@@ -66,7 +66,7 @@ class ResendingCase(SynchronousTestCase):
         self.clock.advance(max(0.0, self.clock.calls[0].getTime() - self.clock.seconds()))
 
     def pass_(self, seconds: float) -> None:
-        """Let time pass."""
+        """Advance the time."""
         end = self.clock.seconds() + seconds
         while self.clock.calls and self.clock.calls[0].getTime() <= end:
             self.step()
@@ -74,9 +74,9 @@ class ResendingCase(SynchronousTestCase):
 
     def transfer(self, messages: int, length: int, atOnce: int = 16) -> float:
         """
-        Write so many messages, some of them at once, and look that they arrive.
+        Write that many messages, some concurrently, and check that they arrive.
 
-        @return: how long it took.
+        @return: the duration.
         """
         begun = self.clock.seconds()
         data = os.urandom(length)
@@ -95,7 +95,7 @@ class ResendingCase(SynchronousTestCase):
 
 
 class LossTests(ResendingCase):
-    """What is lost is sent again soon."""
+    """Lost packets are retransmitted quickly."""
 
     def test_tailLossRecoversQuickly(self) -> None:
         for delay in (0.00005, 0.001, 0.02):
@@ -120,7 +120,7 @@ class LossTests(ResendingCase):
         self.assertLess(self.transfer(1, 100), 0.11)
 
     def test_throughputUnderLoss(self) -> None:
-        # Means of ten seeds. When what was lost waited for a timeout of 134 ms they were 0.14 s, 2.3 s and,
+        # Means of ten seeds. With a timeout of 134 ms for each loss they were 0.14 s, 2.3 s and,
         # for the eight of ten that arrived, 32 s.
         for loss, seconds, packets in ((0.01, 0.015, 1492), (0.05, 0.36, 1702), (0.25, 17, 3173)):
             with self.subTest(loss=loss):
@@ -135,13 +135,13 @@ class LossTests(ResendingCase):
 
 
 class SilenceTests(ResendingCase):
-    """A peer that says nothing for a while is not gone."""
+    """A peer that is silent for a while is not given up."""
 
     def sleeping(self, length: int, posted: int) -> int:
         """
         Bob's process sleeps for two minutes, and Alice writes.
 
-        @return: how many packets there were until he woke up.
+        @return: number of packets until it woke up.
         """
         self.transfer(100, 1000)
         self.network.sleep(BOB)
@@ -187,7 +187,7 @@ class SilenceTests(ResendingCase):
         self.network.sleep(ALICE)
         self.pass_(120)
         sent = self.network.sent
-        own.callLater(1, self.network.wake, ALICE)  # a reactor reads behind calls that are due
+        own.callLater(1, self.network.wake, ALICE)  # a reactor reads after calls that are due
         own.advance(120)
         self.assertEqual([c.status for c in alice.poll()], [Status.SUCCESS])
         self.assertEqual((self.network.sent, self.tries), (sent, 0))
@@ -216,7 +216,7 @@ class SilenceTests(ResendingCase):
 
 
 class LateTests(ResendingCase):
-    """What is only late is hardly ever sent again."""
+    """Delayed packets are hardly ever retransmitted."""
 
     def test_stableRoundTripNeedsNoResend(self) -> None:
         for delay in (0.00001, 0.001, 0.03):
@@ -287,12 +287,12 @@ class EndTests(ResendingCase):
         self.bob.receive(1, 0, 100)
 
     def fill(self) -> None:
-        """Bob's socket has no room."""
+        """Fill the buffer of Bob's socket."""
         self.carriers[1]._waiting = True
         self.bob.write(self.alice, 99, 0, 100)
 
     def isAcknowledged(self) -> None:
-        """Alice's request is acknowledged, with nothing sent again."""
+        """Assert that Alice's request is acknowledged without a retransmission."""
         self.pass_(0.005)
         self.assertEqual([c.status for c in self.alice.poll()], [Status.SUCCESS])
         self.assertEqual(self.tries, 0)

@@ -57,13 +57,13 @@ class ResponderCase(SynchronousTestCase):
         )
 
     def deliver(self, *runs: Incoming) -> list[Outgoing]:
-        """Requests that arrive together, and what is answered."""
+        """Deliver requests together; return the answers."""
         for run in runs:
             self.responder.received(run, 0.0)
         return self.responder.outgoing(0.0)
 
     def answers(self, *runs: Incoming) -> list[tuple[int, AETHKind, int, int]]:
-        """The same, as PSN, kind, value and MSN."""
+        """Return answers as PSN, kind, value and MSN."""
         found = []
         for run in self.deliver(*runs):
             aeth = AETH.decode(run.extension)
@@ -71,7 +71,7 @@ class ResponderCase(SynchronousTestCase):
         return found
 
     def write(self, psn: int, offset: int, data: bytes, **more: Any) -> Incoming:
-        """An RDMA WRITE of one packet."""
+        """Return an RDMA WRITE of one packet."""
         return incoming(WRITE_ONLY, psn, data, self.reth(offset, len(data)), **more)
 
     def reth(self, offset: int, length: int) -> bytes:
@@ -82,7 +82,7 @@ class ResponderCase(SynchronousTestCase):
         return incoming(Opcode.RC_RDMA_READ_REQUEST, psn, b"", self.reth(offset, length), acknowledge=True)
 
     def assertRefused(self, psn: int, code: NAKCode, kind: AsyncEventKind | None, *runs: Incoming) -> None:
-        """These end the connection, and leave memory alone."""
+        """Assert that these end the connection without changing memory."""
         before = bytes(self.memory.bytes)
         self.assertEqual([answer[:3] for answer in self.answers(*runs)], [(psn, AETHKind.NAK, code)])
         self.assertEqual(bytes(self.memory.bytes), before)
@@ -97,12 +97,12 @@ class ResponderCase(SynchronousTestCase):
 
 
 def flushed(identifier: int) -> Completion:
-    """What becomes of a receive that is not filled to its end."""
+    """Return the completion of a partially filled receive."""
     return Completion(identifier, Status.WR_FLUSH_ERR, CompletionOpcode.RECEIVE, QPN(7))
 
 
 ACK = AETHKind.ACK, 31
-"""Kind and value of an acknowledgement that counts no credits."""
+"""Kind and value of an acknowledgement without credits."""
 
 
 class SendTests(ResponderCase):
@@ -176,7 +176,7 @@ class SendTests(ResponderCase):
 
 
 class OrderTests(ResponderCase):
-    """Packets that are missing or come again (IBA 9.7.4.1.2, 9.7.5.1.2)."""
+    """Missing and duplicate packets (IBA 9.7.4.1.2, 9.7.5.1.2)."""
 
     def test_gapIsReportedOnce(self) -> None:
         for number in range(3):
@@ -208,7 +208,7 @@ class OrderTests(ResponderCase):
         self.deliver(incoming(Opcode.RC_SEND_FIRST, PSN, b"a" * MTU))
         run = incoming(Opcode.RC_SEND_MIDDLE, PSN + 1, b"b" * MTU + b"c" * MTU + b"d" * MTU, packets=3)
         data = bytearray(run.data)
-        data[run.stride + 11] += 1  # the second's PSN, as if one between were lost
+        data[run.stride + 11] += 1  # the PSN of the second one, as if one between were lost
         answers = self.answers(run._replace(data=memoryview(data)))
         self.assertEqual(answers, [(PSN + 2, AETHKind.NAK, NAKCode.PSN_SEQUENCE_ERROR, 0)])
         self.assertEqual(self.memory.get(MTU, 2 * MTU), b"b" * MTU + b"\xee" * MTU)
@@ -235,7 +235,7 @@ class OrderTests(ResponderCase):
 
 
 class WriteTests(ResponderCase):
-    """RDMA WRITEs go where they may."""
+    """RDMA WRITEs respect access rights."""
 
     def test_writeWithImmediateTakesReceive(self) -> None:
         self.receive(4, (0, 0))
@@ -349,7 +349,7 @@ class ReadTests(ResponderCase):
 
 
 class InvalidTests(ResponderCase):
-    """What a peer must not send (IBA 9.7.4.1.3, 9.7.4.1.4)."""
+    """Invalid requests (IBA 9.7.4.1.3, 9.7.4.1.4)."""
 
     def test_strangeOpcodes(self) -> None:
         for opcode in (0x13, 0x14, 0x15, 0x16, 0x17, 0x1F):
@@ -395,7 +395,7 @@ class InvalidTests(ResponderCase):
     def test_truncatedHeaders(self) -> None:
         for opcode in range(0x18):
             if 0x0D <= opcode <= 0x12:
-                continue  # answers are the requester's
+                continue  # answers are for the requester
             for size in (0, 4, 12):
                 with self.subTest(opcode=opcode, size=size):
                     self.responder = self.make()

@@ -58,7 +58,7 @@ class NetworkCase(SynchronousTestCase):
         return devices
 
     def run_(self, seconds: float = 1.0) -> None:
-        """Let time pass, by as little as possible each time."""
+        """Advance the time by minimal steps."""
         end = self.clock.seconds() + seconds
         while self.clock.calls and self.clock.calls[0].getTime() <= end:
             self.clock.advance(max(0.0, self.clock.calls[0].getTime() - self.clock.seconds()))
@@ -69,7 +69,7 @@ class NetworkCase(SynchronousTestCase):
 
 
 class ConnectionTests(NetworkCase):
-    """RC queue pairs by UDP."""
+    """RC queue pairs over UDP."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -137,7 +137,7 @@ class ConnectionTests(NetworkCase):
         data = os.urandom(1 << 20)
         self.alice.region.view[:] = data
         self.alice.write(self.bob, 1, 0, 1 << 20)
-        self.run_(0.06)  # before any timer
+        self.run_(0.06)  # before any timer fires
         self.assertEqual(self.statuses(self.alice), [(1, Status.SUCCESS)])
         self.assertEqual(bytes(self.bob.region.view), data)
 
@@ -183,7 +183,7 @@ class ConnectionTests(NetworkCase):
 
 
 class FrameTests(NetworkCase):
-    """Many packets go out in one piece."""
+    """Batches of packets."""
 
     def test_longMessageMakesFewSystemCalls(self) -> None:
         alice, bob = connected(self.one, self.other)
@@ -203,7 +203,7 @@ class FrameTests(NetworkCase):
         self.run_()
         counters = portOf(self.one).counters
         self.assertEqual(counters.packetsSent, 65)
-        # The first packet is longer than the others; then 16 at a time, the short one at the end.
+        # The first packet is longer than the others; then 16 at a time, with the short one last.
         self.assertEqual(counters.writes, 1 + 4)
         self.assertEqual(self.statuses(alice), [(1, Status.SUCCESS), (2, Status.SUCCESS)])
 
@@ -228,7 +228,7 @@ class FrameTests(NetworkCase):
 
 
 class SpoiltTests(NetworkCase):
-    """Datagrams that are not what they should be."""
+    """Invalid datagrams."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -236,7 +236,7 @@ class SpoiltTests(NetworkCase):
         self.sent: list[bytes] = []
 
     def deliver(self, datagram: bytes) -> None:
-        """Give this to Bob's port, as if it came from Alice."""
+        """Deliver a datagram to Bob's port as if from Alice."""
         port = portOf(self.other)
         port.received(memoryview(datagram), max(len(datagram), 1), (ALICE, 4791))
         port.turnEnded()
@@ -245,7 +245,7 @@ class SpoiltTests(NetworkCase):
         return Flow(ALICE, 4791, BOB, 4791).seal(packet)
 
     def write(self, **changes: Any) -> bytes:
-        """An RDMA WRITE of C{x}, without ICRC."""
+        """Return an RDMA WRITE of C{x}, without ICRC."""
         bth = BTH(
             opcode=Opcode.RC_RDMA_WRITE_ONLY,
             pkey=DEFAULT_PKEY,
@@ -320,7 +320,7 @@ class SpoiltTests(NetworkCase):
 
 
 class CaptureTests(NetworkCase):
-    """C{pcap=} records what was sent and what came."""
+    """C{pcap=} records sent and received packets."""
 
     def test_captureHasBothDirections(self) -> None:
         file = BytesIO()
@@ -450,7 +450,7 @@ class DatagramTests(NetworkCase):
 
 
 class RecordedTests(SynchronousTestCase):
-    """Datagrams of the kernel's rxe, as they were on the wire."""
+    """Datagrams recorded from the kernel's rxe."""
 
     def device(self, address: str) -> tuple[SoftDevice, SimulatedCarrier]:
         network = SimulatedNetwork(Clock())
@@ -469,7 +469,7 @@ class RecordedTests(SynchronousTestCase):
             deth = captured.packet.get(DETH)
             assert deth is not None
             port = portOf(device)
-            # The queue pair of the recording had another number.
+            # the queue pair of the recording had another number
             for route in list(port._routes.values()):
                 port._routes[QPN(captured.packet.bth.destination)] = route
             end.receive(taken, 0, 600)

@@ -29,7 +29,7 @@ ESTABLISHED = AsyncEventKind.COMMUNICATION_ESTABLISHED
 
 
 class SharedEnd(End):
-    """An end whose queue pairs take their receives from one queue."""
+    """An end whose queue pairs share receives."""
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
@@ -37,7 +37,7 @@ class SharedEnd(End):
         self.renew(self.qp.kind)
 
     def renew(self, kind: QPKind = QPKind.RC) -> None:
-        """Another queue pair of the same sort."""
+        """Create another queue pair of the same kind."""
         capacity = Capacity(256, 0, 4, 4, 4096)
         self.qp = self.domain.createQueuePair(kind, self.queue, self.queue, capacity, self.shared)
 
@@ -104,10 +104,10 @@ class PortTests(NetworkCase):
 
 
 class EstablishedTests(NetworkCase):
-    """The first message may come before a queue pair is ready to send (IBA 11.6.3.1)."""
+    """The first message may arrive before a queue pair is ready to send (IBA 11.6.3.1)."""
 
     def halfway(self, **more: Any) -> tuple[End, End]:
-        """Alice is ready, Bob is in RTR."""
+        """Return Alice in RTS and Bob in RTR."""
         alice, bob = End(self.one), End(self.other)
         bob.qp.modify(INIT)
         attributes = {name: getattr(RTR, name) for name in RTR.given()}
@@ -129,7 +129,7 @@ class EstablishedTests(NetworkCase):
 
 
 class SharedReceiveTests(NetworkCase):
-    """Queue pairs that take their receives from one queue (IBA 10.2.9)."""
+    """Queue pairs with a shared receive queue (IBA 10.2.9)."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -192,7 +192,7 @@ class SharedReceiveTests(NetworkCase):
 
 
 class RouteTests(NetworkCase):
-    """What else connections and datagrams do."""
+    """Further properties of connections and datagrams."""
 
     def test_completionsPrecedeFlush(self) -> None:
         alice, bob = connected(self.one, self.other)
@@ -206,7 +206,7 @@ class RouteTests(NetworkCase):
         self.failWhileReceiving(alice, bob, address=handle, remoteQPN=bob.qp.number, remoteQKey=QKEY)
 
     def failWhileReceiving(self, alice: End, bob: End, **more: Any) -> None:
-        """Bob's queue pair is brought down between a packet and its turn."""
+        """Fail Bob's queue pair between a packet and its processing."""
         bob.receive(1, 0, 100)
         bob.receive(2, 0, 100)
         port = portOf(self.other)
@@ -239,7 +239,7 @@ class RouteTests(NetworkCase):
         carol = End(third)
         carol.join(alice, rqPSN=0xFFFFF0)
         routes = portOf(third)._routes
-        routes[bob.qp.number] = routes[carol.qp.number]  # the same queue pair, so to say, on another host
+        routes[bob.qp.number] = routes[carol.qp.number]  # stands for the same queue pair on another host
         alice.qp.modify(QPAttributes(state=QPState.SQD))
         alice.qp.modify(QPAttributes(state=QPState.SQD, address=carol.way()))
         alice.qp.modify(QPAttributes(state=QPState.RTS))

@@ -1,5 +1,5 @@
 """
-Shared memory between real processes: it is found, it ends with them, and nobody else gets in.
+The messages by which processes establish shared memory.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from txrdma.soft.shared._rendezvous import (
 
 
 class MessageTests(SynchronousTestCase):
-    """What processes say to each other."""
+    """Encoding of these messages."""
 
     def test_roundTrip(self) -> None:
         names: dict[str, Any] = {"source": QPN(0x123456), "destination": QPN(0x654321)}

@@ -1,5 +1,5 @@
 """
-Shared receive queues of the software device, and the queue pairs that take from them.
+Shared receive queues of the software device, and their queue pairs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from txrdma.test.unit.soft.test_queuepair import Host, required, Route
 
 
 class Hosts(Host):
-    """A device of several queue pairs, each with a route of its own."""
+    """A device of several queue pairs, each with its own route."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class Hosts(Host):
 
 
 class SharedReceiveTests(SynchronousTestCase):
-    """A shared receive queue does its part, whatever the routes do."""
+    """Promises that a shared receive queue keeps whatever the routes do."""
 
     def setUp(self) -> None:
         self.channel = SoftCompletionChannel()
@@ -50,7 +50,7 @@ class SharedReceiveTests(SynchronousTestCase):
         self.shared = SoftSharedReceiveQueue(self.domain, 8, 2, self.host.notify, self.closed.append)
 
     def make(self, number: int, kind: QPKind = QPKind.RC, upTo: QPState = RTR) -> SoftQueuePair:
-        """A queue pair that takes from it."""
+        """Return a queue pair that uses it."""
         queuePair = SoftQueuePair(
             self.host,
             self.domain,
@@ -70,12 +70,12 @@ class SharedReceiveTests(SynchronousTestCase):
         self.shared.postReceive([ReceiveRequest(identifier) for identifier in identifiers])
 
     def reported(self) -> list[AsyncEventKind]:
-        """Events since the last time."""
+        """Return the events since the last call."""
         events, self.host.events = self.host.events, []
         return [event.kind for event in events]
 
     def left(self) -> list[int]:
-        """What is in the queue."""
+        """Return the receives in the queue."""
         return [receive.identifier for receive in self.shared.receives]
 
     def test_queuePairsShareOneQueue(self) -> None:

@@ -1,5 +1,5 @@
 """
-Sockets by which processes of a host talk of shared memory, when the system runs out of something.
+Sockets between processes that share memory, when the system is out of resources.
 """
 
 from __future__ import annotations
@@ -16,17 +16,16 @@ from txrdma.soft.shared.unixpackets import PacketSocket, UnixRendezvous
 
 
 class MessageReceiver:
-    """Notes why its line has ended."""
+    """Records why its connection has ended."""
 
     reason = ""
 
     def ended(self, reason: str) -> None:
-        """Note it."""
         self.reason = reason
 
 
 class ScarceTests(SynchronousTestCase):
-    """A line whose message cannot be sent at once."""
+    """A connection whose message cannot be sent immediately."""
 
     def setUp(self) -> None:
         self.reactor = cast(Any, MemoryReactorClock())
@@ -42,7 +41,7 @@ class ScarceTests(SynchronousTestCase):
         self.line.start(receiver)
 
     def scarce(self, near: socket.socket) -> Any:
-        """A socket whose sendmsg fails for now."""
+        """Return a socket whose sendmsg fails temporarily."""
         test = self
 
         class Scarce:

@@ -1,5 +1,5 @@
 """
-The completion reader: arms before it looks, hands over in batches, lets others have their turns.
+The completion reader: it arms before it polls, delivers batches, and yields to others.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from txrdma.verbs.completions import CompletionReader
 
 @implementer(ICompletionQueue)
 class Queue:
-    """A queue that holds what the test puts into it."""
+    """A queue with the test's completions."""
 
     depth = 1000
     isLive = False
@@ -61,9 +61,9 @@ class Queue:
 
 class LiveQueue(Queue):
     """
-    One that a peer fills while we look.
+    A queue that a peer fills during polling.
 
-    @ivar later: something comes after so many looks.
+    @ivar later: number of polls before something arrives.
     """
 
     isLive = True
@@ -84,7 +84,7 @@ class LiveQueue(Queue):
 
 @implementer(ICompletionChannel)
 class Channel:
-    """A channel that has always had an event."""
+    """A channel that always has an event."""
 
     def __init__(self, queues: Sequence[Queue]) -> None:
         self.queues = queues
@@ -104,7 +104,7 @@ class Channel:
 
 @implementer(IReactorPolling)
 class MemoryPollingReactor(MemoryReactorClock):
-    """A reactor that would look by itself, but leaves it to the test."""
+    """A reactor with polling, which the test calls."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -136,13 +136,13 @@ class CompletionReaderTests(SynchronousTestCase):
         self.batches.append([completion.identifier for completion in batch])
 
     def test_provides(self) -> None:
-        """It is what a reactor takes."""
+        """The reader provides its interfaces."""
         verifyObject(IReadDescriptor, self.reader)
         verifyObject(IPollable, self.reader)
         self.assertEqual(self.reader.fileno(), 77)
 
     def test_startAndStop(self) -> None:
-        """It is in the reactor from start to stop; both may be called twice."""
+        """It is in the reactor from start to stop; both are idempotent."""
         self.reader.start()
         self.reader.start()
         self.assertEqual(self.reactor.getReaders(), [self.reader])
@@ -152,7 +152,7 @@ class CompletionReaderTests(SynchronousTestCase):
         self.assertEqual(self.reactor.getDelayedCalls(), [])
 
     def test_failingArm(self) -> None:
-        """A queue that can't be armed stops the reader, and its owner hears of it: nobody would wake it."""
+        """A queue that cannot be armed stops the reader, and its owner is notified."""
         failures: list[Failure] = []
         reader = CompletionReader(
             self.reactor, self.channel, [self.queue], self.handle, failed=failures.append
@@ -171,7 +171,7 @@ class CompletionReaderTests(SynchronousTestCase):
         self.assertEqual((self.reactor.getReaders(), self.reactor.getDelayedCalls()), ([], []))
 
     def test_closedWhileStopped(self) -> None:
-        """What raises in a queue that nobody reads any more, as it is closed, is no news."""
+        """A queue that raises while it is closed after the end of the reader is ignored."""
         self.reader.start()
         self.reader.stop()
 
@@ -182,7 +182,7 @@ class CompletionReaderTests(SynchronousTestCase):
         self.assertFalse(self.reader.poll())
 
     def test_lost(self) -> None:
-        """When the reactor gives it up it stops."""
+        """It stops when the reactor removes it."""
         self.reader.start()
         self.reader.connectionLost(Failure(ValueError()))
         self.assertEqual(self.reactor.getReaders(), [])
@@ -237,7 +237,7 @@ class SleepingTests(CompletionReaderTests):
         self.assertEqual(self.batches, [[1], [2], [3]])
 
     def test_budgetAtStart(self) -> None:
-        """So it is where there is no event yet."""
+        """It yields to others also without an event at the start."""
         self.queue.put(*range(5000))
         self.reader.start()
         self.reactor.advance(0)
@@ -256,7 +256,7 @@ class SleepingTests(CompletionReaderTests):
         reader.start()
         self.queue.put(*range(5000))
         for turns in range(1, 4):
-            reactor._justStopped = False  # the shutdown waits for somebody
+            reactor._justStopped = False  # the shutdown waits for a trigger
             reactor.turn()
             self.assertEqual(len(self.batches), turns)
         self.assertEqual((self.channel.taken, len(reactor.getDelayedCalls())), (0, 1))
@@ -267,8 +267,9 @@ class SleepingTests(CompletionReaderTests):
 
     def test_delayedFirst(self) -> None:
         """
-        What a handler has delayed by no time runs before the handler is called again, as between two reads of
-        a socket: delayed calls of one turn of the reactor run before its descriptors are read.
+        Calls that a handler has scheduled without a delay run before the next batch, as between two reads of
+        a socket:
+        delayed calls of an iteration run before its descriptors are read.
         """
         reactor: Any = LookingReactor()
         reported: list[str] = []
@@ -290,7 +291,7 @@ class SleepingTests(CompletionReaderTests):
         self.assertEqual(reactor.getDelayedCalls(), [])
 
     def test_failingHandler(self) -> None:
-        """A handler that raises is logged, the reader stops, and its owner hears of it once."""
+        """A handler that raises is logged, the reader stops, and its owner is notified once."""
         failures: list[Failure] = []
 
         def fail(batch: Sequence[Completion]) -> None:
@@ -308,7 +309,7 @@ class SleepingTests(CompletionReaderTests):
         self.assertEqual(self.reactor.getDelayedCalls(), [])
 
     def test_failingQueue(self) -> None:
-        """A queue that raises when it is polled stops the reader, too; nothing stops silently."""
+        """A queue that raises when it is polled stops the reader and notifies the owner."""
         failures: list[Failure] = []
         reader = CompletionReader(
             self.reactor, self.channel, [self.queue], self.handle, failed=failures.append
@@ -325,7 +326,7 @@ class SleepingTests(CompletionReaderTests):
         self.assertEqual(self.reactor.getReaders(), [])
 
     def test_reactorEnds(self) -> None:
-        """When the reactor lets go of its readers because it ends, nothing has failed."""
+        """When the reactor removes its readers at its end, that is no failure."""
         failures: list[Failure] = []
         reader = CompletionReader(
             self.reactor, self.channel, [self.queue], self.handle, failed=failures.append
@@ -335,7 +336,7 @@ class SleepingTests(CompletionReaderTests):
         self.assertEqual((failures, self.reactor.getDelayedCalls()), ([], []))
 
     def test_reactorFails(self) -> None:
-        """What raises out of C{doRead} is heard of, too."""
+        """Exceptions of C{doRead} are reported."""
         failures: list[Failure] = []
         reader = CompletionReader(
             self.reactor, self.channel, [self.queue], self.handle, failed=failures.append
@@ -345,7 +346,7 @@ class SleepingTests(CompletionReaderTests):
         self.assertEqual([failure.type for failure in failures], [ZeroDivisionError])
 
     def test_removedByOthers(self) -> None:
-        """A reader that somebody has removed from the reactor is there again when it is started."""
+        """A reader that was removed from the reactor is added again when it is started."""
         reader = CompletionReader(self.reactor, self.channel, [self.queue], self.handle)
         reader.start()
         self.reactor.removeAll()
@@ -358,7 +359,7 @@ class SleepingTests(CompletionReaderTests):
         self.assertEqual(self.reactor.getReaders(), [reader])
 
     def test_stopInHandler(self) -> None:
-        """After stop, in the middle of a batch even, the handler is not called again."""
+        """After stop, even within a batch, the handler is not called again."""
         self.queue.put(*range(200))
 
         def handleAndStop(batch: Sequence[Completion]) -> None:
@@ -377,7 +378,7 @@ class LookingReactor(MemoryReactorClock):
     """A reactor that tells how long it would sleep, as Twisted's own do, and has one turn at a time."""
 
     def turn(self) -> None:
-        """Call what is due now, and not what comes of that; come back to who has not taken its events."""
+        """Run calls that are due, but not those scheduled by them, and readers with pending events."""
         for reader in self.getReaders():
             if not reader._channel.isTaken:
                 reader.doRead()
@@ -573,7 +574,7 @@ class LookedAtTests(CompletionReaderTests):
     makeQueue = Queue
 
     def test_looked(self) -> None:
-        """It is looked at from start to stop, and says whether there was anything."""
+        """It is polled from start to stop, and reports whether it found anything."""
         self.reader.start()
         self.assertEqual(self.reactor.pollables, [self.reader])
         self.assertEqual(self.reactor.getDelayedCalls(), [])
@@ -586,7 +587,7 @@ class LookedAtTests(CompletionReaderTests):
         self.assertEqual(self.reactor.pollables, [])
 
     def test_failingDisarm(self) -> None:
-        """A queue that can't be unarmed stops the reader, too."""
+        """A queue that cannot be disarmed stops the reader."""
         failures: list[Failure] = []
 
         def disarm() -> None:
@@ -606,7 +607,7 @@ class LookedAtTests(CompletionReaderTests):
         self.assertEqual(self.reactor.pollables, [])
 
     def test_woken(self) -> None:
-        """After a sleep, the first thing that it finds ends the ringing of bells."""
+        """After a sleep the first completion disarms doorbells."""
         self.reader.start()
         self.reader.arm()
         self.assertFalse(self.reader.poll())

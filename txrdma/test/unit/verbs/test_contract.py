@@ -1,5 +1,5 @@
 """
-The software device keeps the promises of verbs devices, on every route.
+The contract of verbs devices with the software device, in simulated time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class SimulatedTime(Case):
     """Devices on a simulated network, in simulated time."""
 
     def makeDevices(self) -> tuple[IVerbsDevice, IVerbsDevice]:
-        """Two hosts."""
+        """Return the devices of two hosts."""
         self.clock = Clock()
         self.network = SimulatedNetwork(self.clock)
         one, other = self.network.device("192.0.2.1"), self.network.device("192.0.2.2")
@@ -34,7 +34,7 @@ class SimulatedTime(Case):
         return one, other
 
     def runUntil(self, condition: Callable[[], bool], seconds: float = 60.0) -> None:
-        """From one thing that happens to the next."""
+        """Advance to the next event."""
         deadline = self.clock.seconds() + seconds
         while not condition():
             now = self.clock.seconds()
@@ -44,7 +44,7 @@ class SimulatedTime(Case):
             self.clock.advance(max(0.0, following - now))
 
     def runFor(self, seconds: float) -> None:
-        """In small steps."""
+        """Advance in small steps."""
         for _ in range(100):
             self.clock.advance(seconds / 100)
 
@@ -55,7 +55,7 @@ class SimulatedContractTests(
     """Over a simulated network, in simulated time."""
 
     def outstanding(self, most: int) -> int:
-        """How many requests of reads and atomics were at most under way, where that many may be."""
+        """Return the largest number of outstanding reads and atomics, with that limit."""
         alice, bob = self.pair(
             access=WITH_ATOMICS, settings=replace(PATIENT, maxRDAtomic=most, maxDestRDAtomic=8)
         )
@@ -79,11 +79,11 @@ class SimulatedContractTests(
         return max(under)
 
     def test_readsAreOutstanding(self) -> None:
-        """As many reads and atomics are under way at once as both ends agreed on, and not one more."""
+        """As many reads and atomics are outstanding as both ends agreed on, and no more."""
         self.assertEqual([self.outstanding(most) for most in (1, 3, 8)], [1, 3, 8])
 
     def test_atomicsHappenOnce(self) -> None:
-        """Whatever is lost, doubled or late, each atomic happens once, and its result is its own."""
+        """Each atomic is executed once with its own result, in spite of loss, duplication and delay."""
         self.network.faults = Faults(loss=0.1, duplication=0.1, late=0.05, jitterSeconds=1e-4)
         alice, bob, region = self.atomicPair()
         for index in range(60):
@@ -97,7 +97,7 @@ class SimulatedContractTests(
         self.assertEqual(wordAt(region), 60)
 
     def test_halfReceived(self) -> None:
-        """A receive of which only the beginning has come is flushed, too, before those behind it."""
+        """A partially filled receive is flushed before later ones."""
         alice, bob = self.pair()
         self.network.drop(lambda packet: packet.bth.opcode is Opcode.RC_SEND_LAST, times=1000)
         for identifier in (4, 5):
@@ -114,7 +114,7 @@ class SimulatedMigrationTests(SimulatedTime, Commanded, MigrationContract, Synch
     """Alternate paths over a simulated network."""
 
     def makeDevices(self) -> tuple[IVerbsDevice, IVerbsDevice]:
-        """Two hosts, of two addresses each."""
+        """Return two hosts with two addresses each."""
         self.clock = Clock()
         self.network = SimulatedNetwork(self.clock)
         devices = [self.network.device(f"192.0.2.{host}", f"198.51.100.{host}") for host in (1, 2)]
@@ -123,22 +123,22 @@ class SimulatedMigrationTests(SimulatedTime, Commanded, MigrationContract, Synch
         return devices[0], devices[1]
 
     def breakPath(self, number: int) -> None:
-        """By a partition."""
+        """Partition the network."""
         net = ("192.0.2", "198.51.100")[number - 1]
         self.network.partition(f"{net}.1", f"{net}.2")
 
     def mendPath(self, number: int) -> None:
-        """Both."""
+        """End the partition."""
         self.network.heal()
 
 
 class SimulatedPortsMigrationTests(SimulatedMigrationTests):
-    """The same where a path breaks because a port goes down."""
+    """The same with a port that goes down."""
 
     def breakPath(self, number: int) -> None:
-        """By command."""
+        """Take the port down."""
         self.commandPort(1, number, False)
 
     def mendPath(self, number: int) -> None:
-        """By command."""
+        """Bring the port up."""
         self.commandPort(1, number, True)

@@ -25,7 +25,7 @@ from txrdma.verbs.devices import availableDevices, DeviceSpec, oneOf, openDevice
 
 @implementer(IVerbsDeviceStringParser)
 class Parser:
-    """Keeps what it is asked for, and opens devices without routes."""
+    """Records its arguments, and opens devices without routes."""
 
     prefix = "test"
 
@@ -45,7 +45,7 @@ class Parser:
 
 
 class StringTests(SynchronousTestCase):
-    """Strings are taken apart as Twisted's endpoint strings are."""
+    """Strings are parsed like Twisted's endpoint strings."""
 
     def setUp(self) -> None:
         self.parser = Parser()
@@ -57,7 +57,7 @@ class StringTests(SynchronousTestCase):
         yield self.parser
 
     def test_parsed(self) -> None:
-        """Colons separate, an equals sign makes a key, a backslash takes the meaning from either."""
+        """Colons separate arguments, an equals sign follows a key, and a backslash quotes."""
         for text, args, kwargs in (
             ("test", (), {}),
             ("test:", ("",), {}),
@@ -71,7 +71,7 @@ class StringTests(SynchronousTestCase):
             self.assertEqual(self.parser.asked, [(args, kwargs)])
 
     def test_nonsense(self) -> None:
-        """What can't be taken apart, or names no kind of device, is a ValueError that shows it."""
+        """An invalid string, or an unknown kind of device, is a ValueError that shows it."""
         for text, named in (
             ("", "''"),
             ("tset:1", "'tset'"),
@@ -84,11 +84,11 @@ class StringTests(SynchronousTestCase):
             self.assertIn(named, str(error))
 
     def test_available(self) -> None:
-        """All parsers say what could be opened."""
+        """All parsers report which devices are available."""
         self.assertEqual(availableDevices(), ["test:1", "test:2"])
 
     def test_shared(self) -> None:
-        """All who share a string have one device, which closes with the last."""
+        """Users of one string share a device, which closes with the last of them."""
         one, other = (sharedDevice(self.reactor, "test:1") for _ in range(2))
         apart = sharedDevice(self.reactor, "test:2")
         self.assertEqual(len(self.parser.opened), 2)
@@ -112,7 +112,7 @@ class StringTests(SynchronousTestCase):
         again.close()
 
     def test_sharedEvents(self) -> None:
-        """A share that is closed hears no more events; the others do."""
+        """A closed share gets no more events; the others do."""
         one, other = (sharedDevice(self.reactor, "test:1") for _ in range(2))
         received: list[str] = []
         one.subscribe(lambda event: received.append("one"))
@@ -125,27 +125,27 @@ class StringTests(SynchronousTestCase):
         other.close()
 
     def test_sharedByReactor(self) -> None:
-        """Two reactors share nothing."""
+        """Two reactors do not share devices."""
         one, other = sharedDevice(self.reactor, "test"), sharedDevice(MemoryReactorClock(), "test")
         self.assertEqual(len(self.parser.opened), 2)
         one.close()
         other.close()
 
     def test_sharedWhoseKeysAreTheSame(self) -> None:
-        """The order of keys does not matter, unless the parser says more than that."""
+        """The order of keys does not matter, unless the parser distinguishes more."""
         one, other = (sharedDevice(self.reactor, f"test:a:{keys}") for keys in ("x=1:y=2", "y=2:x=1"))
         self.assertEqual(len(self.parser.opened), 1)
         one.close()
         other.close()
 
     def test_sharedUnavailable(self) -> None:
-        """A device that could not be opened is tried again the next time."""
+        """A device that could not be opened is tried again next time."""
         for _ in range(2):
             self.assertRaises(DeviceUnavailable, sharedDevice, self.reactor, "test:broken")
         self.assertEqual(len(self.parser.asked), 2)
 
     def test_collectorWaits(self) -> None:
-        """While a device is opened the garbage collector waits, and goes on then, if it was on."""
+        """The garbage collector is paused while a device is opened, and restored afterwards."""
         self.addCleanup(gc.enable if gc.isenabled() else gc.disable)
         parse, found = self.parser.parseDevice, []
 
@@ -167,9 +167,9 @@ class StringTests(SynchronousTestCase):
 
 class Thing:
     """
-    A thing of a device.
+    An object of a device.
 
-    @ivar close: what its maker gave it to be called at its end.
+    @ivar close: called at its end.
     """
 
     def __init__(self, device: IVerbsDevice, closed: Callable[[], None]) -> None:
@@ -177,7 +177,7 @@ class Thing:
 
 
 class OneOfTests(SynchronousTestCase):
-    """Things of which a device has one on each reactor."""
+    """Objects of which a device has one on each reactor."""
 
     def setUp(self) -> None:
         self.parser = Parser()
@@ -186,11 +186,11 @@ class OneOfTests(SynchronousTestCase):
         self.things: dict[tuple[object, DeviceSpec], Thing] = {}
 
     def one(self, place: DeviceSpec = "test", reactor: object = None) -> Thing:
-        """Ask for the thing of a device."""
+        """Request a device's object."""
         return oneOf(self.things, reactor or self.reactor, place, Thing)
 
     def test_shared(self) -> None:
-        """All who ask for the same get the same, until it is closed, as is the device opened for it."""
+        """All requests get the same object, until it is closed with the device opened for it."""
         thing = self.one()
         self.assertIs(self.one(), thing)
         other = self.one(reactor=MemoryReactorClock())
@@ -199,14 +199,14 @@ class OneOfTests(SynchronousTestCase):
         self.assertRaises(DeviceUnavailable, self.parser.opened[0].createChannel)
         self.parser.opened[1].createChannel()
         self.assertIsNot(self.one(), thing)
-        thing.close()  # the second time it is about nobody else's
+        thing.close()  # the second one is not shared any more
         self.assertEqual(len(self.things), 2)
         for each in tuple(self.things.values()):
             each.close()
         self.assertEqual(self.things, {})
 
     def test_ofOpenDevice(self) -> None:
-        """A device that somebody else has opened stays open."""
+        """A device that was already open stays open."""
         device = openDevice(self.reactor, "test")
         self.one(device).close()
         self.assertEqual(self.things, {})
@@ -214,7 +214,7 @@ class OneOfTests(SynchronousTestCase):
         device.close()
 
     def test_failing(self) -> None:
-        """What can't be made leaves no device open, and is tried again the next time."""
+        """An object that cannot be created leaves no device open, and is tried again next time."""
 
         def fail(device: IVerbsDevice, closed: Callable[[], None]) -> Thing:
             raise DeviceUnavailable("no room")
