@@ -1,5 +1,5 @@
 """
-An application that raises harms only its own connection, whatever transport it has.
+An application that raises affects only its own connection, over every transport.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from txrdma.testing.bystanders import BystanderContract
 
 
 class TCPTests(BystanderContract, TestCase):
-    """TCP, by which the contract itself is judged."""
+    """TCP, which verifies the contract itself."""
 
     LISTEN, CONNECT = "tcp:0:interface=127.0.0.1", "tcp:127.0.0.1:{port}"
     MAY_STAY = True

@@ -1,5 +1,5 @@
 """
-A verb or a system call that fails, at whatever step of a connection, leaves nothing and harms no other one.
+A verb or system call that fails, at any step of a connection, leaves nothing and affects no other connection.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from txrdma.testing.failingcalls import FailingCallContract
 
 
 class BTLTests(FailingCallContract, TestCase):
-    """C{btl:}, by shared memory."""
+    """C{btl:} through shared memory."""
 
     slowBecause = "each call fails in a connection of its own on the real reactor"
     LISTEN = r"btl:{there}:0:device=soft\:{there}"
@@ -18,7 +18,7 @@ class BTLTests(FailingCallContract, TestCase):
 
 
 class RSocketTests(FailingCallContract, TestCase):
-    """C{rsocket:}, by shared memory: some calls. The soak tests have each call fail."""
+    """C{rsocket:} through shared memory: some calls. The soak tests have each call fail."""
 
     slowBecause = "calls fail in a connection of their own on the real reactor"
     STEP = 13

@@ -1,5 +1,5 @@
 """
-Failover between two processes where each of two networks fails, told and untold.
+Failover between two processes when each of two networks fails, with and without notification.
 """
 
 from __future__ import annotations
@@ -8,6 +8,6 @@ from txrdma.test.system.smc import test_cutting
 
 
 class EveryCutTests(test_cutting.CuttingTests):
-    """Each network goes down and is cut."""
+    """Each network goes down, and each silently drops packets."""
 
     cuts = "every"

@@ -1,5 +1,5 @@
 """
-Failures of either link at either end, at each of many moments of a transfer.
+Failures of either link at either end, at many times during a transfer.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from txrdma.test.integration.smc import test_failover
 
 
 class EveryLoadTests(test_failover.LoadTests):
-    """Each moment, with each link at each end, and with transfers of half a megabyte."""
+    """Each time, link and end, with transfers of half a megabyte."""
 
     isExhaustive = True
     repeats = 2000

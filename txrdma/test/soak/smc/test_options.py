@@ -1,5 +1,5 @@
 """
-Ten thousand clients that connect, propose, and say nothing more.
+Ten thousand clients that connect, propose, and send nothing more.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from txrdma.test.integration.smc import test_options
 
 
 class ThousandsTests(test_options.FloodTests):
-    """Thousands of clients, where the tests of every day have hundreds."""
+    """Thousands of clients, where the integration tests have hundreds."""
 
     proposals = 10_000
     names = 2000

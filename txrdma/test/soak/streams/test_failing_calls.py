@@ -1,5 +1,5 @@
 """
-A verb or a system call that fails, at whatever step of a connection, leaves nothing and harms no other one.
+A verb or system call that fails, at any step of a connection, leaves nothing and affects no other connection.
 """
 
 from __future__ import annotations

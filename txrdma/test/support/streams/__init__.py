@@ -1,5 +1,3 @@
 """
-Tests of conversations between two processes: what judges them, and the quick ones of them.
-
-All of them are played by C{make conversations}.
+For tests of conversations between two processes; C{make conversations} plays all of them.
 """

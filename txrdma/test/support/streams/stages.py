@@ -1,5 +1,5 @@
 """
-The stage of a test process: one nursery for all suites that play conversations in it.
+The stage of a test process, with one nursery for all suites that play conversations.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from txrdma.testing.streams.stage import Performance, Stage
 
 @lru_cache(1)
 def theStage() -> Stage:
-    """The stage, which closes with the process."""
+    """Return the stage, which closes with the process."""
     return Stage()
 
 
 @lru_cache(512)
 def overTCP(conversation: Conversation, reactor: str) -> tuple[Performance, ...]:
-    """How TCP does it; played once for all routes."""
+    """Return TCP's performance, played once for all routes."""
     return tuple(playTCP(theStage(), conversation, reactor))

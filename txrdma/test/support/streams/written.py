@@ -1,5 +1,5 @@
 """
-Performances that nobody has played: written down line by line, as the stage would have them.
+Performances that were not played, but written line by line as the stage records them.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ ORDINARY_SERVER = ("made", "data 5", "lost ConnectionDone", "- ended exit 0")
 
 
 def data(length: int, writer: str = CLIENT) -> str:
-    """The line of a protocol that has received so much of somebody's text."""
+    """Return the entry of a protocol that has received so many bytes of a text."""
     return f"data {length} {zlib.crc32(Text(writer).take(0, length)):08x}"
 
 
 def entries(lines: Sequence[str], provider: Provider, writer: str) -> list[Entry]:
     """
-    Lines of an end, a second apart.
+    Return entries of an end, a second apart.
 
     A line that begins with a hyphen is about the process, with a number and a sign C{#} about that
-    connection, and others about the first. C{made} and C{data} get what the end would have added, unless they
-    have it.
+    connection, and
+    others about the first one. C{made} and C{data} get the arguments that the end would have added, unless
+    present.
     """
     found = []
     for second, line in enumerate(lines):
@@ -57,7 +58,7 @@ def written(
     provider: Provider = SHARED_MEMORY,
     conversation: Conversation = CONVERSATION,
 ) -> Performance:
-    """A performance with these lines."""
+    """Return a performance with these lines."""
     served = {CLIENT: entries(client, provider, SERVER), SERVER: entries(server, provider, CLIENT)}
     return Performance(conversation, provider, "epoll", served, {CLIENT: "", SERVER: ""}, 1.0)
 
@@ -67,12 +68,12 @@ def overTCP(
     server: Sequence[str] = ORDINARY_SERVER,
     conversation: Conversation = CONVERSATION,
 ) -> Performance:
-    """The same over TCP."""
+    """Return the same performance over TCP."""
     return written(client, server, TCP, conversation)
 
 
 def later(performance: Performance, end: str, seconds: float) -> Performance:
-    """The same with an end that is told so much later that its connection is lost."""
+    """Return the same performance with an end that is notified so much later."""
     found = [
         replace(entry, at=entry.at + seconds) if entry.kind == "lost" else entry
         for entry in performance.entries[end]

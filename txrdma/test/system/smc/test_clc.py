@@ -1,5 +1,5 @@
 """
-Tests for L{txrdma.smc.wire.clc}: recorded messages, lies about lengths, every code.
+CLC messages of version 2, as tshark decodes them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from txrdma.test.support.smc.clc import ends
 
 
 class TsharkTests(SynchronousTestCase):
-    """Our messages of version 2, as tshark reads them."""
+    """Our messages of version 2, as tshark decodes them."""
 
     gid = GID.fromIP("10.77.0.1")
     mac = MACAddress(b"client")
@@ -45,9 +45,9 @@ class TsharkTests(SynchronousTestCase):
 
     def shown(self, message: Message, *fields: str) -> list[str]:
         """
-        The values of fields that tshark finds in a message.
+        Return the values of fields that tshark finds in a message.
 
-        @raise SkipTest: it is not installed.
+        @raise SkipTest: tshark is not installed.
         """
         program = shutil.which("tshark")
         if program is None:
@@ -72,7 +72,7 @@ class TsharkTests(SynchronousTestCase):
         return found
 
     def test_proposal(self) -> None:
-        """Both versions in one Proposal, with an IPv6 prefix and two EIDs."""
+        """A Proposal has both versions, with an IPv6 prefix and two EIDs."""
         extension = ProposalV2(self.gid, (self.eid, enterpriseID("B")), 1, maxConnections=255, maxLinks=1)
         prefix = IPv6Prefix(prefix=GID.fromIP("2001:db8::").raw, length=64)
         proposal = Proposal(b"12345678", self.gid, self.mac, ipv6Prefixes=(prefix,), version=2,
@@ -91,14 +91,14 @@ class TsharkTests(SynchronousTestCase):
         self.assertEqual([each.rstrip() for each in found[-1].split(",")], ["EXAMPLE.COM", "B"])
 
     def test_onlyVersion2(self) -> None:
-        """A Proposal without version 1 has no subnet, and its extension comes at once."""
+        """A Proposal without version 1 has no subnet, and its extension follows immediately."""
         proposal = Proposal(b"12345678", GID(bytes(16)), MACAddress(bytes(6)), version=2, typeV1=Path.NONE,
                             smcd=SMCDArea(), v2=ProposalV2(self.gid, (self.eid,), 1))  # fmt: skip
         fields = ("smc.proposal.smc.type", "smc.proposal.smcv2_ext_offset", "smc.proposal.rocev2.gid.ipv4")
         self.assertEqual(self.shown(proposal, *fields), ["2", "0x001c", "10.77.0.1"])
 
     def test_answers(self) -> None:
-        """Accept and Confirm of a first contact, with their extension and the client's GID."""
+        """Accept and Confirm of a first contact have their extension, and the client's GID."""
         end: dict[str, Any] = {name: getattr(decode(SMC_GO["accept"]), name) for name in ends}
         end |= {"gid": self.gid, "mac": self.mac, "firstContact": True, "version": 2}
         contact = FirstContact(
@@ -120,7 +120,7 @@ class TsharkTests(SynchronousTestCase):
         self.assertEqual(found, expected)
 
     def test_decline(self) -> None:
-        """A Decline, with five words of diagnosis in version 2 and one in version 1."""
+        """A Decline has five words of diagnosis in version 2 and one in version 1."""
         fields = ("smc.length", "smc.decline.smc.version", "smc.decline.osync", "smc.peer.diag.info")
         found = self.shown(Decline.inVersion(2, b"12345678", Diagnosis.SYNCERR), *fields)
         self.assertEqual(found, ["44", "2", "1", ",".join(["0x04000000"] + 4 * ["0x00000000"])])

@@ -1,5 +1,5 @@
 """
-Two processes in two network namespaces that share nothing but a directory and a wire, as containers do.
+Two processes in two network namespaces that share only a directory and a wire, like containers.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Program(ProcessProtocol):
         self._waiting: Deferred[str] | None = None
 
     def line(self) -> Deferred[str]:
-        """The next line that it says."""
+        """Return the next line of output."""
         self._waiting = Deferred()
         self._report()
         return self._waiting
@@ -119,7 +119,7 @@ class Program(ProcessProtocol):
 
     @property
     def isQuiet(self) -> bool:
-        """Whether it has said nothing more."""
+        """Return whether there is no further output."""
         return not self._output
 
     def errReceived(self, data: bytes) -> None:
@@ -132,7 +132,7 @@ class Program(ProcessProtocol):
 
 
 class ContainersTests(TestCase):
-    """A server and a client in namespaces of their own."""
+    """A server and a client in their own namespaces."""
 
     slowBecause = "Each test starts processes in network namespaces that import all of the package."
     skip = reasonToSkip()
@@ -153,7 +153,7 @@ class ContainersTests(TestCase):
         return wire
 
     def open(self, mode: int, user: int = 0, group: int = 0) -> None:
-        """Say who may meet in the directory."""
+        """Set which users may use the directory."""
         os.chown(self.place, user, group)
         os.chmod(self.place, mode)
 
@@ -190,11 +190,11 @@ class ContainersTests(TestCase):
         return server
 
     async def received(self, **who: Any) -> str:
-        """A client's word on its connection to the server."""
+        """Return a client's report about its connection to the server."""
         return await self.run_(self.wire.names[0], "client", "smc:10.99.0.2:8080", **who).line()
 
     async def test_sharedMemory(self) -> None:
-        """They share memory, whatever the server says first, and leave nothing in the directory."""
+        """The processes share memory, even if the server writes first, and leave nothing in the directory."""
         server = await self.serving()
         for _ in range(2):
             self.assertEqual(await self.received(), "SMC-R shared-memory True")
@@ -204,7 +204,7 @@ class ContainersTests(TestCase):
         self.assertEqual(left, [])
 
     async def test_withoutDirectory(self) -> None:
-        """Without the directory it is plain TCP."""
+        """Without the directory plain TCP is used."""
         await self.serving()
         client = self.run_(self.wire.names[0], "client", "smc:10.99.0.2:8080:runtime=")
         self.assertEqual(await client.line(), "TCP  True")
@@ -220,7 +220,7 @@ class ContainersTests(TestCase):
         self.assertNotIn(left, os.listdir(self.place))
 
     async def test_otherUser(self) -> None:
-        """In a directory that everybody may use, users still share nothing with each other."""
+        """In a directory for all users, different users do not share memory."""
         self.open(0o1777)
         server = await self.serving(user=ALICE, group=ALICE)
         self.assertEqual(await self.received(user=BOB, group=BOB), "TCP  True")
@@ -228,7 +228,10 @@ class ContainersTests(TestCase):
         self.assertTrue(server.isQuiet)
 
     async def test_group(self) -> None:
-        """With the set-group-ID bit the directory's group shares memory, be it a second group of theirs."""
+        """
+        With the set-group-ID bit members of the directory's group share memory, even by a supplementary
+        group.
+        """
         self.open(0o2770, group=GUESTS)
         await self.serving(user=ALICE, group=ALICE, groups=(GUESTS,))
         self.assertEqual(
@@ -238,9 +241,7 @@ class ContainersTests(TestCase):
         self.assertEqual(await self.received(user=BOB, group=BOB), "TCP  True")
 
     async def test_twin(self) -> None:
-        """
-        A listener with the same address and port in another network is not believed, not by one stray byte.
-        """
+        """A listener with the same address and port in another network gets no byte."""
         other = self.between()
         await self.serving(other)
         plain = await self.serving(role="tcp")

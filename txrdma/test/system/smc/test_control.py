@@ -1,5 +1,5 @@
 """
-What processes tell about their connections, and whom.
+What processes report about their connections, and to whom.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from txrdma.unix.sockets import Credentials
 
 @implementer(ISMCStatus)
 class ReportedStatus:
-    """A connection with something to tell."""
+    """A stand-in for a connection's status."""
 
     mode = "SMC-R"
     fallbackReason = None
@@ -98,7 +98,7 @@ NOBODY = 65534
 
 @contextmanager
 def otherProcess(connections: int) -> Iterator[subprocess.Popen[bytes]]:
-    """A process of our own user that answers."""
+    """Run a process of our user that answers."""
     command = [sys.executable, "-c", SERVE, str(connections), NAMESPACE]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         try:
@@ -129,14 +129,14 @@ class AskingTests(TestCase):
         return [reported for reported in await askAll(reactor, 5.0) if reported.pid == pid]
 
     async def test_asksItself(self) -> None:
-        """A process finds itself, and is told what its connections tell."""
+        """A process finds itself and gets the report of its own connections."""
         self.listen()
         [reported] = await self.ours(os.getpid())
         self.assertEqual(reported.error, "")
         self.assertEqual(reported.connections, [ReportedStatus().toDict()] * 2)
 
     async def test_silentPeers(self) -> None:
-        """It is told which peers did not answer, too."""
+        """Peers that do not answer are listed."""
         self.listen()
         silentPeers(reactor).timedOut("127.0.0.1:1", reactor.seconds())
         self.addCleanup(silentPeers(reactor).answered, "127.0.0.1:1")
@@ -145,19 +145,19 @@ class AskingTests(TestCase):
         self.assertApproximates(cast(float, silent["seconds"]), 60.0, 10.0)
 
     async def test_secondReactor(self) -> None:
-        """A process answers once; trying again does no harm."""
+        """A process answers once, on its first reactor; a second attempt does no harm."""
         self.listen()
         self.assertIs(answer(reactor, dict), None)
 
     async def test_otherProcess(self) -> None:
-        """Another process of ours is found, and a long answer arrives whole."""
+        """Another process of our user is found, and a long answer arrives completely."""
         with otherProcess(3000) as process:
             [reported] = await self.ours(process.pid)
         self.assertEqual((reported.error, len(reported.connections)), ("", 3000))
         self.assertEqual(reported.command[1], "-c")
 
     def test_givenUpPrivileges(self) -> None:
-        """A service that C{twistd --uid} has given to another user answers that user, and root no more."""
+        """A service started by C{twistd --uid} answers its new user, and no longer root."""
         if os.geteuid() != 0:
             self.skipTest("only root can become somebody else")
         tac = os.path.abspath(self.mktemp())
@@ -181,21 +181,21 @@ class AskingTests(TestCase):
         self.assertEqual([line for line in reported[1] if line.startswith(f"{service.pid} ")], [])
 
     async def test_killed(self) -> None:
-        """After SIGKILL there is nothing left to find."""
+        """A killed process is not found."""
         with otherProcess(1) as process:
             process.kill()
             process.wait()
             self.assertNotIn(process.pid, answering())
 
     async def test_hanging(self) -> None:
-        """A process that does not answer is told as such, after a while."""
+        """A process that does not answer is listed with the reason after a timeout."""
         with otherProcess(1) as process:
             process.send_signal(signal.SIGSTOP)
             [reported] = [reported for reported in await askAll(reactor, 0.2) if reported.pid == process.pid]
         self.assertIn("no answer", reported.error)
 
     async def test_inattentive(self) -> None:
-        """Who asks and does not listen to a long answer holds up nobody."""
+        """A client that does not read a long answer blocks nobody."""
         self.listen(20_000)
         with socket.socket(socket.AF_UNIX) as inattentive:
             inattentive.connect(controlName(os.getpid()))
@@ -203,7 +203,7 @@ class AskingTests(TestCase):
             self.assertEqual((reported.error, len(reported.connections)), ("", 20_000))
 
     async def test_hasty(self) -> None:
-        """Who asks and goes away at once does no harm."""
+        """A client that closes immediately does no harm."""
         self.listen(20_000)
         for _ in range(3):
             with socket.socket(socket.AF_UNIX) as hasty:
@@ -212,7 +212,7 @@ class AskingTests(TestCase):
         self.assertEqual(reported.error, "")
 
     async def test_otherUserAsks(self) -> None:
-        """Another user's process is told nothing."""
+        """A process of another user gets no answer."""
         self.listen()
         self.patch(unixsockets, "peerOf", lambda connected: Credentials(1, os.geteuid() + 1))
         with socket.socket(socket.AF_UNIX) as other:
@@ -222,7 +222,7 @@ class AskingTests(TestCase):
             self.assertEqual(other.recv(100), b"")
 
     async def test_otherUserAnswers(self) -> None:
-        """Another user's process is not believed, whatever its name."""
+        """Answers of another user's process are ignored, whatever its name."""
         self.listen()
         self.patch(unixanswers, "peerOf", lambda connected: Credentials(1, os.geteuid() + 1))
         [reported] = await self.ours(os.getpid())

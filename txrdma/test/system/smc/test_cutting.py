@@ -1,5 +1,5 @@
 """
-Failover between two processes in network namespaces of their own: see L{txrdma.test.support.smc.cutting}.
+Failover between two processes in their own network namespaces: see L{txrdma.test.support.smc.cutting}.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import txrdma
 
 
 def prefix() -> list[str]:
-    """The words before a command that shall have a network of its own."""
+    """Return the words before a command that run it in its own network namespace."""
     wanted = ["unshare", "nsenter", "ip"]
     if sys.platform == "linux" and all(map(which, wanted)):
         for words in (["unshare", "--net"], ["unshare", "--map-root-user", "--net"]):
@@ -33,9 +33,10 @@ BEFORE = prefix()
 
 class CuttingTests(SynchronousTestCase):
     """
-    Real processes, real sockets, real networks: two, which fail and return under load.
+    Real processes, sockets and networks: two networks, which fail and recover under load.
 
-    @ivar cuts: C{"whole"}: one network goes down, and the other one is cut untold; C{"every"}: both do each.
+    @ivar cuts: C{"whole"}: one network goes down, the other one silently drops packets; C{"every"}: both do
+        each.
     """
 
     cuts = "whole"
@@ -44,7 +45,7 @@ class CuttingTests(SynchronousTestCase):
     skip = None if BEFORE else "veth pairs in a network namespace are wanted"
 
     def play(self, end: str) -> dict[str, Any]:
-        """What both ends saw."""
+        """Return the reports of both ends."""
         ran = subprocess.run(
             [*BEFORE, sys.executable, "-m", "txrdma.test.support.smc.cutting", end],
             stdout=subprocess.PIPE,
@@ -59,13 +60,13 @@ class CuttingTests(SynchronousTestCase):
         return seen
 
     def test_whole(self) -> None:
-        """A network fails and returns, told and untold: nothing is lost, and nothing comes twice."""
+        """When a network fails and recovers, with or without notification, nothing is lost or duplicated."""
         one, other = self.play(self.cuts)["ends"]
         for here, there in ((one, other), (other, one)):
             self.assertEqual((here["sent"], here["sentHash"]), (there["received"], there["receivedHash"]))
             self.assertEqual(here["reason"], "ConnectionDone")
 
     def test_both(self) -> None:
-        """When both networks are cut, both protocols hear an error."""
+        """When both networks fail, both protocols lose their connection."""
         seen = self.play("broken")
         self.assertEqual([one["reason"] for one in seen["ends"]], ["ConnectionLost", "ConnectionLost"])

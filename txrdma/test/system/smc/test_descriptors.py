@@ -1,5 +1,5 @@
 """
-A server that has no descriptor left for the connections that come: what its clients see, beside C{tcp:}.
+A server without free descriptors for new connections: what its clients see, compared with C{tcp:}.
 """
 
 from __future__ import annotations
@@ -111,14 +111,14 @@ react(lambda reactor, *words: Deferred.fromCoroutine(main(reactor, *words)), sys
 
 
 class DescriptorTests(TestCase):
-    """Both ends are processes of their own; the server may have a hundred descriptors."""
+    """Both ends are processes; the server may have a hundred descriptors."""
 
     slowBecause = "starts a server and a client that exhausts its descriptors"
 
     timeout = 60
 
     def talk(self, scheme: str, *when: str) -> tuple[str, str]:
-        """What a client of such a server saw, and the server's log."""
+        """Return what a client of such a server saw, and the server's log."""
         folder = Path(self.mktemp())
         folder.mkdir()
         words = [sys.executable, "-c", SERVER, f"{scheme}:0:interface=127.0.0.1", *when]
@@ -140,7 +140,7 @@ class DescriptorTests(TestCase):
         return client.stdout, reported
 
     def test_usedUp(self) -> None:
-        """Clients are connected and hear the end, others go on; when there are some, clients are served."""
+        """Clients get an end of connection, existing connections continue, and later clients are served."""
         seen, _ = self.talk("tcp")
         self.assertEqual(
             seen, "take\n" + "connected ended unheard ended\n" * 3 + "give\nconnected hello ended\n"
@@ -148,7 +148,7 @@ class DescriptorTests(TestCase):
         self.assertEqual(self.talk("smc")[0], seen)
 
     def test_fewLeft(self) -> None:
-        """Where there are too few for SMC-R a connection is plain TCP, and the log says what to do."""
+        """With too few descriptors for SMC-R a connection uses TCP, and the log names the remedy."""
         seen, _ = self.talk("tcp", "3")
         self.assertEqual(seen, "connected hello ended\n")
         again, reported = self.talk("smc", "3")

@@ -1,5 +1,5 @@
 """
-Connections that are announced before they are made, and those that can't be: on the real reactor.
+Connections that are announced before they are made, and those that cannot be, on a real reactor.
 """
 
 from __future__ import annotations
@@ -73,14 +73,14 @@ else:
 
 
 class ScarcePortsTests(SynchronousTestCase):
-    """Two processes in a network namespace of their own, where clients have few ports."""
+    """Two processes in a network namespace with few client ports."""
 
     slowBecause = "two processes open hundreds of connections"
 
     PORTS, CONNECTIONS = 100, 350
 
     def namespace(self) -> list[str]:
-        """What makes one: with privileges, or with those that a user namespace gives."""
+        """Return the command that creates a namespace, with privileges or a user namespace."""
         reasons = ["unshare(1) and ip(8) are wanted"]
         for command in (["unshare", "--net"], ["unshare", "--map-root-user", "--net"]):
             if which("unshare") and which("ip"):
@@ -91,7 +91,7 @@ class ScarcePortsTests(SynchronousTestCase):
         raise SkipTest(f"no network namespace can be made here: {reasons[-1]}")
 
     def test_oftenInARow(self) -> None:
-        """Ports of old connections serve again: several times as many connections as ports are all made."""
+        """Ports of old connections are reused: several times as many connections as ports succeed."""
         low, high = 40_000, 40_000 + self.PORTS - 1
         command = [sys.executable, "-c", SCARCE, str(low), str(high), str(self.CONNECTIONS)]
         where = str(Path(txrdma.__file__).parent.parent)
@@ -101,4 +101,6 @@ class ScarcePortsTests(SynchronousTestCase):
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         modes = json.loads(done.stdout)
         self.assertEqual(sum(modes.values()), self.CONNECTIONS)
-        self.assertGreater(modes["SMC-R"], 2 * self.PORTS)  # nearly all; who can't announce goes by TCP
+        self.assertGreater(
+            modes["SMC-R"], 2 * self.PORTS
+        )  # nearly all; a client that cannot announce uses TCP

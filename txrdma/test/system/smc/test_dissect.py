@@ -1,5 +1,5 @@
 """
-Conversations of SMC in captures, explained.
+Dissected captures of SMC.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ FIELDS = ("frame.protocols", "tcp.payload", "_ws.col.Info", "infiniband.reth.dma
 
 @lru_cache
 def reference(name: str) -> list[dict[str, str]]:
-    """The fields of each packet of a capture, as tshark reads them; it takes a second to start."""
+    """
+    Return the fields of each packet of a capture, as tshark decodes them; tshark takes a second to start.
+    """
     program = shutil.which("tshark")
     if program is None:
         raise SkipTest("tshark is not installed")
@@ -30,12 +32,12 @@ def reference(name: str) -> list[dict[str, str]]:
 
 
 class WitnessTests(SynchronousTestCase):
-    """The same captures, as tshark reads them."""
+    """The same captures, decoded by tshark."""
 
     slowBecause = "tshark is started once for each capture, which takes it a second."
 
     def test_messages(self) -> None:
-        """CLC and CDC messages are as many as tshark finds."""
+        """There are as many CLC and CDC messages as tshark finds."""
         kinds = {"1": "Proposal", "2": "Accept", "3": "Confirm", "4": "Decline"}
         for name in (*(f"smc-{each}" for each in SMC), "smc-decline"):
             counts = explained(packets(name)).conversation.counts
@@ -55,7 +57,7 @@ class WitnessTests(SynchronousTestCase):
             self.assertEqual(counts["cdc"], len(cdc), name)
 
     def test_writes(self) -> None:
-        """RDMA writes and their bytes are those that tshark finds."""
+        """RDMA writes and their bytes equal those that tshark finds."""
         for name in (f"smc-{each}" for each in SMC):
             counts = explained(packets(name)).conversation.counts
             lengths = [
@@ -64,7 +66,7 @@ class WitnessTests(SynchronousTestCase):
             self.assertEqual((counts["RDMA writes"], counts["bytes written"]), (len(lengths), sum(lengths)))
 
     def test_all(self) -> None:
-        """Each SEND of a conversation is told as CDC or LLC."""
+        """Each SEND is listed as CDC or LLC."""
         for name in (f"smc-{each}" for each in SMC):
             counts = explained(packets(name)).conversation.counts
             sends = [packet for packet in reference(name) if packet["infiniband.bth.opcode"] == "4"]

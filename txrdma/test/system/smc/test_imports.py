@@ -1,5 +1,5 @@
 """
-The modules that a connection does without: a process's first one waits for all that are imported for it.
+Modules that a connection does not import, because a process' first connection waits for its imports.
 """
 
 from __future__ import annotations
@@ -78,10 +78,10 @@ react(connect)
 
 
 class ImportTests(TestCase):
-    """The modules that are imported in a process of its own."""
+    """The modules that are imported in a new process."""
 
     def imported(self, program: str) -> set[str]:
-        """Names of the modules that a program says it has imported."""
+        """Return the names of the modules that a program has imported."""
         done = subprocess.run(
             [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
         )
@@ -89,18 +89,18 @@ class ImportTests(TestCase):
         return set(done.stdout.split())
 
     def assertWithout(self, imported: Iterable[str], seldom: Iterable[str]) -> None:
-        """Fail when one of these modules, or a module inside one of them, was imported."""
+        """Fail if one of these modules, or a submodule, was imported."""
         found = {name for name in imported for each in seldom if f"{name}.".startswith(f"{each}.")}
         self.assertEqual(found, set())
 
     def test_endpoints(self) -> None:
-        """The endpoints import no device, and nothing that most connections do without."""
+        """The endpoints import no device, and nothing that most connections do not need."""
         imported = self.imported(ENDPOINTS)
         self.assertIn("txrdma.smc.handshake.negotiation", imported)
         self.assertWithout(imported, [*SELDOM, "txrdma.soft"])
 
     def test_connection(self) -> None:
-        """Both ends of a first connection on shared memory import nothing that these do without."""
+        """Both ends of a first connection over shared memory import nothing that they do not need."""
         if realPorts.isAny():
             raise SkipTest("this host has RDMA devices, which device=auto looks at")
         imported = self.imported(CONNECTION)

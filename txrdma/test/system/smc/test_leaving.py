@@ -1,8 +1,9 @@
 """
-A server that is told to end while it has many connections, and clients that are busy at that moment.
+A server that is stopped while it has many connections, and clients that are busy at that time.
 
-Clients are in one process, whose reactor does not turn for half a second, or until the server's process is
-gone; what they hear is what they hear over C{tcp:}.
+Clients share a process, whose reactor is blocked for half a second, or until the server's process has ended;
+they
+must see what they see over C{tcp:}.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 COUNT: Final = 150
 MANY: Final = 500
-"""So many that three links are not told all in one turn."""
+"""So many that three links cannot notify all in one reactor iteration."""
 
 SERVER: Final = """
 import sys
@@ -116,15 +117,15 @@ react(lambda reactor, *words: Deferred.fromCoroutine(main(reactor, *words)), sys
 
 
 class LeavingTests(SynchronousTestCase):
-    """Both ends are processes of their own."""
+    """Both ends are processes."""
 
     slowBecause = "Each kind of endpoint starts a server and a client, with many connections between them."
 
     def received(self, serving: str, connecting: str, busy: str = "briefly", count: int = COUNT) -> str:
         """
-        What clients hear of the end; C{busy} until C{"ended"} is until the server's process is gone.
+        Return what clients see of the end; C{busy} until C{"ended"} is until the server's process has ended.
 
-        A server whose clients answer may wait for long: a busy machine needs more than the usual time.
+        A server may wait for its clients' answers: a busy machine needs more than the usual time.
         """
         words = [sys.executable, "-c", SERVER, serving, "15" if busy == "briefly" else "2"]
         with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
@@ -141,12 +142,12 @@ class LeavingTests(SynchronousTestCase):
         return client.stdout
 
     def assertEnds(self, scheme: str, options: str = "", busy: str = "briefly", count: int = COUNT) -> None:
-        """Assert that all clients are told of an end in order."""
+        """Assert that all clients see an orderly end."""
         server, client = f"{scheme}:0:interface=127.0.0.1{options}", f"{scheme}:127.0.0.1:{{}}{options}"
         self.assertEqual(self.received(server, client, busy, count), f"{{'ConnectionDone': {count}}}\n")
 
     def test_endsTCP(self) -> None:
-        """So it is over TCP."""
+        """All clients see an orderly end over TCP."""
         self.assertEnds("tcp")
 
     def test_endsSharedMemory(self) -> None:
@@ -159,19 +160,19 @@ class LeavingTests(SynchronousTestCase):
         self.assertEnds("btl")
 
     def test_endsMeanwhileTCP(self) -> None:
-        """So it is over TCP."""
+        """Busy clients see an orderly end over TCP."""
         self.assertEnds("tcp", busy="ended")
 
     def test_endsMeanwhile(self) -> None:
         """
-        Clients that are busy for longer than a server waits are told of its end in order.
+        Clients that are busy for longer than a server waits see an orderly end.
 
-        The shared memory has no space for so many messages: some are never sent.
+        Shared memory has no space for so many messages: some are never sent.
         """
         self.assertEnds("smc", busy="ended")
 
     def assertReleased(self, scheme: str) -> None:
-        """Assert that a program that keeps the protocols of killed servers keeps no descriptors with them."""
+        """Assert that a program that holds protocols of killed servers holds no descriptors."""
         if not Path("/proc/self/fd").is_dir():
             raise SkipTest("the system does not tell which descriptors a process has")
         words = (f"{scheme}:0:interface=127.0.0.1", f"{scheme}:127.0.0.1:{{}}", SERVER)
@@ -180,7 +181,7 @@ class LeavingTests(SynchronousTestCase):
         self.assertEqual((client.stdout, client.stderr), ("0 0 0 0 ", ""))
 
     def test_keptTCP(self) -> None:
-        """So it is over TCP."""
+        """Protocols of killed servers hold no descriptors over TCP."""
         self.assertReleased("tcp")
 
     def test_kept(self) -> None:

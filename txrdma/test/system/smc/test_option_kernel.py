@@ -1,5 +1,5 @@
 """
-SMC's TCP option by this machine's kernel: two ordinary TCP sockets, and what is on the wire between them.
+SMC's TCP option by this machine's kernel: two TCP sockets, and the packets between them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PATIENCE = 120.0
 
 
 class WorldCase(SynchronousTestCase):
-    """Runs scenarios of L{optionworlds}, each in a process with namespaces and a cgroup of its own."""
+    """Runs scenarios of L{optionworlds}, each in a process with its own namespaces and cgroup."""
 
     if os.geteuid() != 0 or missingCapabilities(effectiveCapabilities()):
         skip = "needs root, with CAP_BPF and CAP_NET_ADMIN"
@@ -27,7 +27,7 @@ class WorldCase(SynchronousTestCase):
         skip = "needs Linux 5.10"
 
     def facts(self, scenario: str) -> Facts:
-        """What a scenario finds out."""
+        """Return the facts that a scenario finds."""
         words = [sys.executable, "-m", optionworlds.__name__, scenario]
         done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE)
         self.assertEqual(done.returncode, 0, done.stderr)
@@ -38,10 +38,10 @@ class WorldCase(SynchronousTestCase):
 
 
 class WireTests(WorldCase):
-    """The option is where it was asked for, and nowhere else."""
+    """The option is where it was requested, and nowhere else."""
 
     def test_combinations(self) -> None:
-        """SYNs of marked clients have it, and SYN-ACKs of marked listeners to those; both ends know of it."""
+        """SYNs of marked clients have it, and SYN-ACKs of marked listeners to these; both ends detect it."""
         facts = self.facts("combinations")
         for family in ("IPv4", "IPv6"):
             for ends in ("", "client", "listener", "client listener"):
@@ -57,7 +57,7 @@ class WireTests(WorldCase):
         self.assertEqual(facts["counters"], expected)
 
     def test_savedSYN(self) -> None:
-        """A listener without a mark sees a SYN's option by TCP_SAVED_SYN, once, and answers without it."""
+        """An unmarked listener detects a SYN's option by TCP_SAVED_SYN, once, and answers without it."""
         facts = self.facts("savedSYN")
         self.assertEqual(facts["marked"], [True, False, False])
         self.assertEqual(facts["unmarked"], [False, False, False])
@@ -65,9 +65,9 @@ class WireTests(WorldCase):
 
     def test_others(self) -> None:
         """
-        Another program that is called for every segment keeps its calls, its sockets stay without the option.
+        Another program that is called for every segment keeps its calls, and its sockets have no option.
 
-        Not even a listener of its own answers a SYN that has it, though our program is called for that, too.
+        Its own listener does not answer a SYN with the option, though our program is called as well.
         """
         facts = self.facts("others")
         expected = {"none": [False, False], "client": [True, False], "both": [True, True]}
@@ -80,20 +80,20 @@ class WireTests(WorldCase):
                 self.assertTrue(found["called"])
 
     def test_established(self) -> None:
-        """No program is called for segments of established connections, nor of unmarked ones at all."""
+        """No program is called for segments of established or unmarked connections."""
         self.assertEqual(self.facts("quiet"), {"unmarked": [False, 0], "marked": [True, 0]})
 
     def test_cookies(self) -> None:
-        """With SYN cookies the SYN-ACK has no option, so that both ends take the connection for plain TCP."""
+        """With SYN cookies the SYN-ACK has no option, so that both ends use TCP."""
         facts = self.facts("cookies")
         self.assertEqual(facts, {"wire": [True, False], "seen": [False, False], "saved": 0, "works": True})
 
     def test_swallowed(self) -> None:
-        """A SYN that was sent twice in vain goes without the option."""
+        """A SYN that was sent twice without an answer is repeated without the option."""
         self.assertEqual(self.facts("swallowed"), {"wire": [True, True, False]})
 
     def test_answeredAgain(self) -> None:
-        """A SYN-ACK that was lost has the option when it is sent again, and both ends see it."""
+        """A repeated SYN-ACK has the option, and both ends detect it."""
         facts = self.facts("answeredAgain")
         self.assertGreaterEqual(len(facts["answers"]), 2)
         self.assertEqual(set(facts["answers"]), {True})
@@ -101,26 +101,26 @@ class WireTests(WorldCase):
 
 
 class MemoryTests(WorldCase):
-    """Nothing is left of a socket that is closed."""
+    """A closed socket leaves nothing."""
 
     def test_many(self) -> None:
-        """Of 2,000 connections and their listener no storage is left, and no listener is counted any more."""
+        """2,000 connections and their listener leave no storage, and no listener is counted any more."""
         facts = self.facts("many")
         self.assertEqual((facts["seen"], facts["listeners"], facts["stored"]), (4000, [1, 0], 0))
         self.assertEqual(set(facts["counters"].values()), {2000})
 
     def test_forget(self) -> None:
-        """A connection that is forgotten keeps nothing but itself; a listener refuses to be forgotten."""
+        """A forgotten connection keeps nothing; a listener refuses to be forgotten."""
         facts = self.facts("forgetting")
         self.assertEqual(facts["stored"], [[True, True], [False, False]])
         self.assertEqual((facts["saved"], facts["works"], facts["refused"]), (0, True, "InvalidRequest"))
 
 
 class InstalledTests(WorldCase):
-    """The program is installed once, for users who could not load it."""
+    """The program is installed once, for users who cannot load it."""
 
     def test_users(self) -> None:
-        """Users of the group can use it, and can't remove it; others, and other cgroups, are told why not."""
+        """Users of the group can use but not remove it; other users and cgroups get the reason."""
         facts = self.facts("users")
         friend = facts["friend"]
         self.assertEqual((friend["seen"], friend["removed"]), ([True, True], False))
@@ -133,24 +133,24 @@ class InstalledTests(WorldCase):
         self.assertIn("not attached to a cgroup of this process", facts["outside"])
 
     def test_after(self) -> None:
-        """After it is removed, who still has it open gets connections without the option."""
+        """After removal, users with open maps get connections without the option."""
         self.assertEqual(self.facts("users")["after"], [False, True, False])
 
     def test_places(self) -> None:
-        """A cgroup that is gone is told of; a file system of BPF that was there stays when ours leaves it."""
+        """A missing cgroup is reported; an existing BPF file system remains mounted after removal."""
         facts = self.facts("places")
         self.assertIn("its cgroup is gone", facts["gone"])
         self.assertEqual((facts["stranger"], facts["left"], facts["stays"]), (True, [], True))
 
     def test_capabilities(self) -> None:
-        """A process with CAP_BPF and CAP_NET_ADMIN, and no others, loads it for itself; it takes both."""
+        """A process with exactly CAP_BPF and CAP_NET_ADMIN loads it for itself."""
         facts = self.facts("capabilities")
         self.assertEqual(facts["both"], {"seen": [True, True]})
         self.assertIn("this process lacks CAP_NET_ADMIN", facts["bpf"]["why"])
         self.assertIn("this process lacks CAP_BPF", facts["network"]["why"])
 
     def test_command(self) -> None:
-        """The command installs, shows and removes, and leaves nothing, also where it has failed."""
+        """The command installs, shows and removes it, and leaves nothing, even after a failure."""
         facts = self.facts("commands")
         self.assertIn("nothing is installed at", facts["before"])
         self.assertIn("txrdma smc-option: nothing is installed at", facts["removed early"])

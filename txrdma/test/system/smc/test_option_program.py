@@ -1,5 +1,5 @@
 """
-The program that sets SMC's TCP option, as LLVM disassembles it.
+The program that sets SMC's TCP option, disassembled by LLVM.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from txrdma.test.support.smc.option_program import NO_TOOL, tool
 
 
 def disassembled(code: bytes) -> list[str]:
-    """Instructions of a little-endian program by LLVM."""
+    """Disassemble instructions of a little-endian program by LLVM."""
     text = " ".join(f"{byte:#04x}" for byte in code)
     words = ["llvm-mc", "--disassemble", "--triple=bpfel"]
     done = subprocess.run(words, input=text, capture_output=True, text=True, check=True)
@@ -26,7 +26,7 @@ def disassembled(code: bytes) -> list[str]:
 
 
 def normalized(text: str) -> str:
-    """Write the last number of an instruction as LLVM does."""
+    """Format the last number of an instruction like LLVM."""
 
     def decimal(found: re.Match[str]) -> str:
         number = int(found[0], 0) & 0xFFFFFFFF
@@ -36,7 +36,7 @@ def normalized(text: str) -> str:
 
 
 class DisassembledTests(SynchronousTestCase):
-    """LLVM's disassembler agrees with the assembler of the tool."""
+    """LLVM's disassembler agrees with the tool's assembler."""
 
     skip = NO_TOOL if shutil.which("llvm-mc") else "needs llvm-mc: apt-get install llvm"
 

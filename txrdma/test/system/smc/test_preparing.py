@@ -1,6 +1,5 @@
 """
-Programs that find no module any more when they begin to listen or to connect, and real ones in another root
-directory.
+Programs that can import nothing more when they listen or connect, and services in another root directory.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Final
 from twisted.trial.unittest import TestCase
 
 LOSE: Final = "sys.path.clear(); sys.path_importer_cache.clear(); sys.meta_path[:] = sys.meta_path[:2]"
-"""A program's line after which there are only the modules of the interpreter itself."""
+"""A line after which a program can import only built-in modules."""
 
 ECHO: Final = f"""
 import sys
@@ -109,16 +108,16 @@ react(lambda reactor, *words: Deferred.fromCoroutine(main(reactor, *words)), sys
 """
 
 NULL: Final = os.makedev(1, 3)
-"""The number of C{/dev/null}, which Twisted's own ports of TCP open: without it C{tcp:} does not listen."""
+"""The device number of C{/dev/null}, which Twisted's TCP ports open: without it C{tcp:} cannot listen."""
 
 
 class PreparedTests(TestCase):
-    """All that connections of an end need is imported when its string is parsed."""
+    """Everything that connections need is imported when the string is parsed."""
 
     client: tuple[str, ...] = ()
 
     def serve(self, route: str | None, serving: str, connecting: str) -> None:
-        """Have twenty connections served by a process that has lost its modules, and read its log."""
+        """Have twenty connections served by a process that can import nothing, and return its log."""
         if self.client and serving.startswith("smc:") and os.geteuid():
             self.skipTest("clients of smc: are prepared in processes of root, which may lose their modules")
         words = [sys.executable, "-c", ECHO, serving]
@@ -136,27 +135,27 @@ class PreparedTests(TestCase):
         self.assertNotIn("Traceback", log)
 
     def test_sharedMemory(self) -> None:
-        """By shared memory, with C{device=auto}."""
+        """Connections use shared memory, with C{device=auto}."""
         self.serve("shared-memory", "smc:127.0.0.1:0", "smc:127.0.0.1:{}:fallback=no")
 
     def test_rocev2(self) -> None:
-        """By UDP, with a device of that route."""
+        """Connections use UDP, with a device of that route."""
         udp = r":device=soft\:route\=rocev2"
         self.serve("rocev2", f"smc:127.0.0.1:0{udp}", f"smc:127.0.0.1:{{}}:fallback=no{udp}")
 
     def test_btl(self) -> None:
-        """By the byte transfer layer."""
+        """Connections use the byte transfer layer."""
         self.serve(None, "btl:127.0.0.1:0", "btl:127.0.0.1:{}")
 
     def test_rsocket(self) -> None:
-        """By rsockets."""
+        """Connections use rsockets."""
         random = Random()
         address = f"127.{'.'.join(str(random.randrange(2, 250)) for _ in range(3))}"
         self.serve(None, f"rsocket:{address}:0", f"rsocket:{address}:{{}}")
 
 
 class PreparedClientTests(PreparedTests):
-    """The same, with clients that have lost their modules, too."""
+    """The same with clients that can import nothing either."""
 
     slowBecause = "starts two processes that lose their modules"
 
@@ -164,7 +163,7 @@ class PreparedClientTests(PreparedTests):
 
 
 class ChrootTests(TestCase):
-    """C{twistd --chroot} serves a page from a directory with nothing else in it, not even C{/proc}."""
+    """C{twistd --chroot} serves a page from an otherwise empty directory, without C{/proc}."""
 
     timeout = 60
 
@@ -179,7 +178,7 @@ class ChrootTests(TestCase):
             self.skipTest(f"only root can make a root directory with a device in it: {error.strerror}")
 
     def serve(self, scheme: str, route: str | None, keys: str = "") -> None:
-        """Have a page served three times, and read the server's log."""
+        """Have a page served three times, and return the server's log."""
         twistd = "from twisted.scripts.twistd import run; run()"
         words = [sys.executable, "-c", twistd, "--nodaemon", "--pidfile=", "--no_save"]
         words += [f"--chroot={self.root}", "web", "--path=/"]
@@ -201,21 +200,21 @@ class ChrootTests(TestCase):
         self.assertNotIn("Error", log)
 
     def test_tcp(self) -> None:
-        """So does C{tcp:}."""
+        """C{tcp:} serves the page."""
         self.serve("tcp", None)
 
     def test_auto(self) -> None:
-        """By shared memory, with C{device=auto}."""
+        """C{smc:} serves the page through shared memory, with C{device=auto}."""
         self.serve("smc", "shared-memory")
 
     def test_btl(self) -> None:
-        """By the byte transfer layer."""
+        """C{btl:} serves the page."""
         self.serve("btl", None)
 
     def test_soft(self) -> None:
-        """By shared memory, with a device that speaks RoCE v2, too."""
+        """C{smc:} serves the page through shared memory, with a device that also has RoCE v2."""
         self.serve("smc", "shared-memory", ":device=soft")
 
     def test_rocev2(self) -> None:
-        """By UDP."""
+        """C{smc:} serves the page over UDP."""
         self.serve("smc", "rocev2", r":device=soft\:route\=rocev2")

@@ -1,5 +1,5 @@
 """
-The two ends in two processes, on the real reactor: what a user has.
+The two ends in two processes, on real reactors.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ reactor.run()
 
 
 class Process(ProcessProtocol):
-    """A server in a process of its own."""
+    """A server in its own process."""
 
     transport: Any
 
@@ -113,7 +113,7 @@ class TwoProcessesTests(EndsTestCase):
             await process.ended
 
     async def test_echo(self) -> None:
-        """Megabytes there and back by shared memory."""
+        """Megabytes are echoed through shared memory."""
         _, port = await self.start()
         one = await self.connect(f"smc:127.0.0.1:{port}:fallback=no")
         self.assertEqual(one.smc.route, "shared-memory")
@@ -122,15 +122,15 @@ class TwoProcessesTests(EndsTestCase):
         self.assertEqual(await one.receiving(len(data)), data)
 
     async def test_burst(self) -> None:
-        """
-        More connections at once than a link group takes, and many more than the server's backlog, are SMC-R.
-        """
+        """More connections at once than a link group takes, and than the backlog, use SMC-R."""
         _, port = await self.start(greeting="hello")
         connecting: list[Deferred[Any]] = []
         for _ in range(16):
             one = [self.connect(f"smc:127.0.0.1:{port}:fallback=no") for _ in range(25)]
             connecting += [Deferred.fromCoroutine(each) for each in one]
-            await deferLater(reactor, 0)  # the reactor is not kept for longer than a peer waits for an answer
+            await deferLater(
+                reactor, 0
+            )  # the reactor is not blocked for longer than a peer waits for an answer
         ends = await gatherResults(connecting)
         self.assertEqual({(end.smc.mode, end.smc.route) for end in ends}, {("SMC-R", "shared-memory")})
         for end in ends:
@@ -139,7 +139,7 @@ class TwoProcessesTests(EndsTestCase):
             self.assertEqual(await end.receiving(11), b"hello again")
 
     async def test_rocev2(self) -> None:
-        """The same by UDP, where port 4791 can be had by one of the two only."""
+        """Megabytes are echoed over UDP; only one of the ends can have port 4791."""
         _, port = await self.start(r"smc:127.0.0.1:0:device=soft\:route\=rocev2")
         one = await self.connect(rf"smc:127.0.0.1:{port}:fallback=no:device=soft\:route\=rocev2")
         self.assertEqual(one.smc.route, "rocev2")
@@ -148,7 +148,7 @@ class TwoProcessesTests(EndsTestCase):
         self.assertEqual(await one.receiving(len(data)), data)
 
     async def test_killed(self) -> None:
-        """A server that is killed is gone at once with all its connections, as by TCP; a new one serves."""
+        """A killed server loses all its connections immediately, as over TCP; a new one serves."""
         process, port = await self.start()
         ends = [await self.connect(f"smc:127.0.0.1:{port}:fallback=no") for _ in range(3)]
         for end in ends:
@@ -166,9 +166,7 @@ class TwoProcessesTests(EndsTestCase):
         self.assertEqual(await again.receiving(5), b"hello")
 
     async def test_silent(self) -> None:
-        """
-        A server that does not answer costs its time once; what it has accepted meanwhile it serves by TCP.
-        """
+        """A server that does not answer costs its timeout once, and serves accepted connections over TCP."""
         self.patch(announcing, "ANSWER_SECONDS", 0.5)
         self.patch(_silence, "SPAN", 2.0)
         process, port = await self.start(greeting="hello")
@@ -191,7 +189,7 @@ class TwoProcessesTests(EndsTestCase):
         self.assertEqual(again.smc.mode, "SMC-R")
 
     async def test_busy(self) -> None:
-        """A server that was too busy to say that it has a connection does not wait for a Proposal then."""
+        """A server that was too busy to acknowledge a connection does not wait for a Proposal."""
         self.patch(announcing, "ANSWER_SECONDS", 0.5)
         process, port = await self.start(greeting="hello")
         begun = reactor.seconds()
@@ -208,10 +206,10 @@ class TwoProcessesTests(EndsTestCase):
         self.assertEqual((one.smc.mode, len(connecting)), ("TCP", 1))
         process.transport.signalProcess(signal.SIGCONT)
         self.assertEqual(await one.receiving(5), b"hello")
-        self.assertLess(reactor.seconds() - begun, 5.0)  # a Proposal would have been waited for longer
+        self.assertLess(reactor.seconds() - begun, 5.0)  # it would have waited longer for a Proposal
 
     async def test_log(self) -> None:
-        """A server's log is text, and tells of many clients once for each kind."""
+        """A server's log is text, with one entry of each kind for many clients."""
         path = Path(self.mktemp()).absolute()
         process, port = await self.start("smc:127.0.0.1:0", "", str(path))
         for kind in ("smc", "tcp") * 3:
@@ -231,7 +229,7 @@ class TwoProcessesTests(EndsTestCase):
         self.assertIn("plain TCP, because PEERNOSMC", lines[1])
 
     async def test_orderlyEnd(self) -> None:
-        """Two processes that end one after the other, as programs do, have no error in their logs."""
+        """Two processes that end one after the other have no error in their logs."""
         for keys in ("", r":device=soft\:route\=rocev2"):
             paths = [Path(self.mktemp()).absolute() for _ in range(2)]
             server, port = await self.start("smc:127.0.0.1:0" + keys, "hello", str(paths[0]))
@@ -261,7 +259,7 @@ class TwoProcessesTests(EndsTestCase):
                     self.assertNotIn(sign, text)
 
     async def test_stopped(self) -> None:
-        """A server that is stopped can be given up by abortConnection, without waiting for it."""
+        """C{abortConnection} ends the connection to a stopped server immediately."""
         process, port = await self.start()
         one = await self.connect(f"smc:127.0.0.1:{port}:fallback=no")
         process.transport.signalProcess("STOP")

@@ -15,10 +15,10 @@ from txrdma.testing.smc.scenario import playStreams
 
 
 class RepetitionTests(SynchronousTestCase):
-    """A plan that is played twice."""
+    """A plan that is simulated twice."""
 
     def test_repeatsElsewhere(self) -> None:
-        """A plan does the same in another process, whatever its hashes are."""
+        """A plan has the same result in another process, with other hash seeds."""
         program = (
             f"import sys; sys.path[:] = {sys.path!r}; from txrdma.testing.smc.scenario import playStreams;"
             "from txrdma.testing.smc.plans import drawStreams;"

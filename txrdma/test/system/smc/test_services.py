@@ -1,5 +1,5 @@
 """
-SMC-R between real processes, where the order of things is the scheduler's.
+SMC-R between real processes, whose scheduling varies.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ class ProcessTests(TestCase):
         self.server.stdout.close()
 
     async def connect(self) -> str:
-        """The mode of a new connection."""
+        """Return the mode of a new connection."""
         transport = (await connectProtocol(clientFromString(reactor, self.string), Protocol())).transport
         return str(cast(Any, transport).smc.mode)  # transports of smc: endpoints have it
 
     def test_firstContacts(self) -> None:
-        """Processes that meet for the first time speak SMC-R, whichever is quicker at which step."""
+        """Processes that meet for the first time use SMC-R, whichever is faster at each step."""
         modes = []
         for _ in range(10):
             command = [sys.executable, "-c", CONNECT, self.string]
@@ -77,6 +77,6 @@ class ProcessTests(TestCase):
         self.assertEqual(modes, ["SMC-R\n"] * 10)
 
     async def test_atOnce(self) -> None:
-        """Connections that all begin before there is a link group become SMC-R, all of them."""
+        """Connections that all begin before there is a link group use SMC-R."""
         modes = await gatherResults([Deferred.fromCoroutine(self.connect()) for _ in range(20)])
         self.assertEqual(modes, ["SMC-R"] * 20)

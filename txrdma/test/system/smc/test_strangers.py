@@ -1,5 +1,5 @@
 """
-What processes of other users try at the side of a listener, with real sockets of theirs.
+What processes of other users attempt against a listener, with real sockets.
 """
 
 from __future__ import annotations
@@ -89,8 +89,9 @@ class StrangerTests(EndsTestCase):
 
     async def test_squatter(self) -> None:
         """
-        A stranger takes all names of a listener that speaks TCP only, and listens by IPv6 beside it: clients
-        do not send it, or anybody, one byte that is not the application's.
+        Another user takes all names of a TCP-only listener and also listens on IPv6: clients send only the
+        application's
+        bytes.
         """
         factory = Recorders(Echo)
         listening = await serverFromString(reactor, "tcp:0:interface=127.0.0.1").listen(factory)
@@ -111,8 +112,8 @@ class StrangerTests(EndsTestCase):
 
     async def test_claimed(self) -> None:
         """
-        A stranger says that it is going to connect from where somebody else does: who listens, and greets
-        first, does not wait for its Proposal.
+        Another user announces somebody else's connection: a listener that writes first does not wait for its
+        Proposal.
         """
         for keys, answer in (("", "b''\n"), (r":device=soft\:route\=rocev2", f"b'expected 1 {os.geteuid()}")):
             _, port = await self.serve(f"smc:127.0.0.1:0{keys}", Greeter)

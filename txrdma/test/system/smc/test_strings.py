@@ -14,7 +14,7 @@ import txrdma
 
 
 class LightnessTests(SynchronousTestCase):
-    """Every start of twistd anywhere on the machine loads the plugin."""
+    """Every start of twistd on the machine loads the plugin."""
 
     def test_imports(self) -> None:
         """Loading the parsers imports neither a reactor nor a device nor the rest of SMC."""

@@ -1,5 +1,5 @@
 """
-A process whose peer goes away with two hundred connections, in the middle of anything: what is left of it.
+A process whose peer disappears with two hundred connections: what remains of them.
 """
 
 from __future__ import annotations
@@ -105,13 +105,13 @@ task.react(main)
 
 
 class SurvivorTests(SynchronousTestCase):
-    """Both processes are real ones; the survivor runs on epoll, or on the reactor that polls."""
+    """Both processes are real; the survivor uses epoll or the polling reactor."""
 
     slowBecause = "Each test starts a server and a survivor, with many connections between them."
     timeout = 120
 
     def check(self, end: str, when: str, kind: str = "default", keys: str = "") -> None:
-        """All connections hear of it; nothing of these is left; the log has no error."""
+        """Assert that all connections are lost, nothing remains, and the log has no error."""
         command = [sys.executable, "-c", SERVER, f"smc:127.0.0.1:0:backlog=500{keys}", end]
         where = str(Path(txrdma.__file__).parent.parent)
         log = Path(self.mktemp()).absolute()
@@ -137,7 +137,7 @@ class SurvivorTests(SynchronousTestCase):
             self.assertNotIn(sign, log.read_text())
 
     def test_killedInAFlood(self) -> None:
-        """The peer is killed while all connections have more to say than it takes."""
+        """The peer is killed while all connections have more queued than it takes."""
         self.check("kill", "flood")
 
     def test_exitWhileConnecting(self) -> None:
@@ -145,14 +145,14 @@ class SurvivorTests(SynchronousTestCase):
         self.check("exit", "connecting")
 
     def test_stopsInQuiet(self) -> None:
-        """The peer stops as a program does that ends well, and nobody says anything."""
+        """The peer exits in order while all connections are idle."""
         self.check("stop", "quiet")
 
     def test_pollingReactor(self) -> None:
-        """So it is on the reactor that polls."""
+        """The peer is killed while the survivor uses the polling reactor."""
         for end, when in (("kill", "flood"), ("exit", "connecting")):
             self.check(end, when, "txrdma")
 
     def test_rocev2(self) -> None:
-        """So it is by UDP."""
+        """The peer is killed while connections use UDP."""
         self.check("kill", "flood", keys=r":device=soft\:route\=rocev2")

@@ -1,5 +1,5 @@
 """
-Attributes of Twisted's TCP ports and transports that programs use, though no interface of streams lists them.
+Attributes of Twisted's TCP ports and transports that programs use although no interface lists them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ reactor.run()
 
 
 class _Adopting(ProcessProtocol):
-    """A process that serves at a descriptor that it was given."""
+    """A process that serves on a descriptor that it was given."""
 
     def __init__(self) -> None:
         self.listening: Deferred[None] = Deferred()
@@ -58,7 +58,7 @@ class PortTests(EndsTestCase):
     """A listening port."""
 
     async def test_adopted(self) -> None:
-        """Another process serves by plain TCP at the descriptor that it got, to clients of both kinds."""
+        """Another process serves plain TCP on the port's descriptor, to clients of both kinds."""
         _, number, port = await self.listening(Greeter)
         process: Any = _Adopting()
         descriptor = port.fileno()
@@ -67,7 +67,7 @@ class PortTests(EndsTestCase):
         descriptors: Any = {0: "w", 1: "r", 2: "r", descriptor: descriptor}
         reactor.spawnProcess(process, sys.executable, words, above, childFDs=descriptors)
         await process.listening
-        port.pauseProducing()  # so that it is the other one who accepts
+        port.pauseProducing()  # so that the other one accepts
         try:
             for kind in ("tcp", "smc"):
                 one = await self.connect(f"{kind}:127.0.0.1:{number}")
@@ -77,7 +77,7 @@ class PortTests(EndsTestCase):
             await process.ended
 
     async def test_paused(self) -> None:
-        """A port that is paused accepts nobody, until it is resumed; then it serves by SMC-R as before."""
+        """A paused port accepts nobody until it is resumed, and then serves SMC-R."""
         factory, number, port = await self.listening(Greeter)
         self.assertTrue(IPushProducer.providedBy(port))
         port.pauseProducing()
@@ -91,7 +91,7 @@ class PortTests(EndsTestCase):
         self.assertEqual(after.smc.mode, "SMC-R")
 
     async def test_socket(self) -> None:
-        """The socket is the one that listens, as long as there is one."""
+        """The socket is the listening one, while it exists."""
         _, number, port = await self.listening(Echo)
         self.assertEqual(port.socket.getsockname(), ("127.0.0.1", number))
         self.assertEqual(port.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN), 1)

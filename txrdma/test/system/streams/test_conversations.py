@@ -1,8 +1,9 @@
 """
-Conversations between two processes see over other streams what they see over C{tcp:}: the quick ones.
+Conversations between two processes observe the same over other streams as over C{tcp:}: the quick ones.
 
-C{make conversations} plays all of them. A failure shows what both ends saw over both, beside each other.
-Conversations mostly wait, so each test plays several of them at the same time.
+C{make conversations} plays all of them. A failure shows what both ends observed, side by side. Conversations
+mostly
+wait, so each test plays several at the same time.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ except ImportError:
     ssl = None  # type: ignore[assignment]  # conversations with TLS are left out
 
 _AT_ONCE = 8
-"""Conversations of a test."""
+"""Number of conversations in a test."""
 
 
 class _Conversing(SynchronousTestCase):
@@ -34,7 +35,7 @@ class _Conversing(SynchronousTestCase):
     slowBecause = "Each conversation starts two processes, and waits until all that is under way has arrived."
 
     def converse(self, conversations: Sequence[Conversation]) -> None:
-        """Play them over TCP and over the routes, and compare."""
+        """Play conversations over TCP and over the routes, and compare."""
         verdicts: list[Verdict] = []
         matrix = Matrix(conversations, self.providers, [USUAL_REACTOR], isWhole=True)
         matrix.play(theStage(), verdicts.append)
@@ -45,13 +46,13 @@ class _Conversing(SynchronousTestCase):
 
 
 class MostTests(_Conversing):
-    """Conversations over SMC: between processes of one host, and by software RoCE over UDP."""
+    """Conversations over SMC: between processes of one host, and over software RoCE."""
 
     providers = (SHARED_MEMORY, ROCEV2)
 
 
 class EverywhereTests(_Conversing):
-    """Conversations that stand for the others: over SMC, rsockets and the byte transfer layer."""
+    """Representative conversations: over SMC, rsockets and the byte transfer layer."""
 
     providers = (SHARED_MEMORY, ROCEV2, RSOCKET, BTL)
 

@@ -1,5 +1,5 @@
 """
-Conversations between real processes find what is wrong with a transport: each mistake here was planted.
+Conversations between real processes detect planted defects of a transport.
 """
 
 from __future__ import annotations
@@ -17,53 +17,53 @@ from txrdma.testing.streams.provider import TCP
 
 
 class PlantedTests(SynchronousTestCase):
-    """TCP with a mistake beside TCP without."""
+    """Defective TCP compared with TCP."""
 
     slowBecause = "it starts processes that hang until they are ended"
 
     def found(self, mistake: str, name: str) -> list[str]:
-        """What is said when a conversation is played by processes with that mistake."""
+        """Return the complaints about a conversation with that defect."""
         [conversation] = chosen([name])
         provider = replace(TCP, name=mistake, imports=(f"txrdma.test.support.streams.planted.{mistake}",))
         ours = theStage().play(conversation, provider, USUAL_REACTOR)
         return [str(each) for each in complaints(overTCP(conversation, USUAL_REACTOR), ours)]
 
     def test_lostByte(self) -> None:
-        """A byte that is lost at the end is found by its number, one that is lost before by what follows."""
+        """A lost byte is detected by the count at the end, or by the checksum before."""
         self.assertEqual(self.found("losing", "client-writes-5"), ["server: received 4 bytes; over TCP 5"])
         found = self.found("losing", "client-writes-300kB")
         self.assertIn("server: received 299,999 bytes; over TCP 300,000", found)
         self.assertRegex("\n".join(found), "bytes are not those that the client wrote")
 
     def test_wrongByte(self) -> None:
-        """A byte that is another is found."""
+        """A changed byte is detected."""
         found = self.found("mixing", "client-writes-5")
         self.assertEqual(found, ["server: the first 5 bytes are not those that the client wrote"])
 
     def test_reason(self) -> None:
-        """Another reason is found at both ends."""
+        """A wrong reason is detected at both ends."""
         expected = "saw made, lost ConnectionLost; over TCP made, lost ConnectionDone"
         found = self.found("frightening", "client-writes-5")
         self.assertEqual(sorted(found), [f"client: {expected}", f"server: {expected}"])
 
     def test_pause(self) -> None:
-        """Data for who has paused is found."""
+        """Data for a paused protocol is detected."""
         found = self.found("deaf", "paused-while-5-comes-and-the-peer-exits")
         self.assertEqual(found, ["server: dataReceived of a paused transport"])
 
     def test_death(self) -> None:
-        """A process that dies is found."""
+        """A process that dies is detected."""
         found = self.found("dying", "client-writes-5")
         self.assertIn("client: the process ended by SIGSEGV, over TCP by exit 0", found)
 
     def test_late(self) -> None:
-        """An end that comes two seconds late is found where there is no patience for more than one."""
+        """An end that is two seconds late is detected if the tolerance is one second."""
         self.patch(comparison, "SLACK", 1.0)
         found = self.found("late", "client-closes")
         self.assertRegex(found[0], r"lost the connection after [2-9]\.\d s, over TCP after 0\.\d s")
 
     def test_hanging(self) -> None:
-        """A conversation that never ends is found."""
+        """A conversation that never ends is detected."""
         self.patch(stage, "PATIENCE", 2.0)
         found = self.found("dumb", "client-half-closes")
         self.assertEqual([each.split(" ", 1)[0] for each in found], ["server:", "client:"])

@@ -1,5 +1,5 @@
 """
-What is told of a run: failures with both transcripts, tables, results for programs.
+The command that plays conversations.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ class CommandTests(SynchronousTestCase):
     """C{python -m txrdma.testing.streams}, as a process."""
 
     def run_(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run it."""
+        """Run the command."""
         command = [sys.executable, "-m", "txrdma.testing.streams", *arguments]
         return subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=120)
 
     def test_run(self) -> None:
-        """A run ends with its counts, and leaves results and a table."""
+        """A run ends with its counts, and writes results and a table."""
         folder = os.path.abspath(self.mktemp())
         where = ["--folder", folder, "--route", "shared-memory", "--reactor", "epoll"]
         done = self.run_(*where, "nobody-listens")
@@ -38,12 +38,12 @@ class CommandTests(SynchronousTestCase):
         self.assertIn("nobody-listens", Path(folder, "table.md").read_text())
 
     def test_list(self) -> None:
-        """All conversations of a chapter are told on request."""
+        """All conversations of a chapter are listed on request."""
         done = self.run_("--list", "sizes")
         self.assertIn("client-writes-300MB: ", done.stdout)
 
     def test_unknown(self) -> None:
-        """Names that nothing has are refused, before anything is played."""
+        """Unknown names are refused before anything is played."""
         for arguments in (["--route", "tin-can"], ["--reactor", "fusion"], ["no-such-thing"]):
             done = self.run_(*arguments)
             self.assertEqual(done.returncode, 2)

@@ -1,5 +1,5 @@
 """
-The stage writes down what real processes do, however they end, and leaves none of them behind.
+The stage records what real processes do, however they end, and leaves none of them running.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ stage.play(Conversation("endless", "", "made: block 100", "made: fork 100; block
 
 
 def playersOf(path: str) -> list[int]:
-    """PIDs of what runs in front of a stage, with what it has forked: their output goes to its folder."""
+    """Return the PIDs of a stage's players and their children, found by their output folder."""
     found = []
     for entry in Path("/proc").iterdir():
         try:
@@ -51,7 +51,7 @@ def playersOf(path: str) -> list[int]:
 
 
 def waitFor(condition: Callable[[], object], seconds: float = 20.0) -> bool:
-    """Look again and again; whether it came to be."""
+    """Wait for a condition; return whether it came true."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
@@ -68,12 +68,12 @@ class PlayTests(SynchronousTestCase):
         return theStage().play(Conversation("played", "", client, server, via=via), TCP, reactor)
 
     def calls(self, performance: Performance, end: str) -> tuple[str, ...]:
-        """What the only connection of an end saw."""
+        """Return the calls of an end's only connection."""
         [seen] = performance.views[end].connections
         return seen.calls
 
     def test_reactors(self) -> None:
-        """Players run on the reactors that they are told."""
+        """Players run on the requested reactors."""
         for name, module in REACTORS.items():
             performance = self.play("made: write 300kB; lose", "lost: stop", name)
             self.assertEqual(complaintsAboutTCP([performance]), [])
@@ -84,13 +84,13 @@ class PlayTests(SynchronousTestCase):
                 )
 
     def test_killed(self) -> None:
-        """What a process did before SIGKILL is there, up to the last step."""
+        """The steps of a process before SIGKILL are recorded, up to the last one."""
         performance = self.play("made: write 5; write 5; kill", "lost: stop")
         client = [(entry.kind, entry.about) for entry in performance.entries["client"]]
         self.assertEqual(client[-3:], [("wrote", "10"), ("does", "kill"), ("ended", "SIGKILL")])
 
     def test_ends(self) -> None:
-        """How a process has ended is told."""
+        """The exit of a process is recorded."""
         ended = {
             via: self.play(f"made: settle; {via}", "lost: stop").views["client"].ended
             for via in ("stop", "term", "kill", "exit")
@@ -98,7 +98,7 @@ class PlayTests(SynchronousTestCase):
         self.assertEqual(ended, {"stop": "exit 0", "term": "exit 0", "kill": "SIGKILL", "exit": "exit 0"})
 
     def test_cues(self) -> None:
-        """A cue reaches the other end, and comes by itself when a process has ended."""
+        """A cue reaches the other end, and is set automatically when a process has ended."""
         performance = self.play(
             "made: await go; write 5; lose", "made: settle; cue go; pause; await peer-ended; resume"
         )
@@ -111,7 +111,7 @@ class PlayTests(SynchronousTestCase):
         self.assertEqual(sorted([cue, wrote, ended, received]), [cue, wrote, ended, received])
 
     def test_frozen(self) -> None:
-        """A process that is stopped by SIGSTOP goes on when its time has come."""
+        """A process stopped by SIGSTOP continues after its time."""
         performance = self.play("made: write 5; lose", "made: freeze 0.5")
         server = performance.entries["server"]
         frozen = next(entry.at for entry in server if entry.kind == transcript.FREEZES)
@@ -120,19 +120,19 @@ class PlayTests(SynchronousTestCase):
         self.assertEqual(self.calls(performance, "server"), ("made", "lost ConnectionDone"))
 
     def test_forked(self) -> None:
-        """The end of a process is told while its child lives on, and the child ends with the play."""
+        """The end of a process is recorded while its child lives, and the child ends with the play."""
         performance = self.play("made: fork 30; settle; exit", "made: await peer-ended; stop")
         self.assertLess(performance.seconds, 10)
         self.assertTrue(waitFor(lambda: not playersOf(theStage().path)))
 
     def test_tls(self) -> None:
-        """With TLS around it, both ends say which transport serves below."""
+        """With TLS, both ends report the transport below."""
         performance = self.play("made: write 300kB; lose", "lost: stop", via=Via.TLS)
         self.assertEqual(complaintsAboutTCP([performance]), [])
         self.assertEqual(performance.views["server"].connections[0].received, 300_000)
 
     def test_proxies(self) -> None:
-        """A proxy between the ends passes everything on, and is ended when both have."""
+        """A proxy between the ends forwards everything, and is ended after both."""
         for via in (Via.NEAR_PROXY, Via.FAR_PROXY):
             performance = self.play("made: write 300kB; lose", "lost: stop", via=via)
             self.assertEqual(complaintsAboutTCP([performance]), [])
@@ -140,12 +140,12 @@ class PlayTests(SynchronousTestCase):
             self.assertIn("300000 bytes forwards", performance.logs["proxy"])
 
     def test_mistake(self) -> None:
-        """What a player raises is in its log."""
+        """An exception of a player is in its log."""
         performance = self.play("made: write 5", "data: raise")
         self.assertIn("Mistake: as the script says", performance.logs["server"])
 
     def test_outOfTime(self) -> None:
-        """A play that does not end is ended, with all its processes."""
+        """A play that does not end is ended with all its processes."""
         self.patch(stageModule, "PATIENCE", 0.02)
         performance = self.play("made: block 100", "made: wait 100")
         self.assertEqual({view.ended for view in performance.views.values()}, {transcript.OUT_OF_TIME})
@@ -153,10 +153,10 @@ class PlayTests(SynchronousTestCase):
 
 
 class EndTests(SynchronousTestCase):
-    """Whatever happens to the stage, nothing of it is left."""
+    """The stage leaves nothing, whatever happens to it."""
 
     def test_closed(self) -> None:
-        """Who closes a stage ends its plays and their processes."""
+        """Closing a stage ends its plays and their processes."""
         stage = Stage()
         raised: list[BaseException] = []
 
@@ -176,7 +176,7 @@ class EndTests(SynchronousTestCase):
         self.assertFalse(os.path.exists(stage.path))
 
     def _endedBy(self, how: signal.Signals) -> None:
-        """End a process that plays something endless, and look whether anything is left of it."""
+        """End a process with an endless play; return whether anything remains."""
         command = [sys.executable, "-c", ENDLESS]
         quiet = subprocess.DEVNULL
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=quiet, cwd=CHECKOUT) as process:
@@ -188,9 +188,9 @@ class EndTests(SynchronousTestCase):
         self.assertTrue(waitFor(lambda: not os.path.exists(path)))
 
     def test_killed(self) -> None:
-        """When the process that has a stage is killed, so are all players, and what they have forked."""
+        """When the stage's process is killed, so are all players and their children."""
         self._endedBy(signal.SIGKILL)
 
     def test_interrupted(self) -> None:
-        """Ctrl-C ends everything, too."""
+        """Ctrl-C ends everything."""
         self._endedBy(signal.SIGINT)

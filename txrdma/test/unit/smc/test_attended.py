@@ -32,7 +32,7 @@ class Threaded:
 
 
 class AttendantTests(SynchronousTestCase):
-    """Descriptors that a thread waits for."""
+    """Descriptors that a thread polls."""
 
     def setUp(self) -> None:
         self.reactor = Threaded()

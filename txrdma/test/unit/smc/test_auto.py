@@ -1,7 +1,7 @@
 """
 C{device=auto}: real RDMA ports first, then shared memory, then TCP.
 
-The real port is one of the software device's here; that of pyverbs is for the box (test_auto of test.kernel).
+The real port is one of the software device's here; the kernel suites test that of pyverbs (test_auto).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from txrdma.smc.common.realports import LIFE, RealPorts
 
 
 class Networks:
-    """Networks of a host that are looked at."""
+    """Networks of a host, which counts how often they are read."""
 
     polls = 0
     finding = Finding(RDMAPort("mlx5_0", 1, frozenset({"eth0"}), True), "it is there")

@@ -1,5 +1,5 @@
 """
-Remote memory buffers where memory is scarce, because adapters pin it.
+Remote memory buffers when memory is scarce, because adapters pin it.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from txrdma.smc.group.buffers import BufferPool, PINNED_RING
 
 
 class Domain:
-    """A protection domain of a process that may pin a number of bytes."""
+    """A protection domain of a process with a limit of pinned memory."""
 
     def __init__(self, limit: int) -> None:
         self.left, self.key = limit, 0
 
     def allocateMemory(self, length: int, access: Access) -> Any:
-        """Pin memory, as long as there is some."""
+        """Pin memory, up to the limit."""
         if length > self.left:
             raise ResourceExhausted("ulimit -l")
         self.left -= length
@@ -39,7 +39,7 @@ class ScarceTests(SynchronousTestCase):
         self.pool, self.domain = BufferPool(), Domain(8 << 20)
 
     def grow(self, size: int = PINNED_RING, isPinned: bool = True) -> int:
-        """The number of rings of a new buffer."""
+        """Return the number of rings of a new buffer."""
         domain: Any = self.domain
         return self.pool.grow(size, domain, isPinned=isPinned).count
 

@@ -1,5 +1,5 @@
 """
-The seam of carriers: a third one, which knows of connections by what their SYN carries.
+The interface of signalling methods, tested with one that detects connections by their SYN.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from txrdma.test.support.smc.ends import reactor
 
 
 class InterfaceTests(SynchronousTestCase):
-    """Carriers and their parts."""
+    """Signalling methods and their parts."""
 
     def test_provided(self) -> None:
         verifyClass(IDialing, DialedClient)

@@ -1,5 +1,5 @@
 """
-Tests for L{txrdma.smc.wire.clc}: recorded messages, lies about lengths, every code.
+L{txrdma.smc.wire.clc}: recorded messages, invalid lengths, every code.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from txrdma.testing.strategies import layouts
 
 
 def recorded() -> list[tuple[str, bytes]]:
-    """Every CLC message of the captures: the capture's name, and the bytes."""
+    """Return every CLC message of the captures: the capture's name, and the bytes."""
     found = []
     for name in names():
         for _, _, content in streams(name):
@@ -85,7 +85,7 @@ extensions = st.builds(
 
 @st.composite
 def proposalsV2(draw: st.DrawFn) -> Proposal:
-    """Proposals of version 2: what is there depends on what is offered."""
+    """Generate Proposals of version 2, whose parts depend on what is offered."""
     typeV1, typeV2 = draw(paths), draw(paths)
     v2 = draw(st.one_of(st.none(), extensions)) if typeV2 is not Path.NONE else None
     parts: dict[str, Any] = (
@@ -154,7 +154,7 @@ everything = st.one_of(proposalsV1, proposalsV2(), answers, directAnswers, decli
 
 
 class RecordedTests(SynchronousTestCase):
-    """What the Linux kernel sent."""
+    """Messages of the Linux kernel."""
 
     def test_roundTrip(self) -> None:
         messages = recorded()
@@ -220,7 +220,7 @@ class SmcGoTests(SynchronousTestCase):
 
 
 class DiagnosisTests(SynchronousTestCase):
-    """Codes."""
+    """Diagnosis codes."""
 
     def test_everyCodeRoundTrips(self) -> None:
         self.assertEqual(len(Diagnosis), 36)
@@ -270,7 +270,7 @@ class EnterpriseTests(SynchronousTestCase):
 
 
 class FramingTests(SynchronousTestCase):
-    """Where a message ends."""
+    """Message boundaries."""
 
     @given(everything, st.binary(max_size=40), st.data())
     def test_lengthIsNeverMoreThanTheMessage(
@@ -286,7 +286,7 @@ class FramingTests(SynchronousTestCase):
             self.assertRaises(WireError, decodeFirst, raw)
 
     def test_lengths(self) -> None:
-        """A length that no message has is an error at once."""
+        """An invalid length is an error immediately."""
         for length in (0, 8, 12, MAX_LENGTH + 1, 0xFFFF):
             raw = SMCR + b"\1" + length.to_bytes(2, "big") + b"\x10"
             self.assertRaises(WireError, decodeFirst, raw)

@@ -50,7 +50,7 @@ local: dict[str, Step] = {
 
 
 def after(*steps: str) -> Closing:
-    """A connection that was active, after some steps."""
+    """Return the state of an active connection after some steps."""
     closing = Closing()
     closing.established()
     for step in steps:
@@ -60,11 +60,11 @@ def after(*steps: str) -> Closing:
 
 
 def flagsIn(events: Sequence[Event]) -> list[int]:
-    """What is sent."""
+    """Return the flags of sent messages."""
     return [int(each.flags) for each in events if isinstance(each, Send)]
 
 
-# From, how to get there, the event, to, and the flags of messages sent: facts, section 6.1, row by row.
+# from, steps that lead there, the event, to, and the flags of sent messages: facts, section 6.1, row by row
 TABLE: tuple[tuple[State, tuple[str, ...], str, State, list[int]], ...] = (
     (State.ACTIVE, (), "doneWriting", State.PEERCLOSEWAIT1, [DONE]),
     (State.ACTIVE, (), "close", State.PEERCLOSEWAIT1, [CLOSED]),
@@ -97,7 +97,7 @@ TABLE: tuple[tuple[State, tuple[str, ...], str, State, list[int]], ...] = (
     (State.PEERCLOSEWAIT2, ("doneWriting", "peer done"), "peer closed", State.APPFINCLOSEWAIT, []),
     (State.PEERCLOSEWAIT2, ("doneWriting", "peer done", "close"), "peer closed", State.CLOSED, []),
     (State.PEERFINCLOSEWAIT, ("peer done", "close"), "peer closed", State.CLOSED, []),
-    # Abnormal: PROCESSABORT is left at once, because the application learns of it at once.
+    # abnormal: PROCESSABORT is left immediately, because the application is notified immediately
     (State.ACTIVE, (), "peer abort", State.CLOSED, [ABORT]),
     (State.APPCLOSEWAIT1, ("peer done",), "peer abort", State.CLOSED, [ABORT]),
     (State.PEERCLOSEWAIT1, ("close",), "peer abort", State.CLOSED, []),
@@ -105,7 +105,7 @@ TABLE: tuple[tuple[State, tuple[str, ...], str, State, list[int]], ...] = (
     (State.PEERFINCLOSEWAIT, ("peer done", "close"), "peer abort", State.CLOSED, []),
     (State.PEERABORTWAIT, ("abort",), "peer abort", State.CLOSED, []),
     (State.PEERABORTWAIT, ("abort",), "peer closed", State.CLOSED, []),
-    # More than the table has: an answer that spares the peer its wait.
+    # additional to the table: an answer that spares the peer its wait
     (State.PEERCLOSEWAIT1, ("doneWriting",), "peer abort", State.CLOSED, [DONE | ABORT]),
     (State.PEERCLOSEWAIT2, ("doneWriting", "peer done"), "peer abort", State.CLOSED, [DONE | ABORT]),
     (State.APPCLOSEWAIT2, ("peer done", "doneWriting"), "peer abort", State.CLOSED, [DONE | ABORT]),
@@ -148,7 +148,7 @@ class TableTests(SynchronousTestCase):
 
 
 class NotificationTests(SynchronousTestCase):
-    """What the application is told."""
+    """Notifications of the application."""
 
     def test_endOfFileAfterAllBytes(self) -> None:
         closing = after()
@@ -263,7 +263,7 @@ class NotificationTests(SynchronousTestCase):
 
 
 class EarlyTests(SynchronousTestCase):
-    """Messages that overtake the end of the handshake."""
+    """Messages that arrive before the end of the handshake."""
 
     def test_peerClosesBeforeStart(self) -> None:
         for flags in (DONE, CLOSED, DONE | CLOSED):
@@ -349,7 +349,7 @@ class AnyOrderTests(SynchronousTestCase):
 
 
 class DiagramTests(SynchronousTestCase):
-    """The picture for the documentation."""
+    """The diagram for the documentation."""
 
     def test_everyStateCanBeReachedAndLeft(self) -> None:
         text = diagram()

@@ -1,5 +1,5 @@
 """
-Tests for L{txrdma.smc.stream.tcpmonitor}: what the end of TCP means beside what the link has brought.
+L{txrdma.smc.stream.tcpmonitor}: the meaning of TCP's end, depending on what the link has delivered.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from txrdma.smc.stream.tcpmonitor import GRACE, TCPMonitor
 
 
 class Stream:
-    """A stream in a state that the test says."""
+    """A stream in a state set by the test."""
 
     isDoubted = isStopping = False
     hasReceivedEnd = mayBeSilent = awaitsDelivery = False
@@ -25,7 +25,7 @@ class Stream:
         self.reported: list[str] = []
 
     def poll(self) -> None:
-        """There is nothing to take in."""
+        """Do nothing: nothing has arrived."""
 
     def doubt(self) -> None:
         self.isDoubted = True
@@ -44,7 +44,7 @@ class Stream:
 
 
 class TCP:
-    """Remembers how it was ended."""
+    """Records how it was ended."""
 
     connected = 1
     dataBuffer = b""
@@ -68,7 +68,7 @@ class TCP:
 
 
 class CompanionTests(SynchronousTestCase):
-    """A connection whose TCP ends."""
+    """A connection whose TCP connection ends."""
 
     def setUp(self) -> None:
         self.clock = Clock()

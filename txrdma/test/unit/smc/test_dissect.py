@@ -1,5 +1,5 @@
 """
-Conversations of SMC in captures, explained.
+Dissected captures of SMC.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from txrdma.test.support.smc.dissect import explained, packets, reported, SMC
 
 
 class RecordedTests(SynchronousTestCase):
-    """What kernels have said to each other."""
+    """Captures of kernels."""
 
     def test_firstContactFromOptionToLastKey(self) -> None:
         text = reported("smc-first")
@@ -166,7 +166,7 @@ class RecordedTests(SynchronousTestCase):
 
 
 class DirectionTests(SynchronousTestCase):
-    """TCP's segments, put together."""
+    """Reassembly of TCP segments."""
 
     @given(st.binary(min_size=1, max_size=200), st.integers(0, 2**32 - 1), st.randoms(use_true_random=False))
     def test_segmentsAreReassembled(self, data: bytes, begin: int, random: Any) -> None:

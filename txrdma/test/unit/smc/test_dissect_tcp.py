@@ -1,5 +1,5 @@
 """
-SMC's option in saved SYNs, whole and malformed.
+SMC's option in saved SYNs, valid and malformed.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ RECORDED = bytes.fromhex(
     "98fc1b5a5c4ab4a200000000c002 faf0 1492 0000"
     "020405b40402080ab6ea1ff6000000000103030a0101fe06e2d4c3d9"
 )  # fmt: skip
-"""A SYN of Linux's AF_SMC: option 254 behind two of padding, at the end."""
+"""A SYN of Linux's AF_SMC: option 254 after two bytes of padding, at the end."""
 
 MSS = bytes.fromhex("020405b4")
 
 
 def tcp(options: bytes, words: int | None = None) -> bytes:
-    """A SYN with these options, and a header of so many words, which they need not fill."""
+    """Return a SYN with these options, and a header of so many words, which may be longer."""
     whole = options + bytes(-len(options) % 4)
     header = TCPHeader(
         source=40000,
@@ -42,7 +42,7 @@ def tcp(options: bytes, words: int | None = None) -> bytes:
 
 
 def ipv4(segment: bytes, options: bytes = b"", protocol: int = 6) -> bytes:
-    """In an IPv4 packet."""
+    """Wrap a segment in an IPv4 packet."""
     words = 5 + len(options) // 4
     length = 4 * words + len(segment)
     return (
@@ -51,7 +51,7 @@ def ipv4(segment: bytes, options: bytes = b"", protocol: int = 6) -> bytes:
 
 
 def ipv6(segment: bytes, first: int = 6, extensions: bytes = b"") -> bytes:
-    """In an IPv6 packet, behind extension headers."""
+    """Wrap a segment in an IPv6 packet with extension headers."""
     length = (len(extensions) + len(segment)).to_bytes(2, "big")
     return bytes([0x60, 0, 0, 0]) + length + bytes([first, 64]) + bytes(32) + extensions + segment
 
@@ -85,7 +85,7 @@ class SYNTests(SynchronousTestCase):
             bytes.fromhex("fe08e2d4c3d90000"),
             bytes.fromhex("fe04e2d4"),
             bytes.fromhex("1e08") + OPTION,  # inside another option
-            b"\0\0" + OPTION,  # behind the end of the list
+            b"\0\0" + OPTION,  # after the end of the list
         ]
         for options in others:
             self.assertFalse(hasOption(ipv4(tcp(options))), options.hex())

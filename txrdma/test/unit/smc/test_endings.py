@@ -1,5 +1,5 @@
 """
-L{txrdma.smc.group.closenotifier}: what is delayed comes before the end, wherever the end is found.
+L{txrdma.smc.group.closenotifier}: delayed calls run before the end, wherever the end is detected.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from txrdma.smc.group.closenotifier import CloseNotifier
 
 
 class EndingsTests(SynchronousTestCase):
-    """Ends are told in a look at descriptors, after the calls that were delayed by no time before that."""
+    """Ends are reported by a reader, after calls that were scheduled without a delay before."""
 
     def setUp(self) -> None:
         self.reactor = cast(Any, MemoryReactorClock())
@@ -23,7 +23,7 @@ class EndingsTests(SynchronousTestCase):
         self.reported: list[str] = []
 
     def turn(self, read: Callable[[], None] | None = None) -> None:
-        """One turn of a reactor: the delayed calls that there were, then the descriptors that there are."""
+        """Run one iteration of a reactor: the delayed calls that exist, then the readers that exist."""
         for call in list(self.reactor.getDelayedCalls()):
             if call.active():
                 self.reactor.calls.remove(call)
@@ -37,7 +37,7 @@ class EndingsTests(SynchronousTestCase):
                 reader.doRead()
 
     def happen(self) -> None:
-        """A protocol hears data, for which it delays a call, and the connection ends."""
+        """Deliver data, for which the protocol schedules a call, and end the connection."""
         self.reactor.callLater(0, self.reported.append, "delayed")
         self.closeNotifier.add(lambda: self.reported.append("ended"))
 

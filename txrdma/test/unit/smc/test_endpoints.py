@@ -1,5 +1,5 @@
 """
-Endpoints on the real reactor: who speaks SMC with whom, and what happens when one does not.
+The interfaces of endpoints and transports.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from txrdma.smc.stream.transport import SMCTransport
 
 
 class InterfaceTests(SynchronousTestCase):
-    """What is promised to the type checker is there."""
+    """The interfaces known to the type checker are provided."""
 
     def test_provided(self) -> None:
-        """Endpoints and the transport have all methods, with the right arguments."""
+        """Endpoints and the transport have all methods with the right arguments."""
         verifyClass(IStreamClientEndpoint, SMCClientEndpoint)
         verifyClass(IStreamServerEndpoint, SMCServerEndpoint)
         verifyClass(ITCPTransport, SMCTransport)

@@ -1,5 +1,5 @@
 """
-The data flow of a connection: its short way of usual messages against its way of all.
+The data flow of a connection: its fast path has the same effects as its general path.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ _RING = (
 _FLOW = ("isDirty", "isBlocked", "peerState", "messagesReceived")
 
 _ANNOUNCED = st.tuples(
-    st.sampled_from([1, 1, 1, 1, 2, 0, -1]),  # numbers on
-    st.sampled_from([1, 3, 9, 16, 0, 30]),  # bytes on, of what was written
-    st.sampled_from([0, 0, 1, 5]),  # bytes on, of what was read, as far as there are any
+    st.sampled_from([1, 1, 1, 1, 2, 0, -1]),  # advance of the sequence number
+    st.sampled_from([1, 3, 9, 16, 0, 30]),  # advance of the producer cursor, from what was written
+    st.sampled_from([0, 0, 1, 5]),  # advance of the consumer cursor, from what was read
     st.sampled_from([0, 0, 0, 0, 0x80, 0x10]),
     st.sampled_from([0, 0, 0, 0, 0, 0, 0x80]),
     st.sampled_from(["", "pause", "resume", "produce", "announce", "announce"]),
-    st.sampled_from([0] * 40 + [-1, 1]),  # bytes beside: what cannot be
+    st.sampled_from([0] * 40 + [-1, 1]),  # additional bytes, which are invalid
 )
 
 
 class Reported:
-    """A stream, and its application: what they hear."""
+    """A stream and its application, which record notifications."""
 
     flow: Flow
 
@@ -59,7 +59,7 @@ class Reported:
 
 
 def begun() -> tuple[Flow, Reported]:
-    """A flow that takes messages, and who hears of them."""
+    """Return a flow that receives messages, and its recorder."""
     reported = Reported()
     queue = LinkSendQueue(None, Capacity(maxInline=1 << 30), lambda: None)  # type: ignore[arg-type]  # copies nothing
     flow = Flow(queue, memoryview(bytes(range(_SIZE))), [], reported)
@@ -71,7 +71,7 @@ def begun() -> tuple[Flow, Reported]:
 
 
 class ReceivedTests(SynchronousTestCase):
-    """What comes the short way does what it does on the other."""
+    """The fast path of received messages has the same effects as the general path."""
 
     @given(st.lists(_ANNOUNCED, min_size=10, max_size=30))
     @example(
@@ -112,7 +112,7 @@ class ReceivedTests(SynchronousTestCase):
 
 
 class FullLane:
-    """A lane that gives the peer's memory, and takes no message."""
+    """A lane that provides the peer's memory, and accepts no message."""
 
     def __init__(self) -> None:
         self.target = bytearray(_SIZE)
@@ -125,7 +125,7 @@ class FullLane:
 
 
 class OpenLane(FullLane):
-    """A lane that takes every message."""
+    """A lane that accepts every message."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -137,16 +137,18 @@ class OpenLane(FullLane):
 
 
 class SentTests(SynchronousTestCase):
-    """What is sent the short way."""
+    """Messages sent on the fast path."""
 
     def test_fullLane(self) -> None:
-        """A message that the lane does not take is posted at once, behind its bytes and with its number."""
+        """
+        A message that the lane does not accept is posted immediately, after its bytes and with its number.
+        """
         flow, _ = begun()
         lane: Any = FullLane()
         flow.queue.openLane(lane)
         flow.queue.limit = 10
         flow.writeSequence([b"one"])
-        flow.fill([])  # asks where the peer's memory is
+        flow.fill([])  # asks for the address of the peer's memory
         flow.writeSequence([b"two", b"three"])
         requests: list[SendRequest] = []
         self.assertTrue(flow.send(requests))
@@ -191,7 +193,7 @@ class SentTests(SynchronousTestCase):
 
 
 class RetainedTests(SynchronousTestCase):
-    """Bytes that are kept until they have arrived, since another link may have to send them again."""
+    """Bytes are retained until they have arrived, because another link may have to send them again."""
 
     def setUp(self) -> None:
         self.flow, _ = begun()
@@ -202,7 +204,7 @@ class RetainedTests(SynchronousTestCase):
         self.flow.ring.peerConsumed = 20
 
     def write(self, data: bytes) -> list[SendRequest]:
-        """The requests by which these bytes and a message go out."""
+        """Return the requests that send these bytes and a message."""
         requests: list[SendRequest] = []
         self.flow.writeSequence([data])
         self.flow.isDirty = False
@@ -210,7 +212,7 @@ class RetainedTests(SynchronousTestCase):
         return requests
 
     def places(self, requests: list[SendRequest]) -> list[tuple[int, bytes]]:
-        """Where RDMA WRITEs go, and their bytes."""
+        """Return the addresses of RDMA WRITEs, and their bytes."""
         return [
             (each.remoteAddress, b"".join(each.inline)) for each in requests if each.remoteAddress is not None
         ]

@@ -1,5 +1,5 @@
 """
-Tests for L{txrdma.smc.group.ports}: where links begin, as endpoint strings and the system tell.
+Addresses of links' ports, from endpoint strings and the system.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 """
-Tests for L{txrdma.smc.handshake._machine}: agreement, Declines at every point, strangers, lies and silence.
+L{txrdma.smc.handshake._machine}: agreement, Declines at every step, unknown peers, invalid messages,
+timeouts.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ confirm = Confirm(CLIENT, GID.fromIP("10.0.0.1"), MACAddress(b"client"), **_end)
 _own = Candidate(CLIENT, GID.fromIP("10.0.0.1"), GIDType.ROCE_V2, MACAddress(b"client"), MTU.MTU_1024)
 offer = Offer(proposal, Abilities(), _own, None)
 
-# The same in version 2.
+# the same with version 2
 _eid = enterpriseID("TXRDMA")
 _settled = Agreement(2, _eid, True, 1, 255, 1, 0)
 proposal2 = replace(
@@ -92,7 +93,7 @@ def newServer(announced: bool = True, version: int = 2) -> ServerHandshake:
 
 
 def serverAt(step: str) -> ServerHandshake:
-    """A server that has come that far; its Accept has left."""
+    """Return a server in that state, after it has sent its Accept."""
     server = newServer()
     if step == "sniffing":
         return server
@@ -107,7 +108,7 @@ def serverAt(step: str) -> ServerHandshake:
 
 
 def clientAt(step: str) -> ClientHandshake:
-    """A client that has come that far; its Confirm has left."""
+    """Return a client in that state, after it has sent its Confirm."""
     client = ClientHandshake(0.0, offer)
     if step != "waiting":
         client.received(accept.encode(), 0.0)
@@ -119,7 +120,7 @@ def clientAt(step: str) -> ClientHandshake:
 
 
 class AgreementTests(SynchronousTestCase):
-    """Both want SMC."""
+    """Both ends support SMC."""
 
     def test_threeMessagesAgree(self) -> None:
         self._agree(offer, accept, VERSION_1, confirm)
@@ -180,10 +181,10 @@ class AgreementTests(SynchronousTestCase):
 
 
 class VersionTests(SynchronousTestCase):
-    """The version of a Decline is the one that the two ends have been speaking."""
+    """The version of a Decline is the one that both ends have used so far."""
 
     def _declined(self, end: Either, version: int) -> None:
-        """What leaves now is a Decline in the exact form of that version."""
+        """Assert that a Decline in the exact form of that version is sent."""
         raw = end.outgoing()
         sent = decode(raw)
         assert isinstance(sent, Decline)
@@ -248,13 +249,15 @@ class VersionTests(SynchronousTestCase):
 
 
 class StrangerTests(SynchronousTestCase):
-    """Clients that do not speak SMC, at a server that would."""
+    """Clients without SMC, at a server with SMC."""
 
     @given(st.binary(min_size=1, max_size=100), st.booleans(), st.data())
     def test_plainClientBytesAreReleasedInOrder(
         self, data: bytes, announced: bool, draw: st.DataObject
     ) -> None:
-        assume(not announced or data[:1] != b"\xe2")  # who was announced, and begins so, has to go on
+        assume(
+            not announced or data[:1] != b"\xe2"
+        )  # an announced client that begins like this must be given time
         server = newServer(announced)
         got = b""
         at = 0
@@ -330,7 +333,7 @@ class StrangerTests(SynchronousTestCase):
 
 
 class DeclineTests(SynchronousTestCase):
-    """Somebody does not want SMC."""
+    """One of the ends declines."""
 
     STEPS: tuple[tuple[Callable[[str], Either], tuple[str, ...]], ...] = (
         (serverAt, ("sniffing", "deciding", "waiting", "linking")),
@@ -355,7 +358,7 @@ class DeclineTests(SynchronousTestCase):
                 expected = FellBack(Diagnosis.PEERDECL, Diagnosis.MEM, b"hello")
                 self.assertEqual(end.events(), [expected], step)
                 self.assertEqual((end.done, end.outgoing()), (True, b""))
-                end.established()  # what was under way comes too late
+                end.established()  # what was in flight arrives too late
                 end.decline(Diagnosis.INTERR, 0.0)
                 self.assertEqual((end.events(), end.outgoing()), ([], b""))
 
@@ -431,7 +434,7 @@ class DeclineTests(SynchronousTestCase):
         server.decline(Diagnosis.MEM, 0.0)
         server.events()
         server.received(confirm.encode() + late + late, 0.0)
-        self.assertEqual(server.events(), [ApplicationData(late)])  # the second is no CLC any more
+        self.assertEqual(server.events(), [ApplicationData(late)])  # the second one is not CLC any more
 
     def test_crossingEndsAfterOneSecond(self) -> None:
         server = serverAt("linking")
@@ -550,7 +553,7 @@ class DeclineTests(SynchronousTestCase):
 
 
 class TimeTests(SynchronousTestCase):
-    """Silence."""
+    """Timeouts."""
 
     def test_silenceDeclinesAfterSixSeconds(self) -> None:
         cases: tuple[tuple[Either, bytes], ...] = (
@@ -588,7 +591,7 @@ class TimeTests(SynchronousTestCase):
             client.received(replace(accept, firstContact=isFirst).encode(), 6.0)
             client.confirm(replace(confirm, firstContact=isFirst), 6.5)
             sent = decode(client.outgoing())
-            if isFirst:  # it is not on SMC-R before the link is confirmed, and hears of a Decline
+            if isFirst:  # it is not on SMC-R before the link is confirmed, and gets a Decline
                 self.assertIsInstance(sent, Confirm)
                 continue
             assert isinstance(sent, Decline)
@@ -640,7 +643,7 @@ class TimeTests(SynchronousTestCase):
 
 
 class LieTests(SynchronousTestCase):
-    """Messages that say what can't be."""
+    """Invalid messages."""
 
     def test_falseAcceptIsDeclined(self) -> None:
         client = clientAt("waiting")

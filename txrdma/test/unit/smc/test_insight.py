@@ -1,5 +1,5 @@
 """
-What a process tells of its connections, its link groups, and what they have done.
+Arithmetic of statistics.
 """
 
 from __future__ import annotations

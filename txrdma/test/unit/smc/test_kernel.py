@@ -1,5 +1,5 @@
 """
-The kernel's SMC as a backend, as far as that goes without such a kernel: its word, its absence, and ends.
+The kernel's SMC as a backend, without a kernel that has it: its status, and interfaces.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from txrdma.test.support.smc.kernel import RECORDED
 
 
 def message(kind: int, payload: bytes) -> bytes:
-    """A message of netlink."""
+    """Return a netlink message."""
     header = (16 + len(payload)).to_bytes(4, "little") + kind.to_bytes(2, "little")
     return header + bytes(10) + payload + bytes(-len(payload) % 4)
 
 
 class DiagnosisTests(SynchronousTestCase):
-    """What Linux 6.12 has said of SMC sockets."""
+    """Diagnosis messages of Linux 6.12 about SMC sockets."""
 
     def test_bothEndsOfConnection(self) -> None:
         client, server = (KernelSocket.decode(RECORDED[name]) for name in ("client", "server"))
@@ -99,7 +99,7 @@ class DiagnosisTests(SynchronousTestCase):
 
 
 class InterfaceTests(SynchronousTestCase):
-    """What the backends provide."""
+    """Interfaces of the backends."""
 
     def test_provided(self) -> None:
         for backend in (UserspaceBackend, KernelBackend):

@@ -1,5 +1,5 @@
 """
-Tests for L{txrdma.smc.group._linkflows}: groups with several links, against a recorded kernel and by seeds.
+L{txrdma.smc.group._linkflows}: groups with several links, compared with a recorded kernel, and with seeds.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from txrdma.test.support.captures import messages
 
 
 class RecordedTests(SynchronousTestCase):
-    """A group in the place of the recorded kernel's, client or server: two links, of which one fails."""
+    """A group replaces the recorded kernel's, as client or server: two links, of which one fails."""
 
     def setUp(self) -> None:
         output = [(one.source, raw) for one, raw in messages("smc-two-links") if raw[0] != 0xFE]
@@ -54,13 +54,13 @@ class RecordedTests(SynchronousTestCase):
         self.core = LinkGroup(Role.CLIENT, self.end(self.client[0]), version=2)
 
     def end(self, raw: bytes) -> LinkEnd:
-        """The end of a link that a message names."""
+        """Return the end of a link that a message names."""
         body = decode(raw).body
         assert isinstance(body, (ConfirmLink, AddLink))
         return LinkEnd(body.mac, body.gid, body.qpn)
 
     def begin(self, role: Role, ours: list[bytes], remoteKeys: list[bytes]) -> None:
-        """First contact."""
+        """Perform the first contact."""
         self.core = LinkGroup(role, self.end(ours[0]), version=2, maxLinks=2)
         isServer = role is Role.SERVER
         buffers = [(RKey(0x358), 0xFF29218085840000), (RKey(0x392), 0xFF29218086000000)]
@@ -163,12 +163,12 @@ class End:
         self.keys = 100 if role is Role.SERVER else 500
 
     def tokens(self) -> dict[RKey, Token]:
-        """Keys of all buffers on a new link."""
+        """Return keys of all buffers for a new link."""
         self.keys += 1000
         return {name: Token(RKey(name + self.keys), name) for name in self.buffers}
 
     def grow(self, now: float) -> None:
-        """Tell of one more buffer, on all links."""
+        """Announce another buffer on all links."""
         self.keys += 1
         name = RKey(self.keys)
         self.buffers[name] = None
@@ -177,13 +177,13 @@ class End:
         self.core.confirmRKey(name, name, now)
 
     def turn(self, now: float) -> None:
-        """Do what the core says."""
+        """Perform the core's actions."""
         while events := self.core.events():
             for event in events:
                 self.act(event, now)
 
     def act(self, event: Event, now: float) -> None:
-        """Do what one event asks for."""
+        """Perform one event's action."""
         self.events.append(event)
         if isinstance(event, LinkWanted):
             used = {link.local for link in self.made if link.place != "gone"}
@@ -198,10 +198,13 @@ class End:
 
 
 class SeedTests(SynchronousTestCase):
-    """Two groups whose links fail at any moment."""
+    """Two groups whose links fail at any time."""
 
     def play(self, seed: int) -> None:
-        """Nothing is lost on a link that works; in the end both ends have the same links and keys."""
+        """
+        Assert that nothing is lost on a working link, and that both ends finally have the same links and
+        keys.
+        """
         random = Random(seed)
         version, links = random.choice((1, 2)), random.choice((2, 2, 3, 8))
         ends = [End(role, random.choice((1, 2, 3, 5)), links, version) for role in Role]
@@ -253,7 +256,7 @@ class SeedTests(SynchronousTestCase):
                         self.assertIn(link.own[name].rkey, peer.remoteKeys, (name, link.number))
 
     def test_seeds(self) -> None:
-        """The seed that breaks a promise is named."""
+        """A failure names its seed."""
         for seed in range(150):
             try:
                 self.play(seed)
@@ -337,7 +340,7 @@ class SeedTests(SynchronousTestCase):
 
 
 class SilenceTests(SynchronousTestCase):
-    """Two links, of which one or both bring nothing any more."""
+    """Two links, of which one or both deliver nothing any more."""
 
     def setUp(self) -> None:
         self.now = 0.0
@@ -349,7 +352,7 @@ class SilenceTests(SynchronousTestCase):
         self.turns()
 
     def turns(self) -> None:
-        """Bring what is said, except by silent links."""
+        """Deliver messages, except on silent links."""
         for _ in range(20):
             for end, other in (self.ends, self.ends[::-1]):
                 end.turn(self.now)
@@ -363,7 +366,7 @@ class SilenceTests(SynchronousTestCase):
                                 break
 
     def until(self, end: float) -> None:
-        """Let time pass."""
+        """Advance the time."""
         while self.now < end:
             times = [each.core.deadline() for each in self.ends]
             self.now = max(self.now, min([end, *[each for each in times if each is not None]]))
@@ -391,7 +394,7 @@ class SilenceTests(SynchronousTestCase):
     def test_serverRetriesWithBackoff(self) -> None:
         self.silent = set(range(2, 250))
         self.tried.clear()
-        self.until(550.0)  # the group is idle, and would end
+        self.until(550.0)  # the group is idle and would end
         found = [round(later - earlier) for earlier, later in zip(self.tried, self.tried[1:], strict=False)]
         self.assertEqual(found, [2 ** (n + 1) + 5 for n in range(len(found))])
         self.assertGreater(len(found), 5)
@@ -460,7 +463,7 @@ class SilenceTests(SynchronousTestCase):
         extension = AddLinkExtension(port.gid, True, ())
         client.core.received(LLC(body.TYPE, Header(version=2), body, extension).encode(), self.now)
         client.turn(self.now)
-        client.core.outgoing()  # the server does not hear of it, and does not add a link by itself any more
+        client.core.outgoing()  # the server is not notified, and adds no link by itself any more
         server.core._linkFlows._next = None
         client.core.grow(client.ports[1], self.now)
         self.assertEqual(client.core.outgoing(), [])
@@ -474,7 +477,7 @@ class SilenceTests(SynchronousTestCase):
         self.turns()
 
         def asked(now: float, end: float) -> list[float]:
-            """The times at which a client asks that nobody answers."""
+            """Return the times of a client's unanswered requests."""
             times = []
             while now < end:
                 client.core.received(LLC(LLCType.TEST_LINK, Header(version=2), TestLink()).encode(), now)

@@ -1,5 +1,5 @@
 """
-Tests for L{txrdma.smc.group._linkgroup}: both ends together, one against recorded bytes, lies and silence.
+L{txrdma.smc.group._linkgroup}: both ends together, one against recorded bytes, invalid messages and timeouts.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ CLIENT = LinkEnd(MACAddress(b"client"), GID.fromIP("10.0.0.1"), QPN(1))
 
 
 def ask(body: Body, flags: int = 0) -> bytes:
-    """A message of version 1."""
+    """Return a message of version 1."""
     return message(body, Header(LLCFlags(flags))).encode()
 
 
 class Pair:
-    """A server's and a client's group, joined."""
+    """The groups of a server and a client, connected."""
 
     def __init__(self, **server: Any) -> None:
         self.server = LinkGroup(Role.SERVER, SERVER, **server)
@@ -78,7 +78,7 @@ class Pair:
         self.output: list[tuple[str, LLC]] = []
 
     def run(self, now: float = 0.0) -> tuple[list[Event], list[Event]]:
-        """Deliver until nobody says anything: what happened to the server, and to the client."""
+        """Deliver messages until none is left; return the events of the server and of the client."""
         found: tuple[list[Event], list[Event]] = ([], [])
         moved = True
         while moved:
@@ -92,19 +92,19 @@ class Pair:
         return found
 
     def confirm(self, now: float = 0.0) -> tuple[list[Event], list[Event]]:
-        """First contact."""
+        """Perform the first contact."""
         self.client.confirm(now, SERVER)
         self.server.confirm(now, CLIENT)
         return self.run(now)
 
     def names(self) -> list[tuple[str, str, bool]]:
-        """Who said what, and whether it was an answer."""
+        """Return the sender of each message, and whether it was a response."""
         output, self.output = self.output, []
         return [(who, one.type.name, one.isResponse) for who, one in output]
 
 
 def active(**server: Any) -> Pair:
-    """A pair whose link is up."""
+    """Return a pair whose link is up."""
     pair = Pair(**server)
     pair.confirm()
     pair.output.clear()
@@ -112,12 +112,12 @@ def active(**server: Any) -> Pair:
 
 
 def answers(group: LinkGroup) -> list[LLC]:
-    """What a group says."""
+    """Return a group's messages."""
     return [decode(raw) for _, raw in group.outgoing()]
 
 
 def alone(role: Role = Role.CLIENT) -> LinkGroup:
-    """One group whose link is up; the other end is the test."""
+    """Return one group whose link is up; the test is the other end."""
     pair = active()
     return pair.client if role is Role.CLIENT else pair.server
 
@@ -213,7 +213,7 @@ class ConfirmLinkTests(SynchronousTestCase):
 
 
 class RecordedTests(SynchronousTestCase):
-    """A client's group in the place of the recorded kernel's."""
+    """A client's group replaces the recorded kernel's."""
 
     def test_kernelsRequestsAreAnswered(self) -> None:
         output = [(captured.source, raw) for captured, raw in messages("smc-first") if raw[0] != 0xFE]
@@ -319,7 +319,7 @@ class RKeyTests(SynchronousTestCase):
         self.assertEqual(server.deadline(), 15.5)
 
     def _deletions(self, count: int) -> LinkGroup:
-        """A group that took back that many buffers, one every two seconds, and has heard nothing."""
+        """Return a group that deleted that many buffers, one every two seconds, without a response."""
         server = alone(Role.SERVER)
         for number in range(count):
             server.deleteRKeys([RKey(1 + number)], 2.0 * number)
@@ -327,7 +327,7 @@ class RKeyTests(SynchronousTestCase):
         return server
 
     def _answer(self, server: LinkGroup, *keys: int) -> list[Event]:
-        """What a group does by the answer to a DELETE RKEY of these keys, as late as it may be."""
+        """Return how a group handles the response to a DELETE RKEY of these keys, however late."""
         rkeys = (*[RKey(key) for key in keys], *[RKey(0)] * (8 - len(keys)))
         server.received(ask(DeleteRKey(count=len(keys), rkeys=rkeys), 0x80), 100.0)
         return server.events()
@@ -383,7 +383,7 @@ class RKeyTests(SynchronousTestCase):
         self.assertEqual(answer.header.flags, LLCFlags.RESPONSE | LLCFlags.NEGATIVE)
 
     def test_tooMany(self) -> None:
-        """A peer may have 255 buffers; the next is refused, and the group goes on."""
+        """A peer may have 255 buffers; the next one is refused, and the group continues."""
         client = alone()
         for number in range(1, MAX_RKEYS + 2):
             client.received(ask(ConfirmRKey(rkey=RKey(number), address=number)), 0.0)
@@ -581,7 +581,7 @@ class IdleTests(SynchronousTestCase):
 
 
 class EndTests(SynchronousTestCase):
-    """How groups end."""
+    """Ends of groups."""
 
     def test_serverEnds(self) -> None:
         pair = active()
@@ -647,7 +647,7 @@ class EndTests(SynchronousTestCase):
         self.assertEqual(client.state, "ended")
 
     def test_violations(self) -> None:
-        """What can't be an LLC message, or has a type that nobody knows, ends the group and says so."""
+        """An invalid LLC message, or one of an unknown type, ends the group with a log entry."""
         for raw in (bytes((10, 44)).ljust(44, b"\0"), b"\1\0\0\0".ljust(44, b"\0"), b"", b"\x01\x2c",
                     ask(DeleteRKey(count=9))):  # fmt: skip
             client = alone()
@@ -673,7 +673,7 @@ class EndTests(SynchronousTestCase):
 
 
 class RequestTests(SynchronousTestCase):
-    """Everything that a peer may ask for."""
+    """Every request of a peer."""
 
     def test_secondLinkIsRefusedWithReason(self) -> None:
         for role in Role:

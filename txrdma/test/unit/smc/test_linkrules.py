@@ -35,7 +35,7 @@ STATES = (
 
 
 def stateOf(core: LinkGroup) -> str:
-    """The state of a group: one of L{STATES}."""
+    """Return the state of a group: one of L{STATES}."""
     flow = core._linkFlows.current
     if core.state != "active" or flow is None:
         return core.state
@@ -44,7 +44,7 @@ def stateOf(core: LinkGroup) -> str:
 
 
 class Group:
-    """One end of a group, in some state that two ends reach which follow the rules."""
+    """One end of a group, in a state that two ends reach by the rules."""
 
     def __init__(self, role: Role, state: str, version: int) -> None:
         links = 1 if state in STATES[:3] else 2
@@ -62,7 +62,7 @@ class Group:
         return stateOf(self.core)
 
     def _follow(self) -> Iterator[None]:
-        """Go on by the rules, in small steps: to two links, to one, to the end."""
+        """Proceed by the rules, in small steps: to two links, to one, to the end."""
         ends = (self.end, self.peer)
         for end, other in (ends, ends[::-1]):
             end.core.confirm(0.0, other.ports[0])
@@ -79,7 +79,7 @@ class Group:
     def _talk(self) -> Iterator[None]:
         for _ in range(20):
             for end, other in ((self.end, self.peer), (self.peer, self.end)):
-                while events := end.core.events():  # a new link is connected before the peer is told of it
+                while events := end.core.events():  # a new link is connected before the peer is notified
                     for event in events:
                         yield
                         end.act(event, 0.0)
@@ -90,7 +90,7 @@ class Group:
                     yield
 
     def goesOn(self) -> bool:
-        """Whether the flow that is under way comes to its end, as if nothing had been said besides."""
+        """Return whether the current flow completes as if the message had not been sent."""
         for _ in range(60):
             if self.state == stateOf(self.peer.core) == "active":
                 break
@@ -99,7 +99,7 @@ class Group:
         return numbers[0] == numbers[1] and self.core.state == "active"
 
     def receive(self, body: Body, isResponse: bool) -> str:
-        """Let the peer send a message, and return what comes of it: one of the words in L{expected}."""
+        """Have the peer send a message, and return the outcome: one of the words in L{expected}."""
         before, core = self.state, self.core
         waiting, core._core.output = core._core.output, []
         events, core._core.pending = core._core.pending, []
@@ -138,10 +138,10 @@ class Group:
 
 def expected(role: Role, state: str, type: LLCType, isResponse: bool) -> str:
     """
-    What is to come of a message that names a link which there is not, or an end that nobody has.
+    Return the expected outcome of a message that names an unknown link or an unknown end.
 
-    C{"ended"}: by a rule, with DELETE LINK; C{"refused"}: the handshake, with Decline; C{"answered"},
-    C{"rejected"}; C{"heeded"}; C{"nothing"}: it may have been late, or waits for its turn.
+    C{"ended"}: by a rule, with DELETE LINK; C{"refused"}: the handshake, with Decline; C{"answered"};
+    C{"rejected"}; C{"heeded"}; C{"nothing"}: it may be late, or is queued.
     """
     isServer, isQuiet = role is Role.SERVER, state in ("fresh", "confirming", "active", "ending")
     if state == "ended":
@@ -169,10 +169,10 @@ def expected(role: Role, state: str, type: LLCType, isResponse: bool) -> str:
 
 
 def reachable(role: Role, version: int) -> Iterator[str]:
-    """The states that this end of a group can be in."""
+    """Return the states that this end of a group can reach."""
     for state in STATES:
         if state == "keys" and version == 2:
-            continue  # its ADD LINK has room for all of them
+            continue  # its ADD LINK has space for all of them
         if role is Role.SERVER or state not in ("offered", "deleting"):
             yield state
 
@@ -181,7 +181,7 @@ class MatrixTests(SynchronousTestCase):
     """Every message in every state, of either version, at either end."""
 
     def everyMessage(self, link: int) -> Iterator[tuple[Group, Body, bool, str]]:
-        """A group in each state, and each message for it."""
+        """Iterate over groups in each state, and over each message for them."""
         for role in Role:
             for version in (1, 2):
                 for state in reachable(role, version):

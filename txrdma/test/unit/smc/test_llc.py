@@ -1,5 +1,5 @@
 """
-Tests for L{txrdma.smc.wire.llc} and L{txrdma.smc.wire.cdc}: recorded messages, both byte orders, damage.
+L{txrdma.smc.wire.llc} and L{txrdma.smc.wire.cdc}: recorded messages, both byte orders, corruption.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from txrdma.testing.strategies import layouts
 
 
 def recorded(cdc: bool) -> list[tuple[str, bytes]]:
-    """Every CDC message of the captures, or every LLC message."""
+    """Return every CDC or LLC message of the captures."""
     return [
         (name, raw)
         for name in names()
@@ -56,7 +56,7 @@ bodies = (
 flags = st.integers(0, 255).map(LLCFlags)
 headersV1 = st.builds(
     Header, flags, st.just(1), st.integers(0, 15).map(RejectReason)
-)  # reasons are version 1's
+)  # reasons are those of version 1
 headersV2 = st.builds(Header, flags, st.just(2), bigEndian=st.booleans())
 messagesV1 = st.builds(message, st.one_of(*map(layouts, bodies)), headersV1)
 messagesV2 = st.builds(message, st.one_of(*map(layouts, bodies)), headersV2)
@@ -71,7 +71,7 @@ everything = st.one_of(messagesV1, messagesV2, extended)
 
 
 class RecordedTests(SynchronousTestCase):
-    """What the Linux kernel sent."""
+    """Messages of the Linux kernel."""
 
     def test_roundTrip(self) -> None:
         found = recorded(cdc=False)
@@ -157,7 +157,7 @@ class SmcGoTests(SynchronousTestCase):
 
 
 class LLCTests(SynchronousTestCase):
-    """What is made and read here."""
+    """Encoding and decoding."""
 
     @given(everything)
     def test_roundTrip(self, one: LLC) -> None:
@@ -248,7 +248,7 @@ class LLCTests(SynchronousTestCase):
 
 
 class CDCTests(SynchronousTestCase):
-    """The message of every write."""
+    """The message that follows every write."""
 
     def test_recorded(self) -> None:
         found = recorded(cdc=True)

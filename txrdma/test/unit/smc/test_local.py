@@ -1,5 +1,5 @@
 """
-The C{local} carrier: names, and what the two sides of an announcement say to each other.
+Names of listeners for the C{local} signalling method.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from txrdma.smc.signalling.owners import TCPAddress
 
 
 class NameTests(SynchronousTestCase):
-    """Under which names listeners answer."""
+    """The names under which listeners answer."""
 
     def test_listenerNamesInOrder(self) -> None:
         self.assertEqual(listenerName(TCPAddress("127.0.0.1", 80)), "\0txrdma/smc/127.0.0.1:80")

@@ -1,5 +1,5 @@
 """
-SMC's TCP option as endpoints use it; a model of the kernel's part says which sockets have it.
+SMC's TCP option as used by endpoints; a model of the kernel's part determines which sockets have it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from txrdma.test.support.smc.marked import ModelCarrier
 
 
 class InterfaceTests(SynchronousTestCase):
-    """The parts of the carrier."""
+    """The interfaces of the signalling method."""
 
     def test_provided(self) -> None:
         verifyClass(IClientSignal, MarkedApproach)
@@ -37,7 +37,7 @@ class InterfaceTests(SynchronousTestCase):
 
 
 class SharedTests(SynchronousTestCase):
-    """The carrier that the sockets of a reactor share."""
+    """The instance that the sockets of a reactor share."""
 
     def test_closedWithTheLastUse(self) -> None:
         presence = ReactorUse(Clock())

@@ -1,5 +1,5 @@
 """
-Tests for L{txrdma.smc.terms.offer}: what is proposed, what is chosen of it, and every reason against it.
+L{txrdma.smc.terms.offer}: what is proposed, what is chosen, and every reason to decline.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _end: dict[str, Any] = {
 
 
 def candidate(address: str = "10.77.0.1", **more: Any) -> Candidate:
-    """A port with RoCE v2 at an address."""
+    """Return a port with RoCE v2 at an address."""
     mac = MACAddress(b"mac" + GID.fromIP(address).raw[-3:])
     values = {"peerID": b"ID" + mac.raw, "type": GIDType.ROCE_V2, "mac": mac, "mtu": MTU.MTU_1024, **more}
     return Candidate(gid=GID.fromIP(address), **values)
@@ -71,14 +71,14 @@ CLIENT, SERVER = candidate("10.77.0.1"), candidate("10.77.0.2")
 
 
 def offered(abilities: Abilities = BOTH, one: Candidate = CLIENT, address: str = "10.77.0.1") -> Offer:
-    """The offer of a client, which must not be a reason."""
+    """Return the offer of a client, which must exist."""
     offer = propose((one,), abilities, address)
     assert isinstance(offer, Offer), offer
     return offer
 
 
 def answer(kind: Any, one: Candidate, agreement: Agreement, first: bool = True, **more: Any) -> Any:
-    """The Accept or Confirm of one end that keeps to the agreement, as the other end reads it."""
+    """Return the Accept or Confirm of an end that keeps to the agreement, as the other end decodes it."""
     gids = (one.gid,) if kind is Confirm and first else None
     message = kind(one.peerID, one.gid, one.mac, **_end, firstContact=first, version=agreement.version,
                    v2=agreement.extension(first, b"host", gids))  # fmt: skip
@@ -86,14 +86,14 @@ def answer(kind: Any, one: Candidate, agreement: Agreement, first: bool = True, 
 
 
 def chosen(abilities: Abilities = BOTH, offer: Offer | None = None, one: Candidate = SERVER) -> Choice:
-    """The choice of a server, which must not be a reason."""
+    """Return the choice of a server, which must exist."""
     choice = choose((offer or offered()).proposal, (one,), abilities)
     assert isinstance(choice, Choice), choice
     return choice
 
 
 class ProposingTests(SynchronousTestCase):
-    """What a client says."""
+    """Proposals of a client."""
 
     def test_versionOneHas52Bytes(self) -> None:
         for abilities in (OLD, Abilities()):
@@ -167,7 +167,7 @@ class ProposingTests(SynchronousTestCase):
 
 
 class ChoosingTests(SynchronousTestCase):
-    """What a server makes of it."""
+    """Choices of a server."""
 
     def test_version2First(self) -> None:
         choice = chosen()
@@ -234,7 +234,7 @@ class ChoosingTests(SynchronousTestCase):
         self.assertIs(choice.candidate, near)
 
     def test_reasons(self) -> None:
-        """Every reason that a Proposal can be declined for."""
+        """Every reason for a Proposal to be declined."""
         both, old, new = (offered(abilities).proposal for abilities in (BOTH, OLD, NEW))
         assert new.v2 is not None
         elsewhere = candidate(subnets=Subnets((0x0A090000, 24)), isRouted=False)
@@ -278,7 +278,7 @@ class ChoosingTests(SynchronousTestCase):
 
 
 class SubnetTests(SynchronousTestCase):
-    """Version 1 stays in its subnet."""
+    """Version 1 requires a common subnet."""
 
     proposal = Proposal(b"\0\1client", GID.fromIP("10.0.0.1"), MACAddress(b"client"), 0x0A000001, 24)
 
@@ -316,11 +316,11 @@ LIES: tuple[dict[str, Any], ...] = (
     {"address": (1 << 64) - 65535},
     {"address": (1 << 64) - 65536 * 3, "index": 4},
 )
-"""Ends of connections that can't be."""
+"""Invalid ends of connections."""
 
 
 class AcceptTests(SynchronousTestCase):
-    """What a client thinks of an Accept."""
+    """A client's check of an Accept."""
 
     def test_kernelsAnswers(self) -> None:
         asking = replace(NEW, features=1, maxLinks=2)
@@ -403,7 +403,7 @@ class AcceptTests(SynchronousTestCase):
 
 
 def _messages(content: bytes) -> list[Any]:
-    """The CLC messages at the beginning of a stream."""
+    """Return the CLC messages at the beginning of a stream."""
     found = []
     while content[:3] == b"\xe2\xd4\xc3":
         size = int.from_bytes(content[5:7], "big")
@@ -413,7 +413,7 @@ def _messages(content: bytes) -> list[Any]:
 
 
 class ConfirmTests(SynchronousTestCase):
-    """What a server thinks of a Confirm."""
+    """A server's check of a Confirm."""
 
     def test_confirmRepeatsAccept(self) -> None:
         for agreement in (VERSION_1, chosen().agreement, Agreement(2, UEID)):
@@ -466,7 +466,7 @@ abilities = st.builds(
 
 @st.composite
 def candidates(draw: st.DrawFn, client: bool) -> tuple[Candidate, ...]:
-    """Up to three ports of one host, some of which version 2 can't use."""
+    """Generate up to three ports of one host, some of which version 2 cannot use."""
     found = []
     for _ in range(draw(st.integers(0, 3))):
         net = draw(st.integers(0, 2))
@@ -517,7 +517,7 @@ class TwoEndsTests(SynchronousTestCase):
             self.assertIn(agreement, (Diagnosis.NOROUTE, Diagnosis.NOINDIRECT))
             return
         if first:
-            if not settled.release:  # then each has its own wish, and CONFIRM LINK tells it
+            if not settled.release:  # then each chooses by itself, and CONFIRM LINK announces it
                 agreement = replace(agreement, maxLinks=settled.maxLinks)
             self.assertEqual(agreement, settled)
             if settled.release:
@@ -544,7 +544,7 @@ class TwoEndsTests(SynchronousTestCase):
 
 
 class VectorTests(SynchronousTestCase):
-    """Messages of others."""
+    """Messages of other implementations."""
 
     def test_smcGo(self) -> None:
         proposal, accept = decode(SMC_GO["proposal"]), decode(SMC_GO["accept"])

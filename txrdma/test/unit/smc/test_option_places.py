@@ -1,5 +1,5 @@
 """
-Where SMC's TCP option is installed, and the reasons why it can't be had.
+Where SMC's TCP option is installed, and why it may be unavailable.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BPF, NETWORK, SYSTEM = 1 << 39, 1 << 12, 1 << 21
 
 
 class MountTests(SynchronousTestCase):
-    """C{/proc/self/mountinfo} is read."""
+    """Parsing of C{/proc/self/mountinfo}."""
 
     def test_mountsAreParsed(self) -> None:
         self.assertEqual(
@@ -67,7 +67,7 @@ class MountTests(SynchronousTestCase):
 
 
 class ReasonTests(SynchronousTestCase):
-    """An error of bpf(2) is told in words that help."""
+    """Errors of bpf(2) are explained."""
 
     def reported(self, code: int, release: str = "6.1.0-18-amd64", effective: int = ALL) -> str:
         return str(explained(OSError(code, os.strerror(code)), "do it", release, effective))
@@ -123,7 +123,7 @@ class ReasonTests(SynchronousTestCase):
 
 
 class UnavailableTests(SynchronousTestCase):
-    """Where nothing is installed everything says so, and nothing else happens."""
+    """Without an installed program everything reports that, and nothing else happens."""
 
     def setUp(self) -> None:
         self.pins = Path(self.mktemp())

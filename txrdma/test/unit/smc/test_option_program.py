@@ -1,5 +1,5 @@
 """
-The program that sets SMC's TCP option: its bytes are those that the tool assembles.
+The program that sets SMC's TCP option equals what the tool assembles.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class ToolTests(SynchronousTestCase):
 
 
 class RelocationTests(SynchronousTestCase):
-    """Maps are referred to by the descriptors that the process has."""
+    """Instructions refer to maps by the process' descriptors."""
 
     CODE = bytes.fromhex("1812 0000 01000000 0000000000000000 6b1a fcff 02000000")
 

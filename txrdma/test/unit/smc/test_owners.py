@@ -1,5 +1,5 @@
 """
-Places of TCP, and who owns the sockets there.
+Addresses of TCP sockets, and the owners of these sockets.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TCP6 = """\
 
 
 class PlaceTests(SynchronousTestCase):
-    """Places."""
+    """TCP addresses."""
 
     def test_addressHasOneForm(self) -> None:
         self.assertEqual(TCPAddress.of("::ffff:127.0.0.1", 5), TCPAddress("127.0.0.1", 5))
@@ -52,7 +52,7 @@ class PlaceTests(SynchronousTestCase):
 
 class TableTests(SynchronousTestCase):
     """
-    Who owns a TCP socket, where the kernel can't be asked: by tables as Linux writes them, on a little-endian
+    The owner of a TCP socket by C{/proc/net/tcp}, if the kernel cannot be queried: tables of a little-endian
     machine.
     """
 
@@ -99,7 +99,7 @@ class TableTests(SynchronousTestCase):
 
 
 class PrecedenceTests(SynchronousTestCase):
-    """Which of several listening sockets the kernel takes."""
+    """Which of several listening sockets the kernel chooses."""
 
     def accepting(self, target: TCPAddress, *listeners: tuple[str, int, bool]) -> set[int]:
         self.patch(

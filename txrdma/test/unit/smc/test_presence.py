@@ -1,5 +1,5 @@
 """
-Tests for L{txrdma.smc.common.reactoruse}: what is on a reactor while SMC is in use, and who notices a sweep.
+L{txrdma.smc.common.reactoruse}: what is on a reactor while SMC is in use, and the removal of all readers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from txrdma.smc.common.reactoruse import ReactorUse, reactorUse
 
 
 class Rester:
-    """Counts how often it was woken and put to rest."""
+    """Counts how often it was suspended and resumed."""
 
     isBusy = False
 
@@ -32,13 +32,13 @@ class Rester:
 
 
 class PresenceTests(SynchronousTestCase):
-    """Uses begin and end."""
+    """Beginning and end of uses."""
 
     def setUp(self) -> None:
         self.reactor = MemoryReactorClock()
         self.reactorUse = ReactorUse(self.reactor)
         self.swept: list[str] = []
-        self.patch(reactoruse, "_CHECK_SECONDS", -1.0)  # each use looks, though no time passes
+        self.patch(reactoruse, "_CHECK_SECONDS", -1.0)  # each use checks, though no time passes
 
     def test_readerIsPresentOnlyWhileUsed(self) -> None:
         one, other = self.reactorUse.hold(), self.reactorUse.hold()

@@ -1,5 +1,5 @@
 """
-The steps of a negotiation, which wait for something while other events come.
+Steps of a negotiation that wait while other events arrive.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from txrdma.smc.handshake.negotiation import _resumed
 
 
 class ResumedTests(SynchronousTestCase):
-    """Steps that wait end with whoever waits for them."""
+    """Steps that wait end with their caller."""
 
     def setUp(self) -> None:
         self.waited: Deferred[None] = Deferred()

@@ -1,5 +1,5 @@
 """
-Tests for L{txrdma.smc.flow.ring}: every byte once and in order, no stall, no chatter, no trust.
+L{txrdma.smc.flow.ring}: every byte once and in order, no stalls, few messages, validation.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ SIZE = 16384
 
 
 def message(ring: Ring, state: int = 0) -> CDC:
-    """The next message of a ring, taken apart."""
+    """Return the next message of a ring, decoded."""
     return CDC.decode(ring.message(state))
 
 
 def fields(**values: int) -> tuple[int, ...]:
-    """A message as C{received} takes it."""
+    """Return a message as arguments of C{received}."""
     names = ("start", "sequence", "token", "producerWrap", "producerCount", "consumerWrap", "consumerCount")
     flags = values.pop("flags", 0) << 8 | values.pop("state", 0)
     return *({"start": CDC_START, "sequence": 1, **values}.get(name, 0) for name in names), flags
 
 
 class End:
-    """One end of a connection, with memory: what a transport does around a L{Ring}."""
+    """One end of a connection, with memory, around a L{Ring}."""
 
     def __init__(self, size: int, peerSize: int) -> None:
         self.ring = Ring(size, peerSize, 7)
@@ -50,7 +50,7 @@ class End:
         self.backlog += data
 
     def flush(self, most: int = 1 << 30) -> None:
-        """Write what fits, and tell."""
+        """Write what fits, and announce it."""
         offset, first, second = self.ring.take(len(self.backlog), min(most, len(self.backlog)))
         if first:
             self.peer.memory[offset : offset + first] = self.backlog[:first]
@@ -67,7 +67,7 @@ class End:
         self.send()
 
     def deliver(self) -> bool:
-        """One message of ours arrives at the peer."""
+        """Deliver one message to the peer."""
         if not self.wire:
             return False
         what = self.peer.ring.received(unpackFrom(self.wire.popleft()))
@@ -78,7 +78,7 @@ class End:
         return True
 
     def read(self, most: int) -> bool:
-        """Read some of what is there, as an application may."""
+        """Read some of the available bytes."""
         ring = self.ring
         length = min(most, ring.readable)
         if self.paused or not length:
@@ -91,14 +91,14 @@ class End:
 
 
 def pair(size: int, peerSize: int) -> tuple[End, End]:
-    """Two ends."""
+    """Return two ends."""
     one, other = End(size, peerSize), End(peerSize, size)
     one.peer, other.peer = other, one
     return one, other
 
 
 def drain(one: End, other: End, step: int = 1 << 30) -> None:
-    """Read and deliver until nothing happens any more: nobody waits for a clock."""
+    """Read and deliver until nothing changes: no end waits for a clock."""
     one.paused = other.paused = False
     moved = True
     while moved:
@@ -112,7 +112,7 @@ def drain(one: End, other: End, step: int = 1 << 30) -> None:
 
 
 class SimulationTests(SynchronousTestCase):
-    """Two ends that write and read as they like."""
+    """Two ends that write and read arbitrarily."""
 
     @settings(max_examples=300)
     @given(st.integers(0, 1 << 32), st.integers(0, 3), st.integers(0, 3))
@@ -183,13 +183,13 @@ class SimulationTests(SynchronousTestCase):
 
 
 class RecordedTests(SynchronousTestCase):
-    """Two kernels' conversation, led by two rings of ours."""
+    """The conversation of two kernels, reproduced by two rings."""
 
     def test_wrap(self) -> None:
         """
-        Writes of 10000, 12000 and 40000 bytes through the smallest ring: the same messages, bit by bit.
+        Writes of 10000, 12000 and 40000 bytes through the smallest ring make the same messages, bit by bit.
 
-        The receiver tells what it has read when the kernel did, and not when the kernel did not.
+        The receiver announces what it has read when the kernel did.
         """
         client, server = Ring(SIZE, SIZE, 7), Ring(SIZE, SIZE, 8)
         writes = deque((10000, 12000, 40000))
@@ -224,7 +224,7 @@ class RecordedTests(SynchronousTestCase):
 
 
 class CursorTests(SynchronousTestCase):
-    """The numbers in messages."""
+    """Cursors in messages."""
 
     def test_fullRingCursorIsWrapOne(self) -> None:
         ring = Ring(SIZE, SIZE, 7)
@@ -280,7 +280,7 @@ class CursorTests(SynchronousTestCase):
 
 
 class DistrustTests(SynchronousTestCase):
-    """What a peer may not say."""
+    """Invalid messages of a peer."""
 
     def setUp(self) -> None:
         self.ring = Ring(SIZE, 2 * SIZE, 7)
@@ -358,7 +358,7 @@ class DistrustTests(SynchronousTestCase):
 
 
 class UpdateTests(SynchronousTestCase):
-    """When to tell the peer what was read."""
+    """When the consumer cursor is announced to the peer."""
 
     def setUp(self) -> None:
         self.ring = Ring(SIZE, SIZE, 7)

@@ -50,7 +50,7 @@ class SilenceTests(SynchronousTestCase):
         self.assertEqual(list(self.silent.remaining(SPAN)), [("c", 10.0)])
 
     def test_bounded(self) -> None:
-        """Only so many are remembered: the latest."""
+        """A bounded number of peers is remembered: the latest."""
         for number in range(MOST + 10):
             self.silent.timedOut(number, 0.0)
         remembered = [peer for peer, _ in self.silent.remaining(1.0)]

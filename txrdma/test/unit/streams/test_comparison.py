@@ -1,5 +1,5 @@
 """
-The comparison finds what is not as over TCP: every difference here was planted.
+The comparison detects every difference from TCP.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ LOST = ("made", "data 5", "lost ConnectionLost", "- ended exit 0")
 
 class _Comparing(SynchronousTestCase):
     def complaints(self, ours: Performance, *tcp: Performance) -> list[str]:
-        """What is said of a performance."""
+        """Return the complaints about a performance."""
         return [str(each) for each in complaints(tcp or (overTCP(),), ours)]
 
     def assertComplains(self, ours: Performance, *what: str, tcp: Sequence[Performance] = ()) -> None:
-        """Exactly these complaints are made."""
+        """Assert that exactly these complaints are made."""
         self.assertEqual(self.complaints(ours, *tcp), list(what))
 
 
@@ -36,39 +36,39 @@ class PlantedTests(_Comparing):
     """Differences between two performances."""
 
     def test_none(self) -> None:
-        """Two that are alike give no reason to complain."""
+        """Equal performances cause no complaint."""
         self.assertComplains(written())
 
     def test_pieces(self) -> None:
-        """In how many pieces data comes is nobody's concern, nor where it stands beside other calls."""
+        """The number of pieces in which data arrives is not compared, nor its order among other calls."""
         pieces = ("made", "data 1", "data 3", "data 5", "lost ConnectionDone", "- ended exit 0")
         self.assertComplains(written(server=pieces))
 
     def test_reason(self) -> None:
-        """Another reason at the end is found."""
+        """Another reason at the end is detected."""
         expected = "server: saw made, lost ConnectionLost; over TCP made, lost ConnectionDone"
         self.assertComplains(written(server=LOST), expected)
 
     def test_fewerBytes(self) -> None:
-        """One byte less is found."""
+        """A missing byte is detected."""
         self.assertComplains(written(server=FEWER), "server: received 4 bytes; over TCP 5")
 
     def test_moreBytes(self) -> None:
-        """More bytes than over TCP are no fault, as long as they were written."""
+        """More bytes than over TCP are accepted if they were written."""
         self.assertComplains(written(), tcp=[overTCP(server=FEWER)])
 
     def test_missingCall(self) -> None:
-        """A call that did not come is found."""
+        """A missing call is detected."""
         expected = "server: saw made, lost ConnectionDone; over TCP made, read-lost, lost ConnectionDone"
         self.assertComplains(written(), expected, tcp=[overTCP(server=HALVES)])
 
     def test_additionalCall(self) -> None:
-        """A call that TCP does not make is found."""
+        """An additional call is detected."""
         expected = "server: saw made, read-lost, lost ConnectionDone; over TCP made, lost ConnectionDone"
         self.assertComplains(written(server=HALVES), expected)
 
     def test_order(self) -> None:
-        """Calls in another order are found."""
+        """Calls in another order are detected."""
         one = ("made", "write-lost", "read-lost", "lost ConnectionDone", "- ended exit 0")
         other = ("made", "read-lost", "write-lost", "lost ConnectionDone", "- ended exit 0")
         self.assertComplains(
@@ -79,30 +79,30 @@ class PlantedTests(_Comparing):
         )
 
     def test_producers(self) -> None:
-        """What producers are told is compared."""
+        """Calls of producers are compared."""
         stopped = ("made", "data 5", "stop-producing", "lost ConnectionDone", "- ended exit 0")
         self.assertEqual(len(self.complaints(written(server=stopped))), 1)
 
     def test_endOfProcess(self) -> None:
-        """A process that ends in another way is found."""
+        """Another exit of a process is detected."""
         killed = (*ORDINARY_SERVER[:-1], "- ended SIGSEGV")
         self.assertComplains(
             written(server=killed), "server: the process ended by SIGSEGV, over TCP by exit 0"
         )
 
     def test_noEnd(self) -> None:
-        """A process that does not end is found, and nothing is said of what it therefore did not see."""
+        """A process that does not end is detected, without complaints about calls it could not make."""
         hanging = ("made", "- ended out of time")
         self.assertComplains(written(server=hanging), "server: had not ended after 1 s")
 
     def test_late(self) -> None:
-        """An end that comes much later is found; one that comes a little later is the machine's."""
+        """An end that is much later is detected; a little later is tolerated."""
         self.assertComplains(later(written(), "server", SLACK - 0.1))
         expected = "server: lost the connection after 12.0 s, over TCP after 2.0 s"
         self.assertComplains(later(written(), "server", 10.0), expected)
 
     def test_lateProcess(self) -> None:
-        """A process that needs much longer than over TCP to come to its end is found."""
+        """A process that takes much longer than over TCP is detected."""
         ours = written()
         *before, last = ours.entries["server"]
         late = [*before, replace(last, at=last.at + 10.0)]
@@ -110,20 +110,20 @@ class PlantedTests(_Comparing):
         self.assertComplains(ours, "server: the process ended after 13.0 s, over TCP after 3.0 s")
 
     def test_otherTransport(self) -> None:
-        """A connection that silently runs on TCP is found, however well it runs."""
+        """A connection that silently uses TCP is detected."""
         fell = ("made TCP after NOSMCDEV", "data 5", "lost ConnectionDone", "- ended exit 0")
         expected = "server: was served by TCP after NOSMCDEV instead of SMC-R shared-memory"
         self.assertComplains(written(server=fell), expected)
 
     def test_throughProxies(self) -> None:
-        """At the other side of a proxy it is TCP that has to serve."""
+        """At the other side of a proxy TCP must be used."""
         near = replace(CONVERSATION, via=Via.NEAR_PROXY)
         client = ("made TCP", "wrote 5", "lost ConnectionDone", "- ended exit 0")
         self.assertComplains(written(client=client, conversation=near))
         self.assertEqual(len(self.complaints(written(conversation=near))), 1)
 
     def test_connections(self) -> None:
-        """One connection less is found, and so is a difference in the second."""
+        """A missing connection, and a difference in the second one, are detected."""
         twice = (*ORDINARY_SERVER[:-1], "1# made", "1# data 5", "1# lost ConnectionDone", "- ended exit 0")
         other = (*ORDINARY_SERVER[:-1], "1# made", "1# data 4", "1# lost ConnectionDone", "- ended exit 0")
         tcp = [overTCP(server=twice)]
@@ -132,14 +132,14 @@ class PlantedTests(_Comparing):
         self.assertComplains(written(server=other), expected, tcp=tcp)
 
     def test_logs(self) -> None:
-        """An error in the log is found where TCP logs none."""
+        """An error in the log is detected if TCP logs none."""
         logging = ("- logged something is wrong", *ORDINARY_SERVER)
         expected = "server: logged errors: something is wrong"
         self.assertComplains(written(server=logging), expected)
         self.assertComplains(written(server=logging), tcp=[overTCP(server=logging)])
 
     def test_failures(self) -> None:
-        """A connection that cannot be made has to fail with the same error."""
+        """A connection that cannot be made must fail with the same error."""
         refused = ("- failed ConnectionRefusedError", "- ended exit 0")
         other = ("- failed NotSMC", "- ended exit 0")
         tcp = [overTCP(client=refused)]
@@ -149,21 +149,21 @@ class PlantedTests(_Comparing):
 
 
 class RuleTests(_Comparing):
-    """Rules that hold whatever TCP has done."""
+    """Rules that hold whatever TCP did."""
 
     def test_content(self) -> None:
-        """Bytes that nobody wrote are found, though there are as many as there should be."""
+        """Wrong bytes are detected, even if their number is right."""
         wrong = ("made", "data 5 00000000", "lost ConnectionDone", "- ended exit 0")
         expected = "server: the first 5 bytes are not those that the client wrote"
         self.assertComplains(written(server=wrong), expected)
 
     def test_tooMuch(self) -> None:
-        """More bytes than were written are found."""
+        """More bytes than were written are detected."""
         more = ("made", "data 6", "lost ConnectionDone", "- ended exit 0")
         self.assertComplains(written(server=more), "server: received 6 bytes, but only 5 were written")
 
     def test_behindTheEnd(self) -> None:
-        """Data behind connectionLost or readConnectionLost is found."""
+        """Data after connectionLost or readConnectionLost is detected."""
         behind = ("made", "lost ConnectionDone", "data 5", "- ended exit 0")
         self.assertComplains(written(server=behind), "server: data came behind lost")
         half = ("made", "read-lost", "data 5", "lost ConnectionDone", "- ended exit 0")
@@ -171,37 +171,37 @@ class RuleTests(_Comparing):
         self.assertComplains(written(server=half), expected, tcp=[overTCP(server=HALVES)])
 
     def test_twice(self) -> None:
-        """What may be called once is found when it is called twice."""
+        """A call that may be made once is detected when it is made twice."""
         twice = ("made", "data 5", "lost ConnectionDone", "lost ConnectionDone", "- ended exit 0")
         found = self.complaints(written(server=twice))
         self.assertIn("server: lost came 2 times", found)
 
     def test_whilePaused(self) -> None:
-        """What a player has found broken is complained about, unless TCP breaks it, too."""
+        """A rule that a player found broken causes a complaint, unless it is broken over TCP."""
         paused = ("made", "broken dataReceived of a paused transport", *ORDINARY_SERVER[1:])
         self.assertComplains(written(server=paused), "server: dataReceived of a paused transport")
         self.assertComplains(written(server=paused), tcp=[overTCP(server=paused)])
 
 
 class RaceTests(_Comparing):
-    """Conversations that TCP may end in several ways."""
+    """Conversations that may end in several ways over TCP."""
 
     def test_any(self) -> None:
-        """Each of TCP's outcomes is good, and no other."""
+        """Each of TCP's outcomes is accepted, and no other."""
         tcp = [overTCP(), overTCP(server=LOST)]
         self.assertComplains(written(), tcp=tcp)
         self.assertComplains(written(server=LOST), tcp=tcp)
         self.assertEqual(len(self.complaints(written(server=HALVES), *tcp)), 1)
 
     def test_bytesOfTheSameOutcome(self) -> None:
-        """How much has to come is judged by those of TCP's outcomes that ended alike."""
+        """The number of bytes is compared with TCP's outcomes that ended alike."""
         none = ("made", "lost ConnectionLost", "- ended exit 0")
         tcp = [overTCP(), overTCP(server=none)]
         self.assertComplains(written(server=none), tcp=tcp)
         self.assertComplains(written(server=FEWER), "server: received 4 bytes; over TCP 5", tcp=tcp)
 
     def test_also(self) -> None:
-        """An outcome that the conversation knows of is good, too, but not with fewer bytes."""
+        """An outcome declared by the conversation is accepted, but not with fewer bytes."""
         conversation = replace(
             CONVERSATION,
             races="by chance",
@@ -215,7 +215,7 @@ class RaceTests(_Comparing):
         )
 
     def test_enough(self) -> None:
-        """An end that leaves when it has received something has received that, and by chance more."""
+        """An end that leaves after some bytes has received these, and possibly more."""
         conversation = replace(CONVERSATION, server="received 3: kill")
         tcp = [overTCP(conversation=conversation)]
         self.assertComplains(written(server=FEWER, conversation=conversation), tcp=tcp)
@@ -225,12 +225,12 @@ class RaceTests(_Comparing):
 
 
 class UnlikeTests(_Comparing):
-    """What a conversation declares that a route cannot keep."""
+    """Differences that a conversation declares for a route."""
 
     unlike = Unlike(("rocev2",), "server", "because", calls=("made", "lost ConnectionLost"), fewer=True)
 
     def test_declared(self) -> None:
-        """What is declared may happen, on that route and at that end."""
+        """A declared difference may occur, on that route and at that end."""
         conversation = replace(CONVERSATION, unlike=(self.unlike,))
         fewer = ("made", "data 4", "lost ConnectionLost", "- ended exit 0")
         self.assertComplains(written(server=fewer, provider=ROCEV2, conversation=conversation))
@@ -241,18 +241,18 @@ class UnlikeTests(_Comparing):
         )
 
     def test_need_not(self) -> None:
-        """It need not happen."""
+        """A declared difference need not occur."""
         conversation = replace(CONVERSATION, unlike=(self.unlike,))
         self.assertComplains(written(provider=ROCEV2, conversation=conversation))
 
     def test_notMore(self) -> None:
-        """Fewer bytes are excused only together with the calls that tell of it."""
+        """Fewer bytes are accepted only together with the declared calls."""
         conversation = replace(CONVERSATION, unlike=(self.unlike,))
         expected = "server: received 4 bytes; over TCP 5"
         self.assertComplains(written(server=FEWER, provider=ROCEV2, conversation=conversation), expected)
 
     def test_later(self) -> None:
-        """An end that may come later may, and the other end may not."""
+        """Only the end that is declared as late may be late."""
         unlike = Unlike(("rocev2",), "server", "because", later=True)
         conversation = replace(CONVERSATION, unlike=(unlike,))
         ours = written(provider=ROCEV2, conversation=conversation)
@@ -261,58 +261,58 @@ class UnlikeTests(_Comparing):
 
 
 class JudgeTests(SynchronousTestCase):
-    """TCP is judged as well, before it judges."""
+    """TCP's performance is verified before it is used for comparison."""
 
     def test_good(self) -> None:
-        """A conversation that TCP brings to its end is a judge."""
+        """A conversation that ends over TCP can be compared."""
         self.assertEqual(complaintsAboutTCP([overTCP()]), [])
 
     def test_noEnd(self) -> None:
-        """One that does not end compares nothing, even if ours does not end, either."""
+        """A conversation that does not end over TCP is not compared, even if ours does not end either."""
         hanging = overTCP(server=("made", "- ended out of time"))
         self.assertEqual(len(complaintsAboutTCP([overTCP(), hanging])), 1)
 
     def test_wrong(self) -> None:
-        """A player that reports other bytes than were written is no judge."""
+        """A player that reports other bytes than were written invalidates the comparison."""
         wrong = overTCP(server=("made", "data 5 00000000", "lost ConnectionDone", "- ended exit 0"))
         self.assertEqual(len(complaintsAboutTCP([wrong])), 1)
 
 
 class CatalogueTests(SynchronousTestCase):
-    """The conversations themselves."""
+    """The catalogue of conversations."""
 
     def test_scripts(self) -> None:
-        """Every script can be played."""
+        """Every script can be parsed."""
         for conversation in everyConversation():
             parse(conversation.client)
             parse(conversation.server)
 
     def test_names(self) -> None:
-        """Every name stands for one conversation."""
+        """Every name is unique."""
         names = [conversation.name for conversation in everyConversation()]
         self.assertEqual(len(names), len(set(names)))
         for name in names:
             self.assertEqual([each.name for each in chosen([name])], [name])
 
     def test_words(self) -> None:
-        """What users read about conversations are sentences; reasons end where their table ends them."""
+        """Titles are sentences; reasons have the punctuation of their table."""
         for conversation in everyConversation():
             self.assertTrue(conversation.about.endswith("."), conversation.name)
             for unlike in conversation.unlike:
                 self.assertFalse(unlike.why.endswith("."), conversation.name)
 
     def test_outcomes(self) -> None:
-        """Outcomes beyond those that were seen belong to conversations with races."""
+        """Additional outcomes are declared only for conversations with races."""
         for conversation in everyConversation():
             self.assertTrue(conversation.races or not conversation.also, conversation.name)
 
     def test_routes(self) -> None:
-        """What is declared of a route is declared of one that there is."""
+        """Differences are declared only for existing routes."""
         routes = {provider.name for provider in PROVIDERS} | {"verbs"}
         for conversation in everyConversation():
             for unlike in conversation.unlike:
                 self.assertLessEqual(set(unlike.routes), routes, conversation.name)
 
     def test_unknown(self) -> None:
-        """A pattern that matches nothing is an error: nobody wants to have run no test at all."""
+        """A pattern that matches nothing is an error."""
         self.assertRaises(ValueError, chosen, ["no-such-thing"])

@@ -1,5 +1,5 @@
 """
-How a stream over a message connection ends.
+The end of a stream over a message connection.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ class EndTests(SynchronousTestCase):
         self.end.begin(self.core)
 
     def makeTransport(self, end: End) -> StreamTransport[Any]:
-        """The transport of the end, with a protocol."""
+        """Return the transport of the end, with a protocol."""
         return StreamTransport(end, end, self.protocol, "test")
 
     def peerCloses(self, unacknowledged: int) -> None:
-        """Write and pause; the peer closes, and so many messages stay unacknowledged."""
+        """Write and pause; the peer closes, and so many messages remain unacknowledged."""
         self.protocol.transport.pauseProducing()
         self.end.write(b"message")
         self.clock.advance(0)
@@ -68,7 +68,7 @@ class EndTests(SynchronousTestCase):
         self.clock.advance(0)
 
     def test_acknowledgedAfterClose(self) -> None:
-        """What was acknowledged after the peer's close was delivered: a paused protocol has lost nothing."""
+        """Bytes acknowledged after the peer's close were delivered: a paused protocol has lost nothing."""
         self.peerCloses(0)
         self.assertTrue(self.end.connected)
         self.protocol.transport.resumeProducing()
@@ -76,6 +76,6 @@ class EndTests(SynchronousTestCase):
         self.assertIs(self.protocol.reason.type, ConnectionDone)
 
     def test_neverAcknowledged(self) -> None:
-        """Even a paused protocol is told at once that bytes were lost, as over TCP."""
+        """A paused protocol is notified immediately that bytes were lost, as over TCP."""
         self.peerCloses(1)
         self.assertIs(self.protocol.reason.type, ConnectionLost)

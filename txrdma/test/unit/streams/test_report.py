@@ -1,5 +1,5 @@
 """
-What is told of a run: failures with both transcripts, tables, results for programs.
+Reports of a run: failures with both transcripts, tables, results for programs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LOST = ("made", "lost ConnectionLost", "- ended exit 0")
 
 
 def verdict(isGood: bool, name: str = "client-writes-5", reactor: str = "epoll") -> Verdict:
-    """A verdict about a conversation of the catalogue."""
+    """Return a verdict about a conversation of the catalogue."""
     [conversation] = chosen([name])
     tcp = overTCP(conversation=conversation)
     ours = written(conversation=conversation) if isGood else written(server=LOST, conversation=conversation)
@@ -31,10 +31,10 @@ def verdict(isGood: bool, name: str = "client-writes-5", reactor: str = "epoll")
 
 
 class FailureTests(SynchronousTestCase):
-    """What is told of one failure."""
+    """The report of one failure."""
 
     def test_text(self) -> None:
-        """A failure has its complaints, both transcripts of both ends, and what repeats it."""
+        """A failure has its complaints, both transcripts of both ends, and the command that repeats it."""
         text = report.failure(verdict(False))
         self.assertIn("!! server: received 0 bytes; over TCP 5", text)
         rows = [line for line in text.splitlines() if "lost Connection" in line and "!!" not in line]
@@ -55,7 +55,7 @@ class FailureTests(SynchronousTestCase):
         self.assertRegex(marked[0], r"lost ConnectionDone +\| .*lost ConnectionLost")
 
     def test_logs(self) -> None:
-        """Logs are told where they are wanted, with nothing that a terminal would choke on."""
+        """Logs are included on request, without control characters."""
         failed = verdict(False)
         failed = replace(failed, ours=replace(failed.ours, logs={"server": "wrong \x00 here"}))
         self.assertNotIn("wrong", report.failure(failed))
@@ -63,10 +63,10 @@ class FailureTests(SynchronousTestCase):
 
 
 class TableTests(SynchronousTestCase):
-    """What is told of all."""
+    """The report of all conversations."""
 
     def test_table(self) -> None:
-        """A table has a line for each conversation, and the reactors on which it is as over TCP."""
+        """The table has a line for each conversation, and the reactors on which it equals TCP."""
         verdicts = [verdict(True), verdict(False, reactor="select"), verdict(True, "client-aborts")]
         text = report.table(verdicts)
         self.assertIn("epoll; **not as over TCP:** select |", text)
@@ -74,7 +74,7 @@ class TableTests(SynchronousTestCase):
         self.assertLess(text.index("### Sizes"), text.index("### Closing"))
 
     def test_differences(self) -> None:
-        """What routes cannot keep is told by its reason, once."""
+        """Declared differences of routes are listed by reason, once."""
         unlike = Unlike(("rocev2",), "server", "it is so")
         one = replace(CONVERSATION, name="one", unlike=(unlike,))
         other = replace(CONVERSATION, name="other", unlike=(unlike, replace(unlike, end="client")))
@@ -82,13 +82,13 @@ class TableTests(SynchronousTestCase):
         self.assertEqual(lines[2:], ["| rocev2 | It is so. | one, other |"])
 
     def test_results(self) -> None:
-        """Programs get every verdict, with its complaints."""
+        """The results for programs have every verdict with its complaints."""
         results = json.loads(json.dumps(report.results([verdict(True), verdict(False)])))
         outcomes = [(each["outcome"], len(each["complaints"])) for each in results["conversations"]]
         self.assertEqual(sorted(outcomes), [("failed", 2), ("passed", 0)])
 
     def test_page(self) -> None:
-        """A text goes between its marks, again and again; a page without them is refused."""
+        """A text replaces the one between its markers; a page without them is refused."""
         page = Path(self.mktemp())
         page.write_text(f"before\n{report.BEGIN.format('it')}\nold\n{report.END.format('it')}\nafter\n")
         for text in ("new\n", "newer\n"):
@@ -99,16 +99,16 @@ class TableTests(SynchronousTestCase):
 
 
 class MatrixTests(SynchronousTestCase):
-    """Which plays there are."""
+    """The plays of a run."""
 
     def test_reactors(self) -> None:
-        """Everything is played on the usual reactor, and on others what is to be played everywhere."""
+        """Everything is played on the default reactor, and selected conversations on others."""
         conversations = chosen(["client-writes-5", "client-writes-1"])
         routes = (SHARED_MEMORY, ROCEV2)
         self.assertEqual(Matrix(conversations, routes, ["epoll", "select"], False).count, 6)
         self.assertEqual(Matrix(conversations, routes, ["epoll", "select"], True).count, 8)
 
     def test_cannot(self) -> None:
-        """What a provider says it cannot hold is a conversation, and not played over it."""
+        """A conversation that a provider excludes is not played over it."""
         for name in RSOCKET.cannot:
             self.assertEqual(Matrix(chosen([name]), (SHARED_MEMORY, RSOCKET), ["epoll"], True).count, 1)

@@ -1,5 +1,5 @@
 """
-Scripts are read as they are meant, and what cannot be played is refused.
+Parsing of scripts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class ScriptTests(SynchronousTestCase):
     """Scripts as text."""
 
     def test_steps(self) -> None:
-        """Steps have the values that stand in them, in their order."""
+        """Steps have their values, in order."""
         script = parse("made: write 300kB; trickle 5kB by 10 every 0.5\nlost: stop after 3")
         self.assertEqual(
             script.on("made"),
@@ -31,25 +31,25 @@ class ScriptTests(SynchronousTestCase):
         self.assertEqual(script.on("lost"), (Step("stop after", (3,), "stop after 3"),))
 
     def test_thresholds(self) -> None:
-        """What is to be done when so much has come stands by its size."""
+        """Steps after a number of received bytes are sorted by it."""
         script = parse("received 5MB: lose\nreceived 5: pause")
         self.assertEqual([rule.size for rule in script.thresholds], [5, 5_000_000])
 
     def test_theEnd(self) -> None:
-        """A script that says nothing of the end stops its reactor then; one that does is left as it is."""
+        """A script that does not mention the end stops its reactor then; one that does is unchanged."""
         stop = (Step("stop", (), "stop"),)
         self.assertEqual((parse("").on("lost"), parse("").on("failed")), (stop, stop))
         self.assertEqual(parse("lost: again").on("lost"), (Step("again", (), "again"),))
         self.assertEqual(parse("lost:").on("lost"), ())
 
     def test_halves(self) -> None:
-        """A protocol knows of half-closed connections when its script mentions their ends."""
+        """A protocol supports half-closed connections if its script mentions their ends."""
         self.assertFalse(parse("made: half").knowsHalves)
         self.assertTrue(parse("made: half\nread-lost:").knowsHalves)
         self.assertTrue(parse("write-lost: lose").knowsHalves)
 
     def test_enough(self) -> None:
-        """What is enough for an end that takes its leave is the least on which it does so."""
+        """The number of bytes after which an end leaves is the smallest one of its steps."""
         self.assertEqual(
             parse("received 5: write 5\nreceived 300kB: pause; lose\nreceived 5MB: stop").enough, 300_000
         )
@@ -57,7 +57,7 @@ class ScriptTests(SynchronousTestCase):
         self.assertIsNone(parse("made: lose\nreceived 5: half").enough)
 
     def test_nonsense(self) -> None:
-        """What is no script is refused, with the line that is wrong."""
+        """An invalid script is refused, with the line."""
         for text in (
             "write 5",
             "mode: write 5",
@@ -73,7 +73,7 @@ class ScriptTests(SynchronousTestCase):
             self.assertIn(text, str(error))
 
     def test_everyStepCanBeTaken(self) -> None:
-        """Whatever a script may say, a player can do, and nothing else is known to players."""
+        """A player supports exactly the steps that scripts may have."""
         self.assertEqual(set(STEP_NAMES), PERFORMED)
         self.assertEqual(len(STEP_NAMES), len(STEPS))
 
@@ -84,33 +84,33 @@ class ScriptTests(SynchronousTestCase):
             self.assertRaises(ValueError, size, text)
 
     def test_occasions(self) -> None:
-        """Each occasion that is documented can be used."""
+        """Each documented occasion can be used."""
         for form in OCCASIONS:
             parse(f"{form.replace('SIZE', '5')}: stop")
 
 
 class TextTests(SynchronousTestCase):
-    """What ends write."""
+    """The data that ends write."""
 
     def _whole(self, length: int) -> bytes:
         return Text("client").take(0, length)
 
     @given(strategies.integers(0, 200_000), strategies.integers(0, 200_000))
     def test_anywhere(self, start: int, length: int) -> None:
-        """A part of a text is what stands there in the whole."""
+        """A part of a text equals that part of the whole."""
         self.assertEqual(Text("client").take(start, length), self._whole(start + length)[start:])
 
     def test_pieces(self) -> None:
-        """Pieces are the text, one behind the other."""
+        """Pieces are consecutive parts of the text."""
         self.assertEqual(b"".join(Text("client").pieces(7, 2_500_000)), Text("client").take(7, 2_500_000))
 
     def test_others(self) -> None:
-        """Two ends have two texts."""
+        """Two ends have different texts."""
         self.assertNotEqual(Text("client").take(0, 5), Text("server").take(0, 5))
 
     @given(strategies.lists(strategies.integers(0, 100_000), max_size=5))
     def test_checksum(self, lengths: list[int]) -> None:
-        """A checksum that grows is that of the whole."""
+        """An incremental checksum equals that of the whole."""
         from zlib import crc32
 
         growing: Callable[[int], int] = Checksum("server").upTo

@@ -1,5 +1,5 @@
 """
-The stage writes down what real processes do, however they end, and leaves none of them behind.
+Transcripts of the stage.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from txrdma.testing.streams.transcript import Entry, joined
 
 
 class TranscriptTests(SynchronousTestCase):
-    """Transcripts as lines, and what is made of them."""
+    """Transcripts as lines."""
 
     def test_lines(self) -> None:
-        """An entry comes back from its line, whatever stands in it."""
+        """An entry is decoded as it was encoded, whatever it contains."""
         for entry in (
             Entry(1.5, 0, "data", "300000 1a2b3c4d", 1.5),
             Entry(1.5, transcript.PROCESS, "listening", "80", 1.5),
@@ -25,7 +25,7 @@ class TranscriptTests(SynchronousTestCase):
             self.assertEqual(Entry.decode(line[:-1]), entry)
 
     def test_joined(self) -> None:
-        """Data in several pieces is one entry; what comes between keeps it apart."""
+        """Data in several pieces is one entry, unless another entry is between."""
         entries = [Entry(float(at), 0, kind, about, float(at)) for at, (kind, about) in enumerate((
             ("made", ""), ("data", "1 0"), ("data", "2 0"), ("does", "pause"), ("data", "3 0"), ("lost", "x"),
         ))]  # fmt: skip

@@ -1,5 +1,5 @@
 """
-Mistakes for TCP: players that import one of these modules have a transport that does not do what it should.
+Defects of TCP transports: players that import one of these modules have a defective transport.
 
-Each stands for something that a provider of streams may get wrong, and that conversations have to find.
+Each stands for a mistake that a provider of streams may make, and that conversations must detect.
 """

@@ -1,5 +1,5 @@
 """
-A transport that is told to pause does not.
+The transport ignores C{pauseProducing}.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-A half-close is never sent.
+The transport never sends a half-close.
 """
 
 from __future__ import annotations

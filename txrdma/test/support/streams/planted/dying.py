@@ -1,5 +1,5 @@
 """
-The process ends by a signal when it writes for the first time.
+The process is killed by a signal at its first write.
 """
 
 from __future__ import annotations

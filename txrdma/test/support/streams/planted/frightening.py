@@ -1,5 +1,5 @@
 """
-Every end is told as a loss.
+Every end is reported as C{ConnectionLost}.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-Who closes is told so only two seconds later.
+The end that closes is notified two seconds late.
 """
 
 from __future__ import annotations

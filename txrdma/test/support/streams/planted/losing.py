@@ -1,5 +1,5 @@
 """
-The last byte of what comes is lost, once in a connection.
+The last received byte of a connection is lost.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-As many bytes come as were written, but one of them is another.
+One received byte is changed.
 """
 
 from __future__ import annotations
