@@ -124,13 +124,13 @@ class Downloader:
         try:
             print(json.dumps(order), file=self._process.stdin, flush=True)
         except BrokenPipeError:
-            raise ProcessFailed(f"the download ended with {self._process.wait()}") from None
+            raise ProcessFailed(f"the download exited with status {self._process.wait()}") from None
         for line in self._process.stdout:
             output = json.loads(line)
             if "answer" in output:
                 return output["answer"]
             onProgress(output["progress"])
-        raise ProcessFailed(f"the download ended with {self._process.wait()}")
+        raise ProcessFailed(f"the download exited with status {self._process.wait()}")
 
 
 @contextmanager

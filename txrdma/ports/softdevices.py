@@ -23,7 +23,7 @@ _SPARED: Final = 1 << 16
 
 
 def someLoopback() -> str:
-    """Draw an IPv4 loopback address that hardly anybody has."""
+    """Return a random IPv4 loopback address, which is probably unused."""
     return str(ip_address(_LOOPBACK + _SPARED + randbelow((1 << 24) - 2 * _SPARED)))
 
 

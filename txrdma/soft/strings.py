@@ -88,7 +88,7 @@ class SoftDeviceStringParser:
         from txrdma.soft.opening import ROUTES
 
         if len(args) > 1:
-            raise ValueError(f"soft: {args[1]!r} is too much: one address, then keys with values")
+            raise ValueError(f"soft: unexpected {args[1]!r}: one address is expected, then keys with values")
         for key, value in kwargs.items():
             if key not in _KEYS:
                 raise ValueError(f"soft: {key}={value} has no meaning; the keys are {', '.join(_KEYS)}")

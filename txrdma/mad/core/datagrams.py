@@ -28,7 +28,7 @@ def datagramOf(call: Call, path: IBPath, identifier: int) -> bytes:
             rpc.method, identifier, call.kind.attributeID, call.modifier, call.content, path, keys.mkey
         )
     if isinstance(path, IBDRPath):
-        raise InvalidRequest(f"{rpc.name} cannot go by a directed route")
+        raise InvalidRequest(f"{rpc.name} cannot use a directed route")
     if rpc.managementClass is _PERFORMANCE:
         return performancePacket(rpc.method, identifier, call.kind.attributeID, call.modifier, call.content)
     head = rpc.managementClass, rpc.method, identifier, call.kind.attributeID, call.modifier

@@ -46,7 +46,7 @@ def _abilities(versions: tuple[int, ...], ueids: tuple[str, ...], links: int) ->
     if len(ueids) > MOST_UEIDS:
         raise ValueError(f"{len(ueids)} UEIDs, and {MOST_UEIDS} are the most")
     if 1 not in versions and not ueids:
-        raise ValueError("version 2 needs a UEID")
+        raise ValueError("versions=2 requires ueid=")
     if not FEWEST_LINKS <= links <= MOST_LINKS:
         raise ValueError(f"a link group has {FEWEST_LINKS} to {MOST_LINKS} links, not {links}")
     return Abilities(frozenset(versions), tuple(map(enterpriseID, ueids)), maxLinks=links)

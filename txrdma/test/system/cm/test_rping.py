@@ -58,7 +58,7 @@ class CommandTests(TestCase):
         self.assertEqual(server.returncode, 0)
 
     def test_addressTaken(self) -> None:
-        """A second server at an address, whom nobody would find there, hears what to do."""
+        """A second server at the same address fails with an error that names the remedy."""
         _, there = self.addresses()
         self.listening("-P", "-a", there)
         second = self.start("-s", "-a", there, "-p", "7175")

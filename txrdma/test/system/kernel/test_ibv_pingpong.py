@@ -48,7 +48,7 @@ LISTENING = "0A"
 
 
 class IBVPingpong:
-    """One of the programs, started in the local namespace."""
+    """A process that runs C{ibv_rc_pingpong} or C{ibv_ud_pingpong}."""
 
     def __init__(self, transfer: Transfer, device: str, gidIndex: int, *options: str) -> None:
         name = PROGRAMS[transfer]

@@ -522,7 +522,7 @@ class OneHostEndTests(OneHostCase, EndTests):
 
 
 class OneHostLossTests(OneHostCase, LossTests):
-    """The same with datagrams that are lost, duplicated and reordered."""
+    """Messages between processes of one host whose datagrams are lost, duplicated and reordered."""
 
     faults = Faults(loss=0.05, duplication=0.05, jitterSeconds=0.002, late=0.01)
 

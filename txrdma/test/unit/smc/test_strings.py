@@ -18,7 +18,7 @@ from txrdma.smc.terms.options import Options
 
 
 class ClientStringTests(SynchronousTestCase):
-    """C{clientFromString}."""
+    """Client endpoints from C{smc:} strings, by C{clientFromString}."""
 
     def parse(self, text: str) -> dict[str, Any]:
         endpoint = clientFromString(MemoryReactorClock(), text)
@@ -180,7 +180,7 @@ class ClientStringTests(SynchronousTestCase):
 
 
 class ServerStringTests(SynchronousTestCase):
-    """C{serverFromString}."""
+    """Server endpoints from C{smc:} strings, by C{serverFromString}."""
 
     def parse(self, text: str) -> tuple[str, int, int, Options]:
         endpoint = serverFromString(MemoryReactorClock(), text)

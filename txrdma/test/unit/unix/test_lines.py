@@ -1,5 +1,5 @@
 """
-Tests for L{txrdma.unix.lines}: what is said in one turn, and what goes out before it ends.
+L{txrdma.unix.lines}: lines of one reactor iteration are sent together, before it ends.
 """
 
 from __future__ import annotations

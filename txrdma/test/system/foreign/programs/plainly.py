@@ -223,7 +223,7 @@ class _Wild:
 
 
 class _WildEnd(Protocol):
-    """Sends 3 MB by a wild producer, and closes its half when that is done."""
+    """Sends 3 MB by a producer that ignores pauses, and half-closes afterwards."""
 
     transport: Any
 
