@@ -1,5 +1,5 @@
 """
-Endpoints for messages and their strings; what is left of attempts that are cancelled, whenever that is.
+Endpoints for messages and their strings on a real reactor.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from txrdma.verbs.devices import openDevice
 
 
 class Echo(RDMAProtocol):
-    """Send back what comes."""
+    """Echoes messages."""
 
     def messageReceived(self, data: bytes, immediate: int | None) -> None:
         self.transport.sendMessage(data, immediate)
 
 
 class Asking(RDMAProtocol):
-    """Ask, and note the answer and the end."""
+    """Sends a request, and records the answer and the end."""
 
     def __init__(self) -> None:
         self.ended: Deferred[list[Any]] = Deferred()
@@ -48,7 +48,7 @@ class Asking(RDMAProtocol):
 
 
 class LoopbackTests(TestCase):
-    """Real reactors and real loopback: both routes of the software device."""
+    """Real reactors and real loopback, over both routes of the software device."""
 
     async def converse(self, more: str = "") -> None:
         random = Random()
@@ -63,15 +63,15 @@ class LoopbackTests(TestCase):
         self.assertEqual([key for key in adapters._adapters if key[1] in (f"soft:{here}{more}",)], [])
 
     def test_sharedMemory(self) -> Deferred[None]:
-        """Messages go there and back by the device's own choice of route."""
+        """Messages pass in both directions over the device's default route."""
         return Deferred.fromCoroutine(self.converse())
 
     def test_roce(self) -> Deferred[None]:
-        """Messages go there and back by RoCE v2."""
+        """Messages pass in both directions over RoCE v2."""
         return Deferred.fromCoroutine(self.converse(r"\:route=rocev2"))
 
     async def test_taken(self) -> None:
-        """A server whom nobody would find is told why, and what to do where the kernel may have the place."""
+        """A server whose port is in use by another process fails with an error that names the remedy."""
         address = f"127.{'.'.join(str(Random().randrange(2, 250)) for _ in range(3))}"
         with closing(openDevice(reactor, f"soft:{address}")):
             for rxe, advice in (("/nowhere", "take an address of your own"), ("/", "use its own device")):

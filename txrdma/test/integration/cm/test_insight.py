@@ -1,5 +1,5 @@
 """
-Numbers of communication managers, and C{txrdma cm-stats}, which asks processes for them.
+Counters of communication managers, and C{txrdma cm-stats}, which queries processes for them.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ reactor = cast(IReactor, installedReactor)
 
 
 class AskingTests(TestCase):
-    """A process with connections of its own."""
+    """A process with connections."""
 
     async def ours(self) -> dict[str, Any]:
-        """The answer of this process."""
+        """Return the counters of this process."""
         (found,) = [each for each in await entries(reactor, 5.0) if each["pid"] == os.getpid()]
         return found
 
     async def test_counters(self) -> None:
-        """What a process did can be asked for while it has a manager, and is kept for its next one."""
+        """Counters of a process can be queried while it has a manager, and continue with its next manager."""
         random = Random()
         here, there = (f"127.{'.'.join(str(random.randrange(2, 250)) for _ in range(3))}" for _ in range(2))
         before = report()
-        others = before["gauges"]  # of tests whose time stands still
+        others = before["gauges"]  # of tests with simulated time
         served: list[PingServer] = []
 
         def serve() -> PingServer:
@@ -68,7 +68,7 @@ class AskingTests(TestCase):
         self.assertEqual(report()["gauges"], others)
 
     def turn(self) -> Deferred[None]:
-        """Let the reactor turn."""
+        """Run the reactor."""
         done: Deferred[None] = Deferred()
         reactor.callLater(0.01, done.callback, None)
         return done

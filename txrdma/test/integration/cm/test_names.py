@@ -1,5 +1,5 @@
 """
-Names of hosts in endpoints for messages.
+Host names in endpoints for messages.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ class RealTests(TestCase):
     """Twisted's own resolver."""
 
     async def test_localhost(self) -> None:
-        """This host's name for itself has an address of loopback."""
+        """C{localhost} resolves to a loopback address."""
         self.assertIn("127.0.0.1", await addressesOf(reactor, "localhost"))
 
     async def test_cancelled(self) -> None:
-        """A question whose answer can't be stopped can be cancelled."""
+        """A lookup that the resolver cannot cancel can be abandoned."""
         asked = addressesOf(reactor, "localhost")
         asked.cancel()
         try:

@@ -1,5 +1,5 @@
 """
-Streams by rsockets on the real reactor: both ways, back pressure, ends, halves, TLS, and what is left.
+rsocket streams on a real reactor: both directions, back pressure, ends, half-closes, TLS, and leftovers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ reactor: Any = theReactor
 
 
 class SocketCase(StreamCase):
-    """Rsockets of two devices of the test's own."""
+    """rsockets of two new devices."""
 
     timeout = 30
     more = ""
@@ -40,7 +40,7 @@ class SocketCase(StreamCase):
         )
 
     def left(self) -> list[object]:
-        """Adapters of the test's addresses, which keep themselves open."""
+        """Return the adapters of the test's addresses that are still open."""
         return [
             key
             for key in adapters._adapters
@@ -48,23 +48,23 @@ class SocketCase(StreamCase):
         ]
 
     def device(self, address: str) -> str:
-        """A key for a device at an address."""
+        """Return the key for a device at an address."""
         return rf":device=soft\:{address}{self.more}"
 
     def serverString(self) -> str:
-        """A server at any port of one of the addresses."""
+        """Return the string of a server at any port of one of the addresses."""
         return f"rsocket:0{self.device(self.address)}"
 
     def clientString(self, port: int) -> str:
-        """A client of that server, from the other address."""
+        """Return the string of a client of that server, from the other address."""
         return f"rsocket:{self.address}:{port}{self.device(self.source)}"
 
 
 class SharedMemoryTests(SocketCase):
-    """By the route that the software device chooses on one host."""
+    """The software device's default route on one host."""
 
     async def test_echo(self) -> None:
-        """Bytes go there and back, and both ends hear of the end in order."""
+        """Echoed bytes return, and both ends report an orderly end."""
         client, server = await self.both(server=Echo)
         client.transport.write(b"hello ")
         client.transport.writeSequence([b"wor", b"ld"])
@@ -78,11 +78,11 @@ class SharedMemoryTests(SocketCase):
             self.assertIs(each.reason.type, ConnectionDone)
 
     async def test_noProtocol(self) -> None:
-        """Factories that make no protocol end the attempt at either end."""
+        """A factory that makes no protocol ends the attempt, at either end."""
         await self.checkNoProtocol()
 
     async def test_bothWays(self) -> None:
-        """A megabyte both ways at the same time, by small buffers with few messages."""
+        """A megabyte passes in both directions at once, through small buffers with few messages."""
 
         class Patient(HalfCloseRecorder):
             def readConnectionLost(self) -> None:
@@ -99,7 +99,7 @@ class SharedMemoryTests(SocketCase):
             self.assertIs(each.reason.type, ConnectionDone)
 
     async def test_lastWord(self) -> None:
-        """What is written in C{connectionMade}, with the end behind it, arrives."""
+        """Bytes written in C{connectionMade} before a close arrive."""
 
         class Brief(Recorder):
             def connectionMade(self) -> None:
@@ -114,7 +114,7 @@ class SharedMemoryTests(SocketCase):
         self.assertIs(client.reason.type, ConnectionDone)
 
     async def test_halves(self) -> None:
-        """Half a connection can be closed, and the other half answers."""
+        """One half can be closed while the other one answers."""
         client, server = await self.both(Halves, Halves)
         client.transport.write(bytes(200_000))
         client.transport.loseWriteConnection()
@@ -126,7 +126,7 @@ class SharedMemoryTests(SocketCase):
             self.assertIs(each.reason.type, ConnectionDone)
 
     async def test_paused(self) -> None:
-        """A paused reader hears nothing, and all when it goes on, though the peer has closed meanwhile."""
+        """A paused reader gets nothing until it resumes, and then everything, though the peer has closed."""
         client, server = await self.both()
         server.transport.pauseProducing()
         client.transport.write(bytes(60_000))
@@ -140,7 +140,7 @@ class SharedMemoryTests(SocketCase):
         self.assertIs(server.reason.type, ConnectionDone)
 
     async def test_writesToTheGone(self) -> None:
-        """A paused protocol does not hear of its peer's end, but of a lost connection when it writes."""
+        """A paused protocol is not notified of its peer's end, and loses the connection when it writes."""
         client, server = await self.both()
         client.transport.pauseProducing()
         server.transport.loseConnection()
@@ -152,7 +152,7 @@ class SharedMemoryTests(SocketCase):
         self.assertIs(client.reason.type, ConnectionLost)
 
     async def test_abort(self) -> None:
-        """Who aborts hears so, and its peer hears that the connection is lost."""
+        """An abort is reported locally as aborted, and to the peer as a lost connection."""
         client, server = await self.both()
         client.transport.write(b"never mind")
         client.transport.abortConnection()
@@ -162,7 +162,7 @@ class SharedMemoryTests(SocketCase):
         self.assertIs(server.reason.type, ConnectionLost)
 
     async def test_abortedWhilePaused(self) -> None:
-        """What has come before the peer aborts can be read after that."""
+        """Data that arrived before the peer's abort can be read afterwards."""
         client, server = await self.both()
         server.transport.pauseProducing()
         client.transport.write(bytes(50_000))
@@ -176,7 +176,7 @@ class SharedMemoryTests(SocketCase):
         self.assertIs(server.reason.type, ConnectionLost)
 
     async def test_raises(self) -> None:
-        """A protocol that raises hears of that, and its peer of an end in order."""
+        """A protocol that raises gets the exception as reason, and its peer an orderly end."""
 
         class Faulty(Recorder):
             def dataReceived(self, data: bytes) -> None:
@@ -191,8 +191,10 @@ class SharedMemoryTests(SocketCase):
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
 
     async def test_producer(self) -> None:
-        """A push producer is paused while the peer does not read, and goes on after that."""
-        client, server = await self.both(keys=":keepalive=0")  # no probe makes a stalled stream go on
+        """A push producer is paused while the peer does not read, and resumed afterwards."""
+        client, server = await self.both(
+            keys=":keepalive=0"
+        )  # without probes, which would resume a stalled stream
         producer = ProducerRecorder(client.transport.unregisterProducer)
         server.transport.pauseProducing()
         client.transport.registerProducer(producer, True)
@@ -206,7 +208,7 @@ class SharedMemoryTests(SocketCase):
         self.assertEqual((producer.calls, len(server.received)), (["pause", "resume"], 1_500_000))
 
     async def test_many(self) -> None:
-        """Many connections at once, each with its own bytes."""
+        """Many concurrent connections each carry their own bytes."""
         factory = await self.listen(Echo)
         clients = [await self.connect() for _ in range(30)]
         for number, client in enumerate(clients):
@@ -218,7 +220,7 @@ class SharedMemoryTests(SocketCase):
             await each.lost
 
     async def test_tls(self) -> None:
-        """TLS runs over it, from the middle of a connection on."""
+        """startTLS works during a connection."""
         try:
             from twisted.internet import ssl
         except ImportError as error:
@@ -246,10 +248,10 @@ class RoCETests(SharedMemoryTests):
 
 
 class OpeningTests(SocketCase):
-    """Connections that are not made."""
+    """Connections that fail to open."""
 
     async def test_refused(self) -> None:
-        """Where nobody listens the error is TCP's."""
+        """Without a listener the error is that of TCP."""
         await self.listen()
         self.ports[0]._port._end()
         await self.assertFailure(Deferred.fromCoroutine(self.connect()), ConnectionRefusedError)
@@ -262,7 +264,7 @@ class OpeningTests(SocketCase):
         await self.assertFailure(unknownPeer.connect(MessageFactory(RDMAProtocol)), Rejected)
 
     async def test_strings(self) -> None:
-        """What has no meaning in a string is complained about."""
+        """An invalid string is refused with a reason."""
         for text in (
             "rsocket:host:1",
             "rsocket:127.0.0.1:0",

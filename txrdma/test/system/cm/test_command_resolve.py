@@ -1,5 +1,5 @@
 """
-C{txrdma resolve}: ways and service ids explained.
+C{txrdma resolve}: paths and service IDs.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class ResolveTests(TestCase):
         )
 
     async def test_way(self) -> None:
-        """Address, service, device, path and timeouts of a host and a port are told."""
+        """The command shows address, service, device, path and timeouts of a host and a port."""
         found = await resolved(reactor, options(self.there, "7471", "-I", self.here))
         self.assertEqual(found["addresses"], [self.there])
         self.assertEqual(found["service"], {"id": 0x1061D2F, "portSpace": "TCP", "port": 7471})
@@ -58,7 +58,7 @@ class ResolveTests(TestCase):
             self.assertIn(words, text)
 
     async def test_ask(self) -> None:
-        """A service of datagrams is asked for its queue pair."""
+        """The command queries a datagram service for its queue pair."""
         protocol = DatagramProtocol()
         port: Any = await DatagramServerEndpoint(reactor, 7471, softDeviceAt(self.there)).listen(protocol)
         found = await resolved(reactor, options(self.there, "7471", "--udp", "--ask", "-I", self.here))
@@ -72,11 +72,11 @@ class ResolveTests(TestCase):
         await self.assertFailure(self.asked("nobody.invalid"), HostUnknown)
 
     def asked(self, host: str) -> Any:
-        """The answer for a host, as a Deferred."""
+        """Return the output for a host, as a Deferred."""
         return Deferred.fromCoroutine(resolved(reactor, options(host, "7471", "-I", self.here)))
 
     def test_services(self) -> None:
-        """A service id is explained without a host."""
+        """A service ID is explained without a host."""
         for word, reported in (
             ("0x1061d2f", {"id": 0x1061D2F, "portSpace": "TCP", "port": 7471}),
             ("17899823", {"id": 0x111212F, "portSpace": "UDP", "port": 0x212F}),
@@ -89,7 +89,7 @@ class ResolveTests(TestCase):
             self.assertIn("RDMA CM", done.stdout)
 
     def test_mistakes(self) -> None:
-        """What is neither a host with a port nor a service id is refused."""
+        """An argument that is neither a host with a port nor a service ID is refused."""
         for words in ((), ("somewhere",), ("somewhere", "http"), ("somewhere", "0"), ("somewhere", "65536")):
             self.assertIn("neither", str(self.assertRaises(UsageError, options, *words)))
         self.assertIn("--udp", str(self.assertRaises(UsageError, options, "somewhere", "1", "--ask")))

@@ -1,5 +1,5 @@
 """
-The page on the communication manager: its program runs, its pictures are drawn, and what it names is there.
+The page on the communication manager: its programs run, and its diagrams and names are correct.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ class PageTests(SynchronousTestCase):
         self.manager, self.migration, self.datagrams = rest
 
     def elsewhere(self, program: str) -> str:
-        """The program with loopback addresses that hardly anybody else has."""
+        """Return the program with other loopback addresses, which are probably unused."""
         for address, other in self.others.items():
             program = program.replace(address, other)
         return program
 
     def run_(self, program: str) -> str:
-        """Run a program to its end, and return what it prints."""
+        """Run a program; return its output."""
         done = subprocess.run(
             [sys.executable, "-c", program], cwd=CHECKOUT, capture_output=True, text=True, timeout=60
         )
@@ -58,11 +58,11 @@ class PageTests(SynchronousTestCase):
         return done.stdout
 
     def test_datagrams(self) -> None:
-        """The service of datagrams is found, and answers."""
+        """The example of a datagram service finds it and gets an answer."""
         self.assertEqual(self.run_(self.datagrams), "welcome\nHELLO\n")
 
     def test_messages(self) -> None:
-        """The client gets an answer of the server, and both hear of the end."""
+        """The client gets an answer, and both ends report the end."""
         words = [sys.executable, "-c", self.server]
         process = subprocess.Popen(words, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True)
         self.addCleanup(process.wait)
@@ -77,32 +77,32 @@ class PageTests(SynchronousTestCase):
         self.assertEqual(process.stdout.readline(), "Connection was closed cleanly.\n")
 
     def test_stream(self) -> None:
-        """The stream's client hears its own words in capitals, and ends in order."""
+        """The stream's client gets its text in capitals, and closes in order."""
         self.assertEqual(self.run_(self.stream), "Connection was closed cleanly.\nHELLO, RSOCKETS\n")
 
     def test_mapped(self) -> None:
-        """The memory of the server has what its client has written, and the connection ends in order."""
+        """The server's memory has what its client wrote, and the connection closes in order."""
         self.assertEqual(self.run_(self.mapped), "look: mapped\nConnection was closed cleanly.\n")
 
     def test_migration(self) -> None:
-        """The connection of the walk-through carries on by the other path, and is given the first again."""
+        """The connection of the walk-through continues on the other path, and gets the first path again."""
         expected = f"b'carried on'\nnow by {self.others['127.0.1.3']}\nready for {self.others['127.0.0.3']}\n"
         self.assertEqual(self.run_(self.migration), expected)
 
     def test_manager(self) -> None:
-        """The program without protocols makes a connection over loopback, and ends."""
+        """The program without protocols connects over loopback, and closes."""
         output = self.run_(self.manager)
         self.assertRegex(output, r"\Awelcome\n<CMConnection 0x[0-9a-f]+ ESTABLISHED>\n\Z")
 
     def test_names(self) -> None:
-        """Requests of the tables are methods."""
+        """The requests in the tables are methods."""
         kinds = {"manager": ConnectionManager, "connection": CMConnection, "transport": RDMATransport}
         for owner, names in re.findall(r"`(manager|connection|transport)\.([a-zA-Z]+)", self.page):
             kind = kinds[owner]
             self.assertTrue(hasattr(kind, names) or names in kind.__annotations__, names)
 
     def test_pictures(self) -> None:
-        """Each picture of the page can be drawn, and shows where messages lead."""
+        """Each diagram of the page can be drawn."""
         try:
             module = run_path(str(CHECKOUT / "docs" / "_extensions" / "fromcode.py"))
         except ImportError as error:

@@ -1,5 +1,5 @@
 """
-Messages of communication management: the kernel's, ours as tshark reads them, and what they carry for users.
+Messages of communication management, as tshark decodes them.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ TSHARK_NAMES = [
 
 
 class TsharkTests(SynchronousTestCase):
-    """Our messages, as tshark reads them; and the kernel's, as tshark and we do."""
+    """Our messages and the kernel's, as tshark decodes them."""
 
     def shown(self, datagrams: list[bytes], *fields: str) -> list[list[str]]:
         """
-        The values of fields that tshark finds in datagrams, with what it calls each datagram first.
+        Return the values of fields that tshark finds in datagrams, after its name for each datagram.
 
-        @raise SkipTest: it is not installed.
+        @raise SkipTest: tshark is not installed.
         """
         return tsharkFields([packetOf(datagram) for datagram in datagrams], "_ws.col.Info", *fields)
 
     def test_names(self) -> None:
-        """Each of the eleven messages has its name."""
+        """tshark knows each of the eleven messages by its name."""
         names = [row[0].removeprefix("CM: ") for row in self.shown([datagramOf(kind()) for kind in KINDS])]
         self.assertEqual(names, TSHARK_NAMES)
 
     def test_request(self) -> None:
-        """The fields of a REQ are where tshark looks for them."""
+        """The fields of a REQ are at the offsets that tshark uses."""
         request = REQ(
             localCommID=0x11223344,
             serviceID=serviceIDOf(PortSpace.TCP, 7174),
@@ -70,7 +70,7 @@ class TsharkTests(SynchronousTestCase):
         self.assertEqual(found[7:], ["10.0.0.1", "10.0.0.2"])
 
     def test_rejections(self) -> None:
-        """Each reason that tshark knows is the one that we mean."""
+        """tshark's text of each reject reason agrees with ours."""
         reasons = [reason for reason in RejectReason if reason < RejectReason.VENDOR_OPTION_NOT_SUPPORTED]
         rows = self.shown([datagramOf(REJ(reason=reason)) for reason in reasons], "infiniband.cm.rej.reason")
         self.assertEqual([int(row[1], 0) for row in rows], [int(reason) for reason in reasons])
@@ -78,9 +78,9 @@ class TsharkTests(SynchronousTestCase):
 
 def tsharkFields(frames: list[bytes], *fields: str) -> list[list[str]]:
     """
-    The values of fields that tshark finds in Ethernet frames.
+    Return the values of fields that tshark finds in Ethernet frames.
 
-    @raise SkipTest: it is not installed.
+    @raise SkipTest: tshark is not installed.
     """
     program = shutil.which("tshark")
     if program is None:

@@ -1,5 +1,5 @@
 """
-Connections between two processes, through software devices on loopback.
+Connections between two processes, over software devices on loopback.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ CHECKOUT = Path(txrdma.__file__).parent.parent
 
 
 class ProcessTests(TestCase):
-    """A server and a client, each with a reactor of its own."""
+    """A server and a client, each in its own process."""
 
     slowBecause = "two processes start, and wait for queue pairs to migrate"
 
     def start(self, module: str, *words: str) -> subprocess.Popen[str]:
-        """A process of a player."""
+        """Start a player."""
         command = [sys.executable, "-m", f"txrdma.test.support.cm.{module}", *words]
         process = subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True)
         self.addCleanup(process.wait)
@@ -31,15 +31,15 @@ class ProcessTests(TestCase):
         return process
 
     def addresses(self, count: int) -> list[str]:
-        """Loopback addresses that hardly anybody else has."""
+        """Return loopback addresses that are probably unused."""
         random = Random()
         return [f"127.{'.'.join(str(random.randrange(2, 250)) for _ in range(3))}" for _ in range(count)]
 
     def test_migration(self) -> None:
         """
-        Data flow on when the path in use is cut, and again by a path that was loaded meanwhile.
+        Data continues when the active path fails, and again on a path that was loaded meanwhile.
 
-        TXRDMA_MIGRATION_MIB in the environment is how much flows.
+        TXRDMA_MIGRATION_MIB in the environment is the amount of data.
         """
         mebibytes = os.environ.get("TXRDMA_MIGRATION_MIB", "12")
         addresses = self.addresses(4)
@@ -52,11 +52,11 @@ class ProcessTests(TestCase):
         self.assertEqual(output[0], output[1])
         length, _hash, migrations, end = output[0]
         self.assertGreaterEqual(int(length), int(mebibytes) << 20)
-        self.assertGreaterEqual(int(migrations), 2)  # a busy machine can make queue pairs migrate by itself
+        self.assertGreaterEqual(int(migrations), 2)  # on a busy machine queue pairs may migrate by themselves
         self.assertEqual(end, "ConnectionDone")
 
     def test_many(self) -> None:
-        """A hundred connections are made and ended at once; both processes count them, and keep nothing."""
+        """A hundred concurrent connections are counted by both processes, and leave nothing."""
         here, there = self.addresses(2)
         server = self.start("player", "server", there, here, "100")
         assert server.stdout is not None
@@ -67,7 +67,7 @@ class ProcessTests(TestCase):
             self.assertEqual((output, process.returncode), ("100 0\n", 0))
 
     def test_datagrams(self) -> None:
-        """A client finds a service of datagrams, and has an answer to each word, though some may be lost."""
+        """A client finds a datagram service and gets an answer to each request, in spite of losses."""
         here, there = self.addresses(2)
         server = self.start("datagramplayer", "server", there, here, "300")
         assert server.stdout is not None

@@ -1,5 +1,5 @@
 """
-Pings as librdmacm's C{rping} has them: against recorded ones, between two hosts, with peers that break rules.
+C{txrdma rping} as a command.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class CommandTests(TestCase):
     slowBecause = "starts processes"
 
     def start(self, *words: str) -> subprocess.Popen[str]:
-        """Start one."""
+        """Start a process of the command."""
         command = [sys.executable, "-m", "txrdma", "rping", *words]
         process = subprocess.Popen(
             command, cwd=CHECKOUT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -35,7 +35,7 @@ class CommandTests(TestCase):
         return process
 
     def addresses(self) -> tuple[str, str]:
-        """Loopback addresses that hardly anybody else has."""
+        """Return loopback addresses that are probably unused."""
         random = Random()
         here, there = (f"127.{'.'.join(str(random.randrange(2, 250)) for _ in range(3))}" for _ in range(2))
         return here, there
@@ -48,7 +48,7 @@ class CommandTests(TestCase):
         return server
 
     def test_sameAddress(self) -> None:
-        """A client that is only told the address of a server of this host has an address of its own."""
+        """A client that knows only the address of a server on this host chooses its own address."""
         _, there = self.addresses()
         server = self.listening("-a", there)
         client = self.start("-c", "-a", there, "-C", "2", "-v")
@@ -67,7 +67,7 @@ class CommandTests(TestCase):
         self.assertIn(f"queue pair 1 of {there} belongs to another software device", complaints)
 
     def test_once(self) -> None:
-        """A server for one client ends with it; both show the pings."""
+        """A server for one client exits with it; both print the pings."""
         here, there = self.addresses()
         server = self.listening("-a", there, "-v")
         client = self.start("-c", "-a", there, "-I", here, "-C", "3", "-S", "64", "-v", "-V")
@@ -81,7 +81,7 @@ class CommandTests(TestCase):
         self.assertIn("disconnected after 3 pings", noted)
 
     def test_persistent(self) -> None:
-        """A persistent server serves clients beside and after one another, and ends by Ctrl-C."""
+        """A persistent server serves concurrent and consecutive clients, and exits on Ctrl-C."""
         there, *sources = *self.addresses(), *self.addresses()
         server = self.listening("-a", there, "-P")
         clients = [self.start("-c", "-a", there, "-I", each, "-C", "5", "-V") for each in sources]
@@ -94,7 +94,7 @@ class CommandTests(TestCase):
         self.assertIn("disconnected after 2 pings", server.communicate(timeout=60)[1])
 
     def test_rejected(self) -> None:
-        """Where nobody listens to the port the client says so."""
+        """Without a listener at the port the client reports it."""
         here, there = self.addresses()
         self.listening("-a", there)
         client = self.start("-c", "-a", there, "-I", here, "-p", "9", "-C", "1")
@@ -103,7 +103,7 @@ class CommandTests(TestCase):
         self.assertIn("INVALID_SERVICE_ID", complaints)
 
     def test_mistakes(self) -> None:
-        """Options that make no sense are refused with the reason."""
+        """Invalid options are refused with a reason."""
         for words, reason in (
             ((), "either -s or -c"),
             (("-s", "-c"), "either -s or -c"),
@@ -115,7 +115,7 @@ class CommandTests(TestCase):
             self.assertIn(reason, str(error))
 
     def test_usualSize(self) -> None:
-        """Pings have 64 bytes, unless told: librdmacm's server has memory for so many, unless told."""
+        """Pings have 64 bytes by default, which is the memory of librdmacm's server."""
         options = Options()
         options.parseOptions(["rping", "-c", "-a", "127.0.0.1"])
         self.assertEqual(options.subOptions["size"], 64)

@@ -1,5 +1,5 @@
 """
-Mapped memory of rsocket streams on the real reactor: what transports promise, ends, lies, two processes.
+Mapped memory of rsocket streams on a real reactor: transports, ends, invalid peers, two processes.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ SHAPES = ((64, 1, 100), (1000, 10, 3), (300_000, 2, 2))
 
 
 class SharedMemoryTests(SocketCase):
-    """By the route that the software device chooses on one host."""
+    """The software device's default route on one host."""
 
     async def both(self, kind: Any = Recorder, server: Any = Recorder, keys: str = "") -> tuple[Any, Any]:
-        """Two connected protocols, whose connection ends with the test."""
+        """Return two connected protocols, whose connection ends with the test."""
         ends = await super().both(kind, server, keys)
         self.addCleanup(self.end, *ends)
         return ends
@@ -45,7 +45,7 @@ class SharedMemoryTests(SocketCase):
         await server.lost
 
     async def test_write(self) -> None:
-        """Bytes are in the peer's memory when the write has completed, and before what is written behind."""
+        """A completed write is in the peer's memory, and precedes later bytes of the stream."""
         client, server = await self.both()
         memory = server.transport.mapMemory(5000, 100)
         await client.transport.whenMapped(100, 5000)
@@ -59,7 +59,7 @@ class SharedMemoryTests(SocketCase):
         self.assertEqual(bytes(memory.buffer[:4500]), bytes(4500))
 
     async def test_order(self) -> None:
-        """Megabytes to memory and to the stream, both ways: what is heard tells what is in the memory."""
+        """Data of the stream arrives after earlier writes to memory, for megabytes in both directions."""
         size = 700_000
 
         class Checking(Recorder):
@@ -87,7 +87,7 @@ class SharedMemoryTests(SocketCase):
             self.assertEqual(each.seen, [True] * 3)
 
     async def test_answers(self) -> None:
-        """A Deferred's callback may write and map at once, from whatever it is called."""
+        """A Deferred's callback may write and map immediately, in every context."""
         client, server = await self.both()
         server.transport.mapMemory(10)
         there = client.transport.whenMapped(0).addCallback(lambda _: client.transport.writeMapped(0, b"x"))
@@ -98,7 +98,7 @@ class SharedMemoryTests(SocketCase):
         await there
 
     async def test_closing(self) -> None:
-        """C{loseConnection} waits for writes; memory stays readable after the end, and closing it is fine."""
+        """C{loseConnection} waits for writes; memory remains readable afterwards and can be closed."""
         client, server = await self.both()
         memory = server.transport.mapMemory(1_000_000)
         await client.transport.whenMapped(0)
@@ -114,7 +114,7 @@ class SharedMemoryTests(SocketCase):
         memory.close()
 
     async def test_halfClosed(self) -> None:
-        """Who has closed its half writes nothing and maps nothing more, and can still close its memory."""
+        """An end that has half-closed can neither write nor map, but can close its memory."""
         client, server = await self.both()
         memory = client.transport.mapMemory(10)
         await server.transport.whenMapped(0)
@@ -127,7 +127,7 @@ class SharedMemoryTests(SocketCase):
         await server.lost
 
     async def test_refused(self) -> None:
-        """What the peer has not mapped is not written, and the connection goes on."""
+        """A write to memory that is not mapped is refused, and the connection continues."""
         client, server = await self.both()
         await self.assertFailure(client.transport.writeMapped(0, b"x"), ProtectionError)
         memory = server.transport.mapMemory(100)
@@ -144,7 +144,7 @@ class SharedMemoryTests(SocketCase):
         await client.transport.whenMapped(99)
 
     async def test_room(self) -> None:
-        """There are as many mappings as the peer's string offers; memory that is closed makes room."""
+        """The number of mappings is that offered by the peer's string; closed memory frees a mapping."""
         client, server = await self.both(keys=":mappings=2")
         first = client.transport.mapMemory(1, 0)
         client.transport.mapMemory(1, 1)
@@ -156,7 +156,7 @@ class SharedMemoryTests(SocketCase):
         self.assertEqual(server.transport.peerMappings, [range(1, 2), range(2, 3)])
 
     async def test_none(self) -> None:
-        """An end that offers no mappings can map memory of its own at the peer, as librdmacm's can."""
+        """An end that offers no mappings can still map its own memory at the peer, as with librdmacm."""
         there = (await self.listen(keys=":mappings=0")).next()
         client = await self.connect()
         server = await there
@@ -168,11 +168,11 @@ class SharedMemoryTests(SocketCase):
         self.assertEqual(bytes(memory.buffer), b"x")
 
     async def test_gone(self) -> None:
-        """A write to memory that is closed meanwhile ends the connection, as an RC queue pair's does."""
+        """A write to memory that was closed meanwhile ends the connection, as with RC queue pairs."""
         client, server = await self.both()
         memory = server.transport.mapMemory(100_000)
         await client.transport.whenMapped(0)
-        server.transport.connection.freeMemory(memory._region)  # without a word
+        server.transport.connection.freeMemory(memory._region)  # without notification
         waiting = client.transport.whenMapped(1 << 40)
         await self.assertFailure(client.transport.writeMapped(0, bytes(100_000)), ConnectionLost)
         await self.assertFailure(waiting, ConnectionLost)
@@ -186,7 +186,7 @@ class SharedMemoryTests(SocketCase):
         self.assertEqual(client.transport.peerMappings, [])
 
     async def test_liar(self) -> None:
-        """A peer that tells of an entry which there is not loses its connection, and so do those who wait."""
+        """A peer that sends an invalid entry loses its connection, and pending writes fail."""
         client, server = await self.both()
         waiting = server.transport.whenMapped(0)
         server.transport.stream.writeReceived(24, immediate(Kind.MAPPING, 8))
@@ -197,7 +197,7 @@ class SharedMemoryTests(SocketCase):
             self.assertIs(each.reason.type, ConnectionLost)
 
     async def test_abort(self) -> None:
-        """Writes that wait fail when either end aborts the connection."""
+        """Pending writes fail when either end aborts the connection."""
         client, server = await self.both()
         for each, other in ((client, server), (server, client)):
             each.transport.mapMemory(2_000_000)
@@ -210,7 +210,7 @@ class SharedMemoryTests(SocketCase):
         await server.lost
 
     async def test_cancel(self) -> None:
-        """What is cancelled is withdrawn, and the connection goes on with what is behind it."""
+        """Cancelled requests are withdrawn, and later ones continue."""
         client, server = await self.both()
         memory = server.transport.mapMemory(3_000_000)
         await client.transport.whenMapped(0)
@@ -228,7 +228,7 @@ class SharedMemoryTests(SocketCase):
         self.assertEqual((mapped._writes, mapped._waiting), ({}, {}))
 
     async def test_often(self) -> None:
-        """Memory that is mapped and closed over and over takes no credits, and leaves nothing."""
+        """Memory that is mapped and closed repeatedly takes no credits, and leaves nothing."""
         client, server = await self.both(keys=":receives=16")
         regions = server.transport.connection._regions._regions
         before = len(regions)
@@ -242,7 +242,7 @@ class SharedMemoryTests(SocketCase):
         self.assertEqual(len(regions), before)
 
     async def test_producer(self) -> None:
-        """A producer that was paused behind a write to memory goes on when that is under way."""
+        """A producer that was paused after a write to memory is resumed when the write has been sent."""
         client, server = await self.both()
         server.transport.mapMemory(2_000_000)
         await client.transport.whenMapped(0)
@@ -256,7 +256,7 @@ class SharedMemoryTests(SocketCase):
         self.assertEqual(producer.calls, ["pause", "resume"])
 
     async def test_paused(self) -> None:
-        """A protocol that is paused has memory that the peer writes to all the same."""
+        """A peer can write to the memory of a paused protocol."""
         client, server = await self.both()
         memory = server.transport.mapMemory(10)
         await client.transport.whenMapped(0)
@@ -268,7 +268,7 @@ class SharedMemoryTests(SocketCase):
         await server.receiving(6)
 
     async def test_twoProcesses(self) -> None:
-        """Two processes write into each other's memory, and each finds what it should."""
+        """Two processes write into each other's memory, and verify it."""
         coming = [MappedStreaming(reactor, False, *shape) for shape in SHAPES]
         made = iter(coming)
         listening = serverFromString(reactor, self.serverString())

@@ -1,5 +1,5 @@
 """
-Connections for messages whose reactor stops, by the communication manager and by the byte transfer layer.
+Message connections whose reactor stops, with the communication manager and the byte transfer layer.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ CHECKOUT = Path(txrdma.__file__).parent.parent
 
 
 class ProcessTests(SynchronousTestCase):
-    """A server, and a client whose reactor stops, over each kind of connection at the same time."""
+    """A server, and a client whose reactor stops, over each kind of connection at once."""
 
     slowBecause = "three pairs of processes start, and send megabytes"
 
@@ -35,7 +35,7 @@ class ProcessTests(SynchronousTestCase):
         )
 
     def start(self, *words: str) -> subprocess.Popen[str]:
-        """A process of a player."""
+        """Start a player."""
         command = [sys.executable, "-m", "txrdma.test.support.cm.stopping", *words]
         process = subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True)
         self.addCleanup(process.communicate)
@@ -43,14 +43,14 @@ class ProcessTests(SynchronousTestCase):
         return process
 
     def check(self, how: str, output: str, received: str) -> None:
-        """Play with each kind of connection: what the client prints, and what the server."""
+        """Play with each kind of connection; check the output of client and server."""
         for server, client, kind in self.pairs(how):
             self.assertEqual(client.communicate(timeout=60)[0], output, kind)
             assert server.stdout is not None
             self.assertEqual(server.stdout.readline(), received, kind)
 
     def pairs(self, how: str) -> list[tuple[subprocess.Popen[str], subprocess.Popen[str], str]]:
-        """A server and a client for each kind of connection."""
+        """Return a server and a client for each kind of connection."""
         servers = [self.start("server", serving) for serving, _ in self.kinds]
         pairs = []
         for server, (_, connecting) in zip(servers, self.kinds, strict=True):
@@ -60,18 +60,18 @@ class ProcessTests(SynchronousTestCase):
         return pairs
 
     def test_stops(self) -> None:
-        """Who sends and stops its reactor has sent all, and both ends hear of the end."""
+        """An end that sends and stops its reactor has delivered everything, and both ends report the end."""
         self.check("stops", "ConnectionDone\n", f"{COUNT} ConnectionDone\n")
 
     def test_closes(self) -> None:
-        """Who closes before that does not end twice."""
+        """An end that has closed before is not notified twice."""
         self.check("closes", "ConnectionDone\n", f"{COUNT} ConnectionDone\n")
 
     def test_produces(self) -> None:
-        """A producer that is not done is told, and keeps nobody waiting."""
+        """An unfinished producer is stopped, and does not delay the end."""
         self.check("produces", "producer stopped\nConnectionDone\n", f"{COUNT} ConnectionDone\n")
 
     def test_waits(self) -> None:
-        """A peer that takes nothing does not keep the process for long."""
+        """A peer that takes nothing delays the end for a short time only."""
         for _, client, kind in self.pairs("waits"):
             self.assertEqual(client.communicate(timeout=60)[0], "ConnectionAborted\n", kind)

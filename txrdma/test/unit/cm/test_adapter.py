@@ -67,7 +67,7 @@ class Device:
 
 
 class Handler:
-    """Notes the completions of one queue pair."""
+    """Records the completions of one queue pair."""
 
     def __init__(self) -> None:
         self.identifiers: list[int] = []
@@ -96,7 +96,7 @@ class SharedCompletionQueueTests(SynchronousTestCase):
         self.addCleanup(shared.close)
         handler = Handler()
         shared.handlers[QPN(5)] = handler
-        device.queue.isArmed = False  # as on a reactor that polls
+        device.queue.isArmed = False  # as on a polling reactor
         device.queue.waiting = [
             Completion(each, Status.SUCCESS, CompletionOpcode.SEND, QPN(5)) for each in range(3)
         ]

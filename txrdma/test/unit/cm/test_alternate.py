@@ -33,7 +33,7 @@ SECONDS = lifetimeSeconds(20) + 2 * lifetimeSeconds(18)
 
 
 class SearchTests(SynchronousTestCase):
-    """All that two LAPs and a migration can come to, whatever the network loses, doubles and delays."""
+    """All results of two LAPs and a migration, whatever the network loses, duplicates and delays."""
 
     slowBecause = "tens of thousands of steps are searched"
 
@@ -49,7 +49,7 @@ class SearchTests(SynchronousTestCase):
         self.assertEqual((found.worlds, found.steps), (647, 3585))
 
     def backAndForth(self, mayReload: bool, worlds: int, steps: int) -> None:
-        """Search what three LAPs and two migrations can come to, the last one back to the first path."""
+        """Search all results of three LAPs and two migrations, the last one back to the first path."""
         found = search((FIRST, SECOND, PRIMARY), migrations=2, mayReload=mayReload)
         self.assertIsNone(found.fault, found.story)
         self.assertEqual((found.worlds, found.steps), (worlds, steps))
@@ -73,18 +73,18 @@ class SearchTests(SynchronousTestCase):
 
 
 def lap(number: CMPath = FIRST, ends: tuple[int, int] = (1, 2), qpn: int = 12) -> LAP:
-    """The LAP that an active end sends for a path."""
+    """Return the LAP that an active end sends for a path."""
     return lapFor(number, LAP(localCommID=ends[0], remoteCommID=ends[1], remoteQPN=QPN(qpn)))
 
 
 def statuses(sent: list[Outgoing]) -> list[tuple[APStatus, int]]:
-    """Statuses and transactions of the APRs that were sent."""
+    """Return statuses and transactions of the sent APRs."""
     assert all(isinstance(each.message, APR) for each in sent)
     return [(each.message.apStatus, each.transactionID) for each in sent if isinstance(each.message, APR)]
 
 
 class ActiveTests(SynchronousTestCase):
-    """The end that loads."""
+    """The active end, which loads paths."""
 
     def setUp(self) -> None:
         self.core = made(True)
@@ -190,7 +190,7 @@ class ActiveTests(SynchronousTestCase):
 
 
 class PassiveTests(SynchronousTestCase):
-    """The end that answers."""
+    """The passive end, which answers."""
 
     def setUp(self) -> None:
         self.core = made(False)
@@ -201,7 +201,7 @@ class PassiveTests(SynchronousTestCase):
         self.core.reply(transaction, APStatus.LOADED, 0.0)
 
     def status(self, core: Alternate, transaction: int, number: CMPath = FIRST, qpn: int = 12) -> APStatus:
-        """The status with which a LAP is answered at once."""
+        """Return the status with which a LAP is answered immediately."""
         core.received(lap(number, qpn=qpn), transaction, 0.0)
         ((status, echoed),) = statuses(core.outgoing())
         self.assertEqual(echoed, transaction)

@@ -1,5 +1,5 @@
 """
-What strangers send to a host with connections: every message with every byte at its limits, floods, replays.
+Messages of unknown peers to a host with connections: every message with extreme bytes, floods, replays.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ PRIVATE: dict[type[Attribute], int] = {
     SIDRREQ: 16,
     SIDRREP: 96,
 }
-"""Kinds of messages, and where their private data begin."""
+"""Kinds of messages, and the offsets of their private data."""
 
 
 class StrangerCase(MessagingCase):
-    """Two hosts with a connection, and a third one that sends what it likes to the second."""
+    """Two hosts with a connection, and a third one that sends arbitrary messages to the second."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -74,7 +74,7 @@ class StrangerCase(MessagingCase):
 
     @property
     def core(self) -> Connection:
-        """The machine of the server's end."""
+        """Return the state machine of the server's end."""
         return cast(CMConnection, self.server.transport._cm)._core
 
     def send(self, kind: type[Attribute], raw: bytes) -> None:
@@ -83,7 +83,7 @@ class StrangerCase(MessagingCase):
         self.agent.send(frame(ManagementClass.COMM_MGT, Method.SEND, 7, number, 0, raw), self.way)
 
     def request(self, number: int, **more: Any) -> REQ:
-        """A REQ of the stranger that makes sense."""
+        """Return a valid REQ of the third host."""
         fields: dict[str, Any] = {
             "localCommID": number,
             "localCAGUID": GUID.fromInt(0x0200_0000_0000_0003),
@@ -98,7 +98,7 @@ class StrangerCase(MessagingCase):
         return REQ(**{**fields, **more})
 
     def assertUndisturbed(self) -> None:
-        """Assert that the connection carries messages both ways."""
+        """Assert that the connection carries messages in both directions."""
         for one, other in ((self.client, self.server), (self.server, self.client)):
             before = len(other.messages)
             one.transport.sendMessage(b"still here")
@@ -117,10 +117,10 @@ class StrangerCase(MessagingCase):
 
 
 class StrangerTests(StrangerCase):
-    """The connection carries on, and what strangers have caused ends."""
+    """The connection continues, and whatever unknown peers have caused ends."""
 
     def test_limits(self) -> None:
-        """Every message with every byte at its limits, and one right comm id, changes no connection."""
+        """Every message with extreme bytes, even with one valid comm ID, changes no connection."""
         ours = self.core.localCommID
         for kind, length in PRIVATE.items():
             names = {field.name for field in kind.fields}
@@ -161,7 +161,9 @@ class StrangerTests(StrangerCase):
         self.end()
 
     def test_flood(self) -> None:
-        """A flood of REQs takes as many queue pairs as the backlog has; the rest is dropped, and all ends."""
+        """
+        A flood of REQs takes as many queue pairs as the backlog allows; the rest is dropped, and all end.
+        """
         before = len(self.devices[1]._queuePairs)
         most = 0
         for number in range(1, 3001):
@@ -175,7 +177,7 @@ class StrangerTests(StrangerCase):
         self.assertLess(len(self.manager._core), 100 + BACKLOG)
         self.assertUndisturbed()
         self.wait(lambda: len(self.devices[1]._queuePairs) == before, 2000.0)
-        again = self.result(self.ask())  # there is room again
+        again = self.result(self.ask())  # there is space again
         again.transport.loseConnection()
         self.wait(lambda: again.lost)
         self.end()
@@ -191,7 +193,7 @@ class StrangerTests(StrangerCase):
         self.end()
 
     def test_manyQuestions(self) -> None:
-        """Of a flood of SIDR_REQs for a service that is there only so many are kept, with their answers."""
+        """Of a flood of SIDR_REQs for an existing service a bounded number is stored with its answers."""
         core, path = self.manager._core, IBPath(sgid=GID.fromIP("10.9.9.9"), dgid=GID.fromIP("10.9.9.1"))
         for number in range(1, MOST_QUESTIONS + 100):
             core._ofQuestion(SIDRREQ(requestID=number, serviceID=SERVICE), number, path)
@@ -201,7 +203,7 @@ class StrangerTests(StrangerCase):
         self.end()
 
     def test_replays(self) -> None:
-        """Messages of the connection that come again, from elsewhere, change nothing."""
+        """Messages of the connection repeated from another address change nothing."""
         connection = self.server.transport._cm
         request, reply, ours = connection.request, connection.reply, self.core
         assert reply is not None

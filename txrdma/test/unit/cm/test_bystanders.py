@@ -1,5 +1,5 @@
 """
-An application of messages that raises harms only its own connection, by C{ib:} and by C{rdma:} endpoints.
+A message application that raises affects only its own connection, with C{ib:} and C{rdma:} endpoints.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class PreparedApplication(MessageApplication):
     """An application with memory that its peer may write into."""
 
     def prepare(self, transport: Any) -> bytes:
-        """The private data of the REP."""
+        """Return the private data of the REP."""
         return b"prepared"
 
     def memoryLost(self) -> None:
-        """Nothing of the memory is needed."""
+        """Do nothing."""
 
 
 class IBTests(MessageBystanderContract, MessagingCase):
@@ -44,7 +44,7 @@ class IBTests(MessageBystanderContract, MessagingCase):
     addresses = (("10.0.1.1", "10.0.2.1"), ("10.0.1.2", "10.0.2.2"))
     PROTOCOL = IPreparedProtocol
     APPLICATION = PreparedApplication
-    NEVER_CALLED = {("prepare", False)}  # as the contract has it
+    NEVER_CALLED = {("prepare", False)}  # as in the contract
 
     def listenWith(self, factory: Any) -> IListeningPort:
         endpoint = IBServerEndpoint(self.clock, SERVICE, self.devices[1])
@@ -77,7 +77,7 @@ class IBTests(MessageBystanderContract, MessagingCase):
         self.wait(lambda: there.writes and here.completed or here.lost or there.lost)
 
     def migrate(self, client: Any, server: Any) -> None:
-        """Load another path, and cut the one in use."""
+        """Load another path, and cut the active one."""
         loading = client.transport.loadAlternatePath(self.path(1))
         loading.addErrback(lambda _: None)  # as the connection has ended
         self.wait(lambda: loading.called)

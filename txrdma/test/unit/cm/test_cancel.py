@@ -1,5 +1,5 @@
 """
-Whatever can be waited for can be given up, at every point, and nothing is left of it.
+Every pending operation can be cancelled at every step, and leaves nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from txrdma.test.unit.cm.test_names import ResolvingClock
 from txrdma.testing.protocols import MessageRecorder
 
 READS = 5
-"""Reads of a test, of which one can be under way at a time."""
+"""Number of reads in a test, of which one can be outstanding."""
 
 READING = Terms(sends=2, reads=1, usesCredits=False)
 
@@ -44,7 +44,7 @@ else:
 
 
 class PortTests(Base):
-    """Connects to ports, reads, and ports that listen no more, whoever manages connections."""
+    """Connects to ports, reads, and closed ports, with every connection manager."""
 
     slowBecause = "a conversation is given up once at each of its steps"
 
@@ -59,7 +59,7 @@ class PortTests(Base):
         return endpoint.connect(Factory.forProtocol(Protocol))
 
     def test_messages(self) -> None:
-        """An attempt to connect, whose connection is cut if it is too late for that."""
+        """A cancelled attempt to connect leaves nothing; its connection is aborted if it already exists."""
         port = self.listening()
         self.everywhere(self.connecting, abort)
         port.stopListening()
@@ -122,7 +122,7 @@ class PortTests(Base):
         self.part()
 
     def read(self, which: int) -> Deferred[Any]:
-        """Begin a connection with several reads; the Deferred of one of them."""
+        """Start a connection with several reads; return the Deferred of one of them."""
         client, server = self.opened(READING)
         there, here = server.transport.allocateMemory(64), client.transport.allocateMemory(64 * READS)
         there.view[:5] = b"hello"
@@ -134,7 +134,7 @@ class PortTests(Base):
         return reads[which]
 
     def readEnd(self, made: object) -> None:
-        """Assert that the other reads bring their bytes; end the connection in order."""
+        """Assert that the other reads return their bytes, and close in order."""
         client, others, here = self.reading
         self.wait(lambda: all(each.called for each in others))
         for each in others:
@@ -167,11 +167,11 @@ class PortTests(Base):
 
 
 class OwnPortTests(PortTests, CancelCase):
-    """By our own manager."""
+    """With our own manager."""
 
 
 class KernelPortTests(PortTests, KernelCancelCase):
-    """By the kernel's manager, as a librdmacm without a kernel has it."""
+    """With the kernel's manager, by a fake librdmacm."""
 
 
 class NamedTests(CancelCase):
@@ -180,7 +180,7 @@ class NamedTests(CancelCase):
     clockClass = ResolvingClock
 
     def test_everywhere(self) -> None:
-        """An attempt at a host whose first address nobody answers for."""
+        """An attempt for a host whose first address does not answer can be cancelled at every step."""
         port = self.listening()
         clock = self.clock
         assert isinstance(clock, ResolvingClock)
@@ -199,12 +199,14 @@ class NamedTests(CancelCase):
 
 
 class PathTests(CancelCase):
-    """Paths to migrate to that are being loaded."""
+    """Alternate paths that are being loaded."""
 
     addresses = (("10.0.1.1", "10.0.2.1"), ("10.0.1.2", "10.0.2.2"))
 
     def test_everywhere(self) -> None:
-        """A path that is being loaded, or armed: the connection goes on, and ends in order."""
+        """
+        A path can be cancelled while it is loaded or armed: the connection continues, and closes in order.
+        """
 
         def begin() -> Deferred[Any]:
             self.opening = self.opened()
@@ -213,7 +215,7 @@ class PathTests(CancelCase):
 
         def end(made: object) -> None:
             client, server = self.opening
-            self.wait(lambda: client.transport.alternate is not None)  # a LAP can't be withdrawn
+            self.wait(lambda: client.transport.alternate is not None)  # a LAP cannot be withdrawn
             client.transport.sendMessage(b"goodbye")
             client.transport.loseConnection()
             self.wait(lambda: client.lost and server.lost)
@@ -241,15 +243,15 @@ class PathTests(CancelCase):
 
 
 class ServiceTests(CancelCase):
-    """Services of datagrams."""
+    """Datagram services."""
 
     def serving(self) -> Any:
-        """Be a service."""
+        """Serve."""
         service = DatagramServerEndpoint(self.clock, PORT, self.devices[1])
         return self.successResultOf(service.listen(DatagramProtocol()))
 
     def asking(self, protocol: DatagramProtocol | None = None) -> Deferred[Any]:
-        """Ask for the service, to speak to it."""
+        """Query the service."""
         endpoint = DatagramClientEndpoint(self.clock, self.addresses[1][0], PORT, self.devices[0])
         return endpoint.connect(protocol or DatagramProtocol())
 

@@ -1,5 +1,5 @@
 """
-The promises of connections that carry messages, kept by those of the communication manager.
+The contract of message connections with the communication manager.
 """
 
 from __future__ import annotations

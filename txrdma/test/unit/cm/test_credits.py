@@ -1,5 +1,5 @@
 """
-Credits and greetings: what the wire carries, and that no message ever finds the receive queue empty.
+Credits and greetings: their encoding, and that no message ever finds the receive queue empty.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from txrdma.cm.terms import Greeting, MAGIC, splitGreeting, Terms
 
 class End:
     """
-    An end as credits see it.
+    An end, as credits see it.
 
-    @ivar free: receives that are posted and empty; C{arrived} is in the others.
-    @ivar flying: messages on their way to the peer: None, or credits that are given back.
+    @ivar free: number of posted receives that are empty; C{arrived} is in the others.
+    @ivar flying: messages in flight to the peer: None, or returned credits.
     """
 
     def __init__(self, local: int, remote: int, total: int) -> None:
@@ -30,7 +30,7 @@ class End:
         self.taken = 0
 
     def turn(self) -> None:
-        """Send what may be sent, and give credits back that are due."""
+        """Send what is allowed, and return credits that are due."""
         while self.left and self.credits.mayPost:
             self.credits.posted()
             self.left -= 1
@@ -41,7 +41,7 @@ class End:
             self.flying.append(due)
 
     def take(self) -> bool:
-        """Take one message that has arrived; False where the peer gave more than it was sent."""
+        """Take one received message; return False if the peer returned more than it was sent."""
         given = self.arrived.popleft()
         self.free += 1
         if given is not None:
@@ -52,10 +52,10 @@ class End:
 
 
 class CreditTests(SynchronousTestCase):
-    """Counting, by two ends with messages for each other."""
+    """Counting, with two ends that exchange messages."""
 
     def play(self, seed: int) -> None:
-        """Let messages fly, arrive and be taken in any order of both ends' turns."""
+        """Send, deliver and take messages in any order."""
         random = Random(seed)
         depths = [random.choice((1, 2, 3, 4, 5, 8, 33)) for _ in range(2)]
         ends = [End(depths[0], depths[1], 200), End(depths[1], depths[0], random.choice((0, 1, 200)))]
@@ -95,7 +95,7 @@ class CreditTests(SynchronousTestCase):
 
 
 class GreetingTests(SynchronousTestCase):
-    """The beginning of private data."""
+    """The first bytes of private data."""
 
     def test_greetingLayout(self) -> None:
         output = Terms(messageBytes=0x10203, receives=0x405).withGreeting(b"hi", 20)

@@ -1,5 +1,5 @@
 """
-Services of datagrams: found by their ports, spoken to, lost and refused.
+Datagram services: found by their ports, used, lost and refused.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from txrdma.test.support.cm.messaging import MessagingCase
 
 
 class Noting(DatagramProtocol):
-    """Notes all that it hears, and who said it."""
+    """Records datagrams and their senders."""
 
     def __init__(self, answer: bytes = b"") -> None:
         self.answer = answer
@@ -51,12 +51,12 @@ class DatagramTests(MessagingCase):
         self.service = Noting(b"welcome")
 
     def listening(self, port: int = 7471) -> Any:
-        """The service of the second host."""
+        """Listen at the second host."""
         endpoint = DatagramServerEndpoint(self.clock, port, self.devices[1])
         return self.successResultOf(endpoint.listen(self.service))
 
     def asking(self, port: int = 7471, **more: Any) -> Deferred[Any]:
-        """Ask for the service."""
+        """Query the service."""
         endpoint = DatagramClientEndpoint(self.clock, "10.0.1.2", port, self.devices[0], **more)
         return endpoint.connect(Noting())
 

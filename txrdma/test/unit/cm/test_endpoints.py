@@ -1,5 +1,5 @@
 """
-Endpoints for messages and their strings; what is left of attempts that are cancelled, whenever that is.
+Endpoints for messages, their strings, and cancelled attempts.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class CancelTests(MessagingCase):
 
 
 class StringTests(SynchronousTestCase):
-    """Strings, and what is wrong with some of them."""
+    """Valid and invalid strings."""
 
     def test_plugins(self) -> None:
         from twisted.plugins import txrdma_messages

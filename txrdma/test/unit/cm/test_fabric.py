@@ -1,5 +1,5 @@
 """
-Managers at ports of a simulated InfiniBand fabric: messages go by LIDs, over links that may lose them.
+Managers at ports of a simulated InfiniBand fabric: messages use LIDs and links that may lose them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SERVICE = 0x1000000000000042
 
 
 class FabricTests(FabricTestCase):
-    """A manager at C{b}, which has two ports, and one at C{c}, which waits for connections."""
+    """A manager at C{b}, which has two ports, and one at C{c}, which listens."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -58,7 +58,7 @@ class FabricTests(FabricTestCase):
         )
 
     def serve(self, connection: CMConnection, event: Event) -> None:
-        """Accept what comes."""
+        """Accept a connection."""
         if isinstance(event, ConnectionRequested):
             self.served.append(connection)
             connection.accept(REP(localQPN=QPN(next(self.numbers))))
@@ -68,13 +68,13 @@ class FabricTests(FabricTestCase):
             connection.disconnect()
 
     def eventReceived(self, connection: CMConnection, event: Event) -> None:
-        """Note what the client hears; be ready when it is asked."""
+        """Record an event of the client; confirm when requested."""
         self.received.append(type(event))
         if isinstance(event, ConnectionReplied):
             connection.ready()
 
     def connect(self, serviceID: int = SERVICE) -> CMConnection:
-        """Ask for a connection; what comes of it has come."""
+        """Connect, and run until the outcome is known."""
         request = REQ(
             serviceID=serviceID,
             localQPN=QPN(next(self.numbers)),

@@ -1,5 +1,5 @@
 """
-Numbers of communication managers, and C{txrdma cm-stats}, which asks processes for them.
+Counters of communication managers, and the output of C{txrdma cm-stats}.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from txrdma.commands.common.watching import watch
 
 
 def shown(found: list[dict[str, Any]]) -> str:
-    """The table of entries as text."""
+    """Return the table of entries as text."""
     out = io.StringIO()
     try:
         from rich.console import Console
@@ -35,7 +35,7 @@ class ShowingTests(SynchronousTestCase):
     """The table, and rates."""
 
     def entry(self, factor: int) -> dict[str, Any]:
-        """A process that has something to tell."""
+        """Return the entry of a process."""
         counters = Counter({"sent REQ": 3 * factor, "retried REQ": factor, "received REP": 2 * factor})
         gauges = {"managers": 1, "listeners": 2, "connections": {"ESTABLISHED": 5, "TIMEWAIT": 1}}
         return {"pid": 1, "command": ["python", "[a]"], "counters": byKind(counters), "gauges": gauges}

@@ -1,5 +1,5 @@
 """
-Failures of one connection or request of a program, or of its device, which do not affect any other one.
+Failures of one connection or request, or of its device, which affect no other one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ VERBS = (
 
 
 class PrivateDataTests(MessagingCase):
-    """Private data that no message has room for fail the request of the program, and nothing else."""
+    """Private data that is too long fails the request, and nothing else."""
 
     def test_tooLongPrivateDataAtDisconnect(self) -> None:
         client, server = self.connected()
@@ -80,7 +80,7 @@ class PrivateDataTests(MessagingCase):
 
 
 class ManagerTests(PortCase):
-    """Requests to the manager that do not fit into their messages change nothing."""
+    """Requests that do not fit into their messages change nothing."""
 
     def test_unsuitableFieldsAreRefused(self) -> None:
         refused: list[str] = []
@@ -155,7 +155,7 @@ class ManagerTests(PortCase):
 
 
 class DeviceTests(MessagingCase):
-    """A queue pair whose device fails loses its own connection only."""
+    """A queue pair whose device fails loses only its own connection."""
 
     def fails(self, owner: Any, name: str) -> None:
         """Have a method of a device's object fail."""
@@ -166,14 +166,17 @@ class DeviceTests(MessagingCase):
         self.patch(owner, name, fail)
 
     def neighbors(self) -> tuple[MessageRecorder, MessageRecorder, MessageRecorder]:
-        """The client and the server of a connection, and the client of another one at the same devices."""
+        """Return the client and server of a connection, and the client of another one on the same devices."""
         client, server = self.connected()
         neighbor = self.result(self.again())
         self.wait(lambda: self.served[1].isMade)
         return client, server, neighbor
 
     def assertWorks(self, neighbor: MessageRecorder) -> None:
-        """The other connection takes messages both ways, and ends in order; nothing is left of either."""
+        """
+        Assert that the other connection carries messages in both directions and closes in order, and nothing
+        remains.
+        """
         neighbor.transport.sendMessage(b"there")
         self.served[1].transport.sendMessage(b"and back")
         self.wait(lambda: self.served[1].messages and neighbor.messages)
@@ -246,10 +249,10 @@ class DeviceTests(MessagingCase):
 
 
 class AttemptTests(MessagingCase):
-    """An attempt to connect that fails leaves nothing, wherever it fails."""
+    """An attempt to connect that fails at any step leaves nothing."""
 
     def attempt(self, privateData: Any, factory: Any = None) -> Deferred[Any]:
-        """Connect with private data that are made by the transport."""
+        """Connect with private data created by the transport."""
         endpoint = RDMAClientEndpoint(
             self.clock, self.addresses[1][0], 7471, self.devices[0], privateData=privateData
         )
@@ -289,7 +292,7 @@ class AttemptTests(MessagingCase):
         self.assertNothingLeft()
 
     def countCalls(self, owner: type, name: str) -> None:
-        """Count the calls of a verb, and have the one whose number has come fail."""
+        """Count the calls of a verb, and have the n-th one fail."""
         real = getattr(owner, name)
 
         def verb(instance: Any, *arguments: Any) -> Any:

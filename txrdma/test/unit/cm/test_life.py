@@ -1,5 +1,5 @@
 """
-The lifecycle of message transports: a search through all states to which a program and its peer can lead one.
+The lifecycle of message transports: a search through all states that an application and its peer can cause.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.cm.connections._life import Kind, Life, TABLE
 
 MESSAGES = 2
-"""Messages that the peer sends before it closes."""
+"""Number of messages that the peer sends before it closes."""
 
 DONE, LOST, ABORTED = "done", "lost", "aborted"
 
@@ -21,14 +21,14 @@ DONE, LOST, ABORTED = "done", "lost", "aborted"
 @dataclass(frozen=True)
 class World:
     """
-    One transport with its program and its peer.
+    One transport with its application and its peer.
 
-    @ivar inbox: what waits: messages by their numbers, and outcomes of requests.
-    @ivar arrived: messages that have arrived; C{delivered} those that the protocol has taken.
-    @ivar isPeerClosed: the peer has closed, in order; its queue pair may have gone.
-    @ivar outcomes: completions of requests that may still come.
-    @ivar hasGivenUp: the program has closed, and was paused before the end or when it closed.
-    @ivar reason: the one of the end; None before.
+    @ivar inbox: queued messages by their numbers, and outcomes of requests.
+    @ivar arrived: messages that have arrived; C{delivered} those that the protocol has received.
+    @ivar isPeerClosed: whether the peer has closed in order; its queue pair may have gone.
+    @ivar outcomes: completions of requests that may still arrive.
+    @ivar hasGivenUp: the application has closed, and was paused before the end or when it closed.
+    @ivar reason: the reason of the end; None before.
     """
 
     place: str = "OPEN"
@@ -51,7 +51,7 @@ class World:
         return life
 
     def after(self, life: Life[int], **more: object) -> World:
-        """This world with the state of a lifecycle, and with other changes."""
+        """Return this world with the state of a lifecycle, and with other changes."""
         changed = replace(self, **more)  # type: ignore[arg-type]
         gaveUp = changed.hasGivenUp or (life._hasClosed and life.isPaused)
         return replace(changed, place=life.state, inbox=tuple(life._inbox), isPaused=life.isPaused,
@@ -59,7 +59,7 @@ class World:
 
 
 def moves(world: World) -> Iterator[tuple[str, World]]:
-    """All that can happen next: what the program and the peer do, and steps of the transport."""
+    """Return all possible next steps of the application, the peer and the transport."""
     for isPaused in (True, False):
         if isPaused is not world.isPaused:
             life = world.life()
@@ -89,7 +89,7 @@ def moves(world: World) -> Iterator[tuple[str, World]]:
 
 
 def step(world: World) -> Iterator[tuple[str, World]]:
-    """What the transport does by itself: to act on one completion, or to end."""
+    """Return the transport's own next step: it handles one completion, or ends."""
     life = world.life()
     if life.isDrained and life.drained():
         yield "drained", world.after(life, reason=DONE)
@@ -110,7 +110,7 @@ def step(world: World) -> Iterator[tuple[str, World]]:
 
 
 class SearchTests(SynchronousTestCase):
-    """What holds in every state."""
+    """Invariants of every state."""
 
     def setUp(self) -> None:
         self.worlds: dict[World, tuple[World, str] | None] = {World(): None}
@@ -123,7 +123,7 @@ class SearchTests(SynchronousTestCase):
                     waiting.append(following)
 
     def story(self, world: World) -> str:
-        """What has led to a state."""
+        """Return the steps that have led to a state."""
         reported = []
         before = self.worlds[world]
         while before is not None:

@@ -1,5 +1,5 @@
 """
-Connections between hosts whose messages get lost, come twice, late, or crossed.
+Connections between hosts whose messages are lost, duplicated, delayed, or cross each other.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Case(SynchronousTestCase):
         self.begin(World())
 
     def begin(self, world: World) -> None:
-        """Two hosts in a world."""
+        """Create two hosts."""
         self.world = world
         self.client, self.server = world.end("10.0.0.1"), world.end("10.0.0.2")
 
@@ -70,12 +70,12 @@ class Case(SynchronousTestCase):
         self.world.drops = drops
 
     def eventNames(self, end: End) -> list[str]:
-        """All events of a host, but for timewait's."""
+        """Return all events of a host, except for timewait's."""
         names = [type(event).__name__ for _, event in end.happened]
         return [name for name in names if name != "TimewaitOver"]
 
     def assertEmpty(self) -> None:
-        """Nothing is left of any connection: no entry of a table, no timer."""
+        """Assert that no connection has an entry in a table, or a timer."""
         self.world.run()
         for end in (self.client, self.server):
             manager = end.manager
@@ -239,7 +239,7 @@ class OpeningTests(Case):
 
 
 class PeerToPeerTests(Case):
-    """Both ends ask."""
+    """Both ends send a REQ."""
 
     def test_higherGUIDWinsCrossedREQs(self) -> None:
         for isLate in (False, True):
@@ -267,14 +267,14 @@ class PeerToPeerTests(Case):
 
 
 class ClosingTests(Case):
-    """The end, from either side."""
+    """Closing, by either end."""
 
     def setUp(self) -> None:
         super().setUp()
         self.open()
 
     def open(self) -> None:
-        """A connection."""
+        """Open a connection."""
         self.server.listen()
         self.mine = self.client.connect(self.server)
         self.world.run(until=self.world.now + 10.0)
@@ -374,7 +374,7 @@ class ClosingTests(Case):
 
 
 class StrangerTests(Case):
-    """Messages that match nothing."""
+    """Messages that match no connection."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -384,7 +384,7 @@ class StrangerTests(Case):
         self.remote = self.server.happened[0][0].connection
 
     def answers(self, message: Layout) -> list[Layout]:
-        """What the server answers to a message of the client's address."""
+        """Return the server's answer to a message from the client's address."""
         self.server.manager.received(message, 5, self.client.pathTo(self.server), self.world.now)
         sent = self.server.manager.outgoing()
         self.assertEqual({each.transactionID for each in sent} | {5}, {5})
@@ -418,7 +418,7 @@ class StrangerTests(Case):
         self.assertEqual(self.eventNames(self.server), ACCEPTED)
 
     def test_replays(self) -> None:
-        """Old messages with valid ids change nothing while the connection lives."""
+        """Old messages with valid IDs change nothing while the connection exists."""
         opening = self.mine.connection.opening
         assert opening.reply is not None
         self.assertEqual(self.answers(opening.request), [])
@@ -531,7 +531,7 @@ class ServiceTests(Case):
     """SIDR."""
 
     def ask(self) -> None:
-        """Ask the server for a service."""
+        """Query the server for a service."""
         question = SIDRREQ(serviceID=SERVICE)
         path = self.client.pathTo(self.server)
         self.client.manager.resolve(question, path, RetryPolicy(17, 14, 3), self.world.now)
@@ -566,9 +566,9 @@ class ServiceTests(Case):
 
 class SeedTests(Case):
     """
-    Many connections over a network that loses, doubles and delays.
+    Many connections over a network that loses, duplicates and delays.
 
-    @cvar connections: that are open at once. L{txrdma.test.soak.cm.test_manager} opens more.
+    @cvar connections: number of concurrent ones; L{txrdma.test.soak.cm.test_manager} opens more.
     """
 
     connections = 2_000
@@ -578,7 +578,7 @@ class SeedTests(Case):
             self.play(seed)
 
     def play(self, seed: int) -> None:
-        """Make connections and end them, on a network whose faults are drawn by a seed."""
+        """Open and close connections on a network whose faults are drawn by a seed."""
         self.begin(World(seed, loss=0.2, doubling=0.3))
         self.server.listen(backlog=3)
         ours = [self.client.connect(self.server) for _ in range(5)]

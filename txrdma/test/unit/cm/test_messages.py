@@ -1,5 +1,5 @@
 """
-Messages of communication management: the kernel's, ours as tshark reads them, and what they carry for users.
+Messages of communication management: the kernel's, their layouts, and what they carry for users.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ ROOMS = (92, 222, 148, 196, 224, 220, 224, 216, 136, 168, 148)
 
 
 def recorded(name: str) -> list[tuple[int, Attribute, bytes]]:
-    """The messages of a capture: transaction, message, datagram."""
+    """Return the messages of a capture: transaction, message, datagram."""
     found = []
     for captured in packets(name):
         if captured.packet.bth.destination == 1:
@@ -129,7 +129,7 @@ class RecordedTests(SynchronousTestCase):
 
 
 class LayoutTests(SynchronousTestCase):
-    """What messages have in common."""
+    """Properties common to all messages."""
 
     def test_messageAndPrivateDataSizes(self) -> None:
         for kind, room in zip(KINDS, ROOMS, strict=True):
@@ -152,7 +152,7 @@ class LayoutTests(SynchronousTestCase):
 
 
 class AdditionalTests(SynchronousTestCase):
-    """Additional information of refusals."""
+    """Additional information of rejects."""
 
     VALUES: tuple[tuple[Code, Information, int], ...] = (
         (RejectReason.TIMEOUT, GUID.fromInt(5), 8),
@@ -197,7 +197,7 @@ class AdditionalTests(SynchronousTestCase):
 
 
 class IPTests(SynchronousTestCase):
-    """Addresses in private data, ports in service ids."""
+    """Addresses in private data, and ports in service IDs."""
 
     @given(
         st.one_of(
@@ -227,7 +227,7 @@ class IPTests(SynchronousTestCase):
 
 
 class PathTests(SynchronousTestCase):
-    """Paths of messages."""
+    """Paths in messages."""
 
     def test_pathInLAP(self) -> None:
         path = CMPath(

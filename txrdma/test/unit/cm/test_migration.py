@@ -1,5 +1,5 @@
 """
-Alternate paths of connections with queue pairs: loaded by the program, migrated to by devices alone.
+Alternate paths of connections with queue pairs: loaded by the application; devices migrate by themselves.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BLOCK = 1 << 14
 
 
 class Hashing(MessageRecorder):
-    """A protocol that counts and hashes what comes."""
+    """A protocol that counts and hashes received bytes."""
 
     def connectionMade(self) -> None:
         super().connectionMade()
@@ -47,7 +47,7 @@ class MigrationTests(MessagingCase):
         self.network.partition(*(each[number] for each in self.addresses))
 
     def mend(self, number: int) -> None:
-        """Join a path again."""
+        """Restore a path."""
         self.network.join(*(each[number] for each in self.addresses))
 
     def made(self, answer: bytes = b"") -> MessageRecorder:
@@ -173,12 +173,12 @@ class MigrationTests(MessagingCase):
 
 
 class RequestedTests(MessagingCase):
-    """Alternate paths that a REQ asks for."""
+    """Alternate paths requested by a REQ."""
 
     addresses = MigrationTests.addresses
 
     def connect(self, alternate: IBPath) -> tuple[MessageRecorder, MessageRecorder]:
-        """Two connected protocols, whose client has asked for a path to migrate to."""
+        """Return two connected protocols, whose client has requested an alternate path."""
         port = self.serve()
         endpoint = IBClientEndpoint(self.clock, SERVICE, self.path(0), self.devices[0], USUAL, b"", alternate)
         client = self.result(endpoint.connect(MessageFactory(MessageRecorder)))

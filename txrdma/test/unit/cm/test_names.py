@@ -1,5 +1,5 @@
 """
-Names of hosts in endpoints for messages.
+Host names in endpoints for messages.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from txrdma.testing.reactors import ReactorClock
 
 @implementer(IHostResolution)
 class Resolution:
-    """The answer to one question, as a test gives it."""
+    """A lookup whose result is set by a test."""
 
     def __init__(self, name: str, receiver: IResolutionReceiver) -> None:
         self.name, self.receiver = name, receiver
@@ -38,7 +38,7 @@ class Resolution:
         self.isCancelled = True
 
     def answer(self, *addresses: str) -> None:
-        """Give the addresses."""
+        """Return the addresses to the caller."""
         for each in addresses:
             kind = IPv6Address if ":" in each else IPv4Address
             self.receiver.addressResolved(kind("TCP", each, 0))
@@ -47,7 +47,7 @@ class Resolution:
 
 @implementer(IReactorPluggableNameResolver, IHostnameResolver)
 class ResolvingClock(ReactorClock):
-    """A reactor with a resolver whose answers a test gives."""
+    """A reactor with a resolver controlled by a test."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class NameTests(MessagingCase):
         self.resolving = self.clock
 
     def listening(self) -> Any:
-        """A listener at the second host."""
+        """Listen at the second host."""
         endpoint = RDMAServerEndpoint(self.clock, 7471, self.devices[1])
         return self.successResultOf(endpoint.listen(MessageFactory(self.made)))
 

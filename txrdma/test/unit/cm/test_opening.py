@@ -1,5 +1,5 @@
 """
-Tests for the state machines of opening and closing: every interleaving, and requests in each state.
+State machines of opening and closing: every interleaving, and requests in each state.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ STATES = {
 
 class SearchTests(SynchronousTestCase):
     """
-    All that the opening and the end can come to, whatever the network loses, doubles and delays.
+    All results of opening and closing, whatever the network loses, duplicates and delays.
 
-    @cvar most: worlds of two peers to search, nearest first; L{txrdma.test.soak.cm} searches all.
+    @cvar most: number of states of two peers to search, nearest first; L{txrdma.test.soak.cm} searches all.
     """
 
     slowBecause = "tens of thousands of steps are searched"
@@ -63,7 +63,7 @@ class SearchTests(SynchronousTestCase):
         self.assertEqual(search().fault, "a connection is established twice")
 
     def change(self, how: Callable[[str, str], str]) -> None:
-        """Let transitions lead elsewhere."""
+        """Change the targets of transitions."""
         rows = [(here, what, how(here, there), actions) for here, what, there, actions in TABLE.rows]
         self.patch(Opening, "_table", Table(Inputs, Opening, rows))
 
@@ -92,7 +92,7 @@ class RequestTests(SynchronousTestCase):
         self.assertEqual((self.active.state, len(self.active.outgoing())), ("REQ_SENT", 1))
 
     def test_timeoutsIncludePeerAndPath(self) -> None:
-        path = 2 * lifetimeSeconds(18)  # it does not say: as long as in most subnets
+        path = 2 * lifetimeSeconds(18)  # without a value: as in most subnets
         self.active.connect(REQUEST, 5, 10.0)
         self.assertEqual(self.active.deadline(), 10.0 + (lifetimeSeconds(16) + path))
         self.passive.received(REQUEST, 5, 20.0)

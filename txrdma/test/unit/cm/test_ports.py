@@ -1,5 +1,5 @@
 """
-Connections through management ports: software devices with queue pairs 1, and what becomes of Deferreds.
+Connections through management ports: software devices with queue pairs 1, and Deferreds.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SERVICE = 0x1000000000000042
 
 
 class PortCase(VerbsPortCase):
-    """A manager at each end; programs that accept, and note what they hear."""
+    """A manager at each end, with applications that accept and record events."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -59,7 +59,7 @@ class PortCase(VerbsPortCase):
         return VerbsPort(cast("IReactor", self.clock), device, isGSI=True)
 
     def hostEvent(self, connection: CMConnection, event: Event) -> None:
-        """Accept what comes."""
+        """Accept a REQ."""
         self.received[1].append(event)
         if isinstance(event, ConnectionRequested):
             self.made.append(connection)
@@ -70,31 +70,31 @@ class PortCase(VerbsPortCase):
             connection.disconnect()
 
     def clientEvent(self, connection: CMConnection, event: Event) -> None:
-        """Be ready when asked."""
+        """Confirm a REP."""
         self.received[0].append(event)
         if isinstance(event, ConnectionReplied):
             connection.ready()
 
     def connect(self) -> CMConnection:
-        """Ask for a connection."""
+        """Start to connect."""
         request = REQ(serviceID=SERVICE, localQPN=QPN(next(self.numbers)), remoteCMResponseTimeout=14,
                       localCMResponseTimeout=14, maxCMRetries=3)  # fmt: skip
         return self.client.connect(request, self.way, self.clientEvent)
 
     def opened(self, checkPath: PathCheck = acceptAnyPath) -> CMConnection:
-        """A connection."""
+        """Return an established connection."""
         self.host.listen(SERVICE, self.hostEvent, checkPath=checkPath)
         connection = self.connect()
         self.wait(lambda: self.kinds(1)[-1:] == [ConnectionEstablished])
         return connection
 
     def kinds(self, which: int) -> list[type]:
-        """The kinds of events that a program heard."""
+        """Return the kinds of events that an application got."""
         return [type(event) for event in self.received[which]]
 
 
 class ConnectionTests(PortCase):
-    """Connections, from the first message to the last."""
+    """Connections, from the first to the last message."""
 
     def test_connectionIsMadeEndedAndForgotten(self) -> None:
         connection = self.opened()
@@ -147,7 +147,7 @@ class ConnectionTests(PortCase):
         connection.disconnect()
 
     def other_(self, number: int) -> IBPath:
-        """Another way."""
+        """Return another path."""
         ends = [GID.fromIP(f"10.{number}.0.{host}") for host in (1, 2)]
         return IBPath(sgid=ends[0], dgid=ends[1], hopLimit=64, packetLifeTime=12)
 
@@ -188,7 +188,7 @@ class ConnectionTests(PortCase):
 
 
 class QueuePairTests(PortCase):
-    """Queue pairs that messages make a connection of."""
+    """Queue pairs connected by these messages."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -197,7 +197,7 @@ class QueuePairTests(PortCase):
             self.addCleanup(end.close)
 
     def prepare(self, which: int, connection: CMConnection, reply: REP) -> None:
-        """Make a queue pair ready to send."""
+        """Bring a queue pair to RTS."""
         pair = self.ends[which].queuePair
         pair.modify(toInit(1, 1))
         index = self.ends[which].gidIndex
@@ -214,7 +214,7 @@ class QueuePairTests(PortCase):
             connection.accept(reply)
 
     def clientEvent(self, connection: CMConnection, event: Event) -> None:
-        """Be ready with a real queue pair."""
+        """Confirm with a real queue pair."""
         self.received[0].append(event)
         if isinstance(event, ConnectionReplied):
             self.prepare(0, connection, event.reply)

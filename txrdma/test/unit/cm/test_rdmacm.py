@@ -1,5 +1,5 @@
 """
-Events of the kernel's manager, made into REQs and REPs; the structures of librdmacm; devices without it.
+Events of the kernel's manager, translated to REQs and REPs; structures of librdmacm; unsupported devices.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ ROUTE = Prepared(
 
 
 class TranslationTests(SynchronousTestCase):
-    """Messages that lead to the very attributes that the kernel has worked out for a queue pair."""
+    """Messages whose queue pair attributes equal those computed by the kernel."""
 
     def setUp(self) -> None:
         self.random = Random(self.id())
 
     def prepared(self) -> Prepared:
-        """Attributes of a queue pair, any."""
+        """Generate attributes of a queue pair."""
         number = self.random.randrange
         return replace(
             ROUTE,
@@ -68,13 +68,13 @@ class TranslationTests(SynchronousTestCase):
         )
 
     def output(self, prepared: Prepared) -> Parameters:
-        """Parameters of an event, any."""
+        """Generate parameters of an event."""
         number = self.random.randrange
         data = self.random.randbytes(56)
         return Parameters(prepared.destinationQPN, number(5), number(5), 7, prepared.rnrRetry, data)
 
     def check(self, prepared: Prepared, request: REQ, reply: REP, isActive: bool) -> None:
-        """Both steps of a queue pair are what the kernel would have had."""
+        """Check that both transitions of a queue pair equal the kernel's."""
         receiving: QPAttributes = toReceive(request, reply, isActive)
         sending = toSend(request, reply, isActive)
         assert receiving.address is not None
@@ -126,7 +126,7 @@ class TranslationTests(SynchronousTestCase):
 
 
 class LibraryTests(SynchronousTestCase):
-    """librdmacm's structures, and what becomes of devices that it does not know."""
+    """librdmacm's structures, and devices that it does not support."""
 
     def test_structureSizes(self) -> None:
         sizes = {

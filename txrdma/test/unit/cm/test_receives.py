@@ -1,5 +1,5 @@
 """
-Memory for receives: parts of regions, which serve one connection after another.
+Memory for receives: parts of regions, which connections reuse.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from txrdma.test.support.cm.messaging import MessagingCase, SERVICE
 
 
 class ReceiveMemoryTests(SynchronousTestCase):
-    """What connections take, and what becomes of it when they give it back."""
+    """Allocation by connections, and what they return."""
 
     def setUp(self) -> None:
         self.device = SimulatedNetwork(Clock()).device("10.0.1.1")
@@ -30,11 +30,11 @@ class ReceiveMemoryTests(SynchronousTestCase):
 
     @property
     def regions(self) -> int:
-        """Regions that are registered."""
+        """Return the registered regions."""
         return len(self.device.keys)
 
     def take(self, count: int, slots: int = 3, slotBytes: int = 100) -> list[Part]:
-        """The memory of several connections."""
+        """Allocate memory for several connections."""
         return [self.memory.take(slots, slotBytes) for _ in range(count)]
 
     def test_connectionsShareNoByte(self) -> None:
@@ -122,7 +122,7 @@ class ConnectionTests(MessagingCase):
 
 
 class GarbageTests(MessagingCase):
-    """What connections leave in memory: the garbage collector is off."""
+    """Connections leave no reference cycles: the garbage collector is off."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -131,7 +131,7 @@ class GarbageTests(MessagingCase):
         gc.disable()
 
     def over(self) -> list[ref[object]]:
-        """A connection from its beginning to its end: the transports and the manager's parts of it."""
+        """Open and close a connection, with its transports and the manager's objects."""
         port = self.serve()
         client = self.result(self.ask(life=17))
         server = self.served[-1]

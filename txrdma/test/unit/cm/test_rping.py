@@ -1,5 +1,5 @@
 """
-Pings as librdmacm's C{rping} has them: against recorded ones, between two hosts, with peers that break rules.
+Pings like librdmacm's C{rping}: recorded ones, between two hosts, and with peers that break the rules.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class PingTests(MessagingCase):
         self.failed.append(failure.getErrorMessage())
 
     def connect(self, client: Any, server: Any, terms: Terms = TERMS) -> None:
-        """Connect two protocols, and wait until both hear of the end."""
+        """Connect two protocols, and wait until both have ended."""
         port = self.serve(MessageFactory(lambda: server), terms)
         endpoint = IBClientEndpoint(self.clock, SERVICE, self.path(), self.devices[0], terms)
         self.result(endpoint.connect(MessageFactory(lambda: client)))
@@ -110,7 +110,7 @@ class PingTests(MessagingCase):
         self.assertIn(f"after {client.pings} pings", self.failed[0])
 
     def liar(self, *messages: Advert | bytes) -> str:
-        """Have a client say these, and return what the server complains of."""
+        """Have a client send these messages, and return the server's error."""
         unknownPeer = MessageRecorder()
         self.connect(unknownPeer, self.server, Terms(messageBytes=64, reads=1, usesCredits=False))
         region = unknownPeer.transport.allocateMemory(64)

@@ -1,5 +1,5 @@
 """
-The core of rsockets: two ends that write into each other's memory, and peers that lie.
+The core of rsockets: two ends that write into each other's memory, and invalid peers.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class End:
     """
     An end with its memory, and a queue pair that delivers and completes in order.
 
-    @ivar sent: posts on their way to the peer; C{arrived}: those that wait in this end's completion queue.
-    @ivar acknowledged: completions that this end has not looked at.
+    @ivar sent: posts in flight to the peer; C{arrived}: those in this end's completion queue.
+    @ivar acknowledged: completions that this end has not polled.
     @ivar regions: memory that the peer may write to, and its address, by keys.
     """
 
@@ -49,12 +49,12 @@ class End:
         self.written = self.received = b""
 
     def post(self) -> None:
-        """Post all that can be posted; a device may read memory later, but it is not to change till then."""
+        """Post what is possible; a device may read memory later, so it must not change until then."""
         for post in self.core.outgoing():
             self.sent.append((post, bytes(self.local[post.begin : post.begin + post.length])))
 
     def deliver(self, peer: End) -> None:
-        """Have the first message written into the peer's memory."""
+        """Write the first message into the peer's memory."""
         post, data = self.sent.popleft()
         assert data == self.local[post.begin : post.begin + post.length], "changed under way"
         if data:
@@ -68,7 +68,7 @@ class End:
         self.acknowledged += 1
 
     def poll(self) -> None:
-        """Take what has come and what has completed."""
+        """Poll received messages and completions."""
         while self.acknowledged:
             self.acknowledged -= 1
             self.core.completed()
@@ -76,13 +76,13 @@ class End:
             self.core.arrived(*self.arrived.popleft())
 
     def read(self) -> None:
-        """Read all that is there."""
+        """Read all available bytes."""
         while self.core.unread:
             self.received += self.core.read()
 
 
 def pair(*sizes: Sizes) -> tuple[End, End]:
-    """Two ends that know each other."""
+    """Return two connected ends."""
     one, other = (End(each) for each in sizes)
     one.core.begin(one.greeting, understood(other.greeting.encode() + bytes(16)))
     other.core.begin(other.greeting, understood(one.greeting.encode()))
@@ -90,7 +90,7 @@ def pair(*sizes: Sizes) -> tuple[End, End]:
 
 
 def settle(*ends: End) -> None:
-    """Go on until nothing happens any more."""
+    """Continue until nothing changes."""
     one, other = ends
     for _ in range(100_000):
         for end, peer in ((one, other), (other, one)):
@@ -111,10 +111,10 @@ SMALL = Sizes(16, 16, 4096, 2048)
 
 
 class StreamTests(SynchronousTestCase):
-    """Two ends, and all that they have for each other."""
+    """Two ends with data for each other."""
 
     def play(self, seed: int) -> None:
-        """Let both ends write, post, deliver, look, read and close in any order; then all arrives."""
+        """Write, post, deliver, poll, read and close in any order at both ends; then everything arrives."""
         random = Random(seed)
         one, other = pair(
             *(
@@ -219,10 +219,10 @@ class StreamTests(SynchronousTestCase):
 
 
 class ReportTests(SynchronousTestCase):
-    """Ends that look whether there is something to post only when they are told that there may be."""
+    """Ends that post only when the core reports that there may be something to post."""
 
     def play(self, seed: int) -> None:
-        """Write, read and close as a program does, post when it was told to, and no more often."""
+        """Write, read and close like an application, and post only when the core requests it."""
         random = Random(seed)
         sizes = Sizes(*random.choices((16, 17, 33), k=2), *random.choices((4096, 6000, 16384), k=2))
         one, other = pair(sizes, sizes)
@@ -326,10 +326,10 @@ class EndTests(SynchronousTestCase):
 
 
 class LyingTests(SynchronousTestCase):
-    """Peers that say whatever they like: the connection goes on, or it is a violation, and never more."""
+    """Arbitrary messages of a peer are accepted or are a violation, and never raise anything else."""
 
     def receive(self, number: int, length: int = 0) -> RSocket:
-        """The core of an end that hears one message."""
+        """Return the core of an end that has received one message."""
         one, _ = pair(SMALL, SMALL)
         one.core.arrived(number, length)
         one.core.outgoing()
@@ -407,7 +407,7 @@ class LyingTests(SynchronousTestCase):
 
 
 class LayoutTests(SynchronousTestCase):
-    """Bytes, as the specification has them."""
+    """Bytes as specified."""
 
     def test_connectionDataLayout(self) -> None:
         raw = bytes.fromhex(

@@ -1,5 +1,5 @@
 """
-How streams by rsockets end, in simulated time.
+Ends of rsocket streams, in simulated time.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class ProducerTests(MessagingCase):
         )
         endpoint = RSocketClientEndpoint(self.clock, "10.0.1.2", 7471, self.devices[0], _UNPROBED)
         client = self.result(endpoint.connect(Factory.forProtocol(Recorder)))
-        self.pause(0.1)  # until nothing is under way that would give the connection another turn
+        self.pause(0.1)  # until nothing is in flight that would cause another iteration
         producer = ProducerRecorder(client.transport.unregisterProducer)
         client.transport.registerProducer(producer, True)
-        client.transport.write(bytes(70_000))  # few enough that the peer gives no more credits
+        client.transport.write(bytes(70_000))  # so few that the peer returns no credits
         client.transport.loseConnection()
         self.wait(lambda: client.lost.called, 5.0)
         self.assertIs(client.reason.type, ConnectionDone)

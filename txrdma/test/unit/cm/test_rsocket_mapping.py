@@ -1,5 +1,5 @@
 """
-Mapped memory of rsockets in the core: order, credits, what is unmapped meanwhile, and peers that lie.
+Mapped memory of rsockets in the core: order, credits, unmapping, and invalid peers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ OWN = Mapped if sys.byteorder == "big" else LittleMapped
 
 
 def mapped(end: End, offset: int, length: int) -> tuple[int, bytearray]:
-    """Have an end map new memory: the number of its entry, and the bytes."""
+    """Map new memory at an end; return the number of its entry, and the bytes."""
     end.core.checkMapping(offset, length)
     number = len(end.regions)
     address, key, memory = BASE + (number << 32), RKey(KEY + number), bytearray(length)
@@ -41,7 +41,7 @@ def mapped(end: End, offset: int, length: int) -> tuple[int, bytearray]:
 
 
 def sendEntry(end: End, index: int, entry: Mapped | LittleMapped, length: int = MAPPED_BYTES) -> None:
-    """Have an end hear of an entry in its table."""
+    """Deliver an entry of the peer's table to an end."""
     begin = 32 + index * MAPPED_BYTES
     end.remote[begin : begin + MAPPED_BYTES] = entry.encode()
     end.core.arrived(immediate(Kind.MAPPING, index), length)
@@ -81,7 +81,7 @@ class MappingTests(SynchronousTestCase):
         self.assertEqual(one.core.backlog, 0)
 
     def play(self, seed: int) -> None:
-        """Write to memory, then a record to the stream: who reads any of that finds the write before it."""
+        """Write to memory, then to the stream: a reader of the stream finds the write before it."""
         random = Random(seed)
         sizes = Sizes(*random.choices((16, 17, 33), k=2), *random.choices((4096, 6000), k=2))
         one, other = pair(sizes, sizes)
@@ -206,7 +206,7 @@ class MappingTests(SynchronousTestCase):
         mapped(other, 0, 10)
         settle(one, other)
         one.core.events.clear()
-        for _ in range(20):  # more than may be under way
+        for _ in range(20):  # more than may be in flight
             one.core.writeMapped(3, b"")
         one.core.close()
         one.post()
@@ -223,7 +223,7 @@ class MappingTests(SynchronousTestCase):
 
 
 class UnmappingTests(SynchronousTestCase):
-    """Memory that is mapped no more."""
+    """Memory that is unmapped."""
 
     def test_unpostedWritesFailWhenUnmapped(self) -> None:
         one, other = pair(SMALL, SMALL)
@@ -289,7 +289,7 @@ class UnmappingTests(SynchronousTestCase):
 
 
 class LyingTests(SynchronousTestCase):
-    """Peers that say of their memory whatever they like."""
+    """Peers that announce arbitrary mappings."""
 
     def test_entryBeyondTableIsViolation(self) -> None:
         for index in (SMALL.mappings, 0xFFFF, (1 << 29) - 1):
@@ -312,7 +312,7 @@ class LyingTests(SynchronousTestCase):
                 self.play(Random(seed))
 
     def play(self, random: Random) -> None:
-        """Tell any entries between writes, and complete whatever is posted."""
+        """Deliver arbitrary entries between writes, and complete whatever is posted."""
         one, _ = pair(SMALL, SMALL)
         numbers: list[int] = []
         flying = 0
@@ -339,7 +339,7 @@ class LyingTests(SynchronousTestCase):
 
 
 class LayoutTests(SynchronousTestCase):
-    """Bytes, as librdmacm has them."""
+    """Bytes as in librdmacm."""
 
     RAW = bytes.fromhex("0010000000000000 00f0776655440000 ddccbbaa 40420f00")
 

@@ -1,5 +1,5 @@
 """
-Connections for messages whose reactor stops, by the communication manager and by the byte transfer layer.
+Message connections whose reactor stops, in simulated time.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from txrdma.testing.reactors import ReactorClock
 
 
 class StoppingTests(SynchronousTestCase):
-    """The last moments of a connection, on a clock."""
+    """The end of a connection when its reactor stops."""
 
     def setUp(self) -> None:
         self.clock = ReactorClock()
@@ -22,7 +22,7 @@ class StoppingTests(SynchronousTestCase):
         self.done: list[str] = []
 
     def make(self, protocol: object = None) -> Stopping:
-        """A connection that notes what is asked of it."""
+        """Return a connection that records calls."""
         return Stopping(
             self.clock, protocol, lambda: self.done.append("leave"), lambda: self.done.append("abort")
         )

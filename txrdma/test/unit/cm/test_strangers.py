@@ -1,5 +1,5 @@
 """
-What comes late, and what strangers say of themselves: all old messages once more, and private data with lies.
+Late and forged messages: all old messages are repeated, and private data is invalid.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from txrdma.test.unit.cm.test_badinput import StrangerCase
 PORT = 7471
 STREAM_PORT = 7472
 CONNECTIONS = 4
-"""Connections that have been, before the one that lives."""
+"""Number of earlier connections."""
 
 
 class ReplayTests(StrangerCase):
-    """Every message of earlier connections comes again, with ids that were valid, from whom it came."""
+    """Every message of earlier connections is repeated, with IDs that were valid, from its sender."""
 
     def setUp(self) -> None:
         self.output: list[tuple[ConnectionManager, Attribute, int, IBPath]] = []
@@ -48,14 +48,14 @@ class ReplayTests(StrangerCase):
         self.release = adapterOf(self.clock, self.devices[0]).hold()  # one manager for all connections
 
     def again(self, which: tuple[ConnectionManager, Attribute, int, IBPath]) -> None:  # type: ignore[override]
-        """Send a message as it was sent before."""
+        """Send a message again."""
         manager, message, transactionID, path = which
         number = message.attributeID
         raw = frame(ManagementClass.COMM_MGT, Method.SEND, transactionID, number, 0, message.encode())
         manager._agentFor(path).send(raw, path)
 
     def play(self, random: Random) -> None:
-        """Have several connections, ended by either end; then one lives, and all is said again."""
+        """Open and close several connections; then open one, and repeat all messages."""
         for _ in range(CONNECTIONS):
             random.choice((self.client, self.server)).transport.loseConnection()
             self.wait(lambda: self.client.lost and self.server.lost)
@@ -87,7 +87,7 @@ class ReplayTests(StrangerCase):
 
 
 class PrivateDataTests(StrangerCase):
-    """Private data of strangers: whatever they hold, listeners of all kinds answer, and nothing stays."""
+    """Listeners of all kinds answer arbitrary private data of unknown peers, and nothing remains."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -101,7 +101,7 @@ class PrivateDataTests(StrangerCase):
         self.services = (self.port.serviceID, *services)
 
     def privateData(self, random: Random) -> bytes:
-        """Private data that look like one of ours, or like nothing, with values at their limits."""
+        """Generate private data that resembles ours, or not, with extreme values."""
 
         def lie(bits: int) -> int:
             return random.choice((0, 1, (1 << bits) - 1, 1 << bits - 1, random.getrandbits(bits)))
@@ -119,7 +119,7 @@ class PrivateDataTests(StrangerCase):
         return (found + random.choice((b"", random.randbytes(60))))[:92].ljust(92, b"\0")
 
     def play(self, random: Random, count: int) -> None:
-        """Ask by that many REQs, each with private data of its own."""
+        """Send that many REQs, each with other private data."""
         before = len(self.devices[1]._queuePairs)
         for _ in range(count):
             number = random.randrange(1, 1 << 32)
