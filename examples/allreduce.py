@@ -1,11 +1,13 @@
 """
-Ring all-reduce of a NumPy array over N processes, by messages of txrdma's byte transfer layer.
+Ring all-reduce of a NumPy array over N processes, with messages of txrdma's byte transfer layer.
 
     python examples/allreduce.py --ranks 4 --elements 1000000
 
-Each rank sends to the next one. In N - 1 steps every block of the array is summed up on its way around the
-ring, in N - 1 more all ranks get all blocks. The result is checked against NumPy's own sum. Where mpi4py and
-mpiexec are installed, its Allreduce is timed beside.
+Each rank sends to the next one. In N - 1 steps every block of the array is summed on its way around the ring;
+in N - 1
+further steps all ranks get all blocks. The result is compared with NumPy's sum. If mpi4py and mpiexec are
+installed,
+their Allreduce is measured as well.
 """
 
 import argparse
@@ -27,7 +29,7 @@ WARMING = 2
 
 
 class Neighbour(MessageProtocol):
-    """The rank before or behind this one; a factory of itself."""
+    """The rank before or after this one; a factory of itself."""
 
     def __init__(self):
         self.blocks, self.waiting, self.made, self.lost = [], None, Deferred(), Deferred()
@@ -68,12 +70,12 @@ async def allreduce(array, rank, ranks, before, behind):
 
 
 def share(rank, elements):
-    """The array of a rank: the same in every run."""
+    """Return the array of a rank, which is the same in every run."""
     return numpy.random.default_rng(rank).integers(0, 1000, elements).astype(numpy.float64)
 
 
 async def play(reactor, rank, ranks, elements, rounds):
-    """Be a rank; the port of each is told to the one before it by who has started them."""
+    """Run a rank; the parent process passes the port of each rank to the previous one."""
     before, behind = Neighbour(), Neighbour()
     port = await listen(reactor, 0, before, "127.0.0.1")
     print(port.getHost().port, flush=True)
@@ -94,7 +96,7 @@ async def play(reactor, rank, ranks, elements, rounds):
 
 
 def byMPI(ranks, elements, rounds):
-    """The seconds of mpi4py's Allreduce of as many elements; None where it is not installed."""
+    """Return the seconds of mpi4py's Allreduce with as many elements, or None if it is not installed."""
     program = (
         "import time, numpy\n"
         "from mpi4py import MPI\n"

@@ -1,4 +1,6 @@
-"""AMP over the byte transfer layer: python examples/btl_amp.py server, then client with the port it tells."""
+"""
+AMP over the byte transfer layer: python examples/btl_amp.py server, then client with the port that it prints.
+"""
 
 import sys
 

@@ -1,4 +1,6 @@
-"""Sends a line, prints the echo, and tells how it came."""
+"""
+Send a line, print the echo, and print the transport that carried it.
+"""
 
 import sys
 

@@ -1,5 +1,5 @@
 """
-Discover a fabric: here a simulated one; with another string, the one that this host is part of.
+Discover a fabric: a simulated one, or with another string the host's own.
 
 Run it: python discover.py [sim:fattree:8 | ibsim | umad:mlx5_0/1]
 """

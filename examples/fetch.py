@@ -1,4 +1,6 @@
-"""Fetches a page by treq, over SMC-R where the server speaks it."""
+"""
+Fetch a page by treq, over SMC-R if the server supports it.
+"""
 
 import sys
 

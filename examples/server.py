@@ -1,4 +1,6 @@
-"""An echo server that speaks SMC-R with whoever can, and TCP with everybody else."""
+"""
+An echo server that uses SMC-R with peers that support it, and TCP with others.
+"""
 
 import sys
 

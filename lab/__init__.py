@@ -1,6 +1,6 @@
 """
-A Linux kernel in a box: RDMA devices for machines that have none.
+A Linux kernel in a virtual machine: RDMA devices for machines that have none.
 
 C{python -m lab --rxe -- COMMAND} runs one command in it; C{python -m lab.suites} the tests of
-C{txrdma.test.system.kernel}. The standard library is all it needs of Python.
+C{txrdma.test.system.kernel}. Only Python's standard library is required.
 """

@@ -1,9 +1,11 @@
 """
 Run one command in a guest: C{python -m lab [options] -- COMMAND [ARGUMENT...]}.
 
-The guest is a Linux kernel of Debian's under QEMU's emulation, with this machine's files: what is written
-there vanishes, but for the folder that C{$LAB_OUT} names. The exit status is the command's, 124 when it took
-too long, 125 when the guest failed (its console follows) or there can't be one here.
+The guest is Debian's Linux kernel under QEMU, with this machine's files; changes are lost, except in the
+folder that
+C{$LAB_OUT} names. The exit status is the command's, 124 after a timeout, or 125 if the guest failed (its
+console
+follows) or cannot run here.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ TIMEOUT_SECONDS = 600
 
 
 def options() -> argparse.ArgumentParser:
-    """What may be said."""
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m lab", description="Run a command in a Linux guest with RDMA."
     )
@@ -58,7 +60,7 @@ def options() -> argparse.ArgumentParser:
 
 @contextmanager
 def _restoredTerminal() -> Iterator[None]:
-    """QEMU changes the terminal's settings for a shell; it may end without undoing that."""
+    """Restore the terminal's settings, which QEMU changes for a shell."""
     if not sys.stdin.isatty():
         yield
         return
@@ -70,7 +72,7 @@ def _restoredTerminal() -> Iterator[None]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run it; return the exit status."""
+    """Run the command; return the exit status."""
     parser = options()
     chosen = parser.parse_args(arguments)
     command = chosen.command[1:] if chosen.command[:1] == ["--"] else chosen.command

@@ -1,5 +1,5 @@
 """
-A Python for the suites: one that can load the distribution's pyverbs and has txrdma and its tests.
+A Python interpreter for the suites, with the distribution's pyverbs, txrdma and its tests.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ SYSTEM_PYTHON = "/usr/bin/python3"
 
 def choose(checkout: Path) -> Path:
     """
-    The interpreter of C{.venv} where it has the ABI of the distribution's pyverbs.
+    Return the interpreter of C{.venv} if it has the ABI of the distribution's pyverbs.
 
-    Else that of C{.venv-kernel}, which is made of the distribution's own Python when it isn't there.
+    Otherwise return that of C{.venv-kernel}, which is created with the distribution's Python if necessary.
     """
     usual = checkout / ".venv" / "bin" / "python"
     if usual.exists() and _fits(usual):
@@ -41,7 +41,7 @@ def choose(checkout: Path) -> Path:
 
 
 def pyverbsOnly(folder: Path) -> Path:
-    """A folder with nothing but the distribution's pyverbs, for C{PYTHONPATH}."""
+    """Create a folder with only the distribution's pyverbs, for C{PYTHONPATH}."""
     folder.mkdir(parents=True, exist_ok=True)
     link = folder / "pyverbs"
     if not link.is_symlink():

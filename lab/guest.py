@@ -30,12 +30,12 @@ OUT = "/run/lab/out"
 """The guest's folder for results."""
 
 OUT_OF_TIME, FAILED = 124, 125
-"""Exit statuses that are not the command's."""
+"""Exit statuses other than the command's."""
 
 PASSED_ON = re.compile(
     r"(PATH|HOME|LANG|LC_\w+|TERM|CI|VIRTUAL_ENV|PYTHON\w*|COVERAGE_\w+|HYPOTHESIS_\w+|TXRDMA_\w+)\Z"
 )
-"""What the guest's command gets of our environment."""
+"""Environment variables that the guest's command inherits."""
 
 TURN_SECONDS = 180
 _PR_SET_PDEATHSIG = 1
@@ -44,17 +44,17 @@ _PR_SET_PDEATHSIG = 1
 @dataclass(frozen=True)
 class GuestOptions:
     """
-    What a guest shall be.
+    Options of a guest.
 
-    @ivar rxe: with the first of L{network.PAIRS}.
-    @ivar smc: with SMC-R set up for them.
-    @ivar pairs: how many of those pairs, where there are some; two give a link group two links.
-    @ivar captures: what passes RoCE's UDP port goes to C{roce.pcap} in C{out}.
-    @ivar mtu: of that pair, and of the TAP devices.
-    @ivar taps: TAP devices of the host, and the guest's address on each: see L{network.joined}.
+    @ivar rxe: create the first of L{network.PAIRS}.
+    @ivar smc: configure SMC-R for them.
+    @ivar pairs: number of these pairs; two give a link group two links.
+    @ivar captures: record packets of RoCE's UDP port in C{roce.pcap} in C{out}.
+    @ivar mtu: MTU of the pairs and the TAP devices.
+    @ivar taps: TAP devices of the host, with the guest's address on each: see L{network.joined}.
     @ivar out: the folder that is C{$LAB_OUT} inside.
     @ivar memory: MiB.
-    @ivar isShell: the command has our terminal.
+    @ivar isShell: give the terminal to the command.
     """
 
     command: Sequence[str]
@@ -75,9 +75,9 @@ class GuestOptions:
 
 class Guest:
     """
-    A running guest. Leaving it as a context manager ends it.
+    A running guest, which the end of its context ends.
 
-    @ivar console: what its kernel and its first process say, when it has failed.
+    @ivar console: the output of its kernel and first process, after a failure.
     """
 
     def __init__(
@@ -160,12 +160,12 @@ class Guest:
 
     @property
     def bootSeconds(self) -> float | None:
-        """How long it took until the command began; None when it never did."""
+        """Seconds until the command began, or None."""
         ready = self._job / "ready"
         return ready.stat().st_mtime - self._begun if ready.exists() else None
 
     def wait(self, timeout: float | None = None) -> int:
-        """The command's exit status, L{OUT_OF_TIME}, or L{FAILED} when the guest went without saying one."""
+        """Return the command's exit status, L{OUT_OF_TIME}, or L{FAILED} if the guest ended without one."""
         isLate = False
         try:
             self._process.wait(timeout)
@@ -195,10 +195,11 @@ class Guest:
 
 def _accelerators() -> list[str]:
     """
-    KVM where the processor has it and QEMU may use it, else emulation.
+    Return KVM if the processor supports it and QEMU may use it, otherwise emulation.
 
-    C{/dev/kvm} alone proves nothing: on some hosts it opens, and then runs only special kernels, as it
-    works without the processor's help. Every guest boots, since QEMU makes no snapshot while 9p is mounted.
+    C{/dev/kvm} alone is not sufficient: on some hosts it opens, but supports only special kernels. Every
+    guest boots,
+    because QEMU cannot make a snapshot while 9p is mounted.
     """
     flags = Path("/proc/cpuinfo").read_text().split()
     kvm = ["-accel", "kvm"] if "vmx" in flags or "svm" in flags else []
@@ -206,7 +207,9 @@ def _accelerators() -> list[str]:
 
 
 def startScript(wanted: GuestOptions) -> str:
-    """What the guest's shell does once it sees the host's files: its network, and the command."""
+    """
+    Return the script that the guest's shell runs once the host's files are mounted: network, then command.
+    """
     environment = {name: value for name, value in os.environ.items() if PASSED_ON.match(name)}
     environment |= wanted.environment
     path = environment.get("PATH", os.defpath)
@@ -242,9 +245,9 @@ def startScript(wanted: GuestOptions) -> str:
 
 def _turn(cache: Path) -> IO[bytes]:
     """
-    Wait until fewer guests run than this machine can feed: they get slow together, and their timers don't.
+    Wait until the machine can run another guest: slow guests miss their timeouts.
 
-    After some minutes this one starts all the same. The file that comes back is locked while it is open.
+    After some minutes this one starts anyway. The returned file is locked while it is open.
     """
     places = max((os.cpu_count() or 1) // 2, 1)
     end = time.monotonic() + TURN_SECONDS
@@ -273,7 +276,7 @@ def _copy(source: socket.socket, sink: BinaryIO) -> None:
                 sink.write(data)
                 sink.flush()
             except OSError:
-                pass  # nobody reads any more; the guest must not wait for that
+                pass  # without a reader the guest would block
 
 
 def _endWithParent() -> None:

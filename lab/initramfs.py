@@ -1,5 +1,5 @@
 """
-The guest's first file system: busybox, the modules it begins with, and C{guest/init}.
+The guest's first file system: busybox, some kernel modules, and C{guest/init}.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ MODULES = (
     "veth tun bridge sch_netem cls_u32 af_packet "
     "ib_core ib_uverbs ib_umad ib_cm rdma_cm rdma_ucm rdma_rxe smc smc_diag"
 ).split()
-"""Loaded before anything else; C{modprobe} finds the others, since all modules of the kernel are there."""
+"""Modules loaded first; C{modprobe} finds the others, since all modules of the kernel are available."""
 
 MODPROBE = b'#!/bin/busybox sh\nexec chroot /root /sbin/modprobe "$@"\n'
-"""The kernel asks for modules in the root folder that it began with."""
+"""The kernel requests modules in its first root directory."""
 
 
 def build(kernel: Kernel, cache: Path) -> Path:
-    """The archive for this kernel: made when it is not there yet, or of something else."""
+    """Return the archive for this kernel; create it if it is missing or outdated."""
     files = _moduleFiles(kernel)
     busybox = Path(find("busybox"))
     ingredients = (INIT.read_bytes(), MODPROBE, busybox.read_bytes(), "\n".join(map(str, files)).encode())
@@ -53,14 +53,14 @@ def build(kernel: Kernel, cache: Path) -> Path:
 
 
 def _moduleFiles(kernel: Kernel) -> list[Path]:
-    """L{MODULES}, each after what it needs; those built into the kernel have no file."""
+    """Return the files of L{MODULES}, each after its dependencies; built-in modules have none."""
     files: dict[Path, None] = {}
     for module in MODULES:
         words = ("-d", kernel.home, "-S", kernel.version, "--show-depends", module)
         try:
             listed = output(find("modprobe"), *words)
         except Unavailable:
-            continue  # this kernel does not have it
+            continue  # not in this kernel
         for line in listed.splitlines():
             if line.startswith("insmod "):
                 files[Path(line.split()[1])] = None

@@ -1,7 +1,7 @@
 """
-One command on this machine and one in a guest, joined by a TAP device in a network namespace of their own.
+One command on this machine and one in a guest, joined by a TAP device in a new network namespace.
 
-The machine's network does not change, and an ordinary user can do it where user namespaces are to be had.
+The machine's network does not change. No privileges are needed if user namespaces are available.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lab.needs import find, output, Unavailable
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 TAP, HERE, THERE = "lab0", "10.80.0.1", "10.80.0.2"
-"""The TAP device, our address on it, the guest's."""
+"""The TAP device, the local address on it, and the guest's."""
 
 AGENT_PORT = 4700
 DEVICE = "rxe2"
@@ -28,9 +28,9 @@ GRACE_SECONDS = 20
 
 def namespace() -> list[str]:
     """
-    What runs a command in a network of its own.
+    Return a command prefix that creates a network namespace.
 
-    @raise Unavailable: there are no network namespaces or no TAP devices for us.
+    @raise Unavailable: network namespaces or TAP devices are not permitted.
     """
     words = [find("unshare"), "--net", *([] if os.geteuid() == 0 else ["--map-root-user"])]
     output(*words, "ip", "tuntap", "add", TAP, "mode", "tap")
@@ -39,7 +39,7 @@ def namespace() -> list[str]:
 
 def run(wanted: GuestOptions, here: Sequence[str], timeout: float) -> int:
     """
-    Run C{here} on this machine while the wished guest runs; the exit status is that of the former.
+    Run C{here} on this machine while a guest runs C{there}; return the exit status of the former.
 
     @raise Unavailable: see L{namespace}.
     """
@@ -64,7 +64,7 @@ def run(wanted: GuestOptions, here: Sequence[str], timeout: float) -> int:
 
 
 def main(arguments: list[str]) -> int:
-    """What is run in the namespace."""
+    """Run inside the namespace."""
     [text] = arguments
     orders = json.loads(text)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))

@@ -1,5 +1,5 @@
 """
-Debian's kernel for the guest, and what suites want besides: fetched by apt, kept in the user's cache folder.
+Debian's kernel for the guest, and other packages of suites: downloaded by apt into the user's cache folder.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from lab.needs import find, output, Unavailable
 
 FRESH_SECONDS = 24 * 3600
-"""How long the newest kernel of a suite is not asked for again."""
+"""Seconds for which the newest kernel of a suite is cached."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Kernel:
     """
     An unpacked kernel.
 
-    @ivar version: as C{uname -r} has it.
+    @ivar version: as C{uname -r} prints it.
     @ivar home: a folder with C{vmlinuz} and C{lib/modules}.
     """
 
@@ -41,7 +41,7 @@ class Kernel:
 
 
 def cacheFolder() -> Path:
-    """Where kernels are kept."""
+    """Return the folder of cached kernels."""
     chosen = os.environ.get("LAB_CACHE")
     if chosen:
         return Path(chosen).resolve()
@@ -51,9 +51,9 @@ def cacheFolder() -> Path:
 
 def obtain(cache: Path, wanted: str = "backports") -> Kernel:
     """
-    The newest kernel of C{backports} or C{stable}, or the one of that very package name.
+    Return the newest kernel of C{backports} or C{stable}, or of a package name.
 
-    Where there are no backports the suite's own serves, and a line on standard error says so.
+    Without backports, the suite's own kernel is used, with a message on standard error.
     """
     try:
         return _unpacked(cache, wanted)
@@ -66,9 +66,9 @@ def obtain(cache: Path, wanted: str = "backports") -> Kernel:
 
 def unpackedPackage(cache: Path, package: str) -> Path:
     """
-    A folder with the files of a package, which is not installed: a server's would start on this machine.
+    Return a folder with the files of a package, without installing it: installed servers would start.
 
-    @raise Unavailable: the package can't be had.
+    @raise Unavailable: the package cannot be downloaded.
     """
     home = cache / package
     if not home.exists():
@@ -82,7 +82,7 @@ def unpackedPackage(cache: Path, package: str) -> Path:
 
 
 def _keep(made: Path, home: Path) -> None:
-    """Put a folder in its place, all or nothing: another run may be doing the same."""
+    """Move a folder into its final path atomically, because another run may do the same."""
     try:
         made.rename(home)
     except OSError:
@@ -117,9 +117,9 @@ def _unpacked(cache: Path, wanted: str) -> Kernel:
 
 class _Apt:
     """
-    An apt with a state of its own in the cache, and the machine's own sources plus one suite.
+    An apt with its own state in the cache, and the machine's sources plus one suite.
 
-    No setting of the machine changes, and no privilege is needed.
+    No setting of the machine changes, and no privileges are needed.
     """
 
     def __init__(self, cache: Path, which: str) -> None:
@@ -139,7 +139,7 @@ class _Apt:
         output("apt-get", *self._options, "-qq", "update")
 
     def newestKernel(self) -> str:
-        """What C{linux-image-amd64} stands for today."""
+        """Return the package to which C{linux-image-amd64} refers today."""
         for line in output("apt-cache", *self._options, "depends", "linux-image-amd64").splitlines():
             match = re.match(r"\s*Depends: (linux-image-\S+)$", line)
             if match:
@@ -147,7 +147,7 @@ class _Apt:
         raise Unavailable(f"{self.suite} has no linux-image-amd64")
 
     def download(self, package: str, folder: Path) -> Path:
-        """Fetch one package."""
+        """Download a package."""
         output("apt-get", *self._options, "-qq", "download", package, cwd=folder)
         [archive] = folder.glob("*.deb")
         return archive
@@ -162,7 +162,7 @@ def _release() -> str:
 
 
 def _sources(release: str, suite: str) -> list[str]:
-    """Lines of C{sources.list} for a suite, from wherever the running release comes from."""
+    """Return the lines of C{sources.list} for a suite, from the mirror of the running release."""
     listed = output("apt-get", "indextargets", "--format", "$(REPO_URI) $(CODENAME)", "Created-By: Packages")
     found = {line.split(" ")[0] for line in listed.splitlines() if line.endswith(f" {release}")}
     if not found:
@@ -171,7 +171,7 @@ def _sources(release: str, suite: str) -> list[str]:
 
 
 def _unpack(apt: _Apt, package: str, home: Path) -> None:
-    """Leave a kernel in its folder."""
+    """Unpack a kernel into its folder."""
     print(f"lab: fetching {package}", file=sys.stderr, flush=True)
     with tempfile.TemporaryDirectory(dir=home.parent) as name:
         scratch = Path(name)

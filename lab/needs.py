@@ -1,5 +1,5 @@
 """
-What the lab needs of this machine, and how it is come by.
+What the lab requires of this machine, and how to install it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 _QUIETLY = Path(__file__).resolve().parent.parent / "tools" / "quietly"
 
 SEARCHED = os.environ.get("LAB_PATH") or os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin"
-"""Where programs are looked for: an ordinary user's C{PATH} is often without those of C{sbin}."""
+"""Search path of programs: an unprivileged user's C{PATH} often lacks C{sbin}."""
 
 PROGRAMS = {
     "qemu-system-x86_64": "qemu-system-x86",
@@ -27,7 +27,7 @@ PROGRAMS = {
     "rdma": "iproute2",
     "tc": "iproute2",
 }
-"""What a guest needs, and the package that brings it."""
+"""Programs that a guest requires, and their packages."""
 
 TEST_PROGRAMS = {
     "ibv_devinfo": "ibverbs-utils",
@@ -44,15 +44,15 @@ TEST_FILES = {
     "/etc/rdma/modules": "rdma-core",
     "/usr/include/stdio.h": "libc6-dev",
 }
-"""What the suites want besides."""
+"""Files that the suites require, and their packages."""
 
 
 class Unavailable(Exception):
-    """There is no guest to be had here; says why, in one line."""
+    """A guest cannot run here; the text is the reason, in one line."""
 
 
 def find(program: str) -> str:
-    """Where a program is, or L{Unavailable} with the package that has it."""
+    """Return the path of a program, or raise L{Unavailable} with its package."""
     found = shutil.which(program, path=SEARCHED)
     if found is None:
         package = PROGRAMS.get(program, program)
@@ -61,7 +61,7 @@ def find(program: str) -> str:
 
 
 def output(*command: str | Path, cwd: Path | None = None) -> str:
-    """What a command prints; its failure is L{Unavailable}."""
+    """Return the output of a command, or raise L{Unavailable}."""
     words = [str(word) for word in command]
     try:
         done = subprocess.run(words, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, text=True)
@@ -74,21 +74,21 @@ def output(*command: str | Path, cwd: Path | None = None) -> str:
 
 
 def missingPackages() -> list[str]:
-    """Packages that the kernel suites want and that are not here."""
+    """Return the missing packages of the kernel suites."""
     wanted = {p for name, p in {**PROGRAMS, **TEST_PROGRAMS}.items() if not shutil.which(name, path=SEARCHED)}
     wanted |= {p for pattern, p in TEST_FILES.items() if not glob.glob(pattern)}
     return sorted(wanted)
 
 
 def install(packages: list[str]) -> None:
-    """Install packages as root, by apt; what can't be had is missing afterwards, too."""
+    """Install packages by apt, as root; packages that fail remain missing."""
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     for words in (["update"], ["install", "-y", "--no-install-recommends", *packages]):
         subprocess.run([_QUIETLY, "apt-get", "-qq", *words], stdin=subprocess.DEVNULL, env=environment)
 
 
 def ensure() -> None:
-    """Have all that the kernel suites want, or raise L{Unavailable}."""
+    """Check all requirements of the kernel suites, or raise L{Unavailable}."""
     if platform.machine() != "x86_64" or platform.system() != "Linux":
         raise Unavailable(f"it wants Linux on x86-64, this is {platform.system()} on {platform.machine()}")
     have(missingPackages)

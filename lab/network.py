@@ -1,5 +1,5 @@
 """
-What a guest's network is made of before its command begins, as lines for its shell.
+The guest's network configuration before its command, as lines of shell.
 """
 
 from __future__ import annotations
@@ -21,16 +21,18 @@ PAIRS = (
     (End("v0", "10.77.0.1", "rxe0"), End("v1", "10.77.0.2", "rxe1")),
     (End("v2", "10.77.0.3", "rxe2"), End("v3", "10.77.0.4", "rxe3")),
 )
-"""Wires that a guest may have, each with its two ends, all in one subnet."""
+"""Wires of a guest, each with two ends, all in one subnet."""
 
 
 def pairs(mtu: int, count: int = 1) -> list[str]:
     """
-    RDMA devices that talk by wires: the first C{count} of L{PAIRS}, each the two ends of a veth pair.
+    Return the configuration of the first C{count} of L{PAIRS}, each the two ends of a veth pair.
 
-    rxe listens in the first network namespace only, so all are there; and Linux hands packets between its
-    own addresses over C{lo}, where rxe sees nothing. Hence rules that send what is for the other end out by
-    the wire, where the table of local addresses takes it in. A program binds its source address to go so.
+    rxe listens in the first network namespace only, so all are there; and Linux delivers packets between
+    local addresses
+    over C{lo}, where rxe does not receive them. Rules therefore send packets for the other end over the wire,
+    where the
+    table of local addresses accepts them. Programs must bind to their source address.
     """
     chosen = PAIRS[:count]
     lines = ["echo 0 >/proc/sys/net/ipv6/conf/default/accept_dad"]
@@ -57,7 +59,7 @@ def pairs(mtu: int, count: int = 1) -> list[str]:
 
 
 def ways(number: int) -> list[str]:
-    """The ways over one of L{PAIRS}, which Linux forgets when an interface goes down."""
+    """Return the routes over one of L{PAIRS}, which Linux deletes when an interface goes down."""
     lines = []
     pair = PAIRS[number]
     for place, (ours, theirs) in enumerate((pair, pair[::-1])):
@@ -71,12 +73,15 @@ def ways(number: int) -> list[str]:
 
 
 def _table(number: int, place: int) -> int:
-    """The routing table of one end of a wire, which its rule's preference is called after."""
+    """Return the routing table of one end of a wire, whose number is its rule's preference."""
     return 10 + 2 * number + place
 
 
 def joined(index: int, address: str) -> list[str]:
-    """The guest's end of a TAP device, with that address (and length of prefix): eth0 and rxe2, and so on."""
+    """
+    Return the configuration of a TAP device's end with that address and prefix length: eth0 and rxe2, and so
+    on.
+    """
     return [
         f"ip link set eth{index} up",
         f"ip addr add {address} dev eth{index}",

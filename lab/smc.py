@@ -1,9 +1,10 @@
 """
-Have the guest's kernel speak SMC-R, and ask it which sockets do: generic netlink and sock_diag.
+Configure SMC-R in the guest's kernel, and query its sockets: generic netlink and sock_diag.
 
-C{python -m lab.smc v0,rxe0 v1,rxe1} gives each group of interfaces and RDMA devices a physical network of its
-own (a PNETID), and the host one EID, which SMC-Rv2 wants to have in common with its peer. The numbers are
-those of C{linux/smc.h} and C{linux/smc_diag.h}; the messages are those of RFC 3549.
+C{python -m lab.smc v0,rxe0 v1,rxe1} assigns a physical network (PNETID) to each group of interfaces and RDMA
+devices,
+and an EID to the host, which SMC-Rv2 must share with its peer. The numbers are those of C{linux/smc.h} and
+C{linux/smc_diag.h}; the messages are those of RFC 3549.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _MODES = {0: "SMC-R", 1: "TCP", 2: "SMC-D"}
 _TYPES = {1: "single", 2: "symmetric", 3: "asymmetric at the peer", 4: "asymmetric here"}
 _STATES = {0: "unused", 1: "inactive", 2: "activating", 3: "active"}
 
-_KIND = 0x3FFF  # the bits above it tell of nesting and byte order
+_KIND = 0x3FFF  # the bits above it are flags for nesting and byte order
 _MESSAGE = struct.Struct("=IHHII")
 _ATTRIBUTE = struct.Struct("=HH")
 _GENERIC = struct.Struct("=BBH")
@@ -46,7 +47,7 @@ class Link:
     """
     A link of one of the kernel's SMC-R link groups, as C{smcr linkgroup} shows it.
 
-    @ivar connections: how many it carries.
+    @ivar connections: number of its connections.
     @ivar state: C{"unused"}, C{"inactive"}, C{"activating"} or C{"active"}.
     """
 
@@ -58,7 +59,7 @@ class Link:
 
 
 def setUp(groups: list[list[str]]) -> None:
-    """Give each group of names a PNETID, and the host an EID."""
+    """Assign a PNETID to each group of names, and an EID to the host."""
     pnetid = _family("SMC_PNETID")
     for number, names in enumerate(groups):
         for name in names:
@@ -72,7 +73,7 @@ def setUp(groups: list[list[str]]) -> None:
 
 
 def modes() -> dict[int, str]:
-    """For each local TCP port of an AF_SMC socket what it became: C{"SMC-R"}, C{"SMC-D"} or C{"TCP"}."""
+    """Return the mode of each AF_SMC socket by local TCP port: C{"SMC-R"}, C{"SMC-D"} or C{"TCP"}."""
     request = _DIAGNOSE.pack(AF_SMC, 0)
     answers = _asked(_NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _DUMP, request)
     found = {}
@@ -83,7 +84,7 @@ def modes() -> dict[int, str]:
 
 
 def groupTypes() -> list[str]:
-    """The type of each of the kernel's SMC-R link groups, such as C{"symmetric"}."""
+    """Return the type of each of the kernel's SMC-R link groups, such as C{"symmetric"}."""
     return [
         _TYPES.get(found[_GROUP_TYPE][0], str(found[_GROUP_TYPE][0]))
         for found in _answers(_GROUPS_GET, _GROUP)
@@ -91,7 +92,7 @@ def groupTypes() -> list[str]:
 
 
 def links() -> list[Link]:
-    """The links of the kernel's SMC-R link groups."""
+    """Return the links of the kernel's SMC-R link groups."""
     return [
         Link(
             _string(found[_LINK_DEVICE]),
@@ -105,7 +106,7 @@ def links() -> list[Link]:
 
 
 def _answers(command: int, kind: int) -> Iterator[dict[int, bytes]]:
-    """The attributes of each thing of a kind that the kernel's SMC lists."""
+    """Iterate over the attributes of each object in a dump of the kernel's SMC."""
     for answer in _generic(_family("SMC_GEN_NETLINK"), command, b"", _DUMP):
         for each, data in _attributes(answer[_GENERIC.size :]):
             if each == kind:
@@ -129,7 +130,7 @@ def _generic(family: int, command: int, content: bytes, flags: int = _ACK) -> li
 
 
 def _asked(protocol: int, kind: int, flags: int, content: bytes) -> list[bytes]:
-    """The payloads of what the kernel answers, until it says that this is all."""
+    """Iterate over the payloads of the kernel's answer, up to its end."""
     answers: list[bytes] = []
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, protocol) as link:
         link.bind((0, 0))

@@ -1,16 +1,21 @@
 """
-Run the kernel suites, and bring back what became of them.
+Run the kernel suites, and collect their results.
 
-Modules that want the same box run one after the other in one guest, each in a process of its own: a guest
-takes a minute to start, and reads the files of a first process slowly.
+Modules that request the same box run one after the other in one guest, each in its own process: a guest takes
+a minute
+to start, and reads the files of a first process slowly.
 
-What they leave is in C{build/kernel}: C{results.json}, and for each guest the console, trial's log and
-whatever its tests put into C{$LAB_OUT}. Emulation is slow, and slower beside other work: a test that fails is
-tried once more, and the output says so. The output ends with the seconds of each module, and the counts of
-tests. Where there can't be a guest, its last line says why, and the exit status is 0.
+C{build/kernel} has the results: C{results.json}, and for each guest the console, trial's log and the contents
+of
+C{$LAB_OUT}. Emulation is slow, especially on a busy machine: a test that fails is tried once more, and the
+output says
+so. The output ends with the seconds of each module, and the counts of tests. If no guest can run, the last
+line is the
+reason, and the exit status is 0.
 
-C{--ci} runs L{txrdma.test.system.kernel.CI_TESTS} in one guest and one process: imports take longer than
-most of the tests there. A test that fails is tried once more in the same guest.
+C{--ci} runs L{txrdma.test.system.kernel.CI_TESTS} in one guest and one process, because imports take longer
+than most
+of these tests. A test that fails is tried once more in the same guest.
 """
 
 from __future__ import annotations
@@ -47,11 +52,11 @@ PAGES = {
         "test_rstream",
     )
 }
-"""Pages that have a part of the table, by the modules whose lines these are."""
+"""Pages with a part of the table, and the modules of its lines."""
 SUITES = ["txrdma.test.system.kernel"]
 KERNEL = os.environ.get("LAB_KERNEL", "backports")
 PATIENCE = float(os.environ.get("LAB_PATIENCE") or 1)
-"""How much longer than usual things may take, on a slow machine."""
+"""Factor for timeouts on a slow machine."""
 
 CONSOLE_LINES = 40
 LIMIT_SECONDS = 4200
@@ -73,7 +78,7 @@ class Part(NamedTuple):
 
 
 def guests(plan: list[dict[str, Any]]) -> list[list[Part]]:
-    """What is to run, by guests: modules share one when they want the same box, and run inside."""
+    """Group modules by guests: they share one if they request the same box and run inside."""
     found: dict[str, list[Part]] = {}
     for module in plan:
         for box in module["boxes"]:
@@ -83,7 +88,7 @@ def guests(plan: list[dict[str, Any]]) -> list[list[Part]]:
 
 
 def _title(parts: list[Part]) -> str:
-    """The name of a guest's folder: its only module's, or what its box is."""
+    """Return the name of a guest's folder: its only module, or its box."""
     [first, *others] = parts
     box = first.box
     if others:
@@ -94,12 +99,12 @@ def _title(parts: list[Part]) -> str:
 
 
 def _limit(part: Part) -> list[str]:
-    """What ends the process of a module that takes too long."""
+    """Return the command prefix that limits the time of a module."""
     return ["timeout", "-k", "10", f"{PATIENCE * part.box['timeout']:.0f}"]
 
 
 class Run:
-    """All suites that were asked for, guest by guest."""
+    """All requested suites, guest by guest."""
 
     def __init__(self, folder: Path, names: list[str], limit: float, isCI: bool = False) -> None:
         self.folder, self.names, self.isCI = folder, names, isCI
@@ -109,7 +114,7 @@ class Run:
         self.kernel = ""
 
     def prepare(self) -> None:
-        """Have what it takes; L{Unavailable} otherwise."""
+        """Check requirements, or raise L{Unavailable}."""
         needs.ensure()
         self.python = environment.choose(CHECKOUT)
         self._occupy()
@@ -119,14 +124,14 @@ class Run:
         path = environment.pyverbsOnly(self.folder / "path")
         self.environment = {"PYTHONPATH": str(path), "PYTHONUNBUFFERED": "1"}
         if self.isCI:
-            return  # no test of its wants nginx
+            return  # none of its tests needs nginx
         try:
             self.environment["LAB_NGINX"] = str(kernel.unpackedPackage(cache, "nginx") / "usr/sbin/nginx")
         except Unavailable as error:
             print(f"kernel: no nginx for the tests that want it: {error}", flush=True)
 
     def _occupy(self) -> None:
-        """Empty the folder, or, while another run has it, one beside it."""
+        """Empty the folder, or use another one if a run is using it."""
         for number in itertools.count():
             folder = self.folder.with_name(f"{self.folder.name}-{number}") if number else self.folder
             folder.mkdir(parents=True, exist_ok=True)
@@ -145,7 +150,7 @@ class Run:
                 entry.unlink()
 
     def plan(self) -> list[dict[str, Any]]:
-        """Which tests there are."""
+        """Return the tests to run."""
         step = ["plan-ci", str(self.folder)] if self.isCI else ["plan", str(self.folder), *self.names]
         words = [str(self.python), *RUNNER, *step]
         settings = {**os.environ, **self.environment}
@@ -156,7 +161,7 @@ class Run:
         return listed
 
     def guest(self, parts: list[Part]) -> None:
-        """Run the tests of modules in a guest, or beside one; those that fail, once more (unless for CI)."""
+        """Run the tests of modules in a guest, or beside one; repeat failed ones (except for CI)."""
         first = self._tried(parts)
         failed = {name for name, result in first.items() if result["outcome"] == "failed"}
         again = [
@@ -182,7 +187,7 @@ class Run:
                 self.results.append({**first[name], **about, "witness": witness})
 
     def _tried(self, parts: list[Part], label: str = "") -> dict[str, Result]:
-        """What became of the tests of some modules, in a guest of their own."""
+        """Run the tests of some modules in a new guest; return their results."""
         title = _title(parts) + label
         folder = self.folder / title
         folder.mkdir()
@@ -217,14 +222,14 @@ class Run:
         self.seconds[what] = self.seconds.get(what, 0.0) + seconds
 
     def times(self) -> str:
-        """The seconds of boots, of each module's tests, of the rest (mostly imports), and of all."""
+        """Return the seconds of boots, of each module's tests, of the rest (mostly imports), and in total."""
         counted = dict(self.seconds)
         total = counted.pop("all", 0.0)
         counted["imports and the rest"] = total - sum(counted.values())
         return ", ".join(f"{what} {seconds:.0f}" for what, seconds in {**counted, "all": total}.items())
 
     def _inside(self, folder: Path, parts: list[Part], timeout: float) -> int:
-        # What a module says as one process is told by its results; the last one's status is the guest's.
+        # the results have each module's outcome when they share a process; the last status is the guest's
         lines = []
         for part in parts:
             runner = [str(self.python), *RUNNER, "run", OUT, *part.tests]
@@ -237,13 +242,13 @@ class Run:
         return status
 
     def _commandForCI(self, parts: list[Part]) -> str:
-        """All modules in one process; what fails, once more in another one of the same guest."""
+        """Return the command that runs all modules in one process, and failed tests again in another one."""
         names = [name for part in parts for name in part.tests]
         words = [*_limit(parts[0]), str(self.python), *RUNNER]
         return " || ".join(shlex.join([*words, step, OUT, *names]) for step in ("run", "retry"))
 
     def _beside(self, folder: Path, parts: list[Part], timeout: float) -> int:
-        """The tests run on this machine, and the guest has the other end of a TAP device; or they skip."""
+        """Run the tests on this machine, with a guest at the other end of a TAP device, or skip them."""
         [part] = parts
         runner = [str(self.python), *RUNNER, "run", str(folder), *part.tests]
         agent = [str(self.python), *AGENT, joined.THERE, str(joined.AGENT_PORT), f"pyverbs:{joined.DEVICE}"]
@@ -272,7 +277,7 @@ class Run:
     def _found(self, folder: Path) -> dict[str, Result]:
         path = folder / "results.jsonl"
         text = path.read_text() if path.exists() else ""
-        # Where a process was ended its last line may be cut off.
+        # the last line of a killed process may be incomplete
         whole = [line for line in text.splitlines() if line.endswith("}")]
         found: dict[str, Result] = {}
         for result in map(json.loads, whole):
@@ -283,20 +288,20 @@ class Run:
         return found
 
     def counts(self) -> tuple[int, int, int]:
-        """Passed, failed, skipped."""
+        """Return the numbers of passed, failed and skipped tests."""
         outcomes = [result["outcome"] for result in self.results]
         return outcomes.count("passed"), outcomes.count("failed"), outcomes.count("skipped")
 
 
 def _write(page: Path, about: dict[str, str], results: list[Result], isWhole: bool) -> None:
-    """Put the table into a page; suites that were not run keep their lines, unless all should have been."""
+    """Write the table into a page; suites that were not run keep their lines, unless all were requested."""
     retained = () if isWhole else table.ofOthers(page.read_text(), results)
     if results:
         table.replaceIn(page, table.table(about, results, retained))
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run them; return the exit status."""
+    """Run the suites; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m lab.suites", description="Run the kernel suites.")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="for what they leave")
     parser.add_argument(

@@ -1,5 +1,5 @@
 """
-The table of who was talked to, made of the results of a run.
+The table of interoperability, from the results of a run.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ BEGIN = "<!-- made by make test-kernel DOCS=1: begin -->"
 END = "<!-- made by make test-kernel DOCS=1: end -->"
 
 COUNTED = 7
-"""Columns before that of what was measured."""
+"""Number of columns before the measured facts."""
 
 _SUITE = 3
 _TITLES = "| Ours | The other end | What | Suite | Passed | Failed | Skipped | Measured |"
@@ -24,7 +24,7 @@ Result = dict[str, Any]
 
 
 def about(kernel: str) -> dict[str, str]:
-    """What a reader has to know of a run."""
+    """Return the description of a run."""
     return {
         "kernel": kernel,
         "rdma-core": _packageVersion("libibverbs1"),
@@ -44,9 +44,9 @@ def _packageVersion(package: str) -> str:
 
 def table(versions: dict[str, str], results: list[Result], retained: Sequence[str] = ()) -> str:
     """
-    Markdown: a line for each thing that was shown, with the facts that its tests measured.
+    Return the table in Markdown: a line for each witness, with its measured facts.
 
-    @param retained: lines of an earlier run that stand among these.
+    @param retained: lines of an earlier run to include.
     """
     lines = list(retained)
     for key, those in _grouped(results).items():
@@ -65,18 +65,18 @@ def table(versions: dict[str, str], results: list[Result], retained: Sequence[st
 
 
 def ofOthers(page: str, results: list[Result]) -> list[str]:
-    """The lines of a page's table whose suites were not run."""
+    """Return the lines of a page's table whose suites were not run."""
     run = {_suite(result) for result in results}
     return [line for line, cells in _lines(page) if cells[_SUITE] not in run]
 
 
 def only(results: list[Result], suites: Sequence[str]) -> list[Result]:
-    """The results of some suites, by the names of their modules."""
+    """Return the results of some suites, by the names of their modules."""
     return [result for result in results if result["module"].rpartition(".")[2] in suites]
 
 
 def _lines(page: str) -> list[tuple[str, list[str]]]:
-    """The lines of a page's table, each with its cells, but for that with the titles."""
+    """Return the lines of a page's table with their cells, without the header."""
     found = [(line, line.strip().strip("|").split(" | ")) for line in page.splitlines()]
     return [(line, cells) for line, cells in found if len(cells) == COUNTED + 1 and line != _TITLES]
 
@@ -86,7 +86,7 @@ def _suite(result: Result) -> str:
 
 
 def _grouped(results: list[Result]) -> dict[tuple[str, ...], list[Result]]:
-    """By what they are witnesses of; tests without that are no lines."""
+    """Group results by their witnesses; tests without a witness have no line."""
     groups: dict[tuple[str, ...], list[Result]] = {}
     for result in results:
         witness = result["witness"]
@@ -104,12 +104,12 @@ def _shown(value: object) -> str:
 
 
 def outcomes(page: str) -> list[str]:
-    """The lines of a page's table without what may differ from run to run: what was measured, and when."""
+    """Return the lines of a page's table without varying contents: measured facts and dates."""
     return [" | ".join(cells[:COUNTED]) for _, cells in _lines(page)]
 
 
 def replaceIn(page: Path, text: str) -> None:
-    """Put the table between the marks of a page."""
+    """Replace the table between the markers of a page."""
     before, begin, rest = page.read_text().partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
