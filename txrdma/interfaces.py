@@ -251,6 +251,14 @@ class IDirectLane(Interface):
     def isPlaced() -> bool:
         """Whether everything that was posted is in the peer's memory."""
 
+    def isConsumed() -> bool:
+        """
+        Whether the peer has consumed everything that was posted, although unsignaled requests did not say so.
+
+        @return: if False, the latest request raises a completion, as if it had been signaled. False as well
+            after the end of the queue pair.
+        """
+
     def isPeerGone() -> bool:
         """Whether the peer's queue pair or process has ended; everything that it sent has arrived then."""
 

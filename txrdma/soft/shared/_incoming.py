@@ -10,6 +10,7 @@ only.
 from __future__ import annotations
 
 from collections import deque
+from sys import byteorder
 from typing import Final, TYPE_CHECKING
 
 from txrdma.error import ProtectionError
@@ -32,6 +33,7 @@ from txrdma.soft.shared._layout import (
     LENGTH,
     LINE,
     MORE,
+    NOTICE,
     NOTICE_BYTES,
     ORDERED,
     PADDING,
@@ -45,6 +47,7 @@ from txrdma.soft.shared._layout import (
 )
 from txrdma.soft.shared._outgoing import Outgoing
 from txrdma.soft.shared._rings import spread
+from txrdma.soft.shared._wakeups import WAKES_SENDER
 
 if TYPE_CHECKING:
     from txrdma.soft.core.memory import Region
@@ -52,11 +55,13 @@ if TYPE_CHECKING:
 
 _SUCCESS: Final = Status.SUCCESS
 _RECEIVE: Final = CompletionOpcode.RECEIVE
+_WRITTEN: Final = CompletionOpcode.RECEIVE_RDMA_WITH_IMMEDIATE
 _LOCAL_WRITE: Final = 1
 _LONGEST: Final = 1 << 31
 UNCOMPLETED_SENDS: Final = 16
 IDLE_POLLS: Final = 8
 _FIRST_RECEIVES: Final = 4
+_LOWER_HALF: Final = (1 << 32) - 1
 _new = tuple.__new__
 
 _SHORT_BYTES: Final = 512
@@ -111,6 +116,8 @@ class Incoming:
         ] = {}  # empty until then: each record takes the general path
         self._begun: ReceiveRequest | None = None  # taken from the shared receives, and not yet full
         self._latestLength = 0  # the length of the latest message
+        self._notice = -1  # L{NOTICE} from then on, unless receives are shared
+        self._takesSends = False  # receives were used by SENDs, so it is worthwhile to prepare all of them
         self._ready: deque[_Ready] = deque()
 
     def expect(self, header: int) -> None:
@@ -124,12 +131,15 @@ class Incoming:
         self._established = True
         self.expected = self._messageHeader
         self._short = _SHORT
+        if not self._shared:
+            self._notice = NOTICE
 
     def poll(self) -> None:
         """
         Process records of the peer, and complete sends that it has consumed.
 
-        Fast path: a short SEND into a receive of one segment, nearly all traffic, is done without calls.
+        Fast path: a short SEND into a receive of one segment, and the notice of an RDMA WRITE with immediate
+        data, nearly all traffic, are done without calls.
         """
         rings = self._rings
         words = rings.peerWords
@@ -141,6 +151,7 @@ class Incoming:
                 self.pollSends()
             return
         ready, data, end, consumed = self._ready, rings.peerBuffer, rings.peerEnd, self.consumed
+        receives, number = self._receives, self._number
         if self._shared:
             ready.clear()  # another queue pair may have taken the receive
         before = consumed
@@ -159,10 +170,30 @@ class Incoming:
                         self._latestLength = length
                         completion = self._received(identifier, length)
                     ready.popleft()
-                    self._receives.popleft()
+                    receives.popleft()
                     rings.readIndex = at = after if after != end else FIRST
                     self.consumed = consumed = consumed + (size << 3)
                     self._deliver(completion, solicited)
+                    header = words[at]
+                    continue
+            elif header & _LOWER_HALF == self._notice and receives and self.targets is None:
+                if not ORDERED:
+                    barrier()
+                after = at + LINE // 8
+                length = words[at + 1]
+                if after <= end and length <= _LONGEST:
+                    identifier = receives.popleft().identifier
+                    if ready:
+                        ready.popleft()
+                    rings.readIndex = at = after if after != end else FIRST
+                    self.consumed = consumed = consumed + LINE
+                    self._deliver(
+                        _new(
+                            Completion,
+                            (identifier, _SUCCESS, _WRITTEN, number, length, header >> 32, 0, False, 0, 0),
+                        ),
+                        False,
+                    )
                     header = words[at]
                     continue
             if not self._consumeAny(header) or self.consumed - before > rings.ring:
@@ -181,7 +212,8 @@ class Incoming:
         rings.localWords[CONSUMED] = consumed
         self.isUnannounced = True
         self.idle = 0
-        if words[WAKE]:
+        wake = words[WAKE]
+        if wake and wake != self._wakeups.wokenSends and wake & WAKES_SENDER:
             self.announce()
         if len(outgoing.outstanding) >= UNCOMPLETED_SENDS:
             self.pollSends()  # otherwise left for idle polls
@@ -263,8 +295,8 @@ class Incoming:
             return self._refuse(Status.REM_INV_REQ_ERR)
         opcode, length = _RECEIVE, 0
         if kind == Kind.WRITE_WITH_IMMEDIATE:
-            opcode = CompletionOpcode.RECEIVE_RDMA_WITH_IMMEDIATE
-            length = int.from_bytes(data[:8], "little")
+            opcode = _WRITTEN
+            length = int.from_bytes(data[:8], byteorder)
             if length > _LONGEST:
                 return self._refuse(Status.REM_INV_REQ_ERR)
         else:
@@ -322,7 +354,7 @@ class Incoming:
             return
         if not self._shared:
             ready, posted = len(self._ready), len(self._receives)
-            self._prepare(ready, posted if self._established else min(posted, _FIRST_RECEIVES))
+            self._prepare(ready, posted if self._takesSends else min(posted, _FIRST_RECEIVES))
         if self._stalled:
             self._stalled = False
             self._rings.localWords[STALLED] = 0
@@ -352,6 +384,7 @@ class Incoming:
         """Prepare the oldest receive, if it is not prepared. A shared one is prepared for one poll only."""
         if self._ready or not self._receives:
             return False
+        self._takesSends = True
         self._prepare(0, 1 if self._shared else len(self._receives))
         return True
 

@@ -97,6 +97,7 @@ class Lane:
         self.regions = remote.regions
         self.prepare: Callable[[RKey, Callable[[], None]], None] = remote.prepare
         self.isPlaced: Callable[[], bool] = outgoing.isPlaced
+        self.isConsumed: Callable[[], bool] = outgoing.isConsumed
         self.targetOf: Callable[[RKey, int, int], tuple[memoryview, memoryview] | None] = remote.targetOf
         self.post: Callable[[Sequence[SendRequest]], None] = outgoing.post
         self.poll: Callable[[], None] = incoming.poll

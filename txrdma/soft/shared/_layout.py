@@ -60,7 +60,7 @@ RESULT_COUNT: Final = FIRST - RESULTS
 """Most atomics that may be outstanding in one direction."""
 
 NOTICE_BYTES: Final = 24
-"""The size of a WRITE_WITH_IMMEDIATE's content: length, address, key; C{u64}, little-endian."""
+"""The size of a WRITE_WITH_IMMEDIATE's content: length, address, key; C{u64} in this host's byte order."""
 
 ATOMIC_BYTES: Final = 32
 """The size of an ATOMIC's content: address, key, operand, comparison; C{u64}, little-endian."""
@@ -86,6 +86,9 @@ CONTINUED: Final = 32
 PLAIN: Final = int(Kind.SEND)
 PLAIN_SOLICITED: Final = PLAIN | SOLICITED
 PADDING: Final = int(Kind.PADDING)
+NOTICE: Final = int(Kind.WRITE_WITH_IMMEDIATE) << 24 | NOTICE_BYTES
+"""The lower half of a WRITE_WITH_IMMEDIATE's header."""
+NOTICE_SOLICITED: Final = NOTICE | SOLICITED << 24
 
 
 class Wake:

@@ -8,6 +8,7 @@ order when the peer has consumed them into receives.
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -30,10 +31,13 @@ from txrdma.soft.shared._layout import (
     ATOMIC_BYTES,
     barrier,
     CLOSED_SERVICES,
+    CONSUMED,
     Kind,
     LaneServices,
     LINE,
+    NOTICE,
     NOTICE_BYTES,
+    NOTICE_SOLICITED,
     ORDERED,
     PLAIN,
     PLAIN_SOLICITED,
@@ -55,6 +59,7 @@ _SEND: Final = Operation.SEND
 _SUCCESS: Final = Status.SUCCESS
 _SEND_DONE: Final = CompletionOpcode.SEND
 _WRITE: Final = Operation.RDMA_WRITE
+_WRITE_WITH_IMMEDIATE: Final = Operation.RDMA_WRITE_WITH_IMMEDIATE
 _WRITE_DONE: Final = CompletionOpcode.RDMA_WRITE
 _PLAIN_HEADER: Final = PLAIN << 24
 _SOLICITED_HEADER: Final = PLAIN_SOLICITED << 24
@@ -111,8 +116,8 @@ class Outgoing:
         """
         Execute requests, in order.
 
-        Fast path: a SEND of inline bytes in one piece, and an RDMA WRITE of one piece into a mapped region,
-        are done here without calls. For a SEND of 64 bytes that saves a fifth of the CPU time.
+        Fast path: a SEND of inline bytes in one piece, and an RDMA WRITE into a mapped region, are done here
+        with few calls. For a SEND of 64 bytes that saves a fifth of the CPU time.
         """
         if self.isSuspended:
             self._enqueue(requests)
@@ -154,7 +159,10 @@ class Outgoing:
                                 (produced, request.identifier, _SEND_DONE, request.signaled, _SUCCESS)
                             )
                             continue
-            elif operation is _WRITE and self.remote.write(request):
+            elif operation is _WRITE_WITH_IMMEDIATE:
+                if self._write(request):
+                    continue
+            elif operation is _WRITE and self.remote.write(request) >= 0:
                 outstanding.append(
                     (rings.produced, request.identifier, _WRITE_DONE, request.signaled, _SUCCESS)
                 )
@@ -163,8 +171,37 @@ class Outgoing:
             return
         acquire()
         release()
-        if rings.peerWords[WAKE] or self.announcesAlways or rings.produced == rings.acknowledged:
+        wake = rings.peerWords[WAKE]
+        if self.announcesAlways or (wake and wake != self.wakeups.wokenReceives):
             self.announce(solicited)
+
+    def _write(self, request: SendRequest) -> bool:
+        """
+        Fast path of an RDMA WRITE with immediate data; False if the general path is needed.
+
+        It saves a sixth of C{rsocket-shared-roundtrip}.
+        """
+        rings = self.rings
+        out = rings.writeIndex
+        after = out + LINE // 8
+        produced = rings.produced + LINE
+        if after >= rings.localEnd or produced > rings.limit:
+            return False
+        length = self.remote.write(request)
+        if length < 0:
+            return False
+        words = rings.localWords
+        words[out + 1] = length
+        words[out + 2] = request.remoteAddress
+        words[out + 3] = request.rkey
+        words[after] = 0
+        if not ORDERED:
+            barrier()
+        words[out] = request.immediate << 32 | (NOTICE_SOLICITED if request.solicited else NOTICE)
+        rings.writeIndex = after
+        rings.produced = produced
+        self.outstanding.append((produced, request.identifier, _WRITE_DONE, request.signaled, _SUCCESS))
+        return True
 
     def _postGeneral(self, requests: Iterator[SendRequest], solicited: bool) -> None:
         """Execute requests of any kind."""
@@ -271,11 +308,9 @@ class Outgoing:
         """
         rings = self.rings
         if request.operation is Operation.RDMA_WRITE_WITH_IMMEDIATE:
-            notice = b"".join(
-                number.to_bytes(8, "little") for number in (length, request.remoteAddress, request.rkey)
-            )
+            notice = array("Q", (length, request.remoteAddress, request.rkey))
             control = Kind.WRITE_WITH_IMMEDIATE | (SOLICITED if request.solicited else 0)
-            if not rings.append(control, request.immediate, (memoryview(notice),), NOTICE_BYTES):
+            if not rings.append(control, request.immediate, (memoryview(notice).cast("B"),), NOTICE_BYTES):
                 rings.offset = -1
                 return False
         rings.offset = 0
@@ -289,6 +324,25 @@ class Outgoing:
     def isPlaced(self) -> bool:
         """Whether all posted requests are in shared memory, so that they outlive this process."""
         return self.isLinked and not self.isSuspended and not self.waiting
+
+    def isConsumed(self) -> bool:
+        """
+        Whether the peer has consumed all posted requests. If not, the latest one is signaled.
+
+        False as well after the end, when that is unknown.
+        """
+        if self.isLinked:
+            self.peerConsumed(self.rings.peerWords[CONSUMED])
+        if self.isClosed:
+            return False
+        if self.waiting:
+            self.waiting[-1].signaled = True
+        elif self.outstanding:
+            position, identifier, opcode, _signaled, status = self.outstanding[-1]
+            self.outstanding[-1] = (position, identifier, opcode, True, status)
+        else:
+            return True
+        return False
 
     def _sendFault(self, request: SendRequest, status: Status) -> bool:
         """Fail a request that the peer would refuse, on both ends, in the order of requests."""

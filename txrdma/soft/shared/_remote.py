@@ -55,38 +55,43 @@ class RemoteMemory:
             return None
         return region.writable[offset : offset + length], region.valid
 
-    def write(self, request: SendRequest) -> bool:
-        """Fast path of an RDMA WRITE of one piece. Return False if the general path is needed."""
+    def write(self, request: SendRequest) -> int:
+        """
+        Fast path of an RDMA WRITE of inline bytes or of one segment.
+
+        @return: the number of bytes; -1 if the general path is needed.
+        """
         region = self.regions.get(request.rkey)
         if region is None:
-            return False
+            return -1
         target = region.writable
         at = request.remoteAddress - region.address
         if target is None or at < 0 or not region.valid[0]:
-            return False
+            return -1
         inline = request.inline
         if inline:
-            if at + (len(inline[0]) if len(inline) == 1 else sum(map(len, inline))) > region.length:
-                return False
+            length = len(inline[0]) if len(inline) == 1 else sum(map(len, inline))
+            if at + length > region.length:
+                return -1
             try:
                 for piece in inline:
                     end = at + len(piece)
                     target[at:end] = piece
                     at = end
             except ValueError:  # not plain bytes
-                return False
-            return True
+                return -1
+            return length
         if len(request.segments) != 1:
-            return False
+            return -1
         address, length, lkey = request.segments[0]
         source = self._lookup(lkey)
         if source is None or source.domain is not self._domain or at + length > region.length:
-            return False
+            return -1
         start = address - source.address
         if start < 0 or start + length > source.length:
-            return False
+            return -1
         target[at : at + length] = source.view[start : start + length]
-        return True
+        return length
 
     def copy(self, request: SendRequest, pieces: list[memoryview], length: int) -> Status | None:
         """Execute an RDMA operation by copying; return the status, or None if it has to wait."""

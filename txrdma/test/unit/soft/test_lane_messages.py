@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.iba.verbs import Operation, QPState, SendRequest, Status
+from txrdma.iba.verbs import Operation, QPState, ReceiveRequest, SendRequest, Status
 from txrdma.soft.shared._layout import WAKE
 from txrdma.test.support.soft.lanes import ok, pair, send, Side
 
@@ -182,6 +182,66 @@ class MessageTests(SynchronousTestCase):
         self.assertEqual([each.length for each in self.one.received], [_LENGTH])
         self.assertFalse(self.put(6))
         self.assertEqual(self.one.lane.takeMessages(64), ())
+
+    def test_isConsumedSignalsLatestRequest(self) -> None:
+        """Whoever asks whether unsignaled requests were consumed gets a completion when they are."""
+        lane = self.one.lane
+        self.assertTrue(lane.isConsumed())
+        for number in (1, 2):
+            self.put(number, signaled=False)
+        self.assertFalse(lane.isConsumed())
+        self.assertEqual(self.take(), [1, 2])
+        self.assertTrue(lane.isConsumed())
+        self.assertEqual(ok(self.one.sent), [2])
+        lane.flush()
+        self.assertFalse(lane.isConsumed())
+
+    def test_isConsumedSignalsQueuedRequest(self) -> None:
+        """The latest request may be one that waits for the peer's memory."""
+        memory = self.other.memory
+        write = SendRequest(5, Operation.RDMA_WRITE, inline=[b"x"], signaled=False)
+        write.remoteAddress, write.rkey = memory.address, memory.rkey
+        self.one.post(write)
+        self.assertFalse(self.one.lane.isConsumed())
+        self.one.deliver()
+        self.assertEqual(ok(self.one.sent), [5])
+        self.assertFalse(write.signaled)
+
+    def test_writesWithImmediateKeepOrderAmongMessages(self) -> None:
+        """Writes with immediate data use receives in their place among SENDs, wherever the ring wraps."""
+        chance = random.Random(3)
+        memory = self.other.memory
+        self.other.receives.clear()
+        expected: list[tuple[int | None, int]] = []
+        found: list[tuple[int | None, int]] = []
+        used: list[int] = []
+        for number in range(3000):
+            self.other.receives.append(ReceiveRequest(number, (memory.segment(0, 64),)))
+            self.other.lane.receivesPosted()
+            length = chance.randrange(1, 60)
+            if chance.random() < 0.7:
+                write = SendRequest(number, Operation.RDMA_WRITE_WITH_IMMEDIATE, immediate=number)
+                write.inline = (bytes([number & 0xFF]) * length,)
+                write.remoteAddress, write.rkey = memory.address + 100, memory.rkey
+                write.solicited = chance.random() < 0.1
+                expected.append((number, length))
+                self.one.post(write)
+            else:
+                expected.append((None, length))
+                self.one.post(send(number, bytes(length)))
+            self.one.deliver()
+            if chance.random() < 0.2:
+                self.other.lane.poll()
+                used += [each.identifier for each in self.other.received]
+                found += [(each.immediate, each.length) for each in self.other.received]
+                self.other.received.clear()
+            self.one.lane.poll()
+        self.other.lane.poll()
+        found += [(each.immediate, each.length) for each in self.other.received]
+        used += [each.identifier for each in self.other.received]
+        self.assertEqual(found, expected)
+        self.assertEqual(used, list(range(3000)))
+        self.assertEqual(self.one.events + self.other.events, [])
 
     def test_impossibleLengthEndsOnlyThisQueuePair(self) -> None:
         self.put(1)
