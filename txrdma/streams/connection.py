@@ -18,6 +18,7 @@ from twisted.internet.error import ConnectionAborted, ConnectionDone, Connection
 from twisted.internet.interfaces import IDelayedCall, IProtocol, ITCPTransport, ITLSTransport
 from twisted.internet.protocol import Protocol as StreamProtocol
 from twisted.logger import Logger
+from twisted.python.context import theContextTracker
 from twisted.python.failure import Failure
 from twisted.python.log import callWithContext
 
@@ -70,8 +71,12 @@ class Core(Protocol):
     def unread(self) -> int:
         """Number of received bytes that are not read yet."""
 
-    def write(self, data: bytes) -> None:
-        """Queue bytes until the peer can accept them; drop them if the write side is closed."""
+    def write(self, data: bytes) -> int:
+        """
+        Queue bytes until the peer can accept them; drop them if the write side is closed.
+
+        @return: the backlog.
+        """
 
     def drop(self) -> None:
         """Drop written bytes that are not posted."""
@@ -131,6 +136,7 @@ class StreamEnd(Generic[CoreT, CarrierT]):
         self._wasCut = self._mustFlush = False
         self._later: IDelayedCall | None = None
         self._stopping: Deferred[None] | None = None
+        self._contexts: list[dict[Any, Any]] = theContextTracker.currentContext().contexts
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {'client' if self.isClient else 'server'} {self._transport!r}>"
@@ -186,13 +192,16 @@ class StreamEnd(Generic[CoreT, CarrierT]):
 
     def write(self, data: bytes) -> int:
         """Queue bytes; return the length of the backlog."""
-        if self._core is None or self._isLeaving:
+        core = self._core
+        if core is None or self._isLeaving:
             self._wasCut = True
+            backlog = self.backlog
         else:
-            self._core.write(data)
+            backlog = core.write(data)
             self._mustFlush = True
-        self._soon()
-        return self.backlog
+        if not self._isBusy:
+            self._soon()
+        return backlog
 
     def writeSequence(self, chunks: Sequence[bytes]) -> None:
         """Queue several byte strings."""
@@ -251,8 +260,12 @@ class StreamEnd(Generic[CoreT, CarrierT]):
     # Delivering and posting
 
     def _soon(self) -> None:
-        """Schedule L{_turn}."""
-        if not self._isBusy and self._later is None and self.connected:
+        """Schedule L{_turn}, unless it is running."""
+        if not self._isBusy:
+            self._schedule()
+
+    def _schedule(self) -> None:
+        if self._later is None and self._front is not None:
             self._later = self._reactor.callLater(0, self._laterTurn)
 
     def _laterTurn(self) -> None:
@@ -265,43 +278,58 @@ class StreamEnd(Generic[CoreT, CarrierT]):
             return
         self._isBusy = True
         try:
-            again = True
-            while again and self.connected:
+            while self._front is not None:
                 self._deliver()
                 self._post()
-                again = self._conclude()
+                core = self._core
+                if core is not None and core.isReadable and not (core.isOver or core.hasParted):
+                    break  # the usual case
+                if not self._conclude():
+                    break
         finally:
             self._isBusy = False
 
     def _deliver(self) -> None:
+        """Deliver received bytes; C{rsocket-shared-roundtrip} passes here once per message."""
         core = self._core
-        while self.connected and (self.discardsInput or not self.isPaused):
-            data, self._rest = self._rest, b""
-            if not data and core is not None and core.unread:
-                data = core.read()
-            if not data:
+        while (self.discardsInput or not self.isPaused) and self._front is not None:
+            data = self._rest
+            if data:
+                self._rest = b""
+            elif core is None or not core.unread:
                 break
+            else:
+                data = core.read()
             if self.discardsInput:
                 continue
+            contexts = self._contexts
+            contexts.append(self.context)
             try:
-                callWithContext(self.context, self.protocol.dataReceived, data)
+                self.protocol.dataReceived(data)
             except BaseException:
                 self.blame("dataReceived")
+            finally:
+                contexts.pop()
 
     def _post(self) -> None:
         """Post written bytes, and resume the producer when all are posted."""
         core, transport = self._core, self._transport
         if core is None or transport is None or self._isLeaving:
             return
-        self._maybeEndWriting(core)
+        if self.isEnding:
+            self._maybeEndWriting(core)
         self._send(core, transport)
         front = self._front
         if self._mustFlush and not core.backlog and front is not None:
             self._mustFlush = False
-            if self.isOpen:
+            if self.isNoticed and self.isOpen:
                 callWithContext(self.context, front.flushed)
-                self._maybeEndWriting(core)  # the producer may have unregistered
-                self._send(core, transport)
+            elif not self.isEnding:
+                return
+            self._maybeEndWriting(core)  # the producer may have unregistered
+            self._send(core, transport)
+            if self._mustFlush and not core.backlog:
+                self._schedule()  # the producer has written: resume it in the next reactor iteration
 
     def _maybeEndWriting(self, core: CoreT) -> None:
         """Close the write side if that was requested, all bytes are posted and there is no producer."""
@@ -318,8 +346,6 @@ class StreamEnd(Generic[CoreT, CarrierT]):
     def _conclude(self) -> bool:
         """Perform the closes that are due; return whether there may be more to deliver or to post."""
         core = self._core
-        if core is not None and core.isReadable and not (core.isOver or core.hasParted):
-            return False  # the usual case
         if core is not None and core.isOver and not self._isLeaving:
             self._keepRest()
             self._leave()

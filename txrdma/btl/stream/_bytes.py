@@ -64,13 +64,14 @@ class ByteStream:
         """Whether all written bytes have arrived."""
         return not self._backlog and not self.unacknowledged
 
-    def write(self, data: bytes) -> None:
-        """Queue bytes; drop them if the write side is closed."""
+    def write(self, data: bytes) -> int:
+        """Queue bytes; drop them if the write side is closed. Return the backlog."""
         if self.isWritable and not self.isOver:
             self._unsent.append(data)
             self._backlog += len(data)
         elif data and self.isOver:
             self.wasCut = True
+        return self._backlog
 
     def drop(self) -> None:
         """Drop what is not posted."""
