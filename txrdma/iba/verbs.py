@@ -443,6 +443,9 @@ class DeviceAttributes:
     acknowledgesByProgram: bool = False
 
 
+_UNLIMITED: Final = 1 << 16
+
+
 @frozen
 class DeviceLimits:
     """
@@ -468,6 +471,11 @@ class DeviceLimits:
     maxSharedReceiveQueues: int
     maxSharedReceiveQueueRequests: int
     maxSharedReceiveQueueSegments: int
+
+    @property
+    def hasUnlimitedInline(self) -> bool:
+        """Whether requests may have so many inline bytes that no registered memory is needed to send from."""
+        return self.maxInline >= _UNLIMITED
 
 
 class AsyncEventKind(Enum):

@@ -8,12 +8,8 @@ users without privileges. A transport takes a share of that at first, so that se
 from __future__ import annotations
 
 import resource
-from typing import Final
 
 from txrdma.interfaces import IVerbsDevice
-
-_UNLIMITED: Final = 1 << 16
-"""Bytes of a request that only a device without a limit takes inline."""
 
 
 def mostPinned() -> int | None:
@@ -24,5 +20,5 @@ def mostPinned() -> int | None:
 
 def shareOf(device: IVerbsDevice, share: int) -> int | None:
     """One of C{share} equal shares of the bytes that may be pinned; None without a limit."""
-    most = mostPinned() if device.limits.maxInline < _UNLIMITED else None
+    most = None if device.limits.hasUnlimitedInline else mostPinned()
     return None if most is None else most // share

@@ -50,11 +50,9 @@ REFRESH_SECONDS: Final = 0.1
 class CompletionHandler(Protocol):
     """A user of a shared completion queue: a message connection or a datagram service."""
 
-    def arrived(self, completion: Completion) -> None:
-        """Queue a completion for C{process}, which is called once per batch."""
-
-    def process(self) -> None:
-        """Handle the queued completions, in order."""
+    @property
+    def completed(self) -> Callable[[Sequence[Completion]], None]:
+        """Handles a batch of completions of its queue pair, oldest first."""
 
     def pathChanged(self) -> None:
         """Handle the device's event that the queue pair has migrated."""
@@ -100,15 +98,15 @@ class SharedCompletionQueue:
         self._closing.close()
 
     def _completed(self, batch: Sequence[Completion]) -> None:
-        touched: dict[CompletionHandler, None] = {}
+        batches: dict[QPN, list[Completion]] = {}
         for completion in batch:
-            handler = self.handlers.get(completion.qpn)
-            if handler is not None:
-                handler.arrived(completion)
-                touched[handler] = None
-        for handler in touched:
+            batches.setdefault(completion.qpn, []).append(completion)
+        for qpn, completions in batches.items():
+            handler = self.handlers.get(qpn)
+            if handler is None:
+                continue
             try:
-                handler.process()
+                handler.completed(completions)
             except Exception:
                 failure = Failure()
                 _log.failure("{handler} ends by an error in its completions", failure, handler=handler)

@@ -134,7 +134,6 @@ class DatagramTransport:
         self._adapter, self._protocol = adapter, protocol
         self._release = adapter.hold()
         self._shared: SharedCompletionQueue | None = None
-        self._inbox: list[Completion] = []
         self._handles: OrderedDict[AddressVector, IAddressHandle] = OrderedDict()
         self._free = list(range(SENDS))
         self._undo: list[Callable[[], None]] = []
@@ -218,14 +217,9 @@ class DatagramTransport:
 
     # Completions: see L{txrdma.cm.connections.adapter.CompletionHandler}
 
-    def arrived(self, completion: Completion) -> None:
-        """Queue a completion for L{process}."""
-        self._inbox.append(completion)
-
-    def process(self) -> None:
-        """Handle queued completions."""
-        inbox, self._inbox = self._inbox, []
-        for completion in inbox:
+    def completed(self, batch: Sequence[Completion]) -> None:
+        """Handle a batch of completions."""
+        for completion in batch:
             if self._shared is None:
                 return
             if completion.status is not Status.SUCCESS:

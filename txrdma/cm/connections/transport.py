@@ -7,13 +7,14 @@ peer without credits may find no receive; then its device retries (receiver not 
 
 The path of a message: C{sendMessage} queues a request, C{_proceed} posts it when there is a credit and a slot
 in the send queue. Completions of all kinds go to L{Life<txrdma.cm.connections._life.Life>}, which holds back
-messages while the protocol is paused; C{process} handles them in order.
+messages while the protocol is paused; C{process} handles them in order. A protocol that needs neither
+messages nor credits can post to the queue pair itself (C{openQueuePair}), as C{rsocket:} does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
 
 from zope.interface import implementer
 
@@ -53,6 +54,7 @@ from txrdma.iba.verbs import (
     CompletionOpcode,
     Operation,
     QPKind,
+    ReceiveRequest,
     Segment,
     SendRequest,
     Status,
@@ -70,11 +72,31 @@ _RNR_TIMER: Final = 12
 _OVER: Final = ("ENDED", "TIMEWAIT", "FREE")
 
 
+_NO_MEMORY: Final = ReceiveRequest(0)
+
+
+class Requester(Protocol):
+    """A protocol that posts its requests to the queue pair itself, with identifiers below L{FIRST}."""
+
+    @property
+    def isIdle(self) -> bool:
+        """Whether all its send requests have completed."""
+
+    def completed(self, batch: Sequence[Completion]) -> None:
+        """Handle completions, oldest first. Failures, and those from L{FIRST} on, are the transport's."""
+
+
+def _ignoreCompletions(batch: Sequence[Completion]) -> None:
+    """Ignore completions, since the connection has ended."""
+
+
 @implementer(IMessageTransport)
 class RDMATransport(MessageTransport):
     """
     A queue pair with its memory: the transport of an L{IRDMAProtocol}.
 
+    @ivar completed: handles a batch of completions: see
+        L{CompletionHandler<txrdma.cm.connections.adapter.CompletionHandler>}.
     @ivar agreed: negotiated terms: depths, MTU, retries.
     @ivar connection: the connection of the communication manager; None before its first message.
     @ivar protocol: None before the connection is established, and after its end.
@@ -109,14 +131,21 @@ class RDMATransport(MessageTransport):
         self._shared: SharedCompletionQueue | None = None
         self._pair: IQueuePair | None = None
         self._memory: Part | None = None
+        self._requester: Requester | None = None
+        self.completed: Callable[[Sequence[Completion]], None] = self._completed
         try:
             shared = self._shared = adapter.reserve(self._depth)
-            capacity = Capacity(terms.sends + OVERHEAD, self._receives, 1, 1)
+            limits = adapter.device.limits
+            inline = limits.maxInline if limits.hasUnlimitedInline else 0
+            capacity = Capacity(terms.sends + OVERHEAD, self._receives, 1, 1, inline)
             self._pair = adapter.domain.createQueuePair(QPKind.RC, shared.queue, shared.queue, capacity)
             adapter.attach(shared, self._pair, self)
-            self._memory = adapter.receives.take(self._receives, terms.messageBytes)
+            receives: Sequence[ReceiveRequest] = (_NO_MEMORY,) * self._receives
+            if terms.messageBytes:
+                self._memory = adapter.receives.take(self._receives, terms.messageBytes)
+                receives = self._memory.requests
             self._pair.modify(toInit(port, terms.reads, adapter.requirePKey(port, pkey)))
-            self._pair.postReceive(self._memory.requests)
+            self._pair.postReceive(receives)
         except BaseException:
             self._close()
             self._release()
@@ -243,6 +272,16 @@ class RDMATransport(MessageTransport):
         A later request of the peer for it fails, which ends the connection.
         """
         self._regions.free(region)
+
+    def openQueuePair(self, requester: Requester) -> IQueuePair:
+        """
+        Let the protocol use the queue pair itself from now on, instead of messages, writes and reads.
+
+        Receives without memory are posted, which it has to post again: see L{receiveAgain}.
+        """
+        assert self._pair is not None
+        self._requester, self.completed = requester, requester.completed
+        return self._pair
 
     def registerProducer(self, producer: IPushProducer, streaming: bool) -> None:
         """
@@ -372,7 +411,7 @@ class RDMATransport(MessageTransport):
 
     def _reasonOfEnd(self) -> Exception:
         """The reason for C{connectionLost} after the exchange of DREQ and DREP."""
-        if not self._sends.isIdle:
+        if not self._isIdle:
             return ConnectionLost("the peer closed the connection, and may not have received everything")
         return ConnectionDone()
 
@@ -398,7 +437,12 @@ class RDMATransport(MessageTransport):
 
     # Completions: see L{txrdma.cm.connections.adapter.CompletionHandler}
 
-    def arrived(self, completion: Completion) -> None:
+    def _completed(self, batch: Sequence[Completion]) -> None:
+        for completion in batch:
+            self._arrived(completion)
+        self.process()
+
+    def _arrived(self, completion: Completion) -> None:
         """Queue a completion for L{process}."""
         if completion.identifier >= FIRST:
             kind = Kind.REQUEST
@@ -424,7 +468,9 @@ class RDMATransport(MessageTransport):
                 self._confirm()
             while (found := self._life.next()) is not None:
                 kind, completion = found
-                if kind is Kind.REQUEST:
+                if self._requester is not None:  # it arrived before the protocol was connected
+                    self.completed((completion,))
+                elif kind is Kind.REQUEST:
                     self._sent(completion)
                 elif kind is Kind.CREDIT:
                     self._takeCredits(completion)
@@ -463,6 +509,22 @@ class RDMATransport(MessageTransport):
         self._post(slot)
         self._credits.reposted()
 
+    # Calls of the L{Requester}
+
+    def handle(self, completion: Completion) -> None:
+        """Handle the completion of a failed request, or of one of the transport."""
+        self._sent(completion)
+        self._proceed()
+
+    def requestRefused(self, error: RDMAError) -> None:
+        """End the connection, since the queue pair has refused a request."""
+        self._broke(str(error))
+        self._proceed()
+
+    def receiveAgain(self, count: int) -> None:
+        """Post receives without memory."""
+        self._postReceives((_NO_MEMORY,) * count)
+
     def _sent(self, completion: Completion) -> None:
         if completion.status is not Status.SUCCESS:
             self._broke(f"a request has failed: {Status(completion.status).name}")
@@ -495,6 +557,11 @@ class RDMATransport(MessageTransport):
         if self._life.isDrained and self._life.drained():
             self._finish(self._reasonOfEnd())
 
+    @property
+    def _isIdle(self) -> bool:
+        """Whether all requests have completed."""
+        return self._sends.isIdle and (self._requester is None or self._requester.isIdle)
+
     def _advance(self) -> None:
         assert self._pair is not None
         if self._sends.waiting or self._credits.usesCredits:
@@ -508,15 +575,19 @@ class RDMATransport(MessageTransport):
                 self._pauseProducer()
             elif not self._sends.waiting:
                 self._resumeProducer()
-        isDone = self._life.isLosing and self._sends.isIdle and self._producer is None
+        isDone = self._life.isLosing and self._isIdle and self._producer is None
         if isDone and self._cm.state == "ESTABLISHED":
             self._cm.disconnect(self._farewell)
 
     def _post(self, slot: int) -> None:
         """Post the receive of a slot again."""
-        if self._life.mayPost and self._pair is not None and self._memory is not None:
+        if self._memory is not None:
+            self._postReceives((self._memory.requests[slot],))
+
+    def _postReceives(self, requests: Sequence[ReceiveRequest]) -> None:
+        if self._life.mayPost and self._pair is not None:
             try:
-                self._pair.postReceive((self._memory.requests[slot],))
+                self._pair.postReceive(requests)
             except RDMAError as error:
                 self._broke(str(error))
 
@@ -535,7 +606,7 @@ class RDMATransport(MessageTransport):
 
         After our DREQ, with nothing outstanding, it means that the peer has closed its queue pair, as a DREP.
         """
-        if self._life.isLosing and self._cm.state == "DREQ_SENT" and self._sends.isIdle:
+        if self._life.isLosing and self._cm.state == "DREQ_SENT" and self._isIdle:
             self._life.peerClosed()
         elif self._life.fail():
             self._finish(ConnectionLost(what))
@@ -572,6 +643,7 @@ class RDMATransport(MessageTransport):
 
     def _close(self) -> None:
         pair, self._pair = self._pair, None
+        self._requester, self.completed = None, _ignoreCompletions
         if pair is not None:
             pair.close()
         if self._shared is not None:

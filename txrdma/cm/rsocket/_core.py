@@ -2,8 +2,8 @@
 The core of one end of an rsocket: a stream of bytes over RDMA writes, with credits and closing.
 
 Follows librdmacm (C{docs/rsocket}, version 1 of the protocol). The core does no I/O:
-C{outgoing} returns the writes to post, in order; C{completed} and C{arrived} process completions. The queue
-pair is reliable, so nothing is lost.
+C{outgoing} returns the requests to post, in order; C{completed} and C{arrived} process completions. The queue
+pair is reliable, so nothing is lost, and requests complete in order.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ from typing import Final, NamedTuple
 
 from txrdma.cm.rsocket._mapping import Entry, Event, Mappings, Place, Write, WriteCompleted
 from txrdma.cm.rsocket._receiving import Receiving
-from txrdma.cm.rsocket._sending import Post, Sending
+from txrdma.cm.rsocket._requests import Requests, SendMemory
+from txrdma.cm.rsocket._sending import Sending
 from txrdma.cm.rsocket.messages import (
     ConnectionData,
     Control,
     IGNORED,
     immediate,
     Kind,
+    LENGTH,
     LittleMapped,
     LittleTarget,
     Mapped,
@@ -34,6 +36,7 @@ from txrdma.cm.rsocket.messages import (
 )
 from txrdma.error import PeerViolation, WireError
 from txrdma.iba.types import RKey
+from txrdma.iba.verbs import SendRequest
 
 TARGETS: Final = 2
 """Targets of a table: one for each half of a buffer."""
@@ -42,6 +45,7 @@ CONTROLS: Final = 4
 """Maximum number of outstanding control messages, which need no credit."""
 
 _CONTROL_BYTES: Final = CONTROLS * MAPPED_BYTES
+_CONTROL: Final = -1
 _ADDRESSES: Final = 1 << 64
 _NO_KEY: Final = RKey(0)
 
@@ -112,6 +116,7 @@ class RSocket:
     """
     An end of a connection between rsockets.
 
+    @ivar unread: number of received bytes that are not read yet.
     @ivar isReadable: the peer may send more bytes; C{isWritable}: this end may.
     @ivar isOver: the peer has closed the connection, or both ends have closed their write side.
     @ivar wasCut: the peer has closed the connection before all written bytes were posted.
@@ -121,21 +126,26 @@ class RSocket:
 
     events: list[Event]
 
-    def __init__(self, sizes: Sizes, remote: memoryview, local: memoryview) -> None:
+    def __init__(self, sizes: Sizes, remote: memoryview, local: SendMemory | None) -> None:
         """
-        @param remote: C{sizes.remote} bytes that the peer writes into; C{local}: C{sizes.local} to send from.
+        @param remote: C{sizes.remote} bytes that the peer writes into.
+        @param local: C{sizes.local} bytes to send from; None if the device accepts all bytes inline.
         """
         table, buffer = remote[: sizes.table], remote[sizes.table :]
         table[:] = bytes(len(table))
         targets, entries = table[: TARGETS * TARGET_BYTES], table[TARGETS * TARGET_BYTES :]
         self._sizes = sizes
         self._isLittle = sys.byteorder == "little"
-        self._controls = local[sizes.sendBuffer :]
-        self._sending = Sending(local[: sizes.sendBuffer], targets, sizes.sends - CONTROLS, self._isLittle)
+        self._requests, self._local = Requests(), local
+        self._sending = Sending(
+            self._requests, sizes.sendBuffer, local, targets, sizes.sends - CONTROLS, self._isLittle
+        )
         self._receiving = Receiving(buffer, sizes.receives)
         self._mappings = Mappings(entries, self._isLittle)
         self._orders, self.events = self._mappings.orders, self._mappings.events
-        self._flying: deque[bool | Write] = deque()
+        self.unread = 0
+        self._flying: deque[int | Write] = deque()  # lengths of messages; of others L{_CONTROL}
+        self._completed = 0
         self._controlAt = self._controlsFlying = 0
         self._own = self._peer = ConnectionData()
         self._peerAt = 0
@@ -162,8 +172,13 @@ class RSocket:
             bufferLength=self._receiving.half,
         )
 
-    def begin(self, own: ConnectionData, peer: ConnectionData) -> None:
-        """Begin, with the connection data of both ends: see L{understood}."""
+    def begin(self, own: ConnectionData, peer: ConnectionData, isShared: bool = False) -> None:
+        """
+        Begin, with the connection data of both ends: see L{understood}.
+
+        @param isShared: the peer's memory is shared memory, where bytes are as soon as they are posted.
+        """
+        self._sending.isShared, self._requests.signalsEach = isShared, not isShared
         self._own, self._peer, self._peerAt = own, peer, 1 % peer.tableLength
         target = Target(address=peer.bufferAddress, rkey=peer.bufferKey, length=peer.bufferLength)
         self._sending.begin(target, peer.credits)
@@ -186,20 +201,19 @@ class RSocket:
         """Whether nothing is outstanding, so that no completion will follow."""
         return not self._flying
 
-    @property
-    def unread(self) -> int:
-        """Number of received bytes that are not read yet."""
-        return self._receiving.unread
+    def write(self, data: bytes) -> int:
+        """
+        Queue bytes until the peer has space for them; drop them if the write side is closed.
 
-    def write(self, data: bytes) -> None:
-        """Queue bytes until the peer has space for them; drop them if the write side is closed."""
+        @return: the backlog.
+        """
         if self.isWritable and not self.isOver:
-            if self._orders:
-                self._mappings.hold(data)
-            else:
-                self._sending.write(data)
+            if not self._orders:
+                return self._sending.write(data)
+            self._mappings.hold(data)
         elif data and self.isOver:
             self.wasCut = True
+        return self.backlog
 
     def drop(self) -> None:
         """Forget all that is not posted."""
@@ -208,7 +222,9 @@ class RSocket:
 
     def read(self) -> bytes:
         """Take some received bytes; empty if there are none."""
-        return self._receiving.take()
+        data = self._receiving.take()
+        self.unread -= len(data)
+        return data
 
     def closeWriting(self) -> None:
         """Close the write side, after all written bytes."""
@@ -271,12 +287,14 @@ class RSocket:
         @param length: bytes that it has written: a message with credits has a target, if it has any.
         @raise PeerViolation: it makes no sense.
         """
-        operation, value = meaning(number)
-        if operation == Kind.DATA:
+        if number <= LENGTH:  # the operation of data is 0, and the value their length
             if not self.isReadable:
                 raise PeerViolation("it has sent data behind its end")
-            self._receiving.arrived(value)
-        elif operation == Kind.CREDITS:
+            self._receiving.arrived(number)
+            self.unread += number
+            return
+        operation, value = meaning(number)
+        if operation == Kind.CREDITS:
             self._sending.credited(value, length > 0)
         elif operation == Kind.CONTROL:
             self._controlReceived(value)
@@ -299,114 +317,133 @@ class RSocket:
             elif self._wanted is not None:
                 self._wanted = Control.DISCONNECT
 
-    def completed(self) -> bool:
+    @property
+    def posted(self) -> int:
+        """The identifier of the latest request."""
+        return self._requests.posted
+
+    def completed(self, identifier: int) -> bool:
         """
-        Note that the oldest outstanding message is in the peer's memory.
+        Note that requests up to this one are in the peer's memory.
 
         @return: False if this allows no further post and does not end the connection.
         """
-        flown = self._flying.popleft()
-        if flown:
-            sending = self._sending
-            sending.completed()
-            if flown is not True:
+        sending, flying = self._sending, self._flying
+        isUseful = False
+        while self._completed < identifier:
+            self._completed += 1
+            flown = flying.popleft()
+            if isinstance(flown, Write):
+                sending.completed(flown.last)
                 self.events.append(WriteCompleted(flown.number))
-                return True
-            return sending.backlog > 0 or self._wanted is not None or len(self._orders) > 0
-        self._controlsFlying -= 1
-        if self._sentControl is Control.DISCONNECT and not self._flying:
+                isUseful = True
+            elif flown == _CONTROL:
+                self._controlsFlying -= 1
+                isUseful = True
+            else:
+                sending.completed(flown)
+        if self._sentControl is Control.DISCONNECT and not flying:
             self.hasParted = True
-        return True
+        return isUseful or sending.backlog > 0 or self._wanted is not None or len(self._orders) > 0
 
-    def outgoing(self) -> list[Post]:
-        """The messages that can be posted now, which are to be posted in that order."""
-        posts: list[Post] = []
+    def outgoing(self) -> list[SendRequest]:
+        """The requests that can be posted now, which are to be posted in that order, before the next call."""
+        requests = self._requests
+        requests.begin()
         if self.isOver or self._sentControl is Control.DISCONNECT:
-            return posts
-        if self._controlsFlying < CONTROLS:
-            grant = self._receiving.due()
-            if grant is not None:
-                posts.append(self._creditMessage(grant.limit, grant.half))
+            return requests.batch
+        receiving, sending = self._receiving, self._sending
+        if receiving.isDue and self._controlsFlying < CONTROLS:
+            self._giveCredits()
+        while sending.backlog and (length := sending.next()):
+            self._flying.append(length)
+        if self._orders or self._wanted is not None or self._isProbing:
+            self._postOthers()
+        return requests.batch
+
+    def _postOthers(self) -> None:
+        """Post requests for mapped memory, the end of writing or the close, and a probe."""
         sending = self._sending
-        while sending.backlog and (post := sending.next()) is not None:
-            self._flying.append(True)
-            posts.append(post)
-        while self._orders and not sending.backlog and self._postOrder(posts):
+        while self._orders and not sending.backlog and self._postOrder():
             pass
         wanted = None if sending.backlog or self._orders else self._wanted
         if wanted is not None and self._controlsFlying < CONTROLS:
             self._wanted, self._sentControl = None, wanted
-            posts.append(self._control(Post(0, 0, 0, _NO_KEY, immediate(Kind.CONTROL, wanted))))
+            self._postControl(immediate(Kind.CONTROL, wanted))
         if self._isProbing and not self._flying:
-            posts.append(self._control(Post(0, 0, 0, _NO_KEY, None)))
+            self._postControl(None)
         self._isProbing = False
-        return posts
 
-    def _postOrder(self, posts: list[Post]) -> bool:
+    def _postOrder(self) -> bool:
         """Post the first of the orders, or bytes up to the next one; False if something is missing for it."""
         first, sending, mappings = self._orders[0], self._sending, self._mappings
         if isinstance(first, Write):
-            return self._postWrite(first, posts)
+            return self._postWrite(first)
         if isinstance(first, Entry):
             if self._controlsFlying >= CONTROLS:
                 return False
-            posts.append(self._entryMessage(first))
+            self._postEntry(first)
             mappings.held -= MAPPED_BYTES
         else:
             sending.write(first)
             mappings.held -= len(first)
         self._orders.popleft()
-        while sending.backlog and (post := sending.next()) is not None:
-            self._flying.append(True)
-            posts.append(post)
+        while sending.backlog and (length := sending.next()):
+            self._flying.append(length)
         return True
 
-    def _postWrite(self, write: Write, posts: list[Post]) -> bool:
+    def _postWrite(self, write: Write) -> bool:
         """Post a write to mapped memory, as far as possible."""
-        while (post := self._sending.aside(write.rest, write.address % _ADDRESSES, write.rkey)) is not None:
-            posts.append(post)
-            write.posted(post.length)
-            self._mappings.held -= post.length
+        while True:
+            length = self._sending.aside(write.rest, write.address % _ADDRESSES, write.rkey)
+            if length is None:
+                return False
+            write.posted(length)
+            self._mappings.held -= length
             if not write.rest:
                 self._flying.append(write)
                 self._orders.popleft()
                 return True
-            self._flying.append(True)
-        return False
+            self._flying.append(length)
 
-    def _creditMessage(self, limit: int, half: int | None) -> Post:
-        """The message that gives credits, and the target if there is one."""
+    def _giveCredits(self) -> None:
+        """Post the message that gives credits, and the target if there is one."""
+        limit, half = self._receiving.due()
         number = immediate(Kind.CREDITS, limit)
         if half is None:
-            return self._control(Post(0, 0, 0, _NO_KEY, number))
+            self._postControl(number)
+            return
         own, peer = self._own, self._peer
         kind = Target if peer.flags & NETWORK_ORDER else LittleTarget
         target = kind(address=own.bufferAddress + half, rkey=own.bufferKey, length=self._receiving.half)
         at = self._peerAt * TARGET_BYTES
         self._peerAt = (self._peerAt + 1) % peer.tableLength
-        return self._tableMessage(target.encode(), at, number)
+        self._postControl(number, target.encode(), at)
 
-    def _entryMessage(self, entry: Entry) -> Post:
-        """The message with an entry for mapped memory of this end."""
+    def _postEntry(self, entry: Entry) -> None:
+        """Post the message with an entry for mapped memory of this end."""
         index, place = entry.index, entry.place
         kind = Mapped if self._peer.flags & NETWORK_ORDER else LittleMapped
         mapped = kind(offset=place.offset, address=place.address, rkey=place.rkey, length=place.length)
         at = self._peer.tableLength * TARGET_BYTES + index * MAPPED_BYTES
-        return self._tableMessage(mapped.encode(), at, immediate(Kind.MAPPING, index))
+        self._postControl(immediate(Kind.MAPPING, index), mapped.encode(), at)
 
-    def _tableMessage(self, data: bytes, at: int, number: int) -> Post:
-        """The message that writes into the peer's table, at so many bytes from its beginning."""
-        begin = self._controlAt * MAPPED_BYTES
-        self._controls[begin : begin + len(data)] = data
-        self._controlAt = (self._controlAt + 1) % CONTROLS
-        peer = self._peer
-        address = (peer.tableAddress + at) % _ADDRESSES
-        return self._control(Post(self._sizes.sendBuffer + begin, len(data), address, peer.tableKey, number))
-
-    def _control(self, post: Post) -> Post:
-        self._flying.append(False)
+    def _postControl(self, number: int | None, data: bytes = b"", at: int = 0) -> None:
+        """Post a message that needs no credit, and writes into the peer's table at so many bytes."""
+        requests, local, peer = self._requests, self._local, self._peer
+        self._flying.append(_CONTROL)
         self._controlsFlying += 1
-        return post
+        if not data:
+            requests.add(0, _NO_KEY, number).signaled = True
+            return
+        address = (peer.tableAddress + at) % _ADDRESSES
+        if local is None:
+            requests.add(address, peer.tableKey, number, (data,)).signaled = True
+            return
+        begin = self._sizes.sendBuffer + self._controlAt * MAPPED_BYTES
+        self._controlAt = (self._controlAt + 1) % CONTROLS
+        local.view[begin : begin + len(data)] = data
+        requests.addFrom(local, begin, len(data), address, peer.tableKey, number)
 
 
 def understood(privateData: bytes) -> ConnectionData:

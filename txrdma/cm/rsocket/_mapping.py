@@ -57,20 +57,21 @@ class Write:
     A write to memory that the peer has mapped, until its last bytes are posted.
 
     @ivar rest: bytes that are not posted yet, which go to C{address}.
+    @ivar last: number of bytes that were posted last.
     """
 
-    __slots__ = ("address", "index", "number", "rest", "rkey")
+    __slots__ = ("address", "index", "last", "number", "rest", "rkey")
 
     def __init__(self, number: int, data: bytes, index: int, address: int, rkey: RKey) -> None:
         """
         @param index: of the peer's entry.
         """
         self.number, self.rest, self.index = number, memoryview(data), index
-        self.address, self.rkey = address, rkey
+        self.address, self.rkey, self.last = address, rkey, 0
 
     def posted(self, length: int) -> None:
         """Advance past the first bytes."""
-        self.rest = self.rest[length:]
+        self.rest, self.last = self.rest[length:], length
         self.address += length
 
 

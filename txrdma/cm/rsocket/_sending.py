@@ -1,36 +1,23 @@
 """
 The sending half of an rsocket: writes bytes into the targets announced by the peer.
 
-Follows librdmacm (C{docs/rsocket}). A message needs a target, a credit, a free entry of the send queue, and
-space in the send buffer, from which the device reads until the message has completed. It never exceeds a
-target.
+Follows librdmacm (C{docs/rsocket}). A message needs a target, a credit, and a free entry of the send queue.
+It never exceeds a target. Bytes that are not in the peer's memory yet are limited by the size of the send
+buffer, which is memory only where the device does not accept all bytes inline.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import Final, NamedTuple
+from typing import Final
 
+from txrdma.cm.rsocket._requests import Requests, SendMemory
 from txrdma.cm.rsocket.messages import immediate, Kind, LENGTH, LittleTarget, SEQUENCE, Target, TARGET_BYTES
 from txrdma.iba.types import RKey
+from txrdma.iba.verbs import Buffer
 
 LEAST: Final = 2048
 """Bytes that the send buffer has to have free before a message is cut short by its end: few would be many."""
-
-
-class Post(NamedTuple):
-    """
-    An RDMA write to post.
-
-    @ivar begin: offset of its bytes in the send memory; C{length}: their number.
-    @ivar immediate: immediate data; None for a write without notification of the peer.
-    """
-
-    begin: int
-    length: int
-    address: int
-    rkey: RKey
-    immediate: int | None
 
 
 class Sending:
@@ -39,21 +26,32 @@ class Sending:
 
     @ivar backlog: bytes that are not posted yet.
     @ivar inFlight: messages that are posted and have not completed.
+    @ivar isShared: bytes are in the peer's memory as soon as they are posted: the send buffer is no limit.
     """
 
-    def __init__(self, buffer: memoryview, table: memoryview, places: int, isLittle: bool) -> None:
+    def __init__(
+        self,
+        requests: Requests,
+        size: int,
+        memory: SendMemory | None,
+        table: memoryview,
+        places: int,
+        isLittle: bool,
+    ) -> None:
         """
-        @param buffer: the send memory.
+        @param size: bytes of the send buffer.
+        @param memory: the send buffer, which may be longer; None if bytes are posted inline.
         @param table: memory in which the peer writes targets, in this host's byte order.
         @param places: maximum number of outstanding data messages.
         """
         self.backlog = self.inFlight = 0
-        self._buffer, self._table, self._places = buffer, table, places
+        self.isShared = False
+        self._requests, self._size, self._memory = requests, size, memory
+        self._table, self._places = table, places
         self._targetKind: type[Target] | type[LittleTarget] = LittleTarget if isLittle else Target
-        self._waiting: deque[memoryview] = deque()
-        self._lengths: deque[int] = deque()
+        self._waiting: deque[Buffer] = deque()
         self._place = 0
-        self._free = len(buffer)
+        self._free = size
         self._targets: deque[Target | LittleTarget] = deque()
         self._tableAt = 1
         self._address = self._left = 0
@@ -70,11 +68,12 @@ class Sending:
         """Whether all that was written is in the peer's memory."""
         return not (self.backlog or self.inFlight)
 
-    def write(self, data: bytes) -> None:
-        """Take bytes to be sent; none at all are fine."""
+    def write(self, data: bytes) -> int:
+        """Take bytes to be sent; none at all are fine. Return the backlog."""
         if data:
-            self._waiting.append(memoryview(data))
+            self._waiting.append(data)
             self.backlog += len(data)
+        return self.backlog
 
     def drop(self) -> None:
         """Forget all that is not posted."""
@@ -96,61 +95,92 @@ class Sending:
                 self._targets.append(self._targetKind.decode(self._table[begin : begin + TARGET_BYTES]))
             self._tableAt = (self._tableAt + 1) % (len(self._table) // TARGET_BYTES)
 
-    def completed(self) -> None:
-        """Note that the oldest outstanding message is in the peer's memory."""
-        self._free += self._lengths.popleft()
+    def completed(self, length: int) -> None:
+        """Note that the oldest outstanding message, of so many bytes, is in the peer's memory."""
+        self._free += length
         self.inFlight -= 1
 
-    def next(self) -> Post | None:
-        """The next message to be posted; None while there is none, or something is missing for it."""
-        if not self.backlog or self.inFlight >= self._places or self._sequence == self._limit:
-            return None
+    def next(self) -> int:
+        """Add the next message to the requests; return its length: 0 if it can't be posted yet."""
+        length = self.backlog
+        if not length or self.inFlight >= self._places or self._sequence == self._limit:
+            return 0
         while not self._left:
             if not self._targets:
-                return None
+                return 0
             target = self._targets.popleft()
             self._address, self._key, self._left = target.address, target.rkey, min(target.length, LENGTH)
-        if self._free < min(self.backlog, LEAST):
-            return None
-        length = min(self.backlog, self._free, self._left, len(self._buffer) - self._place)
-        post = Post(self._place, length, self._address, self._key, immediate(Kind.DATA, length))
-        self._fill(length)
+        if not self.isShared:
+            length = self._fitting(length)
+            if not length:
+                return 0
+        if length > self._left:
+            length = self._left
+        waiting, memory = self._waiting, self._memory
+        if memory is not None:
+            at = self._place
+            for piece in self._cut(length):
+                memory.view[at : at + len(piece)] = piece
+                at += len(piece)
+            number = immediate(Kind.DATA, length)
+            self._requests.addFrom(memory, self._place, length, self._address, self._key, number)
+            self._place = at % self._size
+        else:
+            pieces = (waiting.popleft(),) if len(waiting[0]) == length else self._cut(length)
+            self._requests.add(self._address, self._key, length, pieces)  # the operation of data is 0
+        self.backlog -= length
+        self._free -= length
         self._address += length
         self._left -= length
         self._sequence = self._sequence + 1 & SEQUENCE
-        self._lengths.append(length)
         self.inFlight += 1
-        return post
+        return length
 
-    def aside(self, data: memoryview, address: int, rkey: RKey) -> Post | None:
+    def aside(self, data: memoryview, address: int, rkey: RKey) -> int | None:
         """
-        A message with the first of some bytes outside the stream; None while the send buffer is full.
+        Add a message with the first of some bytes outside the stream to the requests.
 
         @param address: destination in the peer's mapped memory; needs no target and no credit.
+        @return: its length, which is 0 for no bytes; None while the send buffer is full.
         """
-        if self.inFlight >= self._places or self._free < min(len(data), LEAST):
+        length = len(data)
+        if self.inFlight >= self._places:
             return None
-        begin = self._place
-        length = min(len(data), self._free, len(self._buffer) - begin)
-        self._buffer[begin : begin + length] = data[:length]
+        if length and not self.isShared:
+            length = self._fitting(length)
+            if not length:
+                return None
+        memory = self._memory
+        if not length:
+            self._requests.add(address, rkey, None)
+        elif memory is not None:
+            begin = self._place
+            memory.view[begin : begin + length] = data[:length]
+            self._place = (begin + length) % self._size
+            self._requests.addFrom(memory, begin, length, address, rkey, None)
+        else:
+            self._requests.add(address, rkey, None, (data[:length],))
         self._free -= length
-        self._place = (begin + length) % len(self._buffer)
-        self._lengths.append(length)
         self.inFlight += 1
-        return Post(begin, length, address, rkey, None)
+        return length
 
-    def _fill(self, length: int) -> None:
-        """Move the first bytes that wait into the send buffer."""
-        at, waiting, left = self._place, self._waiting, length
-        while left:
-            first = waiting[0]
-            if len(first) > left:
-                waiting[0], first = first[left:], first[:left]
-            else:
-                waiting.popleft()
-            self._buffer[at : at + len(first)] = first
-            at += len(first)
-            left -= len(first)
-        self.backlog -= length
-        self._free -= length
-        self._place = at % len(self._buffer)
+    def _fitting(self, length: int) -> int:
+        """How many of so many bytes the send buffer accepts as one message; 0 while it is nearly full."""
+        if self._free < min(length, LEAST):
+            return 0
+        length = min(length, self._free)
+        return length if self._memory is None else min(length, self._size - self._place)
+
+    def _cut(self, length: int) -> list[Buffer]:
+        """Remove the first bytes that wait."""
+        waiting = self._waiting
+        pieces: list[Buffer] = []
+        while length:
+            first = waiting.popleft()
+            if len(first) > length:
+                view = memoryview(first)
+                waiting.appendleft(view[length:])
+                first = view[:length]
+            pieces.append(first)
+            length -= len(first)
+        return pieces

@@ -26,7 +26,7 @@ from txrdma.cm.core.dispatcher import BACKLOG
 from txrdma.cm.errors import PeerSilent, Rejected, Rejection
 from txrdma.cm.layouts.messages import RejectReason
 from txrdma.cm.rsocket._core import CONTROLS, Sizes
-from txrdma.cm.rsocket.stream import addressOf, RSocketEnd
+from txrdma.cm.rsocket.stream import addressOf, REPOST, RSocketEnd
 from txrdma.cm.rsocket.transport import RSocketTransport
 from txrdma.cm.terms import KEEPALIVE, MessageAddress, MessagePeer, Terms
 from txrdma.error import WireError
@@ -57,9 +57,9 @@ class Options:
     def terms(self) -> Terms:
         """The terms of the message connection, with receives for control messages, which need no credits."""
         sizes = self.sizes
-        receives = sizes.receives + 2 * CONTROLS
+        receives = sizes.receives + 2 * CONTROLS + REPOST
         return Terms(
-            messageBytes=1,
+            messageBytes=0,
             receives=receives,
             sends=sizes.sends,
             reads=0,

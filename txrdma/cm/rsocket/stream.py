@@ -1,11 +1,15 @@
 """
-The end of a stream over an RDMA connection: an L{RSocket}, on the transport of a connection for messages.
+The end of a stream over an RDMA connection: an L{RSocket} that uses the queue pair of an L{RDMATransport}.
+
+The path of a message: C{write} queues bytes in the core, C{_send} posts what the core has to post, once per
+batch of completions. The peer's completion queue passes the batch to C{completed}, which hands the bytes to
+the protocol.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 from zope.interface import implementer
 
@@ -13,20 +17,25 @@ from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.python.failure import Failure
 from twisted.python.log import callWithContext
 
+from txrdma.cm.connections.sendqueue import FIRST
 from txrdma.cm.connections.transport import RDMATransport
 from txrdma.cm.interfaces import IPreparedProtocol
 from txrdma.cm.layouts.messages import CMPath
 from txrdma.cm.rsocket._core import PINNED_SHARE, RSocket, Sizes, understood
+from txrdma.cm.rsocket._requests import SendMemory
 from txrdma.cm.rsocket.mapped import EndMappings
 from txrdma.cm.rsocket.messages import ConnectionData
 from txrdma.cm.terms import MessageAddress
-from txrdma.error import PeerViolation, ResourceExhausted
-from txrdma.iba.verbs import Segment
-from txrdma.interfaces import IMemoryRegion
+from txrdma.error import PeerViolation, RDMAError, ResourceExhausted
+from txrdma.iba.verbs import Completion
+from txrdma.interfaces import IDirectLane, IMemoryRegion, IQueuePair
 from txrdma.messages.keepalive import Keepalive
 from txrdma.streams.connection import StreamEnd
 from txrdma.streams.transport import Address, StreamTransport
 from txrdma.verbs.pinning import shareOf
+
+REPOST: Final = 16
+"""Receives are posted again in batches of so many, so there are as many more than the peer may use."""
 
 
 def addressOf(address: MessageAddress) -> Address:
@@ -62,7 +71,9 @@ class RSocketEnd(StreamEnd[RSocket, RDMATransport]):
         self._sizes = sizes
         self._own = ConnectionData()
         self._peerData = ConnectionData()
-        self._local: IMemoryRegion | None = None
+        self._pair: IQueuePair | None = None
+        self._lane: IDirectLane | None = None
+        self._used = 0
         self._probing: Keepalive | None = None
         self._mapped: EndMappings | None = None
 
@@ -76,15 +87,17 @@ class RSocketEnd(StreamEnd[RSocket, RDMATransport]):
 
     def prepare(self, transport: RDMATransport) -> bytes:
         """Allocate the memory of the stream, and return the connection data that describes it."""
-        remote, self._local = self._allocate(transport)
-        self._core = core = RSocket(self._sizes, remote.view, self._local.view)
+        remote, local = self._allocate(transport)
+        memory = None if local is None else SendMemory(local.view, local.address, local.lkey)
+        self._core = core = RSocket(self._sizes, remote.view, memory)
         self._own = core.greeting(remote.address, remote.rkey)
         return self._own.encode()
 
-    def _allocate(self, transport: RDMATransport) -> tuple[IMemoryRegion, IMemoryRegion]:
+    def _allocate(self, transport: RDMATransport) -> tuple[IMemoryRegion, IMemoryRegion | None]:
         """
-        Allocate the remote and the local memory; if it fails, try buffers of half the size, repeatedly.
+        Allocate the remote memory, and the local one if the device does not accept all bytes inline.
 
+        If that fails, try buffers of half the size, repeatedly.
         On a device that pins memory, a stream has a share of what the process may pin.
 
         @raise ResourceExhausted: the smallest buffers do not fit, either.
@@ -96,6 +109,8 @@ class RSocketEnd(StreamEnd[RSocket, RDMATransport]):
             sizes = self._sizes
             try:
                 remote = transport.allocateMemory(sizes.remote)
+                if transport.device.limits.hasUnlimitedInline:
+                    return remote, None
                 try:
                     return remote, transport.allocateMemory(sizes.local)
                 except ResourceExhausted:
@@ -118,7 +133,9 @@ class RSocketEnd(StreamEnd[RSocket, RDMATransport]):
         assert self._core is not None
         self.host: Address = addressOf(transport.getHost())
         self.peer: Address = addressOf(transport.getPeer().address)
-        self._core.begin(self._own, self._peerData)
+        self._pair = pair = transport.openQueuePair(self)
+        self._lane = IDirectLane(pair, None)
+        self._core.begin(self._own, self._peerData, self._lane is not None)
         self._begun(transport)
         if self.connected:
             self.setKeepAlive(self.keepalive)
@@ -165,31 +182,67 @@ class RSocketEnd(StreamEnd[RSocket, RDMATransport]):
         if self._mapped is not None:
             callWithContext(self.context, self._mapped.handleEvents, events)
 
-    # Calls of the connection: see IRDMAProtocol
+    # The queue pair: see txrdma.cm.connections.transport.Requester
 
-    def messageReceived(self, data: bytes, immediate: int | None) -> None:
-        """Close the connection: rsockets send no messages of this kind."""
-        self._violated("a SEND instead of an RDMA WRITE")
+    @property
+    def isIdle(self) -> bool:
+        """Whether all requests have completed; if not, there will be a completion of the latest one."""
+        core, lane = self._core, self._lane
+        if core is None or core.isQuiet:
+            return True
+        if lane is None or not lane.isConsumed():
+            return False
+        core.completed(core.posted)
+        return True
 
-    def writeReceived(self, length: int, immediate: int) -> None:
-        core = self._core
-        if core is None or core.isOver:
+    def completed(self, batch: Sequence[Completion]) -> None:
+        """Handle completions; deliver received bytes and post written ones once for all of them."""
+        core, transport = self._core, self._transport
+        if core is None or transport is None:
             return
+        wasOver = core.isOver
+        mustTurn = False
         try:
-            core.arrived(immediate, length)
+            for completion in batch:
+                identifier, status, _, _, length, number, _, _, _, _ = completion
+                if status or identifier >= FIRST:
+                    transport.handle(completion)
+                    if self._transport is None:
+                        return
+                elif identifier:
+                    # A producer is resumed when what it wrote is posted.
+                    mustTurn |= core.completed(identifier) or self._mustFlush
+                else:
+                    self._used += 1
+                    mustTurn = True
+                    if number is None:
+                        raise PeerViolation("it has sent a message instead of an RDMA WRITE")
+                    if not core.isOver:
+                        core.arrived(number, length)
         except PeerViolation as error:
             self._violated(str(error))
+        if core.isOver and not wasOver:
+            _ = self.isIdle  # learn what the peer has received, while the queue pair is there
         if core.events:
             self._report(core)
-        self._turn()
+        if mustTurn:
+            self._turn()
+        if self._used >= REPOST:  # after the turn, to keep it out of the latency
+            used, self._used = self._used, 0
+            transport.receiveAgain(used)
+        if self._isLeaving:
+            transport.process()
+
+    # Calls of the connection: see IPreparedProtocol
+
+    def messageReceived(self, data: bytes, immediate: int | None) -> None:
+        """Do nothing: see C{completed}."""
+
+    def writeReceived(self, length: int, immediate: int) -> None:
+        """Do nothing: see C{completed}."""
 
     def writeCompleted(self, identifier: int) -> None:
-        # A producer is resumed when what it wrote is in the peer's memory.
-        core = self._core
-        if core is not None and (core.completed() or self._mustFlush):
-            if core.events:
-                self._report(core)
-            self._turn()
+        """Do nothing: see C{completed}."""
 
     def pathMigrated(self, path: CMPath) -> None:
         """Do nothing."""
@@ -198,9 +251,10 @@ class RSocketEnd(StreamEnd[RSocket, RDMATransport]):
         """Copy received bytes that were not read; release the memory of a failed attempt."""
         self._keepRest()
         if self._transport is None:  # connectionLost is not called, and tracebacks may refer to this object
-            self._core = self._local = None
+            self._core = None
 
     def connectionLost(self, reason: Failure) -> None:
+        self._pair = self._lane = None
         self._lost(reason)
         self.setKeepAlive(None)
         mapped, self._mapped = self._mapped, None
@@ -208,7 +262,11 @@ class RSocketEnd(StreamEnd[RSocket, RDMATransport]):
             callWithContext(self.context, mapped.end)
 
     def _send(self, core: RSocket, transport: RDMATransport) -> None:
-        assert self._local is not None
-        address, lkey = self._local.address, self._local.lkey
-        for begin, length, remote, rkey, immediate in core.outgoing():
-            transport.write(Segment(address + begin, length, lkey), remote, rkey, immediate)
+        requests = core.outgoing()
+        if requests and self._pair is not None:
+            try:
+                self._pair.postSend(requests)
+            except RDMAError as error:
+                transport.requestRefused(error)
+            for request in requests:
+                request.inline = ()  # they are reused, and must not retain bytes of the program

@@ -34,7 +34,7 @@ def _options(keys: Arguments) -> Options:
 
     usual = Sizes()
     sizes = Sizes(
-        keys.number("receives", usual.receives, 16, 0xFFFE - 8),
+        keys.number("receives", usual.receives, 16, 0xFFFE - 32),
         keys.number("sends", usual.sends, 16, 0xFFFE - 8),
         keys.size("rcvbuf", usual.receiveBuffer // 2, 2048, 1 << 28) * 2,
         keys.size("sndbuf", usual.sendBuffer, 2048, 1 << 29),

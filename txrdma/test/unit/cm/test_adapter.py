@@ -72,10 +72,8 @@ class Handler:
     def __init__(self) -> None:
         self.identifiers: list[int] = []
 
-    def arrived(self, completion: Completion) -> None:
-        self.identifiers.append(completion.identifier)
-
-    def process(self) -> None: ...
+    def completed(self, batch: Sequence[Completion]) -> None:
+        self.identifiers += [completion.identifier for completion in batch]
 
     def pathChanged(self) -> None: ...
 

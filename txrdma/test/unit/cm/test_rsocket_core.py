@@ -7,11 +7,12 @@ from __future__ import annotations
 import sys
 from collections import deque
 from random import Random
+from typing import NamedTuple
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.cm.rsocket._core import CONTROLS, RSocket, Sizes, understood
-from txrdma.cm.rsocket._sending import Post
+from txrdma.cm.rsocket._requests import SendMemory, SIGNAL_EVERY
 from txrdma.cm.rsocket.messages import (
     ConnectionData,
     Control,
@@ -22,10 +23,24 @@ from txrdma.cm.rsocket.messages import (
     Target,
 )
 from txrdma.error import PeerViolation, WireError
-from txrdma.iba.types import RKey
+from txrdma.iba.types import LKey, RKey
+from txrdma.iba.verbs import Operation, SendRequest
 
 ADDRESS = 0x7F00_0000_1000
 KEY = RKey(0x1234)
+LOCAL = 0x7F00_2000_0000
+
+
+class Post(NamedTuple):
+    """A request that was posted, with its bytes; C{begin} is their offset in registered memory."""
+
+    identifier: int
+    data: bytes
+    begin: int
+    address: int
+    rkey: RKey
+    immediate: int | None
+    signaled: bool
 
 
 class End:
@@ -37,16 +52,34 @@ class End:
     @ivar regions: memory that the peer may write to, and its address, by keys.
     """
 
-    def __init__(self, sizes: Sizes) -> None:
+    def __init__(self, sizes: Sizes, isInline: bool = False) -> None:
         self.sizes = sizes
         self.remote, self.local = bytearray(sizes.remote), bytearray(sizes.local)
         self.regions = {KEY: (ADDRESS, self.remote)}
-        self.core = RSocket(sizes, memoryview(self.remote), memoryview(self.local))
+        memory = None if isInline else SendMemory(memoryview(self.local), LOCAL, LKey(0x77))
+        self.core = RSocket(sizes, memoryview(self.remote), memory)
         self.greeting = self.core.greeting(ADDRESS, KEY)
-        self.sent: deque[tuple[Post, bytes]] = deque()
+        self.sent: deque[Post] = deque()
         self.arrived: deque[tuple[int, int]] = deque()
-        self.acknowledged = 0
+        self.acknowledged: deque[int] = deque()
         self.written = self.received = b""
+
+    def _posted(self, request: SendRequest) -> Post:
+        """A copy of a request, which is reused after it was posted."""
+        hasImmediate = request.operation is Operation.RDMA_WRITE_WITH_IMMEDIATE
+        begin, data = 0, b"".join(request.inline)
+        for address, length, _ in request.segments:
+            begin = address - LOCAL
+            assert 0 <= begin <= len(self.local) - length
+            data = bytes(self.local[begin : begin + length])
+        return Post(
+            *(request.identifier, data, begin, request.remoteAddress, request.rkey),
+            *(request.immediate if hasImmediate else None, request.signaled),
+        )
+
+    def outgoing(self) -> list[Post]:
+        """What can be posted."""
+        return [self._posted(each) for each in self.core.outgoing()]
 
     def post(self) -> None:
         """Post what is possible; a device may read memory later, so it must not change until then."""
@@ -63,15 +96,15 @@ class End:
             assert 0 <= begin <= len(memory) - len(data)
             memory[begin : begin + len(data)] = data
         if post.immediate is not None:
-            peer.arrived.append((post.immediate, post.length))
+            peer.arrived.append((post.immediate, len(data)))
             assert len(peer.arrived) <= peer.sizes.receives + CONTROLS, "no receive left"
-        self.acknowledged += 1
+        if post.signaled:
+            self.acknowledged.append(post.identifier)
 
     def poll(self) -> None:
         """Poll received messages and completions."""
         while self.acknowledged:
-            self.acknowledged -= 1
-            self.core.completed()
+            self.core.completed(self.acknowledged.popleft())
         while self.arrived:
             self.core.arrived(*self.arrived.popleft())
 
@@ -120,7 +153,9 @@ class StreamTests(SynchronousTestCase):
             *(
                 Sizes(*random.choices((16, 17, 33), k=2), *random.choices((4096, 6000, 16384), k=2))
                 for _ in range(2)
-            )
+            ),
+            isInline=seed % 3 > 0,
+            isShared=seed % 3 > 1,
         )
         ends = ((one, other), (other, one))
         for _ in range(random.randrange(10, 400)):
@@ -148,6 +183,7 @@ class StreamTests(SynchronousTestCase):
             self.assertEqual(end.received, peer.written)
             self.assertTrue(end.core.isOver or end.core.hasParted)
             self.assertFalse(end.core.wasCut)
+            end.core.completed(end.core.posted)  # all was delivered, though not all was signaled
             self.assertTrue(end.core.isDelivered)
 
     def test_seeds(self) -> None:
@@ -186,11 +222,11 @@ class StreamTests(SynchronousTestCase):
 
     def test_firstMessageOffersSecondHalf(self) -> None:
         one, other = pair(SMALL, SMALL)
-        (post,) = one.core.outgoing()
+        (post,) = one.outgoing()
         self.assertEqual(post.address, ADDRESS + 16)
         self.assertEqual(post.immediate, 0x8000_0000 + 16)
         kind = LittleTarget if sys.byteorder == "little" else Target
-        output = kind.decode(bytes(one.local[post.begin : post.begin + post.length]))
+        output = kind.decode(post.data)
         self.assertEqual(output, kind(address=ADDRESS + SMALL.table + 2048, rkey=KEY, length=2048))
 
     def test_targetsUseOwnersByteOrder(self) -> None:
@@ -200,8 +236,8 @@ class StreamTests(SynchronousTestCase):
             one = End(SMALL)
             output = peer.encode()[:1] + bytes([flags]) + peer.encode()[2:]
             one.core.begin(one.greeting, understood(output))
-            (post,) = one.core.outgoing()
-            target = kind.decode(bytes(one.local[post.begin : post.begin + 16]))
+            (post,) = one.outgoing()
+            target = kind.decode(post.data)
             self.assertEqual((target.address, target.length), (ADDRESS + SMALL.table + 2048, 2048))
 
     def test_probeIsEmptyWriteWhenIdle(self) -> None:
@@ -212,10 +248,41 @@ class StreamTests(SynchronousTestCase):
         self.assertEqual(one.core.outgoing(), [])
         settle(one, other)
         one.core.probe()
-        (post,) = one.core.outgoing()
-        self.assertEqual(post[1:], (0, 0, 0, None))
-        one.core.completed()
+        (post,) = one.outgoing()
+        self.assertEqual(post[1:], (b"", 0, 0, 0, None, True))
+        one.core.completed(post.identifier)
         self.assertTrue(one.core.isQuiet)
+
+    def test_everyEighthRequestIsSignaledOnSharedMemory(self) -> None:
+        """On shared memory one completion stands for eight requests, unless the end waits for one of them."""
+        one, other = pair(SMALL, SMALL, isInline=True, isShared=True)
+        one.post()
+        one.deliver(other)
+        signaled = []
+        for _ in range(SIGNAL_EVERY):
+            one.core.write(b"x")
+            (post,) = one.outgoing()
+            signaled += [post.identifier] if post.signaled else []
+        self.assertEqual(signaled, [SIGNAL_EVERY])
+        self.assertFalse(one.core.isDelivered)
+        one.core.completed(SIGNAL_EVERY)
+        one.core.completed(SIGNAL_EVERY)  # as after C{isConsumed}
+        self.assertFalse(one.core.isDelivered)
+        one.core.completed(one.core.posted)
+        self.assertTrue(one.core.isDelivered and one.core.isQuiet)
+        one.core.close()
+        (post,) = one.outgoing()
+        self.assertTrue(post.signaled)
+
+    def test_inlineRequestsReferToBytesOfTheProgram(self) -> None:
+        """A write that fits into a target is posted as it is, without a copy."""
+        one, _ = pair(SMALL, SMALL, isInline=True)
+        one.outgoing()
+        data = bytes(1000)
+        one.core.write(data)
+        (request,) = one.core.outgoing()
+        self.assertIs(request.inline[0], data)
+        self.assertEqual(request.segments, ())
 
 
 class ReportTests(SynchronousTestCase):
@@ -225,7 +292,7 @@ class ReportTests(SynchronousTestCase):
         """Write, read and close like an application, and post only when the core requests it."""
         random = Random(seed)
         sizes = Sizes(*random.choices((16, 17, 33), k=2), *random.choices((4096, 6000, 16384), k=2))
-        one, other = pair(sizes, sizes)
+        one, other = pair(sizes, sizes, isInline=seed % 3 > 0, isShared=seed % 3 > 1)
         rest = {one: random.randrange(1, 40), other: random.randrange(1, 40)}
         for _ in range(20_000):
             for end, peer in ((one, other), (other, one)):
@@ -240,8 +307,7 @@ class ReportTests(SynchronousTestCase):
                 if end.sent and random.random() < 0.7:
                     end.deliver(peer)
                 if end.acknowledged and random.random() < 0.7:
-                    end.acknowledged -= 1
-                    if end.core.completed():
+                    if end.core.completed(end.acknowledged.popleft()):
                         end.post()
                 if end.arrived and random.random() < 0.7:
                     end.core.arrived(*end.arrived.popleft())
@@ -366,7 +432,7 @@ class LyingTests(SynchronousTestCase):
         for seed in range(300):
             random = Random(seed)
             one, _ = pair(SMALL, SMALL)
-            flying = 0
+            flying: list[int] = []
             try:
                 for _ in range(200):
                     operation = random.choice((0, 0, 0, 2, 4, 4, 6, 7, random.randrange(8)))
@@ -374,13 +440,10 @@ class LyingTests(SynchronousTestCase):
                     one.remote[:32] = random.randbytes(32) if random.random() < 0.5 else bytes(32)
                     one.core.arrived(operation << 29 | value, random.choice((0, 16, value)))
                     one.core.write(bytes(random.randrange(3000)))
-                    for post in one.core.outgoing():
-                        flying += 1
-                        self.assertLessEqual(post.begin + post.length, SMALL.local)
+                    flying += [each.identifier for each in one.outgoing()]
                     while flying and random.random() < 0.7:
-                        one.core.completed()
-                        flying -= 1
-                    self.assertLessEqual(flying, SMALL.sends)
+                        one.core.completed(flying.pop(0))
+                    self.assertLessEqual(len(flying), SMALL.sends)
                     self.assertLessEqual(one.core.unread, SMALL.receiveBuffer)
                     self.assertLessEqual(len(one.core.read()), SMALL.receiveBuffer)
             except PeerViolation:
@@ -401,8 +464,7 @@ class LyingTests(SynchronousTestCase):
                 continue
             end.core.begin(end.greeting, peer)
             end.core.write(bytes(5000))
-            for post in end.core.outgoing():
-                self.assertLessEqual(post.begin + post.length, SMALL.local)
+            for post in end.outgoing():
                 self.assertLess(post.address, 1 << 64)
 
 

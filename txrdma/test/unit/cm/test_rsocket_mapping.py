@@ -211,7 +211,7 @@ class MappingTests(SynchronousTestCase):
         one.core.close()
         one.post()
         self.assertFalse(one.core.isDelivered)
-        output = [post.immediate for post, _ in one.sent]
+        output = [post.immediate for post in one.sent]
         self.assertNotIn(immediate(Kind.CONTROL, Control.DISCONNECT), output)
         settle(one, other)
         while not one.core.hasParted:
@@ -303,7 +303,7 @@ class LyingTests(SynchronousTestCase):
         sendEntry(one, 4, OWN(offset=0, address=last - 10, rkey=KEY, length=5000), 0)
         self.assertIsNot(one.core.writeMapped(0, bytes(5000)), None)
         self.assertIsNot(one.core.writeMapped(last, bytes(1)), None)
-        for post in one.core.outgoing():
+        for post in one.outgoing():
             self.assertLess(post.address, 1 << 64)
 
     def test_arbitraryEntries(self) -> None:
@@ -315,7 +315,7 @@ class LyingTests(SynchronousTestCase):
         """Deliver arbitrary entries between writes, and complete whatever is posted."""
         one, _ = pair(SMALL, SMALL)
         numbers: list[int] = []
-        flying = 0
+        flying: list[int] = []
         try:
             for _ in range(100):
                 value = random.choice((0, 1, 7, random.randrange(12)))
@@ -325,15 +325,13 @@ class LyingTests(SynchronousTestCase):
                 for place in one.core.places:
                     number = one.core.writeMapped(place.offset, bytes(min(place.length, 5000)))
                     numbers += [] if number is None else [number]
-                flying += len(one.core.outgoing())
+                flying += [each.identifier for each in one.outgoing()]
                 while flying and random.random() < 0.7:
-                    one.core.completed()
-                    flying -= 1
+                    one.core.completed(flying.pop(0))
         except PeerViolation:
             pass
-        while flying or (flying := len(one.core.outgoing())):
-            one.core.completed()
-            flying -= 1
+        while flying or (flying := [each.identifier for each in one.outgoing()]):
+            one.core.completed(flying.pop(0))
         found = [each.number for each in one.core.events if not isinstance(each, PeerMapped)]
         self.assertEqual(sorted(found), numbers)
 
@@ -359,11 +357,11 @@ class LayoutTests(SynchronousTestCase):
             peer = output.encode()[:1] + bytes([flags | MAPPINGS]) + output.encode()[2:]
             one.core.begin(one.greeting, ConnectionData.decode(peer))
             one.core.map(4096, 1_000_000, 0x44556677F000, RKey(0xAABBCCDD))
-            _, post = one.core.outgoing()
+            _, post = one.outgoing()
             self.assertEqual(
                 (post.address, post.immediate, post.rkey), (ADDRESS + 32, 6 << 29, output.tableKey)
             )
-            self.assertEqual(one.local[post.begin : post.begin + post.length], kind(**entry).encode())
+            self.assertEqual(post.data, kind(**entry).encode())
 
     def test_offerScalesAsLibrdmacm(self) -> None:
         greeting = End(SMALL).greeting
@@ -380,10 +378,10 @@ class LayoutTests(SynchronousTestCase):
         for mappings in (0, 8):
             one, other = pair(SMALL, SMALL._replace(mappings=mappings))
             one.core.write(bytes(3000))
-            first = one.core.outgoing()
+            first = one.outgoing()
             posts.append(
                 [
-                    (each.length, each.immediate, each.address - other.greeting.bufferAddress)
+                    (each.data, each.immediate, each.address - other.greeting.bufferAddress)
                     for each in first[1:]
                 ]
             )

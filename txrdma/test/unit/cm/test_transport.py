@@ -284,8 +284,7 @@ class EndTests(MessagingCase):
                 end.transport.sendMessage(b"last")
                 end.transport.loseConnection()
                 self.wait(lambda: client.transport._cm.state == "DREQ_SENT")
-            end.transport.arrived(flushed)
-            end.transport.process()
+            end.transport.completed([flushed])
             end.lost[0].trap(expected)
         self.assertNothingLeft()
 
