@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from enum import Enum
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from txrdma.kit.machines import Row, Table
 
@@ -35,6 +35,9 @@ class Kind(Enum):
 
 
 CompletionT = TypeVar("CompletionT")
+
+_NONE: Final[deque[Any]] = deque()
+"""The inbox of all transports that have received nothing: an empty deque takes 760 bytes. Never modified."""
 
 
 class Inputs(Protocol):
@@ -69,7 +72,7 @@ class Life(Generic[CompletionT]):
     def __init__(self) -> None:
         self.isPaused = True
         self._hasClosed = False
-        self._inbox: deque[tuple[Kind, CompletionT]] = deque()
+        self._inbox: deque[tuple[Kind, CompletionT]] = _NONE
         self._inputs: Inputs = TABLE.begin(self)
 
     @property
@@ -110,6 +113,8 @@ class Life(Generic[CompletionT]):
     def arrived(self, kind: Kind, completion: CompletionT) -> None:
         """Keep a completion for L{next}."""
         if self._place != _CLOSED:
+            if self._inbox is _NONE:
+                self._inbox = deque()
             self._inbox.append((kind, completion))
 
     def next(self) -> tuple[Kind, CompletionT] | None:

@@ -9,7 +9,6 @@ pair is reliable, so nothing is lost, and requests complete in order.
 from __future__ import annotations
 
 import sys
-from collections import deque
 from typing import Final, NamedTuple
 
 from txrdma.cm.rsocket._mapping import Entry, Event, Mappings, Place, Write, WriteCompleted
@@ -132,7 +131,6 @@ class RSocket:
         @param local: C{sizes.local} bytes to send from; None if the device accepts all bytes inline.
         """
         table, buffer = remote[: sizes.table], remote[sizes.table :]
-        table[:] = bytes(len(table))
         targets, entries = table[: TARGETS * TARGET_BYTES], table[TARGETS * TARGET_BYTES :]
         self._sizes = sizes
         self._isLittle = sys.byteorder == "little"
@@ -144,7 +142,7 @@ class RSocket:
         self._mappings = Mappings(entries, self._isLittle)
         self._orders, self.events = self._mappings.orders, self._mappings.events
         self.unread = 0
-        self._flying: deque[int | Write] = deque()  # lengths of messages; of others L{_CONTROL}
+        self._flying: list[int | Write] = []  # lengths of messages; of others L{_CONTROL}
         self._completed = 0
         self._controlAt = self._controlsFlying = 0
         self._own = self._peer = ConnectionData()
@@ -330,9 +328,9 @@ class RSocket:
         """
         sending, flying = self._sending, self._flying
         isUseful = False
-        while self._completed < identifier:
-            self._completed += 1
-            flown = flying.popleft()
+        count = max(identifier - self._completed, 0)
+        self._completed += count
+        for flown in flying[:count]:
             if isinstance(flown, Write):
                 sending.completed(flown.last)
                 self.events.append(WriteCompleted(flown.number))
@@ -342,6 +340,7 @@ class RSocket:
                 isUseful = True
             else:
                 sending.completed(flown)
+        del flying[:count]
         if self._sentControl is Control.DISCONNECT and not flying:
             self.hasParted = True
         return isUseful or sending.backlog > 0 or self._wanted is not None or len(self._orders) > 0
@@ -387,7 +386,7 @@ class RSocket:
         else:
             sending.write(first)
             mappings.held -= len(first)
-        self._orders.popleft()
+        self._orders.pop(0)
         while sending.backlog and (length := sending.next()):
             self._flying.append(length)
         return True
@@ -402,7 +401,7 @@ class RSocket:
             self._mappings.held -= length
             if not write.rest:
                 self._flying.append(write)
-                self._orders.popleft()
+                self._orders.pop(0)
                 return True
             self._flying.append(length)
 

@@ -11,7 +11,6 @@ librdmacm's sender counts it as a data message, which no receiver ever returns.
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Final, NamedTuple
 
 from txrdma.cm.rsocket.messages import LittleMapped, Mapped, MAPPED_BYTES
@@ -114,7 +113,7 @@ class Mappings:
         """
         @param table: memory in which the peer writes entries, in this host's byte order.
         """
-        self.orders: deque[Order] = deque()
+        self.orders: list[Order] = []
         self.held = 0
         self.events: list[Event] = []
         self._table = table

@@ -7,7 +7,6 @@ send as many messages as receives are posted: it gets an absolute limit for its 
 
 from __future__ import annotations
 
-from collections import deque
 from typing import NamedTuple
 
 from txrdma.cm.rsocket.messages import SEQUENCE
@@ -43,12 +42,12 @@ class Receiving:
         self._buffer, self._credits = buffer, credits
         self._size = len(buffer)
         self.half = self._size // 2
-        self._lengths: deque[int] = deque()
+        self._lengths: list[int] = []
         self._writes = self._reads = 0
         self._offered = self._read = self._nextHalf = self.half
         self._sequence = 0
         self._due = credits // 2
-        self.isDue = True  # the second half is offered at once
+        self.isDue = False
 
     def arrived(self, length: int) -> None:
         """
@@ -63,15 +62,21 @@ class Receiving:
         self._offered -= length
         self._writes = (self._writes + length) % self._size
         self._lengths.append(length)
+        if self._read == self.half:
+            self.isDue = True  # offer the second half, which waits for the first message: many are idle
 
     def take(self) -> bytes:
         """Read all bytes up to the end of the buffer; empty if there are none."""
         lengths, sequence = self._lengths, self._sequence
         begin = end = self._reads
-        while lengths and end < self._size:
-            end += lengths.popleft()
-            sequence += 1
-        self._sequence = sequence = sequence & SEQUENCE
+        count = 0
+        for length in lengths:
+            if end == self._size:
+                break
+            end += length
+            count += 1
+        del lengths[:count]
+        self._sequence = sequence = sequence + count & SEQUENCE
         self._reads = end if end < self._size else 0
         self._read += end - begin
         self.isDue = self._read >= self.half or not (sequence - self._due) & _SIGN

@@ -8,7 +8,6 @@ buffer, which is memory only where the device does not accept all bytes inline.
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Final
 
 from txrdma.cm.rsocket._requests import Requests, SendMemory
@@ -49,10 +48,10 @@ class Sending:
         self._requests, self._size, self._memory = requests, size, memory
         self._table, self._places = table, places
         self._targetKind: type[Target] | type[LittleTarget] = LittleTarget if isLittle else Target
-        self._waiting: deque[Buffer] = deque()
+        self._waiting: list[Buffer] = []
         self._place = 0
         self._free = size
-        self._targets: deque[Target | LittleTarget] = deque()
+        self._targets: list[Target | LittleTarget] = []
         self._tableAt = 1
         self._address = self._left = 0
         self._key = RKey(0)
@@ -108,7 +107,7 @@ class Sending:
         while not self._left:
             if not self._targets:
                 return 0
-            target = self._targets.popleft()
+            target = self._targets.pop(0)
             self._address, self._key, self._left = target.address, target.rkey, min(target.length, LENGTH)
         if not self.isShared:
             length = self._fitting(length)
@@ -116,7 +115,7 @@ class Sending:
                 return 0
         if length > self._left:
             length = self._left
-        waiting, memory = self._waiting, self._memory
+        memory = self._memory
         if memory is not None:
             at = self._place
             for piece in self._cut(length):
@@ -126,8 +125,8 @@ class Sending:
             self._requests.addFrom(memory, self._place, length, self._address, self._key, number)
             self._place = at % self._size
         else:
-            pieces = (waiting.popleft(),) if len(waiting[0]) == length else self._cut(length)
-            self._requests.add(self._address, self._key, length, pieces)  # the operation of data is 0
+            # The operation of data is 0.
+            self._requests.add(self._address, self._key, length, self._cut(length))
         self.backlog -= length
         self._free -= length
         self._address += length
@@ -174,13 +173,16 @@ class Sending:
     def _cut(self, length: int) -> list[Buffer]:
         """Remove the first bytes that wait."""
         waiting = self._waiting
-        pieces: list[Buffer] = []
-        while length:
-            first = waiting.popleft()
-            if len(first) > length:
-                view = memoryview(first)
-                waiting.appendleft(view[length:])
-                first = view[:length]
-            pieces.append(first)
-            length -= len(first)
+        if length == self.backlog:
+            self._waiting = []
+            return waiting
+        count = 0
+        while length >= len(waiting[count]):
+            length -= len(waiting[count])
+            count += 1
+        pieces, self._waiting = waiting[:count], waiting[count:]
+        if length:
+            view = memoryview(self._waiting[0])
+            pieces.append(view[:length])
+            self._waiting[0] = view[length:]
         return pieces
