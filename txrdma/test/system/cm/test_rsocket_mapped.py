@@ -19,6 +19,7 @@ from twisted.internet.utils import getProcessOutputAndValue
 import txrdma
 from txrdma.cm.rsocket.messages import immediate, Kind
 from txrdma.error import InvalidRequest, ProtectionError, ResourceExhausted
+from txrdma.iba.verbs import Completion, CompletionOpcode, Status
 from txrdma.test.integration.cm.test_rsocket import SocketCase
 from txrdma.test.system.kernel.riostreamer import MappedStreaming
 from txrdma.testing.protocols import ProducerRecorder, Recorder
@@ -189,7 +190,9 @@ class SharedMemoryTests(SocketCase):
         """A peer that sends an invalid entry loses its connection, and pending writes fail."""
         client, server = await self.both()
         waiting = server.transport.whenMapped(0)
-        server.transport.stream.writeReceived(24, immediate(Kind.MAPPING, 8))
+        opcode, qpn = CompletionOpcode.RECEIVE_RDMA_WITH_IMMEDIATE, server.transport.connection.qpn
+        lie = Completion(0, Status.SUCCESS, opcode, qpn, 24, immediate(Kind.MAPPING, 8))
+        server.transport.stream.completed([lie])
         await self.assertFailure(waiting, ConnectionLost)
         await client.lost
         await server.lost
