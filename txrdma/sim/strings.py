@@ -84,10 +84,10 @@ class SimulatedPortStringParser:
                 holding.fabric.close()
             raise
         port.name = ":".join(("sim", *args)) + (f":node={node}" if node and len(args) < 4 else "")
-        holding.ports += 1
+        holding.ports.add(port)
 
         def closed() -> None:
-            holding.ports -= 1
+            holding.ports.discard(port)
             if not holding.ports:
                 del _held[key]
                 holding.fabric.close()
@@ -100,14 +100,19 @@ class SimulatedPortStringParser:
 
 
 class _Holding:
-    """A fabric, and the number of its open ports."""
+    """A fabric, and its open ports."""
 
     def __init__(self, fabric: SimulatedFabric) -> None:
         self.fabric = fabric
-        self.ports = 0
+        self.ports: set[IMADPort] = set()
 
 
 _held: dict[tuple[object, FabricOptions], _Holding] = {}
+
+
+def fabricOf(port: IMADPort) -> SimulatedFabric:
+    """Return the fabric of an open port that was opened by a string."""
+    return next(holding.fabric for holding in _held.values() if port in holding.ports)
 
 
 def understood(*args: str, **kwargs: str) -> tuple[str, FabricOptions]:

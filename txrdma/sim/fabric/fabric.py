@@ -16,14 +16,12 @@ from txrdma.iba.types import GID, GUID
 from txrdma.kit.rawfields import poke
 from txrdma.mad.layouts.smp import PortInfo, SwitchInfo
 from txrdma.mad.layouts.values import FECMode, PortCapability
-from txrdma.sim.fabric.agents.mkeys import ManagementKeys
-from txrdma.sim.fabric.agents.sma import SubnetManagementAgents, VENDOR_DIAG
+from txrdma.sim.fabric.agents.sma import VENDOR_DIAG
 from txrdma.sim.fabric.model.counters import Counters
 from txrdma.sim.fabric.model.forwarding import tableOf
 from txrdma.sim.fabric.model.nodes import (
     bringDown,
     bringUp,
-    buildNodes,
     endPorts,
     learnCorrection,
     learnFDR10,
@@ -34,10 +32,9 @@ from txrdma.sim.fabric.model.nodes import (
 from txrdma.sim.fabric.sm.election import Candidate, POLL_SECONDS, PRIORITY, STANDBY_PRIORITY
 from txrdma.sim.fabric.sm.manager import GID_PREFIX, SubnetManager
 from txrdma.sim.fabric.sm.sa import SubnetAdministration
+from txrdma.sim.fabric.sm.subnet import Subnet
 from txrdma.sim.fabric.wire.madport import SimulatedMADPort
-from txrdma.sim.fabric.wire.timetable import Timetable
 from txrdma.sim.fabric.wire.traps import badMKey, linkChanged
-from txrdma.sim.fabric.wire.wire import Wire
 from txrdma.sim.nets.netfile import Net
 
 RESWEEP_SECONDS: Final = 1.0
@@ -49,16 +46,11 @@ _CHAINED: Final = 0x8000
 _setDiagCode = poke(PortInfo, "diagCode")
 
 
-class SimulatedFabric:
+class SimulatedFabric(Subnet):
     """
-    A simulated subnet: nodes, links, agents, and the master SM with its SA.
+    A simulated subnet with its SMs, the SA of the master, and faults.
 
-    @ivar nodes: nodes by their identifiers in the net file.
-    @ivar manager: the master SM; None in a subnet without one.
     @ivar sa: subnet administration of the master SM.
-    @ivar timetable: datagrams in flight, and other scheduled calls.
-    @ivar wire: the links, which count datagrams; C{latencySeconds}, C{jitterSeconds} and C{loss} can be
-        changed at any time.
     """
 
     def __init__(
@@ -86,23 +78,18 @@ class SimulatedFabric:
         @param resweepSeconds: time from a change of a link to the SM's sweep; None for no sweep.
         @param hasLEDs: whether all ports have LEDs (LedInfo).
         """
-        self.clock = clock
-        self.nodes = buildNodes(net)
-        self._seconds = clock.seconds
-        self.timetable = Timetable(clock)
-        self._resweepSeconds = resweepSeconds
-        self._resweep: IDelayedCall | None = None
-        self.sma = SubnetManagementAgents(self._changed, ManagementKeys(clock.seconds, self._violated))
-        self.wire = Wire(
-            *(clock.seconds, self.timetable.later, self.sma),
+        super().__init__(
+            *(clock, net, self._changed, self._violated),
             latencySeconds=latencySeconds,
             jitterSeconds=jitterSeconds,
             loss=loss,
             seed=seed,
         )
+        self._seconds = clock.seconds
+        self._resweepSeconds = resweepSeconds
+        self._resweep: IDelayedCall | None = None
         if hasLEDs:
             self._giveLEDs()
-        self.manager: SubnetManager | None = None
         self.sa: SubnetAdministration | None = None
         if isManaged:
             self.manage(managerAt, lmc)
@@ -140,19 +127,6 @@ class SimulatedFabric:
             raise ValueError(f"{name!r} has no port {number}")
         return node.ports[number]
 
-    def portOf(self, lid: int) -> SimulatedPort | None:
-        """Return the port that has this LID, by the SM's assignment or by its PortInfo; None without one."""
-        if self.manager is not None:
-            for lmc in range(8):
-                port = self.manager.ports.get(lid & ~((1 << lmc) - 1))
-                if port is not None and port.owns(lid):
-                    return port
-        for node in self.nodes.values():
-            for port in endPorts(node):
-                if port.owns(lid):
-                    return port
-        return None
-
     def attach(self, name: str = "", number: int | None = None) -> SimulatedMADPort:
         """
         Return a management port attached to a port of the fabric, by default of the first host.
@@ -165,17 +139,13 @@ class SimulatedFabric:
         port = self.port(name, number)
         return self.attachTo(port.end, "" if number is None else f"sim:node={name}/{number}")
 
-    def attachTo(self, port: SimulatedPort, name: str = "") -> SimulatedMADPort:
-        """Return a management port attached to this port of the fabric."""
-        return SimulatedMADPort(self, port, name)
-
     # Subnet managers.
 
     def manage(self, at: str = "", lmc: int = 0, priority: int = PRIORITY) -> SubnetManager:
         """Replace all SMs by one, at a port of a node, by default of the last host."""
         port = self.port(at or self._lastHost()).end
         self._endManagers()
-        candidate = Candidate(self, port, lmc, priority)
+        candidate = Candidate(self, port, self.lead, lmc, priority)
         candidate.lead()
         return candidate.manager
 
@@ -199,7 +169,7 @@ class SimulatedFabric:
         port = self.port(at).end
         if port in self.sma.managers:
             raise ValueError(f"there is a manager at {at!r} already")
-        candidate = Candidate(self, port, lmc, priority, pollSeconds)
+        candidate = Candidate(self, port, self.lead, lmc, priority, pollSeconds)
         candidate.discover()
         for one in self.sma.managers.values():
             assert isinstance(one, Candidate)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from struct import Struct
-from typing import Final, Protocol
+from typing import Final
 
 from txrdma.kit.rawfields import peek, poke, span
 from txrdma.mad.errors import MADRefusal
@@ -37,6 +37,7 @@ from txrdma.mad.layouts.smp import (
 from txrdma.mad.layouts.values import PortCapability
 from txrdma.sim.fabric.agents.mkeys import ManagementKeys
 from txrdma.sim.fabric.agents.portsetting import setPortInfo
+from txrdma.sim.fabric.agents.sminfo import SMInfoAgent
 from txrdma.sim.fabric.model import pkeys, rft
 from txrdma.sim.fabric.model.forwarding import tableOf
 from txrdma.sim.fabric.model.nodes import (
@@ -46,19 +47,6 @@ from txrdma.sim.fabric.model.nodes import (
     PORT_INFO_EXTENDED,
     SimulatedPort,
 )
-
-
-class SMInfoKeeper(Protocol):
-    """A subnet manager, as the agent of its node uses it."""
-
-    def info(self) -> SMInfo:
-        """Return the SMInfo of the subnet manager: state, priority, activity count."""
-
-    def answer(self) -> SMInfo:
-        """Return the SMInfo in answer to a Get, and count the activity."""
-
-    def control(self, command: int, info: SMInfo) -> int:
-        """Perform a Set of SMInfo by another SM (IBA 14.4.1); return the MAD status."""
 
 
 GET: Final = int(Method.GET)

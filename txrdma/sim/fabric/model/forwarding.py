@@ -13,7 +13,7 @@ from txrdma.sim.fabric.model.rft import capacity, defaultPort, entriesOf, isRand
 def tableOf(switch: SimulatedNode) -> bytearray:
     """Return the linear forwarding table of a switch, computed by the subnet's routing when first read."""
     if switch.linear is None:
-        table = bytearray() if switch.routing is None else switch.routing.table(switch)
+        table = bytearray() if switch.routing is None else switch.routing(switch)
         if isRandom(switch):
             switch.random = entriesOf(table, capacity(switch))
             table = linearOf(switch.random, defaultPort(switch))

@@ -8,7 +8,7 @@ thousand ports.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
 from txrdma.fabric.linkspeeds import mayHaveFDR10
@@ -109,13 +109,6 @@ class Attachment(Protocol):
 
     def changed(self, wantsRegistration: bool) -> None:
         """Note that the PortInfo of the port was set."""
-
-
-class Forwarder(Protocol):
-    """Routing of a subnet, which computes the tables of its switches."""
-
-    def table(self, switch: SimulatedNode) -> bytearray:
-        """Return the linear forwarding table of one switch."""
 
 
 class SimulatedPort:
@@ -258,7 +251,7 @@ class SimulatedNode:
         self.switchInfo = bytearray()
         self.linear: bytearray | None = None
         self.random: bytearray | None = None
-        self.routing: Forwarder | None = None
+        self.routing: Callable[[SimulatedNode], bytearray] | None = None
         self.multicast: dict[tuple[int, int], bytes] | None = None
 
     def __repr__(self) -> str:

@@ -7,7 +7,7 @@ each other). The SMs know each other without sweeps; they poll and control each 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from twisted.internet.interfaces import IDelayedCall
@@ -15,15 +15,12 @@ from twisted.internet.interfaces import IDelayedCall
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import LID
 from txrdma.mad.agent import MADAgent
-from txrdma.mad.layouts.messages import MADStatus
 from txrdma.mad.layouts.smp import SMInfo
 from txrdma.mad.layouts.values import PortCapability, SMState
+from txrdma.sim.fabric.agents.sminfo import ACKNOWLEDGE, HANDOVER, SMInfoAgent
 from txrdma.sim.fabric.model.nodes import SimulatedPort
 from txrdma.sim.fabric.sm.manager import SubnetManager
 from txrdma.sim.fabric.sm.subnet import Subnet
-
-HANDOVER, ACKNOWLEDGE, DISABLE, STANDBY, DISCOVER = 1, 2, 3, 4, 5
-"""Commands to another SM: attribute modifiers of a Set of SMInfo."""
 
 PRIORITY: Final = 4
 STANDBY_PRIORITY: Final = 3
@@ -32,29 +29,28 @@ POLLS: Final = 4
 """Number of unanswered SMPs in one poll after which a standby SM considers the master lost."""
 
 
-class Candidate:
+class Candidate(SMInfoAgent):
     """
     A subnet manager at a port of the fabric: the master, or a standby SM.
 
     @ivar manager: sweeps the subnet while this SM is the master.
-    @ivar state: current state of the SM.
     """
 
     def __init__(
         self,
         fabric: Subnet,
         port: SimulatedPort,
+        lead: Callable[[SubnetManager], None],
         lmc: int = 0,
         priority: int = PRIORITY,
         pollSeconds: float = POLL_SECONDS,
     ) -> None:
-        self.port = port
-        self.priority = priority
-        self.state = SMState.DISCOVERING
+        """@param lead: called to make this SM the master."""
+        super().__init__(port, priority)
         self.manager = SubnetManager(fabric.nodes, port, lmc)
         self._fabric = fabric
+        self._lead = lead
         self._pollSeconds = pollSeconds
-        self._answers = 0
         self._agent: MADAgent | None = None
         self._timer: IDelayedCall | None = None
         fabric.sma.managers[port] = self
@@ -71,7 +67,7 @@ class Candidate:
     def lead(self) -> None:
         """Become the master SM of the fabric."""
         self.state = SMState.MASTER
-        self._fabric.lead(self.manager)
+        self._lead(self.manager)
 
     def start(self) -> None:
         """Begin to poll the other SMs."""
@@ -87,37 +83,14 @@ class Candidate:
         if agent is not None:
             agent.close()
 
-    # SMInfo, as the agent of the node reads and writes it.
+    # SMInfo
 
-    def info(self) -> SMInfo:
-        """Return the SMInfo of this SM; as in OpenSM, sweeps and answers are counted as activity."""
-        activity = (self.manager.sweeps + self._answers) & 0xFFFFFFFF
-        return SMInfo(guid=self.port.guid, actCount=activity, priority=self.priority, smState=self.state)
+    @property
+    def sweeps(self) -> int:
+        return self.manager.sweeps
 
-    def answer(self) -> SMInfo:
-        """Return the SMInfo in answer to a Get, and count the activity."""
-        info = self.info()
-        self._answers += 1
-        return info
-
-    def control(self, command: int, info: SMInfo) -> int:
-        """Perform a Set of SMInfo by another SM; refuse a command that is invalid in this state."""
-        if command != ACKNOWLEDGE and info.smState is not SMState.MASTER:
-            return MADStatus.INVALID_FIELD
-        states = {
-            (SMState.STANDBY, DISABLE): SMState.NOT_ACTIVE,
-            (SMState.STANDBY, DISCOVER): SMState.DISCOVERING,
-            (SMState.NOT_ACTIVE, STANDBY): SMState.STANDBY,
-            (SMState.MASTER, ACKNOWLEDGE): SMState.STANDBY,
-        }
-        if command == HANDOVER and self.state in (SMState.STANDBY, SMState.MASTER):
-            self._fabric.timetable.later(0.0, self._inherit, self._whereIs(info))
-            return 0
-        state = states.get((self.state, command))
-        if state is None:
-            return MADStatus.INVALID_FIELD
-        self.state = state
-        return 0
+    def handedOver(self, info: SMInfo) -> None:
+        self._fabric.timetable.later(0.0, self._inherit, self._whereIs(info))
 
     def _inherit(self, giver: LID) -> None:
         """Become the master after a HANDOVER, and send the old master an ACKNOWLEDGE."""

@@ -76,7 +76,7 @@ class SubnetManager:
         routing = Routing(switches, top)
         for switch in switches:
             switch.linear = switch.random = None
-            switch.routing = routing
+            switch.routing = routing.table
             info = switch.switchInfo
             setPortStateChange(info, False)
             if isRandom(switch):

@@ -1,49 +1,75 @@
-"""The interface of a simulated subnet that its subnet managers and its SA use."""
+"""The nodes of a simulated subnet, their agents and their links, which its subnet managers and its SA use."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Callable
 
 from twisted.internet.interfaces import IReactorTime
 
+from txrdma.sim.fabric.agents.mkeys import ManagementKeys
 from txrdma.sim.fabric.agents.sma import SubnetManagementAgents
-from txrdma.sim.fabric.model.nodes import SimulatedNode, SimulatedPort
+from txrdma.sim.fabric.model.nodes import buildNodes, endPorts, SimulatedPort
 from txrdma.sim.fabric.sm.manager import SubnetManager
 from txrdma.sim.fabric.wire.madport import SimulatedMADPort
 from txrdma.sim.fabric.wire.timetable import Timetable
+from txrdma.sim.fabric.wire.wire import Wire
+from txrdma.sim.nets.netfile import Net
 
 
-class Subnet(Protocol):
+class Subnet:
     """
-    A simulated subnet, as its SMs and its SA use it.
+    A simulated subnet: nodes, links and agents.
 
-    @ivar nodes: nodes by their identifiers.
+    @ivar nodes: nodes by their identifiers in the net file.
     @ivar sma: agents of all nodes, which know the subnet managers.
     @ivar manager: the master SM; None in a subnet without one.
-    @ivar timetable: scheduled calls.
+    @ivar timetable: datagrams in flight, and other scheduled calls.
+    @ivar wire: the links, which count datagrams; C{latencySeconds}, C{jitterSeconds} and C{loss} can be
+        changed at any time.
     """
 
-    clock: IReactorTime
-    manager: SubnetManager | None
-
-    @property
-    def nodes(self) -> Mapping[str, SimulatedNode]:
-        """Nodes by their identifiers in the net file."""
-
-    @property
-    def sma(self) -> SubnetManagementAgents:
-        """Subnet management agents of all nodes."""
-
-    @property
-    def timetable(self) -> Timetable:
-        """Timetable of scheduled calls."""
+    def __init__(
+        self,
+        clock: IReactorTime,
+        net: Net,
+        changed: Callable[[SimulatedPort], None],
+        violated: Callable[[SimulatedPort, bytes], None],
+        *,
+        latencySeconds: float,
+        jitterSeconds: float,
+        loss: float,
+        seed: int,
+    ) -> None:
+        """
+        @param changed: called with each port whose state a Set has changed.
+        @param violated: called with a port and a datagram whose M_Key is wrong.
+        """
+        self.clock = clock
+        self.nodes = buildNodes(net)
+        self.timetable = Timetable(clock)
+        self.sma = SubnetManagementAgents(changed, ManagementKeys(clock.seconds, violated))
+        self.wire = Wire(
+            *(clock.seconds, self.timetable.later, self.sma),
+            latencySeconds=latencySeconds,
+            jitterSeconds=jitterSeconds,
+            loss=loss,
+            seed=seed,
+        )
+        self.manager: SubnetManager | None = None
 
     def portOf(self, lid: int) -> SimulatedPort | None:
-        """Return the port that has this LID; None if there is none."""
+        """Return the port that has this LID, by the SM's assignment or by its PortInfo; None without one."""
+        if self.manager is not None:
+            for lmc in range(8):
+                port = self.manager.ports.get(lid & ~((1 << lmc) - 1))
+                if port is not None and port.owns(lid):
+                    return port
+        for node in self.nodes.values():
+            for port in endPorts(node):
+                if port.owns(lid):
+                    return port
+        return None
 
-    def attachTo(self, port: SimulatedPort) -> SimulatedMADPort:
-        """Return a management port attached to a port of the fabric."""
-
-    def lead(self, manager: SubnetManager) -> None:
-        """Make this SM the master."""
+    def attachTo(self, port: SimulatedPort, name: str = "") -> SimulatedMADPort:
+        """Return a management port attached to this port of the fabric."""
+        return SimulatedMADPort(self.wire.sent, port, name)

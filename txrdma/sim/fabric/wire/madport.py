@@ -5,7 +5,7 @@ A management port attached to a simulated fabric, with the interface of a real d
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from zope.interface import implementer
 
@@ -59,21 +59,6 @@ class SimulatedEnvelope(NamedTuple):
         return path.reverse() if self.isAnswer else path
 
 
-class Carrier(Protocol):
-    """The links of a fabric, as a management port uses them."""
-
-    def sent(self, sender: SimulatedMADPort, datagram: bytes, path: IBPath) -> None:
-        """Carry a datagram that an attached port sends."""
-
-
-class Fabric(Protocol):
-    """The fabric that a management port is attached to."""
-
-    @property
-    def wire(self) -> Carrier:
-        """Carrier of the datagrams that ports send."""
-
-
 @implementer(IMADPort)
 class SimulatedMADPort:
     """
@@ -88,8 +73,13 @@ class SimulatedMADPort:
     hasSMI = True
     doesRMPP = False
 
-    def __init__(self, fabric: Fabric, port: SimulatedPort, name: str = "") -> None:
-        self.fabric = fabric
+    def __init__(
+        self,
+        send: Callable[[SimulatedMADPort, bytes, IBPath], None],
+        port: SimulatedPort,
+        name: str = "",
+    ) -> None:
+        """@param send: sends a datagram of this port along a path."""
         self.port = port
         self.name = name or f"sim:node={port.node.identifier}"
         self.endPort = self.refresh()
@@ -97,7 +87,7 @@ class SimulatedMADPort:
         self._served: dict[tuple[int, int], int] = {}
         self._isClosed = False
         self._closers: list[Callable[[], None]] = []
-        self._sent = fabric.wire.sent
+        self._sent = send
         port.attachments = (*port.attachments, self)
 
     def __repr__(self) -> str:

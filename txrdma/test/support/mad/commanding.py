@@ -16,6 +16,7 @@ from txrdma.command import Options, run
 from txrdma.commands.common.options import IReactor
 from txrdma.mad.ports import openMADPort
 from txrdma.sim.clock import SimulatedClock
+from txrdma.sim.strings import fabricOf
 
 SECONDS = 300.0
 """Simulated seconds in which every command ends."""
@@ -82,6 +83,6 @@ class SharedFabricTestCase(CommandTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        port: Any = openMADPort(self.clock, self.device)
+        port = openMADPort(self.clock, self.device)
         self.addCleanup(port.close)
-        self.fabric = port.fabric
+        self.fabric = fabricOf(port)

@@ -14,7 +14,7 @@ from txrdma.mad.layouts import smp
 from txrdma.mad.layouts.values import SMState
 from txrdma.sim.clock import SimulatedClock
 from txrdma.sim.fabric import SimulatedFabric
-from txrdma.sim.fabric.sm.election import ACKNOWLEDGE, DISABLE, DISCOVER, HANDOVER, STANDBY
+from txrdma.sim.fabric.agents.sminfo import ACKNOWLEDGE, DISABLE, DISCOVER, HANDOVER, STANDBY
 from txrdma.test.support.mad.simulated import TWO_SWITCHES, twoSwitches
 from txrdma.test.system.ibsim.fabric import IbsimTestCase
 

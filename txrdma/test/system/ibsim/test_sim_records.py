@@ -55,7 +55,7 @@ class RecordsTestCase(ManagedTestCase):
         self.sa = gmp(self.theirAgent.port.refresh().smLID)
         at = self.ours.portOf(self.sa.dlid)
         assert at is not None
-        candidate = Candidate(self.ours, at)
+        candidate = Candidate(self.ours, at, self.ours.lead)
         candidate.state = SMState.MASTER
         manager = self.ours.manager = candidate.manager
         ends = (port for node in self.ours.nodes.values() for port in node.ports if port.info and port.lid)

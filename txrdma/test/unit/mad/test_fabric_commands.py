@@ -26,7 +26,7 @@ from txrdma.mad.layouts.smp import MulticastForwardingTable
 from txrdma.mad.ports import openMADPort
 from txrdma.mad.server import MADServer
 from txrdma.mad.vendor import servePing, serveSysstat
-from txrdma.sim.fabric import SimulatedFabric
+from txrdma.sim.strings import fabricOf
 from txrdma.test.support.mad.simulated import TWO_SWITCHES
 from txrdma.testing.reactors import ReactorClock
 
@@ -48,7 +48,7 @@ class CommandTestCase(SynchronousTestCase):
         self.device = f"sim:{path}"
         self.port = openMADPort(self.clock, self.device)  # holds the fabric
         self.addCleanup(self.port.close)
-        self.fabric: SimulatedFabric = self.port.fabric  # type: ignore[attr-defined]  # it is of that kind
+        self.fabric = fabricOf(self.port)
         self.status: object = 0
         self.complaints = ""
 

@@ -25,6 +25,7 @@ from txrdma.mad.layouts.traps import BadKeyDetails, detailsOf
 from txrdma.mad.ports import openMADPort
 from txrdma.mad.server import MADServer
 from txrdma.sim.fabric import SimulatedFabric
+from txrdma.sim.strings import fabricOf
 from txrdma.test.support.mad.simulated import FabricTestCase, gmp, route, TWO_SWITCHES
 
 
@@ -218,14 +219,14 @@ class StringTests(SynchronousTestCase):
         with open(name, "w") as file:
             file.write(TWO_SWITCHES)
         port = self.open(f"sim:{name}:node=b/2:latency=0.25:loss=0.5:managed=no")
-        wire = port.fabric.wire
+        wire = fabricOf(port).wire
         self.assertEqual((port.port.number, wire.latencySeconds, wire.loss), (2, 0.25, 0.5))
-        self.assertIsNone(port.fabric.manager)
+        self.assertIsNone(fabricOf(port).manager)
 
     def test_faults(self) -> None:
         """Fabric strings may contain hanging nodes, varying delays and changing counters."""
         port = self.open("sim:fattree:40:8:jitter=0.5:dead=h00003+leaf0001:errors=2:traffic=1000")
-        fabric = port.fabric
+        fabric = fabricOf(port)
         dead = [name for name, node in fabric.nodes.items() if node.isDead]
         self.assertEqual((dead, fabric.wire.jitterSeconds), (["h00003", "leaf0001"], 0.5))
         self.clock.advance(1000)
@@ -243,7 +244,8 @@ class StringTests(SynchronousTestCase):
 
     def test_equipment(self) -> None:
         port = self.open("sim:fattree:40:8:manager=h00001:standby=h00002:leds=yes:fdr10=yes")
-        states = {end.node.identifier: one.state.name for end, one in port.fabric.sma.managers.items()}
+        managers: dict[Any, Any] = dict(fabricOf(port).sma.managers)
+        states = {end.node.identifier: one.state.name for end, one in managers.items()}
         self.assertEqual(states, {"h00001": "MASTER", "h00002": "STANDBY"})
         agent = MADAgent(self.clock, port)
         calls: list[Deferred[Any]] = [
@@ -259,12 +261,13 @@ class StringTests(SynchronousTestCase):
     def test_shared(self) -> None:
         clock = Clock()
         one = openMADPort(clock, "sim:fattree:20:node=h00001")
-        two: Any = openMADPort(clock, "sim:fattree:20:node=h00002")
-        self.assertIs(two.fabric, one.fabric)  # type: ignore[attr-defined]  # it is a simulated one
+        two = openMADPort(clock, "sim:fattree:20:node=h00002")
+        fabric = fabricOf(one)
+        self.assertIs(fabricOf(two), fabric)
         one.close()
         two.close()
-        three: Any = openMADPort(clock, "sim:fattree:20")
-        self.assertIsNot(three.fabric, two.fabric)
+        three = openMADPort(clock, "sim:fattree:20")
+        self.assertIsNot(fabricOf(three), fabric)
         three.close()
         self.assertEqual(clock.getDelayedCalls(), [])
 

@@ -16,7 +16,7 @@ from txrdma.mad.layouts.messages import InformInfo, Notice, ReportedNotice
 from txrdma.mad.layouts.smp import GUIDInfo
 from txrdma.mad.layouts.values import PathMTU, PortCapability, Rate, Selector, SMState
 from txrdma.mad.server import MADServer
-from txrdma.sim.fabric.sm.election import ACKNOWLEDGE, DISABLE, HANDOVER, STANDBY
+from txrdma.sim.fabric.agents.sminfo import ACKNOWLEDGE, DISABLE, HANDOVER, STANDBY
 from txrdma.sim.fabric.sm.sagroups import IPOIB_BROADCAST
 from txrdma.test.support.mad.simulated import FabricTestCase, gmp
 
