@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, cast, Generic, Protocol, TYPE_CHECKING, TypeVar
+from typing import Any, cast, Generic, TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from automat import TypeMachineBuilder
@@ -19,13 +19,14 @@ if TYPE_CHECKING:
 _Core = TypeVar("_Core")
 
 
-class Placed(Protocol):
-    """The core of a state machine, which stores the name of its current state."""
+class MachineCore:
+    """Base class of the core of a state machine, which stores the name of its current state."""
 
+    __slots__ = ()
     _place: str
 
 
-_Data = TypeVar("_Data", bound=Placed)
+_Data = TypeVar("_Data", bound=MachineCore)
 _Inputs = TypeVar("_Inputs")
 
 Row = tuple[str, Callable[[_Inputs], None], str, tuple[Callable[[_Data], None], ...]]

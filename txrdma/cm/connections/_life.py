@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from txrdma.kit.machines import Row, Table
+from txrdma.kit.machines import MachineCore, Row, Table
 
 
 class Kind(Enum):
@@ -59,7 +59,7 @@ class Inputs(Protocol):
         """The connection ends now, for whatever reason."""
 
 
-class Life(Generic[CompletionT]):
+class Life(MachineCore, Generic[CompletionT]):
     """
     The lifecycle of one transport.
 
@@ -67,7 +67,6 @@ class Life(Generic[CompletionT]):
     """
 
     __slots__ = ("_hasClosed", "_inbox", "_inputs", "_place", "isPaused")
-    _place: str
 
     def __init__(self) -> None:
         self.isPaused = True

@@ -14,7 +14,7 @@ from txrdma.cm.layouts.messages import CMPath
 from txrdma.cm.layouts.paths import lifeTimeOf
 from txrdma.error import InvalidRequest
 from txrdma.iba.path import lifetimeSeconds
-from txrdma.kit.machines import Table
+from txrdma.kit.machines import MachineCore, Table
 from txrdma.kit.values import frozen
 from txrdma.kit.wire import Layout
 
@@ -86,7 +86,7 @@ def _ignore() -> None:
 _OVER: Final = _Over()
 
 
-class Core:
+class Core(MachineCore):
     """
     A state machine's data with a message that waits for an answer: the five verbs of all cores here.
 
@@ -98,7 +98,6 @@ class Core:
         *("_retries", "_transaction", "deadlineSeconds"),
     )
     _table: Table[Any, Any]
-    _place: str
     _final: frozenset[str] = frozenset()
     """Names of states in which requests of the application are ignored, since the end is reported."""
 

@@ -42,7 +42,7 @@ from enum import Enum, IntEnum
 from functools import lru_cache
 from typing import Final, Protocol, Union
 
-from txrdma.kit.machines import Row, Table
+from txrdma.kit.machines import MachineCore, Row, Table
 from txrdma.kit.values import frozen
 from txrdma.smc.wire.cdc import StateFlags
 
@@ -157,7 +157,7 @@ class Inputs(Protocol):
         """The peer did not close in time."""
 
 
-class Closing:
+class Closing(MachineCore):
     """
     The close state machine of one connection, and the data that its transitions act on.
 
@@ -169,7 +169,6 @@ class Closing:
     """
 
     __slots__ = ("_behind", "_inputs", "_peer", "_pending", "_place", "flags", "over")
-    _place: str
 
     def __init__(self) -> None:
         self.flags = 0

@@ -30,16 +30,19 @@ map. Otherwise both are work requests.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, TYPE_CHECKING
 
 from txrdma.error import WireError
 from txrdma.iba.types import RKey
 from txrdma.iba.verbs import Operation, SendRequest
 from txrdma.smc.common.counting import read, SMALL, written
-from txrdma.smc.flow.owner import DataReceiver, FlowOwner
+from txrdma.smc.flow.owner import FlowOwner
 from txrdma.smc.flow.ring import DATA, Ring, SPACE, spans, UPDATE
 from txrdma.smc.flow.sendqueue import cut, LinkSendQueue, RemoteBuffer, SIGNAL_EVERY, Unacknowledged
 from txrdma.smc.wire.cdc import ProducerFlags, StateFlags
+
+if TYPE_CHECKING:
+    from twisted.internet.interfaces import IProtocol
 
 DELIVERY: Final = 256 * 1024
 """Largest number of bytes passed to one C{dataReceived}."""
@@ -115,7 +118,7 @@ class Flow:
         self.queue = queue
         self.owner = owner
         self.ring = Ring(view.nbytes, view.nbytes, 0)  # until the peer's end is known
-        self.protocol: DataReceiver | None = None
+        self.protocol: IProtocol | None = None
         self.context: dict[Any, Any] = {}
         self.pending: list[bytes | memoryview] = []
         self.backlog = self.flags = self.peerState = 0

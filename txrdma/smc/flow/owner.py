@@ -7,13 +7,6 @@ from __future__ import annotations
 from typing import Protocol
 
 
-class DataReceiver(Protocol):
-    """The part of an application's protocol that receives bytes."""
-
-    def dataReceived(self, data: bytes) -> None:
-        """Process received bytes."""
-
-
 class FlowOwner(Protocol):
     """A connection that owns a flow; C{isPosted}: nothing is queued for sending."""
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar, Union
 
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.error import RDMAError, Refused
-from txrdma.iba.types import GID, MACAddress, MTU, QPN
+from txrdma.iba.types import MTU
 from txrdma.iba.verbs import (
     Access,
     AddressVector,
@@ -26,10 +26,18 @@ from txrdma.iba.verbs import (
     ReceiveRequest,
     Segment,
 )
-from txrdma.interfaces import IProtectionDomain, IVerbsDevice
+from txrdma.interfaces import (
+    ICompletionChannel,
+    ICompletionQueue,
+    IMemoryRegion,
+    IProtectionDomain,
+    IQueuePair,
+    IVerbsDevice,
+)
 from txrdma.kit.values import frozen
 from txrdma.smc.terms.offer import Candidate
-from txrdma.smc.wire.clc import Diagnosis
+from txrdma.smc.wire.clc import Accept, Confirm, Diagnosis
+from txrdma.smc.wire.llc import AddLink
 from txrdma.verbs.completions import CompletionReader
 
 _log = Logger()
@@ -78,19 +86,10 @@ class Port:
         return self.device, self.candidate.port
 
 
-class PeerEnd(Protocol):
-    """The peer's queue pair in Accept, Confirm or ADD LINK, with its first PSN."""
+PeerEnd = Union[Accept, Confirm, AddLink]
+"""A message with the peer's queue pair and its first PSN."""
 
-    @property
-    def gid(self) -> GID: ...
-    @property
-    def mac(self) -> MACAddress: ...
-    @property
-    def qpn(self) -> QPN: ...
-    @property
-    def mtu(self) -> int: ...
-    @property
-    def psn(self) -> int: ...
+_VerbsObjectT = TypeVar("_VerbsObjectT", IMemoryRegion, ICompletionChannel, ICompletionQueue, IQueuePair)
 
 
 class _Closable(Protocol):

@@ -8,21 +8,18 @@ decides when a link is added.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from itertools import combinations
-from typing import Protocol
 
 from twisted.logger import Logger
 
 from txrdma.error import RDMAError, Refused
 from txrdma.iba.types import GID, QPN
-from txrdma.interfaces import IProtectionDomain
 from txrdma.kit.logs import RateLimitedLogger
 from txrdma.smc.flow.flow import Flow
 from txrdma.smc.flow.sendqueue import RemoteBuffer, Unacknowledged
-from txrdma.smc.group._linkgroup import GroupKey, LinkEnd, LinkGroup, LinkLife, LinkMade
+from txrdma.smc.group._linkgroup import LinkEnd, LinkMade
 from txrdma.smc.group.attachment import Port
-from txrdma.smc.group.buffers import BufferPool
 from txrdma.smc.group.link import Link
 from txrdma.smc.group.parties import LinkOwner, Member
 from txrdma.smc.wire.clc import Diagnosis
@@ -32,24 +29,10 @@ _log = Logger()
 _rateLimited = RateLimitedLogger(_log)
 
 
-class Extensible(LinkOwner, Protocol):
-    """A link group with several links: L{Group<txrdma.smc.group.group.Group>}."""
-
-    links: list[Link]
-    pool: BufferPool
-    core: LinkGroup
-    key: GroupKey
-
-    def seconds(self) -> float: ...
-    def domainOf(self, port: Port) -> IProtectionDomain: ...
-    def linkOf(self, life: LinkLife) -> Link: ...
-    def enduring(self, what: str) -> AbstractContextManager[None]: ...
-
-
 class LinkFailover:
     """Adds links to a group, and moves connections when one fails."""
 
-    def __init__(self, group: Extensible) -> None:
+    def __init__(self, group: LinkOwner) -> None:
         self._group = group
 
     # Choice of ports

@@ -13,19 +13,28 @@ from typing import Any, Protocol
 from twisted.internet.interfaces import IAddress
 
 from txrdma.iba.types import RKey
+from txrdma.interfaces import IProtectionDomain
 from txrdma.smc.common.reactoruse import ReactorUse
 from txrdma.smc.flow.flow import Flow
 from txrdma.smc.flow.sendqueue import RemoteBuffer, Unacknowledged
-from txrdma.smc.group._linkgroup import Timing
+from txrdma.smc.group._linkgroup import GroupKey, LinkGroup, LinkLife, Timing
 from txrdma.smc.group.attachment import Port
-from txrdma.smc.group.buffers import Element
+from txrdma.smc.group.buffers import BufferPool, Element
 from txrdma.smc.group.closenotifier import CloseNotifier
 from txrdma.smc.terms.offer import Agreement
 from txrdma.smc.wire.clc import Accept, Confirm
 
 
 class Member(Protocol):
-    """A connection of a link: L{Stream<txrdma.smc.stream.stream.Stream>}."""
+    """
+    A connection of a link, beside which a TCP connection is open: L{Stream<txrdma.smc.stream.stream.Stream>}.
+
+    @ivar hasReceivedEnd: the peer has closed or aborted, or the end was reported to the application.
+    @ivar hasArrived: the peer has received all that was posted.
+    @ivar mayBeSilent: the peer has finished writing, so no more messages are expected.
+    @ivar awaitsDelivery: the application has closed, and waits until the peer has received what was posted.
+    @ivar isStopping: this process stops.
+    """
 
     token: int
     disconnected: bool
@@ -40,6 +49,12 @@ class Member(Protocol):
     def hasArrived(self) -> bool: ...
     @property
     def written(self) -> int: ...
+    @property
+    def mayBeSilent(self) -> bool: ...
+    @property
+    def awaitsDelivery(self) -> bool: ...
+    @property
+    def isStopping(self) -> bool: ...
 
     def hasDelivered(self, total: int) -> bool: ...
     def askForUpdate(self) -> None: ...
@@ -47,6 +62,11 @@ class Member(Protocol):
     def rebind(self, link: Any) -> None: ...
     def move(self, link: Any, bearing: RemoteBuffer, unacknowledged: Sequence[Unacknowledged]) -> None: ...
     def linkLost(self, mayVanish: bool, arrived: int) -> None: ...
+    def doubt(self) -> None: ...
+    def poll(self) -> None: ...
+    def violated(self, what: str) -> None: ...
+    def vanished(self) -> None: ...
+    def reset(self) -> None: ...
     def stopped(self) -> None: ...
     def expired(self) -> None: ...
 
@@ -75,6 +95,7 @@ class LinkOwner(Protocol):
     """
     The group of a link: L{Group<txrdma.smc.group.group.Group>}.
 
+    @ivar links: its links, of class L{Link<txrdma.smc.group.link.Link>}.
     @ivar flows: flows of all connections, by alert token.
     @ivar hasPeerParted: the peer has ended the group in order, so all that it sent has arrived.
     @ivar isPeerLost: the TCP connection of its last connection was lost: the peer may have died.
@@ -82,6 +103,10 @@ class LinkOwner(Protocol):
 
     groups: Membership
     agreement: Agreement
+    key: GroupKey
+    core: LinkGroup
+    pool: BufferPool
+    links: Any
     name: str
     hasPeerParted: bool
     isPeerLost: bool
@@ -98,3 +123,7 @@ class LinkOwner(Protocol):
     def control(self, link: Any, raw: bytes) -> None: ...
     def linkBroken(self, link: Any, text: str) -> None: ...
     def linkFailed(self, link: Any, text: str) -> None: ...
+    def linkOf(self, life: LinkLife) -> Any: ...
+    def domainOf(self, port: Port) -> IProtectionDomain: ...
+    def seconds(self) -> float: ...
+    def enduring(self, what: str) -> AbstractContextManager[None]: ...

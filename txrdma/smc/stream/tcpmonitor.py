@@ -9,7 +9,6 @@ reason plain TCP would report. Messages that the link still has to deliver take 
 from __future__ import annotations
 
 from typing import Final
-from typing import Protocol as Shape
 
 from zope.interface import implementer
 
@@ -20,50 +19,21 @@ from twisted.internet.tcp import Connection
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from txrdma.smc.group.parties import Member
+
 _log = Logger()
 
 GRACE: Final = 0.5
 """Largest delay in seconds between the ends of TCP and of the link, which end in any order."""
 
 
-class MonitoredStream(Shape):
-    """
-    The stream whose TCP connection is monitored.
-
-    @ivar hasReceivedEnd: the peer has closed or aborted, or the end was reported to the application: the end
-        of TCP does not matter.
-    @ivar mayBeSilent: the peer has finished writing, so no more messages are expected.
-    @ivar awaitsDelivery: the application has closed, and waits until the peer has received what was posted.
-    @ivar hasArrived: the peer has received all that was posted.
-    @ivar isStopping: this process stops.
-    """
-
-    @property
-    def hasReceivedEnd(self) -> bool: ...
-    @property
-    def mayBeSilent(self) -> bool: ...
-    @property
-    def awaitsDelivery(self) -> bool: ...
-    @property
-    def isStopping(self) -> bool: ...
-    @property
-    def hasArrived(self) -> bool: ...
-
-    def doubt(self) -> None: ...
-    def poll(self) -> None: ...
-    def violated(self, what: str) -> None: ...
-    def vanished(self) -> None: ...
-    def reset(self) -> None: ...
-    def stopped(self) -> None: ...
-
-
 @implementer(IHalfCloseableProtocol)
 class TCPMonitor(Protocol):
     """Protocol of the TCP connection of one stream."""
 
-    def __init__(self, stream: MonitoredStream, tcp: Connection, reactor: IReactorTime) -> None:
+    def __init__(self, stream: Member, tcp: Connection, reactor: IReactorTime) -> None:
         self.tcp = tcp
-        self._stream: MonitoredStream | None = stream
+        self._stream: Member | None = stream
         self._reactor = reactor
         self._grace: IDelayedCall | None = None
         self._hasEnded = self._isLinkGone = self._isCut = False
@@ -117,7 +87,7 @@ class TCPMonitor(Protocol):
         else:
             self._giveUp(stream)
 
-    def _judge(self, stream: MonitoredStream) -> None:
+    def _judge(self, stream: Member) -> None:
         """Decide how the peer ended, from the ends of both TCP and the link."""
         stream.poll()
         if self._stream is None:
@@ -151,7 +121,7 @@ class TCPMonitor(Protocol):
         elif self._isLinkGone or not stream.mayBeSilent or not stream.hasArrived:
             self._giveUp(stream)
 
-    def _giveUp(self, stream: MonitoredStream) -> None:
+    def _giveUp(self, stream: Member) -> None:
         if self._isLinkGone:
             self.cut()
         stream.reset()

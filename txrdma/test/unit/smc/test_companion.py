@@ -74,7 +74,7 @@ class CompanionTests(SynchronousTestCase):
         self.clock = Clock()
         self.stream = Stream()
         self.tcp = TCP()
-        self.monitor = TCPMonitor(self.stream, cast(Any, self.tcp), self.clock)
+        self.monitor = TCPMonitor(cast(Any, self.stream), cast(Any, self.tcp), self.clock)
 
     def test_FINWithoutLinkMessageIsLoss(self) -> None:
         self.monitor.readConnectionLost()

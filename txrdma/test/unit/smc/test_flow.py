@@ -4,11 +4,12 @@ The data flow of a connection: its fast path has the same effects as its general
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from twisted.internet.interfaces import IProtocol
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.iba.types import RKey
@@ -63,7 +64,7 @@ def begun() -> tuple[Flow, Reported]:
     reported = Reported()
     queue = LinkSendQueue(None, Capacity(maxInline=1 << 30), lambda: None)  # type: ignore[arg-type]  # copies nothing
     flow = Flow(queue, memoryview(bytes(range(_SIZE))), [], reported)
-    flow.protocol = reported
+    flow.protocol = cast(IProtocol, reported)
     reported.flow = flow
     flow.attach(RemoteBuffer(queue, 0, RKey(0)), _SIZE, 7)
     flow.begin()
