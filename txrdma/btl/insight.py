@@ -4,24 +4,13 @@ Counters of this process's modules, and a status socket for tools of the same us
 
 from __future__ import annotations
 
-from collections import Counter
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from txrdma.btl._module import Module
 from txrdma.unix.answers import StatusServer
 
 NAMESPACE: Final = "txrdma/btl"
 """The prefix of the abstract names of status sockets."""
-
-
-class Counted(Protocol):
-    """A module on its device."""
-
-    core: Module
-
-    @property
-    def counters(self) -> Counter[str]:
-        """Return the module's counters by usnic's names."""
 
 
 def report() -> dict[str, Any]:
@@ -31,7 +20,7 @@ def report() -> dict[str, Any]:
     @return: C{counters} of all its modules, by usnic's names; C{gauges}: current numbers of modules, peers
         and unacknowledged bytes.
     """
-    peers = [peer for module in modules.parts for peer in module.core.peers]
+    peers = [peer for module in modules.parts for peer in module.peers]
     return {
         "counters": dict(modules.counters()),
         "gauges": {
@@ -42,4 +31,4 @@ def report() -> dict[str, Any]:
     }
 
 
-modules: StatusServer[Counted] = StatusServer(NAMESPACE, "txrdma btl-stats", report)
+modules: StatusServer[Module] = StatusServer(NAMESPACE, "txrdma btl-stats", report)

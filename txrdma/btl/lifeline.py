@@ -104,26 +104,21 @@ Done = Callable[[Exception | None], None]
 """The outcome of a message: None when it has arrived, else why not."""
 
 
-class Send(Protocol):
-    """A function that sends a message to the peer; it raises C{InvalidRequest} if the peer is closed."""
+Send = Callable[[int, Buffer, object, bool], None]
+"""
+Sends a message (tag, bytes, context, whether it is urgent) to the peer, as
+L{Module.send<txrdma.btl._module.Module.send>} does.
+"""
 
-    def __call__(self, tag: int, data: Buffer, context: object = None, isUrgent: bool = False) -> None: ...
+SendFast = Callable[[int, Buffer, object], bool]
+"""Sends a message (tag, bytes, context) to the peer immediately; returns False if C{Send} is needed."""
 
-
-class SendFast(Protocol):
-    """A function that sends a message to the peer immediately; it returns False if C{Send} is needed."""
-
-    def __call__(self, tag: int, data: Buffer, context: object = None) -> bool: ...
-
-
-class Join(Protocol):
-    """A function that lets a message share the packet of the last queued one: see L{Peer.join}."""
-
-    def __call__(self, queue: deque[Message], tag: int, data: Buffer, context: object) -> bool: ...
+Join = Callable[[deque[Message], int, Buffer, object], bool]
+"""Lets a message share the packet of the last queued one: see L{Peer.join}."""
 
 
 def _never(*_words: object, **_named: object) -> bool:
-    """Send nothing, because several modules share the messages: see L{SendFast} and L{Join}."""
+    """Send nothing: C{sendFast} and C{join} of a connection whose messages several modules share."""
     return False
 
 

@@ -179,8 +179,8 @@ class ModulePort:
             self.core = Module(mtu, (made[0].sends, made[1].sends))
             self.stripesBudget = Budget(MOST_OF_MODULE)
             self.place = Place(gid, attributes.mac, (made[0].qpn, made[1].qpn), mtu)
-            insight.modules.appear(reactor, self)
-            undo.callback(insight.modules.leave, self)
+            insight.modules.appear(reactor, self.core, lambda: self.counters)
+            undo.callback(insight.modules.leave, self.core)
             undo.callback(self._stopTimers)
             self._closing = undo.pop_all()
 

@@ -461,7 +461,7 @@ class BTLMessageTransport(MessageTransport):
             self._unsentBytes -= len(data)
             flow.send(len(data))
             if self._waiting or not self._sendFast(tag, data, outcome):
-                self._send(tag, data, outcome)
+                self._send(tag, data, outcome, False)
                 isLeft = True
         if isLeft:
             self._soon()

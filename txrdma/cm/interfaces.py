@@ -72,7 +72,9 @@ class IManagedConnection(Interface):
 class IConnectionManager(Interface):
     """A manager of connections: of our own, on management datagrams, or the kernel's."""
 
-    counters: Counter[str] = Attribute("Numbers of messages, by direction and kind.")
+    counters: Counter[str] = Attribute("Numbers of messages, by direction and kind: C{sent REQ}.")
+    states: Counter[str] = Attribute("Numbers of connections by state, with the specification's names.")
+    listeners: int = Attribute("The number of listeners and of served datagram services.")
 
     def listen(
         serviceID: int,

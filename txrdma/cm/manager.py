@@ -294,7 +294,7 @@ class ConnectionManager:
             for each in (server, *others):
                 undo.callback(each.handle(ManagementClass.COMM_MGT, self, (Method.SEND,)))
             self._ends = undo.pop_all()
-        managers.appear(self._reactor, self)
+        managers.appear(self._reactor, self, lambda: self.counters)
 
     def __repr__(self) -> str:
         return f"<ConnectionManager {self._agent.port.name} {len(self._core)} connections>"

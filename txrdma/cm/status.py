@@ -6,28 +6,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
+from txrdma.cm.interfaces import IConnectionManager
 from txrdma.unix.answers import StatusServer
 
 NAMESPACE: Final = "txrdma/cm"
 """The prefix of the abstract names of status sockets."""
-
-
-class Counted(Protocol):
-    """A communication manager, our own or the kernel's."""
-
-    @property
-    def counters(self) -> Counter[str]:
-        """Numbers of messages, by direction and kind: C{"sent REQ"}."""
-
-    @property
-    def states(self) -> Counter[str]:
-        """Numbers of connections by their states."""
-
-    @property
-    def listeners(self) -> int:
-        """The number of listeners and of served datagram services."""
 
 
 def byKind(counters: Mapping[str, int]) -> dict[str, dict[str, int]]:
@@ -60,4 +45,4 @@ def report() -> dict[str, Any]:
     }
 
 
-managers: StatusServer[Counted] = StatusServer(NAMESPACE, "txrdma cm-stats", report)
+managers: StatusServer[IConnectionManager] = StatusServer(NAMESPACE, "txrdma cm-stats", report)

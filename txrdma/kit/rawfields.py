@@ -18,7 +18,8 @@ from operator import itemgetter
 from struct import Struct
 from typing import Any
 
-from txrdma.kit.wire import Buffer, Field, Layout
+from txrdma.kit.wire import Buffer, Layout
+from txrdma.kit.wirefield import Field
 
 _WHOLE = {8: Struct(">B"), 16: Struct(">H"), 32: Struct(">I"), 64: Struct(">Q")}
 

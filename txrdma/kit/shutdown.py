@@ -8,7 +8,7 @@ are implemented in this process have to do both before it ends.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final, Union
 
 from zope.interface import Interface
 
@@ -22,11 +22,8 @@ LEAVING_SECONDS: Final = 5.0
 """Time for sent messages to be acknowledged; after that a connection is aborted."""
 
 
-class ShutdownListener(Protocol):
-    """An object that is called before a reactor stops."""
-
-    def reactorStops(self) -> Deferred[None] | None:
-        """Shut down; called once. The reactor waits for the Deferred."""
+ShutdownListener = Callable[[], Union[Deferred[None], None]]
+"""A function that is called once before a reactor stops, which waits for the Deferred."""
 
 
 class _Stop:
@@ -56,7 +53,7 @@ class _Stop:
             listener = next(iter(self.listeners))
             del self.listeners[listener]
             try:
-                done = listener.reactorStops()
+                done = listener()
             except Exception:
                 _log.failure("{listener} failed to shut down before the reactor stops", listener=listener)
             else:
@@ -106,11 +103,11 @@ class Stopping:
         self._stopped: Deferred[None] | None = None
         self._late: IDelayedCall | None = None
         if not IClosesOnShutdown.providedBy(protocol):
-            addShutdownListener(reactor, self)
+            addShutdownListener(reactor, self.reactorStops)
 
     def ended(self) -> None:
         """Unregister: the connection has ended and its protocol was notified."""
-        removeShutdownListener(self._reactor, self)
+        removeShutdownListener(self._reactor, self.reactorStops)
         late, self._late = self._late, None
         if late is not None and late.active():
             late.cancel()

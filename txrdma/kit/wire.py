@@ -30,8 +30,9 @@ from typing import Any, ClassVar, Final, NoReturn, TypeVar, Union
 from typing_extensions import dataclass_transform, Self
 
 from txrdma.error import WireError
+from txrdma.kit.wirefield import Field
 
-__all__ = ["Code", "Field", "Layout", "array", "bits", "data", "nested", "reserved", "wire"]
+__all__ = ["Code", "Layout", "array", "bits", "data", "nested", "reserved", "wire"]
 
 Buffer = Union[bytes, bytearray, memoryview]
 T = TypeVar("T", bound="Layout")

@@ -9,26 +9,9 @@ from __future__ import annotations
 import enum
 import struct
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
-
-class Field(Protocol):
-    """A field of a layout: the attributes of L{txrdma.kit.wire.Field} that the compiler reads."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def type(self) -> Any: ...
-    @property
-    def kind(self) -> str: ...
-    @property
-    def width(self) -> int: ...
-    @property
-    def offset(self) -> int: ...
-    @property
-    def count(self) -> int | None: ...
-    @property
-    def little(self) -> bool: ...
+from txrdma.kit.wirefield import Field
 
 
 class _Codes(dict[int, Any]):

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from zope.interface import implementer
 
@@ -63,10 +63,8 @@ class IReactor(IReactorFDSet, IReactorTime):
     """What a watch needs of a reactor."""
 
 
-class Listener(Protocol):
-    """Called after changes, without arguments; it reads the new state itself."""
-
-    def __call__(self) -> None: ...
+Listener = Callable[[], None]
+"""Called after changes; it reads the new state itself."""
 
 
 class HostNetwork:

@@ -155,7 +155,7 @@ class StreamEnd(Generic[CoreT, CarrierT]):
         self._transport = transport
         self._front = front = self._dress(self)
         self.isOpen = True
-        addShutdownListener(self._reactor, self)
+        addShutdownListener(self._reactor, self.reactorStops)
         self._isBusy = True
         callWithContext(self.context, front.begun)
         self._isBusy = False
@@ -401,7 +401,7 @@ class StreamEnd(Generic[CoreT, CarrierT]):
         later, self._later = self._later, None
         if later is not None:
             later.cancel()
-        removeShutdownListener(self._reactor, self)
+        removeShutdownListener(self._reactor, self.reactorStops)
         self.disconnected, self.discardsInput, self.isOpen = True, True, False
         if front is not None:
             callWithContext(self.context, front.ended, reason)

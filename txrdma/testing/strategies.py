@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 from hypothesis import strategies as st
 
-from txrdma.kit.wire import Code, Field, Layout
+from txrdma.kit.wire import Code, Layout
+from txrdma.kit.wirefield import Field
 
 T = TypeVar("T", bound=Layout)
 

@@ -18,7 +18,6 @@ from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
 from typing import Any, cast, Final, Generic, TypeVar
-from typing import Protocol as TypingProtocol
 
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import connectProtocol, UNIXClientEndpoint
@@ -30,16 +29,7 @@ from twisted.python.failure import Failure
 from txrdma.kit.logs import RateLimitedLogger
 from txrdma.unix.sockets import LocalListener, peerOf, Reactor
 
-
-class HasCounters(TypingProtocol):
-    """An object with counters."""
-
-    @property
-    def counters(self) -> Counter[str]:
-        """Counters by name; those whose name begins with C{max_} are maxima."""
-
-
-T = TypeVar("T", bound=HasCounters)
+T = TypeVar("T")
 
 _rateLimited = RateLimitedLogger(Logger())
 
@@ -125,26 +115,30 @@ class StatusServer(Generic[T]):
         @param report: returns the status; see L{Answering}.
         """
         self.parts: dict[T, Any] = {}
+        self._counters: dict[T, Callable[[], Counter[str]]] = {}
         self._ended: Counter[str] = Counter()
         self._namespace, self._command, self._report = namespace, command, report
         self._answering: dict[Any, Answering] = {}
 
-    def appear(self, reactor: Any, part: T) -> None:
+    def appear(self, reactor: Any, part: T, counters: Callable[[], Counter[str]]) -> None:
         """
         Add an object. The status socket is opened when the reactor runs.
 
         The socket is an internal reader of the reactor, like its waker, so it does not make trial's reactor
         dirty.
+
+        @param counters: returns its counters by name; those whose name begins with C{max_} are maxima.
         """
         self.parts[part] = reactor
+        self._counters[part] = counters
         if getattr(reactor, "_internalReaders", None) is not None and IReactorCore.providedBy(reactor):
             reactor.callWhenRunning(self._answer, reactor)
 
     def counters(self) -> Counter[str]:
         """Return the sums of the counters of all objects, including removed ones."""
         total = Counter(self._ended)
-        for part in self.parts:
-            _add(total, part.counters)
+        for counters in self._counters.values():
+            _add(total, counters())
         return total
 
     def leave(self, part: T) -> None:
@@ -152,7 +146,7 @@ class StatusServer(Generic[T]):
         reactor = self.parts.pop(part, None)
         if reactor is None:
             return
-        _add(self._ended, part.counters)
+        _add(self._ended, self._counters.pop(part)())
         if reactor not in self.parts.values():
             listener = self._answering.pop(reactor, None)
             if listener is not None:

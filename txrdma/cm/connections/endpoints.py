@@ -20,7 +20,7 @@ from twisted.logger import Logger
 
 from txrdma.cm.connections.adapter import Adapter, adapterOf
 from txrdma.cm.connections.hostnames import addressesOf, isAddress
-from txrdma.cm.connections.opening import AddressScheme, Attempt, Listening
+from txrdma.cm.connections.opening import Attempt, Listening, ServiceIDScheme
 from txrdma.cm.connections.transport import RDMATransport
 from txrdma.cm.core.dispatcher import BACKLOG
 from txrdma.cm.interfaces import IRDMAProtocol
@@ -50,20 +50,7 @@ UNCOUNTED_TERMS: Final = Terms(usesCredits=False)
 """The default terms of C{rdma} clients: without a greeting, which other programs do not know."""
 
 
-class ServiceIDScheme(AddressScheme):
-    """Service IDs; private data has no header."""
-
-    def prefix(self, path: IBPath) -> bytes:
-        return b""
-
-    def addressOf(self, serviceID: int, gid: GID | None) -> MessageAddress:
-        return MessageAddress(gid, serviceID)
-
-    def peerOf(self, request: REQ) -> tuple[MessageAddress, bytes]:
-        return MessageAddress(request.primary.localGID, request.serviceID), request.privateData
-
-
-class IPScheme(AddressScheme):
+class IPScheme(ServiceIDScheme):
     """The IP CM service: service IDs contain ports, and the private data of a REQ begins with addresses."""
 
     def __init__(self, sourcePort: int = 0) -> None:
@@ -99,7 +86,7 @@ PrivateData = Union[bytes, Callable[[RDMATransport], bytes]]
 def _connect(
     reactor: Any,
     device: DeviceSpec,
-    scheme: AddressScheme,
+    scheme: ServiceIDScheme,
     serviceID: int,
     path: IBPath,
     factory: IMessageProtocolFactory,
@@ -124,7 +111,7 @@ def _connect(
 def _listen(
     reactor: Any,
     device: DeviceSpec,
-    scheme: AddressScheme,
+    scheme: ServiceIDScheme,
     serviceID: Callable[[], int],
     factory: IMessageProtocolFactory,
     terms: Terms,

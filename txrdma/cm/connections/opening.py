@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from secrets import randbelow
-from typing import Final, Protocol
+from typing import Final
 
 from zope.interface import implementer
 
@@ -54,14 +54,16 @@ REP_PRIVATE_BYTES: Final = 196
 _PSNS: Final = 1 << 24
 
 
-class AddressScheme(Protocol):
-    """How a kind of endpoint uses service IDs and private data."""
+class ServiceIDScheme:
+    """How endpoints use service IDs and private data; here private data has no header."""
 
     def prefix(self, path: IBPath) -> bytes:
         """The header of the private data of a REQ."""
+        return b""
 
     def addressOf(self, serviceID: int, gid: GID | None) -> MessageAddress:
         """The address of a listener for a service ID."""
+        return MessageAddress(gid, serviceID)
 
     def peerOf(self, request: REQ) -> tuple[MessageAddress, bytes]:
         """
@@ -69,6 +71,7 @@ class AddressScheme(Protocol):
 
         @raise WireError: the header is missing or invalid.
         """
+        return MessageAddress(request.primary.localGID, request.serviceID), request.privateData
 
 
 class Attempt:
@@ -83,7 +86,7 @@ class Attempt:
     def __init__(
         self,
         adapter: Adapter,
-        naming: AddressScheme,
+        naming: ServiceIDScheme,
         serviceID: int,
         path: IBPath,
         factory: IMessageProtocolFactory,
@@ -235,7 +238,7 @@ class Listening:
     def __init__(
         self,
         adapter: Adapter,
-        naming: AddressScheme,
+        naming: ServiceIDScheme,
         serviceID: Callable[[], int],
         factory: IMessageProtocolFactory,
         terms: Terms,

@@ -295,7 +295,7 @@ class KernelManager:
         self._connections: dict[int, KernelConnection] = {}
         self._handlers: dict[int, tuple[int, EventHandler]] = {}
         reactor.addReader(self)
-        managers.appear(reactor, self)
+        managers.appear(reactor, self, lambda: self.counters)
 
     def __repr__(self) -> str:
         return f"<KernelManager {self.device.name} {len(self._connections)} connections>"

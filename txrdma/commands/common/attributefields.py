@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final, TypeVar
 
 from txrdma.error import InvalidRequest, WireError
-from txrdma.kit.wire import data, Field, Layout, wire
+from txrdma.kit.wire import data, Layout, wire
+from txrdma.kit.wirefield import Field
 from txrdma.mad.layouts.attributes import Attribute, ManagementClass, RPC, RPCS
 from txrdma.mad.layouts.messages import formatOf
 from txrdma.mad.layouts.sa import componentsOf, Query, Record

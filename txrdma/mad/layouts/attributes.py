@@ -14,7 +14,8 @@ from typing import Any, ClassVar, Final, TypeVar
 from typing_extensions import Self
 
 from txrdma.iba.types import GUID
-from txrdma.kit.wire import bits, Code, Field, Layout
+from txrdma.kit.wire import bits, Code, Layout
+from txrdma.kit.wirefield import Field
 from txrdma.mad.layouts.plain import fromPlain, text
 
 T = TypeVar("T", bound="Attribute")

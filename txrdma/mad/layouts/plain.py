@@ -6,7 +6,8 @@ import enum
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from txrdma.kit.wire import Field, Layout
+from txrdma.kit.wire import Layout
+from txrdma.kit.wirefield import Field
 
 T = TypeVar("T", bound=Layout)
 

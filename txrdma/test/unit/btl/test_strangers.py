@@ -62,7 +62,7 @@ class EarlyTests(HostsCase):
         """Messages beyond the limit are rejected, including a long one."""
         for length in (900, 100_000, 60 << 20):
             for _each in range(20):
-                self.client.send(TAG, bytes(length))
+                self.client.send(TAG, bytes(length), None, False)
         self.client.soon()
         self.pause(1.0)
         self.assertLessEqual(self.early(), MOST_EARLY_BYTES)
@@ -72,7 +72,7 @@ class EarlyTests(HostsCase):
     def test_number(self) -> None:
         """A peer that sends more than L{MOST_EARLY} messages, however short, is not connected."""
         for _each in range(MOST_EARLY + 100):
-            self.client.send(TAG, b"x")
+            self.client.send(TAG, b"x", None, False)
         self.client.soon()
         self.wait(lambda: bool(self.failures))
         self.assertIn("sends much before", self.failures[0].getErrorMessage())
@@ -81,7 +81,7 @@ class EarlyTests(HostsCase):
     def test_later(self) -> None:
         """Rejected messages arrive when the connection is established."""
         data = Random(1).randbytes(2 * MOST_EARLY_BYTES)
-        self.client.send(TAG, data)
+        self.client.send(TAG, data, None, False)
         self.client.soon()
         self.pause(0.1)
         self.assertEqual(self.early(), 0)

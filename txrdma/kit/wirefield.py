@@ -1,0 +1,53 @@
+"""
+A field of a wire layout, as L{txrdma.kit.wire} declares it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+
+class Field:
+    """
+    One field of a layout, for tests, dumpers and documentation.
+
+    @ivar count: number of elements of an array; None for other fields.
+    @ivar type: type of the field, or of one element of an array.
+    @ivar kind: C{"number"}, C{"bytes"}, C{"value"} (of a class with C{fromBytes}) or C{"layout"}.
+    @ivar width: number of bits of the field, or of one element of an array.
+    @ivar offset: number of bits from the beginning of the layout.
+    @ivar shown: formats the value for people; None to use C{str}.
+    """
+
+    __slots__ = ("count", "kind", "little", "name", "offset", "reserved", "shown", "type", "width")
+
+    def __init__(
+        self,
+        name: str,
+        type: Any,
+        kind: str,
+        width: int,
+        offset: int,
+        count: int | None,
+        little: bool,
+        reserved: bool,
+        shown: Callable[[Any], str] | None = None,
+    ) -> None:
+        self.name = name
+        self.type = type
+        self.kind = kind
+        self.width = width
+        self.offset = offset
+        self.count = count
+        self.little = little
+        self.reserved = reserved
+        self.shown = shown
+
+    def places(self) -> Sequence[int]:
+        """Return the offsets of all elements, in bits from the beginning of the layout."""
+        return (
+            (self.offset,)
+            if self.count is None
+            else range(self.offset, self.offset + self.count * self.width, self.width)
+        )
