@@ -15,12 +15,12 @@ from txrdma.fabric.nodenames import NodeNames
 from txrdma.fabric.routing import (
     DirectView,
     Hop,
-    IView,
     NoRoute,
     SAView,
     Stop,
     trace,
     traceMulticast,
+    View,
 )
 from txrdma.fabric.tracerecords import tracedBySA
 from txrdma.iba.types import LID
@@ -80,7 +80,7 @@ async def run(reactor: Any, options: CommandOptions) -> None:
         raise NoRoute(why, hops)
 
 
-def _view(session: Session) -> IView:
+def _view(session: Session) -> View:
     if session.options["sa"]:
         return SAView(session.agent, session.endPort)
     return DirectView(session.agent)

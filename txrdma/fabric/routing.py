@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Union
 
 from txrdma.error import InvalidRequest, RDMAError
 from txrdma.fabric.excess import MOST_HOPS
@@ -104,26 +104,10 @@ class NoRoute(RDMAError):
         self.hops = hops
 
 
-class IView(Protocol):
-    """Source of the nodes, links and forwarding table entries that a trace needs."""
-
-    async def begin(self, lid: int | None) -> Stop:
-        """Return the stop at the port of this LID; without a LID, at the local port."""
-
-    async def exitFor(self, stop: Stop, lid: int) -> int:
-        """Return a switch's output port for this LID; C{NO_PORT} if the switch drops such packets."""
-
-    async def exitsFor(self, stop: Stop, mlid: int) -> list[int]:
-        """Return a switch's output ports for this multicast LID."""
-
-    async def beyond(self, stop: Stop, port: int) -> Stop | None:
-        """Return the stop at the other end of a port's link, or None without a link."""
-
-
 # Paths.
 
 
-async def trace(view: IView, target: int, source: int | None = None) -> list[Hop]:
+async def trace(view: View, target: int, source: int | None = None) -> list[Hop]:
     """
     Return the path of a packet to the LID C{target}.
 
@@ -151,7 +135,7 @@ async def trace(view: IView, target: int, source: int | None = None) -> list[Hop
     return [*hops, Hop(stop, 0, len(hops), len(hops) - 1)]
 
 
-async def traceMulticast(view: IView, mlid: int, source: int | None = None) -> list[Hop]:
+async def traceMulticast(view: View, mlid: int, source: int | None = None) -> list[Hop]:
     """
     Return all hops of a packet to a multicast LID; each hop follows the one that leads to it.
 
@@ -368,3 +352,7 @@ async def multicastTable(
                     mlid = FIRST_MULTICAST + block * _GROUPS_IN_BLOCK + offset
                     table.setdefault(mlid, []).extend(ports(mask, position))
     return dict(sorted(table.items()))
+
+
+View = Union[DirectView, SAView]
+"""Source of the nodes, links and forwarding table entries that a trace needs."""

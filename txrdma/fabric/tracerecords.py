@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from txrdma.fabric.routing import Hop, IView
+from txrdma.fabric.routing import Hop, View
 from txrdma.iba.types import GUID, LID
 from txrdma.mad.errors import MADError
 from txrdma.mad.layouts.messages import ClassPortInfo
@@ -40,7 +40,7 @@ def traceOf(path: Query[PathRecord]) -> Query[TraceRecord]:
     return Query(asked, path.mask)
 
 
-async def tracedBySA(agent: RPCs, view: IView, source: int, target: int) -> list[Hop] | None:
+async def tracedBySA(agent: RPCs, view: View, source: int, target: int) -> list[Hop] | None:
     """
     Query the SA for the path of packets between two LIDs.
 

@@ -31,7 +31,7 @@ from txrdma.mad.layouts.attributes import Attribute, ManagementClass, RPC, RPCS
 from txrdma.mad.layouts.sa import Query
 from txrdma.mad.paths import toSA
 from txrdma.mad.portwatch import PortListener, PortLost, PortReopener, PortReturned, PortWatch, WATCH_SECONDS
-from txrdma.mad.requests import Registrations, Server, Servers
+from txrdma.mad.requests import Registrations, Servers, TakeRequest
 from txrdma.mad.rpcs import CallOptions, checkedKind, RPCs
 
 _log = Logger()
@@ -276,11 +276,13 @@ class MADAgent(RPCs):
 
     # Requests.
 
-    def serve(self, server: Server) -> Callable[[], None]:
+    def serve(self, requested: TakeRequest, ended: Callable[[], None]) -> Callable[[], None]:
         """
         Hand requests to a server, before those that were added earlier; the returned function ends that.
+
+        @param ended: called when the port is gone.
         """
-        end = self._servers.add(server)
+        end = self._servers.add(requested, ended)
         self._core.isServing = True
         return end
 

@@ -7,7 +7,6 @@ Follows InfiniBand Architecture vol. 1, 13.4.5 (methods).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from twisted.logger import Logger
 
@@ -18,39 +17,32 @@ from txrdma.interfaces import IMADPort
 _log = Logger()
 
 
-class Server(Protocol):
-    """Server of an agent, which takes requests: see L{txrdma.mad.server.MADServer}."""
+TakeRequest = Callable[[bytes, bytes, IBPath, bool], bool]
+"""
+Takes a request (True), or leaves it to the next server: see L{txrdma.mad.server.MADServer.requested}.
 
-    def requested(self, datagram: bytes, message: bytes, path: IBPath, isLast: bool) -> bool:
-        """
-        Take a request, or leave it to the next server.
-
-        @param datagram: the request, or the first datagram of an RMPP transfer.
-        @param message: bytes of the attribute.
-        @param path: path that the request took.
-        @param isLast: True for the last server, which has to answer every request.
-        @return: True if the request was taken.
-        """
-
-    def ended(self) -> None:
-        """Forget all requests: the agent's port is gone."""
+The arguments are the request (or the first datagram of an RMPP transfer), the bytes of the attribute, the
+path that the request took, and True for the last server, which has to answer every request.
+"""
 
 
 class Servers:
     """Servers of one agent, the newest first."""
 
     def __init__(self) -> None:
-        self._servers: dict[object, Server] = {}
+        self._servers: dict[object, tuple[TakeRequest, Callable[[], None]]] = {}
 
     def __len__(self) -> int:
         return len(self._servers)
 
-    def add(self, server: Server) -> Callable[[], None]:
+    def add(self, requested: TakeRequest, ended: Callable[[], None]) -> Callable[[], None]:
         """
         Hand requests to this server, before those that were added earlier; the returned function ends that.
+
+        @param ended: called when the agent's port is gone.
         """
         key = object()
-        self._servers = {key: server, **self._servers}
+        self._servers = {key: (requested, ended), **self._servers}
 
         def end() -> None:
             self._servers.pop(key, None)
@@ -59,17 +51,18 @@ class Servers:
 
     def requested(self, datagram: bytes, message: bytes, path: IBPath) -> None:
         """Hand a request to the first server that takes it; one that raises leaves it to the next."""
-        servers = tuple(self._servers.values())
-        for server in servers:
-            with _log.failuresHandled("{server} can't take a request of {path}", server=server, path=path):
-                if server.requested(datagram, message, path, server is servers[-1]):
+        remaining = len(self._servers)
+        for requested, _ended in tuple(self._servers.values()):
+            remaining -= 1
+            with _log.failuresHandled("{server} can't take a request of {path}", server=requested, path=path):
+                if requested(datagram, message, path, not remaining):
                     return
 
     def ended(self) -> None:
         """Have all servers forget their requests, as the port is gone."""
-        for server in tuple(self._servers.values()):
-            with _log.failuresHandled("{server} can't forget its requests", server=server):
-                server.ended()
+        for _requested, ended in tuple(self._servers.values()):
+            with _log.failuresHandled("{server} can't forget its requests", server=ended):
+                ended()
 
 
 class _Registration:

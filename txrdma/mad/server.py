@@ -96,7 +96,7 @@ class MADServer:
         self._pending: dict[_RequestKey, _Pending] = {}
         self._listeners: dict[object, NoticeListener] = {}
         self._notices: Recent[_RequestKey] = Recent()
-        self._leave = agent.serve(self)
+        self._leave = agent.serve(self.requested, self.ended)
 
     def stop(self) -> None:
         """Stop answering, and cancel all handlers."""
@@ -156,7 +156,7 @@ class MADServer:
     # Requests.
 
     def requested(self, datagram: bytes, message: bytes, path: IBPath, isLast: bool) -> bool:
-        """Take a request that is for a handler of this server: see L{Server <txrdma.mad.requests.Server>}."""
+        """Take a request that is for a handler of this server: see L{txrdma.mad.requests.TakeRequest}."""
         try:
             request = _read(datagram, message, path)
         except WireError as error:

@@ -32,7 +32,7 @@ from txrdma.mad.ports import defaultMADPort, openMADPort
 from txrdma.monitor.config import MonitorConfig, parseConfig, readConfig
 from txrdma.monitor.diagnosis.findinglog import FindingEvent, Raised, Resumed
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds, fabricFindings
-from txrdma.monitor.events.channels import Channel, LineChannel, MailChannel, WebhookChannel
+from txrdma.monitor.events.channels import AlertChannel, LineChannel, MailChannel, WebhookChannel
 from txrdma.monitor.events.memory import MonitorMemory, secondsToFind
 from txrdma.monitor.events.notifier import Notifier
 from txrdma.monitor.files import MaintainedFiles
@@ -136,7 +136,7 @@ def requireTLS(what: str) -> None:
         raise InvalidRequest(f"{what} needs TLS: pip install 'txrdma[tls]'")
 
 
-def channelsOf(reactor: Any, config: MonitorConfig) -> list[Channel]:
+def channelsOf(reactor: Any, config: MonitorConfig) -> list[AlertChannel]:
     """
     Return the channels that report findings: webhooks, mail and a log file.
 
@@ -147,7 +147,7 @@ def channelsOf(reactor: Any, config: MonitorConfig) -> list[Channel]:
             requireTLS(f"alerts.webhooks.{name}")
     if config.mail is not None and config.mail.user:
         requireTLS("alerts.mail with a user")
-    channels: list[Channel] = [
+    channels: list[AlertChannel] = [
         WebhookChannel(reactor, name, url, kind == "alertmanager", authorization)
         for name, url, kind, authorization in config.webhooks
     ]

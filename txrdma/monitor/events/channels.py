@@ -16,7 +16,7 @@ from email.message import EmailMessage
 from email.utils import formatdate
 from hashlib import blake2b
 from io import BytesIO
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.protocol import connectionDone
@@ -51,9 +51,9 @@ _MOST_LINES: Final = 50
 _NAMES: Final = {False: "resolved", True: "firing"}
 
 
-class Channel(Protocol):
+class AlertChannel:
     """
-    Channel that sends alerts.
+    Channel that sends alerts: the base class of all channels.
 
     @ivar name: name of the channel, for messages.
     @ivar queue: name of what waits for it, the same after a restart.
@@ -62,10 +62,11 @@ class Channel(Protocol):
 
     name: str
     queue: str
-    repeatSeconds: float
+    repeatSeconds = 0.0
 
     def send(self, alerts: Sequence[Alert]) -> Deferred[None]:
         """Send alerts; fails if they must be sent again."""
+        raise NotImplementedError
 
 
 # Webhooks.
@@ -143,7 +144,7 @@ def _common(several: list[dict[str, str]]) -> dict[str, str]:
     return {name: value for name, value in first if all(one.get(name) == value for one in several)}
 
 
-class WebhookChannel:
+class WebhookChannel(AlertChannel):
     """Channel to a URL, by POST of JSON."""
 
     def __init__(
@@ -278,11 +279,10 @@ def mailOf(alerts: Sequence[Alert], settings: MailSettings, now: float) -> Email
     return message
 
 
-class MailChannel:
+class MailChannel(AlertChannel):
     """Channel that sends a message to all receivers, by SMTP."""
 
     queue = "mail"
-    repeatSeconds = 0.0
 
     def __init__(self, reactor: Any, settings: MailSettings) -> None:
         self.name = f"mail by {settings.host}"
@@ -345,11 +345,10 @@ def _append(path: str, content: bytes) -> None:
             raise
 
 
-class LineChannel:
+class LineChannel(AlertChannel):
     """Channel to a file of JSON, a line for each finding that came or went; to standard output for C{"-"}."""
 
     queue = "log"
-    repeatSeconds = 0.0
 
     def __init__(self, path: str) -> None:
         self.name = f"log {path}"

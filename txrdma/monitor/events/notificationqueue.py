@@ -19,7 +19,7 @@ from twisted.mail.smtp import SMTPError
 from txrdma.error import DeviceUnavailable, RDMAError
 from txrdma.monitor.diagnosis.findinglog import Key
 from txrdma.monitor.events.alerts import Alert
-from txrdma.monitor.events.channels import Channel
+from txrdma.monitor.events.channels import AlertChannel
 from txrdma.monitor.supervisor import SupervisedLoop
 
 RETRY_SECONDS: Final = 15.0
@@ -77,7 +77,7 @@ class NotificationQueue:
     def __init__(
         self,
         reactor: IReactorTime,
-        channel: Channel,
+        channel: AlertChannel,
         store: Callable[[Sequence[Stored]], Awaitable[None]],
         took: Callable[[], object],
     ) -> None:
@@ -172,7 +172,7 @@ class NotificationQueue:
             await self._store(forgotten(self.channel.queue, alerts))
         return True
 
-    def replaceChannel(self, channel: Channel) -> None:
+    def replaceChannel(self, channel: AlertChannel) -> None:
         """Replace the channel; the new one is tried immediately."""
         self.channel = channel
         self.loop.name = channel.name

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from typing import Final, Protocol, Union
+from typing import Final
 
 from twisted.internet.defer import Deferred, TimeoutError
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
@@ -20,7 +20,7 @@ from txrdma.error import RDMAError
 from txrdma.fabric.health import Finding
 from txrdma.monitor.diagnosis.findinglog import Cleared, FindingEvent, Key
 from txrdma.monitor.events.alerts import Alert, AlertRules, AlertTracker
-from txrdma.monitor.events.channels import Channel
+from txrdma.monitor.events.channels import AlertChannel
 from txrdma.monitor.events.notificationqueue import (
     forgotten,
     NotificationQueue,
@@ -29,6 +29,7 @@ from txrdma.monitor.events.notificationqueue import (
     RETRY_SECONDS,
     Stored,
 )
+from txrdma.monitor.series.history import HistoryWriter
 from txrdma.monitor.supervisor import SupervisedLoop, Supervisor
 
 _log = Logger()
@@ -38,16 +39,6 @@ _ROOM: Final = "told"
 
 MEMORY_SECONDS: Final = 30.0
 """Seconds to wait for the database: one that hangs does not prevent alerts."""
-
-
-class Memory(Protocol):
-    """Memory that outlasts a process."""
-
-    def rememberedIn(self, room: str) -> Deferred[list[tuple[str, str]]]:
-        """Fires with names and values of all records of a kind."""
-
-    def rememberNow(self, several: Sequence[tuple[str, str, Union[str, None]]]) -> Deferred[None]:
-        """Remember values by their rooms and names, and forget where there is none; fires when it is done."""
 
 
 class Notifier:
@@ -61,8 +52,8 @@ class Notifier:
         self,
         reactor: IReactorTime,
         rules: AlertRules,
-        channels: Sequence[Channel],
-        memory: Memory | None = None,
+        channels: Sequence[AlertChannel],
+        memory: HistoryWriter | None = None,
         supervisor: Supervisor | None = None,
     ) -> None:
         """@param memory: stores what was sent; without it a new process sends everything again."""
@@ -78,7 +69,7 @@ class Notifier:
         self._repeats: list[IDelayedCall] = []
         self._isStarted = self._isKnown = False
 
-    def _queue(self, channel: Channel) -> NotificationQueue:
+    def _queue(self, channel: AlertChannel) -> NotificationQueue:
         queue = NotificationQueue(self._reactor, channel, self._store, self._took)
         self._supervisor.add(queue.loop)
         return queue
@@ -115,7 +106,7 @@ class Notifier:
         for ending in [queue.stop() for queue in self._queues]:
             await ending
 
-    def change(self, rules: AlertRules, channels: Sequence[Channel]) -> None:
+    def change(self, rules: AlertRules, channels: Sequence[AlertChannel]) -> None:
         """
         Set the rules and channels; what was sent is not sent again.
 

@@ -11,6 +11,7 @@ from typing import Final, Protocol
 
 from txrdma.iba.types import QPN
 from txrdma.iba.verbs import Addressed, AddressVector, Buffer, QPState
+from txrdma.interfaces import IQueuePair
 from txrdma.soft.core.route import Route
 
 _RTS: Final = QPState.RTS
@@ -28,12 +29,6 @@ class DatagramRoute(Route, Protocol):
         """Send a datagram immediately. Return False if it has to be posted instead."""
 
 
-class Pair(Protocol):
-    """The queue pair: datagrams may be sent in RTS only."""
-
-    state: QPState
-
-
 class DirectDatagrams:
     """
     The datagrams of a queue pair without work requests, whatever its route.
@@ -43,12 +38,13 @@ class DirectDatagrams:
 
     def __init__(
         self,
-        pair: Pair,
+        pair: IQueuePair,
         most: int,
         openInbox: Callable[[DirectDatagrams], Sized],
         ring: Callable[[bool], None],
     ) -> None:
         """
+        @param pair: the queue pair: datagrams may be sent in RTS only.
         @param most: limit of queued datagrams; others are dropped, like those without a receive.
         @param openInbox: makes the queue pair queue its datagrams here.
         @param ring: wakes the reader of the completion queue, given whether the datagram is solicited.

@@ -4,13 +4,11 @@ The local end of all routes of one kind at a port of the device: a UDP socket, o
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.core.route import Route
 
 
-class RoutePort(Protocol):
+class RoutePort:
     """
     Creates the routes of queue pairs; C{canRest}: C{rest} loses nothing, because peers need no timely
     answers.

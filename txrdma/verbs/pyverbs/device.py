@@ -171,7 +171,8 @@ class PyverbsProtectionDomain:
         really = Capacity(
             has.max_send_wr, has.max_recv_wr, has.max_send_sge, has.max_recv_sge, has.max_inline_data
         )
-        queuePair = PyverbsQueuePair(verbs, self._tracker, self, raw, kind, really, send, receive, shared)
+        device = self._handleOf, self.device.admit, self._forget
+        queuePair = PyverbsQueuePair(verbs, self._tracker, *device, raw, kind, really, send, receive, shared)
         self._queuePairs[queuePair] = None
         self.device.keep(queuePair)
         return queuePair
@@ -186,20 +187,17 @@ class PyverbsProtectionDomain:
 
     # For queue pairs and the device.
 
-    def handleOf(self, address: Addressed) -> Any:
+    def _handleOf(self, address: Addressed) -> Any:
         """The address handle of pyverbs."""
         if not isinstance(address, PyverbsAddressHandle) or address not in self._handles:
             raise InvalidRequest(f"{address!r} is no address handle of this domain, or closed")
         return address.raw
 
-    def admit(self, attributes: QPAttributes) -> None:
-        self.device.admit(attributes)
-
     def sharedReceiveQueues(self) -> tuple[PyverbsSharedReceiveQueue, ...]:
         """The shared receive queues of the domain."""
         return tuple(self._shared)
 
-    def forget(self, queuePair: PyverbsQueuePair) -> None:
+    def _forget(self, queuePair: PyverbsQueuePair) -> None:
         self._queuePairs.pop(queuePair, None)
         self.device.forget(queuePair)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import count
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from zope.interface import implementer
 
@@ -64,19 +64,6 @@ class _Posted(NamedTuple):
     late: bool = False
 
 
-class Domain(Protocol):
-    """The interface of the protection domain for the queue pairs that it creates."""
-
-    def handleOf(self, address: Addressed) -> Any:
-        """The address handle of pyverbs."""
-
-    def admit(self, attributes: QPAttributes) -> None:
-        """Check attributes against the device; raises L{InvalidRequest}."""
-
-    def forget(self, queuePair: PyverbsQueuePair) -> None:
-        """Forget a queue pair that has been closed."""
-
-
 @implementer(IQueuePair)
 class PyverbsQueuePair:
     """A queue pair of a real device. When that is destroyed, it stays in ERR."""
@@ -85,7 +72,9 @@ class PyverbsQueuePair:
         self,
         verbs: Pyverbs,
         tracker: ResourceTracker,
-        domain: Domain,
+        handleOf: Callable[[Addressed], Any],
+        admit: Callable[[QPAttributes], None],
+        forget: Callable[[PyverbsQueuePair], None],
         raw: Any,
         kind: QPKind,
         capacity: Capacity,
@@ -93,13 +82,18 @@ class PyverbsQueuePair:
         receive: PyverbsCompletionQueue,
         shared: PyverbsSharedReceiveQueue | None,
     ) -> None:
+        """
+        @param handleOf: returns the address handle of pyverbs.
+        @param admit: checks attributes against the device; raises L{InvalidRequest}.
+        @param forget: called when the queue pair is closed.
+        """
         self.kind = kind
         self.number = QPN(raw.qp_num)
         self.capacity = capacity
         self.route = ""
         self._verbs = verbs
         self._tracker = tracker
-        self._domain = domain
+        self._handleOf, self._admit, self._forget = handleOf, admit, forget
         self._raw: Any = raw
         self._queues = (send, receive)
         self._shared = shared
@@ -135,7 +129,7 @@ class PyverbsQueuePair:
     def modify(self, attributes: QPAttributes) -> None:
         raw = self._checkRaw()
         attr, mask = toPyverbs(self._verbs, attributes)
-        self._domain.admit(attributes)
+        self._admit(attributes)
         try:
             raw.modify(attr, mask)
         except self._verbs.Error as error:
@@ -186,7 +180,7 @@ class PyverbsQueuePair:
             )
 
         def post(tokens: list[int]) -> int | None:
-            handleOf, raw = self._domain.handleOf, self._checkRaw()
+            handleOf, raw = self._handleOf, self._checkRaw()
             return self._sendPlaces.post(requests, tokens, signaled, handleOf, raw.post_send)
 
         self._post(self._sends, posted, post)
@@ -228,7 +222,7 @@ class PyverbsQueuePair:
             queue.leave(self)
         if self._shared is not None:
             self._shared.leave(self)
-        self._domain.forget(self)
+        self._forget(self)
 
     # For completion queues, shared receive queues and the device.
 

@@ -37,8 +37,8 @@ _STATUSES: Final = {status.value: status for status in Status}
 _OPCODES: Final = {opcode.value: opcode for opcode in CompletionOpcode}
 
 
-class Member(Protocol):
-    """The interface of queue pairs for their completion queues."""
+class QueueMember(Protocol):
+    """The interface of queue pairs for their completion queues and shared receive queues."""
 
     kind: QPKind
     number: QPN
@@ -47,10 +47,13 @@ class Member(Protocol):
         """Identifier and kind of a finished request; None if its success is not reported."""
 
     def queueClosed(self) -> None:
-        """Go to ERR, because the completion queue is closed."""
+        """Go to ERR, because a queue is closed."""
 
     def overrun(self) -> None:
         """Go to ERR, because the completion queue overran."""
+
+    def drainReceives(self) -> None:
+        """Poll completions of receives, which frees entries of the shared receive queue."""
 
 
 @implementer(ICompletionChannel)
@@ -148,7 +151,7 @@ class PyverbsCompletionQueue:
         self._tracker = tracker
         self._onClosed = closed
         self._made: deque[Completion] = deque()
-        self._members: dict[int, Member] = {}
+        self._members: dict[int, QueueMember] = {}
         self._armed = False
         self.closed = False
         try:
@@ -220,10 +223,10 @@ class PyverbsCompletionQueue:
 
     # For queue pairs and the device.
 
-    def join(self, member: Member) -> None:
+    def join(self, member: QueueMember) -> None:
         self._members[member.number] = member
 
-    def leave(self, member: Member) -> None:
+    def leave(self, member: QueueMember) -> None:
         """Remove a queue pair, with its completions."""
         if self._members.pop(member.number, None) is not None:
             self._made = deque(c for c in self._made if c.qpn != member.number)
@@ -240,7 +243,7 @@ class PyverbsCompletionQueue:
         made.extend(self._made)  # own completions follow
         self._made = made
 
-    def forget(self, member: Member) -> None:
+    def forget(self, member: QueueMember) -> None:
         """Drop the completions of a queue pair that are here so far."""
         self.drain()
         self._made = deque(c for c in self._made if c.qpn != member.number)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import count
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from zope.interface import implementer
 
@@ -16,6 +16,7 @@ from txrdma.error import InvalidRequest, QueueFull, RDMAError
 from txrdma.iba.verbs import ReceiveRequest
 from txrdma.interfaces import ISharedReceiveQueue
 from txrdma.verbs.pyverbs.bindings import Pyverbs, translated
+from txrdma.verbs.pyverbs.queues import QueueMember
 from txrdma.verbs.pyverbs.requests import ReceivePlaces
 from txrdma.verbs.pyverbs.resourcetracker import ResourceTracker
 
@@ -24,16 +25,6 @@ SHARED: Final = 2
 
 _LIMIT: Final = 1 << 1
 _CLOSED: Final = InvalidRequest("the shared receive queue is closed")
-
-
-class Consumer(Protocol):
-    """The interface of queue pairs for their shared receive queue."""
-
-    def queueClosed(self) -> None:
-        """Go to ERR, because the shared receive queue is closed."""
-
-    def drainReceives(self) -> None:
-        """Poll completions of receives, which frees entries of the shared receive queue."""
 
 
 @implementer(ISharedReceiveQueue)
@@ -54,7 +45,7 @@ class PyverbsSharedReceiveQueue:
         self._onClosed = closed
         self._tokens = count()
         self._receives: dict[int, int] = {}
-        self._consumers: dict[Consumer, None] = {}
+        self._consumers: dict[QueueMember, None] = {}
         self._error: RDMAError | None = None
         self._armed = False
         try:
@@ -116,10 +107,10 @@ class PyverbsSharedReceiveQueue:
 
     # For queue pairs and the device.
 
-    def join(self, consumer: Consumer) -> None:
+    def join(self, consumer: QueueMember) -> None:
         self._consumers[consumer] = None
 
-    def leave(self, consumer: Consumer) -> None:
+    def leave(self, consumer: QueueMember) -> None:
         self._consumers.pop(consumer, None)
 
     def ended(self, token: int) -> int | None:

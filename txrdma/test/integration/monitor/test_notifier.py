@@ -21,7 +21,7 @@ from twisted.web.server import NOT_DONE_YET, Site
 
 from txrdma.error import DeviceUnavailable
 from txrdma.monitor.events.channels import (
-    Channel,
+    AlertChannel,
     MailChannel,
     MailSettings,
     MOST_ANSWER,
@@ -104,7 +104,7 @@ class ChannelTests(TestCase):
         number = await self.listening(Site(hook))
         url = f"http://127.0.0.1:{number}/api/v2/alerts"
         for isAlertmanager in (True, False):
-            channel: Channel = WebhookChannel(reactor, "me", url, isAlertmanager)
+            channel: AlertChannel = WebhookChannel(reactor, "me", url, isAlertmanager)
             await channel.send(alertsOf("leaf 1"))
         (first, second) = hook.bodies
         self.assertEqual((first[0], first[1][0]["labels"]["where"]), ("application/json", "leaf 1"))

@@ -105,14 +105,10 @@ class StumbleTests(FaultTestCase):
 
     def test_server(self) -> None:
 
-        class Stumbling:
-            def requested(self, datagram: bytes, message: bytes, path: IBPath, isLast: bool) -> bool:
-                raise ZeroDivisionError("a bug")
+        def stumble(datagram: bytes, message: bytes, path: IBPath, isLast: bool) -> bool:
+            raise ZeroDivisionError("a bug")
 
-            def ended(self) -> None:
-                pass
-
-        self.agent.serve(Stumbling())
+        self.agent.serve(stumble, lambda: None)
         self.agent.received(frame(ManagementClass.PERFORMANCE, 1, 7, 0x12, 0, b""), TO_2)
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
         self.nothingIsLeft()

@@ -21,6 +21,7 @@ from txrdma.fabric.advice import Severity
 from txrdma.monitor.diagnosis.findinglog import Cleared, Raised
 from txrdma.monitor.events.alerts import Alert, AlertRules, GRACE_SECONDS, Silence
 from txrdma.monitor.events.channels import (
+    AlertChannel,
     LineChannel,
     mailOf,
     MailSettings,

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
@@ -57,7 +58,8 @@ class QueueTests(SynchronousTestCase):
         self.addCleanup(lambda: self.store.close())
 
     def started(self, *channels: Counted) -> Notifier:
-        notifier = Notifier(self.clock, AT_ONCE, channels or (self.channel,), StoredMemory(self.store))
+        memory: Any = StoredMemory(self.store)
+        notifier = Notifier(self.clock, AT_ONCE, channels or (self.channel,), memory)
         notifier.start()
         self.addCleanup(notifier.stop)
         return notifier

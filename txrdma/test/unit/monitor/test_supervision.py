@@ -17,6 +17,7 @@ from txrdma.error import DeviceUnavailable
 from txrdma.monitor.config import parseConfig
 from txrdma.monitor.diagnosis.findinglog import Raised
 from txrdma.monitor.events.alerts import Alert, AlertRules
+from txrdma.monitor.events.channels import AlertChannel
 from txrdma.monitor.events.notifier import MEMORY_SECONDS, Notifier
 from txrdma.monitor.reading import poller as pollerModule
 from txrdma.monitor.reading.settings import PollerSettings
@@ -333,10 +334,8 @@ class ServiceTests(SynchronousTestCase):
             self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
 
 
-class _Channel:
+class _Channel(AlertChannel):
     """A channel that may raise."""
-
-    repeatSeconds = 0.0
 
     def __init__(self, name: str, failures: int) -> None:
         self.name = self.queue = name
@@ -397,7 +396,7 @@ class NotificationTests(SynchronousTestCase):
         for broken in ("rememberedIn", "rememberNow"):
             for outcome in (lambda: fail(ValueError("the memory fails")), Deferred):
                 channel = _Channel("one", failures=0)
-                memory = _Memory(broken, outcome)
+                memory: Any = _Memory(broken, outcome)
                 notifier = Notifier(self.clock, AlertRules(0.0, 0.0), [channel], memory)
                 notifier.start()
                 notifier.findingChanged(Raised(entryOf()))

@@ -26,6 +26,7 @@ from txrdma.ports.netlink import InterfaceAddress, NetworkInterface
 from txrdma.soft.core.netdev import softMAC
 from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.core.route import Route
+from txrdma.soft.core.routeport import RoutePort
 from txrdma.soft.device import SoftDevice
 from txrdma.soft.hostinterfaces import HostInterfaces
 from txrdma.soft.ports import NO_GID, SoftPort
