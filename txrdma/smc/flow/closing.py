@@ -1,48 +1,51 @@
 """
-State machine for closing a connection, by either end, in order or not (RFC 7609, 4.8).
+The lifecycle of a connection: a table of how its two ends close, in order or not (RFC 7609, 4.8).
 
-Theory of operation. Each end sends three state flags in its messages, which stay set: DONE_WRITING (half
-close), CLOSED, and ABNORMAL_CLOSE (abort). A connection is released when both ends have closed, one has
-aborted and the other answered, or there is no link any more. States have the names and numbers of Linux. Some
-of these do not show whether an end has closed or only stopped writing, which determines the next state: the
-state's name then has a suffix in parentheses, such as C{PEERCLOSEWAIT1 (application closed)}.
+Theory of operation. The application and its peer close independently, as in TCP.
+So a connection has two states:
 
-There are four groups of states. INIT and ACTIVE: open. PEERCLOSEWAIT and PEERFINCLOSEWAIT: the local end has
-sent its flag, and waits for the peer's. APPCLOSEWAIT and APPFINCLOSEWAIT: the peer has sent its flag, and the
-application may still write or close. PEERABORTWAIT: aborted locally. PROCESSABORT: aborted by the peer, or
-without a link. An input without a row in the current state changes nothing. Inputs in C{_OURS} raise
-C{NoTransition}, since only a bug of the caller can cause them.
+    - of the application: INIT (until the CLC handshake has succeeded), OPEN, DONE (writes no more), CLOSED,
+      ABORTED
+    - of the peer: OPEN, DONE, CLOSED, LOST (it has aborted, or there is no link any more), LOST_AFTER_END
+      (the same, after it was DONE or CLOSED)
 
-The machine does no I/O. The caller feeds it with inputs and acts on its events::
+Each end sends its state as flags of its messages, which stay set: DONE_WRITING (half close), CLOSED, and
+ABNORMAL_CLOSE (abort). C{LIFECYCLE} contains all inputs that have an effect, by both states, with the new
+states and the actions. A connection is released in (CLOSED, CLOSED): both ends have closed, one has aborted
+and the other answered, or there is no link any more.
+
+Inputs are calls of L{Closing}. C{readUp} follows when all bytes received before the end have been read.
+Actions are methods of L{Closing} with an underscore. They show when the application is notified, and of what:
+
+    - C{readConnectionLost}: C{readConnectionLost} of an C{IHalfCloseableProtocol}, when all received bytes
+      are read. Other protocols are closed instead. (C{writeConnectionLost} is called when the flag of
+      C{sendDone} has been posted.)
+    - C{connectionDone}: C{connectionLost} with C{ConnectionDone}. The application has closed, and the peer
+      has received its bytes (C{delivered}) or closed, too.
+    - C{connectionAborted}: C{connectionLost} with C{ConnectionAborted}, immediately.
+    - C{connectionBroken}, C{connectionLost}: C{connectionLost} with C{ConnectionLost}, immediately.
+    - C{resetAfterRead}, C{lostAfterRead}: the same, but when all received bytes are read: this is what
+      C{connectionEndedAfterRead} reports.
+
+C{release} and C{abandon} end the connection: the peer writes no more, or may still write, into its buffer.
+
+L{txrdma.smc.stream.stream.Stream} makes these calls, C{connectionLost} and C{readConnectionLost} in the next
+reactor iteration, as TCP does. The machine does no I/O: the caller acts on its events::
 
     closing = Closing()
     closing.established()
     ...
     for event in closing.events():      # after each call: Send, ReadEnded, Ended, Released
-
-The application's and the peer's half end separately. The actions in the table show when an
-C{IHalfCloseableProtocol} is called; other protocols are closed instead of C{readConnectionLost}:
-
-    - C{writeConnectionLost}: after C{doneWriting}, when DONE_WRITING is posted.
-    - C{readConnectionLost}: action of that name, when all received bytes are read (L{Closing.drained}).
-    - C{connectionLost} with C{ConnectionDone}: C{connectionDone}. The application has closed, and the peer
-      has received its bytes (L{Closing.delivered}) or closed, too.
-    - ... with C{ConnectionAborted}: C{connectionAborted}, immediately.
-    - ... with C{ConnectionLost}: C{connectionBroken} and C{connectionLost}, immediately; C{resetAfterRead}
-      and C{lostAfterRead}, when all bytes received before are read (C{connectionEndedAfterRead}).
-
-L{txrdma.smc.stream.stream.Stream} makes these calls, C{connectionLost} and C{readConnectionLost} in the next
-reactor iteration, as TCP does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from enum import Enum, IntEnum
-from functools import lru_cache
-from typing import Final, Protocol, Union
+from typing import Final, Literal, Union
 
-from txrdma.kit.machines import MachineCore, Row, Table
+from typing_extensions import Unpack
+
 from txrdma.kit.values import frozen
 from txrdma.smc.wire.cdc import StateFlags
 
@@ -50,8 +53,151 @@ LINGER_TIMEOUT = 60.0
 """Seconds to wait for the peer to close after the application has ended, before C{expired()}."""
 
 
+Application = Literal["INIT", "OPEN", "DONE", "CLOSED", "ABORTED"]
+Peer = Literal["OPEN", "DONE", "CLOSED", "LOST", "LOST_AFTER_END"]
+INIT: Final = "INIT"
+OPEN: Final = "OPEN"
+DONE: Final = "DONE"
+CLOSED: Final = "CLOSED"
+ABORTED: Final = "ABORTED"
+LOST: Final = "LOST"
+LOST_AFTER_END: Final = "LOST_AFTER_END"
+
+Input = Literal[
+    "established",
+    "doneWriting",
+    "close",
+    "delivered",
+    "readUp",
+    "abort",
+    "fail",
+    "peerDoneWriting",
+    "peerClosed",
+    "peerAborted",
+    "groupDied",
+    "expired",
+]
+
+LIFECYCLE: Final[
+    dict[tuple[Application, Peer], dict[Input, tuple[Application, Peer, Unpack[tuple[str, ...]]]]]
+] = {
+    (INIT, OPEN): {
+        "established": (OPEN, OPEN),
+        "peerDoneWriting": (OPEN, DONE, "readConnectionLost"),  # a message can overtake the handshake
+        "peerClosed": (OPEN, CLOSED, "readConnectionLost"),
+        "abort": (ABORTED, OPEN, "sendAbort", "connectionAborted"),
+        "fail": (ABORTED, OPEN, "sendAbort", "connectionBroken"),
+        "peerAborted": (OPEN, LOST, "sendAbort", "resetAfterRead"),
+        "groupDied": (CLOSED, CLOSED, "connectionLost", "release"),
+    },
+    (OPEN, OPEN): {
+        "doneWriting": (DONE, OPEN, "sendDone"),
+        "close": (CLOSED, OPEN, "sendClosed"),
+        "peerDoneWriting": (OPEN, DONE, "readConnectionLost"),
+        "peerClosed": (OPEN, CLOSED, "readConnectionLost"),
+        "abort": (ABORTED, OPEN, "sendAbort", "connectionAborted"),
+        "fail": (ABORTED, OPEN, "sendAbort", "connectionBroken"),
+        # Linux does not always answer an abort; the answer saves the peer its timeout.
+        "peerAborted": (OPEN, LOST, "sendAbort", "resetAfterRead"),
+        "groupDied": (OPEN, LOST, "lostAfterRead"),
+    },
+    (DONE, OPEN): {
+        "close": (CLOSED, OPEN, "sendClosed"),
+        "peerDoneWriting": (DONE, DONE, "readConnectionLost"),
+        "peerClosed": (DONE, CLOSED, "readConnectionLost"),
+        "abort": (ABORTED, OPEN, "sendAbort", "connectionAborted"),
+        "fail": (ABORTED, OPEN, "sendAbort", "connectionBroken"),
+        "peerAborted": (OPEN, LOST, "sendAbort", "resetAfterRead"),
+        "groupDied": (OPEN, LOST, "lostAfterRead"),
+    },
+    (OPEN, DONE): {
+        "doneWriting": (DONE, DONE, "sendDone"),
+        "close": (CLOSED, DONE, "sendClosed"),
+        "peerClosed": (OPEN, CLOSED),
+        "abort": (ABORTED, OPEN, "sendAbort", "connectionAborted"),
+        "fail": (ABORTED, OPEN, "sendAbort", "connectionBroken"),
+        "peerAborted": (OPEN, LOST_AFTER_END, "sendAbort", "resetAfterRead"),
+        "groupDied": (OPEN, LOST_AFTER_END, "lostAfterRead"),
+    },
+    (DONE, DONE): {
+        "close": (CLOSED, DONE, "sendClosed"),
+        "peerClosed": (DONE, CLOSED),
+        "abort": (ABORTED, OPEN, "sendAbort", "connectionAborted"),
+        "fail": (ABORTED, OPEN, "sendAbort", "connectionBroken"),
+        "peerAborted": (OPEN, LOST_AFTER_END, "sendAbort", "resetAfterRead"),
+        "groupDied": (OPEN, LOST_AFTER_END, "lostAfterRead"),
+    },
+    # The peer has closed: it writes no more, does not answer an abort, and needs no link.
+    (OPEN, CLOSED): {
+        "doneWriting": (DONE, CLOSED, "sendDone"),
+        "close": (CLOSED, CLOSED, "sendClosed", "connectionDone", "release"),
+        "abort": (CLOSED, CLOSED, "sendAbort", "connectionAborted", "release"),
+        "fail": (CLOSED, CLOSED, "sendAbort", "connectionBroken", "release"),
+        "peerAborted": (OPEN, LOST_AFTER_END, "sendAbort", "resetAfterRead"),
+    },
+    (DONE, CLOSED): {
+        "close": (CLOSED, CLOSED, "sendClosed", "connectionDone", "release"),
+        "abort": (CLOSED, CLOSED, "sendAbort", "connectionAborted", "release"),
+        "fail": (CLOSED, CLOSED, "sendAbort", "connectionBroken", "release"),
+        "peerAborted": (OPEN, LOST_AFTER_END, "sendAbort", "resetAfterRead"),
+    },
+    # The application has closed: it gets connectionLost when the peer has received everything.
+    (CLOSED, OPEN): {
+        "delivered": (CLOSED, OPEN, "connectionDone"),
+        "peerDoneWriting": (CLOSED, DONE),
+        "peerClosed": (CLOSED, CLOSED, "connectionDone", "release"),
+        "peerAborted": (CLOSED, CLOSED, "connectionDone", "release"),
+        "abort": (ABORTED, OPEN, "sendAbort", "connectionAborted"),
+        "fail": (CLOSED, CLOSED, "connectionBroken", "abandon"),
+        "groupDied": (CLOSED, CLOSED, "connectionLost", "release"),
+        "expired": (CLOSED, CLOSED, "connectionLost", "abandon"),
+    },
+    (CLOSED, DONE): {
+        "delivered": (CLOSED, DONE, "connectionDone"),
+        "peerClosed": (CLOSED, CLOSED, "connectionDone", "release"),
+        "peerAborted": (CLOSED, CLOSED, "connectionDone", "release"),
+        "abort": (ABORTED, OPEN, "sendAbort", "connectionAborted"),
+        "fail": (CLOSED, CLOSED, "connectionBroken", "abandon"),
+        "groupDied": (CLOSED, CLOSED, "connectionLost", "release"),
+        "expired": (CLOSED, CLOSED, "connectionLost", "abandon"),
+    },
+    # Aborted by the application: the peer's answer releases the connection.
+    (ABORTED, OPEN): {
+        "peerClosed": (CLOSED, CLOSED, "release"),
+        "peerAborted": (CLOSED, CLOSED, "release"),
+        "groupDied": (CLOSED, CLOSED, "connectionLost", "release"),
+        "expired": (CLOSED, CLOSED, "connectionLost", "abandon"),
+    },
+    # Aborted by the peer, or without a link: all bytes received before are read first.
+    (OPEN, LOST): {
+        "readUp": (CLOSED, CLOSED, "connectionEndedAfterRead", "release"),
+        "close": (CLOSED, CLOSED, "connectionEndedAfterRead", "release"),
+        "abort": (CLOSED, CLOSED, "connectionAborted", "release"),
+        "fail": (CLOSED, CLOSED, "connectionBroken", "release"),
+    },
+    (OPEN, LOST_AFTER_END): {
+        "readUp": (CLOSED, CLOSED, "connectionEndedAfterRead", "release"),
+        "close": (CLOSED, CLOSED, "connectionDone", "release"),
+        "abort": (CLOSED, CLOSED, "connectionAborted", "release"),
+        "fail": (CLOSED, CLOSED, "connectionBroken", "release"),
+    },
+    (CLOSED, CLOSED): {},
+}
+"""By the states of application and peer: each input with an effect, the new states, and the actions."""
+
+_BUGS: Final[frozenset[tuple[tuple[Application, Peer], Input]]] = frozenset(
+    {
+        ((INIT, OPEN), "doneWriting"),
+        ((INIT, OPEN), "close"),
+        ((OPEN, OPEN), "established"),
+        ((DONE, OPEN), "established"),
+    }
+)
+"""Inputs that only a bug of the caller can cause in these states: they raise C{NoTransition}."""
+
+
 class State(IntEnum):
-    """The states of a connection, with Linux's numbers."""
+    """The states of a connection, with Linux's names and numbers."""
 
     ACTIVE = 1
     INIT = 2
@@ -64,6 +210,24 @@ class State(IntEnum):
     PEERFINCLOSEWAIT = 25
     PEERABORTWAIT = 26
     PROCESSABORT = 27
+
+
+_LINUX: Final[dict[tuple[Application, Peer], tuple[State, ...]]] = {
+    (INIT, OPEN): (State.INIT,),
+    (OPEN, OPEN): (State.ACTIVE,),
+    (DONE, OPEN): (State.PEERCLOSEWAIT1,),
+    (OPEN, DONE): (State.APPCLOSEWAIT1,),
+    (DONE, DONE): (State.PEERCLOSEWAIT2, State.APPCLOSEWAIT2),
+    (OPEN, CLOSED): (State.APPCLOSEWAIT1,),
+    (DONE, CLOSED): (State.APPFINCLOSEWAIT, State.APPCLOSEWAIT2),
+    (CLOSED, OPEN): (State.PEERCLOSEWAIT1,),
+    (CLOSED, DONE): (State.PEERCLOSEWAIT2, State.PEERFINCLOSEWAIT),
+    (ABORTED, OPEN): (State.PEERABORTWAIT,),
+    (OPEN, LOST): (State.PROCESSABORT,),
+    (OPEN, LOST_AFTER_END): (State.PROCESSABORT,),
+    (CLOSED, CLOSED): (State.CLOSED,),
+}
+"""Linux's names. If there are two, the first one applies if the application was DONE or CLOSED first."""
 
 
 class Ending(Enum):
@@ -117,71 +281,36 @@ class Released:
 Event = Union[Send, ReadEnded, Ended, Released]
 
 
-class Inputs(Protocol):
-    """Inputs of the close state machine (RFC 7609, 4.8)."""
-
-    def established(self) -> None:
-        """The CLC handshake has succeeded."""
-
-    def doneWriting(self) -> None:
-        """The application has closed its write side, and all bytes are sent."""
-
-    def close(self) -> None:
-        """The application has closed, and all bytes are sent."""
-
-    def delivered(self) -> None:
-        """The peer has received everything, including the final flags."""
-
-    def readUp(self) -> None:
-        """The application has read all bytes before the end."""
-
-    def abort(self) -> None:
-        """The application aborts."""
-
-    def fail(self) -> None:
-        """The peer violated the protocol."""
-
-    def peerDoneWriting(self) -> None:
-        """The peer has closed its write side."""
-
-    def peerClosed(self) -> None:
-        """The peer has closed."""
-
-    def peerAborted(self) -> None:
-        """The peer has aborted the connection, by a flag of its CDC message."""
-
-    def groupDied(self) -> None:
-        """The link group has ended."""
-
-    def expired(self) -> None:
-        """The peer did not close in time."""
-
-
-class Closing(MachineCore):
+class Closing:
     """
-    The close state machine of one connection, and the data that its transitions act on.
+    The states of one connection, and the data that actions change.
 
+    @ivar application: the application's state; C{peer}: the peer's.
     @ivar flags: state flags of every CDC message from now on.
     @ivar over: L{Ended} has been emitted; received bytes are dropped.
     @ivar _behind: endings to report after the received bytes have been read: end of file (None), then the
         reason.
-    @ivar _peer: state flags received from the peer so far (RFC 7609, A.4).
+    @ivar _peerFlags: state flags received from the peer so far (RFC 7609, A.4).
+    @ivar _isFirst: whether the application was DONE or CLOSED before its peer.
     """
 
-    __slots__ = ("_behind", "_inputs", "_peer", "_pending", "_place", "flags", "over")
+    __slots__ = ("_behind", "_isFirst", "_peerFlags", "_pending", "application", "flags", "over", "peer")
 
     def __init__(self) -> None:
+        self.application: Application = INIT
+        self.peer: Peer = OPEN
         self.flags = 0
         self._pending: list[Event] = []
         self._behind: tuple[Ending | None, ...] = ()
         self.over = False
-        self._peer = 0
-        self._inputs = _TABLE.begin(self)
+        self._peerFlags = 0
+        self._isFirst = False
 
     @property
     def state(self) -> State:
         """The current state, by Linux's name."""
-        return State[self._place.partition(" ")[0]]
+        names = _LINUX[self.application, self.peer]
+        return names[0 if self._isFirst else -1]
 
     @property
     def readEnding(self) -> bool:
@@ -195,51 +324,73 @@ class Closing(MachineCore):
         events, self._pending = self._pending, []
         return events
 
+    def _input(self, name: Input) -> None:
+        """Change the states, and act, by C{LIFECYCLE}."""
+        before = self.application, self.peer
+        row = LIFECYCLE[before].get(name)
+        if row is not None:
+            self.application, self.peer, *actions = row
+            if self.peer == OPEN and self.application in (DONE, CLOSED):
+                self._isFirst = True
+            for action in actions:
+                _ACTIONS[action](self)
+        elif (before, name) in _BUGS:
+            from automat import NoTransition  # a bug in txrdma: rare, so imported late
+
+            raise NoTransition(before, name)
+
+    # Inputs
+
     def established(self) -> None:
-        self._inputs.established()
+        """The CLC handshake has succeeded."""
+        self._input("established")
 
     def doneWriting(self) -> None:
-        self._inputs.doneWriting()
+        """The application has closed its write side, and all bytes are sent."""
+        self._input("doneWriting")
 
     def close(self) -> None:
-        """Close after all bytes are sent, whether or not all are read; L{Ended} follows C{delivered}."""
-        self._inputs.close()
+        """The application has closed, whether or not all is read, and all bytes are sent."""
+        self._input("close")
 
     def delivered(self) -> None:
-        self._inputs.delivered()
+        """The peer has received everything, including the final flags."""
+        self._input("delivered")
 
     def stopped(self) -> None:
         """End in order, because the application raised or the process stops."""
-        self._connectionLost()
-        self._inputs.close()
+        self._end(Ending.LOST)
+        self._input("close")
 
     def abort(self) -> None:
-        self._inputs.abort()
+        """The application aborts."""
+        self._input("abort")
 
     def fail(self) -> None:
-        self._inputs.fail()
+        """The peer violated the protocol."""
+        self._input("fail")
 
     def groupDied(self, unread: int) -> None:
-        """End without a link; C{unread} bytes are still read before."""
-        self._inputs.groupDied()
+        """The link group has ended; C{unread} bytes are still read before."""
+        self._input("groupDied")
         if not unread:
             self.drained()
 
     def expired(self) -> None:
-        """End after C{LINGER_TIMEOUT} without L{Released}."""
-        self._inputs.expired()
+        """The peer did not close for C{LINGER_TIMEOUT}."""
+        self._input("expired")
 
     def received(self, flags: int, unread: int) -> None:
         """Process the peer's state flags, after its cursors; C{unread} bytes are not read yet."""
-        new = flags & ~self._peer & _KNOWN
+        new = flags & ~self._peerFlags & _KNOWN
         if new:
-            self._peer |= new
+            self._peerFlags |= new
             if new & _ABORT_FLAG:
-                self._inputs.peerAborted()
+                self._input("peerAborted")
             elif new & _CLOSED_FLAG:
-                self._inputs.peerClosed()
+                self._input("peerClosed")
             else:
-                self._inputs.peerDoneWriting()
+                self._input("peerDoneWriting")
             if not unread:
                 self.drained()
 
@@ -251,9 +402,9 @@ class Closing(MachineCore):
                 self._behind = behind[1:]
                 self._pending.append(ReadEnded())
             else:
-                self._inputs.readUp()
+                self._input("readUp")
 
-    # Actions of transitions
+    # Actions
 
     def _send(self, flag: int) -> None:
         self.flags |= flag
@@ -304,129 +455,34 @@ class Closing(MachineCore):
 
     def _release(self) -> None:
         self._pending.append(Released(True))
-        self._inputs = _spent()
 
     def _abandon(self) -> None:
         self._pending.append(Released(False))
-        self._inputs = _spent()
 
 
-_INIT = "INIT"
-_ACTIVE = "ACTIVE"
-_PEER1 = "PEERCLOSEWAIT1"  # local writing is done
-_PEER1_CLOSED = "PEERCLOSEWAIT1 (application closed)"
-_PEER2 = "PEERCLOSEWAIT2"  # local writing is done, then the peer's
-_PEER2_CLOSED = "PEERCLOSEWAIT2 (application closed)"
-_APP1 = "APPCLOSEWAIT1"  # the peer's writing is done
-_APP1_CLOSED = "APPCLOSEWAIT1 (peer closed)"
-_APP2 = "APPCLOSEWAIT2"  # the peer's writing is done, then the local
-_APP2_CLOSED = "APPCLOSEWAIT2 (peer closed)"
-_APPFIN = "APPFINCLOSEWAIT"  # local writing is done, then the peer closed
-_PEERFIN = "PEERFINCLOSEWAIT"  # the peer's writing is done, then the application closed
-_PEERABORT = "PEERABORTWAIT"
-_PROCESSABORT = "PROCESSABORT"  # aborted by the peer, or without a link: bytes received before are still read
-_PROCESSABORT_DONE = "PROCESSABORT (peer done writing)"
-_CLOSED = "CLOSED"
-
-_In = Inputs
-_Do = Closing
-_Row = Row[Inputs, Closing]
-
-_NORMAL: tuple[_Row, ...] = (
-    (_INIT, _In.established, _ACTIVE, ()),
-    # A first message can overtake the end of the handshake.
-    (_INIT, _In.peerDoneWriting, _APP1, (_Do._readConnectionLost,)),
-    (_INIT, _In.peerClosed, _APP1_CLOSED, (_Do._readConnectionLost,)),
-    (_ACTIVE, _In.doneWriting, _PEER1, (_Do._sendDone,)),
-    (_ACTIVE, _In.close, _PEER1_CLOSED, (_Do._sendClosed,)),
-    (_ACTIVE, _In.peerDoneWriting, _APP1, (_Do._readConnectionLost,)),
-    (_ACTIVE, _In.peerClosed, _APP1_CLOSED, (_Do._readConnectionLost,)),
-    # Active close.
-    (_PEER1, _In.close, _PEER1_CLOSED, (_Do._sendClosed,)),
-    (_PEER1, _In.peerDoneWriting, _PEER2, (_Do._readConnectionLost,)),
-    (_PEER1, _In.peerClosed, _APPFIN, (_Do._readConnectionLost,)),
-    (_PEER1_CLOSED, _In.peerDoneWriting, _PEER2_CLOSED, ()),
-    (_PEER1_CLOSED, _In.peerClosed, _CLOSED, (_Do._connectionDone, _Do._release)),
-    (_PEER2, _In.close, _PEER2_CLOSED, (_Do._sendClosed,)),
-    (_PEER2, _In.peerClosed, _APPFIN, ()),
-    (_PEER2_CLOSED, _In.peerClosed, _CLOSED, (_Do._connectionDone, _Do._release)),
-    (_APPFIN, _In.close, _CLOSED, (_Do._sendClosed, _Do._connectionDone, _Do._release)),
-    # Passive close.
-    (_APP1, _In.doneWriting, _APP2, (_Do._sendDone,)),
-    (_APP1, _In.close, _PEERFIN, (_Do._sendClosed,)),
-    (_APP1, _In.peerClosed, _APP1_CLOSED, ()),
-    (_APP1_CLOSED, _In.doneWriting, _APP2_CLOSED, (_Do._sendDone,)),
-    (_APP1_CLOSED, _In.close, _CLOSED, (_Do._sendClosed, _Do._connectionDone, _Do._release)),
-    (_APP2, _In.close, _PEERFIN, (_Do._sendClosed,)),
-    (_APP2, _In.peerClosed, _APP2_CLOSED, ()),
-    (_APP2_CLOSED, _In.close, _CLOSED, (_Do._sendClosed, _Do._connectionDone, _Do._release)),
-    (_PEERFIN, _In.peerClosed, _CLOSED, (_Do._connectionDone, _Do._release)),
-    # An application that has closed gets connectionLost when the peer has received everything.
-    *(
-        (here, _In.delivered, here, (_Do._connectionDone,))
-        for here in (_PEER1_CLOSED, _PEER2_CLOSED, _PEERFIN)
-    ),
-)
-
-
-def _abnormal() -> Iterator[_Row]:
-    for here in (_INIT, _ACTIVE, _PEER1, _PEER2, _APP1, _APP2):
-        yield here, _In.abort, _PEERABORT, (_Do._sendAbort, _Do._connectionAborted)
-        yield here, _In.fail, _PEERABORT, (_Do._sendAbort, _Do._connectionBroken)
-    # The peer has closed: it writes no more, and does not answer an abort.
-    for here in (_APP1_CLOSED, _APP2_CLOSED, _APPFIN):
-        yield here, _In.abort, _CLOSED, (_Do._sendAbort, _Do._connectionAborted, _Do._release)
-        yield here, _In.fail, _CLOSED, (_Do._sendAbort, _Do._connectionBroken, _Do._release)
-    # The application has closed and CLOSED has been sent, but may not have arrived yet.
-    for here in (_PEER1_CLOSED, _PEER2_CLOSED, _PEERFIN):
-        yield here, _In.abort, _PEERABORT, (_Do._sendAbort, _Do._connectionAborted)
-        yield here, _In.fail, _CLOSED, (_Do._connectionBroken, _Do._abandon)
-        yield here, _In.peerAborted, _CLOSED, (_Do._connectionDone, _Do._release)
-        yield here, _In.expired, _CLOSED, (_Do._connectionLost, _Do._abandon)
-    # Endings caused by the peer or the link wait until all bytes received before are read. Linux does not
-    # answer an abort in all of these states; the answer saves the peer its timeout.
-    for here in (_INIT, _ACTIVE, _PEER1):
-        yield here, _In.peerAborted, _PROCESSABORT, (_Do._sendAbort, _Do._resetAfterRead)
-    for here in (_APP1, _APP1_CLOSED, _APP2, _APP2_CLOSED, _PEER2, _APPFIN):
-        yield here, _In.peerAborted, _PROCESSABORT_DONE, (_Do._sendAbort, _Do._resetAfterRead)
-    for here in (_ACTIVE, _PEER1):
-        yield here, _In.groupDied, _PROCESSABORT, (_Do._lostAfterRead,)
-    for here in (_APP1, _APP2, _PEER2):
-        yield here, _In.groupDied, _PROCESSABORT_DONE, (_Do._lostAfterRead,)
-    for here in (_PROCESSABORT, _PROCESSABORT_DONE):
-        yield here, _In.readUp, _CLOSED, (_Do._connectionEndedAfterRead, _Do._release)
-        yield here, _In.abort, _CLOSED, (_Do._connectionAborted, _Do._release)
-        yield here, _In.fail, _CLOSED, (_Do._connectionBroken, _Do._release)
-    yield _PROCESSABORT, _In.close, _CLOSED, (_Do._connectionEndedAfterRead, _Do._release)
-    yield _PROCESSABORT_DONE, _In.close, _CLOSED, (_Do._connectionDone, _Do._release)
-    yield _PEERABORT, _In.peerAborted, _CLOSED, (_Do._release,)
-    yield _PEERABORT, _In.peerClosed, _CLOSED, (_Do._release,)
-    yield _PEERABORT, _In.expired, _CLOSED, (_Do._connectionLost, _Do._abandon)
-    for here in (_INIT, _PEER1_CLOSED, _PEER2_CLOSED, _PEERFIN, _PEERABORT):
-        yield here, _In.groupDied, _CLOSED, (_Do._connectionLost, _Do._release)
-
-
-_ROWS = (*_NORMAL, *_abnormal())
-
-_OURS: frozenset[tuple[str, str]] = frozenset(
-    (
-        (_INIT, "doneWriting"),
-        (_INIT, "close"),
-        *((place, "established") for place in (_ACTIVE, _PEER1, _PEER2)),
-    )
-)
-"""Inputs that only a bug of the caller can cause in these states: they raise C{NoTransition}."""
-
-
-_TABLE = Table(Inputs, Closing, _ROWS, _OURS)
-
-
-@lru_cache(1)
-def _spent() -> Inputs:
-    """Return inputs that do nothing. Ended connections share them, which breaks reference cycles."""
-    return _TABLE.begin(Closing(), _CLOSED)
+_ACTIONS: Final[dict[str, Callable[[Closing], None]]] = {
+    action: getattr(Closing, f"_{action}")
+    for rows in LIFECYCLE.values()
+    for _application, _peer, *actions in rows.values()
+    for action in actions
+}
 
 
 def diagram() -> str:
-    """Return the state machine as a graph in the DOT language, for the documentation."""
-    return _TABLE.diagram("closing", frozenset({"groupDied"}))
+    """Return the lifecycle as a graph in the DOT language, for the documentation, without lost links."""
+    names = {
+        pair: f"{', '.join(pair)} ({' or '.join(state.name for state in states)})"
+        for pair, states in _LINUX.items()
+    }
+    edges: dict[tuple[str, str], list[str]] = {}
+    for here, rows in LIFECYCLE.items():
+        for name, (application, peer, *actions) in rows.items():
+            if here != (application, peer) and name != "groupDied":
+                label = name + (f" / {', '.join(actions)}" if actions else "")
+                edges.setdefault((names[here], names[application, peer]), []).append(label)
+    lines = ["digraph closing {", "  node [shape=box, style=rounded];", "  edge [fontsize=10];"]
+    lines += [f'  "{name}";' for name in names.values()]
+    for (before, after), labels in edges.items():
+        text = "\\n".join(labels)
+        lines.append(f'  "{before}" -> "{after}" [label="{text}"];')
+    return "\n".join([*lines, "}", ""])
