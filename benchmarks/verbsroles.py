@@ -21,7 +21,7 @@ from benchmarks.orders import cpuSeconds, Orders, SOURCE_BYTES
 from txrdma.iba.verbs import Completion, Operation, SendRequest
 from txrdma.pingpong.bootstrap import Connect, Connected, Hello, Open, Opened
 from txrdma.pingpong.conversation import Conversation
-from txrdma.pingpong.link import Link
+from txrdma.pingpong.link import Link, LinkUser
 from txrdma.pingpong.measurement import Measurement
 from txrdma.pingpong.plan import LinkSettings, Measure, Transfer
 from txrdma.pingpong.report import asDict

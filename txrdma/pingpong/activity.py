@@ -12,7 +12,7 @@ from twisted.internet.interfaces import IDelayedCall
 
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.verbs import Completion, CompletionOpcode, Operation, SendRequest
-from txrdma.pingpong.link import Link, QKEY
+from txrdma.pingpong.link import Link, LinkUser, QKEY
 from txrdma.pingpong.measurement import Measurement
 from txrdma.pingpong.plan import Measure, PATTERNS, Test, Transfer
 
@@ -66,7 +66,7 @@ def _make(link: Link, test: Test, operation: Operation, index: int) -> SendReque
     return request
 
 
-class Activity:
+class Activity(LinkUser):
     """
     Role of one end of a link during one test.
 

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from secrets import randbelow
 from time import perf_counter_ns
-from typing import cast, Final, Protocol
+from typing import cast, Final
 
 from twisted.internet.interfaces import IDelayedCall, IReadDescriptor
 
@@ -86,8 +86,8 @@ class EndAddress:
     rkey: RKey = RKey(0)
 
 
-class LinkUser(Protocol):
-    """Handler of a link's completions."""
+class LinkUser:
+    """Handler of a link's completions, which by default ignores them."""
 
     def arrived(self, batch: Sequence[Completion]) -> None:
         """Handle messages received from the peer. Their receives are posted again afterwards."""

@@ -9,12 +9,10 @@ the reactor is installed.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, cast, Final, Protocol
-
-from twisted.internet.defer import Deferred
+from types import ModuleType
+from typing import Final
 
 from txrdma.commands.common.options import CommandOptions, TableOptions
 
@@ -24,22 +22,6 @@ FABRICS: Final = "InfiniBand fabrics"
 
 GROUPS: Final = (HERE, MEASURING, FABRICS)
 """Groups of commands in the order of C{txrdma --help}."""
-
-
-class CommandModule(Protocol):
-    """Names that the module of a command defines."""
-
-    CommandOptions: type[CommandOptions]
-
-    @staticmethod
-    def run(reactor: Any, options: Any) -> Coroutine[Deferred[Any], Any, None]:
-        """
-        Run the command; an L{txrdma.error.RDMAError} is printed without a traceback.
-
-        @param reactor: L{IReactor<txrdma.commands.common.options.IReactor>}, or the parts of it that the
-            command uses.
-        @param options: the module's C{CommandOptions}.
-        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +36,14 @@ class Command:
     def moduleName(self) -> str:
         return f"txrdma.commands.{self.name.replace('-', '_')}"
 
-    def load(self) -> CommandModule:
-        """Import and return the module of the command."""
-        return cast(CommandModule, import_module(self.moduleName))
+    def load(self) -> ModuleType:
+        """
+        Import and return the module of the command.
+
+        It defines C{CommandOptions}, and the coroutine C{run(reactor, options)}: an
+        L{txrdma.error.RDMAError} of it is printed without a traceback.
+        """
+        return import_module(self.moduleName)
 
     def prepare(self, options: CommandOptions) -> None:
         """
@@ -74,7 +61,8 @@ class Command:
 
     def makeOptions(self) -> CommandOptions:
         """Return a new parser of the command's options."""
-        return self.load().CommandOptions()
+        options: CommandOptions = self.load().CommandOptions()
+        return options
 
 
 COMMANDS: Final = (

@@ -9,7 +9,7 @@ thousand ports.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Final, Protocol
+from typing import Final
 
 from txrdma.fabric.linkspeeds import mayHaveFDR10
 from txrdma.iba.types import GUID, LID
@@ -98,11 +98,26 @@ def guidCap(port: SimulatedPort) -> int:
     return int(_guidCap(port.info))
 
 
-class Attachment(Protocol):
-    """A management port attached to a port of the fabric, as agents and the wire use it."""
+class PortAttachment:
+    """
+    A receiver of management datagrams, attached to a port of the fabric: the base class of management ports.
+
+    @ivar port: the simulated port to which it is attached.
+    """
+
+    def __init__(self, port: SimulatedPort) -> None:
+        self.port = port
+        self._served: dict[tuple[int, int], int] = {}
+        port.attachments = (*port.attachments, self)
 
     def serves(self, managementClass: int, method: int) -> bool:
-        """Return whether the attachment, not the node's agent, receives requests of this class and method."""
+        """Return whether this, not the node's agent, receives requests of this class and method."""
+        return (managementClass, method) in self._served
+
+    def detach(self) -> None:
+        """Receive no more datagrams."""
+        self._served.clear()
+        self.port.attachments = tuple(other for other in self.port.attachments if other is not self)
 
     def deliver(self, datagram: bytes, envelope: object) -> None:
         """Receive a datagram that has arrived at the port."""
@@ -132,7 +147,7 @@ class SimulatedPort:
         self.isCut = False
         self.counters: Counters | None = None
         self.tables: dict[tuple[int, int], bytes] | None = None
-        self.attachments: tuple[Attachment, ...] = ()
+        self.attachments: tuple[PortAttachment, ...] = ()
 
     def __repr__(self) -> str:
         return f"<SimulatedPort {self}>"

@@ -19,7 +19,7 @@ from txrdma.interfaces import IMADPort, IMADReceiver
 from txrdma.mad.core.addressing import mayBeFrom
 from txrdma.mad.layouts.messages import MAD_LENGTH
 from txrdma.mad.layouts.smp import PKeyTable, PortInfo
-from txrdma.sim.fabric.model.nodes import SimulatedPort, SUBNET_TIMEOUT
+from txrdma.sim.fabric.model.nodes import PortAttachment, SimulatedPort, SUBNET_TIMEOUT
 from txrdma.sim.fabric.model.pkeys import block
 
 _log = Logger()
@@ -60,13 +60,11 @@ class SimulatedEnvelope(NamedTuple):
 
 
 @implementer(IMADPort)
-class SimulatedMADPort:
+class SimulatedMADPort(PortAttachment):
     """
     A management port attached to a port of a simulated node.
 
     Requests that it serves are not passed to the agents of the node.
-
-    @ivar port: the simulated port to which it is attached.
     """
 
     transactionIDBits = 64
@@ -80,15 +78,13 @@ class SimulatedMADPort:
         name: str = "",
     ) -> None:
         """@param send: sends a datagram of this port along a path."""
-        self.port = port
+        super().__init__(port)
         self.name = name or f"sim:node={port.node.identifier}"
         self.endPort = self.refresh()
         self._receiver: IMADReceiver | None = None
-        self._served: dict[tuple[int, int], int] = {}
         self._isClosed = False
         self._closers: list[Callable[[], None]] = []
         self._sent = send
-        port.attachments = (*port.attachments, self)
 
     def __repr__(self) -> str:
         return f"<SimulatedMADPort {self.port} LID {self.port.lid}>"
@@ -166,8 +162,7 @@ class SimulatedMADPort:
         if self._isClosed:
             return
         self._isClosed = True
-        self._served.clear()
-        self.port.attachments = tuple(other for other in self.port.attachments if other is not self)
+        self.detach()
         for callback in self._closers:
             callback()
 

@@ -32,7 +32,7 @@ from txrdma.sim.fabric.agents.pma import PerformanceManagementAgents
 from txrdma.sim.fabric.agents.sma import SubnetManagementAgents
 from txrdma.sim.fabric.agents.vendor import answerVendor, CLASSES
 from txrdma.sim.fabric.model.forwarding import outOf
-from txrdma.sim.fabric.model.nodes import Attachment, SimulatedNode, SimulatedPort
+from txrdma.sim.fabric.model.nodes import PortAttachment, SimulatedNode, SimulatedPort
 from txrdma.sim.fabric.model.pkeys import keysOf, sharesPartition
 from txrdma.sim.fabric.model.rft import isRandom
 from txrdma.sim.fabric.wire.madport import SimulatedEnvelope, SimulatedMADPort
@@ -178,7 +178,7 @@ class Wire:
         reply[_RETURN : _RETURN + 1 + hops] = back
         self._answer(node, sender, bytes(reply), path)
 
-    def _askDirected(self, server: Attachment, datagram: bytes, back: bytearray) -> None:
+    def _askDirected(self, server: PortAttachment, datagram: bytes, back: bytearray) -> None:
         """Deliver a directed-route request to an attached server, instead of the node's own agent."""
         request = bytearray(datagram)
         _setHopPointer(request, len(back))
@@ -333,7 +333,7 @@ def _sourceOf(port: SimulatedPort, path: IBPath) -> LID:
     return path.slid if path.slid and port.end.owns(path.slid) else port.lid
 
 
-def servedBy(end: SimulatedPort, managementClass: int, method: int) -> Attachment | None:
+def servedBy(end: SimulatedPort, managementClass: int, method: int) -> PortAttachment | None:
     for attachment in end.attachments:
         if attachment.serves(managementClass, method):
             return attachment
