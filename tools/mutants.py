@@ -102,8 +102,8 @@ GROUPS: Final = {
         "cm.test_manager cm.test_opening cm.test_alternate cm.test_datagrams cm.test_cancel",
     ),
     "btl window": Group(
-        "btl",
-        "_window _congestion _roundtrip",
+        "btl/core",
+        "window congestion roundtrip",
         "btl.test_window btl.test_packs btl.test_module btl.test_model btl.test_stripes",
     ),
     "mad calls": Group(

@@ -11,9 +11,9 @@ from typing import Any
 
 from sequences import Step
 
-from txrdma.btl._events import Event, MessageReceived, SendCompleted
-from txrdma.btl._module import Module
-from txrdma.btl._window import COMMAND
+from txrdma.btl.core.events import Event, MessageReceived, SendCompleted
+from txrdma.btl.core.module import Module
+from txrdma.btl.core.window import COMMAND
 from txrdma.btl.wire import ACK, Kind, Segment
 from txrdma.testing.btl.world import BadNetwork, Host, World
 

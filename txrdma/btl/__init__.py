@@ -5,9 +5,7 @@ C{connect} and C{listen} are those of L{txrdma.btl.connections}.
 
 Modules, lowest first:
 
- - without I/O: C{wire}, the layout of packets; C{_window}, C{_receiving}, C{_assembly} and C{_ordering}, the
-   state of one peer in C{_peer}; C{_module}, all peers, with the fast path in C{_shortcuts}; C{_stripes},
-   several modules;
+ - without I/O: C{wire}, the layout of packets; L{core <txrdma.btl.core>}: state machines of peers and modules
  - with I/O: C{channels} and C{module}; C{introductions}; C{rails}; C{lifeline}, the TCP connection of a peer;
    C{transport}; C{connections}, the endpoints; C{stream}.
 """

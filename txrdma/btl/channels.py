@@ -19,8 +19,8 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from txrdma.btl._events import Packet
-from txrdma.btl._peer import Peer
+from txrdma.btl.core.events import Packet
+from txrdma.btl.core.peer import Peer
 from txrdma.error import RDMAError
 from txrdma.iba.types import GID, QPN
 from txrdma.iba.verbs import (

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from txrdma.btl._module import Module
+from txrdma.btl.core.module import Module
 from txrdma.unix.answers import StatusServer
 
 NAMESPACE: Final = "txrdma/btl"

@@ -4,7 +4,7 @@ The exchange by TCP before, and behind, all packets: how two modules introduce t
 Each end sends an L{Introduction}, then frames: a L{FrameHead} and as many bytes as that says. The connection
 stays open as long as the two are peers: its end is the end of the peer's process. Where either end has
 several interfaces for the connection both send a frame with an introduction of each, and match them: see
-L{txrdma.btl._matching}.
+L{txrdma.btl.core.matching}.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Final
 
-from txrdma.btl._matching import Interface, MOST_INTERFACES
+from txrdma.btl.core.matching import Interface, MOST_INTERFACES
 from txrdma.btl.module import Place
 from txrdma.error import WireError
 from txrdma.iba.types import GID, MACAddress, QPN

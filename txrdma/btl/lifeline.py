@@ -30,7 +30,7 @@ from twisted.internet.protocol import Protocol as StreamProtocol
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from txrdma.btl._events import (
+from txrdma.btl.core.events import (
     Event,
     MessageReceived,
     PackReceived,
@@ -40,12 +40,12 @@ from txrdma.btl._events import (
     SendCompleted,
     SendFailed,
 )
-from txrdma.btl._matching import Interface, match, MOST_INTERFACES
-from txrdma.btl._module import AMPLIFICATION
-from txrdma.btl._peer import GONE, LEFT, Peer
-from txrdma.btl._stripes import Arrived, Came, Ended, Failed, Stripes
-from txrdma.btl._stripes import Event as StripesEvent
-from txrdma.btl._window import COMMAND, Message, UNHEARD
+from txrdma.btl.core.matching import Interface, match, MOST_INTERFACES
+from txrdma.btl.core.module import AMPLIFICATION
+from txrdma.btl.core.peer import GONE, LEFT, Peer
+from txrdma.btl.core.stripes import Arrived, Came, Ended, Failed, Stripes
+from txrdma.btl.core.stripes import Event as StripesEvent
+from txrdma.btl.core.window import COMMAND, Message, UNHEARD
 from txrdma.btl.errors import MessageFailed, PeerLost, Unreachable
 from txrdma.btl.introductions import (
     decodeInterfaces,
@@ -77,13 +77,14 @@ EXCHANGE_SECONDS: Final = 30.0
 TCP_KEEP_ALIVE: Final = {socket.TCP_KEEPIDLE: 30, socket.TCP_KEEPINTVL: 10, socket.TCP_KEEPCNT: 18}
 """
 Options of the lifeline: seconds of silence before a probe, seconds between probes, and probes without an
-answer before the peer is lost: 3.5 minutes, later than L{txrdma.btl._window.GIVE_UP}.
+answer before the peer is lost: 3.5 minutes, later than L{txrdma.btl.core.window.GIVE_UP}.
 """
 
 MOST_EARLY: Final = 1024
 """
 Largest number of messages that are queued until this end is connected, because the peer may be connected
-slightly earlier; with more the connection fails. L{txrdma.btl._module.MOST_EARLY_BYTES} limits their bytes.
+slightly earlier; with more the connection fails. L{txrdma.btl.core.module.MOST_EARLY_BYTES} limits their
+bytes.
 """
 
 MOST_ECHOES: Final = 2
@@ -107,7 +108,7 @@ Done = Callable[[Exception | None], None]
 Send = Callable[[int, Buffer, object, bool], None]
 """
 Sends a message (tag, bytes, context, whether it is urgent) to the peer, as
-L{Module.send<txrdma.btl._module.Module.send>} does.
+L{Module.send<txrdma.btl.core.module.Module.send>} does.
 """
 
 SendFast = Callable[[int, Buffer, object], bool]
@@ -175,8 +176,8 @@ class PeerConnection(StreamProtocol):
     @ivar user: receives messages, after C{established} was called.
     @ivar host: local address of the TCP connection; C{peerHost}: the peer's.
     @ivar module: the (first) module of the connection; C{peer}: its peer, after the introduction.
-    @ivar send: sends a message, as L{Module.send<txrdma.btl._module.Module.send>} does; call C{soon} after
-        it.
+    @ivar send: sends a message, as L{Module.send<txrdma.btl.core.module.Module.send>} does; call C{soon}
+        after it.
     @ivar sendFast: sends a message immediately, if possible; only while none is C{waiting}.
     @ivar join: lets a message share the packet of the last one that is C{waiting}, if possible.
     """
@@ -455,7 +456,7 @@ class PeerConnection(StreamProtocol):
     # Requests of the user; it sends messages with C{send} itself
 
     def put(self, region: int, offset: int, data: Buffer, done: Done | None) -> None:
-        """Write into memory of the peer: see L{Module.put<txrdma.btl._module.Module.put>}."""
+        """Write into memory of the peer: see L{Module.put<txrdma.btl.core.module.Module.put>}."""
         peer = self.peer
         if isinstance(peer, Stripes):
             peer.put(region, offset, data, done)

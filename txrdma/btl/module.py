@@ -17,13 +17,13 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.btl import insight
-from txrdma.btl._assembly import Budget
-from txrdma.btl._events import Event, Packet
-from txrdma.btl._module import COMMAND_MTU, Module, MOST_PACKETS
-from txrdma.btl._peer import Peer
-from txrdma.btl._stripes import MOST_OF_MODULE
-from txrdma.btl._window import COMMAND, DATA
 from txrdma.btl.channels import bufferBytes, Channel, Source, sourceOf
+from txrdma.btl.core.assembly import Budget
+from txrdma.btl.core.events import Event, Packet
+from txrdma.btl.core.module import COMMAND_MTU, Module, MOST_PACKETS
+from txrdma.btl.core.peer import Peer
+from txrdma.btl.core.stripes import MOST_OF_MODULE
+from txrdma.btl.core.window import COMMAND, DATA
 from txrdma.error import DeviceUnavailable, InvalidRequest, ResourceExhausted
 from txrdma.iba.types import GID, MACAddress, QPN
 from txrdma.iba.verbs import AddressVector, Buffer, usualGID
@@ -321,7 +321,7 @@ class ModulePort:
 
     def sendFast(self, peer: Peer, tag: int, data: Buffer, context: object = None) -> bool:
         """
-        Send a single message immediately: see L{FastPath<txrdma.btl._shortcuts.FastPath.sendFast>}.
+        Send a single message immediately: see L{FastPath<txrdma.btl.core.shortcuts.FastPath.sendFast>}.
 
         @return: False if it has to be sent by the general path.
         """

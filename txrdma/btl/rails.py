@@ -13,12 +13,12 @@ from typing import Any, Final
 from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 
-from txrdma.btl._events import Event, MessageReceived, PackReceived, ProbeReceived, SendCompleted
-from txrdma.btl._matching import Interface, speedOf
-from txrdma.btl._module import NONCE_LENGTH
-from txrdma.btl._peer import OPEN, Peer
-from txrdma.btl._stripes import Event as StripesEvent
-from txrdma.btl._stripes import Piece, Stripes
+from txrdma.btl.core.events import Event, MessageReceived, PackReceived, ProbeReceived, SendCompleted
+from txrdma.btl.core.matching import Interface, speedOf
+from txrdma.btl.core.module import NONCE_LENGTH
+from txrdma.btl.core.peer import OPEN, Peer
+from txrdma.btl.core.stripes import Event as StripesEvent
+from txrdma.btl.core.stripes import Piece, Stripes
 from txrdma.btl.errors import PeerLost
 from txrdma.btl.introductions import Introduction
 from txrdma.btl.module import ModulePort, Program

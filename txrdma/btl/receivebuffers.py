@@ -20,8 +20,8 @@ from typing import Any, Final
 from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 
-from txrdma.btl._peer import GONE, OPEN, Peer
-from txrdma.btl._receivebuffer import ReceiveBuffer
+from txrdma.btl.core.peer import GONE, OPEN, Peer
+from txrdma.btl.core.receivebuffer import ReceiveBuffer
 from txrdma.btl.introductions import FrameKind, QueuePairPart, ReceiveBufferFrame
 from txrdma.btl.module import ModulePort, Place
 from txrdma.error import RDMAError, ResourceExhausted

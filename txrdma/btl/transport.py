@@ -4,7 +4,7 @@ The transport of a connection by the byte transfer layer.
 In addition to the messages of every L{IMessageTransport} it sends tagged messages, delivered in order or as
 they arrive, and writes into and reads from memory that the peer has registered.
 
-Messages without a tag use reserved tags and a window in bytes (see L{txrdma.btl._flow}): they wait in
+Messages without a tag use reserved tags and a window in bytes (see L{txrdma.btl.core.flow}): they wait in
 C{_unsent} until the peer's application has handled enough, and in C{_untaken} while the local protocol is
 paused. Tagged messages have no window; their handlers are called immediately.
 """
@@ -25,10 +25,10 @@ from twisted.internet.interfaces import IAddress
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from txrdma.btl._assembly import LONGEST
-from txrdma.btl._flow import Flow
-from txrdma.btl._peer import OPEN
-from txrdma.btl._window import UNHEARD
+from txrdma.btl.core.assembly import LONGEST
+from txrdma.btl.core.flow import Flow
+from txrdma.btl.core.peer import OPEN
+from txrdma.btl.core.window import UNHEARD
 from txrdma.btl.errors import MessageFailed
 from txrdma.btl.lifeline import Done, PeerConnection
 from txrdma.error import InvalidRequest, PeerViolation

@@ -14,8 +14,8 @@ from twisted.python import usage
 from txrdma.commands.common import options as commandOptions
 from txrdma.commands.common.options import columns
 from txrdma.error import InvalidRequest
-from txrdma.ports._pnet import Entry, parseTable, Table, withEntry, withoutEntries
 from txrdma.ports.pnet import kernelTable, Networks, readText, tableFile, writeText
+from txrdma.ports.pnettable import Entry, parseTable, Table, withEntry, withoutEntries
 
 _SHOW, _ADD, _REMOVE = "show", "add", "remove"
 _COUNTS: Final[dict[str, tuple[int, float]]] = {_SHOW: (0, 0), _ADD: (2, inf), _REMOVE: (1, inf)}

@@ -1,8 +1,8 @@
 """
 The physical networks of this host, read: tables, interfaces and RDMA ports together.
 
-L{txrdma.ports._pnet} has the rules. The tables are the file that C{TXRDMA_PNET} of the environment names, or
-C{/etc/txrdma/pnet.conf}, and behind it the kernel's own, which it keeps for AF_SMC sockets.
+L{txrdma.ports.pnettable} has the rules. The tables are the file that C{TXRDMA_PNET} of the environment
+names, or C{/etc/txrdma/pnet.conf}, and behind it the kernel's own, which it keeps for AF_SMC sockets.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from txrdma.error import DeviceUnavailable, WireError
 from txrdma.iba.verbs import PortState
 from txrdma.kit.logs import RateLimitedLogger
 from txrdma.kit.values import frozen
-from txrdma.ports import _pnet
-from txrdma.ports._pnet import Finding, portFor, RDMAPort, Table
+from txrdma.ports import pnettable
 from txrdma.ports.netlink import (
     DONE,
     DUMP,
@@ -34,6 +33,7 @@ from txrdma.ports.netlink import (
     request,
 )
 from txrdma.ports.network import HostNetwork
+from txrdma.ports.pnettable import Finding, portFor, RDMAPort, Table
 from txrdma.ports.sysfs import devices, SYS
 
 _rateLimited = RateLimitedLogger(Logger())
@@ -96,9 +96,9 @@ def kernelTable() -> Table:
         asking.settimeout(_CACHE_SECONDS)
         asking.bind((0, 0))
         try:
-            [answer] = _asked(asking, _pnet.CONTROLLER, _pnet.familyRequest("SMC_PNETID"))
-            answers = _asked(asking, _pnet.familyOf(answer), _pnet.tableRequest(), DUMP)
-            return _pnet.tableOf(answers)
+            [answer] = _asked(asking, pnettable.CONTROLLER, pnettable.familyRequest("SMC_PNETID"))
+            answers = _asked(asking, pnettable.familyOf(answer), pnettable.tableRequest(), DUMP)
+            return pnettable.tableOf(answers)
         except (WireError, ValueError) as error:
             raise OSError(f"the kernel's PNET table is not to be understood: {error}") from error
 
@@ -122,7 +122,7 @@ def tables() -> tuple[Table, ...]:
     found: list[Table] = []
     path = tableFile()
     try:
-        found.append(_pnet.parseTable(readText(path)))
+        found.append(pnettable.parseTable(readText(path)))
     except (OSError, ValueError) as error:
         _rateLimited.warn(str(path), "the PNET table {path} is left out: {error}", path=path, error=error)
     try:

@@ -25,8 +25,7 @@ from txrdma.soft.device import SoftDevice
 from txrdma.soft.ports import SoftPort
 from txrdma.soft.rc.roce import RoCEPort
 from txrdma.soft.rc.udp import Carrier
-from txrdma.soft.shared._layout import RING_BYTES
-from txrdma.soft.shared.routes import SharedMemoryPort
+from txrdma.soft.shared.routes import RING_BYTES, SharedMemoryPort
 from txrdma.soft.shared.sharedqueuepair import SharingReactor
 from txrdma.soft.shared.unixpackets import MessageReceiver, ring
 from txrdma.unix.sockets import Credentials

@@ -24,7 +24,7 @@ from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.core.route import Route
 from txrdma.soft.core.routeport import RoutePort
 from txrdma.soft.shared._doorbells import Doorbell, PeerDoorbells
-from txrdma.soft.shared._layout import REMOTE_READ, REMOTE_WRITE, RING_BYTES
+from txrdma.soft.shared._layout import REMOTE_READ, REMOTE_WRITE
 from txrdma.soft.shared._rendezvous import (
     AccessReply,
     AccessRequest,
@@ -53,6 +53,7 @@ _log = Logger()
 _rateLimited = RateLimitedLogger(_log)
 
 _MOST_WAITING: Final = 256
+RING_BYTES: Final = 256 * 1024
 _REMOTE: Final = REMOTE_WRITE | REMOTE_READ
 
 

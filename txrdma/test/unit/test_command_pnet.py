@@ -20,9 +20,9 @@ from txrdma.commands import pnet
 from txrdma.commands.common import devicechoice
 from txrdma.commands.common.devicechoice import outlookFor
 from txrdma.error import InvalidRequest
-from txrdma.ports._pnet import Entry, RDMAPort, Table
 from txrdma.ports.netlink import InterfaceAddress, NetworkInterface
 from txrdma.ports.pnet import Networks
+from txrdma.ports.pnettable import Entry, RDMAPort, Table
 from txrdma.smc.terms.options import LOCAL_DEVICE
 
 LOOPBACK = NetworkInterface(

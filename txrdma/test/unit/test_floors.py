@@ -249,6 +249,13 @@ def parts(package: str, imported: dict[str, set[str]]) -> dict[str, set[str]]:
     return found
 
 
+def isForeign(name: str, package: str) -> bool:
+    """Return whether a name is that of an underscore module which belongs to another package than this."""
+    parts = name.split(".")
+    private = next((at for at, part in enumerate(parts) if part.startswith("_") and part[:2] != "__"), None)
+    return private is not None and not f"{package}.".startswith(".".join(parts[:private]) + ".")
+
+
 def complaints(module: str, source: str, isPackage: bool = False) -> list[str]:
     """Return complaints about the imports of one module."""
     own = packageOf(module)
@@ -397,6 +404,14 @@ class ComplaintTests(SynchronousTestCase):
         self.assertEqual(
             self.rules("txrdma.smc.group.link", "from txrdma.verbs.devices import openDevice"), 0
         )
+
+    def test_private(self) -> None:
+        """A module imports underscore modules of its own package and of enclosing packages only."""
+        core = "from txrdma.smc.group._linkstate import LinkLife"
+        self.assertEqual(self.rules("txrdma.smc.group.link", core), 0)
+        self.assertEqual(self.rules("txrdma.smc.group.deeper.link", core), 0)
+        self.assertEqual(self.rules("txrdma.smc.stream.stream", core), 1)
+        self.assertEqual(self.rules("txrdma.testing.smc.hosts", core), 1)
 
     def test_foundations(self) -> None:
         """A foundation imports nothing else of its package, but the whole package may import it."""

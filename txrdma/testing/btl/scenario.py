@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 
-from txrdma.btl._assembly import Budget
-from txrdma.btl._events import (
+from txrdma.btl.core.assembly import Budget
+from txrdma.btl.core.events import (
     Event,
     MessageReceived,
     PeerClosed,
@@ -23,8 +23,8 @@ from txrdma.btl._events import (
     SendCompleted,
     SendFailed,
 )
-from txrdma.btl._module import Module
-from txrdma.btl._peer import Peer
+from txrdma.btl.core.module import Module
+from txrdma.btl.core.peer import Peer
 from txrdma.btl.wire import PUT_LENGTH
 from txrdma.error import InvalidRequest
 from txrdma.testing.btl.plans import BurstPlan, FOREVER, ModulesPlan, OrderPlan, ReceiveBufferPlan

@@ -13,10 +13,10 @@ from functools import partial
 from heapq import heappop, heappush
 from random import Random
 
-from txrdma.btl._events import Event, MessageReceived, PackReceived
-from txrdma.btl._module import Module
-from txrdma.btl._peer import Peer
-from txrdma.btl._receivebuffer import ReceiveBuffer
+from txrdma.btl.core.events import Event, MessageReceived, PackReceived
+from txrdma.btl.core.module import Module
+from txrdma.btl.core.peer import Peer
+from txrdma.btl.core.receivebuffer import ReceiveBuffer
 from txrdma.kit.wire import Buffer
 
 Address = tuple[int, int]

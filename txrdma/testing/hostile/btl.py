@@ -14,8 +14,8 @@ from twisted.internet.defer import Deferred, succeed
 
 from txrdma.btl import module as moduleModule
 from txrdma.btl import rails as railsModule
-from txrdma.btl._expected import MOST_NAMES
 from txrdma.btl.connections import ClientEndpoint, MOST_OPENING, ServerEndpoint
+from txrdma.btl.core.expected import MOST_NAMES
 from txrdma.btl.introductions import FrameHead, HEAD_LENGTH, INTRODUCTION_LENGTH, MAGIC
 from txrdma.messages.interfaces import IMessageProtocolFactory
 from txrdma.soft import device as deviceModule

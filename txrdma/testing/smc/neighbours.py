@@ -27,7 +27,6 @@ from txrdma.testing.smc.plans import drawStreams, EventPlan, StreamPlan
 from txrdma.testing.smc.scenario import Outcome, PATIENCE, playScenario, StreamScenario
 from txrdma.testing.smc.versions import commonVersion
 from txrdma.verbs import completions as completionsModule
-from txrdma.verbs._busypoll import SpinBudget
 
 _EVENTS: Final = (
     *("killed", "killed", "killed", "stopped", "reset", "frozen", "fatal", "deleted", "cancelled"),

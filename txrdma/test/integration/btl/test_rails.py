@@ -8,9 +8,9 @@ from random import Random
 
 from twisted.python.failure import Failure
 
-from txrdma.btl._matching import Interface
-from txrdma.btl._stripes import Stripes
-from txrdma.btl._window import GIVE_UP
+from txrdma.btl.core.matching import Interface
+from txrdma.btl.core.stripes import Stripes
+from txrdma.btl.core.window import GIVE_UP
 from txrdma.btl.errors import MessageFailed, Unreachable
 from txrdma.btl.introductions import decodeInterfaces, encodeInterfaces, Introduction
 from txrdma.btl.lifeline import DeviceSpecs

@@ -13,10 +13,10 @@ from unittest import SkipTest
 from twisted.trial.unittest import SynchronousTestCase
 
 import txrdma
-from txrdma.btl._assembly import LONGEST, MOST_BYTES, MOST_MESSAGES
-from txrdma.btl._module import COMMAND_MTU
-from txrdma.btl._receiving import WINDOW
-from txrdma.btl._window import GIVE_UP
+from txrdma.btl.core.assembly import LONGEST, MOST_BYTES, MOST_MESSAGES
+from txrdma.btl.core.module import COMMAND_MTU
+from txrdma.btl.core.receiving import WINDOW
+from txrdma.btl.core.window import GIVE_UP
 from txrdma.btl.module import COMMAND_DEPTHS, DATA_DEPTHS
 from txrdma.btl.transport import BTLMessageTransport, LARGEST_TAG
 from txrdma.btl.wire import HEADER_LENGTH, Kind

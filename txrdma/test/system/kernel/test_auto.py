@@ -14,8 +14,8 @@ from twisted.internet.protocol import ProcessProtocol
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.ports._pnet import Entry
 from txrdma.ports.pnet import kernelTable, Networks, rdmaPorts
+from txrdma.ports.pnettable import Entry
 from txrdma.smc.common.realports import realPorts
 from txrdma.smc.handshake import _machine as _handshake
 from txrdma.smc.signalling import localclient as announcing

@@ -7,9 +7,9 @@ from __future__ import annotations
 from typing import Any
 from unittest import SkipTest
 
-from txrdma.btl import _peer
-from txrdma.btl._peer import Peer
-from txrdma.btl._regions import Regions
+from txrdma.btl.core import peer as peerModule
+from txrdma.btl.core.peer import Peer
+from txrdma.btl.core.regions import Regions
 from txrdma.btl.lifeline import PeerConnection
 from txrdma.test.support.btl.hosts import HostsCase, TAG, TagRecorder
 

@@ -18,10 +18,10 @@ from twisted.internet.testing import AccumulatingProtocol
 from twisted.python.failure import Failure
 
 from txrdma.btl import connections, lifeline, transport
-from txrdma.btl._flow import Flow, WINDOW
-from txrdma.btl._module import MANY_WAIT
-from txrdma.btl._peer import Peer
 from txrdma.btl.channels import MOST_UNREPORTED
+from txrdma.btl.core.flow import Flow, WINDOW
+from txrdma.btl.core.module import MANY_WAIT
+from txrdma.btl.core.peer import Peer
 from txrdma.btl.errors import MessageFailed, PeerLost, Unreachable
 from txrdma.btl.introductions import frame, FrameKind, Introduction, MAGIC, VERSION
 from txrdma.btl.lifeline import PeerConnection

@@ -11,7 +11,7 @@ from hypothesis import strategies as some
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.btl._matching import Interface, match, speedOf
+from txrdma.btl.core.matching import Interface, match, speedOf
 from txrdma.iba.types import GID
 
 GIGABIT = 1_000_000_000

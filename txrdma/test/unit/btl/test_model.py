@@ -11,7 +11,7 @@ from hypothesis.stateful import initialize, invariant, rule, RuleBasedStateMachi
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.btl._events import (
+from txrdma.btl.core.events import (
     Event,
     MessageReceived,
     PackReceived,
@@ -20,9 +20,9 @@ from txrdma.btl._events import (
     SendCompleted,
     SendFailed,
 )
-from txrdma.btl._module import Module
-from txrdma.btl._peer import OPEN, Peer
-from txrdma.btl._receivebuffer import ReceiveBuffer
+from txrdma.btl.core.module import Module
+from txrdma.btl.core.peer import OPEN, Peer
+from txrdma.btl.core.receivebuffer import ReceiveBuffer
 from txrdma.kit.wire import Buffer
 
 _MTU = 80

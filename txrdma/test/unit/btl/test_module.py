@@ -8,12 +8,12 @@ from random import Random
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.btl._assembly import Budget, LONGEST, OLDEST
-from txrdma.btl._events import Event, MessageReceived, PeerClosed, PeerLost, SendCompleted, SendFailed
-from txrdma.btl._expected import MOST_NAMES, MOST_PACKETS
-from txrdma.btl._module import COMMAND_MTU, KEEP_ALIVE, Module
-from txrdma.btl._peer import LINGER, Peer
-from txrdma.btl._window import COMMAND, DATA, GIVE_UP
+from txrdma.btl.core.assembly import Budget, LONGEST, OLDEST
+from txrdma.btl.core.events import Event, MessageReceived, PeerClosed, PeerLost, SendCompleted, SendFailed
+from txrdma.btl.core.expected import MOST_NAMES, MOST_PACKETS
+from txrdma.btl.core.module import COMMAND_MTU, KEEP_ALIVE, Module
+from txrdma.btl.core.peer import LINGER, Peer
+from txrdma.btl.core.window import COMMAND, DATA, GIVE_UP
 from txrdma.btl.wire import ACK, CHUNK, encodePack, FRAG, PACK, PUT, REFUSED, Segment, VERSION
 from txrdma.error import InvalidRequest
 from txrdma.testing.btl.world import BadNetwork, Host, World

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.btl._events import Event, MessageReceived
-from txrdma.btl._module import Module
-from txrdma.btl._ordering import Ordering
-from txrdma.btl._receiving import ReceiveWindow
+from txrdma.btl.core.events import Event, MessageReceived
+from txrdma.btl.core.module import Module
+from txrdma.btl.core.ordering import Ordering
+from txrdma.btl.core.receiving import ReceiveWindow
 from txrdma.testing.btl.world import BadNetwork, Host, World
 
 _IN_ORDER, _ANYHOW = 1, 2

@@ -7,9 +7,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from txrdma.btl._events import MessageReceived, PackReceived, PeerLost, SendCompleted, SendFailed
-from txrdma.btl._module import COMMAND_MTU
-from txrdma.btl._window import COMMAND, DATA, GIVE_UP, UNHEARD
+from txrdma.btl.core.events import MessageReceived, PackReceived, PeerLost, SendCompleted, SendFailed
+from txrdma.btl.core.module import COMMAND_MTU
+from txrdma.btl.core.window import COMMAND, DATA, GIVE_UP, UNHEARD
 from txrdma.btl.wire import (
     decodePack,
     encodePack,

@@ -11,10 +11,10 @@ from unittest import mock
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.btl import receivebuffers as receiveBuffersModule
-from txrdma.btl._counters import Counters
-from txrdma.btl._events import Event, MessageReceived, ReceiveBufferWanted, SendCompleted
-from txrdma.btl._peer import Peer
-from txrdma.btl._receivebuffer import FULL, LONG, ReceiveBuffer, UNREACHED, WORTH_WAITING
+from txrdma.btl.core.counters import Counters
+from txrdma.btl.core.events import Event, MessageReceived, ReceiveBufferWanted, SendCompleted
+from txrdma.btl.core.peer import Peer
+from txrdma.btl.core.receivebuffer import FULL, LONG, ReceiveBuffer, UNREACHED, WORTH_WAITING
 from txrdma.btl.introductions import frame, FrameKind, QueuePairPart, ReceiveBufferFrame
 from txrdma.btl.lifeline import PeerConnection
 from txrdma.btl.module import moduleOf

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.btl._counters import Counters
-from txrdma.btl._events import Event, MessageReceived, SendCompleted
-from txrdma.btl._module import COMMAND_MTU, Module, MOST_RESENDS
-from txrdma.btl._peer import Peer
-from txrdma.btl._roundtrip import FIRST_TIMEOUT
-from txrdma.btl._window import COMMAND, DATA, SendWindow, Sent, UNHEARD
+from txrdma.btl.core.counters import Counters
+from txrdma.btl.core.events import Event, MessageReceived, SendCompleted
+from txrdma.btl.core.module import COMMAND_MTU, Module, MOST_RESENDS
+from txrdma.btl.core.peer import Peer
+from txrdma.btl.core.roundtrip import FIRST_TIMEOUT
+from txrdma.btl.core.window import COMMAND, DATA, SendWindow, Sent, UNHEARD
 from txrdma.btl.wire import ACK, CHUNK, FRAG, HEADER_LENGTH, PACK, Segment, VOID
 
 _MTU = 1024

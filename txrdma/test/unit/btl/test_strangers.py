@@ -15,11 +15,12 @@ from twisted.internet.testing import AccumulatingProtocol, StringTransport
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.btl import _ordering, connections
-from txrdma.btl._assembly import Assembly, Budget, LONGEST, MOST_OF_PEER, RESERVE_BYTES, TAKEN
-from txrdma.btl._module import MOST_EARLY_BYTES
-from txrdma.btl._window import GIVE_UP
+from txrdma.btl import connections
 from txrdma.btl.connections import Opening
+from txrdma.btl.core import ordering
+from txrdma.btl.core.assembly import Assembly, Budget, LONGEST, MOST_OF_PEER, RESERVE_BYTES, TAKEN
+from txrdma.btl.core.module import MOST_EARLY_BYTES
+from txrdma.btl.core.window import GIVE_UP
 from txrdma.btl.introductions import frame, FrameKind, Introduction, INTRODUCTION_LENGTH, MAGIC, VERSION
 from txrdma.btl.lifeline import MOST_EARLY, PeerConnection, PROBE_SECONDS
 from txrdma.btl.wire import ACK, CHUNK, encodeHead, FRAG, Segment
@@ -99,19 +100,19 @@ class OneHostEarlyTests(test_receivebuffers.OneHostCase):
         """Bytes that wait after a gap are bounded, and all arrive when it is filled."""
         if not (_ordering.__file__ or "").endswith(".py"):
             raise SkipTest("compiled classes can't be patched")
-        self.patch(_ordering, "MOST_HELD", 1 << 20)
+        self.patch(ordering, "MOST_HELD", 1 << 20)
         client, server = self.connected()
         self.outcome(client.transport.send(TAG, bytes(1 << 19)))
         order = server.transport._peer.order
-        assert isinstance(order, _ordering.Ordering)
+        assert isinstance(order, ordering.Ordering)
         most, held = 0, order.hold
 
-        def hold(self: _ordering.Ordering, *arguments: Any) -> None:
+        def hold(self: ordering.Ordering, *arguments: Any) -> None:
             nonlocal most
             held(*arguments)
             most = max(most, self._bytes)
 
-        self.patch(_ordering.Ordering, "hold", hold)
+        self.patch(ordering.Ordering, "hold", hold)
         output = [bytes([number]) * (300 << 10) for number in range(20)]
         self.world.network.drop(lambda packet: True, 1)
         for data in output:

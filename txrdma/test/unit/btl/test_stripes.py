@@ -11,9 +11,9 @@ from hypothesis import strategies as some
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.btl._assembly import Budget
-from txrdma.btl._peer import CLOSING, ENDED, LEFT
-from txrdma.btl._stripes import (
+from txrdma.btl.core.assembly import Budget
+from txrdma.btl.core.peer import CLOSING, ENDED, LEFT
+from txrdma.btl.core.stripes import (
     Arrived,
     Came,
     EAGER,

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.btl._congestion import Congestion, FIRST_WINDOW, NARROWEST, WAITING, WIDEST
-from txrdma.btl._counters import Counters
-from txrdma.btl._receiving import ABOVE, BELOW, difference, DUPLICATE, NEW, ReceiveWindow, WINDOW
-from txrdma.btl._roundtrip import FIRST_TIMEOUT, LONGEST_TIMEOUT, RoundTrip, SHORTEST_TIMEOUT
-from txrdma.btl._window import COMMAND, DATA, FEWEST_TRIES, Message, SendWindow, Sent
+from txrdma.btl.core.congestion import Congestion, FIRST_WINDOW, NARROWEST, WAITING, WIDEST
+from txrdma.btl.core.counters import Counters
+from txrdma.btl.core.receiving import ABOVE, BELOW, difference, DUPLICATE, NEW, ReceiveWindow, WINDOW
+from txrdma.btl.core.roundtrip import FIRST_TIMEOUT, LONGEST_TIMEOUT, RoundTrip, SHORTEST_TIMEOUT
+from txrdma.btl.core.window import COMMAND, DATA, FEWEST_TRIES, Message, SendWindow, Sent
 from txrdma.btl.wire import ACK, FRAG, Segment, VOID
 
 _SEQUENCES = st.integers(0, 0xFFFF)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.btl._counters import Counters
+from txrdma.btl.core.counters import Counters
 from txrdma.btl.wire import (
     ACK,
     ACK_LENGTH,

@@ -16,7 +16,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import WireError
 from txrdma.ports import pnet
-from txrdma.ports._pnet import (
+from txrdma.ports.netlink import attributesOf, InterfaceAddress, Message, NetworkInterface
+from txrdma.ports.pnet import Networks, readText, writeText
+from txrdma.ports.pnettable import (
     Entry,
     familyOf,
     familyRequest,
@@ -28,8 +30,6 @@ from txrdma.ports._pnet import (
     withEntry,
     withoutEntries,
 )
-from txrdma.ports.netlink import attributesOf, InterfaceAddress, Message, NetworkInterface
-from txrdma.ports.pnet import Networks, readText, writeText
 from txrdma.test.support.sysfs import ROCE, SIW, SysFS
 
 TEXT = """\

@@ -11,7 +11,7 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.ports import pnet
-from txrdma.ports._pnet import Finding, RDMAPort
+from txrdma.ports.pnettable import Finding, RDMAPort
 from txrdma.smc.common import realports
 from txrdma.smc.common.realports import LIFE, RealPorts
 

@@ -14,10 +14,10 @@ from collections import deque
 from heapq import heappop, heappush
 from typing import Final
 
-from txrdma.btl._congestion import Congestion
-from txrdma.btl._counters import Counters
-from txrdma.btl._receiving import difference, WINDOW
-from txrdma.btl._roundtrip import RoundTrip
+from txrdma.btl.core.congestion import Congestion
+from txrdma.btl.core.counters import Counters
+from txrdma.btl.core.receiving import difference, WINDOW
+from txrdma.btl.core.roundtrip import RoundTrip
 from txrdma.btl.wire import encodePack, ENTRY_LENGTH, FRAG, HEADER_LENGTH, PACK, Segment, VOID
 from txrdma.kit.wire import Buffer
 

@@ -20,10 +20,10 @@ from typing import Final, Union
 
 from typing_extensions import NamedTuple
 
-from txrdma.btl._assembly import Budget, LONGEST
-from txrdma.btl._matching import USUAL_SPEED
-from txrdma.btl._ordering import Order
-from txrdma.btl._peer import CLOSING, ENDED, LEFT, OPEN
+from txrdma.btl.core.assembly import Budget, LONGEST
+from txrdma.btl.core.matching import USUAL_SPEED
+from txrdma.btl.core.ordering import Order
+from txrdma.btl.core.peer import CLOSING, ENDED, LEFT, OPEN
 from txrdma.btl.wire import LONGEST_MESSAGE
 from txrdma.error import InvalidRequest, PeerViolation
 from txrdma.kit.wire import bits, Buffer, Code, Layout, reserved, wire
@@ -274,7 +274,7 @@ class Stripes:
 
     def send(self, tag: int, data: Buffer, context: object = None, isUrgent: bool = False) -> None:
         """
-        Send a message: see L{Module.send<txrdma.btl._module.Module.send>}.
+        Send a message: see L{Module.send<txrdma.btl.core.module.Module.send>}.
 
         @raise InvalidRequest: the peer is not open.
         """
@@ -282,7 +282,7 @@ class Stripes:
 
     def put(self, region: int, offset: int, data: Buffer, context: object) -> None:
         """
-        Write into memory of the peer: see L{Module.put<txrdma.btl._module.Module.put>}.
+        Write into memory of the peer: see L{Module.put<txrdma.btl.core.module.Module.put>}.
 
         @raise InvalidRequest: the peer is not open, or a number is too large.
         """

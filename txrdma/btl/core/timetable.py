@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 
-from txrdma.btl._peer import GONE, Peer
+from txrdma.btl.core.peer import GONE, Peer
 
 
 class Timetable:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from typing import Final
 
-from txrdma.btl._receiving import difference, ReceiveWindow
+from txrdma.btl.core.receiving import difference, ReceiveWindow
 from txrdma.kit.wire import Buffer
 
 MOST_HELD: Final = 64 << 20

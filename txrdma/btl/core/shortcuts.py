@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from txrdma.btl._counters import Counters
-from txrdma.btl._events import Event, MessageReceived
-from txrdma.btl._owed import PendingAcks
-from txrdma.btl._peer import OPEN, Peer
-from txrdma.btl._roundtrip import SHORTEST_TIMEOUT
-from txrdma.btl._timetable import Timetable
-from txrdma.btl._window import COMMAND, DATA, Message, Sent
+from txrdma.btl.core.counters import Counters
+from txrdma.btl.core.events import Event, MessageReceived
+from txrdma.btl.core.owed import PendingAcks
+from txrdma.btl.core.peer import OPEN, Peer
+from txrdma.btl.core.roundtrip import SHORTEST_TIMEOUT
+from txrdma.btl.core.timetable import Timetable
+from txrdma.btl.core.window import COMMAND, DATA, Message, Sent
 from txrdma.btl.wire import decodePlain, encodeFragment, FRAG, HEADER_LENGTH
 from txrdma.kit.wire import Buffer
 
@@ -91,7 +91,7 @@ class FastPath:
         """
         Record a message whose packet L{sendFast} has made: it is in flight and may have arrived.
 
-        @param context: see L{Module.send<txrdma.btl._module.Module.send>}.
+        @param context: see L{Module.send<txrdma.btl.core.module.Module.send>}.
         """
         message = Message(FRAG, tag, payload, context)
         message.begun, message.waiting = message.total, 1
@@ -120,8 +120,8 @@ class FastPath:
         """
         Process a packet if it is the next message in sequence and nothing else has to be reported.
 
-        @return: the event, which L{Module.events<txrdma.btl._module.Module.events>} does not return again;
-            None if the packet was not processed and needs the general path.
+        @return: the event, which L{Module.events<txrdma.btl.core.module.Module.events>} does not return
+            again; None if the packet was not processed and needs the general path.
         """
         if self._deferred is not None or self._events:
             return None

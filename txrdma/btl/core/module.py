@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Hashable
 from typing import Final
 
-from txrdma.btl._assembly import Budget, OVER_BUDGET, WRONG
-from txrdma.btl._events import (
+from txrdma.btl.core.assembly import Budget, OVER_BUDGET, WRONG
+from txrdma.btl.core.events import (
     Event,
     MessageReceived,
     Packet,
@@ -26,13 +26,13 @@ from txrdma.btl._events import (
     SendCompleted,
     SendFailed,
 )
-from txrdma.btl._expected import EarlyPackets
-from txrdma.btl._peer import CLOSING, ENDED, GONE, LEFT, LINGER, OPEN, Peer
-from txrdma.btl._receivebuffer import LONG
-from txrdma.btl._receiving import ABOVE, BELOW, NEW
-from txrdma.btl._regions import Regions
-from txrdma.btl._shortcuts import FastPath, Probation
-from txrdma.btl._window import COMMAND, DATA, GIVE_UP, Message, Sent, UNHEARD
+from txrdma.btl.core.expected import EarlyPackets
+from txrdma.btl.core.peer import CLOSING, ENDED, GONE, LEFT, LINGER, OPEN, Peer
+from txrdma.btl.core.receivebuffer import LONG
+from txrdma.btl.core.receiving import ABOVE, BELOW, NEW
+from txrdma.btl.core.regions import Regions
+from txrdma.btl.core.shortcuts import FastPath, Probation
+from txrdma.btl.core.window import COMMAND, DATA, GIVE_UP, Message, Sent, UNHEARD
 from txrdma.btl.wire import (
     ACK,
     BYE,

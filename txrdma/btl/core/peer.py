@@ -8,12 +8,12 @@ from collections import deque
 from collections.abc import Hashable
 from typing import Final
 
-from txrdma.btl._assembly import Assembly, Budget
-from txrdma.btl._counters import Counters
-from txrdma.btl._ordering import Ordering
-from txrdma.btl._receivebuffer import FULL, LONG, ReceiveBuffer, UNREACHED, WORTH_WAITING
-from txrdma.btl._receiving import ReceiveWindow
-from txrdma.btl._window import Message, SendWindow, Sent
+from txrdma.btl.core.assembly import Assembly, Budget
+from txrdma.btl.core.counters import Counters
+from txrdma.btl.core.ordering import Ordering
+from txrdma.btl.core.receivebuffer import FULL, LONG, ReceiveBuffer, UNREACHED, WORTH_WAITING
+from txrdma.btl.core.receiving import ReceiveWindow
+from txrdma.btl.core.window import Message, SendWindow, Sent
 from txrdma.btl.wire import (
     ACK,
     BYE,

@@ -7,10 +7,10 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-from txrdma.btl._counters import Counters
-from txrdma.btl._events import Packet
-from txrdma.btl._peer import GONE, Peer
-from txrdma.btl._window import COMMAND
+from txrdma.btl.core.counters import Counters
+from txrdma.btl.core.events import Packet
+from txrdma.btl.core.peer import GONE, Peer
+from txrdma.btl.core.window import COMMAND
 from txrdma.btl.wire import encodeHead, REFUSED
 
 ACK_DELAY: Final = 50e-6

@@ -8,7 +8,7 @@ from typing import Union
 
 from typing_extensions import NamedTuple
 
-from txrdma.btl._peer import Peer
+from txrdma.btl.core.peer import Peer
 from txrdma.kit.wire import Buffer
 
 
