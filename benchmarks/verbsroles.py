@@ -67,7 +67,7 @@ async def series(endpoint: IStreamClientEndpoint, side: Side, orders: Orders) ->
     return {"results": found, "value": found[0]["messageRate"], "mode": found[0]["route"]}
 
 
-class Bulk:
+class Bulk(LinkUser):
     """Sends or writes a number of bytes, message by message, as fast as the link takes them."""
 
     def __init__(self, link: Link, orders: Orders) -> None:

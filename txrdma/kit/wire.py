@@ -125,53 +125,6 @@ def reserved(width: int) -> Any:
     return _Spec(width=width, reserved=True)
 
 
-class Field:
-    """
-    One field of a layout, for tests, dumpers and documentation.
-
-    @ivar count: number of elements of an array; None for other fields.
-    @ivar type: type of the field, or of one element of an array.
-    @ivar kind: C{"number"}, C{"bytes"}, C{"value"} (of a class with C{fromBytes}) or C{"layout"}.
-    @ivar width: number of bits of the field, or of one element of an array.
-    @ivar offset: number of bits from the beginning of the layout.
-    @ivar shown: formats the value for people; None to use C{str}.
-    @ivar flags: names of the bits, if the field is a number whose bits have names; None otherwise.
-    """
-
-    __slots__ = ("count", "flags", "kind", "little", "name", "offset", "reserved", "shown", "type", "width")
-
-    def __init__(
-        self,
-        name: str,
-        type: Any,
-        width: int,
-        offset: int,
-        count: int | None,
-        little: bool,
-        reserved: bool,
-        shown: Callable[[Any], str] | None = None,
-        flags: type[enum.IntFlag] | None = None,
-    ) -> None:
-        self.name = name
-        self.type = type
-        self.kind = _kind(type)
-        self.width = width
-        self.offset = offset
-        self.count = count
-        self.little = little
-        self.reserved = reserved
-        self.shown = shown
-        self.flags = flags
-
-    def places(self) -> Sequence[int]:
-        """Return the offsets of all elements, in bits from the beginning of the layout."""
-        return (
-            (self.offset,)
-            if self.count is None
-            else range(self.offset, self.offset + self.count * self.width, self.width)
-        )
-
-
 class Layout:
     """
     Base class of all layouts. Two are equal if all their fields are equal; treat them as immutable.
@@ -312,7 +265,9 @@ def _fields(cls: type[Layout], little: bool, names: dict[str, Any]) -> tuple[Fie
             width = of.size * 8
         hidden = spec.reserved or name.startswith("reserved")
         isLittle = spec.little and not little
-        field = Field(name, of, width, offset, spec.count, isLittle, hidden, spec.shown, spec.flags)
+        field = Field(
+            name, of, _kind(of), width, offset, spec.count, isLittle, hidden, spec.shown, spec.flags
+        )
         _check(cls, field, spec)
         fields.append(field)
         offset += width * (1 if spec.count is None else spec.count)

@@ -4,6 +4,7 @@ A field of a wire layout, as L{txrdma.kit.wire} declares it.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,9 +19,10 @@ class Field:
     @ivar width: number of bits of the field, or of one element of an array.
     @ivar offset: number of bits from the beginning of the layout.
     @ivar shown: formats the value for people; None to use C{str}.
+    @ivar flags: names of the bits, if the field is a number whose bits have names; None otherwise.
     """
 
-    __slots__ = ("count", "kind", "little", "name", "offset", "reserved", "shown", "type", "width")
+    __slots__ = ("count", "flags", "kind", "little", "name", "offset", "reserved", "shown", "type", "width")
 
     def __init__(
         self,
@@ -33,6 +35,7 @@ class Field:
         little: bool,
         reserved: bool,
         shown: Callable[[Any], str] | None = None,
+        flags: type[enum.IntFlag] | None = None,
     ) -> None:
         self.name = name
         self.type = type
@@ -43,6 +46,7 @@ class Field:
         self.little = little
         self.reserved = reserved
         self.shown = shown
+        self.flags = flags
 
     def places(self) -> Sequence[int]:
         """Return the offsets of all elements, in bits from the beginning of the layout."""

@@ -92,15 +92,7 @@ PeerEnd = Union[Accept, Confirm, AddLink]
 _VerbsObjectT = TypeVar("_VerbsObjectT", IMemoryRegion, ICompletionChannel, ICompletionQueue, IQueuePair)
 
 
-class _Closable(Protocol):
-    def close(self) -> None:
-        """Destroy the object."""
-
-
-_ClosableT = TypeVar("_ClosableT", bound=_Closable)
-
-
-def _closedBy(undo: ExitStack, each: _ClosableT) -> _ClosableT:
+def _closedBy(undo: ExitStack, each: _VerbsObjectT) -> _VerbsObjectT:
     """Register a verbs object for closing; an error while closing is logged."""
 
     def close() -> None:

@@ -167,7 +167,7 @@ def ticking() -> Iterator[None]:
 
     with (
         mock.patch.object(completionsModule, "perf_counter", perfCounter),
-        mock.patch.object(completionsModule, "_budget", SpinBudget()),
+        mock.patch.object(completionsModule, "_budget", type(completionsModule._budget)()),
     ):
         yield
 

@@ -48,7 +48,6 @@ from txrdma.sim.fabric.model.nodes import (
     SimulatedPort,
 )
 
-
 GET: Final = int(Method.GET)
 SET: Final = int(Method.SET)
 GUID_INFO: Final = GUIDInfo.attributeID
@@ -112,7 +111,7 @@ class SubnetManagementAgents:
         """@param changed: called with each port whose state a Set has changed."""
         self._changed = changed
         self.mkeys = mkeys
-        self.managers: dict[SimulatedPort, SMInfoKeeper] = {}
+        self.managers: dict[SimulatedPort, SMInfoAgent] = {}
         self._gets: dict[int, Callable[[SimulatedPort, int], bytes]] = {
             NodeDescription.attributeID: self._description,
             NodeInfo.attributeID: self._nodeInfo,
@@ -262,7 +261,7 @@ class SubnetManagementAgents:
     def _manager(self, port: SimulatedPort, modifier: int) -> bytes:
         return self._managerAt(port).answer().encode().ljust(64, b"\0")
 
-    def _managerAt(self, port: SimulatedPort) -> SMInfoKeeper:
+    def _managerAt(self, port: SimulatedPort) -> SMInfoAgent:
         _check(port.end in self.managers, NO_ATTRIBUTE)
         return self.managers[port.end]
 

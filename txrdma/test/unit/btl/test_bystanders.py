@@ -24,7 +24,7 @@ class BystanderTests(HostsCase):
 
     def raiseOnce(self, owner: Any, name: str, isMeant: Any = lambda *_arguments: True) -> None:
         """Have a method raise once."""
-        if owner in (Peer, Regions) and not (_peer.__file__ or "").endswith(".py"):
+        if owner in (Peer, Regions) and not (peerModule.__file__ or "").endswith(".py"):
             raise SkipTest("compiled classes can't be patched")
         usual, raised = getattr(owner, name), list[bool]()
 

@@ -14,7 +14,7 @@ from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.btl._peer import OPEN
+from txrdma.btl.core.peer import OPEN
 from txrdma.btl.transport import BTLMessageTransport
 from txrdma.testing.protocols import MessageRecorder
 

@@ -1,5 +1,5 @@
 """
-The core of rsockets: two ends that write into each other's memory, and invalid peers.
+The core of rsockets: two ends that write into each other's memory, and peers that lie.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class End:
     """
     An end with its memory, and a queue pair that delivers and completes in order.
 
-    @ivar sent: posts in flight to the peer; C{arrived}: those in this end's completion queue.
-    @ivar acknowledged: completions that this end has not polled.
+    @ivar sent: posts on their way to the peer; C{arrived}: those that wait in this end's completion queue.
+    @ivar acknowledged: identifiers of completions that this end has not looked at.
     @ivar regions: memory that the peer may write to, and its address, by keys.
     """
 
@@ -82,14 +82,15 @@ class End:
         return [self._posted(each) for each in self.core.outgoing()]
 
     def post(self) -> None:
-        """Post what is possible; a device may read memory later, so it must not change until then."""
-        for post in self.core.outgoing():
-            self.sent.append((post, bytes(self.local[post.begin : post.begin + post.length])))
+        """Post all that can be posted; a device may read memory later, but it is not to change till then."""
+        self.sent += self.outgoing()
 
     def deliver(self, peer: End) -> None:
-        """Write the first message into the peer's memory."""
-        post, data = self.sent.popleft()
-        assert data == self.local[post.begin : post.begin + post.length], "changed under way"
+        """Have the first message written into the peer's memory."""
+        post = self.sent.popleft()
+        data = post.data
+        if post.begin:
+            assert data == self.local[post.begin : post.begin + len(data)], "changed under way"
         if data:
             address, memory = peer.regions[post.rkey]
             begin = post.address - address
@@ -102,28 +103,28 @@ class End:
             self.acknowledged.append(post.identifier)
 
     def poll(self) -> None:
-        """Poll received messages and completions."""
+        """Take what has come and what has completed."""
         while self.acknowledged:
             self.core.completed(self.acknowledged.popleft())
         while self.arrived:
             self.core.arrived(*self.arrived.popleft())
 
     def read(self) -> None:
-        """Read all available bytes."""
+        """Read all that is there."""
         while self.core.unread:
             self.received += self.core.read()
 
 
-def pair(*sizes: Sizes) -> tuple[End, End]:
-    """Return two connected ends."""
-    one, other = (End(each) for each in sizes)
-    one.core.begin(one.greeting, understood(other.greeting.encode() + bytes(16)))
-    other.core.begin(other.greeting, understood(one.greeting.encode()))
+def pair(*sizes: Sizes, isInline: bool = False, isShared: bool = False) -> tuple[End, End]:
+    """Two ends that know each other."""
+    one, other = (End(each, isInline) for each in sizes)
+    one.core.begin(one.greeting, understood(other.greeting.encode() + bytes(16)), isShared)
+    other.core.begin(other.greeting, understood(one.greeting.encode()), isShared)
     return one, other
 
 
 def settle(*ends: End) -> None:
-    """Continue until nothing changes."""
+    """Go on until nothing happens any more."""
     one, other = ends
     for _ in range(100_000):
         for end, peer in ((one, other), (other, one)):
@@ -144,10 +145,10 @@ SMALL = Sizes(16, 16, 4096, 2048)
 
 
 class StreamTests(SynchronousTestCase):
-    """Two ends with data for each other."""
+    """Two ends, and all that they have for each other."""
 
     def play(self, seed: int) -> None:
-        """Write, post, deliver, poll, read and close in any order at both ends; then everything arrives."""
+        """Let both ends write, post, deliver, poll, read and close in any order; then all arrives."""
         random = Random(seed)
         one, other = pair(
             *(
@@ -287,11 +288,11 @@ class StreamTests(SynchronousTestCase):
         self.assertEqual(request.segments, ())
 
 
-class ReportTests(SynchronousTestCase):
-    """Ends that post only when the core reports that there may be something to post."""
+class ToldTests(SynchronousTestCase):
+    """Ends that poll whether there is something to post only when they are told that there may be."""
 
     def play(self, seed: int) -> None:
-        """Write, read and close like an application, and post only when the core requests it."""
+        """Write, read and close as a program does, post when it was told to, and no more often."""
         random = Random(seed)
         sizes = Sizes(*random.choices((16, 17, 33), k=2), *random.choices((4096, 6000, 16384), k=2))
         one, other = pair(sizes, sizes, isInline=seed % 3 > 0, isShared=seed % 3 > 1)
@@ -394,10 +395,10 @@ class EndTests(SynchronousTestCase):
 
 
 class LyingTests(SynchronousTestCase):
-    """Arbitrary messages of a peer are accepted or are a violation, and never raise anything else."""
+    """Peers that say whatever they like: the connection goes on, or it is a violation, and never more."""
 
-    def receive(self, number: int, length: int = 0) -> RSocket:
-        """Return the core of an end that has received one message."""
+    def hears(self, number: int, length: int = 0) -> RSocket:
+        """The core of an end that hears one message."""
         one, _ = pair(SMALL, SMALL)
         one.core.arrived(number, length)
         one.core.outgoing()
@@ -405,14 +406,14 @@ class LyingTests(SynchronousTestCase):
 
     def test_ignoredAndRefusedOperations(self) -> None:
         for operation in (1, 3, 5):
-            self.assertRaises(PeerViolation, self.receive, operation << 29)
+            self.assertRaises(PeerViolation, self.hears, operation << 29)
         for number in (2 << 29, immediate(Kind.MAPPING, 3), immediate(Kind.CONTROL, Control.KEEPALIVE)):
-            self.assertTrue(self.receive(number).isReadable)
-        self.assertTrue(self.receive(immediate(Kind.CONTROL, 99)).isReadable)
+            self.assertTrue(self.hears(number).isReadable)
+        self.assertTrue(self.hears(immediate(Kind.CONTROL, 99)).isReadable)
 
     def test_excessDataIsViolation(self) -> None:
-        self.assertRaises(PeerViolation, self.receive, 2049, 2049)
-        self.assertRaises(PeerViolation, self.receive, (1 << 29) - 1)
+        self.assertRaises(PeerViolation, self.hears, 2049, 2049)
+        self.assertRaises(PeerViolation, self.hears, (1 << 29) - 1)
         one, _ = pair(SMALL, SMALL)
         for _ in range(16):
             one.core.arrived(0, 0)
@@ -471,7 +472,7 @@ class LyingTests(SynchronousTestCase):
 
 
 class LayoutTests(SynchronousTestCase):
-    """Bytes as specified."""
+    """Bytes, as the specification has them."""
 
     def test_connectionDataLayout(self) -> None:
         raw = bytes.fromhex(

@@ -37,7 +37,7 @@ from txrdma.test.support.monitor.alerts import alertsOf, entryOf
 RULES = AlertRules(delaySeconds=60.0, groupSeconds=10.0)
 
 
-class RecordingOutlet:
+class RecordingOutlet(AlertChannel):
     """A channel that records messages, or refuses them."""
 
     def __init__(self, repeatSeconds: float = 0.0) -> None:

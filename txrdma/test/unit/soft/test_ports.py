@@ -54,7 +54,7 @@ class Host(HostInterfaces):
         return {"eth0": 25_000_000_000}[name]
 
 
-class Beginning:
+class Beginning(RoutePort):
     """Records the starts of routes."""
 
     canRest = False
