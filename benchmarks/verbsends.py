@@ -28,11 +28,11 @@ def main(role: str, orders: Orders) -> None:
 
     from benchmarks import verbsroles
     from benchmarks.scenarios import Waiting
-    from txrdma.pingpong.session import Server, Side
+    from txrdma.pingpong.session import Server, TestSide
     from txrdma.verbs.devices import openDevice
 
-    def side(reactor: Any) -> Side:
-        return Side(
+    def side(reactor: Any) -> TestSide:
+        return TestSide(
             reactor,
             lambda address: openDevice(reactor, orders["device"]),
             lambda device: device.close(),

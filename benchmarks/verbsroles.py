@@ -19,20 +19,20 @@ from twisted.internet.protocol import Factory
 
 from benchmarks.orders import cpuSeconds, Orders, SOURCE_BYTES
 from txrdma.iba.verbs import Completion, Operation, SendRequest
-from txrdma.pingpong.bootstrap import Connect, Connected, Hello, Open, Opened
+from txrdma.pingpong.bootstrap import BootstrapHello, Connect, Connected, Open, Opened
 from txrdma.pingpong.conversation import Conversation
-from txrdma.pingpong.link import Link, LinkUser
+from txrdma.pingpong.link import LinkUser, MeasuredLink
 from txrdma.pingpong.measurement import Measurement
 from txrdma.pingpong.plan import LinkSettings, Measure, Transfer
 from txrdma.pingpong.report import asDict
 from txrdma.pingpong.run import Running, Series
-from txrdma.pingpong.session import connect, Side
+from txrdma.pingpong.session import connect, TestSide
 
 Result = dict[str, Any]
 """A result for JSON."""
 
 
-async def series(endpoint: IStreamClientEndpoint, side: Side, orders: Orders) -> Result:
+async def series(endpoint: IStreamClientEndpoint, side: TestSide, orders: Orders) -> Result:
     """
     Tests of C{transfers}, C{measures} and C{sizes}, of C{seconds} or C{iterations} each, C{depth} at a time.
 
@@ -70,7 +70,7 @@ async def series(endpoint: IStreamClientEndpoint, side: Side, orders: Orders) ->
 class Bulk(LinkUser):
     """Sends or writes a number of bytes, message by message, as fast as the link takes them."""
 
-    def __init__(self, link: Link, orders: Orders) -> None:
+    def __init__(self, link: MeasuredLink, orders: Orders) -> None:
         self._link = link
         self._size = size = orders["write"]
         self._left = self._outstanding = orders["bytes"] // size
@@ -123,12 +123,12 @@ class Bulk(LinkUser):
             self._link.queuePair.postSend(batch)
 
 
-async def bulk(endpoint: IStreamClientEndpoint, side: Side, orders: Orders) -> Result:
+async def bulk(endpoint: IStreamClientEndpoint, side: TestSide, orders: Orders) -> Result:
     """Bytes per second, of C{bytes} in messages of C{write} bytes, C{depth} at a time."""
     conversation = await endpoint.connect(Factory.forProtocol(lambda: Conversation(side.reactor)))
     assert isinstance(conversation, Conversation)
-    conversation.send(Hello())
-    await conversation.receive(Hello)
+    conversation.send(BootstrapHello())
+    await conversation.receive(BootstrapHello)
     conversation.send(Open(LinkSettings(size=SOURCE_BYTES, depth=orders["depth"])))
     opened = await conversation.receive(Opened)
     device = side.open(None)

@@ -14,10 +14,10 @@ from txrdma.btl.wire import (
     decodePlaced,
     encodePack,
     encodePlaced,
-    Kind,
     PACK,
     PLACED,
     Segment,
+    SegmentKind,
 )
 
 _LANDING = memoryview(bytes(64))
@@ -37,7 +37,7 @@ def _decodeSegment(packet: bytes) -> Segment:
 
 
 def _segments() -> Iterator[bytes]:
-    for kind in Kind:
+    for kind in SegmentKind:
         yield Segment(int(kind), 1 << 63, 7, 9, 3, b"some bytes").encode()
     yield Segment(ACK, 1 << 63, 0, 9, latest=8, latestAttempt=0x81).encode()
     yield Segment(PLACED, 1 << 63, 7, 9, 3, encodePlaced(16, 32), total=32).encode()

@@ -22,7 +22,7 @@ from txrdma.commands.common.packets import (
     inPacket,
     RAW_IP,
 )
-from txrdma.commands.decode import Tables
+from txrdma.commands.decode import DecodedTables
 from txrdma.commands.dissect.capture import Explanation
 from txrdma.error import InvalidRequest, WireError
 from txrdma.iba.captures import captured
@@ -69,7 +69,7 @@ def _printDatagram(datagram: bytes, content: bytes) -> None:
         raise AssertionError("the datagram is not part of the packet")
     dumped(datagram, 3)
     try:
-        Tables().records(datagram.ljust(256, b"\0"))
+        DecodedTables().records(datagram.ljust(256, b"\0"))
     except WireError:
         pass
 

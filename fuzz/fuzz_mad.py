@@ -19,7 +19,7 @@ from txrdma.iba.types import GID, GUID, LID, QPN
 from txrdma.mad import vendor
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.core.frames import frame
-from txrdma.mad.core.rmpp import Receiver, Sender
+from txrdma.mad.core.rmpp import RMPPReceiver, Sender
 from txrdma.mad.core.transfers import isRMPP, RMPPTransfers
 from txrdma.mad.errors import MADFailure, MADRefusal
 from txrdma.mad.layouts import pma, sa, smp
@@ -117,7 +117,7 @@ def _split(raw: bytes) -> Iterator[bytes]:
 
 def _rmppReceiver(raw: bytes) -> None:
     """A receiver accepts any segments, and returns no message beyond its limit."""
-    receiver = Receiver(_SEGMENT_BYTES, 20, longest=_LONGEST)
+    receiver = RMPPReceiver(_SEGMENT_BYTES, 20, longest=_LONGEST)
     for packet in _split(raw):
         try:
             header = RMPPHeader.decode(packet)

@@ -10,7 +10,7 @@ from io import BytesIO
 from harness import Target
 
 from txrdma.error import WireError
-from txrdma.iba.pcap import Datagram, LinkType, PcapReader, PcapWriter
+from txrdma.iba.pcap import CapturedDatagram, LinkType, PcapReader, PcapWriter
 from txrdma.test.support.captures import names, raw, records
 
 
@@ -35,7 +35,7 @@ def _frame(content: bytes) -> None:
     """A frame contains a UDP datagram or none, or raises WireError; the datagram is part of the frame."""
     for link in (LinkType.ETHERNET, LinkType.RAW_IP):
         try:
-            found = Datagram.decode(content, link)
+            found = CapturedDatagram.decode(content, link)
         except WireError:
             continue
         if found is not None and found.ip.encode() + found.udp.encode() + found.payload not in content:

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from harness import decoder, Target
 
 from txrdma.iba.headers import AETH, AtomicETH, BTH, GRH, NAKCode
-from txrdma.iba.roce import Flow, RoCEPacket
+from txrdma.iba.roce import RoCEPacket, UDPFlow
 from txrdma.iba.types import GID, RKey
 from txrdma.kit.wire import Layout
 from txrdma.test.support.captures import names, packets
 
-_FLOW = Flow("10.77.0.1", 49152, "10.77.0.2", 4791)
+_FLOW = UDPFlow("10.77.0.1", 49152, "10.77.0.2", 4791)
 _GID = GID.fromIP("10.77.0.1")
 
 

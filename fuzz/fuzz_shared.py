@@ -20,9 +20,9 @@ from txrdma.soft.shared._rendezvous import (
     Hello,
     Join,
     MAGIC,
-    MessageKind,
     PairNotice,
     RegionReply,
+    RendezvousKind,
     VERSION,
 )
 from txrdma.soft.shared.datagramlane import AT_ONCE, DatagramLane
@@ -118,13 +118,13 @@ def _datagramBoxes() -> Iterator[bytes]:
 
 
 def _messages() -> Iterator[bytes]:
-    hello = Hello(kind=MessageKind.HELLO, magic=MAGIC, version=VERSION, port=4791, address=GID(bytes(16)))
+    hello = Hello(kind=RendezvousKind.HELLO, magic=MAGIC, version=VERSION, port=4791, address=GID(bytes(16)))
     yield hello.encode()
-    yield Join(kind=MessageKind.JOIN, source=QPN(5), destination=QPN(6)).encode()
-    yield DoorbellNotice(kind=MessageKind.DOORBELL, number=7).encode()
-    yield DatagramRingOffer(kind=MessageKind.DATAGRAM_RING, number=7).encode()
-    yield PairNotice(kind=MessageKind.LEAVE, source=QPN(5), destination=QPN(6)).encode()
-    yield RegionReply(kind=MessageKind.REGION_REPLY, length=4096, validOffset=4096).encode()
+    yield Join(kind=RendezvousKind.JOIN, source=QPN(5), destination=QPN(6)).encode()
+    yield DoorbellNotice(kind=RendezvousKind.DOORBELL, number=7).encode()
+    yield DatagramRingOffer(kind=RendezvousKind.DATAGRAM_RING, number=7).encode()
+    yield PairNotice(kind=RendezvousKind.LEAVE, source=QPN(5), destination=QPN(6)).encode()
+    yield RegionReply(kind=RendezvousKind.REGION_REPLY, length=4096, validOffset=4096).encode()
 
 
 TARGETS = {

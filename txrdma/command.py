@@ -27,7 +27,7 @@ INTERRUPTED: Final = 130
 """The exit status after Ctrl-C: 128 and SIGINT, as shells have it."""
 
 
-class Options(BaseOptions):
+class TxrdmaOptions(BaseOptions):
     """The command line up to the command's name."""
 
     synopsis = "Usage: txrdma [options] command [command's options]"
@@ -53,7 +53,7 @@ class Options(BaseOptions):
             raise usage.UsageError("which command? There are: " + ", ".join(each.name for each in COMMANDS))
 
 
-async def _carryOut(reactor: IReactor, options: Options) -> None:
+async def _carryOut(reactor: IReactor, options: TxrdmaOptions) -> None:
     assert options.subCommand is not None  # or postOptions would have refused
     try:
         await command(options.subCommand).load().run(reactor, options.subOptions)
@@ -64,12 +64,12 @@ async def _carryOut(reactor: IReactor, options: Options) -> None:
         raise SystemExit(f"txrdma {options.subCommand}: {error}") from error
 
 
-def run(reactor: IReactor, options: Options) -> Deferred[None]:
+def run(reactor: IReactor, options: TxrdmaOptions) -> Deferred[None]:
     """Run the command of parsed options."""
     return Deferred.fromCoroutine(_carryOut(reactor, options))
 
 
-def _interruptible(reactor: IReactor, options: Options) -> Deferred[None]:
+def _interruptible(reactor: IReactor, options: TxrdmaOptions) -> Deferred[None]:
     """The same, but Ctrl-C cancels it where the command lets that happen."""
     done = run(reactor, options)
     if options.subOptions.isCancelledByInterrupts:
@@ -94,9 +94,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise SystemExit(INTERRUPTED) from None
 
 
-def _asked(arguments: Sequence[str]) -> tuple[Options, Any]:
+def _asked(arguments: Sequence[str]) -> tuple[TxrdmaOptions, Any]:
     """The options, and a reactor for the command that they name."""
-    options = Options()  # type: ignore[no-untyped-call]  # of Twisted's
+    options = TxrdmaOptions()  # type: ignore[no-untyped-call]  # of Twisted's
     with _importing():
         try:
             options.parseOptions(arguments)  # type: ignore[no-untyped-call]

@@ -14,7 +14,7 @@ from sequences import Step
 from txrdma.btl.core.events import Event, MessageReceived, SendCompleted
 from txrdma.btl.core.module import Module
 from txrdma.btl.core.window import COMMAND
-from txrdma.btl.wire import ACK, Kind, Segment
+from txrdma.btl.wire import ACK, Segment
 from txrdma.testing.btl.world import BadNetwork, Host, World
 
 _MESSAGES = 5
@@ -55,7 +55,7 @@ class _Recorded(World):
             numbers = ", ".join(str(self._nameOf(segment.acknowledged or 0) + 2 + n) for n in beyond)
             return description + (f", and {numbers}" if numbers else "")
         again = ", again" if segment.attempt > 1 else ""
-        return f"{Kind(segment.kind).name} {self._nameOf(segment.sequence)}{again}"
+        return f"{SegmentKind(segment.kind).name} {self._nameOf(segment.sequence)}{again}"
 
     def _nameOf(self, sequence: int) -> int:
         """The number of a segment of Alice, from 1 on."""

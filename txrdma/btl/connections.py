@@ -69,7 +69,7 @@ _EARLY: Final = 4096
 """Largest number of bytes that a client may send before its exchange begins."""
 
 
-class Opening:
+class PeerOpening:
     """
     The exchange of one end, until its protocol is connected or it has failed.
 
@@ -126,7 +126,7 @@ class ClientEndpoint:
         return Deferred.fromCoroutine(self._connect(factory))
 
     async def _connect(self, factory: IMessageProtocolFactory) -> Any:
-        opening = Opening(self._reactor, self._device, factory, True)
+        opening = PeerOpening(self._reactor, self._device, factory, True)
         exchange = Factory.forProtocol(lambda: opening.lifeline)
         exchange.noisy = False
         try:
@@ -283,7 +283,7 @@ class _Accepting(Factory):
     def _begin(self, peer: IAddress | None, host: str | None) -> PeerConnection:
         self._opening += 1
         self._openingOf[host] += 1
-        opening = Opening(self._reactor, self._device, self._factory, False)
+        opening = PeerOpening(self._reactor, self._device, self._factory, False)
 
         def ended(result: Any) -> None:
             self._opening -= 1

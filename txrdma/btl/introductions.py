@@ -14,7 +14,7 @@ from itertools import chain
 from typing import Final
 
 from txrdma.btl.core.matching import Interface, MOST_INTERFACES
-from txrdma.btl.module import Place
+from txrdma.btl.module import ChannelPlace
 from txrdma.error import WireError
 from txrdma.iba.types import GID, MACAddress, QPN
 from txrdma.kit.wire import bits, Code, data, Layout, reserved, wire
@@ -58,7 +58,7 @@ class Introduction(Layout):
     sequence: int = bits(16)
 
     @classmethod
-    def of(cls, place: Place, name: int, sequence: int, interfaces: int = 1) -> Introduction:
+    def of(cls, place: ChannelPlace, name: int, sequence: int, interfaces: int = 1) -> Introduction:
         """Make the introduction of a module."""
         return cls(
             magic=MAGIC,
@@ -74,10 +74,10 @@ class Introduction(Layout):
         )
 
     @property
-    def place(self) -> Place:
+    def place(self) -> ChannelPlace:
         """The address of the module."""
         qpns = (QPN(self.commandQPN), QPN(self.dataQPN))
-        return Place(self.gid, None if self.mac == _NO_MAC else self.mac, qpns, self.mtu)
+        return ChannelPlace(self.gid, None if self.mac == _NO_MAC else self.mac, qpns, self.mtu)
 
     def check(self) -> None:
         """

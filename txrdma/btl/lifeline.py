@@ -43,7 +43,7 @@ from txrdma.btl.core.events import (
 from txrdma.btl.core.matching import Interface, match, MOST_INTERFACES
 from txrdma.btl.core.module import AMPLIFICATION
 from txrdma.btl.core.peer import GONE, LEFT, Peer
-from txrdma.btl.core.stripes import Arrived, Came, Ended, Failed, Stripes
+from txrdma.btl.core.stripes import Arrived, Came, Stripes, StripesEnded, StripesFailed
 from txrdma.btl.core.stripes import Event as StripesEvent
 from txrdma.btl.core.window import COMMAND, Message, UNHEARD
 from txrdma.btl.errors import MessageFailed, PeerLost, Unreachable
@@ -497,7 +497,7 @@ class PeerConnection(StreamProtocol):
             self._messagesReceived(((event.tag, event.data),))
         elif isinstance(event, Arrived):
             self._call(event.context, None)
-        elif isinstance(event, Failed):
+        elif isinstance(event, StripesFailed):
             self._hasFailed = self._hasFailed or stripes.state >= LEFT
             self._call(event.context, MessageFailed(event.reason))
         else:
@@ -514,7 +514,7 @@ class PeerConnection(StreamProtocol):
         bundle.close()
         stripes.fail("the connection has ended")
         for event in stripes.events():
-            if not isinstance(event, Ended):
+            if not isinstance(event, StripesEnded):
                 self._stripesEvent(event)
 
     # Events of the module: see L{txrdma.btl.module.Program}

@@ -60,7 +60,7 @@ _HOPS: Final = 64
 
 
 @frozen
-class Place:
+class ChannelPlace:
     """
     The address of a module.
 
@@ -178,7 +178,7 @@ class ModulePort:
             self._channels = made
             self.core = Module(mtu, (made[0].sends, made[1].sends))
             self.stripesBudget = Budget(MOST_OF_MODULE)
-            self.place = Place(gid, attributes.mac, (made[0].qpn, made[1].qpn), mtu)
+            self.place = ChannelPlace(gid, attributes.mac, (made[0].qpn, made[1].qpn), mtu)
             insight.modules.appear(reactor, self.core, lambda: self.counters)
             undo.callback(insight.modules.leave, self.core)
             undo.callback(self._stopTimers)
@@ -254,7 +254,7 @@ class ModulePort:
         self,
         name: int,
         sender: int,
-        place: Place,
+        place: ChannelPlace,
         sequences: tuple[int, int],
         program: Program,
         allowance: int | None = None,
@@ -281,7 +281,7 @@ class ModulePort:
             allowance=allowance,
         )
 
-    def destinationOf(self, place: Place) -> AddressVector:
+    def destinationOf(self, place: ChannelPlace) -> AddressVector:
         """Return the attributes of the address handle for a peer's port."""
         return AddressVector(place.gid, self._index, 1, _HOPS, dmac=place.mac)
 

@@ -23,7 +23,7 @@ from twisted.logger import Logger
 from txrdma.btl.core.peer import GONE, OPEN, Peer
 from txrdma.btl.core.receivebuffer import ReceiveBuffer
 from txrdma.btl.introductions import FrameKind, QueuePairPart, ReceiveBufferFrame
-from txrdma.btl.module import ModulePort, Place
+from txrdma.btl.module import ChannelPlace, ModulePort
 from txrdma.error import RDMAError, ResourceExhausted
 from txrdma.iba.types import MTU, QPN, RKey
 from txrdma.iba.verbs import Access, Capacity, QPAttributes, QPKind, QPState
@@ -76,7 +76,7 @@ class RemoteReceiveBuffers:
         reactor: Any,
         module: ModulePort,
         peer: Peer,
-        remotePlace: Place,
+        remotePlace: ChannelPlace,
         sendFrame: Callable[[FrameKind, bytes], None],
     ) -> None:
         """

@@ -26,7 +26,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.btl.core.assembly import LONGEST
-from txrdma.btl.core.flow import Flow
+from txrdma.btl.core.flow import MessageFlow
 from txrdma.btl.core.peer import OPEN
 from txrdma.btl.core.window import UNHEARD
 from txrdma.btl.errors import MessageFailed
@@ -83,7 +83,7 @@ class BTLMessageTransport(MessageTransport):
         self._host, self._remoteAddress = cast(IAddress, lifeline.host), cast(IAddress, lifeline.peerHost)
         self.protocol = protocol
         self._handlers: dict[int, Handler] = {}
-        self._flow = Flow()
+        self._flow = MessageFlow()
         self._unsent: deque[tuple[int, Buffer, object]] = deque()  # tag, data, callback
         self._unsentBytes = 0
         self._untaken: deque[tuple[bytes, int | None]] = deque()  # not delivered, with immediate data

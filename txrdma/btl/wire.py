@@ -2,8 +2,8 @@
 The packets of the byte transfer layer: one segment each, packed, most significant byte first.
 
 The design follows Open MPI's usnic component, whose header is a native C structure. This format is txrdma's
-and is used only between txrdma processes. A segment has a L{Header}, then the part of its L{Kind}, then
-C{length} bytes. Any bytes after these are padding and are ignored.
+and is used only between txrdma processes. A segment has a L{Header}, then the part of its L{SegmentKind},
+then C{length} bytes. Any bytes after these are padding and are ignored.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ VERSION: Final = 2
 """The supported version of the header; packets of other versions are dropped."""
 
 
-class Kind(Code):
+class SegmentKind(Code):
     """
     The kind of a segment: its contents, and the header in front of them.
 
@@ -79,7 +79,7 @@ class Header(Layout):
     """
 
     version: int = bits(4)
-    kind: Kind = bits(4)
+    kind: SegmentKind = bits(4)
     acknowledges: bool = bits(1)
     attempt: int = bits(7)
     tag: int = bits(16)
@@ -92,7 +92,7 @@ class Header(Layout):
 @wire(12)
 class ChunkPart(Layout):
     """
-    The part of a L{Kind.CHUNK}.
+    The part of a L{SegmentKind.CHUNK}.
 
     @ivar fragment: number of the message, chosen by the sender.
     @ivar total: bytes of the whole message.
@@ -107,7 +107,7 @@ class ChunkPart(Layout):
 @wire(12)
 class PutPart(Layout):
     """
-    The part of a L{Kind.PUT}.
+    The part of a L{SegmentKind.PUT}.
 
     @ivar region: number of the receiver's registered memory; never an address.
     @ivar offset: position of the first byte in the region.
@@ -120,7 +120,7 @@ class PutPart(Layout):
 @wire(6)
 class AcknowledgementPart(Layout):
     """
-    The part of a L{Kind.ACK}, followed by a bitmap of segments that have arrived behind a gap.
+    The part of a L{SegmentKind.ACK}, followed by a bitmap of segments that have arrived behind a gap.
 
     Bit C{j} of byte C{k} of the bitmap, least significant first, is for the sequence number C{acknowledged +
     2 + 8 * k + j}: C{acknowledged + 1} is the first missing one.
@@ -139,7 +139,7 @@ class AcknowledgementPart(Layout):
 @wire(4)
 class PackEntry(Layout):
     """
-    The entry of a message in a L{Kind.PACK}.
+    The entry of a message in a L{SegmentKind.PACK}.
 
     @ivar tag: tag of the message.
     @ivar length: length of the message in bytes.
@@ -152,7 +152,7 @@ class PackEntry(Layout):
 @wire(8)
 class Placed(Layout):
     """
-    The contents of a L{Kind.PLACED} or L{Kind.PLACED_PUT}: where the data is.
+    The contents of a L{SegmentKind.PLACED} or L{SegmentKind.PLACED_PUT}: where the data is.
 
     @ivar place: position of the first byte in the receive buffer for this sender.
     @ivar length: bytes.

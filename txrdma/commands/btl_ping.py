@@ -64,11 +64,11 @@ class CommandOptions(BaseOptions):
 
 
 @implementer(IMessageProtocolFactory)
-class Answering(MessageProtocol):
+class PingAnswering(MessageProtocol):
     """Answers pings. Each instance is also a factory, which creates a protocol for each peer."""
 
     def buildProtocol(self, peer: object) -> MessageProtocol:
-        return Answering()
+        return PingAnswering()
 
     def connectionMade(self) -> None:
         self.transport.receive(_PING, lambda data: self.transport.post(_PONG, bytes(data)))
@@ -137,7 +137,7 @@ async def run(reactor: IReactor, options: CommandOptions) -> None:
 
 
 async def _serve(reactor: IReactor, options: CommandOptions) -> None:
-    port: Any = await listen(reactor, options["port"], Answering(), options["bind"], options["device"])
+    port: Any = await listen(reactor, options["port"], PingAnswering(), options["bind"], options["device"])
     host = port.getHost()
     print(f"listening at {host.host} port {host.port}", flush=True)
     try:

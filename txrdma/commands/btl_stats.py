@@ -11,7 +11,7 @@ from txrdma.btl.insight import NAMESPACE
 from txrdma.commands.common.counted import askedOfAll, number, withSums
 from txrdma.commands.common.tables import lines
 from txrdma.commands.common.watching import processTable, watch, WatchingOptions
-from txrdma.unix.answers import IReactor
+from txrdma.unix.answers import IUNIXReactor
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -28,7 +28,7 @@ class CommandOptions(WatchingOptions):
     )
 
 
-async def entries(reactor: IReactor, timeout: float) -> list[dict[str, Any]]:
+async def entries(reactor: IUNIXReactor, timeout: float) -> list[dict[str, Any]]:
     """Return entries for JSON and tables: one for each process, and their sum if there are several."""
     return summed(await askedOfAll(reactor, NAMESPACE, timeout))
 
@@ -63,7 +63,7 @@ def _cells(entry: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-async def run(reactor: IReactor, options: CommandOptions) -> None:
+async def run(reactor: IUNIXReactor, options: CommandOptions) -> None:
     """Run C{txrdma btl-stats}, once or repeatedly."""
     nobody = "No process of yours has a module of the byte transfer layer."
     await watch(reactor, options, entries, countersTable, nobody, isRated=True)

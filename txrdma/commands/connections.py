@@ -7,8 +7,8 @@ from typing import Any, TYPE_CHECKING
 
 from txrdma.commands.common.tables import lines, size
 from txrdma.commands.common.watching import processTable, watch, WatchingOptions
-from txrdma.smc.status.control import Answer, askAll
-from txrdma.unix.answers import IReactor
+from txrdma.smc.status.control import askAll, ControlAnswer
+from txrdma.unix.answers import IUNIXReactor
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -21,7 +21,7 @@ class CommandOptions(WatchingOptions):
     optFlags = [["debug", "d", "Also show tokens, flags and the ends of links, as smcss -d and -R do."]]
 
 
-def flat(answers: Sequence[Answer]) -> list[dict[str, Any]]:
+def flat(answers: Sequence[ControlAnswer]) -> list[dict[str, Any]]:
     """
     Return entries for JSON and tables: one for each connection, silent peer, and process that did not
     answer.
@@ -101,10 +101,10 @@ def _cells(entry: dict[str, Any], isDetailed: bool) -> tuple[str, ...]:
     )
 
 
-async def run(reactor: IReactor, options: CommandOptions) -> None:
+async def run(reactor: IUNIXReactor, options: CommandOptions) -> None:
     """Run C{txrdma connections}, once or repeatedly."""
 
-    async def ask(reactor: IReactor, timeout: float) -> list[dict[str, Any]]:
+    async def ask(reactor: IUNIXReactor, timeout: float) -> list[dict[str, Any]]:
         return flat(await askAll(reactor, timeout))
 
     def table(entries: Sequence[dict[str, Any]]) -> Table:

@@ -76,7 +76,7 @@ async def run(reactor: object, options: CommandOptions) -> None:
     if (clc := _clcIn(options["arguments"])) is not None:
         print(describeCLC(clc))
         return
-    tables = Tables()
+    tables = DecodedTables()
     smc = Explanation()
     decoded = [(each, tables.records(each.inside.datagram)) for each in _found(options["arguments"], smc)]
     if not decoded and not smc.events:
@@ -150,7 +150,7 @@ def _segment(datagram: bytes) -> int:
     return frame.rmpp.data1 if isPart else 0
 
 
-class Tables:
+class DecodedTables:
     """Reassembles records that are split over several packets (IBA 13.6, 15.2.1.1)."""
 
     def __init__(self) -> None:

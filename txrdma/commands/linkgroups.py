@@ -9,8 +9,8 @@ from typing import Any, TYPE_CHECKING
 
 from txrdma.commands.common.tables import lines, size
 from txrdma.commands.common.watching import processTable, watch, WatchingOptions
-from txrdma.smc.status.control import Answer, askAll
-from txrdma.unix.answers import IReactor
+from txrdma.smc.status.control import askAll, ControlAnswer
+from txrdma.unix.answers import IUNIXReactor
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -26,7 +26,7 @@ class CommandOptions(WatchingOptions):
     )
 
 
-def flat(answers: Sequence[Answer]) -> list[dict[str, Any]]:
+def flat(answers: Sequence[ControlAnswer]) -> list[dict[str, Any]]:
     """Return entries for JSON and tables: one for each link group, and process that did not answer."""
     entries: list[dict[str, Any]] = []
     for answer in answers:
@@ -75,10 +75,10 @@ def groupsTable(entries: Sequence[dict[str, Any]]) -> Table:
     )
 
 
-async def run(reactor: IReactor, options: CommandOptions) -> None:
+async def run(reactor: IUNIXReactor, options: CommandOptions) -> None:
     """Run C{txrdma linkgroups}, once or repeatedly."""
 
-    async def ask(reactor: IReactor, timeout: float) -> list[dict[str, Any]]:
+    async def ask(reactor: IUNIXReactor, timeout: float) -> list[dict[str, Any]]:
         return flat(await askAll(reactor, timeout))
 
     await watch(reactor, options, ask, groupsTable, "No process of yours has a link group of SMC-R.")

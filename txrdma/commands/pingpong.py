@@ -35,7 +35,7 @@ from txrdma.pingpong.measurement import Measurement
 from txrdma.pingpong.plan import DEEPEST, LARGEST, Measure, Test, Transfer
 from txrdma.pingpong.report import asDict, CSVReport, sizeFrom, sizesFrom
 from txrdma.pingpong.run import ALL_SIZES, Running, Series
-from txrdma.pingpong.session import Client, connect, Limits, PORT, Server, Side
+from txrdma.pingpong.session import Client, connect, Limits, PORT, Server, TestSide
 from txrdma.ports.softdevices import softDeviceAt
 from txrdma.verbs.completions import ReaderReactor
 from txrdma.verbs.devices import openDevice
@@ -200,14 +200,14 @@ class CommandOptions(TableOptions):
             transfer, size=size, iterations=self["iterations"] or 1000, warmup=0, check=bool(self["check"])
         )
 
-    def side(self, reactor: IPingPongReactor) -> Side:
+    def side(self, reactor: IPingPongReactor) -> TestSide:
         """Return the local end of a test: its device, and the settings of its queue pairs."""
 
         def open(address: object) -> IVerbsDevice:
             return openDevice(reactor, self["device"] or deviceAt(address))
 
         reading = cast(ReaderReactor, reactor)
-        return Side(
+        return TestSide(
             reading,
             open,
             lambda device: device.close(),

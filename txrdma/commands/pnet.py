@@ -15,7 +15,7 @@ from txrdma.commands.common import options as commandOptions
 from txrdma.commands.common.options import columns
 from txrdma.error import InvalidRequest
 from txrdma.ports.pnet import kernelTable, Networks, readText, tableFile, writeText
-from txrdma.ports.pnettable import Entry, parseTable, Table, withEntry, withoutEntries
+from txrdma.ports.pnettable import parseTable, PNETEntry, Table, withEntry, withoutEntries
 
 _SHOW, _ADD, _REMOVE = "show", "add", "remove"
 _COUNTS: Final[dict[str, tuple[int, float]]] = {_SHOW: (0, 0), _ADD: (2, inf), _REMOVE: (1, inf)}
@@ -70,7 +70,7 @@ def _changed(text: str, options: CommandOptions) -> str:
     if options["action"] == _REMOVE:
         return withoutEntries(text, network, options["members"])
     for member in options["members"]:
-        text = withEntry(text, Entry.of(network, member))
+        text = withEntry(text, PNETEntry.of(network, member))
     return text
 
 

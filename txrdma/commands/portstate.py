@@ -14,7 +14,15 @@ from twisted.python import usage
 
 from txrdma.commands.common.attributefields import assigned, attributeDict, forSetting
 from txrdma.commands.common.options import columns
-from txrdma.commands.common.portchanges import Change, FDR10, isSwitchedOn, newKey, OPERATIONS, parsed, STATES
+from txrdma.commands.common.portchanges import (
+    FDR10,
+    isSwitchedOn,
+    newKey,
+    OPERATIONS,
+    parsed,
+    PortChange,
+    STATES,
+)
 from txrdma.commands.common.progress import ProgressBar
 from txrdma.commands.common.rows import printJSON
 from txrdma.commands.common.session import confirmed, FabricOptions, opened, Session, TARGETS, where
@@ -120,7 +128,7 @@ async def run(reactor: Any, options: CommandOptions) -> None:
 
 async def _ofOne(session: Session) -> list[dict[str, Any]]:
     options = session.options
-    changes: list[Change] = options["changes"]
+    changes: list[PortChange] = options["changes"]
     path = await session.toManagement(options["target"])
     rpcs = session.agent if changes else session.rpcs
     node = await rpcs.SubnGet(NodeInfo, path)
@@ -147,12 +155,12 @@ async def _ofOne(session: Session) -> list[dict[str, Any]]:
     return results
 
 
-def _cuts(changes: Sequence[Change]) -> bool:
+def _cuts(changes: Sequence[PortChange]) -> bool:
     return any(change.isCutting for change in changes)
 
 
 async def _done(
-    session: Session, path: IBPath, node: NodeInfo, port: int, changes: Sequence[Change], isOwnPath: bool
+    session: Session, path: IBPath, node: NodeInfo, port: int, changes: Sequence[PortChange], isOwnPath: bool
 ) -> dict[str, Any]:
     """Change a port if requested, print it, and return its entry for JSON."""
     info = await (session.agent if changes else session.rpcs).SubnGet(PortInfo, path, port)
@@ -210,7 +218,7 @@ def _showFields(info: PortInfo) -> None:
 
 
 async def _changed(
-    session: Session, path: IBPath, port: int, info: PortInfo, changes: Sequence[Change], isOwnPath: bool
+    session: Session, path: IBPath, port: int, info: PortInfo, changes: Sequence[PortChange], isOwnPath: bool
 ) -> PortInfo:
     """Change fields of a port, and return its new PortInfo."""
     fields: dict[str, str] = {}
@@ -257,7 +265,7 @@ async def _everywhere(session: Session) -> list[dict[str, Any]]:
     from txrdma.fabric.discovery import Sweep
 
     options = session.options
-    changes: list[Change] = options["changes"]
+    changes: list[PortChange] = options["changes"]
     with ProgressBar("asking") as progress:
         fabric = await Sweep(session.agent, progress=progress).run()
     ports = [port for port in linkedPorts(fabric) if _isFor(port, changes)]
@@ -283,7 +291,7 @@ async def _everywhere(session: Session) -> list[dict[str, Any]]:
     ]
 
 
-async def _oneOfMany(session: Session, port: Port, changes: Sequence[Change]) -> dict[str, Any]:
+async def _oneOfMany(session: Session, port: Port, changes: Sequence[PortChange]) -> dict[str, Any]:
     node = port.node
     assert node.route is not None  # the sweep used directed routes
     isOwnPath = port.number == _entry(node)
@@ -329,7 +337,7 @@ def farthestFirst(ports: Sequence[Port], isWhole: bool = False) -> list[Port]:
     return chosen
 
 
-def _isFor(port: Port, changes: Sequence[Change]) -> bool:
+def _isFor(port: Port, changes: Sequence[PortChange]) -> bool:
     """Return whether the changes apply to a port: arm only to state INIT, active only to ARMED."""
     wanted = {"arm": PortState.INIT, "active": PortState.ARMED}
     return all(port.state is wanted.get(change.operation, port.state) for change in changes)

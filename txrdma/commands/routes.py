@@ -39,7 +39,7 @@ _WORDS: Final = {
 
 
 @dataclass(slots=True)
-class Tables:
+class RouteTables:
     """
     A switch and its forwarding tables.
 
@@ -140,7 +140,7 @@ async def run(reactor: Any, options: CommandOptions) -> None:
         raise SystemExit(1)
 
 
-def _print(options: CommandOptions, tables: list[Tables], owners: dict[int, str]) -> None:
+def _print(options: CommandOptions, tables: list[RouteTables], owners: dict[int, str]) -> None:
     chosen = options["lids"]
     if options["json"]:
         printJSON([tablesDict(each, options["multicast"], chosen, owners) for each in tables])
@@ -183,19 +183,19 @@ async def _used(session: Session, fabric: Fabric) -> Callable[[], None]:
     return lambda: print("\n".join(line for each in uses for line in each.text(names)))
 
 
-async def _oneOf(session: Session, target: str) -> Tables:
+async def _oneOf(session: Session, target: str) -> RouteTables:
     path = await session.toManagement(target)
     info = await session.rpcs.SubnGet(NodeInfo, path)
     description = (await session.rpcs.SubnGet(NodeDescription, path)).text
     if info.nodeType is not NodeType.SWITCH:
         raise InvalidRequest(f"{target} is {description or info.nodeGUID}, which is not a switch")
     lid = (await session.rpcs.SubnGet(PortInfo, path, 0)).lid
-    return Tables(path, info, session.names.name(info.nodeGUID, description), lid)
+    return RouteTables(path, info, session.names.name(info.nodeGUID, description), lid)
 
 
-def _allOf(session: Session, fabric: Fabric) -> list[Tables]:
+def _allOf(session: Session, fabric: Fabric) -> list[RouteTables]:
     return [
-        Tables(
+        RouteTables(
             toLID(session.endPort, node.lid) if node.route is None or session.options["sa"] else node.route,
             *(node.info, session.names.name(node.guid, node.description), node.lid),
         )
@@ -203,14 +203,14 @@ def _allOf(session: Session, fabric: Fabric) -> list[Tables]:
     ]
 
 
-async def _read(session: Session, tables: list[Tables], fabric: Fabric) -> None:
+async def _read(session: Session, tables: list[RouteTables], fabric: Fabric) -> None:
     """Read the tables of all switches concurrently; record failures as problems of the fabric."""
     schedule = MADSchedule(session.rpcs, session.options["outstanding"])
     isMulticast = session.options["multicast"]
     done = 0
     with ProgressBar("reading tables") as progress:
 
-        async def read(each: Tables) -> None:
+        async def read(each: RouteTables) -> None:
             nonlocal done
             try:
                 info = await schedule.SubnGet(SwitchInfo, each.path)
@@ -240,7 +240,7 @@ def _owners(fabric: Fabric, names: NodeNames) -> dict[int, str]:
     return owners
 
 
-async def _asked(session: Session, tables: list[Tables]) -> dict[int, str]:
+async def _asked(session: Session, tables: list[RouteTables]) -> dict[int, str]:
     """Query the node at each LID for its name and GUID; omit LIDs without an answer."""
     owners: dict[int, str] = {}
     schedule = MADSchedule(session.rpcs, session.options["outstanding"])
@@ -276,7 +276,7 @@ def _ownersOf(lid: int, lmc: int, kind: NodeType, guid: str, name: str) -> dict[
 # Output.
 
 
-def valid(tables: Tables, chosen: range | None = None) -> Iterator[tuple[int, int]]:
+def valid(tables: RouteTables, chosen: range | None = None) -> Iterator[tuple[int, int]]:
     """Yield each LID that has an output port, with the port."""
     for lid, port in enumerate(tables.linear):
         if lid and port != NO_PORT and (chosen is None or lid in chosen):
@@ -284,7 +284,7 @@ def valid(tables: Tables, chosen: range | None = None) -> Iterator[tuple[int, in
 
 
 def linearText(
-    tables: Tables, chosen: range | None, owners: dict[int, str], isAll: bool = False
+    tables: RouteTables, chosen: range | None, owners: dict[int, str], isAll: bool = False
 ) -> Iterator[str]:
     """
     Yield the lines of a linear forwarding table, as ibroute prints them.
@@ -308,7 +308,7 @@ def linearText(
     yield f"{high - low + 1} lids dumped " if isAll else f"{len(ports)} valid lids dumped "
 
 
-def multicastText(tables: Tables, chosen: range | None, owners: dict[int, str]) -> Iterator[str]:
+def multicastText(tables: RouteTables, chosen: range | None, owners: dict[int, str]) -> Iterator[str]:
     """
     Yield the lines of a multicast forwarding table, as C{ibroute -M} prints them: a row for each group, with
     a cross at each output port.
@@ -332,7 +332,7 @@ def multicastText(tables: Tables, chosen: range | None, owners: dict[int, str]) 
 
 
 def tablesDict(
-    tables: Tables, isMulticast: bool, chosen: range | None, owners: dict[int, str]
+    tables: RouteTables, isMulticast: bool, chosen: range | None, owners: dict[int, str]
 ) -> dict[str, Any]:
     """Return the linear or multicast forwarding table of a switch for JSON."""
     shown: dict[str, Any] = {

@@ -8,8 +8,8 @@ from typing import Any, TYPE_CHECKING
 from txrdma.commands.common.counted import number, withSums
 from txrdma.commands.common.tables import lines, size
 from txrdma.commands.common.watching import processTable, watch, WatchingOptions
-from txrdma.smc.status.control import Answer, askAll
-from txrdma.unix.answers import IReactor
+from txrdma.smc.status.control import askAll, ControlAnswer
+from txrdma.unix.answers import IUNIXReactor
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -26,7 +26,7 @@ class CommandOptions(WatchingOptions):
     )
 
 
-def entriesOf(answers: Sequence[Answer]) -> list[dict[str, Any]]:
+def entriesOf(answers: Sequence[ControlAnswer]) -> list[dict[str, Any]]:
     """Return entries for JSON and tables: one for each process, and their sum if there are several."""
     entries: list[dict[str, Any]] = []
     for answer in answers:
@@ -90,10 +90,10 @@ def _cells(entry: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-async def run(reactor: IReactor, options: CommandOptions) -> None:
+async def run(reactor: IUNIXReactor, options: CommandOptions) -> None:
     """Run C{txrdma smc-stats}, once or repeatedly."""
 
-    async def ask(reactor: IReactor, timeout: float) -> list[dict[str, Any]]:
+    async def ask(reactor: IUNIXReactor, timeout: float) -> list[dict[str, Any]]:
         return entriesOf(await askAll(reactor, timeout))
 
     nobody = "No process of yours has used an smc: endpoint."

@@ -17,7 +17,7 @@ from twisted.python import usage
 
 from txrdma.demo import files
 from txrdma.demo.processes import downloading, ProcessFailed, serving, Statuses
-from txrdma.demo.report import Run, table
+from txrdma.demo.report import DemoRun, table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 FILES_PER_TURN = 100
 
 
-class Options(usage.Options):
+class DemoOptions(usage.Options):
     """Command line options."""
 
     synopsis = "[options]"
@@ -52,7 +52,7 @@ class Contestant:
     """A server and a downloader of one transport, and their results so far."""
 
     def __init__(
-        self, kind: str, warming: list[str], scratch: Path, options: Options, stack: ExitStack
+        self, kind: str, warming: list[str], scratch: Path, options: DemoOptions, stack: ExitStack
     ) -> None:
         """
         @param warming: files that are fetched before the measurement, so that it excludes one-time costs of
@@ -75,11 +75,11 @@ class Contestant:
         """Download these files, and store the results of the turn."""
         self._turns.append(self._downloader.turn(names, onProgress))
 
-    def run(self, expected: dict[str, str]) -> Run:
+    def run(self, expected: dict[str, str]) -> DemoRun:
         """Return the results of all turns, of which the last one is the large file."""
         serverCPU = self._cpu + self._server.cpuSeconds()
         near, far = self._downloader.connections(), self._server.connections()
-        return Run(
+        return DemoRun(
             kind=self.kind,
             expected=expected,
             hashes=self._downloader.hashes(),
@@ -94,7 +94,9 @@ class Contestant:
         )
 
 
-def contest(scratch: Path, expected: dict[str, str], options: Options, progress: Progress) -> list[Run]:
+def contest(
+    scratch: Path, expected: dict[str, str], options: DemoOptions, progress: Progress
+) -> list[DemoRun]:
     """
     Download all files over both transports, a few files at a time.
 
@@ -120,7 +122,7 @@ def contest(scratch: Path, expected: dict[str, str], options: Options, progress:
         return [contestant.run(expected) for contestant in contestants]
 
 
-def demonstrate(options: Options, console: Console) -> int:
+def demonstrate(options: DemoOptions, console: Console) -> int:
     """Run the demonstration, and return the exit status."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
@@ -155,7 +157,7 @@ def main(arguments: list[str]) -> int:
     except ImportError as error:
         print(f"The demonstration needs {error.name}: pip install 'txrdma[demo]'", file=sys.stderr)
         return 1
-    options = Options()  # type: ignore[no-untyped-call]  # from Twisted
+    options = DemoOptions()  # type: ignore[no-untyped-call]  # from Twisted
     try:
         options.parseOptions(arguments)  # type: ignore[no-untyped-call]
     except usage.UsageError as error:

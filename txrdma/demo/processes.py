@@ -54,7 +54,7 @@ def _waited(process: subprocess.Popen[str], seconds: float) -> bool:
     return True
 
 
-class Server:
+class ServerProcess:
     """A running C{twistd web} process."""
 
     def __init__(self, process: subprocess.Popen[str], port: int) -> None:
@@ -76,13 +76,13 @@ class Server:
 
 
 @contextmanager
-def serving(folder: Path, log: Path, listen: str, reactor: str | None = None) -> Iterator[Server]:
+def serving(folder: Path, log: Path, listen: str, reactor: str | None = None) -> Iterator[ServerProcess]:
     """Run C{twistd web} for a folder, at an endpoint string with port 0."""
     command = [str(Path(sys.executable).with_name("twistd"))]
     command += ["--reactor", reactor] if reactor else []
     command += ["--nodaemon", "--pidfile=", "web", "--path", str(folder), "--listen", listen]
     with log.open("a") as out, running(command, stdout=out, stderr=out, cwd=log.parent) as process:
-        yield Server(process, _port(process, log))
+        yield ServerProcess(process, _port(process, log))
 
 
 def _port(process: subprocess.Popen[str], log: Path) -> int:

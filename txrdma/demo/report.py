@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Run:
+class DemoRun:
     """
     Download of all files over one transport.
 
@@ -76,7 +76,7 @@ class Run:
         return wrong
 
 
-def table(runs: Sequence[Run]) -> Table:
+def table(runs: Sequence[DemoRun]) -> Table:
     """Return a table that compares the runs."""
     from rich.table import Table
 

@@ -46,7 +46,7 @@ class Chassis:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ChassisPosition:
     """
     Position of a node in its chassis according to its description: C{"line"} or C{"spine"} board, slot, chip.
     """
@@ -57,12 +57,12 @@ class Place:
     chip: int
 
 
-def place(node: Node) -> Place | None:
+def place(node: Node) -> ChassisPosition | None:
     """Parse the position from a Mellanox node description (C{"MF0;core1:SX6536/L02/U1"}); None for others."""
     match = _PLACE.match(node.description)
     if match is None:
         return None
-    return Place(match["kind"], _BOARDS[match["board"]], int(match["slot"]), int(match["chip"]))
+    return ChassisPosition(match["kind"], _BOARDS[match["board"]], int(match["slot"]), int(match["chip"]))
 
 
 def chassis(fabric: Fabric) -> list[Chassis]:

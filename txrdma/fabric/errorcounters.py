@@ -218,7 +218,7 @@ class CounterReport:
         return [port for port in self.ports if port.errors and port.number != ALL_PORTS]
 
 
-class Abilities(NamedTuple):
+class CounterCapabilities(NamedTuple):
     """
     Capabilities of a performance management agent: CapabilityMask and CapabilityMask2 of its ClassPortInfo.
     """
@@ -330,7 +330,7 @@ class CounterSurvey:
             raise _Unaddressed("it has no LID, so its counters cannot be read")
         path = toLID(self._endPort, ports[0].lid)
         answer = await self._rpcs.PerformanceGet(ClassPortInfo, path)
-        able = Abilities(answer.capabilityMask, answer.capabilityMask2)
+        able = CounterCapabilities(answer.capabilityMask, answer.capabilityMask2)
         report.portsChecked += len(ports)
         if node.isSwitch and able.hasSums and not self._dataOnly:
             total = await self._ofPort(node, ALL_PORTS, path, able)
@@ -348,7 +348,7 @@ class CounterSurvey:
             except MADError as error:  # after a refusal, unlike a timeout, other ports may still be readable
                 report.silent.append((node, f"port {port.number}: {error}"))
 
-    async def _ofPort(self, node: Node, number: int, path: IBPath, able: Abilities) -> Counted:
+    async def _ofPort(self, node: Node, number: int, path: IBPath, able: CounterCapabilities) -> Counted:
         counted = Counted(node, number, isWide=able.hasWideErrors)
         plain: PortCounters | None = None
         wide: PortCountersExtended | None = None
@@ -382,7 +382,7 @@ class CounterSurvey:
             found.update((name, value) for name, value in values if value)
         return found
 
-    async def _clear(self, number: int, path: IBPath, able: Abilities) -> None:
+    async def _clear(self, number: int, path: IBPath, able: CounterCapabilities) -> None:
         """Clear the selected counters in all attributes that contain them."""
         first = (_ERROR_BITS if self._clearsErrors else 0) | (_DATA_BITS if self._clearsData else 0)
         if not first:

@@ -19,7 +19,7 @@ Linear = Mapping[GUID, bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class RouteUse:
     """One direction of a link, and the LIDs (with their ports) that are routed over it."""
 
     port: Port
@@ -43,7 +43,7 @@ class Use:
         }
 
 
-def usesOf(fabric: Fabric, port: Port, linear: Linear) -> Iterator[Use]:
+def usesOf(fabric: Fabric, port: Port, linear: Linear) -> Iterator[RouteUse]:
     """
     Return the LIDs of hosts and routers that are routed over a port's link, for each direction that begins at
     a switch whose table is known.
@@ -53,7 +53,7 @@ def usesOf(fabric: Fabric, port: Port, linear: Linear) -> Iterator[Use]:
         if each is not None and each.node.guid in linear:
             table = linear[each.node.guid]
             lids = (lid for lid, out in enumerate(table) if out == each.number and lid in owners)
-            yield Use(each, [(lid, owners[lid]) for lid in lids])
+            yield RouteUse(each, [(lid, owners[lid]) for lid in lids])
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from txrdma.iba.internet import (
     PROTOCOL_UDP,
     UDP,
 )
-from txrdma.iba.roce import Flow
+from txrdma.iba.roce import UDPFlow
 from txrdma.iba.types import MACAddress, ROCE_PORT
 from txrdma.kit.values import frozen
 from txrdma.kit.wire import bits, Code, Layout, wire
@@ -64,7 +64,7 @@ class RecordHeader(Layout):
     originalLength: int = bits(32)
 
 
-class Record(NamedTuple):
+class CapturedRecord(NamedTuple):
     """One packet of a capture file; C{when} is in seconds since 1970."""
 
     when: float
@@ -115,7 +115,7 @@ class PcapReader:
         self._units = 1_000_000_000 if header.magic == _NANOSECONDS else 1_000_000
         self.linkType = header.linkType
 
-    def __iter__(self) -> Iterator[Record]:
+    def __iter__(self) -> Iterator[CapturedRecord]:
         while raw := self._file.read(RecordHeader.size):
             header = RecordHeader.decode(raw)
             if header.length > _SNAP_LENGTH:
@@ -127,10 +127,10 @@ class PcapReader:
                 raise WireError(
                     "Record", RecordHeader.size, f"{len(data)} of {header.length} bytes are there"
                 )
-            yield Record(header.seconds + header.fraction / self._units, data)
+            yield CapturedRecord(header.seconds + header.fraction / self._units, data)
 
 
-class Place(NamedTuple):
+class CapturePosition(NamedTuple):
     """One end of a RoCE v2 packet."""
 
     ip: str
@@ -139,7 +139,7 @@ class Place(NamedTuple):
 
 
 @frozen
-class Datagram:
+class CapturedDatagram:
     """
     A UDP datagram of a capture, with its headers.
 
@@ -151,7 +151,7 @@ class Datagram:
     payload: bytes
 
     @classmethod
-    def decode(cls, data: bytes, linkType: LinkType = LinkType.ETHERNET) -> Datagram | None:
+    def decode(cls, data: bytes, linkType: LinkType = LinkType.ETHERNET) -> CapturedDatagram | None:
         """
         Take a record apart; None when it is something else than unfragmented UDP.
 
@@ -163,7 +163,7 @@ class Datagram:
                 return None
             offset = Ethernet.size
         if len(data) <= offset:
-            raise WireError("Datagram", offset, "no IP header")
+            raise WireError("CapturedDatagram", offset, "no IP header")
         ip: IPv4 | IPv6
         if data[offset] >> 4 == 4:
             ip = IPv4.decode(data, offset)
@@ -193,7 +193,7 @@ class RoCECapture:
 
     def __init__(self, file: BinaryIO) -> None:
         self._writer = PcapWriter(file)
-        self._flows: dict[tuple[str, int, str], Flow] = {}
+        self._flows: dict[tuple[str, int, str], UDPFlow] = {}
 
     def packet(
         self,
@@ -203,7 +203,7 @@ class RoCECapture:
         when: float,
     ) -> None:
         """
-        Record one packet, from a L{Place} to a L{Place}.
+        Record one packet, from a L{CapturePosition} to a L{CapturePosition}.
 
         The ICRC is made here. The destination's port is recorded as 4791, by which RoCE v2 is known.
 
@@ -215,7 +215,7 @@ class RoCECapture:
         if flow is None:
             if len(self._flows) >= self._FLOWS:
                 self._flows.clear()
-            flow = self._flows[key] = Flow(*key, ROCE_PORT)
+            flow = self._flows[key] = UDPFlow(*key, ROCE_PORT)
         datagram = flow.seal(bthToPayload)
         here, there = packedIP(source[0]), packedIP(destination[0])
         ip, udp = ipHeaders(here, there, (source[1], ROCE_PORT), len(datagram))

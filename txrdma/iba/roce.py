@@ -36,7 +36,7 @@ __all__ = [
     "IDENTIFICATION_CHANGES",
     "LARGEST",
     "RESIDUE",
-    "Flow",
+    "UDPFlow",
     "RoCEPacket",
     "crc32",
     "invariantCRC",
@@ -58,7 +58,7 @@ _ONES = 0xFFFFFFFF
 
 def invariantCRC(ip: IPv4 | IPv6, udp: UDP, packet: Buffer) -> int:
     """
-    The ICRC of a packet (annex A17), computed directly; L{Flow} is faster for many.
+    The ICRC of a packet (annex A17), computed directly; L{UDPFlow} is faster for many.
 
     @param packet: bytes from BTH to pad.
     """
@@ -99,7 +99,7 @@ def _identificationChange(identification: int) -> int:
 
 IDENTIFICATION_CHANGES = tuple(_identificationChange(number) for number in range(128))
 """
-XOR one of these to a state of L{Flow.states} for an IPv4 identification that is not zero.
+XOR one of these to a state of L{UDPFlow.states} for an IPv4 identification that is not zero.
 
 Linux counts up from zero in the segments of one UDP_SEGMENT send.
 """
@@ -162,7 +162,7 @@ class _States(dict[int, int]):
         return state
 
 
-class Flow:
+class UDPFlow:
     """
     The ICRC of packets from one address and port to another, with Don't Fragment set, as RoCE v2 requires.
 
@@ -247,7 +247,7 @@ class RoCEPacket:
     @classmethod
     def decode(cls, datagram: Buffer) -> RoCEPacket:
         """
-        Read a UDP payload, with its ICRC; L{Flow.fits} checks that.
+        Read a UDP payload, with its ICRC; L{UDPFlow.fits} checks that.
 
         An opcode that we don't know has no extension headers.
 
@@ -269,7 +269,7 @@ class RoCEPacket:
         return cls(bth, tuple(extensions), bytes(view[offset : end - bth.pad]), icrc)
 
     def encode(self) -> bytes:
-        """From BTH to pad: what L{Flow.seal} takes."""
+        """From BTH to pad: what L{UDPFlow.seal} takes."""
         pad = -len(self.payload) % 4
         bth = self.bth if self.bth.pad == pad else self.bth.replace(pad=pad)
         parts = [bth.encode(), *(header.encode() for header in self.extensions), self.payload, bytes(pad)]

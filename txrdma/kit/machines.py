@@ -188,7 +188,7 @@ def machineBuilder(inputs: Any, core: type[_Core]) -> TypeMachineBuilder[Any, _C
     return cast("TypeMachineBuilder[Any, _Core]", _Builder(inputs))
 
 
-class Table(Generic[_Inputs, _Data]):
+class StateTable(Generic[_Inputs, _Data]):
     """
     A state machine, declared as a table of transitions. A state ignores inputs for which it has no row.
 

@@ -17,7 +17,7 @@ from txrdma.fabric.errorcounters import counterName, shownName
 from txrdma.fabric.excess import MOST_HOPS
 from txrdma.kit.values import frozen
 from txrdma.monitor.diagnosis.findinglog import FindingRules
-from txrdma.monitor.diagnosis.tallies import Limit
+from txrdma.monitor.diagnosis.tallies import TallyLimit
 from txrdma.monitor.diagnosis.thresholds import DEFAULT_FLAPS, DEFAULT_LIMITS, MOST_BIT_ERRORS
 from txrdma.monitor.events.alerts import AlertRules, Silence
 from txrdma.monitor.events.channels import MailSettings
@@ -73,8 +73,8 @@ class MonitorConfig:
     history: str
     settings: PollerSettings
     rules: FindingRules
-    limits: tuple[Limit, ...]
-    flaps: Limit
+    limits: tuple[TallyLimit, ...]
+    flaps: TallyLimit
     mostBitErrors: float
     surveySeconds: float
     topology: str
@@ -362,10 +362,10 @@ class _Reader:
                 f"or listen on loopback, as {DEFAULT_LISTEN}",
             )
 
-    def limit(self, usual: Limit) -> Limit:
+    def limit(self, usual: TallyLimit) -> TallyLimit:
         """Limit for a counter, with the changes of the file."""
         given = self.table("limits", usual.counter)
-        return Limit(usual.counter, given.get("most", usual.most), given.get("seconds", usual.seconds))
+        return TallyLimit(usual.counter, given.get("most", usual.most), given.get("seconds", usual.seconds))
 
 
 def _known(name: str, schema: Mapping[str, Any]) -> tuple[str, Any]:
@@ -426,7 +426,9 @@ def parseConfig(text: str, name: str = "fabric-monitor.toml") -> MonitorConfig:
     found, alerts = reader.table("findings"), reader.table("alerts")
     known = {limit.counter for limit in (*DEFAULT_LIMITS, DEFAULT_FLAPS)}
     more = tuple(
-        reader.limit(Limit(counter, 0, 3600.0)) for counter in reader.table("limits") if counter not in known
+        reader.limit(TallyLimit(counter, 0, 3600.0))
+        for counter in reader.table("limits")
+        if counter not in known
     )
     return MonitorConfig(
         port=reader.values.get("port", ""),

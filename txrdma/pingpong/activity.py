@@ -12,7 +12,7 @@ from twisted.internet.interfaces import IDelayedCall
 
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.verbs import Completion, CompletionOpcode, Operation, SendRequest
-from txrdma.pingpong.link import Link, LinkUser, QKEY
+from txrdma.pingpong.link import LinkUser, MeasuredLink, QKEY
 from txrdma.pingpong.measurement import Measurement
 from txrdma.pingpong.plan import Measure, PATTERNS, Test, Transfer
 
@@ -23,7 +23,7 @@ _QUIET_SECONDS: Final = 0.05
 class Requests:
     """Send requests of a test, which are built once and posted repeatedly."""
 
-    def __init__(self, link: Link, test: Test, operation: Operation) -> None:
+    def __init__(self, link: MeasuredLink, test: Test, operation: Operation) -> None:
         self._isDatagram = test.transfer is Transfer.UD
         isEachOther = test.check or self._isDatagram or test.transfer is Transfer.ATOMIC
         self._count = PATTERNS if isEachOther else 1
@@ -43,7 +43,7 @@ class Requests:
         return [self.at(index) for index in range(first, first + min(count, self._count))]
 
 
-def _make(link: Link, test: Test, operation: Operation, index: int) -> SendRequest:
+def _make(link: MeasuredLink, test: Test, operation: Operation, index: int) -> SendRequest:
     layout, peer = link.layout, link.peer
     assert peer is not None  # tests begin after the link is connected
     request = SendRequest(index, operation)
@@ -79,7 +79,7 @@ class Activity(LinkUser):
     @ivar written: number of messages that the peer reports to have sent; valid after L{conclude}.
     """
 
-    def __init__(self, link: Link, test: Test, stallSeconds: float = STALL_SECONDS) -> None:
+    def __init__(self, link: MeasuredLink, test: Test, stallSeconds: float = STALL_SECONDS) -> None:
         self.link = link
         self.test = test
         self.messages = self.received = self.written = 0

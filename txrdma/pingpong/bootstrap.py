@@ -31,7 +31,7 @@ _COUNT: Final = 1 << 53
 
 
 @dataclass(frozen=True, slots=True)
-class Hello:
+class BootstrapHello:
     """Software of the sender, and its version of the protocol."""
 
     version: int = VERSION
@@ -110,7 +110,7 @@ class Trouble:
     reason: str
 
 
-Message = Union[Hello, Open, Opened, Connect, Connected, Run, Ready, Done, Result, Trouble]
+Message = Union[BootstrapHello, Open, Opened, Connect, Connected, Run, Ready, Done, Result, Trouble]
 
 
 @dataclass(frozen=True)
@@ -239,7 +239,7 @@ _TEST: Final = _Layout(
 _MESSAGES: Final[dict[str, tuple[type, _Layout[Any]]]] = {
     cls.__name__.lower(): (cls, _Layout(cls, **kinds))
     for cls, kinds in (
-        (Hello, {"version": _number(1, 1 << 31), "software": _TEXT}),
+        (BootstrapHello, {"version": _number(1, 1 << 31), "software": _TEXT}),
         (Open, {"settings": _nested(_SETTINGS)}),
         (Opened, {"settings": _nested(_SETTINGS), "there": _nested(_END_ADDRESS)}),
         (Connect, {"there": _nested(_END_ADDRESS)}),

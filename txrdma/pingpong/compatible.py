@@ -24,11 +24,11 @@ from txrdma.error import InvalidRequest, RDMAError, WireError
 from txrdma.iba.types import GID, LID, MTU, QPN
 from txrdma.iba.verbs import Completion, Operation, QPKind, SendRequest
 from txrdma.pingpong.activity import Activity, STALL_SECONDS
-from txrdma.pingpong.conversation import ANSWER_SECONDS, PeerLost
-from txrdma.pingpong.link import EndAddress, Link, QKEY
+from txrdma.pingpong.conversation import ANSWER_SECONDS, ConversationLost
+from txrdma.pingpong.link import EndAddress, MeasuredLink, QKEY
 from txrdma.pingpong.measurement import Measurement
 from txrdma.pingpong.plan import LinkSettings, Test, Transfer
-from txrdma.pingpong.session import Side
+from txrdma.pingpong.session import TestSide
 
 PORT: Final = 18515
 _DONE: Final = b"done\0"
@@ -116,19 +116,21 @@ class _Exchange(Protocol):
             waiting.callback(taken)
         elif self._isLost:
             self._waiting = None
-            waiting.errback(PeerLost("the other end has gone"))
+            waiting.errback(ConversationLost("the other end has gone"))
 
     def _forget(self, waiting: Deferred[bytes]) -> None:
         self._waiting = None
 
     def _late(self, result: object, seconds: float) -> Failure:
-        return Failure(PeerLost(f"the other end has sent nothing for {seconds:g} seconds"))
+        return Failure(ConversationLost(f"the other end has sent nothing for {seconds:g} seconds"))
 
 
 class Game(Activity):
     """Role that sends one message back and forth."""
 
-    def __init__(self, link: Link, test: Test, isFirst: bool, stallSeconds: float = STALL_SECONDS) -> None:
+    def __init__(
+        self, link: MeasuredLink, test: Test, isFirst: bool, stallSeconds: float = STALL_SECONDS
+    ) -> None:
         """
         @param isFirst: whether this end sends the first message, as clients do.
         """
@@ -209,7 +211,7 @@ def _filling(size: int, zeros: bool) -> bytes:
 
 async def playFirst(
     endpoint: IStreamClientEndpoint,
-    side: Side,
+    side: TestSide,
     test: Test,
     mtu: int,
     playing: Callable[[Game], None] = lambda game: None,
@@ -235,7 +237,7 @@ class OneGame(Factory):
     noisy = False
 
     def __init__(
-        self, side: Side, test: Test, mtu: int, playing: Callable[[Game], None] = lambda game: None
+        self, side: TestSide, test: Test, mtu: int, playing: Callable[[Game], None] = lambda game: None
     ) -> None:
         self.done: Deferred[Measurement] = Deferred()
         self._side = side
@@ -260,7 +262,7 @@ class OneGame(Factory):
 
 async def _play(
     exchange: _Exchange,
-    side: Side,
+    side: TestSide,
     test: Test,
     mtu: int,
     playing: Callable[[Game], None],
@@ -269,7 +271,7 @@ async def _play(
     """Exchange addresses, run the game, and release its resources."""
     assert exchange.transport is not None  # it was opened
     device = side.open(exchange.transport.getHost())
-    link: Link | None = None
+    link: MeasuredLink | None = None
     try:
         kind = test.transfer.kind
         link = side.link(device, LinkSettings(kind, test.size, mtu=mtu))
@@ -298,7 +300,7 @@ async def _play(
         side.close(device)
 
 
-def _connect(link: Link, line: bytes) -> None:
+def _connect(link: MeasuredLink, line: bytes) -> None:
     there = decodeEndAddress(line)
     if there.gid.ip is None and there.lid == 0:
         raise RDMAError("the other end has sent no GID: start it with -g and the index of one")

@@ -22,7 +22,7 @@ _MOST_WAITING: Final = 16
 _M = TypeVar("_M", bound=Message)
 
 
-class PeerLost(RDMAError):
+class ConversationLost(RDMAError):
     """The connection to the other end is lost or was closed, or the other end does not answer in time."""
 
 
@@ -116,7 +116,7 @@ class Conversation(LineOnlyReceiver):
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """End the conversation, and fire C{gone}."""
-        self.end(PeerLost("the other end has gone"), shouldReport=False)
+        self.end(ConversationLost("the other end has gone"), shouldReport=False)
         self.gone.callback(None)
 
     def _take(self, message: Message) -> None:
@@ -146,6 +146,6 @@ class Conversation(LineOnlyReceiver):
         self._waiting = None
 
     def _late(self, result: object, seconds: float) -> Failure:
-        self.end(PeerLost(f"the other end has sent nothing for {seconds:g} seconds"))
+        self.end(ConversationLost(f"the other end has sent nothing for {seconds:g} seconds"))
         assert self.error is not None
         return Failure(self.error)

@@ -19,7 +19,7 @@ from twisted.internet.defer import Deferred
 
 from txrdma.iba.verbs import Completion, Operation
 from txrdma.pingpong.activity import Activity, Requests, STALL_SECONDS
-from txrdma.pingpong.link import Link
+from txrdma.pingpong.link import MeasuredLink
 from txrdma.pingpong.measurement import Measurement
 from txrdma.pingpong.plan import Measure, PATTERNS, Test, Transfer
 
@@ -36,7 +36,7 @@ _LOST_SECONDS: Final = 0.1
 _SLICE: Final = 10_000_000
 
 
-def asking(link: Link, test: Test, stallSeconds: float = STALL_SECONDS) -> Activity:
+def asking(link: MeasuredLink, test: Test, stallSeconds: float = STALL_SECONDS) -> Activity:
     """Return the measuring role of a test. After C{start} its C{done} fires with the measurement."""
     role: type[Activity] = Source
     if test.measure is Measure.LATENCY:
@@ -44,7 +44,7 @@ def asking(link: Link, test: Test, stallSeconds: float = STALL_SECONDS) -> Activ
     return role(link, test, stallSeconds)
 
 
-def answering(link: Link, test: Test, stallSeconds: float = STALL_SECONDS) -> Activity:
+def answering(link: MeasuredLink, test: Test, stallSeconds: float = STALL_SECONDS) -> Activity:
     """Return the answering role of a test, which runs from C{start} to C{conclude} or C{stop}."""
     role: type[Activity] = Answer
     if test.measure is Measure.BIDIRECTIONAL:
@@ -54,14 +54,14 @@ def answering(link: Link, test: Test, stallSeconds: float = STALL_SECONDS) -> Ac
     return role(link, test, stallSeconds)
 
 
-def answer(link: Link, test: Test) -> Activity:
+def answer(link: MeasuredLink, test: Test) -> Activity:
     """Start the answering role of a test, which runs until C{conclude} or C{stop}."""
     activity = answering(link, test)
     activity.start()
     return activity
 
 
-def measure(link: Link, test: Test) -> Deferred[Measurement]:
+def measure(link: MeasuredLink, test: Test) -> Deferred[Measurement]:
     """Run the measuring role of a test. The Deferred fires with the local measurement."""
     activity = asking(link, test)
     activity.start()
@@ -71,7 +71,7 @@ def measure(link: Link, test: Test) -> Deferred[Measurement]:
 class _Asking(Activity):
     """Latency of messages that are sent one at a time."""
 
-    def __init__(self, link: Link, test: Test, stallSeconds: float) -> None:
+    def __init__(self, link: MeasuredLink, test: Test, stallSeconds: float) -> None:
         super().__init__(link, test, stallSeconds)
         self.requests = Requests(link, test, _OPERATIONS[test.transfer])
         self.index = -1
@@ -170,7 +170,7 @@ class Probe(_Asking):
 class Source(Activity):
     """Bandwidth of requests, of which as many as C{depth} allows are outstanding."""
 
-    def __init__(self, link: Link, test: Test, stallSeconds: float) -> None:
+    def __init__(self, link: MeasuredLink, test: Test, stallSeconds: float) -> None:
         super().__init__(link, test, stallSeconds)
         isSilent = test.transfer is Transfer.WRITE
         self._requests = Requests(
@@ -270,7 +270,7 @@ class Answer(Activity):
 class Echo(Answer):
     """Role that answers each received message with a message."""
 
-    def __init__(self, link: Link, test: Test, stallSeconds: float) -> None:
+    def __init__(self, link: MeasuredLink, test: Test, stallSeconds: float) -> None:
         super().__init__(link, test, stallSeconds)
         self._requests = Requests(link, test, _OPERATIONS[test.transfer])
         self._isDatagram = test.transfer is Transfer.UD

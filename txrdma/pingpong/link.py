@@ -31,7 +31,7 @@ from txrdma.iba.verbs import (
     usualGID,
 )
 from txrdma.interfaces import AsyncEvent, IVerbsDevice
-from txrdma.pingpong.plan import Layout, LinkSettings
+from txrdma.pingpong.plan import LinkSettings, MemoryLayout
 from txrdma.verbs.completions import CompletionReader, ReaderReactor
 
 QKEY: Final = 0x11111111
@@ -108,7 +108,7 @@ class _SleepingReactor:
         self.callLater: Callable[..., IDelayedCall] = reactor.callLater
 
 
-class Link:
+class MeasuredLink:
     """
     A queue pair with all its resources. Its creator must close it.
 
@@ -140,7 +140,7 @@ class Link:
         self.reactor = reactor
         self.device = device
         self.settings = settings
-        self.layout = Layout(settings)
+        self.layout = MemoryLayout(settings)
         self.now = now
         self.user: LinkUser | None = None
         self.error: Exception | None = None

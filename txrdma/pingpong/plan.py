@@ -107,7 +107,7 @@ class LinkSettings:
 
 
 @dataclass(frozen=True)
-class Layout:
+class MemoryLayout:
     """
     Layout of each end's memory: patterns to send or read, a counter for atomics, and slots for messages.
 

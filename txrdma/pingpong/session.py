@@ -24,10 +24,10 @@ from txrdma.iba.verbs import QPKind
 from txrdma.interfaces import IVerbsDevice
 from txrdma.pingpong.activity import Activity, STALL_SECONDS
 from txrdma.pingpong.bootstrap import (
+    BootstrapHello,
     Connect,
     Connected,
     Done,
-    Hello,
     Open,
     Opened,
     Ready,
@@ -35,9 +35,9 @@ from txrdma.pingpong.bootstrap import (
     Run,
     VERSION,
 )
-from txrdma.pingpong.conversation import Conversation, PeerLost
+from txrdma.pingpong.conversation import Conversation, ConversationLost
 from txrdma.pingpong.engine import answering, asking
-from txrdma.pingpong.link import ACK_TIMEOUT, Link
+from txrdma.pingpong.link import ACK_TIMEOUT, MeasuredLink
 from txrdma.pingpong.measurement import Measurement
 from txrdma.pingpong.plan import LinkSettings, Measure, Test, Transfer
 from txrdma.verbs.completions import ReaderReactor
@@ -53,7 +53,7 @@ _REASON_SECONDS: Final = 0.3
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class TestSide:
     """
     Configuration of one end.
 
@@ -73,9 +73,9 @@ class Side:
     stallSeconds: float = STALL_SECONDS
     now: Callable[[], int] = perf_counter_ns
 
-    def link(self, device: IVerbsDevice, settings: LinkSettings) -> Link:
+    def link(self, device: IVerbsDevice, settings: LinkSettings) -> MeasuredLink:
         """Create one end of a link."""
-        return Link(
+        return MeasuredLink(
             self.reactor,
             device,
             settings,
@@ -128,11 +128,11 @@ class Client:
     @ivar unfinished: partial measurement of a test that has failed.
     """
 
-    def __init__(self, side: Side, conversation: Conversation, device: IVerbsDevice) -> None:
+    def __init__(self, side: TestSide, conversation: Conversation, device: IVerbsDevice) -> None:
         self._side = side
         self._conversation = conversation
         self._device = device
-        self._link: Link | None = None
+        self._link: MeasuredLink | None = None
         self._activity: Activity | None = None
         self.unfinished: Measurement | None = None
         self.peer = ""
@@ -141,8 +141,8 @@ class Client:
 
     async def greet(self) -> None:
         """Exchange C{hello} messages with the server."""
-        self._conversation.send(Hello(software=software()))
-        hello = await self._conversation.receive(Hello)
+        self._conversation.send(BootstrapHello(software=software()))
+        hello = await self._conversation.receive(BootstrapHello)
         _checkVersion(hello)
         self.peer = hello.software
 
@@ -201,7 +201,7 @@ class Client:
     def close(self) -> None:
         """Close the link, the conversation and the device. Repeated calls have no effect."""
         self._dropLink()
-        self._conversation.end(PeerLost("closed"), shouldReport=False)
+        self._conversation.end(ConversationLost("closed"), shouldReport=False)
         self._side.close(self._device)
 
     def _dropLink(self) -> None:
@@ -214,7 +214,7 @@ class Client:
         await deferLater(self._side.reactor, _REASON_SECONDS)
         gone = self._conversation.error
         self._conversation.end(error)
-        return gone if isinstance(gone, PeerLost) else error
+        return gone if isinstance(gone, ConversationLost) else error
 
     def _broken(self, error: Exception) -> Exception:
         if self._activity is not None:
@@ -245,12 +245,12 @@ def _joined(measurement: Measurement, activity: Activity, result: Result) -> Mea
     return measurement
 
 
-def _checkVersion(hello: Hello) -> None:
+def _checkVersion(hello: BootstrapHello) -> None:
     if hello.version != VERSION:
         raise Refused(f"the other end speaks version {hello.version} of this, we speak {VERSION}")
 
 
-async def connect(endpoint: IStreamClientEndpoint, side: Side) -> Client:
+async def connect(endpoint: IStreamClientEndpoint, side: TestSide) -> Client:
     """
     Connect to a server, and open the local device.
 
@@ -262,7 +262,7 @@ async def connect(endpoint: IStreamClientEndpoint, side: Side) -> Client:
     try:
         device = side.open(_ownAddress(conversation))
     except BaseException as error:
-        conversation.end(PeerLost(str(error)))
+        conversation.end(ConversationLost(str(error)))
         raise
     client = Client(side, conversation, device)
     try:
@@ -288,7 +288,7 @@ class Server(Factory):
 
     def __init__(
         self,
-        side: Side,
+        side: TestSide,
         limits: Limits | None = None,
         begun: Callable[[str], None] = lambda client: None,
         idle: Callable[[Exception | None], None] = lambda error: None,
@@ -319,7 +319,7 @@ class Server(Factory):
         if self._conversation is not None and self._serving is not None:
             over: Deferred[None] = Deferred()
             self._serving.addCallback(over.callback)
-            self._conversation.end(PeerLost("the server is stopped"))
+            self._conversation.end(ConversationLost("the server is stopped"))
             await over
 
     def _opened(self, conversation: Conversation) -> None:
@@ -334,7 +334,7 @@ class Server(Factory):
         why: Exception | None = None
         try:
             await _Service(self._side, self._limits, conversation, self._begun).serve()
-        except (PeerLost, CancelledError):
+        except (ConversationLost, CancelledError):
             pass
         except Exception as error:
             why = error
@@ -352,21 +352,21 @@ class _Service:
     """Service for one client."""
 
     def __init__(
-        self, side: Side, limits: Limits, conversation: Conversation, begun: Callable[[str], None]
+        self, side: TestSide, limits: Limits, conversation: Conversation, begun: Callable[[str], None]
     ) -> None:
         self._side = side
         self._limits = limits
         self._talk = conversation
         self._begun = begun
-        self._link: Link | None = None
+        self._link: MeasuredLink | None = None
         self._activity: Activity | None = None
         conversation.broken.addCallback(self._broken)
 
     async def serve(self) -> None:
         """Serve until the conversation ends."""
         talk = self._talk
-        hello = await talk.receive(Hello)
-        talk.send(Hello(software=software()))
+        hello = await talk.receive(BootstrapHello)
+        talk.send(BootstrapHello(software=software()))
         _checkVersion(hello)
         assert talk.transport is not None  # a message was received
         self._begun(str(getattr(talk.transport.getPeer(), "host", "a client")))

@@ -13,9 +13,9 @@ from typing import Any, TYPE_CHECKING
 
 if TYPE_CHECKING:
     from txrdma.ports.finding import getEndPort
-    from txrdma.ports.sysfs import devices, EndPort, EndPortAttributes, Rate, RDMADevice
+    from txrdma.ports.sysfs import devices, EndPort, EndPortAttributes, LinkRate, RDMADevice
 
-__all__ = ["EndPort", "EndPortAttributes", "RDMADevice", "Rate", "devices", "getEndPort"]
+__all__ = ["EndPort", "EndPortAttributes", "LinkRate", "RDMADevice", "devices", "getEndPort"]
 
 
 def __getattr__(name: str) -> Any:

@@ -17,7 +17,7 @@ from twisted.logger import Logger
 
 from txrdma.error import DeviceUnavailable
 from txrdma.kit.values import frozen
-from txrdma.ports.network import HostNetwork, IReactor
+from txrdma.ports.network import HostNetwork, INetworkReactor
 from txrdma.ports.sysfs import devices, EndPortAttributes, SYS
 
 INTERVAL: Final = 10.0
@@ -53,7 +53,7 @@ class PortAdded:
 
 
 @frozen
-class PortChanged:
+class RDMAPortChanged:
     """
     One attribute of a port is different now.
 
@@ -67,7 +67,7 @@ class PortChanged:
     after: Any
 
 
-Change = Union[DeviceAdded, DeviceRemoved, PortAdded, PortChanged]
+Change = Union[DeviceAdded, DeviceRemoved, PortAdded, RDMAPortChanged]
 Listener = Callable[[Sequence[Change]], None]
 
 
@@ -120,7 +120,7 @@ def differences(before: Mapping[str, DeviceView], after: Mapping[str, DeviceView
             for each in fields(EndPortAttributes):
                 was, now = getattr(ports[number], each.name), getattr(attributes, each.name)
                 if was != now:
-                    yield PortChanged(name, number, each.name, was, now)
+                    yield RDMAPortChanged(name, number, each.name, was, now)
 
 
 class EndPortWatcher:
@@ -132,7 +132,7 @@ class EndPortWatcher:
 
     def __init__(
         self,
-        reactor: IReactor,
+        reactor: INetworkReactor,
         listener: Listener,
         root: str | Path = SYS,
         network: HostNetwork | None = None,
@@ -220,7 +220,7 @@ class EndPortWatcher:
 
 
 def follow(
-    reactor: IReactor, listener: Listener, root: str | Path = SYS, network: HostNetwork | None = None
+    reactor: INetworkReactor, listener: Listener, root: str | Path = SYS, network: HostNetwork | None = None
 ) -> EndPortWatcher:
     """
     Have C{listener} called with what changes among the RDMA devices and ports of this host.

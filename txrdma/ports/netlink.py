@@ -59,7 +59,7 @@ _INET6: Final = 10
 
 
 @frozen
-class Message:
+class NetlinkMessage:
     """One message of netlink, its header taken off."""
 
     type: int
@@ -124,7 +124,7 @@ def request(kind: int, payload: bytes, sequence: int = 0, flags: int = 0) -> byt
     return _HEADER.pack(_HEADER.size + len(payload), kind, _REQUEST | flags, sequence, 0) + payload
 
 
-def messages(datagram: bytes) -> Iterator[Message]:
+def messages(datagram: bytes) -> Iterator[NetlinkMessage]:
     """
     Take a datagram apart.
 
@@ -137,16 +137,18 @@ def messages(datagram: bytes) -> Iterator[Message]:
         length, kind, flags, sequence, _port = _HEADER.unpack_from(datagram, offset)
         if not _HEADER.size <= length <= len(datagram) - offset:
             raise WireError("netlink message", offset, f"its length is {length}")
-        yield Message(kind, flags, sequence, datagram[offset + _HEADER.size : offset + length])
+        yield NetlinkMessage(kind, flags, sequence, datagram[offset + _HEADER.size : offset + length])
         offset += _aligned(length)
 
 
-def errorOf(message: Message) -> int:
+def errorOf(message: NetlinkMessage) -> int:
     """The errno of an C{ERROR} message, or that which ends a dump; 0 when all is well."""
     return -int(_ERROR.unpack_from(message.payload)[0]) if len(message.payload) >= _ERROR.size else 0
 
 
-def interfacesFrom(links: Sequence[Message], addresses: Sequence[Message]) -> list[NetworkInterface]:
+def interfacesFrom(
+    links: Sequence[NetlinkMessage], addresses: Sequence[NetlinkMessage]
+) -> list[NetworkInterface]:
     """
     Interfaces by index, from the dumps of links and addresses.
 
@@ -161,7 +163,7 @@ def interfacesFrom(links: Sequence[Message], addresses: Sequence[Message]) -> li
 
 
 def interfaceOf(
-    address: str, links: Sequence[Message], addresses: Sequence[Message]
+    address: str, links: Sequence[NetlinkMessage], addresses: Sequence[NetlinkMessage]
 ) -> NetworkInterface | None:
     """
     As L{interfaceWith}, from the two dumps: takes apart only what can be meant, as there may be hundreds.
@@ -220,7 +222,7 @@ def _ipOf(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     return found
 
 
-def _index(message: Message, layout: struct.Struct) -> int | None:
+def _index(message: NetlinkMessage, layout: struct.Struct) -> int | None:
     """Index of the interface that a message is about; None if it is truncated or about no interface."""
     if len(message.payload) < layout.size or message.type not in (NEWLINK, NEWADDR):
         return None

@@ -25,7 +25,7 @@ from twisted.python.failure import Failure
 
 from txrdma.error import DeviceUnavailable
 from txrdma.ports import netlink
-from txrdma.ports.netlink import Message, NetworkInterface
+from txrdma.ports.netlink import NetlinkMessage, NetworkInterface
 
 _NETLINK: Final = 16  # AF_NETLINK, and so on: not every system's socket module has them
 _ROUTE: Final = 0
@@ -59,7 +59,7 @@ def gateways(routes: Path = _ROUTES) -> frozenset[str]:
     return frozenset(line[0] for line in lines if len(line) > 3 and int(line[3], 16) & _GATEWAY)
 
 
-class IReactor(IReactorFDSet, IReactorTime):
+class INetworkReactor(IReactorFDSet, IReactorTime):
     """What a watch needs of a reactor."""
 
 
@@ -91,7 +91,7 @@ class HostNetwork:
         )
         self._sequence = count(1)
         self._listeners: dict[object, Listener] = {}
-        self._reactor: IReactor | None = None
+        self._reactor: INetworkReactor | None = None
         self._settling: IDelayedCall | None = None
         self._closed = False
 
@@ -129,7 +129,7 @@ class HostNetwork:
         """
         return netlink.interfacesFrom(*self._dumps())
 
-    def _dumps(self) -> tuple[list[Message], list[Message]]:
+    def _dumps(self) -> tuple[list[NetlinkMessage], list[NetlinkMessage]]:
         """All links, and all addresses."""
         if self._closed:
             raise DeviceUnavailable("this view of the network is closed")
@@ -151,7 +151,7 @@ class HostNetwork:
         """The interface of this name."""
         return next((each for each in self.interfaces() if each.name == name), None)
 
-    def watch(self, reactor: IReactor, listener: Listener) -> Callable[[], None]:
+    def watch(self, reactor: INetworkReactor, listener: Listener) -> Callable[[], None]:
         """
         Call C{listener} shortly after interfaces, addresses or RDMA devices have changed, once for many.
 
@@ -185,7 +185,7 @@ class HostNetwork:
         for reader in self._readers:
             reader.close()
 
-    def _start(self, reactor: IReactor) -> None:
+    def _start(self, reactor: INetworkReactor) -> None:
         try:
             for reader in self._readers:
                 reader.join()
@@ -224,7 +224,7 @@ class HostNetwork:
                 except Exception:
                     _log.failure("while a listener handled changes of the network")
 
-    def _dump(self, kind: int) -> list[Message]:
+    def _dump(self, kind: int) -> list[NetlinkMessage]:
         """The whole answer to a question, from between two changes."""
         for _ in range(_TRIES):
             sequence = next(self._sequence) & 0xFFFFFFFF
@@ -234,7 +234,7 @@ class HostNetwork:
                 break
         return found
 
-    def _answer(self, sequence: int) -> Iterator[Message]:
+    def _answer(self, sequence: int) -> Iterator[NetlinkMessage]:
         while True:
             datagram, sender = self._asking.recvfrom(_BUFFER)
             if sender[0] != 0:

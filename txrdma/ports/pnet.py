@@ -27,13 +27,13 @@ from txrdma.ports.netlink import (
     ERROR,
     errorOf,
     interfaceWith,
-    Message,
     messages,
+    NetlinkMessage,
     NetworkInterface,
     request,
 )
 from txrdma.ports.network import HostNetwork
-from txrdma.ports.pnettable import Finding, portFor, RDMAPort, Table
+from txrdma.ports.pnettable import PNETFinding, portFor, RDMAPort, Table
 from txrdma.ports.sysfs import devices, SYS
 
 _rateLimited = RateLimitedLogger(Logger())
@@ -103,7 +103,7 @@ def kernelTable() -> Table:
             raise OSError(f"the kernel's PNET table is not to be understood: {error}") from error
 
 
-def _asked(asking: socket.socket, kind: int, payload: bytes, flags: int = 0) -> Iterator[Message]:
+def _asked(asking: socket.socket, kind: int, payload: bytes, flags: int = 0) -> Iterator[NetlinkMessage]:
     asking.send(request(kind, payload, flags=flags))
     while True:
         for message in messages(asking.recv(1 << 16)):
@@ -200,13 +200,13 @@ class Networks:
             return next((each for each in self.interfaces if each.isLoopback), None)
         return interfaceWith(own, self.interfaces)
 
-    def portFor(self, own: str, peer: str) -> Finding:
+    def portFor(self, own: str, peer: str) -> PNETFinding:
         """The RDMA port for a connection between two addresses, the first of them ours."""
         interface = self.interfaceOf(own, peer)
         if interface is None:
-            return Finding(None, f"no network interface has the address {own}")
+            return PNETFinding(None, f"no network interface has the address {own}")
         return self.portOf(interface)
 
-    def portOf(self, interface: NetworkInterface) -> Finding:
+    def portOf(self, interface: NetworkInterface) -> PNETFinding:
         """The RDMA port for connections by an interface."""
         return portFor(beneath(interface.name, self.root), self.ports, self.tables)

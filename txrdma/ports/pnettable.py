@@ -20,7 +20,7 @@ from typing import Final
 
 from txrdma.error import WireError
 from txrdma.kit.values import frozen
-from txrdma.ports.netlink import attributesOf, Message
+from txrdma.ports.netlink import attributesOf, NetlinkMessage
 
 _NETWORK: Final = re.compile(r"[A-Z0-9]{1,16}")
 _INTERFACE: Final = re.compile(r"[^/\s#]{1,15}")
@@ -41,7 +41,7 @@ CONTROLLER: Final = 16
 
 
 @frozen
-class Entry:
+class PNETEntry:
     """
     A member of a physical network.
 
@@ -53,7 +53,7 @@ class Entry:
     member: str
 
     @classmethod
-    def of(cls, network: str, member: str) -> Entry:
+    def of(cls, network: str, member: str) -> PNETEntry:
         """
         Check the names; the network's is made upper case, as the kernel does it.
 
@@ -71,7 +71,7 @@ class Entry:
         return "/" in self.member
 
 
-Table = tuple[Entry, ...]
+Table = tuple[PNETEntry, ...]
 
 
 # The text
@@ -83,14 +83,14 @@ def parseTable(text: str) -> Table:
 
     @raise ValueError: a line is malformed, or a member is in two networks; the message has its number.
     """
-    entries: dict[str, Entry] = {}
+    entries: dict[str, PNETEntry] = {}
     for number, line in enumerate(text.splitlines(), 1):
         words = line.partition("#")[0].split()
         try:
             if len(words) == 1:
                 raise ValueError(f"there are no members of {words[0]}")
             for member in words[1:]:
-                entry = Entry.of(words[0], member)
+                entry = PNETEntry.of(words[0], member)
                 before = entries.setdefault(member, entry)
                 if before.network != entry.network:
                     raise ValueError(f"{member} is in {before.network} and in {entry.network}")
@@ -99,7 +99,7 @@ def parseTable(text: str) -> Table:
     return tuple(entries.values())
 
 
-def withEntry(text: str, entry: Entry) -> str:
+def withEntry(text: str, entry: PNETEntry) -> str:
     """
     The text with one more entry, at its end; unchanged when it has that already.
 
@@ -153,7 +153,7 @@ def familyRequest(name: str) -> bytes:
     return _GENERIC.pack(_GET_FAMILY, 1, 0) + attribute
 
 
-def familyOf(message: Message) -> int:
+def familyOf(message: NetlinkMessage) -> int:
     """
     The message type of the requested generic netlink family.
 
@@ -170,7 +170,7 @@ def tableRequest() -> bytes:
     return _GENERIC.pack(_PNETID_GET, 1, 0)
 
 
-def tableOf(answers: Iterable[Message]) -> Table:
+def tableOf(answers: Iterable[NetlinkMessage]) -> Table:
     """
     The kernel's table, from its answers; what can't be a name is left out.
 
@@ -179,7 +179,7 @@ def tableOf(answers: Iterable[Message]) -> Table:
     return tuple(entry for message in answers for entry in _entriesOf(message))
 
 
-def _entriesOf(message: Message) -> Iterator[Entry]:
+def _entriesOf(message: NetlinkMessage) -> Iterator[PNETEntry]:
     values = attributesOf(message.payload, _GENERIC.size, "smc_pnetid")
     network = _text(values.get(_PNETID_NAME, b""))
     interface, device = _text(values.get(_PNETID_INTERFACE, b"")), _text(values.get(_PNETID_DEVICE, b""))
@@ -191,7 +191,7 @@ def _entriesOf(message: Message) -> Iterator[Entry]:
         members.append(f"{device}/{number[0]}")
     for member in members:
         try:
-            yield Entry.of(network, member)
+            yield PNETEntry.of(network, member)
         except ValueError:
             continue
 
@@ -224,7 +224,7 @@ class RDMAPort:
 
 
 @frozen
-class Finding:
+class PNETFinding:
     """
     The RDMA port for an interface, or the reason why there is none.
 
@@ -243,7 +243,7 @@ def networkOf(member: str, tables: Iterable[Table]) -> str:
     return next((each.network for table in tables for each in table if each.member == member), "")
 
 
-def portFor(interfaces: Sequence[str], ports: Sequence[RDMAPort], tables: Sequence[Table]) -> Finding:
+def portFor(interfaces: Sequence[str], ports: Sequence[RDMAPort], tables: Sequence[Table]) -> PNETFinding:
     """
     Find the RDMA port for connections by an interface; the first active one counts.
 
@@ -262,10 +262,10 @@ def portFor(interfaces: Sequence[str], ports: Sequence[RDMAPort], tables: Sequen
     active = next((port for port in fitting if port.isActive), None)
     if active is not None:
         detail = f"as {active.name} does" if network else f"and {active.name} is on it"
-        return Finding(active, f"{why}, {detail}", network)
+        return PNETFinding(active, f"{why}, {detail}", network)
     if fitting:
         down = ", ".join(port.name for port in fitting)
-        return Finding(None, f"{why}, and of its RDMA ports none is active: {down}", network)
-    return Finding(
+        return PNETFinding(None, f"{why}, and of its RDMA ports none is active: {down}", network)
+    return PNETFinding(
         None, f"{why}, {'which has no RDMA port' if network else 'and no RDMA port is on it'}", network
     )

@@ -35,7 +35,7 @@ _T = TypeVar("_T")
 
 
 @frozen
-class Rate:
+class LinkRate:
     """
     Rate of a link.
 
@@ -47,7 +47,7 @@ class Rate:
     speed: str = ""
 
     @classmethod
-    def fromString(cls, text: str) -> Rate:
+    def fromString(cls, text: str) -> LinkRate:
         """Parse C{"100 Gb/sec (4X EDR)"}; missing parts are zero."""
         found = _RATE.match(text)
         if found is None:
@@ -74,7 +74,7 @@ class EndPortAttributes:
     smLID: LID
     smServiceLevel: int
     capabilities: int
-    rate: Rate
+    rate: LinkRate
     netdev: str
     mac: MACAddress | None
     activeMTU: MTU | None
@@ -310,8 +310,8 @@ class EndPort(_Folder):
         return self._number("cap_mask")
 
     @property
-    def rate(self) -> Rate:
-        return Rate.fromString(self._read("rate"))
+    def rate(self) -> LinkRate:
+        return LinkRate.fromString(self._read("rate"))
 
     @property
     def guid(self) -> GUID | None:

@@ -294,7 +294,7 @@ def _spoilt(piece: bytes, random: Random) -> bytes:
 
 
 class SimulatedCarrier:
-    """A UDP socket of a L{SimulatedNetwork}: see L{txrdma.soft.rc.udp.Carrier}."""
+    """A UDP socket of a L{SimulatedNetwork}: see L{txrdma.soft.rc.udp.DatagramCarrier}."""
 
     merges = isLive = False
 

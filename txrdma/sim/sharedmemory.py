@@ -24,7 +24,7 @@ from txrdma.soft.core.routeport import RoutePort
 from txrdma.soft.device import SoftDevice
 from txrdma.soft.ports import SoftPort
 from txrdma.soft.rc.roce import RoCEPort
-from txrdma.soft.rc.udp import Carrier
+from txrdma.soft.rc.udp import DatagramCarrier
 from txrdma.soft.shared.routes import RING_BYTES, SharedMemoryPort
 from txrdma.soft.shared.sharedqueuepair import SharingReactor
 from txrdma.soft.shared.unixpackets import MessageReceiver, ring
@@ -75,7 +75,7 @@ class SimulatedMemory:
         address: str,
         mtu: MTU | None = None,
         ring: int = RING_BYTES,
-        carrier: Carrier | None = None,
+        carrier: DatagramCarrier | None = None,
     ) -> SoftDevice:
         """
         Return a software device of the process with this reactor.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 DEFAULT: tuple[str, ...] = ("fattree", "16")
 
 
-class FabricOptions(NamedTuple):
+class SimulatedFabricOptions(NamedTuple):
     """Settings of a fabric in a string, without the node to attach to: equal settings share one fabric."""
 
     shape: tuple[str, ...]
@@ -107,7 +107,7 @@ class _Holding:
         self.ports: set[IMADPort] = set()
 
 
-_held: dict[tuple[object, FabricOptions], _Holding] = {}
+_held: dict[tuple[object, SimulatedFabricOptions], _Holding] = {}
 
 
 def fabricOf(port: IMADPort) -> SimulatedFabric:
@@ -115,7 +115,7 @@ def fabricOf(port: IMADPort) -> SimulatedFabric:
     return next(holding.fabric for holding in _held.values() if port in holding.ports)
 
 
-def understood(*args: str, **kwargs: str) -> tuple[str, FabricOptions]:
+def understood(*args: str, **kwargs: str) -> tuple[str, SimulatedFabricOptions]:
     """
     Return the node and the fabric's settings in a string.
 
@@ -127,7 +127,7 @@ def understood(*args: str, **kwargs: str) -> tuple[str, FabricOptions]:
     node = arguments.take("node")
     if not (node.partition("/")[2] or "0").isdigit():
         raise ValueError(f"sim: node={node}: the text after the slash is not a port number")
-    options = FabricOptions(
+    options = SimulatedFabricOptions(
         shape=args or DEFAULT,
         latency=arguments.seconds("latency", 0.0, True),
         jitter=arguments.seconds("jitter", 0.0, True),
@@ -158,7 +158,7 @@ def _rate(arguments: Arguments, key: str, most: float) -> float:
     return rate
 
 
-def _fabric(reactor: Any, options: FabricOptions) -> SimulatedFabric:
+def _fabric(reactor: Any, options: SimulatedFabricOptions) -> SimulatedFabric:
     from txrdma.sim.fabric.fabric import SimulatedFabric
 
     fabric = SimulatedFabric(

@@ -49,7 +49,7 @@ from txrdma.interfaces import (
 from txrdma.soft.core.completion import SoftCompletionChannel, SoftCompletionQueue
 from txrdma.soft.core.memory import Domain, KeyTable
 from txrdma.soft.core.queuepair import SoftQueuePair
-from txrdma.soft.core.recent import Recent
+from txrdma.soft.core.recent import RecentNumbers
 from txrdma.soft.core.route import Route
 from txrdma.soft.core.routeport import RoutePort
 from txrdma.soft.core.sharedreceives import SoftSharedReceiveQueue
@@ -209,7 +209,7 @@ class SoftDevice:
         self.sharedReceiveQueues: dict[SoftSharedReceiveQueue, None] = {}
         self._queuePairs: dict[SoftQueuePair, None] = {}
         self._numbers: set[QPN] = set()
-        self._oldNumbers = Recent(_NUMBERS_REMEMBERED)
+        self._oldNumbers = RecentNumbers(_NUMBERS_REMEMBERED)
         self._channels: dict[SoftCompletionChannel, None] = {}
         self._completionQueues: dict[SoftCompletionQueue, None] = {}
         self._reactor = reactor

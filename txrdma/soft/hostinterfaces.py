@@ -20,7 +20,7 @@ from twisted.logger import Logger
 
 from txrdma.error import DeviceUnavailable
 from txrdma.ports.netlink import NetworkInterface
-from txrdma.ports.network import HostNetwork, IReactor
+from txrdma.ports.network import HostNetwork, INetworkReactor
 
 _log = Logger()
 
@@ -88,7 +88,7 @@ class HostInterfaces:
         """Call C{changed} shortly after any of them has changed, until C{close}."""
         network = self._network
         if network is not None:
-            self._watching = lambda: network.watch(cast(IReactor, reactor), changed)
+            self._watching = lambda: network.watch(cast(INetworkReactor, reactor), changed)
             self.wake()
 
     def rest(self) -> None:

@@ -42,7 +42,7 @@ class Declining(StreamProtocol):
         self.transport.loseConnection()
 
 
-class Core(Protocol):
+class StreamCore(Protocol):
     """
     The bytes of a stream in both directions, and which directions each end has closed.
 
@@ -91,7 +91,7 @@ class Core(Protocol):
         """Close both sides, after all written bytes."""
 
 
-CoreT = TypeVar("CoreT", bound=Core)
+CoreT = TypeVar("CoreT", bound=StreamCore)
 CarrierT = TypeVar("CarrierT", bound=MessageTransport)
 
 

@@ -432,7 +432,7 @@ class MonitorService(MultiService):
         self._agent.close()
 
 
-class Options(usage.Options):
+class MonitorOptions(usage.Options):
     """The command line of C{twistd fabric-monitor}."""
 
     synopsis = "[options]"
@@ -452,7 +452,7 @@ class Options(usage.Options):
             raise usage.UsageError(str(error)) from error
 
 
-def makeService(options: Options) -> IService:
+def makeService(options: MonitorOptions) -> IService:
     """Create the service for C{twistd}."""
     from twisted.internet import reactor
 

@@ -42,7 +42,7 @@ _TIMEOUT_SECONDS: Final = 10.0
 PROC_NET_UNIX: Final = Path("/proc/net/unix")
 
 
-class IReactor(IReactorUNIX, IReactorTime):
+class IUNIXReactor(IReactorUNIX, IReactorTime):
     """The interfaces of the reactor that a client needs: UNIX sockets and time."""
 
 
@@ -218,7 +218,9 @@ class _Asking(Protocol):
         self.transport.abortConnection()  # type: ignore[attr-defined]  # ITransport lacks it, UNIX has it
 
 
-async def askProcess(reactor: IReactor, namespace: str, pid: int, timeoutSeconds: float) -> dict[str, Any]:
+async def askProcess(
+    reactor: IUNIXReactor, namespace: str, pid: int, timeoutSeconds: float
+) -> dict[str, Any]:
     """
     Get the status of one process: a dictionary from JSON, not validated.
 

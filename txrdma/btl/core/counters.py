@@ -10,7 +10,7 @@ from typing import Final
 _CAPITAL: Final = re.compile("(?=[A-Z])")
 
 
-class Counters:
+class ModuleCounters:
     """
     The counters of one module.
 

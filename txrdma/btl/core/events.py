@@ -69,7 +69,7 @@ class ProbeReceived(NamedTuple):
     nonce: bytes
 
 
-class PeerLost(NamedTuple):
+class PeerGone(NamedTuple):
     """
     A peer was lost. The failures of its messages were reported before this event.
 
@@ -94,6 +94,6 @@ Event = Union[
     SendFailed,
     PeerClosed,
     ProbeReceived,
-    PeerLost,
+    PeerGone,
     ReceiveBufferWanted,
 ]

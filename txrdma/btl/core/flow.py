@@ -20,7 +20,7 @@ MESSAGE: Final = 64
 """Bytes added to the length of each message, so that the number of empty messages is bounded, too."""
 
 
-class Flow:
+class MessageFlow:
     """
     Both directions of one connection, as byte totals that only grow.
 

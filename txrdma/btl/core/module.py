@@ -20,7 +20,7 @@ from txrdma.btl.core.events import (
     Packet,
     PackReceived,
     PeerClosed,
-    PeerLost,
+    PeerGone,
     ProbeReceived,
     ReceiveBufferWanted,
     SendCompleted,
@@ -277,7 +277,7 @@ class Module(FastPath):
         """
         Give up a peer: its messages fail, and nothing is sent to it any more.
 
-        @param error: an exception that affects only this peer; L{PeerLost} carries it.
+        @param error: an exception that affects only this peer; L{PeerGone} carries it.
         """
         if peer.state == GONE:
             return
@@ -286,7 +286,7 @@ class Module(FastPath):
         self._failAll(peer, reason)
         self._forget(peer)
         if not hasEnded:
-            self._events.append(PeerLost(peer, reason, error))
+            self._events.append(PeerGone(peer, reason, error))
 
     # Receiving
 

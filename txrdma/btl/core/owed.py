@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-from txrdma.btl.core.counters import Counters
+from txrdma.btl.core.counters import ModuleCounters
 from txrdma.btl.core.events import Packet
 from txrdma.btl.core.peer import GONE, Peer
 from txrdma.btl.core.window import COMMAND
@@ -33,7 +33,7 @@ class PendingAcks:
 
     __slots__ = ("_counters", "hasBatchEnded", "peers", "refusals")
 
-    def __init__(self, counters: Counters) -> None:
+    def __init__(self, counters: ModuleCounters) -> None:
         self._counters = counters
         self.peers: dict[Peer, None] = {}
         self.refusals: deque[tuple[Peer, int]] = deque(maxlen=MOST_REFUSALS)

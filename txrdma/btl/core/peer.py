@@ -9,7 +9,7 @@ from collections.abc import Hashable
 from typing import Final
 
 from txrdma.btl.core.assembly import Assembly, Budget
-from txrdma.btl.core.counters import Counters
+from txrdma.btl.core.counters import ModuleCounters
 from txrdma.btl.core.ordering import Ordering
 from txrdma.btl.core.receivebuffer import FULL, LONG, ReceiveBuffer, UNREACHED, WORTH_WAITING
 from txrdma.btl.core.receiving import ReceiveWindow
@@ -117,7 +117,7 @@ class Peer:
         firstSent: int,
         firstReceived: int,
         context: object,
-        counters: Counters,
+        counters: ModuleCounters,
         budget: Budget,
         giveUp: float,
         now: float,

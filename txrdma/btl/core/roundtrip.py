@@ -22,7 +22,7 @@ _FORGIVEN: Final = 16
 _BASE_LASTS: Final = 10.0
 
 
-class RoundTrip:
+class RoundTripEstimate:
     """
     The estimated round trip to one peer over one channel.
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from txrdma.btl.core.counters import Counters
+from txrdma.btl.core.counters import ModuleCounters
 from txrdma.btl.core.events import Event, MessageReceived
 from txrdma.btl.core.owed import PendingAcks
 from txrdma.btl.core.peer import OPEN, Peer
@@ -48,7 +48,7 @@ class FastPath:
     """
 
     def __init__(self, mtus: tuple[int, int], credits: tuple[int, int], keepAlive: float) -> None:
-        self.counters = Counters()
+        self.counters = ModuleCounters()
         self.credits = list(credits)
         self.hasPlaced = False
         self._mtus = mtus

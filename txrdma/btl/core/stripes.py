@@ -52,7 +52,7 @@ SILENCE_SECONDS: Final = 1.0
 """Seconds without an acknowledgement in a module after which other modules send its pieces in flight, too."""
 
 
-class Kind(Code):
+class StripeKind(Code):
     """The kind of a message in pieces."""
 
     MESSAGE = 1
@@ -68,7 +68,7 @@ class Kind(Code):
     """The last message: its sender accepts no more messages."""
 
 
-_OF_PROGRAMS: Final = (Kind.MESSAGE, Kind.PUT)
+_OF_PROGRAMS: Final = (StripeKind.MESSAGE, StripeKind.PUT)
 
 
 @wire(32)
@@ -76,13 +76,13 @@ class PieceHead(Layout):
     """
     The head of each piece.
 
-    @ivar tag: tag of a L{Kind.MESSAGE}.
-    @ivar region: region of a L{Kind.PUT}; C{at}: offset of the message's first byte in the region.
+    @ivar tag: tag of a L{StripeKind.MESSAGE}.
+    @ivar region: region of a L{StripeKind.PUT}; C{at}: offset of the message's first byte in the region.
     @ivar number: number of the message.
     @ivar total: length of the message in bytes; C{offset}: position of the piece's first byte in it.
     """
 
-    kind: Kind = bits(8)
+    kind: StripeKind = bits(8)
     reserved: int = reserved(8)
     tag: int = bits(16)
     region: int = bits(32)
@@ -109,21 +109,21 @@ class Arrived(NamedTuple):
     context: object
 
 
-class Failed(NamedTuple):
+class StripesFailed(NamedTuple):
     """A message has failed for this reason, and is not retransmitted."""
 
     context: object
     reason: str
 
 
-class Ended(NamedTuple):
+class StripesEnded(NamedTuple):
     """The connection was closed by either end, and everything sent before has arrived."""
 
 
-Event = Union[Came, Arrived, Failed, Ended]
+Event = Union[Came, Arrived, StripesFailed, StripesEnded]
 
 
-class Outgoing:
+class OutgoingMessage:
     """
     A message that is being sent.
 
@@ -167,7 +167,7 @@ class Piece:
 
     __slots__ = ("isArrived", "length", "message", "offset")
 
-    def __init__(self, message: Outgoing, offset: int, length: int) -> None:
+    def __init__(self, message: OutgoingMessage, offset: int, length: int) -> None:
         self.message, self.offset, self.length = message, offset, length
         self.isArrived = False
 
@@ -175,7 +175,7 @@ class Piece:
         """Return the head and the bytes of the piece."""
         message, offset = self.message, self.offset
         head = PieceHead(
-            kind=Kind(message.kind),
+            kind=StripeKind(message.kind),
             tag=message.tag,
             region=message.region,
             number=message.number,
@@ -186,7 +186,7 @@ class Piece:
         return b"".join((head.encode(), memoryview(message.data)[offset : offset + self.length]))
 
 
-class Lane:
+class StripeLane:
     """
     A module of the connection, with its pieces in flight.
 
@@ -211,7 +211,7 @@ class _Incoming:
     def __init__(self, head: PieceHead) -> None:
         self.head, self.missing, self.isRefused = head, head.total, False
         self.offsets: set[int] = set()
-        self.data = bytearray(head.total if head.kind == Kind.MESSAGE else 0)
+        self.data = bytearray(head.total if head.kind == StripeKind.MESSAGE else 0)
 
 
 class Stripes:
@@ -251,16 +251,16 @@ class Stripes:
         """
         self._budget = budget
         self._buffered = 0  # bytes of the budget that this peer uses
-        self._lanes = [Lane(speed) for speed in speeds]
+        self._lanes = [StripeLane(speed) for speed in speeds]
         self._write = write
         self.state = OPEN
         self.queuedBytes = self.again = 0
         self.order = Order()
-        self._urgent: deque[Outgoing] = deque()
-        self._usual: deque[Outgoing] = deque()
+        self._urgent: deque[OutgoingMessage] = deque()
+        self._usual: deque[OutgoingMessage] = deque()
         self._again: deque[Piece] = deque()
         self._next = 0
-        self._unfinished: dict[int, Outgoing] = {}  # by number, the oldest first
+        self._unfinished: dict[int, OutgoingMessage] = {}  # by number, the oldest first
         self._span: deque[tuple[int, int]] = deque()  # number and bytes, from the oldest unfinished on
         self._spanBytes = 0
         self._following = 0  # number of the first incomplete message
@@ -278,7 +278,7 @@ class Stripes:
 
         @raise InvalidRequest: the peer is not open.
         """
-        self._queue(Outgoing(Kind.MESSAGE, tag, data, context), isUrgent)
+        self._queue(OutgoingMessage(StripeKind.MESSAGE, tag, data, context), isUrgent)
 
     def put(self, region: int, offset: int, data: Buffer, context: object) -> None:
         """
@@ -290,9 +290,9 @@ class Stripes:
             raise InvalidRequest("a region has 32 bits, an offset 64")
         if len(data) > LONGEST_MESSAGE:
             raise InvalidRequest("a put has at most 4 GiB")
-        self._queue(Outgoing(Kind.PUT, 0, data, context, region, offset))
+        self._queue(OutgoingMessage(StripeKind.PUT, 0, data, context, region, offset))
 
-    def _queue(self, message: Outgoing, isUrgent: bool = False) -> None:
+    def _queue(self, message: OutgoingMessage, isUrgent: bool = False) -> None:
         if self.state != OPEN:
             raise InvalidRequest("the peer is closed")
         if message.total <= EAGER:
@@ -301,9 +301,9 @@ class Stripes:
         self.queuedBytes += message.total
 
     def close(self) -> None:
-        """Accept no new messages. L{Ended} follows when the peer has received all. Idempotent."""
+        """Accept no new messages. L{StripesEnded} follows when the peer has received all. Idempotent."""
         if self.state == OPEN:
-            self._queue(Outgoing(Kind.END, 0, b"", None))
+            self._queue(OutgoingMessage(StripeKind.END, 0, b"", None))
             self.state = CLOSING
 
     def fail(self, reason: str) -> None:
@@ -317,10 +317,10 @@ class Stripes:
         self._usual.clear()
         self._again.clear()
 
-    def _fail(self, message: Outgoing, reason: str) -> None:
+    def _fail(self, message: OutgoingMessage, reason: str) -> None:
         self.queuedBytes -= message.total
         if message.context is not None:
-            self._events.append(Failed(message.context, reason))
+            self._events.append(StripesFailed(message.context, reason))
 
     # Results of pieces
 
@@ -336,10 +336,10 @@ class Stripes:
             return
         piece.isArrived = True
         message.waiting -= 1
-        if message.isCut and not message.waiting and message.kind != Kind.PUT:
+        if message.isCut and not message.waiting and message.kind != StripeKind.PUT:
             self._finish(message)
 
-    def _finish(self, message: Outgoing) -> None:
+    def _finish(self, message: OutgoingMessage) -> None:
         """Report a message that was acknowledged completely."""
         del self._unfinished[message.number]
         self.queuedBytes -= message.total
@@ -370,20 +370,22 @@ class Stripes:
         """Return whether a module has lost the peer."""
         return self._lanes[lane].isLost
 
-    def _sendAgain(self, there: Lane) -> None:
+    def _sendAgain(self, there: StripeLane) -> None:
         self._again.extend(piece for piece in there.inFlight if not piece.isArrived)
 
     def peerEnded(self, following: int) -> None:
         """Note that the peer has ended, and has received exactly the messages before this number."""
         for number, message in list(self._unfinished.items()):
-            if number < following and message.kind != Kind.PUT:  # a put is complete only with its result
+            if (
+                number < following and message.kind != StripeKind.PUT
+            ):  # a put is complete only with its result
                 self._finish(message)
         if self.state != ENDED:
             left = (*self._unfinished.values(), *self._urgent, *self._usual)
             hasAll = self.state >= CLOSING and not any(each.kind in _OF_PROGRAMS for each in left)
             self.fail("the peer has closed")
             if hasAll:
-                self._events.append(Ended())
+                self._events.append(StripesEnded())
 
     @property
     def following(self) -> int:
@@ -429,7 +431,7 @@ class Stripes:
                 return self._cut(queue)
         return None
 
-    def _cut(self, queue: deque[Outgoing]) -> Piece:
+    def _cut(self, queue: deque[OutgoingMessage]) -> Piece:
         message = queue[0]
         offset = message.begun
         length = min(EAGER, message.total - offset)
@@ -440,7 +442,7 @@ class Stripes:
             queue.popleft()
         return Piece(message, offset, length)
 
-    def _begin(self, message: Outgoing) -> bool:
+    def _begin(self, message: OutgoingMessage) -> bool:
         """Number a message, unless too much is in flight."""
         if self._span and (
             self._next - self._span[0][0] >= MOST_MESSAGES or self._spanBytes + message.total > MOST_BYTES
@@ -481,10 +483,10 @@ class Stripes:
             raise PeerViolation(f"{len(data)} bytes at {head.offset} of {head.total}")
         found.offsets.add(head.offset)
         found.missing -= len(data)
-        if head.kind == Kind.PUT:
+        if head.kind == StripeKind.PUT:
             if not self._write(head.region, head.at + head.offset, data):
                 found.isRefused = True
-        elif head.kind == Kind.MESSAGE:
+        elif head.kind == StripeKind.MESSAGE:
             if len(data) == head.total:
                 self._complete(found, data)
                 return
@@ -495,16 +497,16 @@ class Stripes:
     def _expect(self, head: PieceHead) -> _Incoming:
         """Allocate a message whose first piece has arrived."""
         if head.number - self._following >= MOST_MESSAGES or (
-            head.kind == Kind.MESSAGE and head.total > LONGEST
+            head.kind == StripeKind.MESSAGE and head.total > LONGEST
         ):
             raise PeerViolation(
                 f"message {head.number} of {head.total} bytes, and {self._following} is missing"
             )
-        if not 1 <= head.kind <= 4 or (head.kind in (Kind.PROGRESS, Kind.END) and head.total):
+        if not 1 <= head.kind <= 4 or (head.kind in (StripeKind.PROGRESS, StripeKind.END) and head.total):
             raise PeerViolation(f"a message of kind {int(head.kind)} with {head.total} bytes")
         if self._bytesInFlight and self._bytesInFlight + head.total > MOST_BYTES:
             raise PeerViolation(f"{head.total} bytes beyond the window")
-        if head.kind == Kind.MESSAGE:
+        if head.kind == StripeKind.MESSAGE:
             if self._budget.used + head.total > self._budget.most:
                 raise PeerViolation(f"{head.total} bytes more than all peers of the module may have")
             self._budget.used += head.total
@@ -518,15 +520,17 @@ class Stripes:
         number, kind = head.number, head.kind
         del self._incoming[number]
         self._done[number] = head.total
-        if kind == Kind.PUT:
-            self._urgent.append(Outgoing(Kind.PROGRESS, 0, b"", None, int(found.isRefused), number))
-        elif kind == Kind.PROGRESS:
+        if kind == StripeKind.PUT:
+            self._urgent.append(
+                OutgoingMessage(StripeKind.PROGRESS, 0, b"", None, int(found.isRefused), number)
+            )
+        elif kind == StripeKind.PROGRESS:
             self._putEnded(head.at, head.region)
-        elif kind == Kind.MESSAGE and not self.order.wants(head.tag):
+        elif kind == StripeKind.MESSAGE and not self.order.wants(head.tag):
             self._release(head.total)
             self._events.append(Came(head.tag, memoryview(data)))
         else:
-            heappush(self._held, (number, -1 if kind == Kind.END else head.tag, bytes(data)))
+            heappush(self._held, (number, -1 if kind == StripeKind.END else head.tag, bytes(data)))
         while self._following in self._done:
             self._bytesInFlight -= self._done.pop(self._following)
             self._following += 1
@@ -551,12 +555,12 @@ class Stripes:
 
     def _putEnded(self, number: int, status: int) -> None:
         message = self._unfinished.get(number)
-        if message is None or message.kind != Kind.PUT or not message.isCut:
+        if message is None or message.kind != StripeKind.PUT or not message.isCut:
             raise PeerViolation(f"there is no put {number}")
         if status:
             context, message.context = message.context, None
             if context is not None:
-                self._events.append(Failed(context, "the peer has refused it"))
+                self._events.append(StripesFailed(context, "the peer has refused it"))
         self._finish(message)
 
     def _left(self) -> None:
@@ -566,7 +570,7 @@ class Stripes:
         self.state = LEFT
         for queue in (self._urgent, self._usual):
             for message in [
-                each for each in queue if not each.begun and each.kind in (Kind.MESSAGE, Kind.PUT)
+                each for each in queue if not each.begun and each.kind in (StripeKind.MESSAGE, StripeKind.PUT)
             ]:
                 queue.remove(message)
                 self._fail(message, "the peer has closed")
@@ -581,7 +585,7 @@ class Stripes:
         """
         if self.state in (CLOSING, LEFT) and self.isIdle():
             self.state = ENDED
-            self._events.append(Ended())
+            self._events.append(StripesEnded())
 
     def events(self) -> list[Event]:
         """Return and remove the pending events, in order."""

@@ -15,9 +15,9 @@ from heapq import heappop, heappush
 from typing import Final
 
 from txrdma.btl.core.congestion import Congestion
-from txrdma.btl.core.counters import Counters
+from txrdma.btl.core.counters import ModuleCounters
 from txrdma.btl.core.receiving import difference, WINDOW
-from txrdma.btl.core.roundtrip import RoundTrip
+from txrdma.btl.core.roundtrip import RoundTripEstimate
 from txrdma.btl.wire import encodePack, ENTRY_LENGTH, FRAG, HEADER_LENGTH, PACK, Segment, VOID
 from txrdma.kit.wire import Buffer
 
@@ -161,14 +161,14 @@ class SendWindow:
         "roundTrips",
     )
 
-    def __init__(self, first: int, counters: Counters, giveUp: float = GIVE_UP) -> None:
+    def __init__(self, first: int, counters: ModuleCounters, giveUp: float = GIVE_UP) -> None:
         """
         @param first: first sequence number, as announced to the peer.
         @param giveUp: seconds; see L{GIVE_UP}.
         """
         self.base = self.following = first & 0xFFFF
         self.inFlight = 0
-        self.roundTrips = (RoundTrip(), RoundTrip())
+        self.roundTrips = (RoundTripEstimate(), RoundTripEstimate())
         self.congestion = Congestion()
         self._counters = counters
         self._giveUp = giveUp

@@ -21,7 +21,7 @@ LONGEST_PIECE: Final = 1 << 16
 
 class ByteStream:
     """
-    The bytes of a stream: see L{Core<txrdma.streams.connection.Core>}.
+    The bytes of a stream: see L{Core<txrdma.streams.connection.StreamCore>}.
 
     @ivar isFull: the transport has paused this end.
     @ivar unacknowledged: number of sent messages that are not acknowledged.

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from txrdma.kit.machines import MachineCore, Row, Table
+from txrdma.kit.machines import MachineCore, Row, StateTable
 
 
-class Kind(Enum):
+class LifeEventKind(Enum):
     """Kinds of completions."""
 
     REQUEST = "request"
@@ -71,7 +71,7 @@ class Life(MachineCore, Generic[CompletionT]):
     def __init__(self) -> None:
         self.isPaused = True
         self._hasClosed = False
-        self._inbox: deque[tuple[Kind, CompletionT]] = _NONE
+        self._inbox: deque[tuple[LifeEventKind, CompletionT]] = _NONE
         self._inputs: Inputs = TABLE.begin(self)
 
     @property
@@ -107,16 +107,16 @@ class Life(MachineCore, Generic[CompletionT]):
     @property
     def hasArrived(self) -> bool:
         """True if the peer has sent something that waits."""
-        return any(kind in (Kind.MESSAGE, Kind.CREDIT) for kind, _ in self._inbox)
+        return any(kind in (LifeEventKind.MESSAGE, LifeEventKind.CREDIT) for kind, _ in self._inbox)
 
-    def arrived(self, kind: Kind, completion: CompletionT) -> None:
+    def arrived(self, kind: LifeEventKind, completion: CompletionT) -> None:
         """Keep a completion for L{next}."""
         if self._place != _CLOSED:
             if self._inbox is _NONE:
                 self._inbox = deque()
             self._inbox.append((kind, completion))
 
-    def next(self) -> tuple[Kind, CompletionT] | None:
+    def next(self) -> tuple[LifeEventKind, CompletionT] | None:
         """
         Take the next completion to act on; None if there is none.
 
@@ -126,7 +126,9 @@ class Life(MachineCore, Generic[CompletionT]):
             return self._inbox.popleft() if self._inbox else None
         for index, each in enumerate(self._inbox):
             kind = each[0]
-            if kind in (Kind.REQUEST, Kind.CREDIT) or (kind is Kind.FAILURE and not index):
+            if kind in (LifeEventKind.REQUEST, LifeEventKind.CREDIT) or (
+                kind is LifeEventKind.FAILURE and not index
+            ):
                 del self._inbox[index]
                 return each
         return None
@@ -187,4 +189,4 @@ def _rows() -> Iterator[Row[Inputs, Life[Any]]]:
     yield _DRAINING, _In.abort, _CLOSED, (_Do._forget,)
 
 
-TABLE: Table[Inputs, Life[Any]] = Table(Inputs, Life, _rows())
+TABLE: StateTable[Inputs, Life[Any]] = StateTable(Inputs, Life, _rows())

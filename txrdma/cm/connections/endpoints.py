@@ -20,7 +20,7 @@ from twisted.logger import Logger
 
 from txrdma.cm.connections.adapter import Adapter, adapterOf
 from txrdma.cm.connections.hostnames import addressesOf, isAddress
-from txrdma.cm.connections.opening import Attempt, Listening, ServiceIDScheme
+from txrdma.cm.connections.opening import Attempt, ServiceIDScheme, ServiceListening
 from txrdma.cm.connections.transport import RDMATransport
 from txrdma.cm.core.dispatcher import BACKLOG
 from txrdma.cm.interfaces import IRDMAProtocol
@@ -121,7 +121,7 @@ def _listen(
     adapter: Adapter = adapterOf(reactor, device)
     release = adapter.hold()
     try:
-        listening = Listening(adapter, scheme, serviceID, factory, terms, backlog)
+        listening = ServiceListening(adapter, scheme, serviceID, factory, terms, backlog)
         listening.startListening()
     finally:
         release()

@@ -232,7 +232,7 @@ def _ignore(failure: Failure) -> None:
 
 
 @implementer(IListeningPort)
-class Listening:
+class ServiceListening:
     """A listener for a service ID of an adapter, with a factory of protocols."""
 
     def __init__(
@@ -256,7 +256,7 @@ class Listening:
         self.serviceID = 0
 
     def __repr__(self) -> str:
-        return f"<Listening {self.serviceID:#x} {self._adapter!r}>"
+        return f"<ServiceListening {self.serviceID:#x} {self._adapter!r}>"
 
     def startListening(self) -> None:
         """

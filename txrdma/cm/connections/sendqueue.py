@@ -27,7 +27,7 @@ OVERHEAD: Final = 4
 _EVERYTHING: Final = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ
 
 
-class Regions:
+class SendRegions:
     """Memory of one connection that its peer may read and write until the connection ends."""
 
     def __init__(self, domain: IProtectionDomain) -> None:

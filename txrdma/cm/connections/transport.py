@@ -25,12 +25,12 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.cm.connections._credits import Credits, SPARE
-from txrdma.cm.connections._life import Kind, Life
+from txrdma.cm.connections._life import Life, LifeEventKind
 from txrdma.cm.connections.adapter import Adapter, SharedCompletionQueue
 from txrdma.cm.connections.migration import PathMigration
 from txrdma.cm.connections.queuepairs import toInit, toReceive, toSend
 from txrdma.cm.connections.receives import Part
-from txrdma.cm.connections.sendqueue import FIRST, OVERHEAD, Regions, Request, SendQueue
+from txrdma.cm.connections.sendqueue import FIRST, OVERHEAD, Request, SendQueue, SendRegions
 from txrdma.cm.core.events import (
     AlternatePathRequested,
     ConnectionRejected,
@@ -120,7 +120,7 @@ class RDMATransport(MessageTransport):
         self._credits = Credits(terms.receives, None)
         self._receives = terms.receives + SPARE
         self._depth = self._receives + terms.sends + OVERHEAD
-        self._regions = Regions(adapter.domain)
+        self._regions = SendRegions(adapter.domain)
         self._sends = SendQueue(terms.sends, self._regions.allocate)
         self._life: Life[Completion] = Life()
         self._isProcessing = False
@@ -445,17 +445,17 @@ class RDMATransport(MessageTransport):
     def _arrived(self, completion: Completion) -> None:
         """Queue a completion for L{process}."""
         if completion.identifier >= FIRST:
-            kind = Kind.REQUEST
+            kind = LifeEventKind.REQUEST
         elif completion.status is not Status.SUCCESS:
-            kind = Kind.FAILURE
+            kind = LifeEventKind.FAILURE
         elif (
             self._credits.usesCredits
             and completion.opcode is CompletionOpcode.RECEIVE_RDMA_WITH_IMMEDIATE
             and not completion.length
         ):
-            kind = Kind.CREDIT
+            kind = LifeEventKind.CREDIT
         else:
-            kind = Kind.MESSAGE
+            kind = LifeEventKind.MESSAGE
         self._life.arrived(kind, completion)
 
     def process(self) -> None:
@@ -470,11 +470,11 @@ class RDMATransport(MessageTransport):
                 kind, completion = found
                 if self._requester is not None:  # it arrived before the protocol was connected
                     self.completed((completion,))
-                elif kind is Kind.REQUEST:
+                elif kind is LifeEventKind.REQUEST:
                     self._sent(completion)
-                elif kind is Kind.CREDIT:
+                elif kind is LifeEventKind.CREDIT:
                     self._takeCredits(completion)
-                elif kind is Kind.MESSAGE:
+                elif kind is LifeEventKind.MESSAGE:
                     self._received(completion)
                 else:
                     self._broke(f"a receive has failed: {Status(completion.status).name}")

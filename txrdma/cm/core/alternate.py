@@ -26,7 +26,7 @@ from txrdma.cm.core.events import (
     QPArmed,
     QPDisarmed,
 )
-from txrdma.cm.core.exchange import Core, LONGEST_SERVICE, LOW_BITS, RetryPolicy
+from txrdma.cm.core.exchange import ExchangeCore, LONGEST_SERVICE, LOW_BITS, RetryPolicy
 from txrdma.cm.layouts.messages import (
     APR,
     APStatus,
@@ -40,7 +40,7 @@ from txrdma.cm.layouts.messages import (
 from txrdma.cm.layouts.paths import alternateOf, areSame, lapFor, reversedPath
 from txrdma.error import InvalidRequest
 from txrdma.iba.types import QPN
-from txrdma.kit.machines import Row, Table
+from txrdma.kit.machines import Row, StateTable
 from txrdma.kit.values import frozen
 from txrdma.kit.wire import Layout
 
@@ -66,7 +66,7 @@ def acceptAnyPath(_path: CMPath, _pkey: int = 0) -> Refusal | None:
 
 
 @frozen
-class Ends:
+class PathEnds:
     """
     The ids by which both ends of a connection know each other.
 
@@ -135,7 +135,7 @@ class Inputs(Protocol):
         """The connection ends, by either end."""
 
 
-class Alternate(Core):
+class Alternate(ExchangeCore):
     """
     The paths of one established connection, at one end.
 
@@ -162,7 +162,7 @@ class Alternate(Core):
 
     def __init__(
         self,
-        ends: Ends,
+        ends: PathEnds,
         *,
         isActive: bool,
         primary: CMPath,
@@ -462,7 +462,7 @@ def _rows() -> Iterator[_Row]:
         yield here, _In.surprised, here, (_Do._reportUnexpected,)
 
 
-TABLE: Table[Inputs, Alternate] = Table(Inputs, Alternate, _rows())
+TABLE: StateTable[Inputs, Alternate] = StateTable(Inputs, Alternate, _rows())
 Alternate._table = TABLE
 
 

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from txrdma.cm.core.events import ConnectionRejected, Disconnected, TimewaitOver
-from txrdma.cm.core.exchange import Core, RetryPolicy
+from txrdma.cm.core.exchange import ExchangeCore, RetryPolicy
 from txrdma.cm.layouts.messages import checkPrivateData, DREP, DREQ, DREQ_PRIVATE_BYTES, REJ
 from txrdma.iba.types import QPN
-from txrdma.kit.machines import Row, Table
+from txrdma.kit.machines import Row, StateTable
 from txrdma.kit.wire import Layout
 
 
@@ -42,7 +42,7 @@ class Inputs(Protocol):
         """The answer to the last retry timed out, or the time-wait is over."""
 
 
-class Closing(Core):
+class Closing(ExchangeCore):
     """
     Disconnection of one established connection.
 
@@ -185,7 +185,7 @@ def _rows() -> Iterator[_Row]:
     yield _TIMEWAIT, _In.exhausted, _FREE, (_Do._reportFree,)
 
 
-TABLE: Table[Inputs, Closing] = Table(Inputs, Closing, _rows())
+TABLE: StateTable[Inputs, Closing] = StateTable(Inputs, Closing, _rows())
 Closing._table = TABLE
 
 

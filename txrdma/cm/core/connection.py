@@ -7,10 +7,10 @@ lost, a DREQ or a LAP of the peer takes its place, and so do its data.
 
 from __future__ import annotations
 
-from txrdma.cm.core.alternate import acceptAnyPath, Alternate, Ends, PathCheck
+from txrdma.cm.core.alternate import acceptAnyPath, Alternate, PathCheck, PathEnds
 from txrdma.cm.core.closing import Closing
 from txrdma.cm.core.events import Event
-from txrdma.cm.core.exchange import Core, LONGEST_SERVICE, LOW_BITS, Outgoing, RetryPolicy
+from txrdma.cm.core.exchange import ExchangeCore, LONGEST_SERVICE, LOW_BITS, OutgoingMAD, RetryPolicy
 from txrdma.cm.core.opening import Opening
 from txrdma.cm.layouts.messages import (
     APR,
@@ -127,7 +127,7 @@ class Connection:
                 first = at
         return first
 
-    def outgoing(self) -> list[Outgoing]:
+    def outgoing(self) -> list[OutgoingMAD]:
         """Take the messages to send, after acting on the events."""
         taken = self.opening.outgoing()
         for core in (self.alternate, self.closing):
@@ -231,7 +231,7 @@ class Connection:
 
     # Inside
 
-    def _cores(self) -> tuple[Core, ...]:
+    def _cores(self) -> tuple[ExchangeCore, ...]:
         if self.closing is None:
             return (self.opening,)
         if self.alternate is None:
@@ -243,7 +243,7 @@ class Connection:
             raise InvalidRequest("the connection is not established")
         return self.alternate
 
-    def _part(self, message: Layout) -> Core:
+    def _part(self, message: Layout) -> ExchangeCore:
         """The part that a message is about."""
         if self.closing is None:
             return self.opening
@@ -288,7 +288,7 @@ class Connection:
         isAccepted = opening.reply.failoverAccepted == FailoverAccepted.ACCEPTED
         first = request.alternate if isAccepted and isPath(request.alternate) else None
         return Alternate(
-            Ends(
+            PathEnds(
                 *(self.localCommID, self.remoteCommID, self.localQPN, self.remoteQPN),
                 opening.transactionID,
             ),

@@ -91,7 +91,7 @@ class Listener:
 
 
 @frozen
-class Sending:
+class PendingSend:
     """A message to send, and its path; C{isAgain}: it is a retransmission."""
 
     message: Layout
@@ -159,7 +159,7 @@ class Dispatcher:
         self._asked: dict[tuple[object, int], Managed] = {}
         self._listeners: dict[int, list[Listener]] = {}
         self._wheel: TimerWheel[Managed] = TimerWheel(SLOT_SECONDS)
-        self._sendings: list[Sending] = []
+        self._sendings: list[PendingSend] = []
         self._events: list[tuple[Managed, Event]] = []
 
     def __len__(self) -> int:
@@ -264,7 +264,7 @@ class Dispatcher:
         """The time at which L{expired} is to be called; None is never."""
         return self._wheel.deadline()
 
-    def outgoing(self) -> list[Sending]:
+    def outgoing(self) -> list[PendingSend]:
         """Take the messages to send, after acting on the events."""
         taken, self._sendings = self._sendings, []
         return taken
@@ -478,7 +478,7 @@ class Dispatcher:
         self.counters[f"sent {kind}"] += 1
         if isAgain:
             self.counters[f"retried {kind}"] += 1
-        self._sendings.append(Sending(message, transactionID, path, isAgain))
+        self._sendings.append(PendingSend(message, transactionID, path, isAgain))
 
 
 def _toGSI(path: IBPath) -> IBPath:

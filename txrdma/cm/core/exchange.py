@@ -14,7 +14,7 @@ from txrdma.cm.layouts.messages import CMPath
 from txrdma.cm.layouts.paths import lifeTimeOf
 from txrdma.error import InvalidRequest
 from txrdma.iba.path import lifetimeSeconds
-from txrdma.kit.machines import MachineCore, Table
+from txrdma.kit.machines import MachineCore, StateTable
 from txrdma.kit.values import frozen
 from txrdma.kit.wire import Layout
 
@@ -60,7 +60,7 @@ class RetryPolicy:
 
 
 @frozen
-class Outgoing:
+class OutgoingMAD:
     """
     A message to send in a transaction.
 
@@ -86,7 +86,7 @@ def _ignore() -> None:
 _OVER: Final = _Over()
 
 
-class Core(MachineCore):
+class ExchangeCore(MachineCore):
     """
     A state machine's data with a message that waits for an answer: the five verbs of all cores here.
 
@@ -97,15 +97,15 @@ class Core(MachineCore):
         *("_again", "_events", "_message", "_inputs", "_now", "_outgoing", "_retryPolicy", "_place"),
         *("_retries", "_transaction", "deadlineSeconds"),
     )
-    _table: Table[Any, Any]
+    _table: StateTable[Any, Any]
     _final: frozenset[str] = frozenset()
     """Names of states in which requests of the application are ignored, since the end is reported."""
 
     def __init__(self, retryPolicy: RetryPolicy) -> None:
         self._retryPolicy = retryPolicy
         self._events: list[Event] = []
-        self._outgoing: list[Outgoing] = []
-        self._again: Outgoing | None = None
+        self._outgoing: list[OutgoingMAD] = []
+        self._again: OutgoingMAD | None = None
         self._message: Any = None
         self._transaction = 0
         self._retries = 0
@@ -122,7 +122,7 @@ class Core(MachineCore):
         """The time at which L{expired} is to be called; None is never."""
         return self.deadlineSeconds
 
-    def outgoing(self) -> list[Outgoing]:
+    def outgoing(self) -> list[OutgoingMAD]:
         """Take the messages to send, after the events: a queue pair is disarmed before a LAP is sent."""
         taken, self._outgoing = self._outgoing, []
         return taken
@@ -181,15 +181,15 @@ class Core(MachineCore):
     def _emit(self, event: Event) -> None:
         self._events.append(event)
 
-    def _send(self, message: Layout, transactionID: int | None = None) -> Outgoing:
+    def _send(self, message: Layout, transactionID: int | None = None) -> OutgoingMAD:
         """Send a message once; as an answer unless a transaction is given."""
-        made = Outgoing(message, self._transaction if transactionID is None else transactionID)
+        made = OutgoingMAD(message, self._transaction if transactionID is None else transactionID)
         self._outgoing.append(made)
         return made
 
     def _sendUntilAnswered(self, message: Layout, transactionID: int) -> None:
         made = self._send(message, transactionID)
-        self._again = Outgoing(message, made.transactionID, True)
+        self._again = OutgoingMAD(message, made.transactionID, True)
         self._retries = self._retryPolicy.retries
         self.deadlineSeconds = self._now + self._retryPolicy.seconds
 

@@ -18,7 +18,7 @@ from txrdma.cm.core.events import (
     ConnectionRequested,
     ConnectionTimedOut,
 )
-from txrdma.cm.core.exchange import Core, LONGEST_SERVICE, RetryPolicy
+from txrdma.cm.core.exchange import ExchangeCore, LONGEST_SERVICE, RetryPolicy
 from txrdma.cm.layouts.messages import (
     checkFits,
     checkPrivateData,
@@ -32,7 +32,7 @@ from txrdma.cm.layouts.messages import (
 )
 from txrdma.cm.layouts.paths import lifeTimeOf
 from txrdma.iba.types import GUID
-from txrdma.kit.machines import Row, Table
+from txrdma.kit.machines import Row, StateTable
 from txrdma.kit.wire import Layout
 
 _NO_REJECTION = REJ()
@@ -84,7 +84,7 @@ class Inputs(Protocol):
         """The answer to the last retry timed out."""
 
 
-class Opening(Core):
+class Opening(ExchangeCore):
     """
     The local end of the opening of one connection.
 
@@ -381,7 +381,7 @@ def _rows() -> Iterator[_Row]:
         yield here, _In.cancel, _ENDED, (_Do._stop, _Do._linger, _Do._withdraw)
 
 
-TABLE: Table[Inputs, Opening] = Table(Inputs, Opening, _rows())
+TABLE: StateTable[Inputs, Opening] = StateTable(Inputs, Opening, _rows())
 Opening._table = TABLE
 
 

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from txrdma.cm.core.events import ServiceRequested, ServiceResolved, ServiceTimedOut
-from txrdma.cm.core.exchange import Core, RetryPolicy
+from txrdma.cm.core.exchange import ExchangeCore, RetryPolicy
 from txrdma.cm.layouts.messages import SIDRREP, SIDRREQ
-from txrdma.kit.machines import Row, Table
+from txrdma.kit.machines import Row, StateTable
 from txrdma.kit.wire import Layout
 
 
@@ -41,7 +41,7 @@ class Inputs(Protocol):
         """The answer to the last retry timed out, or the stored answer is no longer needed."""
 
 
-class Resolution(Core):
+class Resolution(ExchangeCore):
     """
     One end of a service ID resolution.
 
@@ -137,7 +137,7 @@ def _rows() -> Iterator[_Row]:
     yield _SIDR_REP_SENT, _In.exhausted, _DONE, ()
 
 
-TABLE: Table[Inputs, Resolution] = Table(Inputs, Resolution, _rows())
+TABLE: StateTable[Inputs, Resolution] = StateTable(Inputs, Resolution, _rows())
 Resolution._table = TABLE
 
 

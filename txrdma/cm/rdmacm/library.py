@@ -237,7 +237,7 @@ def translated(code: int, what: str) -> RDMAError:
     return InvalidRequest(text) if code in _WRONG else DeviceUnavailable(text)
 
 
-class Channel:
+class EventChannel:
     """
     An event channel of librdmacm, with its ids, which are the addresses of their C structures.
 

@@ -36,7 +36,7 @@ from txrdma.cm.interfaces import IConnectionManager, IManagedConnection
 from txrdma.cm.layouts.ipcm import IPAddresses, portOf, PortSpace
 from txrdma.cm.layouts.messages import APStatus, CMPath, DREQ, MessageKind, REJ, RejectReason, REP, REQ
 from txrdma.cm.layouts.paths import reversedPath
-from txrdma.cm.rdmacm.library import Channel, DESCRIPTOR, EventKind, Happened, Parameters
+from txrdma.cm.rdmacm.library import DESCRIPTOR, EventChannel, EventKind, Happened, Parameters
 from txrdma.cm.rdmacm.messages import HEADER, replyOf, requestOf, requestSent
 from txrdma.cm.status import managers
 from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError
@@ -53,7 +53,7 @@ _MOST_REJECTED: Final = 148
 _SPACES: Final = (PortSpace.TCP, PortSpace.IB)
 _NO_ALTERNATES: Final = "the kernel's communication manager has no alternate paths"
 
-EventHandler = Callable[["KernelConnection", Event], None]
+EventHandler = Callable[["KernelManagedConnection", Event], None]
 """A function that is called with each event of a connection."""
 
 
@@ -68,7 +68,7 @@ def isManaged(device: IVerbsDevice) -> bool:
 
 
 @implementer(IManagedConnection)
-class KernelConnection:
+class KernelManagedConnection:
     """
     A connection, or a connection attempt, of the kernel's manager.
 
@@ -89,7 +89,7 @@ class KernelConnection:
         self._handler = handler
 
     def __repr__(self) -> str:
-        return f"<KernelConnection {self.manager.device.name} {self.state}>"
+        return f"<KernelManagedConnection {self.manager.device.name} {self.state}>"
 
     @property
     def primary(self) -> CMPath:
@@ -290,9 +290,9 @@ class KernelManager:
         """
         self.device = device
         self.counters: Counter[str] = Counter()
-        self.channel = Channel()
+        self.channel = EventChannel()
         self._reactor, self._addresses = reactor, addresses
-        self._connections: dict[int, KernelConnection] = {}
+        self._connections: dict[int, KernelManagedConnection] = {}
         self._handlers: dict[int, tuple[int, EventHandler]] = {}
         reactor.addReader(self)
         managers.appear(reactor, self, lambda: self.counters)
@@ -357,7 +357,7 @@ class KernelManager:
 
     def connect(
         self, request: REQ, path: IBPath, handler: EventHandler, *, checkPath: PathCheck = acceptAnyPath
-    ) -> KernelConnection:
+    ) -> KernelManagedConnection:
         """
         Connect to the port of a REQ's service ID, between the addresses in its private data.
 
@@ -366,7 +366,9 @@ class KernelManager:
         space, port = self._portOf(request.serviceID)
         addresses = IPAddresses.fromPrivateData(request.privateData)
         identifier = self.channel.create(space)
-        made = self._connections[identifier] = KernelConnection(self, identifier, request, True, handler)
+        made = self._connections[identifier] = KernelManagedConnection(
+            self, identifier, request, True, handler
+        )
         try:
             self.channel.resolveAddress(
                 identifier, addresses.source, addresses.destination, port, RESOLVE_SECONDS
@@ -376,7 +378,7 @@ class KernelManager:
             raise
         return made
 
-    def forget(self, connection: KernelConnection) -> None:
+    def forget(self, connection: KernelManagedConnection) -> None:
         """Destroy the id of a connection. Idempotent."""
         if self._connections.pop(connection.identifier, None) is not None:
             self.channel.destroy(connection.identifier)
@@ -438,5 +440,7 @@ class KernelManager:
             self.channel.destroy(identifier)
             return
         request = requestOf(serviceID, ends, event.parameters, prepared)
-        made = self._connections[identifier] = KernelConnection(self, identifier, request, False, handler)
+        made = self._connections[identifier] = KernelManagedConnection(
+            self, identifier, request, False, handler
+        )
         made._happened(ConnectionRequested(request))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from typing import Final, NamedTuple
 
-from txrdma.cm.rsocket._mapping import Entry, Event, Mappings, Place, Write, WriteCompleted
+from txrdma.cm.rsocket._mapping import Event, MappedPlace, MappingEntry, Mappings, Write, WriteCompleted
 from txrdma.cm.rsocket._receiving import Receiving
 from txrdma.cm.rsocket._requests import Requests, SendMemory
 from txrdma.cm.rsocket._sending import Sending
@@ -20,7 +20,7 @@ from txrdma.cm.rsocket.messages import (
     Control,
     IGNORED,
     immediate,
-    Kind,
+    ImmediateKind,
     LENGTH,
     LittleMapped,
     LittleTarget,
@@ -252,7 +252,7 @@ class RSocket:
 
     def map(self, offset: int, length: int, address: int, rkey: RKey) -> int:
         """Announce memory for the peer's writes, after all written bytes; returns the entry's number."""
-        return self._mappings.map(Place(offset, length, address, rkey))
+        return self._mappings.map(MappedPlace(offset, length, address, rkey))
 
     def unmap(self, index: int) -> None:
         """Withdraw mapped memory, unless the write side is closed."""
@@ -271,7 +271,7 @@ class RSocket:
         self._mappings.cancel(number)
 
     @property
-    def places(self) -> list[Place]:
+    def places(self) -> list[MappedPlace]:
         """The memory that the peer has mapped, by its offsets."""
         return self._mappings.places
 
@@ -292,11 +292,11 @@ class RSocket:
             self.unread += number
             return
         operation, value = meaning(number)
-        if operation == Kind.CREDITS:
+        if operation == ImmediateKind.CREDITS:
             self._sending.credited(value, length > 0)
-        elif operation == Kind.CONTROL:
+        elif operation == ImmediateKind.CONTROL:
             self._controlReceived(value)
-        elif operation == Kind.MAPPING:
+        elif operation == ImmediateKind.MAPPING:
             self._mappings.entryWritten(value)
         elif operation != IGNORED:
             raise PeerViolation(f"operation {operation} has no meaning")
@@ -368,7 +368,7 @@ class RSocket:
         wanted = None if sending.backlog or self._orders else self._wanted
         if wanted is not None and self._controlsFlying < CONTROLS:
             self._wanted, self._sentControl = None, wanted
-            self._postControl(immediate(Kind.CONTROL, wanted))
+            self._postControl(immediate(ImmediateKind.CONTROL, wanted))
         if self._isProbing and not self._flying:
             self._postControl(None)
         self._isProbing = False
@@ -378,7 +378,7 @@ class RSocket:
         first, sending, mappings = self._orders[0], self._sending, self._mappings
         if isinstance(first, Write):
             return self._postWrite(first)
-        if isinstance(first, Entry):
+        if isinstance(first, MappingEntry):
             if self._controlsFlying >= CONTROLS:
                 return False
             self._postEntry(first)
@@ -408,7 +408,7 @@ class RSocket:
     def _giveCredits(self) -> None:
         """Post the message that gives credits, and the target if there is one."""
         limit, half = self._receiving.due()
-        number = immediate(Kind.CREDITS, limit)
+        number = immediate(ImmediateKind.CREDITS, limit)
         if half is None:
             self._postControl(number)
             return
@@ -419,13 +419,13 @@ class RSocket:
         self._peerAt = (self._peerAt + 1) % peer.tableLength
         self._postControl(number, target.encode(), at)
 
-    def _postEntry(self, entry: Entry) -> None:
+    def _postEntry(self, entry: MappingEntry) -> None:
         """Post the message with an entry for mapped memory of this end."""
         index, place = entry.index, entry.place
         kind = Mapped if self._peer.flags & NETWORK_ORDER else LittleMapped
         mapped = kind(offset=place.offset, address=place.address, rkey=place.rkey, length=place.length)
         at = self._peer.tableLength * TARGET_BYTES + index * MAPPED_BYTES
-        self._postControl(immediate(Kind.MAPPING, index), mapped.encode(), at)
+        self._postControl(immediate(ImmediateKind.MAPPING, index), mapped.encode(), at)
 
     def _postControl(self, number: int | None, data: bytes = b"", at: int = 0) -> None:
         """Post a message that needs no credit, and writes into the peer's table at so many bytes."""

@@ -25,7 +25,7 @@ LONGEST: Final = (1 << 32) - 1
 """The most bytes of a mapping."""
 
 
-class Place(NamedTuple):
+class MappedPlace(NamedTuple):
     """
     Memory that one end has mapped.
 
@@ -44,11 +44,11 @@ class Place(NamedTuple):
 
 
 @frozen
-class Entry:
+class MappingEntry:
     """An entry of the peer's table that is to be written."""
 
     index: int
-    place: Place
+    place: MappedPlace
 
 
 class Write:
@@ -74,7 +74,7 @@ class Write:
         self.address += length
 
 
-Order = bytes | Entry | Write
+Order = bytes | MappingEntry | Write
 """A request of the program: for bytes of the stream, for an entry, or for a write to mapped memory."""
 
 
@@ -119,8 +119,8 @@ class Mappings:
         self._table = table
         self._kind: type[Mapped] | type[LittleMapped] = LittleMapped if isLittle else Mapped
         self._capacity = self._number = self._after = 0
-        self._own: dict[int, Place] = {}
-        self._peers: dict[int, Place] = {}
+        self._own: dict[int, MappedPlace] = {}
+        self._peers: dict[int, MappedPlace] = {}
 
     def begin(self, capacity: int) -> None:
         """Set the number of entries of the peer's table."""
@@ -143,7 +143,7 @@ class Mappings:
         if len(self._own) >= self._capacity:
             raise ResourceExhausted(f"the peer can accept {self._capacity} mappings")
 
-    def map(self, place: Place) -> int:
+    def map(self, place: MappedPlace) -> int:
         """Queue the announcement of memory that passed C{check}; returns the number of its entry."""
         # The peer may still read an entry whose memory is closed: it comes last.
         order = (*range(self._after, self._capacity), *range(self._after))
@@ -157,16 +157,16 @@ class Mappings:
         """Queue the withdrawal of an entry."""
         place = self._own.pop(index)
         if mustNotify:
-            self._announce(index, Place(place.offset, 0, 0, RKey(0)))
+            self._announce(index, MappedPlace(place.offset, 0, 0, RKey(0)))
 
-    def _announce(self, index: int, place: Place) -> None:
-        self.orders.append(Entry(index, place))
+    def _announce(self, index: int, place: MappedPlace) -> None:
+        self.orders.append(MappingEntry(index, place))
         self.held += MAPPED_BYTES
 
     # Memory of the peer
 
     @property
-    def places(self) -> list[Place]:
+    def places(self) -> list[MappedPlace]:
         """The memory that the peer has mapped, by its offsets."""
         return sorted(self._peers.values())
 
@@ -185,7 +185,7 @@ class Mappings:
         entry = self._kind.decode(self._table[begin : begin + MAPPED_BYTES])
         self._peers.pop(index, None)
         if entry.length:
-            self._peers[index] = Place(entry.offset, entry.length, entry.address, entry.rkey)
+            self._peers[index] = MappedPlace(entry.offset, entry.length, entry.address, entry.rkey)
         self.events.append(PeerMapped())
 
     def write(self, offset: int, data: bytes) -> int | None:

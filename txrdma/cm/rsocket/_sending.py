@@ -11,7 +11,15 @@ from __future__ import annotations
 from typing import Final
 
 from txrdma.cm.rsocket._requests import Requests, SendMemory
-from txrdma.cm.rsocket.messages import immediate, Kind, LENGTH, LittleTarget, SEQUENCE, Target, TARGET_BYTES
+from txrdma.cm.rsocket.messages import (
+    immediate,
+    ImmediateKind,
+    LENGTH,
+    LittleTarget,
+    SEQUENCE,
+    Target,
+    TARGET_BYTES,
+)
 from txrdma.iba.types import RKey
 from txrdma.iba.verbs import Buffer
 
@@ -121,7 +129,7 @@ class Sending:
             for piece in self._cut(length):
                 memory.view[at : at + len(piece)] = piece
                 at += len(piece)
-            number = immediate(Kind.DATA, length)
+            number = immediate(ImmediateKind.DATA, length)
             self._requests.addFrom(memory, self._place, length, self._address, self._key, number)
             self._place = at % self._size
         else:

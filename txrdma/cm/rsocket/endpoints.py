@@ -42,7 +42,7 @@ _USUAL_SIZES: Final = Sizes()
 
 
 @frozen
-class Options:
+class RSocketOptions:
     """
     The options of an endpoint.
 
@@ -68,7 +68,7 @@ class Options:
         )
 
 
-USUAL: Final = Options()
+USUAL: Final = RSocketOptions()
 """The options of endpoints that are given no others."""
 
 
@@ -77,7 +77,7 @@ class RSocketClientEndpoint:
     """An endpoint that connects to an IP address and a port, as C{rconnect} does."""
 
     def __init__(
-        self, reactor: Any, host: str, port: int, device: DeviceSpec, options: Options = USUAL
+        self, reactor: Any, host: str, port: int, device: DeviceSpec, options: RSocketOptions = USUAL
     ) -> None:
         """
         @param host: an IP address.
@@ -105,7 +105,7 @@ class _Connecting(StreamAttempt[RSocketEnd]):
 
     transportClass = RSocketTransport
 
-    def __init__(self, reactor: Any, options: Options, factory: IProtocolFactory) -> None:
+    def __init__(self, reactor: Any, options: RSocketOptions, factory: IProtocolFactory) -> None:
         super().__init__(factory)
         self.end = RSocketEnd(reactor, options.sizes, options.keepalive, True, self.dress, self.ended)
 
@@ -132,7 +132,7 @@ class RSocketServerEndpoint:
         reactor: Any,
         port: int,
         device: DeviceSpec,
-        options: Options = USUAL,
+        options: RSocketOptions = USUAL,
         backlog: int = BACKLOG,
     ) -> None:
         """
@@ -158,7 +158,7 @@ class _Accepting(AcceptedStreams[RSocketEnd]):
 
     transportClass = RSocketTransport
 
-    def __init__(self, reactor: Any, options: Options, factory: IProtocolFactory) -> None:
+    def __init__(self, reactor: Any, options: RSocketOptions, factory: IProtocolFactory) -> None:
         super().__init__(factory)
         self._reactor, self._options = reactor, options
 

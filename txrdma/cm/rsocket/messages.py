@@ -107,7 +107,7 @@ class ConnectionData(Layout):
         return scaled if scaled <= MOST_MAPPINGS else (scaled & ~MOST_MAPPINGS) << 8
 
 
-class Kind(Code):
+class ImmediateKind(Code):
     """The operation of a message: the upper 3 bits of its immediate data."""
 
     DATA = 0
@@ -128,7 +128,7 @@ class Control(Code):
     SHUTDOWN = 2
 
 
-def immediate(kind: Kind, value: int) -> int:
+def immediate(kind: ImmediateKind, value: int) -> int:
     """Encode an operation and its value as the immediate data of a request."""
     return int(kind) << 29 | value
 

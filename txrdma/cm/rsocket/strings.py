@@ -22,13 +22,13 @@ from twisted.plugin import IPlugin
 from txrdma.kit.strings import Arguments
 
 if TYPE_CHECKING:
-    from txrdma.cm.rsocket.endpoints import Options
+    from txrdma.cm.rsocket.endpoints import RSocketOptions
 
 
-def _options(keys: Arguments) -> Options:
+def _options(keys: Arguments) -> RSocketOptions:
     """Return the options that the keys of either side specify."""
     from txrdma.cm.rsocket._core import Sizes
-    from txrdma.cm.rsocket.endpoints import Options
+    from txrdma.cm.rsocket.endpoints import RSocketOptions
     from txrdma.cm.rsocket.messages import MOST_MAPPINGS
     from txrdma.cm.terms import KEEPALIVE
 
@@ -40,7 +40,7 @@ def _options(keys: Arguments) -> Options:
         keys.size("sndbuf", usual.sendBuffer, 2048, 1 << 29),
         keys.number("mappings", usual.mappings, 0, MOST_MAPPINGS),
     )
-    return Options(sizes, keys.seconds("keepalive", KEEPALIVE, mayBeZero=True) or None)
+    return RSocketOptions(sizes, keys.seconds("keepalive", KEEPALIVE, mayBeZero=True) or None)
 
 
 @implementer(IPlugin, IStreamClientEndpointStringParserWithReactor)

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from twisted.internet.defer import Deferred, gatherResults
 
-from txrdma.unix.answers import askProcess, IReactor, processesIn
+from txrdma.unix.answers import askProcess, IUNIXReactor, processesIn
 
 ALL: Final = "all"
 """The label of sums over all processes, in place of a PID."""
@@ -41,7 +41,7 @@ def differences(new: Numbers, old: Numbers, seconds: float) -> dict[str, Any]:
     }
 
 
-class Rates:
+class CounterRates:
     """Converts the counters of two successive reports into rates per second."""
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class Rates:
         return found
 
 
-async def askedOfAll(reactor: IReactor, namespace: str, timeout: float) -> list[dict[str, Any]]:
+async def askedOfAll(reactor: IUNIXReactor, namespace: str, timeout: float) -> list[dict[str, Any]]:
     """
     Query the counters and gauges of every process of this user that answers in a namespace.
 
@@ -79,7 +79,7 @@ async def askedOfAll(reactor: IReactor, namespace: str, timeout: float) -> list[
     )
 
 
-async def _asked(reactor: IReactor, namespace: str, pid: int, timeout: float) -> dict[str, Any]:
+async def _asked(reactor: IUNIXReactor, namespace: str, pid: int, timeout: float) -> dict[str, Any]:
     try:
         answer = await askProcess(reactor, namespace, pid, timeout)
         return {

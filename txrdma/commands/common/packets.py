@@ -15,7 +15,7 @@ from txrdma.iba.headers import BTH, DETH, GRH, Opcode
 from txrdma.iba.internet import ETHERTYPE_IPV4, ETHERTYPE_IPV6
 from txrdma.iba.linkheaders import LinkNextHeader, LRH
 from txrdma.iba.path import GMP_QKEY
-from txrdma.iba.pcap import Datagram, LinkType
+from txrdma.iba.pcap import CapturedDatagram, LinkType
 from txrdma.iba.types import GID, ROCE_PORT
 
 LENGTH: Final = 256
@@ -111,7 +111,7 @@ def _isMAD(data: bytes) -> bool:
 
 
 def _inIP(data: bytes) -> Inside | None:
-    datagram = Datagram.decode(data, LinkType.RAW_IP)
+    datagram = CapturedDatagram.decode(data, LinkType.RAW_IP)
     if datagram is None or datagram.udp.destinationPort != ROCE_PORT:
         return None
     found = _inTransport(datagram.payload)

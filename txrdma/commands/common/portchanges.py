@@ -118,7 +118,7 @@ OPERATIONS: Final = ("query", *STATES, *VALUED)
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class PortChange:
     """An operation on a port, and its value as text."""
 
     operation: str
@@ -166,7 +166,7 @@ class Change:
         return number
 
 
-def parsed(words: Sequence[str], ask: Callable[[str], str] = getpass) -> list[Change]:
+def parsed(words: Sequence[str], ask: Callable[[str], str] = getpass) -> list[PortChange]:
     """
     Parse the words of a command line: operations, each followed by its value if it takes one.
 
@@ -181,13 +181,13 @@ def parsed(words: Sequence[str], ask: Callable[[str], str] = getpass) -> list[Ch
     return changes
 
 
-def _parsed(words: Iterator[str], ask: Callable[[str], str]) -> Iterator[Change]:
+def _parsed(words: Iterator[str], ask: Callable[[str], str]) -> Iterator[PortChange]:
     for word in words:
         operation = word.lower()
         if operation not in OPERATIONS:
             raise usage.UsageError(f"there is no operation {operation!r}; there are {', '.join(OPERATIONS)}")
         if operation not in VALUED:
-            yield Change(operation)
+            yield PortChange(operation)
             continue
         value = next(words, "")
         if not value:
@@ -201,7 +201,7 @@ def _parsed(words: Iterator[str], ask: Callable[[str], str]) -> Iterator[Change]
                 raise usage.UsageError(f"{operation} {value}: expected on or off")
         else:
             _wanted(_MASKS[operation], value)
-        yield Change(operation, value)
+        yield PortChange(operation, value)
 
 
 def isSwitchedOn(value: str) -> bool:
@@ -209,7 +209,7 @@ def isSwitchedOn(value: str) -> bool:
     return _SWITCHED[value.lower()]
 
 
-def newKey(changes: Iterable[Change]) -> int | None:
+def newKey(changes: Iterable[PortChange]) -> int | None:
     """Return the new M_Key of the port, or None if it does not change."""
     return next((int(change.value, 0) for change in changes if change.operation == "mkey"), None)
 

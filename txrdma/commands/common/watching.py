@@ -11,10 +11,10 @@ from typing import Any, TYPE_CHECKING
 from twisted.internet.task import deferLater
 from twisted.python import usage
 
-from txrdma.commands.common.counted import Rates
+from txrdma.commands.common.counted import CounterRates
 from txrdma.commands.common.options import TableOptions
 from txrdma.commands.common.tables import lines, makeTable, show
-from txrdma.unix.answers import IReactor
+from txrdma.unix.answers import IUNIXReactor
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -73,9 +73,9 @@ def processTable(
 
 
 async def watch(
-    reactor: IReactor,
+    reactor: IUNIXReactor,
     options: WatchingOptions,
-    ask: Callable[[IReactor, float], Awaitable[Entries]],
+    ask: Callable[[IUNIXReactor, float], Awaitable[Entries]],
     table: Callable[[Entries], Table],
     nobody: str,
     isRated: bool = False,
@@ -87,7 +87,7 @@ async def watch(
     @param nobody: printed instead of a table without entries.
     @param isRated: print counters first, and then their rates since the previous query.
     """
-    rates, isFirst = Rates(), True
+    rates, isFirst = CounterRates(), True
     while True:
         entries = await ask(reactor, options["timeout"])
         if isRated:

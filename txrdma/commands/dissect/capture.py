@@ -8,14 +8,20 @@ from dataclasses import fields, is_dataclass
 from typing import Any, NamedTuple
 
 from txrdma.commands.common.packets import networkPacket
-from txrdma.commands.dissect.conversation import CLIENT, Connection, Conversation, Event, SERVER
+from txrdma.commands.dissect.conversation import (
+    CLIENT,
+    DissectedConnection,
+    DissectedConversation,
+    Event,
+    SERVER,
+)
 from txrdma.commands.dissect.tcp import segmentIn
 from txrdma.commands.dissect.words import amount
 from txrdma.error import WireError
 from txrdma.iba.captures import Captured
 from txrdma.iba.headers import GRH
 from txrdma.iba.internet import ETHERTYPE_IPV4, ETHERTYPE_IPV6
-from txrdma.iba.pcap import Datagram, LinkType
+from txrdma.iba.pcap import CapturedDatagram, LinkType
 from txrdma.iba.roce import RoCEPacket
 from txrdma.iba.types import GID, ROCE_PORT
 from txrdma.kit.wire import Layout
@@ -47,7 +53,7 @@ class Explanation:
     """
 
     def __init__(self) -> None:
-        self.conversation = Conversation()
+        self.conversation = DissectedConversation()
         self.events: list[PacketEvent] = []
         self._began: float | None = None
         self._number = 0
@@ -68,7 +74,7 @@ class Explanation:
         kind, data = networkPacket(packet.data, packet.linkType)
         conversation = self.conversation
         if kind in (ETHERTYPE_IPV4, ETHERTYPE_IPV6):
-            datagram = Datagram.decode(data, LinkType.RAW_IP)
+            datagram = CapturedDatagram.decode(data, LinkType.RAW_IP)
             if datagram is None:
                 segment = segmentIn(data)
                 return conversation.segment(*_addresses(data), segment)
@@ -148,7 +154,7 @@ def _addresses(packet: bytes) -> tuple[str, str]:
     return str(ipaddress.ip_address(packet[begin:middle])), str(ipaddress.ip_address(packet[middle:end]))
 
 
-def _outcome(connection: Connection) -> str:
+def _outcome(connection: DissectedConnection) -> str:
     if connection.state != "SMC-R":
         why = f", because {connection.why}" if connection.why else ""
         return f"{connection.state}{why}"

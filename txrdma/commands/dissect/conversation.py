@@ -63,7 +63,7 @@ class Event:
 
 
 @dataclass
-class ByteStream:
+class DissectedStream:
     """
     One direction of a connection: the receiver's ring (RMB element) and the positions of both ends.
 
@@ -87,7 +87,7 @@ class ByteStream:
 
 
 @dataclass
-class Connection:
+class DissectedConnection:
     """
     A TCP connection that uses or has requested SMC.
 
@@ -102,10 +102,10 @@ class Connection:
     server: Address
     state: str = "asked"
     why: str = ""
-    group: Group | None = None
+    group: DissectedGroup | None = None
     accept: clc.Accept | None = None
-    streams: dict[str, ByteStream] = field(
-        default_factory=lambda: {CLIENT: ByteStream(), SERVER: ByteStream()}
+    streams: dict[str, DissectedStream] = field(
+        default_factory=lambda: {CLIENT: DissectedStream(), SERVER: DissectedStream()}
     )
     closing: dict[str, str] = field(default_factory=dict)
 
@@ -121,18 +121,18 @@ def _text(address: Address) -> str:
 
 
 @dataclass(eq=False)
-class Group:
+class DissectedGroup:
     """
     A link group.
 
     @ivar tokens: connections by their alert token and the end that assigned it.
     """
 
-    tokens: dict[tuple[str, int], Connection] = field(default_factory=dict)
+    tokens: dict[tuple[str, int], DissectedConnection] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
-class LinkEnd:
+class DissectedLinkEnd:
     """
     One end of a link, identified by GID and queue pair number.
 
@@ -140,7 +140,7 @@ class LinkEnd:
     @ivar expected: the next packet sequence number.
     """
 
-    group: Group | None
+    group: DissectedGroup | None
     side: str
     link: int | None = None
     begun: bytes | None = None
@@ -177,7 +177,7 @@ class Reassembly:
             self.next = (self.next + len(new)) % (1 << 32)
 
 
-class Conversation:
+class DissectedConversation:
     """
     Decodes packets and keeps the state of connections and links.
 
@@ -186,11 +186,11 @@ class Conversation:
     """
 
     def __init__(self) -> None:
-        self.connections: list[Connection] = []
+        self.connections: list[DissectedConnection] = []
         self.counts: Counter[str] = Counter()
-        self._byAddresses: dict[tuple[Address, Address], Connection] = {}
+        self._byAddresses: dict[tuple[Address, Address], DissectedConnection] = {}
         self._directions: dict[tuple[Address, Address], Reassembly] = {}
-        self._ends: dict[tuple[bytes, int], LinkEnd] = {}
+        self._ends: dict[tuple[bytes, int], DissectedLinkEnd] = {}
         self._writes: dict[tuple[bytes, int], int] = {}
 
     def segment(self, source: str, destination: str, segment: bytes) -> list[Event]:
@@ -234,8 +234,8 @@ class Conversation:
             text = "sends a SYN-ACK without the SMC option: plain TCP"
         return [Event("tcp", SERVER, text, known.number)]
 
-    def _connection(self, client: Address, server: Address) -> Connection:
-        connection = Connection(len(self.connections) + 1, client, server)
+    def _connection(self, client: Address, server: Address) -> DissectedConnection:
+        connection = DissectedConnection(len(self.connections) + 1, client, server)
         self.connections.append(connection)
         self._byAddresses[client, server] = connection
         return connection
@@ -271,7 +271,7 @@ class Conversation:
             connection.state = "proposed"
         elif isinstance(message, clc.Accept):
             connection.state, connection.accept = "accepted", message
-            connection.streams[CLIENT] = ByteStream(message.size, _ringAddress(message))
+            connection.streams[CLIENT] = DissectedStream(message.size, _ringAddress(message))
         elif isinstance(message, clc.Confirm):
             self._confirmed(connection, message)
         elif isinstance(message, clc.Decline):
@@ -280,18 +280,18 @@ class Conversation:
             connection.state = "TCP"
         return Event("clc", side, describeCLC(message), connection.number, message=message)
 
-    def _confirmed(self, connection: Connection, confirm: clc.Confirm) -> None:
+    def _confirmed(self, connection: DissectedConnection, confirm: clc.Confirm) -> None:
         """Register both ends of the link, and the tokens of the connection."""
         connection.state = "SMC-R"
-        connection.streams[SERVER] = ByteStream(confirm.size, _ringAddress(confirm))
+        connection.streams[SERVER] = DissectedStream(confirm.size, _ringAddress(confirm))
         accept = connection.accept
         ends = [(confirm, CLIENT)] + ([(accept, SERVER)] if accept is not None else [])
         keys = {(answer.gid.raw, int(answer.qpn)): side for answer, side in ends}
         known = [] if confirm.firstContact else [self._ends[each] for each in keys if each in self._ends]
-        group = next((end.group for end in known if end.group is not None), None) or Group()
+        group = next((end.group for end in known if end.group is not None), None) or DissectedGroup()
         for key, side in keys.items():
             if key not in self._ends or confirm.firstContact:
-                self._ends[key] = LinkEnd(group, side)
+                self._ends[key] = DissectedLinkEnd(group, side)
         connection.group = group
         for answer, side in ends:
             group.tokens[side, answer.token] = connection
@@ -329,7 +329,7 @@ class Conversation:
             whole = end.begun
         return self._received(source, key, end, whole)
 
-    def _isRepeated(self, end: LinkEnd, psn: int) -> bool:
+    def _isRepeated(self, end: DissectedLinkEnd, psn: int) -> bool:
         """Return whether the packet is a retransmission."""
         expected = end.expected
         if expected is not None and (psn - expected) % (1 << 24) >= 1 << 23:
@@ -337,7 +337,7 @@ class Conversation:
         end.expected = (psn + 1) % (1 << 24)
         return False
 
-    def _acknowledged(self, end: LinkEnd, packet: RoCEPacket) -> list[Event]:
+    def _acknowledged(self, end: DissectedLinkEnd, packet: RoCEPacket) -> list[Event]:
         """Report negative acknowledgements."""
         aeth = packet.get(AETH)
         if aeth is None or aeth.kind is AETHKind.ACK:
@@ -349,7 +349,7 @@ class Conversation:
         self.counts["refusals"] += 1
         return [Event("nak", _other(end.side), text, link=end.link)]
 
-    def _written(self, end: LinkEnd, packet: RoCEPacket) -> list[Event]:
+    def _written(self, end: DissectedLinkEnd, packet: RoCEPacket) -> list[Event]:
         reth = packet.get(RETH)
         if reth is None:
             return []
@@ -365,7 +365,7 @@ class Conversation:
         return [Event("write", writer, text, link=end.link)]
 
     def _received(
-        self, source: GID, key: tuple[bytes, int], end: LinkEnd | None, payload: bytes
+        self, source: GID, key: tuple[bytes, int], end: DissectedLinkEnd | None, payload: bytes
     ) -> list[Event]:
         """Decode the message of a SEND."""
         sender = str(source) if end is None else _other(end.side)
@@ -383,7 +383,7 @@ class Conversation:
             self._register(end, key, message)
         return [Event("llc", sender, text, link=None if end is None else end.link, message=message)]
 
-    def _register(self, end: LinkEnd, key: tuple[bytes, int], message: llc.LLC) -> None:
+    def _register(self, end: DissectedLinkEnd, key: tuple[bytes, int], message: llc.LLC) -> None:
         """Register the numbers of links, and the ends of new links."""
         body = message.body
         if isinstance(body, llc.ConfirmLink):
@@ -394,9 +394,9 @@ class Conversation:
         elif isinstance(body, llc.AddLink) and not message.header.flags & llc.LLCFlags.REJECT:
             added = (body.gid.raw, int(body.qpn))
             if added != key:
-                self._ends[added] = LinkEnd(end.group, _other(end.side), body.link)
+                self._ends[added] = DissectedLinkEnd(end.group, _other(end.side), body.link)
 
-    def _cdc(self, sender: str, end: LinkEnd | None, message: CDC) -> Event:
+    def _cdc(self, sender: str, end: DissectedLinkEnd | None, message: CDC) -> Event:
         self.counts["cdc"] += 1
         connection = None
         if end is not None and end.group is not None:

@@ -19,7 +19,7 @@ from txrdma.mad.core.answers import answerOf, check, HEADER, OFFSETS, Records, r
 from txrdma.mad.core.datagrams import datagramOf
 from txrdma.mad.core.timeouts import Timeouts
 from txrdma.mad.core.transactions import Call, Due, Transactions
-from txrdma.mad.core.transfers import Failed, isRMPP, Received, RMPP_CLASSES, RMPPTransfers
+from txrdma.mad.core.transfers import isRMPP, RMPP_CLASSES, RMPPTransfers, TransferFailed, TransferReceived
 from txrdma.mad.errors import MADClassError, MADError, MADTimeoutError, MADTransferError, silenceHint
 from txrdma.mad.layouts.attributes import ManagementClass, Method, RPCS
 from txrdma.mad.layouts.messages import ClassPortInfo, MAD_LENGTH, MADStatus
@@ -505,13 +505,13 @@ class Calls:
     def _turn(self, now: float, path: IBPath | None = None) -> None:
         """Send packets of RMPP transfers, and end calls whose transfers have ended."""
         for event in self._long.events():
-            if isinstance(event, Received):
+            if isinstance(event, TransferReceived):
                 self._transferReceived(event, path, now)
-            elif isinstance(event, Failed):
+            elif isinstance(event, TransferFailed):
                 self._transferFailed(event)
         self._flush()
 
-    def _transferReceived(self, event: Received, path: IBPath | None, now: float) -> None:
+    def _transferReceived(self, event: TransferReceived, path: IBPath | None, now: float) -> None:
         first = event.first
         if not first[3] & _RESPONSE:
             if path is not None:
@@ -530,7 +530,7 @@ class Calls:
         except Exception as error:
             self._failedBy(call, first, error)
 
-    def _transferFailed(self, event: Failed) -> None:
+    def _transferFailed(self, event: TransferFailed) -> None:
         call = self._transactions.find(event.transactionID) if event.isLocal else None
         if call is None or call.datagram[1] != event.managementClass:
             self._events.append(Dropped(f"an RMPP transfer has ended: {event.status.name}"))

@@ -52,7 +52,7 @@ class Segment(NamedTuple):
     data: bytes = b""
 
 
-class Ended(NamedTuple):
+class TransferEnded(NamedTuple):
     """
     The transfer has failed, by this status.
 
@@ -63,24 +63,24 @@ class Ended(NamedTuple):
     byPeer: bool = False
 
 
-def headerError(header: RMPPHeader) -> Ended | None:
+def headerError(header: RMPPHeader) -> TransferEnded | None:
     """
     Error in the header of a packet, or the end that it brings (IBA 13.6.2.2); None for DATA or ACK without an
     error.
     """
     kind, status = header.type, header.status
     if header.version != _VERSION:
-        return Ended(RMPPStatus.UNSUPPORTED_VERSION)
+        return TransferEnded(RMPPStatus.UNSUPPORTED_VERSION)
     if kind is RMPPType.STOP:
         isLegal = status is RMPPStatus.RESOURCES_EXHAUSTED
-        return Ended(status, byPeer=True) if isLegal else Ended(RMPPStatus.ILLEGAL_STATUS)
+        return TransferEnded(status, byPeer=True) if isLegal else TransferEnded(RMPPStatus.ILLEGAL_STATUS)
     if kind is RMPPType.ABORT:
         isLegal = status >= _FIRST_ABORT
-        return Ended(status, byPeer=True) if isLegal else Ended(RMPPStatus.ILLEGAL_STATUS)
+        return TransferEnded(status, byPeer=True) if isLegal else TransferEnded(RMPPStatus.ILLEGAL_STATUS)
     if kind is not RMPPType.DATA and kind is not RMPPType.ACK:
-        return Ended(RMPPStatus.BAD_TYPE)
+        return TransferEnded(RMPPStatus.BAD_TYPE)
     if status is not RMPPStatus.NORMAL:
-        return Ended(RMPPStatus.ILLEGAL_STATUS)
+        return TransferEnded(RMPPStatus.ILLEGAL_STATUS)
     return None
 
 
@@ -174,18 +174,18 @@ class Sender:
             self._highest = max(self._highest, sent)
         return segments
 
-    def received(self, header: RMPPHeader, now: float) -> Ended | None:
+    def received(self, header: RMPPHeader, now: float) -> TransferEnded | None:
         """Take an ACK, a STOP or an ABORT; returns the failure that it means, if it is one."""
         ended = headerError(header)
         if ended is not None:
             return ended
         if header.type is not RMPPType.ACK:
-            return Ended(RMPPStatus.BAD_TYPE)
+            return TransferEnded(RMPPStatus.BAD_TYPE)
         number, end = header.data1, header.data2
         if number > self._highest:
-            return Ended(RMPPStatus.SEGMENT_TOO_BIG)
+            return TransferEnded(RMPPStatus.SEGMENT_TOO_BIG)
         if end < number:
-            return Ended(RMPPStatus.WINDOW_TOO_SMALL)
+            return TransferEnded(RMPPStatus.WINDOW_TOO_SMALL)
         self._timeout.promised(header.responseTime)
         if number > self.acknowledged:
             self._progressed(number, now)
@@ -197,16 +197,16 @@ class Sender:
         """Time at which to call L{expired}; None when all is acknowledged."""
         return None if self.isDone else min(self._resendAt, self._giveUpAt)
 
-    def expired(self, now: float) -> Ended | None:
+    def expired(self, now: float) -> TransferEnded | None:
         """Send again from the first segment without an acknowledgement, or give up."""
         if self.isDone:
             return None
         if now >= self._giveUpAt:
-            return Ended(RMPPStatus.TOTAL_TIME_TOO_LONG)
+            return TransferEnded(RMPPStatus.TOTAL_TIME_TOO_LONG)
         if now < self._resendAt:
             return None
         if self._resendsLeft == 0:
-            return Ended(RMPPStatus.TOO_MANY_RETRIES)
+            return TransferEnded(RMPPStatus.TOO_MANY_RETRIES)
         self._resendsLeft -= 1
         self._timeout.failed()
         self._timed = None  # a later ACK may be for either copy (Karn's algorithm)
@@ -246,7 +246,7 @@ class Sender:
         return Segment(header, data)
 
 
-class Receiver:
+class RMPPReceiver:
     """
     Receiving half of an RMPP transfer.
 
@@ -281,7 +281,7 @@ class Receiver:
         parts, self._parts = self._parts, []
         return b"".join(parts)
 
-    def received(self, header: RMPPHeader, data: bytes) -> Ended | None:
+    def received(self, header: RMPPHeader, data: bytes) -> TransferEnded | None:
         """
         Take a DATA segment, a STOP or an ABORT.
 
@@ -291,15 +291,15 @@ class Receiver:
         """
         ended = headerError(header)
         if ended is None and header.type is not RMPPType.DATA:
-            ended = Ended(RMPPStatus.BAD_TYPE)
+            ended = TransferEnded(RMPPStatus.BAD_TYPE)
         number = header.data1
         if ended is None and (header.first != (number == 1) or number == 0):
-            ended = Ended(RMPPStatus.INCONSISTENT_FIRST)
+            ended = TransferEnded(RMPPStatus.INCONSISTENT_FIRST)
         if ended is not None:
             return self._refuse(ended)
         if number < self._expected or self.isDone:  # a duplicate: the ACK was lost
             if not self.isDone and self._isOther(number, header, data):
-                return self._refuse(Ended(RMPPStatus.INCONSISTENT_LENGTH))
+                return self._refuse(TransferEnded(RMPPStatus.INCONSISTENT_LENGTH))
             self._acknowledge()
             return None
         length = self._room
@@ -312,11 +312,11 @@ class Receiver:
         known = self._early.get(number)
         isOther = known is not None and known != data[:length]
         if isOther or not 0 <= length <= self._room or self._contradicts(number, header.last):
-            return self._refuse(Ended(RMPPStatus.INCONSISTENT_LENGTH))
+            return self._refuse(TransferEnded(RMPPStatus.INCONSISTENT_LENGTH))
         if number > self._windowEnd or len(data) < length:
             return None
         if number > self._mostSegments:
-            return self._refuse(Ended(RMPPStatus.RESOURCES_EXHAUSTED))
+            return self._refuse(TransferEnded(RMPPStatus.RESOURCES_EXHAUSTED))
         if header.last:
             self._last = number
         self._keep(number, bytes(data[:length]))
@@ -370,7 +370,7 @@ class Receiver:
         self._windowEnd = max(self._windowEnd, last + self._window)
         self._answers.append(controlHeader(RMPPType.ACK, RMPPStatus.NORMAL, last, self._windowEnd))
 
-    def _refuse(self, ended: Ended) -> Ended:
+    def _refuse(self, ended: TransferEnded) -> TransferEnded:
         if not ended.byPeer:
             self._answers.append(abortHeader(ended.status))
         return ended

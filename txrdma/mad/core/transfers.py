@@ -25,13 +25,13 @@ from txrdma.mad.core.addressing import mayBeFrom
 from txrdma.mad.core.rmpp import (
     abortHeader,
     controlHeader,
-    Ended,
     headerError,
-    Receiver,
     RESEND_SECONDS,
+    RMPPReceiver,
     Segment,
     Sender,
     TOTAL_SECONDS,
+    TransferEnded,
     WINDOW,
 )
 from txrdma.mad.layouts.messages import formatOf, MAD_LENGTH, RMPPHeader, RMPPStatus, RMPPType
@@ -64,7 +64,7 @@ _HEAD: Final = Struct(">xBxBxxxxQ")
 RMPP_CLASSES: Final = frozenset(number for number in range(256) if formatOf(number).hasRMPP)  # type: ignore[attr-defined]  # every frame has it
 
 
-class Received(NamedTuple):
+class TransferReceived(NamedTuple):
     """
     A message was received.
 
@@ -88,7 +88,7 @@ class Delivered(NamedTuple):
     isLocal: bool
 
 
-class Failed(NamedTuple):
+class TransferFailed(NamedTuple):
     """
     A transfer, in either direction, has failed.
 
@@ -103,10 +103,10 @@ class Failed(NamedTuple):
     byPeer: bool
 
 
-Event = Union[Received, Delivered, Failed]
+Event = Union[TransferReceived, Delivered, TransferFailed]
 
 
-class Packet(NamedTuple):
+class TransferPacket(NamedTuple):
     """A datagram to send, and its path."""
 
     datagram: bytes
@@ -140,7 +140,7 @@ class _Incoming:
     def __init__(self, managementClass: int, path: IBPath, now: float, longest: int | None) -> None:
         self.path = path
         self.first = b""
-        self.receiver = Receiver(*_segmentSize(managementClass), longest=longest)
+        self.receiver = RMPPReceiver(*_segmentSize(managementClass), longest=longest)
         self.giveUpAt = now + TOTAL_SECONDS
         self.forgetAt = now + IDLE_SECONDS
         self.answerWindow = 1
@@ -200,7 +200,7 @@ class RMPPTransfers:
         self._outgoing: dict[_Key, _Outgoing] = {}
         self._requests = 0
         self._deadline = inf
-        self._packets: list[Packet] = []
+        self._packets: list[TransferPacket] = []
         self._events: list[Event] = []
 
     def send(self, template: bytes, message: bytes, path: IBPath, now: float) -> None:
@@ -262,9 +262,11 @@ class RMPPTransfers:
         header = abortHeader(RMPPStatus.UNSPECIFIED)
         if incoming is not None and not incoming.receiver.isDone:
             answer = _controlled(incoming.first, header, flip=True)
-            self._packets.append(Packet(answer, incoming.path.reverse()))
+            self._packets.append(TransferPacket(answer, incoming.path.reverse()))
         elif outgoing is not None and not outgoing.sender.isDone:
-            self._packets.append(Packet(_controlled(outgoing.template, header, flip=False), outgoing.path))
+            self._packets.append(
+                TransferPacket(_controlled(outgoing.template, header, flip=False), outgoing.path)
+            )
 
     def deadline(self) -> float | None:
         """Time at which to call L{expired}, or an earlier one; None for never."""
@@ -292,7 +294,7 @@ class RMPPTransfers:
             min((outgoing.deadline for outgoing in outgoings), default=inf),
         )
 
-    def outgoing(self) -> Sequence[Packet]:
+    def outgoing(self) -> Sequence[TransferPacket]:
         """Take the packets that are to be sent."""
         packets, self._packets = self._packets, []
         return packets
@@ -332,7 +334,7 @@ class RMPPTransfers:
                 return False  # a segment of an unknown transfer
             if key.requester is not None and not self._hasCapacity():
                 refused = _controlled(datagram, abortHeader(RMPPStatus.RESOURCES_EXHAUSTED), flip=True)
-                self._packets.append(Packet(refused, path.reverse()))
+                self._packets.append(TransferPacket(refused, path.reverse()))
                 return False
             incoming = self._begin(key, datagram, path, now)
         receiver = incoming.receiver
@@ -340,7 +342,7 @@ class RMPPTransfers:
         offset: int = formatOf(datagram[1]).dataOffset  # type: ignore[attr-defined]  # every frame has it
         ended = receiver.received(header, datagram[offset:])
         for answer in receiver.outgoing():
-            self._packets.append(Packet(_controlled(datagram, answer, flip=True), path.reverse()))
+            self._packets.append(TransferPacket(_controlled(datagram, answer, flip=True), path.reverse()))
         if ended is not None:
             self._drop(key, ended)
         elif receiver.isDone and not wasDone:
@@ -348,7 +350,7 @@ class RMPPTransfers:
             incoming.giveUpAt = inf
             self._deadline = min(self._deadline, incoming.forgetAt)
             self._requests -= key.requester is not None
-            self._events.append(Received(incoming.first, receiver.take()))
+            self._events.append(TransferReceived(incoming.first, receiver.take()))
         elif receiver.accepted > before:
             incoming.forgetAt = now + IDLE_SECONDS
         return receiver.accepted > before
@@ -367,7 +369,7 @@ class RMPPTransfers:
     def _hasCapacity(self) -> bool:
         return self._requests < MOST_REQUESTS and len(self._incoming) < MOST_REMEMBERED
 
-    def _drop(self, key: _Key, ended: Ended) -> None:
+    def _drop(self, key: _Key, ended: TransferEnded) -> None:
         """End an incoming transfer that either end has stopped or aborted."""
         incoming = self._incoming.pop(key)
         if not incoming.receiver.isDone:
@@ -387,7 +389,7 @@ class RMPPTransfers:
             return
         if not ended.byPeer:
             refused = _controlled(datagram, abortHeader(ended.status), flip=True)
-            self._packets.append(Packet(refused, incoming.path.reverse()))
+            self._packets.append(TransferPacket(refused, incoming.path.reverse()))
         self._drop(key, ended)
 
     def _giveUp(self, key: _Key, incoming: _Incoming) -> None:
@@ -395,8 +397,8 @@ class RMPPTransfers:
         if not incoming.receiver.isDone:
             header = abortHeader(RMPPStatus.TOTAL_TIME_TOO_LONG)
             refused = _controlled(incoming.first, header, flip=True)
-            self._packets.append(Packet(refused, incoming.path.reverse()))
-        self._drop(key, Ended(RMPPStatus.TOTAL_TIME_TOO_LONG))
+            self._packets.append(TransferPacket(refused, incoming.path.reverse()))
+        self._drop(key, TransferEnded(RMPPStatus.TOTAL_TIME_TOO_LONG))
 
     # Outgoing transfers.
 
@@ -419,7 +421,9 @@ class RMPPTransfers:
                 outgoing.forgetAt = now + LINGER_SECONDS
                 self._deadline = min(self._deadline, outgoing.forgetAt)
                 header = controlHeader(RMPPType.ACK, RMPPStatus.NORMAL, 0, WINDOW)
-                self._packets.append(Packet(_controlled(outgoing.template, header, False), outgoing.path))
+                self._packets.append(
+                    TransferPacket(_controlled(outgoing.template, header, False), outgoing.path)
+                )
             if not wasDone:
                 self._events.append(Delivered(key.transaction, key.managementClass, key.requester is None))
         return sender.acknowledged > before
@@ -427,21 +431,25 @@ class RMPPTransfers:
     def _advance(self, key: _Key, now: float) -> None:
         outgoing = self._outgoing[key]
         for segment in outgoing.sender.outgoing(now):
-            self._packets.append(Packet(_segmented(outgoing.template, segment), outgoing.path))
+            self._packets.append(TransferPacket(_segmented(outgoing.template, segment), outgoing.path))
         self._deadline = min(self._deadline, outgoing.deadline)
 
-    def _end(self, key: _Key, ended: Ended) -> None:
+    def _end(self, key: _Key, ended: TransferEnded) -> None:
         """End an outgoing transfer, with a STOP or an ABORT unless the peer has ended it."""
         outgoing = self._outgoing.pop(key)
         if not ended.byPeer:
             header = abortHeader(ended.status)
-            self._packets.append(Packet(_controlled(outgoing.template, header, flip=False), outgoing.path))
+            self._packets.append(
+                TransferPacket(_controlled(outgoing.template, header, flip=False), outgoing.path)
+            )
         if ended.byPeer or not outgoing.sender.isDone:
             self._events.append(_failed(key, ended))
 
 
-def _failed(key: _Key, ended: Ended) -> Failed:
-    return Failed(key.transaction, key.managementClass, key.requester is None, ended.status, ended.byPeer)
+def _failed(key: _Key, ended: TransferEnded) -> TransferFailed:
+    return TransferFailed(
+        key.transaction, key.managementClass, key.requester is None, ended.status, ended.byPeer
+    )
 
 
 def _segmented(template: bytes, segment: Segment) -> bytes:

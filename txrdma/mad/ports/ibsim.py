@@ -77,7 +77,7 @@ class ControlType(Code):
 
 
 @wire(80, little=True)
-class Control(Layout):
+class IbsimControl(Layout):
     """A control message; in the byte order of the host, and we support little-endian ones."""
 
     magic: int = bits(32)
@@ -204,7 +204,9 @@ class IbsimPort(DescriptorPort):
             self._reactor.removeReader(self)
             self._reactor.removeWriter(self)
         try:
-            self._control.send(Control(magic=_MAGIC, slot=self._slot, type=ControlType.DISCONNECT).encode())
+            self._control.send(
+                IbsimControl(magic=_MAGIC, slot=self._slot, type=ControlType.DISCONNECT).encode()
+            )
         except OSError:
             pass  # it is gone already, or we never were attached
         self._control.close()
@@ -306,15 +308,15 @@ class IbsimPort(DescriptorPort):
 
         @raise DeviceUnavailable: ibsim answers with an error, or not in time.
         """
-        asked = Control(
+        asked = IbsimControl(
             magic=_MAGIC, slot=self._slot, type=kind, length=len(content), content=content.ljust(64, b"\0")
         )
         try:
             self._control.send(asked.encode())
-            reply = Control.decode(self._control.recv(80))
+            reply = IbsimControl.decode(self._control.recv(80))
             # To the one before us, who had our name; or to a question of ours that took too long.
             while reply.type not in (kind, ControlType.ERROR):
-                reply = Control.decode(self._control.recv(80))
+                reply = IbsimControl.decode(self._control.recv(80))
         except OSError as error:
             if isinstance(error, ConnectionError):  # else a port that only serves never hears of it
                 self._lost(error)

@@ -81,7 +81,7 @@ _CHANGES: Final = (
 )
 
 
-class IReactor(IReactorFDSet, IReactorTime):
+class IPollingReactor(IReactorFDSet, IReactorTime):
     """Parts of a reactor that the port uses."""
 
 
@@ -108,7 +108,7 @@ class VerbsPort(DescriptorPort):
 
     def __init__(
         self,
-        reactor: IReactor,
+        reactor: IPollingReactor,
         device: IVerbsDevice,
         number: int = 1,
         *,

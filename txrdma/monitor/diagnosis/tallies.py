@@ -19,7 +19,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 @frozen
-class Limit:
+class TallyLimit:
     """
     Limit for one counter of every port.
 
@@ -71,20 +71,20 @@ class Exceeded(Generic[Key]):
     """
 
     key: Key
-    limit: Limit
+    limit: TallyLimit
     count: int
 
 
 class Tallies(Generic[Key]):
     """Errors of all ports within the windows of some limits."""
 
-    def __init__(self, limits: Iterable[Limit]) -> None:
-        self._limits: dict[str, list[Limit]] = {}
+    def __init__(self, limits: Iterable[TallyLimit]) -> None:
+        self._limits: dict[str, list[TallyLimit]] = {}
         for limit in limits:
             self._limits.setdefault(limit.counter, []).append(limit)
-        self._tallies: dict[tuple[Key, Limit], Tally] = {}
+        self._tallies: dict[tuple[Key, TallyLimit], Tally] = {}
 
-    def change(self, limits: Iterable[Limit]) -> None:
+    def change(self, limits: Iterable[TallyLimit]) -> None:
         """Replace the limits; sums of limits that remain are retained."""
         self._limits.clear()
         for limit in limits:

@@ -16,7 +16,7 @@ from txrdma.fabric.model import Fabric, Node, Port
 from txrdma.fabric.rates import bitErrorRate
 from txrdma.iba.path import IBDRPath
 from txrdma.iba.types import GUID
-from txrdma.monitor.diagnosis.tallies import Exceeded, Limit, Tallies
+from txrdma.monitor.diagnosis.tallies import Exceeded, Tallies, TallyLimit
 from txrdma.monitor.portcounters import CounterLayout, Meter
 
 PortKey = tuple[GUID, int]
@@ -26,30 +26,30 @@ _Pick = Callable[[Sequence[int]], object]
 _HOUR: Final = 3600.0
 
 DEFAULT_LIMITS: Final = (
-    Limit("symbolErrorCounter", 120, _HOUR),  # a bit error rate of 1e-12 on EDR links
-    Limit("linkErrorRecoveryCounter", 5, _HOUR),
-    Limit("portRcvErrors", 60, _HOUR),
-    Limit("portRcvRemotePhysicalErrors", 100, _HOUR),
-    Limit("portXmitDiscards", 600, 600.0),
-    Limit("portXmitConstraintErrors", 200, _HOUR),
-    Limit("portRcvConstraintErrors", 200, _HOUR),
-    Limit("localLinkIntegrityErrors", 0, _HOUR),
-    Limit("excessiveBufferOverrunErrors", 0, _HOUR),
-    Limit("vl15Dropped", 50, _HOUR),
-    Limit(UNCORRECTABLE, 10, _HOUR),
+    TallyLimit("symbolErrorCounter", 120, _HOUR),  # a bit error rate of 1e-12 on EDR links
+    TallyLimit("linkErrorRecoveryCounter", 5, _HOUR),
+    TallyLimit("portRcvErrors", 60, _HOUR),
+    TallyLimit("portRcvRemotePhysicalErrors", 100, _HOUR),
+    TallyLimit("portXmitDiscards", 600, 600.0),
+    TallyLimit("portXmitConstraintErrors", 200, _HOUR),
+    TallyLimit("portRcvConstraintErrors", 200, _HOUR),
+    TallyLimit("localLinkIntegrityErrors", 0, _HOUR),
+    TallyLimit("excessiveBufferOverrunErrors", 0, _HOUR),
+    TallyLimit("vl15Dropped", 50, _HOUR),
+    TallyLimit(UNCORRECTABLE, 10, _HOUR),
 )
 """
 Maximum numbers of errors within a time that are not reported. PortRcvSwitchRelayErrors and PortXmitWait
 are missing, as they grow in healthy fabrics; LinkDowned has a rule of its own.
 """
 
-BER_LIMIT: Final = Limit("symbolErrorCounter", 2, 720.0)
+BER_LIMIT: Final = TallyLimit("symbolErrorCounter", 2, 720.0)
 """
 Minimum number of symbol errors from which a bit error rate is computed, and the time in which they are
 counted.
 """
 
-_BER_LIMITS: Final = (BER_LIMIT, Limit(UNCORRECTABLE, BER_LIMIT.most, BER_LIMIT.seconds))
+_BER_LIMITS: Final = (BER_LIMIT, TallyLimit(UNCORRECTABLE, BER_LIMIT.most, BER_LIMIT.seconds))
 """
 The same for uncorrectable FEC blocks, each of which has at least one error. Corrected blocks do not
 count: with PAM4 (HDR and later) wrong symbols are normal.
@@ -58,7 +58,7 @@ count: with PAM4 (HDR and later) wrong symbols are normal.
 MOST_BIT_ERRORS: Final = 1e-14
 """Bit error rate above which a link is reported: UFM's rule, 3 errors in 12 minutes at 400 Gbit/s."""
 
-DEFAULT_FLAPS: Final = Limit("linkDownedCounter", 1, 600.0)
+DEFAULT_FLAPS: Final = TallyLimit("linkDownedCounter", 1, 600.0)
 """How many times a link may go down within a time without being reported as flapping."""
 
 RESTART_SECONDS: Final = 300.0
@@ -125,8 +125,8 @@ class ErrorThresholds:
 
     def __init__(
         self,
-        limits: Iterable[Limit] = DEFAULT_LIMITS,
-        flaps: Limit = DEFAULT_FLAPS,
+        limits: Iterable[TallyLimit] = DEFAULT_LIMITS,
+        flaps: TallyLimit = DEFAULT_FLAPS,
         mostBitErrors: float | None = None,
         restartSeconds: float = RESTART_SECONDS,
     ) -> None:
@@ -139,7 +139,7 @@ class ErrorThresholds:
         self._links: dict[PortKey, list[PortKey]] = {}
         self._restarts: dict[GUID | PortKey, float] = {}
 
-    def change(self, limits: Iterable[Limit], flaps: Limit, mostBitErrors: float | None) -> None:
+    def change(self, limits: Iterable[TallyLimit], flaps: TallyLimit, mostBitErrors: float | None) -> None:
         """Replace the limits; sums of limits that remain are retained."""
         self._limits = tuple(limits)
         self._tallies.change(self._limits)

@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any, ClassVar, Final
 
 from txrdma.fabric.errorcounters import (
-    Abilities,
+    CounterCapabilities,
     DATA_COUNTERS,
     ERROR_COUNTERS,
     UNICAST_COUNTERS,
@@ -104,7 +104,7 @@ WIDE: Final = ReadingKind((PortCountersExtended, ERROR_COUNTERS + DATA_COUNTERS 
 
 def kindOf(info: ClassPortInfo) -> ReadingKind:
     """Kind of reading that an agent supports, by its ClassPortInfo."""
-    able = Abilities(info.capabilityMask, info.capabilityMask2)
+    able = CounterCapabilities(info.capabilityMask, info.capabilityMask2)
     kind = NARROW
     if able.hasWideErrors:
         kind = WIDE

@@ -149,7 +149,7 @@ _passwords: Final[Callable[[bytes], Any]] = _PasswordFactory
 
 
 @implementer(ICredentialsChecker)
-class Access:
+class AccessControl:
     """
     Checker of tokens and passwords.
 
@@ -192,7 +192,7 @@ class Access:
             self._guesses.right(address, name)
         return succeed(name or b"token")
 
-    def change(self, other: Access) -> bool:
+    def change(self, other: AccessControl) -> bool:
         """
         Use the users and tokens of another instance.
 
@@ -241,7 +241,7 @@ def isLocalName(host: bytes) -> bool:
 # Files.
 
 
-def readAccess(tokens: str, users: str) -> Access:
+def readAccess(tokens: str, users: str) -> AccessControl:
     """
     Read tokens and users from their files.
 
@@ -262,7 +262,7 @@ def readAccess(tokens: str, users: str) -> Access:
     for path, content in ((tokens, found), (users, known)):
         if path and not content:
             raise InvalidRequest(f"{path}: there is nothing in it")
-    return Access(found, known)
+    return AccessControl(found, known)
 
 
 def _lines(path: str) -> list[tuple[int, bytes]]:

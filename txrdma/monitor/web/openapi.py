@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 import txrdma
-from txrdma.monitor.web.routes import Route, ROUTES
+from txrdma.monitor.web.routes import ROUTES, WebRoute
 from txrdma.monitor.web.tables import CHANGES, FINDINGS, LINKS, NODES, PORTS, Schema, TEXT
 
 BASE: Final = "/api/v1"
@@ -28,7 +28,7 @@ def _refused(text: str) -> dict[str, Any]:
     return _json(text, {"$ref": "#/components/schemas/Error"})
 
 
-def _path(route: Route) -> dict[str, Any]:
+def _path(route: WebRoute) -> dict[str, Any]:
     answers = {"200": _json(route.text, route.schema), "400": _refused("A parameter has no such value")}
     if any(one.isInPath or one.isNeeded for one in route.parameters):
         answers["404"] = _refused("There is no such node, port, or history")

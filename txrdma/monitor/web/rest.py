@@ -16,7 +16,7 @@ from twisted.web.server import NOT_DONE_YET, Request
 
 from txrdma.monitor.web.openapi import description
 from txrdma.monitor.web.parameters import inPath, inQuery, Wrong
-from txrdma.monitor.web.routes import Missing, Route, ROUTES
+from txrdma.monitor.web.routes import Missing, ROUTES, WebRoute
 from txrdma.monitor.web.watch import Watch
 
 _log = Logger()
@@ -71,7 +71,7 @@ class API(Resource):
         return NOT_DONE_YET
 
 
-def _routed(request: Request) -> tuple[Route, dict[str, Any]]:
+def _routed(request: Request) -> tuple[WebRoute, dict[str, Any]]:
     for route in ROUTES:
         path = inPath(route.path, route.parameters, request.postpath or ())
         if path is not None:

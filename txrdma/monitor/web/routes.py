@@ -48,7 +48,7 @@ class Missing(Exception):
 
 
 @frozen
-class Route:
+class WebRoute:
     """
     Route of the REST interface.
 
@@ -240,15 +240,17 @@ _COUNTER: Final = Parameter("counter", choice(*KEPT), "Counter; data is in octet
 _FINDING_FILTERS: Final = ("severity", "kind", "guid", "port", "isOpen")
 
 ROUTES: Final = (
-    Route("/overview", "overview", "Is all well?", (), _OVERVIEW, lambda context, values: overview(context)),
-    Route(
+    WebRoute(
+        "/overview", "overview", "Is all well?", (), _OVERVIEW, lambda context, values: overview(context)
+    ),
+    WebRoute(
         *("/nodes", "nodes", "Nodes: switches, then hosts, then routers"),
         listing(NODES, "type", "isSilent"),
         pageSchema("Node"),
         lambda context, values: NODES.page(context, context.fabric.ordered(), values),
     ),
-    Route("/nodes/{guid}", "node", "A node with its ports and findings", (_GUID,), _NODE, _node),
-    Route(
+    WebRoute("/nodes/{guid}", "node", "A node with its ports and findings", (_GUID,), _NODE, _node),
+    WebRoute(
         *("/ports", "ports", "Ports of all nodes"),
         listing(PORTS, "guid", "state", "isLinked"),
         pageSchema("Port"),
@@ -256,7 +258,7 @@ ROUTES: Final = (
             context, (port for port in context.fabric.ports() if port.number), values
         ),
     ),
-    Route(
+    WebRoute(
         *("/ports/{guid}/{port}", "port", "A port with its counters"),
         (_GUID, _PORT),
         _more(
@@ -269,19 +271,19 @@ ROUTES: Final = (
         ),
         _port,
     ),
-    Route(
+    WebRoute(
         *("/links", "links", "Links, each once"),
         listing(LINKS, "state"),
         pageSchema("Link"),
         lambda context, values: LINKS.page(context, (one for one, _other in context.fabric.links()), values),
     ),
-    Route(
+    WebRoute(
         *("/findings", "findings", "Findings: those that are there, the worst first, then those cleared"),
         listing(FINDINGS, *_FINDING_FILTERS),
         pageSchema("Finding"),
         _findings,
     ),
-    Route(
+    WebRoute(
         *("/history/{guid}/{port}/{counter}", "history", "Growth of a counter over time"),
         (
             *(_GUID, _PORT, _COUNTER),
@@ -296,7 +298,7 @@ ROUTES: Final = (
         _HISTORY,
         _history,
     ),
-    Route(
+    WebRoute(
         *("/trace", "trace", "Path of packets from one node to another, with the load of each hop"),
         (
             Parameter("from", GUID_TEXT, "GUID of the first node", isNeeded=True),
@@ -305,7 +307,7 @@ ROUTES: Final = (
         TRACE_SCHEMA,
         _trace,
     ),
-    Route(
+    WebRoute(
         *("/changes", "changes", "Changes since a time, the latest first"),
         (
             Parameter("since", {**TIME, "default": 0}, "Seconds since 1970"),
@@ -314,7 +316,7 @@ ROUTES: Final = (
         pageSchema("Change"),
         _changes,
     ),
-    Route(
+    WebRoute(
         *("/topology", "topology", "Switches and the links between them, laid out"),
         (),
         TOPOLOGY_SCHEMA,

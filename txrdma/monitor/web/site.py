@@ -15,7 +15,7 @@ from twisted.web.resource import EncodingResourceWrapper, IResource, Resource
 from twisted.web.server import GzipEncoderFactory, Request, Site
 
 from txrdma.monitor.series.exposition import METRICS
-from txrdma.monitor.web.access import Access, isLocalName
+from txrdma.monitor.web.access import AccessControl, isLocalName
 from txrdma.monitor.web.events import EventHub, Events
 from txrdma.monitor.web.html import HTMLPages
 from txrdma.monitor.web.metrics import Metrics
@@ -108,7 +108,7 @@ class _BodilessRequest(Request):
 class _Site(Site):
     """Site with the heads of all answers, those that refuse included."""
 
-    def __init__(self, root: Resource, access: Access) -> None:
+    def __init__(self, root: Resource, access: AccessControl) -> None:
         super().__init__(access.guard(root), _BodilessRequest)  # type: ignore[no-untyped-call]  # of Twisted's
         self._isOpen = access.isOpen
         self._connections = 0
@@ -150,7 +150,7 @@ class MonitorSite:
         reactor: IReactorTime,
         watch: Watch,
         counters: tuple[str, ...] = METRICS,
-        access: Access | None = None,
+        access: AccessControl | None = None,
     ) -> None:
         """
         @param counters: names of the counters exported to Prometheus.
@@ -165,7 +165,7 @@ class MonitorSite:
         for name in ("static", "files"):
             root.putChild(name.encode(), _compressed(Files(_HERE / name)))
         root.putChild(b"metrics", _compressed(Metrics(watch.poller, watch.history, watch.seconds, counters)))
-        self.factory = _Site(root, access or Access())
+        self.factory = _Site(root, access or AccessControl())
 
     def start(self) -> None:
         """Send browsers periodic signs of life."""

@@ -17,7 +17,7 @@ from txrdma.kit.rawfields import poke
 from txrdma.mad.layouts.smp import PortInfo, SwitchInfo
 from txrdma.mad.layouts.values import FECMode, PortCapability
 from txrdma.sim.fabric.agents.sma import VENDOR_DIAG
-from txrdma.sim.fabric.model.counters import Counters
+from txrdma.sim.fabric.model.counters import SimulatedCounters
 from txrdma.sim.fabric.model.forwarding import tableOf
 from txrdma.sim.fabric.model.nodes import (
     bringDown,
@@ -29,7 +29,7 @@ from txrdma.sim.fabric.model.nodes import (
     SimulatedNode,
     SimulatedPort,
 )
-from txrdma.sim.fabric.sm.election import Candidate, POLL_SECONDS, PRIORITY, STANDBY_PRIORITY
+from txrdma.sim.fabric.sm.election import ManagerCandidate, POLL_SECONDS, PRIORITY, STANDBY_PRIORITY
 from txrdma.sim.fabric.sm.manager import GID_PREFIX, SubnetManager
 from txrdma.sim.fabric.sm.sa import SubnetAdministration
 from txrdma.sim.fabric.sm.subnet import Subnet
@@ -145,7 +145,7 @@ class SimulatedFabric(Subnet):
         """Replace all SMs by one, at a port of a node, by default of the last host."""
         port = self.port(at or self._lastHost()).end
         self._endManagers()
-        candidate = Candidate(self, port, self.lead, lmc, priority)
+        candidate = ManagerCandidate(self, port, self.lead, lmc, priority)
         candidate.lead()
         return candidate.manager
 
@@ -159,7 +159,7 @@ class SimulatedFabric(Subnet):
 
     def standBy(
         self, at: str, priority: int = STANDBY_PRIORITY, lmc: int = 0, pollSeconds: float = POLL_SECONDS
-    ) -> Candidate:
+    ) -> ManagerCandidate:
         """
         Add a standby SM at a node. If it outranks the master, the master hands over to it at its next poll.
 
@@ -169,10 +169,10 @@ class SimulatedFabric(Subnet):
         port = self.port(at).end
         if port in self.sma.managers:
             raise ValueError(f"there is a manager at {at!r} already")
-        candidate = Candidate(self, port, self.lead, lmc, priority, pollSeconds)
+        candidate = ManagerCandidate(self, port, self.lead, lmc, priority, pollSeconds)
         candidate.discover()
         for one in self.sma.managers.values():
-            assert isinstance(one, Candidate)
+            assert isinstance(one, ManagerCandidate)
             one.start()
         return candidate
 
@@ -186,7 +186,7 @@ class SimulatedFabric(Subnet):
 
     def _endManagers(self) -> None:
         for one in tuple(self.sma.managers.values()):
-            assert isinstance(one, Candidate)
+            assert isinstance(one, ManagerCandidate)
             one.close()
             one.port.capabilities &= ~PortCapability.SM
         self.sma.managers.clear()
@@ -323,7 +323,7 @@ class SimulatedFabric(Subnet):
 
     # Counters.
 
-    def counters(self, name: str, number: int = 1) -> Counters:
+    def counters(self, name: str, number: int = 1) -> SimulatedCounters:
         """Return the counters of a port, which can be set and can grow."""
         return self.port(name, number).count()
 

@@ -14,8 +14,9 @@ ABNORMAL_CLOSE (abort). C{LIFECYCLE} contains all inputs that have an effect, by
 states and the actions. A connection is released in (CLOSED, CLOSED): both ends have closed, one has aborted
 and the other answered, or there is no link any more.
 
-Inputs are calls of L{Closing}. C{readUp} follows when all bytes received before the end have been read.
-Actions are methods of L{Closing} with an underscore. They show when the application is notified, and of what:
+Inputs are calls of L{Lifecycle}. C{readUp} follows when all bytes received before the end have been read.
+Actions are methods of L{Lifecycle} with an underscore. They show when the application is notified, and of
+what:
 
     - C{readConnectionLost}: C{readConnectionLost} of an C{IHalfCloseableProtocol}, when all received bytes
       are read. Other protocols are closed instead. (C{writeConnectionLost} is called when the flag of
@@ -281,7 +282,7 @@ class Released:
 Event = Union[Send, ReadEnded, Ended, Released]
 
 
-class Closing:
+class Lifecycle:
     """
     The states of one connection, and the data that actions change.
 
@@ -460,8 +461,8 @@ class Closing:
         self._pending.append(Released(False))
 
 
-_ACTIONS: Final[dict[str, Callable[[Closing], None]]] = {
-    action: getattr(Closing, f"_{action}")
+_ACTIONS: Final[dict[str, Callable[[Lifecycle], None]]] = {
+    action: getattr(Lifecycle, f"_{action}")
     for rows in LIFECYCLE.values()
     for _application, _peer, *actions in rows.values()
     for action in actions

@@ -14,7 +14,14 @@ from dataclasses import field
 from txrdma.iba.types import RKey
 from txrdma.kit.values import record
 from txrdma.smc.group._linkflows import LinkFlows
-from txrdma.smc.group._linkstate import Core, LinkLife, RKeyConfirmed, RKeyRefused, RKeysDeleted, Token
+from txrdma.smc.group._linkstate import (
+    LinkGroupCore,
+    LinkLife,
+    RKeyConfirmed,
+    RKeyRefused,
+    RKeysDeleted,
+    Token,
+)
 from txrdma.smc.wire.llc import (
     ConfirmRKey,
     ConfirmRKeyContinuation,
@@ -55,7 +62,7 @@ class _Flow:
 class KeyFlows:
     """Local requests about buffers, as many at a time as the core's window allows."""
 
-    def __init__(self, core: Core, links: LinkFlows) -> None:
+    def __init__(self, core: LinkGroupCore, links: LinkFlows) -> None:
         self._core = core
         self._links = links
         self._waiting: deque[_Flow] = deque()

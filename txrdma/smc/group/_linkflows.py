@@ -17,9 +17,9 @@ from txrdma.error import WireError
 from txrdma.iba.types import RKey
 from txrdma.kit.values import record
 from txrdma.smc.group._linkstate import (
-    Core,
     LinkAdded,
     LinkEnd,
+    LinkGroupCore,
     LinkLife,
     LinkLost,
     LinkMade,
@@ -90,7 +90,7 @@ class _Deleting:
 class LinkFlows:
     """The exchanges about links of one group, of which C{current} is in progress."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: LinkGroupCore) -> None:
         self.current: _Adding | _Deleting | None = None
         self._core = core
         self._deletions: deque[_Deleting] = deque()

@@ -19,13 +19,13 @@ from txrdma.iba.types import RKey
 from txrdma.smc.group._keyflows import KeyFlows, KEYS_AT_ONCE
 from txrdma.smc.group._linkflows import LinkFlows
 from txrdma.smc.group._linkstate import (
-    Core,
     Event,
     GroupEnded,
     GroupKey,
     LinkAdded,
     LinkConfirmed,
     LinkEnd,
+    LinkGroupCore,
     LinkLife,
     LinkLost,
     LinkMade,
@@ -127,7 +127,7 @@ class LinkGroup:
         self.isWatched = False
         self.connections: dict[int, object] = {}
         self.promised = 0
-        self._core = core = Core(role is Role.SERVER, local, timing, version)
+        self._core = core = LinkGroupCore(role is Role.SERVER, local, timing, version)
         core.offersLink, core.window = offersLink, window
         core.maxLinks = maxLinks
         self.first = core.links[0]

@@ -289,7 +289,7 @@ class Inputs(Protocol):
         """The expected answer did not arrive in time."""
 
 
-class Core:
+class LinkGroupCore:
     """
     The data of a group that the state machine and the exchanges act on.
 
@@ -377,20 +377,20 @@ class Core:
 
 
 @lru_cache(1)
-def _machine() -> Callable[[Core], Inputs]:
-    builder = machineBuilder(Inputs, Core)
+def _machine() -> Callable[[LinkGroupCore], Inputs]:
+    builder = machineBuilder(Inputs, LinkGroupCore)
     names = ("fresh", "confirming", "active", "ending", "ended")
     fresh, confirming, active, ending, ended = (builder.state(name) for name in names)
 
     @fresh.upon(Inputs.begin).to(confirming)
-    def begin(inputs: Inputs, core: Core, now: float) -> None:
+    def begin(inputs: Inputs, core: LinkGroupCore, now: float) -> None:
         core.place = "confirming"
         core.until = now + (core.timing.response if core.isServer else core.timing.confirmLink)
         if core.isServer:
             core.confirmLink(0, core.links[0])
 
     @confirming.upon(Inputs.confirmed).to(active)
-    def confirmed(inputs: Inputs, core: Core, now: float) -> None:
+    def confirmed(inputs: Inputs, core: LinkGroupCore, now: float) -> None:
         core.place = core.links[0].place = "active"
         core.until = None
         core.pending.append(LinkConfirmed())
@@ -400,29 +400,29 @@ def _machine() -> Callable[[Core], Inputs]:
             core.offerLink()
 
     @active.upon(Inputs.confirmed).loop()
-    def confirmedAgain(inputs: Inputs, core: Core, now: float) -> None:
+    def confirmedAgain(inputs: Inputs, core: LinkGroupCore, now: float) -> None:
         if not core.isServer:
             core.confirmLink(LLCFlags.RESPONSE, core.links[0])
 
     @confirming.upon(Inputs.refused).to(ended)
-    def refused(inputs: Inputs, core: Core, diagnosis: Diagnosis) -> None:
+    def refused(inputs: Inputs, core: LinkGroupCore, diagnosis: Diagnosis) -> None:
         core.place = "ended"
         core.until = None
         core.pending.append(LinkRefused(diagnosis))
 
     @confirming.upon(Inputs.expired).to(ended)
-    def unconfirmed(inputs: Inputs, core: Core) -> None:
+    def unconfirmed(inputs: Inputs, core: LinkGroupCore) -> None:
         refused(inputs, core, Diagnosis.TIMEOUT_CL)
 
     @active.upon(Inputs.shutdown).to(ending)
-    def shutdown(inputs: Inputs, core: Core, now: float, reason: DeleteReason) -> None:
+    def shutdown(inputs: Inputs, core: LinkGroupCore, now: float, reason: DeleteReason) -> None:
         core.place = "ending"
         core.until = now + core.timing.response
         core.ending = GroupEnded(reason, "ended by us")
         core.deleteGroup(LLCFlags.ORDERLY, reason)
 
     @active.upon(Inputs.deleteLink).to(ending)
-    def asked(inputs: Inputs, core: Core, request: LLC, now: float) -> None:
+    def asked(inputs: Inputs, core: LinkGroupCore, request: LLC, now: float) -> None:
         core.place = "ending"
         core.until = now + core.timing.response
         core.ending = GroupEnded(_reason(request), "ended by the peer", True)
@@ -432,43 +432,43 @@ def _machine() -> Callable[[Core], Inputs]:
             core.reply(request)
 
     @ending.upon(Inputs.deleteLink).loop()
-    def crossed(inputs: Inputs, core: Core, request: LLC, now: float) -> None:
+    def crossed(inputs: Inputs, core: LinkGroupCore, request: LLC, now: float) -> None:
         if not core.isServer:  # the server's request takes precedence
             core.reply(request)
 
     @ending.upon(Inputs.linkDeleted).to(ended)
     @ending.upon(Inputs.expired).to(ended)
-    def gone(inputs: Inputs, core: Core) -> None:
+    def gone(inputs: Inputs, core: LinkGroupCore) -> None:
         core.place = "ended"
         core.finish()
 
     @fresh.upon(Inputs.shutdown).to(ended)
     @confirming.upon(Inputs.shutdown).to(ended)
-    def unused(inputs: Inputs, core: Core, now: float, reason: DeleteReason) -> None:
+    def unused(inputs: Inputs, core: LinkGroupCore, now: float, reason: DeleteReason) -> None:
         core.place = "ended"
         core.ending = GroupEnded(reason, "ended by us")
         core.finish()
 
-    def violated(inputs: Inputs, core: Core, text: str) -> None:
+    def violated(inputs: Inputs, core: LinkGroupCore, text: str) -> None:
         core.pending.append(RuleBroken(text))
         core.place = "ended"
         core.ending = GroupEnded(DeleteReason.PROTOCOL_VIOLATION, text)
         core.deleteGroup(0, DeleteReason.PROTOCOL_VIOLATION)
         core.finish()
 
-    def down(inputs: Inputs, core: Core, text: str) -> None:
+    def down(inputs: Inputs, core: LinkGroupCore, text: str) -> None:
         core.place = "ended"
         core.ending = GroupEnded(DeleteReason.LOST_PATH, text)
         core.finish()
 
-    def deletedEarly(inputs: Inputs, core: Core, request: LLC, now: float) -> None:
+    def deletedEarly(inputs: Inputs, core: LinkGroupCore, request: LLC, now: float) -> None:
         refused(inputs, core, Diagnosis.NOACTLINK)
 
-    def violatedEarly(inputs: Inputs, core: Core, text: str) -> None:
+    def violatedEarly(inputs: Inputs, core: LinkGroupCore, text: str) -> None:
         core.pending.append(RuleBroken(text))
         refused(inputs, core, Diagnosis.NOACTLINK)
 
-    def disturbed(inputs: Inputs, core: Core, text: str) -> None:
+    def disturbed(inputs: Inputs, core: LinkGroupCore, text: str) -> None:
         refused(inputs, core, Diagnosis.NOACTLINK)
 
     confirming.upon(Inputs.deleteLink).to(ended)(deletedEarly)
@@ -496,6 +496,6 @@ def _reason(request: LLC) -> DeleteReason:
     return request.body.reason
 
 
-def makeLink(core: Core) -> Inputs:
+def makeLink(core: LinkGroupCore) -> Inputs:
     """Create the state machine of a new link, in its initial state."""
     return _machine()(core)

@@ -66,7 +66,7 @@ _Handler = Callable[[Sequence[Completion]], None]
 
 
 @frozen(eq=False)
-class Port:
+class DevicePort:
     """
     A port of an open device.
 
@@ -116,7 +116,7 @@ class Attachment:
     def __init__(
         self,
         reactor: Any,
-        port: Port,
+        port: DevicePort,
         domain: IProtectionDomain,
         version: int,
         received: _Handler,

@@ -19,7 +19,7 @@ from txrdma.kit.logs import RateLimitedLogger
 from txrdma.smc.flow.flow import Flow
 from txrdma.smc.flow.sendqueue import RemoteBuffer, Unacknowledged
 from txrdma.smc.group._linkgroup import LinkEnd, LinkMade
-from txrdma.smc.group.attachment import Port
+from txrdma.smc.group.attachment import DevicePort
 from txrdma.smc.group.link import Link
 from txrdma.smc.group.parties import LinkOwner, Member
 from txrdma.smc.wire.clc import Diagnosis
@@ -49,12 +49,12 @@ class LinkFailover:
         end = None if free is None else LinkEnd(free.candidate.mac, free.candidate.gid, QPN(0))
         group.core.grow(end, group.seconds())
 
-    def _free(self, gid: GID | None) -> Iterator[Port]:
+    def _free(self, gid: GID | None) -> Iterator[DevicePort]:
         """Return active ports without a link; those that reach the peer's GID without a router come first."""
         used = {link.port.place for link in self._group.links}
         return (port for port in self._able(gid) if port.place not in used)
 
-    def _able(self, gid: GID | None) -> list[Port]:
+    def _able(self, gid: GID | None) -> list[DevicePort]:
         """Return active ports with a route to the peer's GID (None: any), direct ones first."""
         version = self._group.agreement.version
         ports = [
@@ -64,13 +64,13 @@ class LinkFailover:
         ]
         return sorted(ports, key=lambda port: not self._isDirect(port, gid))
 
-    def _isDirect(self, port: Port, gid: GID | None) -> bool | None:
+    def _isDirect(self, port: DevicePort, gid: GID | None) -> bool | None:
         """Return whether the route to the peer's GID has no router; None if there is no route."""
         if gid is None:
             return True
         return port.candidate.isDirectTo(gid, self._group.agreement.version)
 
-    def _portFor(self, peerEnd: AddLink | None) -> Port | None:
+    def _portFor(self, peerEnd: AddLink | None) -> DevicePort | None:
         """
         Choose the port for a new link: one without a link, else one that makes the group asymmetric.
 

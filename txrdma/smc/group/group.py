@@ -42,7 +42,7 @@ from txrdma.smc.group._linkgroup import (
     RKeysDeleted,
 )
 from txrdma.smc.group._linkstate import RuleBroken
-from txrdma.smc.group.attachment import Port
+from txrdma.smc.group.attachment import DevicePort
 from txrdma.smc.group.buffers import (
     BufferPool,
     Element,
@@ -74,7 +74,7 @@ class Group:
     @ivar isPeerLost: the TCP connection of its last connection was lost: the peer may have died.
     """
 
-    def __init__(self, groups: Membership, key: GroupKey, port: Port, agreement: Agreement) -> None:
+    def __init__(self, groups: Membership, key: GroupKey, port: DevicePort, agreement: Agreement) -> None:
         self.groups = groups
         self.key = key
         self.agreement = agreement
@@ -112,7 +112,7 @@ class Group:
     def seconds(self) -> float:
         return self._reactor.seconds()
 
-    def domainOf(self, port: Port) -> IProtectionDomain:
+    def domainOf(self, port: DevicePort) -> IProtectionDomain:
         """Return the group's protection domain on a port's device."""
         domain = self._domains.get(port.device)
         if domain is None:

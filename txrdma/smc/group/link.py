@@ -26,7 +26,7 @@ from txrdma.interfaces import IDirectLane, IProtectionDomain, IQueuePair
 from txrdma.smc.flow.flow import Flow
 from txrdma.smc.flow.sendqueue import RemoteBuffer
 from txrdma.smc.group._linkgroup import LinkLife
-from txrdma.smc.group.attachment import Attachment, PeerEnd, Port
+from txrdma.smc.group.attachment import Attachment, DevicePort, PeerEnd
 from txrdma.smc.group.buffers import Element
 from txrdma.smc.group.parties import LinkOwner, Member
 from txrdma.smc.group.sendscheduler import HOLD_SECONDS, SendScheduler, statusText
@@ -75,7 +75,7 @@ class Link:
 
     life: LinkLife
 
-    def __init__(self, group: LinkOwner, port: Port, domain: IProtectionDomain) -> None:
+    def __init__(self, group: LinkOwner, port: DevicePort, domain: IProtectionDomain) -> None:
         groups = group.groups
         self.group = group
         self.groups = groups

@@ -18,7 +18,7 @@ from txrdma.smc.common.reactoruse import ReactorUse
 from txrdma.smc.flow.flow import Flow
 from txrdma.smc.flow.sendqueue import RemoteBuffer, Unacknowledged
 from txrdma.smc.group._linkgroup import GroupKey, LinkGroup, LinkLife, Timing
-from txrdma.smc.group.attachment import Port
+from txrdma.smc.group.attachment import DevicePort
 from txrdma.smc.group.buffers import BufferPool, Element
 from txrdma.smc.group.closenotifier import CloseNotifier
 from txrdma.smc.terms.offer import Agreement
@@ -76,7 +76,7 @@ class Membership(Protocol):
 
     reactor: Any
     closeNotifier: CloseNotifier
-    ports: tuple[Port, ...]
+    ports: tuple[DevicePort, ...]
     reactorUse: ReactorUse
     timing: Timing
     isStopping: bool
@@ -124,6 +124,6 @@ class LinkOwner(Protocol):
     def linkBroken(self, link: Any, text: str) -> None: ...
     def linkFailed(self, link: Any, text: str) -> None: ...
     def linkOf(self, life: LinkLife) -> Any: ...
-    def domainOf(self, port: Port) -> IProtectionDomain: ...
+    def domainOf(self, port: DevicePort) -> IProtectionDomain: ...
     def seconds(self) -> float: ...
     def enduring(self, what: str) -> AbstractContextManager[None]: ...

@@ -22,7 +22,7 @@ from txrdma.interfaces import IReactorDevice, IVerbsDevice
 from txrdma.kit.strings import splitString
 from txrdma.ports.netlink import NetworkInterface
 from txrdma.ports.network import gateways, HostNetwork
-from txrdma.smc.group.attachment import Port
+from txrdma.smc.group.attachment import DevicePort
 from txrdma.smc.terms.offer import Candidate, Subnets, VERSIONS
 from txrdma.verbs.devices import sharedDevice
 
@@ -65,7 +65,7 @@ def openDevices(reactor: object, description: str) -> list[IVerbsDevice]:
     return devices
 
 
-def findPorts(devices: Sequence[IVerbsDevice], owner: bytes = b"") -> tuple[Port, ...]:
+def findPorts(devices: Sequence[IVerbsDevice], owner: bytes = b"") -> tuple[DevicePort, ...]:
     """
     Return the ports of devices, with the GID of each that most peers can reach; active ports first.
 
@@ -73,7 +73,7 @@ def findPorts(devices: Sequence[IVerbsDevice], owner: bytes = b"") -> tuple[Port
 
     @param owner: the peer ID of this process, if it already has one.
     """
-    ports: list[Port] = []
+    ports: list[DevicePort] = []
     interfaces = _Interfaces()
     for device in devices:
         onReactor = IReactorDevice(device, None)
@@ -94,7 +94,7 @@ def findPorts(devices: Sequence[IVerbsDevice], owner: bytes = b"") -> tuple[Port
                 owner, gid, type, port.mac, mtu, device.name, number, index, versions, subnets, isRouted
             )
             isActive = port.state is PortState.ACTIVE
-            ports.append(Port(device, candidate, device.limits.maxInline, isActive))
+            ports.append(DevicePort(device, candidate, device.limits.maxInline, isActive))
     return tuple(sorted(ports, key=lambda port: not port.isActive))
 
 

@@ -90,13 +90,13 @@ class ApplicationData:
 
 
 @frozen
-class Failed:
+class HandshakeFailed:
     """The connection can use neither SMC-R nor TCP: reset it."""
 
     error: RDMAError
 
 
-Event = Union[Proposed, Accepted, Confirmed, FellBack, ApplicationData, Failed]
+Event = Union[Proposed, Accepted, Confirmed, FellBack, ApplicationData, HandshakeFailed]
 
 
 class _Inputs(Protocol):
@@ -216,7 +216,7 @@ class _Core:
     def fail(self, error: RDMAError) -> None:
         self.finish()
         self.buffer.clear()
-        self.pending.append(Failed(error))
+        self.pending.append(HandshakeFailed(error))
 
 
 _Machine = Callable[[_Core], _Inputs]

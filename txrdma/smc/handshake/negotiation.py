@@ -215,7 +215,7 @@ class Negotiation(Protocol):
             self._abandon()
         elif isinstance(event, clcEvents.ApplicationData):
             self._early += event.data
-        elif isinstance(event, clcEvents.Failed):
+        elif isinstance(event, clcEvents.HandshakeFailed):
             self._end()
             self.transport.abortConnection()
             self._failed(Failure(event.error))

@@ -51,7 +51,7 @@ _STATES: Final = {
 }
 
 
-class Cursor(NamedTuple):
+class DiagCursor(NamedTuple):
     """An SMC cursor: the wraps of a ring modulo 65536, and the bytes since the last wrap."""
 
     wraps: int
@@ -81,10 +81,10 @@ class Buffers:
     sendBuffer: int
     size: int
     peerSize: int
-    arrived: Cursor
-    peerConsumed: Cursor
-    produced: Cursor
-    consumed: Cursor
+    arrived: DiagCursor
+    peerConsumed: DiagCursor
+    produced: DiagCursor
+    consumed: DiagCursor
 
     @classmethod
     def decode(cls, data: bytes) -> Buffers:
@@ -92,13 +92,13 @@ class Buffers:
         if len(data) < _SIZES.size + 4 * _CURSOR.size:
             raise WireError("smc_diag_conninfo", len(data), "it is truncated")
         cursors = (
-            Cursor(*_CURSOR.unpack_from(data, _SIZES.size + number * _CURSOR.size)) for number in range(4)
+            DiagCursor(*_CURSOR.unpack_from(data, _SIZES.size + number * _CURSOR.size)) for number in range(4)
         )
         return cls(*_SIZES.unpack_from(data), *cursors)
 
 
 @dataclass(frozen=True, slots=True)
-class LinkGroup:
+class DiagLinkGroup:
     """
     The link of a connection: C{SMC_DIAG_LGRINFO}.
 
@@ -116,7 +116,7 @@ class LinkGroup:
     role: str
 
     @classmethod
-    def decode(cls, data: bytes) -> LinkGroup:
+    def decode(cls, data: bytes) -> DiagLinkGroup:
         """Decode the value of the attribute; raises L{WireError}."""
         if len(data) < _GROUP.size:
             raise WireError("smc_diag_lgrinfo", len(data), "it is truncated")
@@ -148,7 +148,7 @@ class KernelSocket:
     fallbackReason: Diagnosis | None = None
     peerDiagnosis: Diagnosis | None = None
     buffers: Buffers | None = None
-    group: LinkGroup | None = None
+    group: DiagLinkGroup | None = None
 
     @classmethod
     def decode(cls, payload: bytes) -> KernelSocket:
@@ -167,7 +167,7 @@ class KernelSocket:
             fallbackReason=Diagnosis(reason) if reason else None,
             peerDiagnosis=Diagnosis(peer) if peer else None,
             buffers=Buffers.decode(found[_CONNECTION]) if _CONNECTION in found else None,
-            group=LinkGroup.decode(found[_LINK_GROUP]) if _LINK_GROUP in found else None,
+            group=DiagLinkGroup.decode(found[_LINK_GROUP]) if _LINK_GROUP in found else None,
         )
 
 

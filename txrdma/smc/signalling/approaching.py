@@ -17,7 +17,7 @@ from twisted.internet.tcp import Connection
 
 from txrdma.smc.signalling.clientports import bindSomewhere
 from txrdma.smc.signalling.interfaces import IClientSignal, IDialing
-from txrdma.smc.signalling.localclient import Announcement, Channel, channelTo
+from txrdma.smc.signalling.localclient import Announcement, AnnouncementChannel, channelTo
 from txrdma.smc.signalling.owners import TCPAddress, tcpAddressOf
 from txrdma.smc.signalling.silence import silentPeers
 from txrdma.unix.sockets import Credentials, Reactor
@@ -69,7 +69,9 @@ class LocalApproach:
         """Search for a listener in other network namespaces; return False without one."""
         return False
 
-    def _announceBy(self, channel: Channel, client: IDialing, proceed: Callable[[], None]) -> bool:
+    def _announceBy(
+        self, channel: AnnouncementChannel, client: IDialing, proceed: Callable[[], None]
+    ) -> bool:
         """Announce the connection on a channel; return False if that is impossible."""
         target = client.target
         self._silent.ask(target, self._reactor.seconds())

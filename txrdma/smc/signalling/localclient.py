@@ -52,7 +52,7 @@ class Announcement:
         """The directory in which a listener of another network namespace was found; else empty."""
         return self._channel.directory
 
-    def __init__(self, channel: Channel, client: TCPAddress) -> None:
+    def __init__(self, channel: AnnouncementChannel, client: TCPAddress) -> None:
         self._channel = channel
         self._number = channel.add(self)
         self._call: Callable[[], None] | None = None
@@ -103,7 +103,7 @@ class Announcement:
             call()
 
 
-class Channel:
+class AnnouncementChannel:
     """
     The socket by which this process announces its connections to one listener.
 
@@ -260,17 +260,17 @@ class Channel:
 
 _Key = tuple[str, TCPAddress]
 
-_channels: WeakKeyDictionary[object, dict[_Key, Channel]] = WeakKeyDictionary()
+_channels: WeakKeyDictionary[object, dict[_Key, AnnouncementChannel]] = WeakKeyDictionary()
 
 
-def _channelsOn(reactor: object) -> dict[_Key, Channel]:
+def _channelsOn(reactor: object) -> dict[_Key, AnnouncementChannel]:
     found = _channels.get(reactor)
     if found is None:
         found = _channels[reactor] = {}
     return found
 
 
-def channelTo(reactor: Reactor, target: TCPAddress) -> Channel | None:
+def channelTo(reactor: Reactor, target: TCPAddress) -> AnnouncementChannel | None:
     """Return the channel to the SMC listener at an address of this host; None without a trusted one."""
     channel = knownChannel(reactor, target)
     if channel is not None:
@@ -282,7 +282,7 @@ def channelTo(reactor: Reactor, target: TCPAddress) -> Channel | None:
     return openChannel(reactor, target, source, connection)
 
 
-def knownChannel(reactor: Reactor, target: TCPAddress, directory: str = "") -> Channel | None:
+def knownChannel(reactor: Reactor, target: TCPAddress, directory: str = "") -> AnnouncementChannel | None:
     """Return the open channel to the SMC listener at an address; None without one."""
     channel = _channelsOn(reactor).get((directory, target))
     return channel if channel is not None and channel.isUsable() else None
@@ -290,13 +290,15 @@ def knownChannel(reactor: Reactor, target: TCPAddress, directory: str = "") -> C
 
 def openChannel(
     reactor: Reactor, target: TCPAddress, source: TCPAddress, connection: socket.socket, directory: str = ""
-) -> Channel:
-    """Open a channel to a trusted listener; parameters are those of L{Channel}."""
+) -> AnnouncementChannel:
+    """Open a channel to a trusted listener; parameters are those of L{AnnouncementChannel}."""
     channels = _channelsOn(reactor)
     if len(channels) >= _MOST_CHANNELS:
         for idle in [each for each in channels.values() if each.isIdle]:
             idle.rest()
-    channel = channels[directory, target] = Channel(reactor, target, source, connection, directory)
+    channel = channels[directory, target] = AnnouncementChannel(
+        reactor, target, source, connection, directory
+    )
     return channel
 
 

@@ -15,7 +15,7 @@ from twisted.internet.interfaces import IDelayedCall
 
 from txrdma.smc.signalling.approaching import LocalApproach
 from txrdma.smc.signalling.interfaces import IDialing
-from txrdma.smc.signalling.localclient import ANSWER_SECONDS, Channel, knownChannel, openChannel
+from txrdma.smc.signalling.localclient import AnnouncementChannel, ANSWER_SECONDS, knownChannel, openChannel
 from txrdma.smc.signalling.neighbours import listenersAt, ProvingSocket
 from txrdma.smc.signalling.owners import sourceFor, TCPAddress
 from txrdma.smc.signalling.silence import logUnresponsivePeer
@@ -32,7 +32,7 @@ _MOST_ASKED: Final = 64
 _STRANGE: Final = 10.0
 """Seconds for which an address has no listener, while the listeners at its port are unchanged."""
 
-Found = Callable[["Channel | None"], None]
+Found = Callable[["AnnouncementChannel | None"], None]
 
 
 class _Candidate:
@@ -168,7 +168,7 @@ class _Search:
             )
             self._finish(None)
 
-    def _finish(self, channel: Channel | None) -> None:
+    def _finish(self, channel: AnnouncementChannel | None) -> None:
         self.isOver = True
         timer, self._timer = self._timer, None
         if timer is not None and timer.active():
@@ -248,7 +248,7 @@ class NeighbourApproach(LocalApproach):
         if channel is not None:
             return self._announceBy(channel, client, proceed)
 
-        def found(channel: Channel | None) -> None:
+        def found(channel: AnnouncementChannel | None) -> None:
             self._search = self._found = None
             if channel is None or not self._announceBy(channel, client, proceed):
                 proceed()

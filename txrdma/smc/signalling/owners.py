@@ -22,7 +22,7 @@ from twisted.logger import Logger
 
 from txrdma.error import WireError
 from txrdma.kit.values import frozen
-from txrdma.ports.netlink import attributesOf, DONE, DUMP, ERROR, errorOf, Message, messages, request
+from txrdma.ports.netlink import attributesOf, DONE, DUMP, ERROR, errorOf, messages, NetlinkMessage, request
 
 _log = Logger()
 
@@ -112,7 +112,7 @@ def tcpAddressOf(address: IAddress) -> TCPAddress | None:
 # Queries by sock_diag
 
 
-def _ask(family: int, states: int, identity: bytes, flags: int = 0) -> Iterator[Message]:
+def _ask(family: int, states: int, identity: bytes, flags: int = 0) -> Iterator[NetlinkMessage]:
     """Query sockets; raises OSError if there are none, or L{WireError}."""
     asked = _REQUEST.pack(family, socket.IPPROTO_TCP, 0, states) + identity + _NO_COOKIE
     kind = socket.SOCK_DGRAM | socket.SOCK_CLOEXEC

@@ -21,7 +21,7 @@ from txrdma.kit.logs import RateLimitedLogger
 from txrdma.kit.values import frozen
 from txrdma.smc.common.reactoruse import reactorUse
 from txrdma.smc.signalling.silence import silentPeers
-from txrdma.unix.answers import Answering, askProcess, IReactor, nameIn, processesIn
+from txrdma.unix.answers import Answering, askProcess, IUNIXReactor, nameIn, processesIn
 from txrdma.unix.sockets import Reactor
 
 _log = Logger()
@@ -48,7 +48,7 @@ def _owner() -> tuple[int, int]:
     return os.getpid(), os.geteuid()
 
 
-class Control(Answering):
+class ControlSocket(Answering):
     """Answers tools that connect, if they run as the same user or root."""
 
     def __init__(self, reactor: Reactor, report: Report) -> None:
@@ -99,13 +99,13 @@ class _Appearance:
         """Close the answering sockets on this reactor."""
         _answering.pop(self.reactor, None)
         internal: set[object] = self.reactor._internalReaders
-        for reader in [each for each in internal if isinstance(each, Control)]:
+        for reader in [each for each in internal if isinstance(each, ControlSocket)]:
             internal.discard(reader)
             reader.close()
 
     def _appear(self) -> None:
         internal: set[object] = self.reactor._internalReaders
-        if any(isinstance(each, Control) and each.owner == _owner() for each in internal):
+        if any(isinstance(each, ControlSocket) and each.owner == _owner() for each in internal):
             return
         self.rest()
         control = None if reactorUse(self.reactor).isIdle else answer(self.reactor, self.report)
@@ -114,21 +114,21 @@ class _Appearance:
             _answering[self.reactor] = control.owner
 
 
-def answer(reactor: object, report: Report) -> Control | None:
+def answer(reactor: object, report: Report) -> ControlSocket | None:
     """Open the answering socket; return it, or None if another reactor answers or if that is impossible."""
     if not (IReactorFDSet.providedBy(reactor) and IReactorTime.providedBy(reactor)):
         return None
     if not sys.platform.startswith("linux"):
         return None
     try:
-        return Control(cast(Reactor, reactor), report)
+        return ControlSocket(cast(Reactor, reactor), report)
     except OSError as error:
         _rateLimited.info(str(error), "Not answering `txrdma connections`: {error}", error=error)
         return None
 
 
 @frozen
-class Answer:
+class ControlAnswer:
     """
     The answer of one process to a query for its connections.
 
@@ -153,10 +153,10 @@ def answering(listing: str | None = None) -> list[int]:
     return processesIn(NAMESPACE, listing)
 
 
-async def _askProcess(reactor: IReactor, pid: int, timeoutSeconds: float) -> Answer:
+async def _askProcess(reactor: IUNIXReactor, pid: int, timeoutSeconds: float) -> ControlAnswer:
     try:
         answer = await askProcess(reactor, NAMESPACE, pid, timeoutSeconds)
-        return Answer(
+        return ControlAnswer(
             pid,
             [str(word) for word in answer["command"]],
             list(answer["connections"]),
@@ -165,10 +165,10 @@ async def _askProcess(reactor: IReactor, pid: int, timeoutSeconds: float) -> Ans
             list(answer.get("silent", ())),
         )
     except Exception as error:  # it must not affect the answers of other processes
-        return Answer(pid, error=f"no answer: {error or type(error).__name__}")
+        return ControlAnswer(pid, error=f"no answer: {error or type(error).__name__}")
 
 
-def askAll(reactor: IReactor, timeoutSeconds: float = 3.0) -> Deferred[list[Answer]]:
+def askAll(reactor: IUNIXReactor, timeoutSeconds: float = 3.0) -> Deferred[list[ControlAnswer]]:
     """Query every process of this user on this host; for one that does not answer C{error} is set."""
     return gatherResults(
         [Deferred.fromCoroutine(_askProcess(reactor, pid, timeoutSeconds)) for pid in answering()]

@@ -2,7 +2,7 @@
 The local end of an SMC-R connection: joins its flow, its link, the TCP connection beside it, and its
 transport.
 
-Follows RFC 7609, 4.8 (closing). The bytes belong to a L{Flow}, the states of closing to a L{Closing}.
+Follows RFC 7609, 4.8 (closing). The bytes belong to a L{Flow}, the states of closing to a L{Lifecycle}.
 Applications see a stream through its transport: L{txrdma.smc.stream.transport}.
 
 C{loseConnection} leads to C{connectionLost} as follows: C{close} marks the flow as ending. The next flush
@@ -31,7 +31,7 @@ from txrdma.iba.types import RKey
 from txrdma.kit.logs import RateLimitedLogger
 from txrdma.smc.common.names import describe
 from txrdma.smc.common.reactoruse import Use
-from txrdma.smc.flow.closing import Closing, Ended, Ending, ReadEnded, Released, Send
+from txrdma.smc.flow.closing import Ended, Ending, Lifecycle, ReadEnded, Released, Send
 from txrdma.smc.flow.flow import ENDS, Flow
 from txrdma.smc.flow.sendqueue import RemoteBuffer, Unacknowledged
 from txrdma.smc.group.buffers import Element
@@ -89,7 +89,7 @@ class Stream:
         self.link = self.named = link
         self.role = role
         self.flow = Flow(link.scheduler.queue, element.view, link.contexts, self)
-        self._closing = Closing()
+        self._closing = Lifecycle()
         self._monitor: TCPMonitor | None = None
         self._use: Use | None = None
         self._front: StreamTransport[Any] | None = None

@@ -20,7 +20,7 @@ ReceivedDatagram = tuple[tuple[bytes, int], memoryview]
 """A datagram: its sender's address and queue pair, and its bytes."""
 
 
-class DatagramRoute(Route, Protocol):
+class DirectDatagramRoute(Route, Protocol):
     """The route of a UD queue pair; with an C{inbox} received datagrams need no receives."""
 
     inbox: DirectDatagrams | None
@@ -49,7 +49,7 @@ class DirectDatagrams:
         @param openInbox: makes the queue pair queue its datagrams here.
         @param ring: wakes the reader of the completion queue, given whether the datagram is solicited.
         """
-        self.route: DatagramRoute | None = None
+        self.route: DirectDatagramRoute | None = None
         self.isOpen = False
         self._pair, self._most = pair, most
         self._open, self._ring = openInbox, ring

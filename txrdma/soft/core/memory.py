@@ -21,7 +21,7 @@ from txrdma.iba.types import LKey, RKey
 from txrdma.iba.verbs import Access, Buffer, Segment
 from txrdma.interfaces import IMemoryRegion
 from txrdma.soft.core.mapping import mapped
-from txrdma.soft.core.recent import Recent
+from txrdma.soft.core.recent import RecentNumbers
 
 PAGE: Final = mmap.PAGESIZE
 
@@ -132,7 +132,7 @@ class KeyTable:
         )  # for callers that check rights themselves
         self._maxRegions = maxRegions
         self._nextAddress = _FIRST_ADDRESS + (randbits(24) << 12)
-        self._old = Recent(_KEYS_REMEMBERED)
+        self._old = RecentNumbers(_KEYS_REMEMBERED)
 
     def __len__(self) -> int:
         return len(self._regions)

@@ -33,7 +33,7 @@ from txrdma.iba.verbs import (
 )
 from txrdma.interfaces import AsyncEvent, IDirectDatagrams, IDirectLane, IQueuePair
 from txrdma.soft.core.completion import SoftCompletionQueue
-from txrdma.soft.core.directdatagrams import DatagramRoute, DirectDatagrams
+from txrdma.soft.core.directdatagrams import DirectDatagramRoute, DirectDatagrams
 from txrdma.soft.core.memory import Domain, KeyTable
 from txrdma.soft.core.route import Route
 from txrdma.soft.core.sharedreceives import SoftSharedReceiveQueue
@@ -310,8 +310,8 @@ class SoftQueuePair:
             return self._direct
         return None
 
-    def _datagramRoute(self) -> DatagramRoute | None:
-        return cast("DatagramRoute | None", self._route) if self.kind is QPKind.UD else None
+    def _datagramRoute(self) -> DirectDatagramRoute | None:
+        return cast("DirectDatagramRoute | None", self._route) if self.kind is QPKind.UD else None
 
     def _openInbox(self, direct: DirectDatagrams) -> Sized:
         route = self._datagramRoute()

@@ -5,7 +5,7 @@ Recently released numbers, which are not assigned again yet: a peer may still us
 from __future__ import annotations
 
 
-class Recent:
+class RecentNumbers:
     """The latest released numbers, up to a limit."""
 
     def __init__(self, most: int) -> None:

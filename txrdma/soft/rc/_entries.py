@@ -45,7 +45,7 @@ _KINDS: Final = (
 """By operation: completion, first packet, whether there is an immediate, whether there is an answer."""
 
 
-class Entry:
+class RequestEntry:
     """
     A request in progress, with PSNs C{first} to C{end}.
 

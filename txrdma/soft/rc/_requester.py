@@ -32,7 +32,7 @@ from txrdma.iba.times import rnrTimerSeconds
 from txrdma.iba.types import QPN
 from txrdma.iba.verbs import Completion, CompletionOpcode, SendRequest, Status
 from txrdma.soft.core.roundtrip import RetryTimer
-from txrdma.soft.rc._entries import Entry
+from txrdma.soft.rc._entries import RequestEntry
 from txrdma.soft.rc._packets import (
     BTH_LENGTH,
     Bytes,
@@ -115,7 +115,7 @@ class Requester:
         self._chunk = max(1, READ_CHUNK // mtu)
         self.window = Window(mtu)
         self._held = False  # whether the window limits sending
-        self._entries: deque[Entry] = deque()
+        self._entries: deque[RequestEntry] = deque()
         self._cursor = 0  # the entry that _next is in
         self._oldest = self._next = self._end = self.sent = psn
         self._asked = psn  # the latest that an acknowledgement was asked for
@@ -160,7 +160,7 @@ class Requester:
         """Queue requests behind earlier ones."""
         entries, mtu, end = self._entries, self._mtu, self._end
         for request in requests:
-            entry = Entry(request, end, mtu)
+            entry = RequestEntry(request, end, mtu)
             if entry.answered and self._maxRDAtomic == 0:
                 entry.error = Status.LOC_QP_OP_ERR
             entries.append(entry)
@@ -260,7 +260,7 @@ class Requester:
 
     # Sending.
 
-    def _send(self, entry: Entry, free: int, runs: list[Outgoing]) -> None:
+    def _send(self, entry: RequestEntry, free: int, runs: list[Outgoing]) -> None:
         """Send as much of a SEND or WRITE as the window allows, from C{_next} on."""
         mtu = self._mtu
         next = self._next
@@ -287,7 +287,9 @@ class Requester:
             self._pieces(entry, next, stop, payload, runs)
         self._next = stop
 
-    def _pieces(self, entry: Entry, next: int, stop: int, payload: Bytes, runs: list[Outgoing]) -> None:
+    def _pieces(
+        self, entry: RequestEntry, next: int, stop: int, payload: Bytes, runs: list[Outgoing]
+    ) -> None:
         """Packets of a long message with these PSNs."""
         mtu, batch, opcode = self._mtu, self._batch, entry.opcode
         full = self._limit
@@ -312,14 +314,16 @@ class Requester:
             self._asked = stop
             runs.append(self._ending(entry, opcode + _LAST, next, b"", payload[taken:]))
 
-    def _ending(self, entry: Entry, opcode: int, psn: int, extension: bytes, payload: Bytes) -> Outgoing:
+    def _ending(
+        self, entry: RequestEntry, opcode: int, psn: int, extension: bytes, payload: Bytes
+    ) -> Outgoing:
         """The packet that ends a message."""
         if entry.immediate is not None:
             opcode += _WITH_IMMEDIATE
             extension += entry.immediate
         return Outgoing(opcode, psn, 1, extension, payload, self._mtu, True, entry.solicited)
 
-    def _ask(self, entry: Entry, free: int, runs: list[Outgoing]) -> bool:
+    def _ask(self, entry: RequestEntry, free: int, runs: list[Outgoing]) -> bool:
         """Send the next request of a READ or an atomic, if it may be sent now."""
         next = self._next
         begin = next - (next - entry.first) % self._chunk
@@ -417,7 +421,7 @@ class Requester:
                 self._retire(1)
 
     def _answer(
-        self, entry: Entry, run: Incoming, number: int, count: int, length: int, extension: int
+        self, entry: RequestEntry, run: Incoming, number: int, count: int, length: int, extension: int
     ) -> bool:
         """Copy payloads of the next packets into the segments of the READ."""
         offset = (self._oldest - entry.first) * self._mtu

@@ -12,7 +12,7 @@ from math import inf
 from typing import Final, Protocol
 
 from txrdma.iba.internet import checksummed, ipHeaders, packedIP, UDP
-from txrdma.iba.roce import Flow, IDENTIFICATION_CHANGES
+from txrdma.iba.roce import IDENTIFICATION_CHANGES, UDPFlow
 from txrdma.iba.types import QPN
 from txrdma.iba.verbs import AddressVector
 from txrdma.soft.rc._datagram import GRH_LENGTH
@@ -168,9 +168,9 @@ class Peer:
         self.ip, self.port = ip, port = ipAndPort(raw)
         self.source = packedIP(ip)
         here, herePort = at.address, at.port
-        self.inbound = Flow(ip, port, here, herePort)
+        self.inbound = UDPFlow(ip, port, here, herePort)
         self.taking = self.inbound.states
-        self.sending = Flow(here, herePort, ip, port).states
+        self.sending = UDPFlow(here, herePort, ip, port).states
         self.changes = _NO_CHANGES if ":" in ip else IDENTIFICATION_CHANGES
         self.guess = 0
         self.lane: DatagramLane | None = None

@@ -36,7 +36,7 @@ from txrdma.soft.rc.counters import RoCECounters
 from txrdma.soft.rc.localpeers import LocalPeers
 from txrdma.soft.rc.peers import Peer, PortRoute, RoutesPort
 from txrdma.soft.rc.routes import DatagramRoute, RoCERoute
-from txrdma.soft.rc.udp import Carrier, RawAddress
+from txrdma.soft.rc.udp import DatagramCarrier, RawAddress
 from txrdma.soft.shared.datagramlane import DatagramLane
 from txrdma.soft.shared.datagrams import SharedDatagrams
 
@@ -57,7 +57,7 @@ class RoCEPort(RoutePort):
     def __init__(
         self,
         clock: IReactorTime,
-        carrier: Carrier,
+        carrier: DatagramCarrier,
         capture: RoCECapture | None = None,
         mtu: MTU = MTU.MTU_4096,
         lanes: SharedDatagrams | None = None,

@@ -46,7 +46,7 @@ ANSWERED: Final = 4
 
 
 class Receiver(Protocol):
-    """The receiver of datagrams of a L{Carrier}."""
+    """The receiver of datagrams of a L{DatagramCarrier}."""
 
     def received(self, data: memoryview, segment: int, source: RawAddress) -> None:
         """
@@ -57,10 +57,10 @@ class Receiver(Protocol):
         """The batch of datagrams has ended."""
 
     def writable(self) -> None:
-        """Resume sending: L{Carrier.send} accepts datagrams again."""
+        """Resume sending: L{DatagramCarrier.send} accepts datagrams again."""
 
 
-class Carrier(Protocol):
+class DatagramCarrier(Protocol):
     """
     The carrier of a port's datagrams: a UDP socket, or a simulated network.
 

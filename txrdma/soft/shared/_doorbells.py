@@ -20,7 +20,7 @@ MOST: Final = 4096
 """Limit of doorbells per peer: the completion channels of its process."""
 
 
-class Channel(Protocol):
+class DoorbellChannel(Protocol):
     """A local descriptor that peers can ring: of a completion channel, or of the datagrams of a port."""
 
     @property
@@ -89,14 +89,14 @@ class LocalDoorbells:
     """Local doorbells that a peer has, with their numbers."""
 
     def __init__(self) -> None:
-        self._numbers: dict[Channel, int] = {}
+        self._numbers: dict[DoorbellChannel, int] = {}
         self._last = 0
 
-    def numberOf(self, channel: Channel) -> int | None:
+    def numberOf(self, channel: DoorbellChannel) -> int | None:
         """The number of a channel's doorbell; None if the peer does not have it."""
         return self._numbers.get(channel)
 
-    def assign(self, channel: Channel) -> int:
+    def assign(self, channel: DoorbellChannel) -> int:
         self._last += 1
         self._numbers[channel] = self._last
         return self._last

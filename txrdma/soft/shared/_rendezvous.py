@@ -33,7 +33,7 @@ _FUTURE_WRITE: Final = 0x10
 _NEEDED: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 
 
-class MessageKind(Code):
+class RendezvousKind(Code):
     """The first byte of each message."""
 
     HELLO = 1
@@ -62,7 +62,7 @@ class Reach(Code):
 class Hello(Layout):
     """First message in both directions: version, and address of the device. C{magic} is C{"txr"}."""
 
-    kind: MessageKind = bits(8)
+    kind: RendezvousKind = bits(8)
     magic: int = bits(24)
     version: int = bits(16)
     port: int = bits(16)
@@ -78,7 +78,7 @@ class DoorbellNotice(Layout):
     the receiver's doorbell with this number was lost.
     """
 
-    kind: MessageKind = bits(8)
+    kind: RendezvousKind = bits(8)
     reserved: int = bits(24)
     number: int = bits(32)
 
@@ -87,7 +87,7 @@ class DoorbellNotice(Layout):
 class DatagramRingOffer(Layout):
     """The sender's box for datagrams, with the number of the doorbell that wakes the sender; 0 refuses."""
 
-    kind: MessageKind = bits(8)
+    kind: RendezvousKind = bits(8)
     reserved: int = bits(24)
     number: int = bits(32)
 
@@ -96,7 +96,7 @@ class DatagramRingOffer(Layout):
 class Join(Layout):
     """A queue pair is ready to receive: its box, and doorbell numbers of its completion queues."""
 
-    kind: MessageKind = bits(8)
+    kind: RendezvousKind = bits(8)
     source: QPN = bits(24)
     reserved: int = bits(8)
     destination: QPN = bits(24)
@@ -110,7 +110,7 @@ class Join(Layout):
 class PairNotice(Layout):
     """C{LEAVE}: a queue pair has ended. C{NUDGE}: poll your side."""
 
-    kind: MessageKind = bits(8)
+    kind: RendezvousKind = bits(8)
     source: QPN = bits(24)
     reserved: int = bits(8)
     destination: QPN = bits(24)
@@ -120,7 +120,7 @@ class PairNotice(Layout):
 class RegionRequest(Layout):
     """A request for access to a memory region of the receiver."""
 
-    kind: MessageKind = bits(8)
+    kind: RendezvousKind = bits(8)
     source: QPN = bits(24)
     reserved: int = bits(8)
     destination: QPN = bits(24)
@@ -136,7 +136,7 @@ class RegionReply(Layout):
     C{validOffset} is where its valid word is, in a page of its own, the last one.
     """
 
-    kind: MessageKind = bits(8)
+    kind: RendezvousKind = bits(8)
     source: QPN = bits(24)
     reach: Reach = bits(8)
     destination: QPN = bits(24)
@@ -152,7 +152,7 @@ class RegionReply(Layout):
 class AccessRequest(Layout):
     """A request to read or write memory of the receiver; write data follows."""
 
-    kind: MessageKind = bits(8)
+    kind: RendezvousKind = bits(8)
     source: QPN = bits(24)
     writing: bool = bits(1)
     reserved: int = bits(7)
@@ -167,7 +167,7 @@ class AccessRequest(Layout):
 class AccessReply(Layout):
     """The answer to L{AccessRequest}: read data follows."""
 
-    kind: MessageKind = bits(8)
+    kind: RendezvousKind = bits(8)
     source: QPN = bits(24)
     allowed: bool = bits(1)
     reserved: int = bits(7)
@@ -176,18 +176,18 @@ class AccessReply(Layout):
 
 
 _LAYOUTS: Final[dict[int, type[Layout]]] = {
-    MessageKind.HELLO: Hello,
-    MessageKind.JOIN: Join,
-    MessageKind.LEAVE: PairNotice,
-    MessageKind.NUDGE: PairNotice,
-    MessageKind.REGION_REQUEST: RegionRequest,
-    MessageKind.REGION_REPLY: RegionReply,
-    MessageKind.ACCESS_REQUEST: AccessRequest,
-    MessageKind.ACCESS_REPLY: AccessReply,
-    MessageKind.DOORBELL: DoorbellNotice,
-    MessageKind.DOORBELL_CLOSED: DoorbellNotice,
-    MessageKind.DOORBELL_LOST: DoorbellNotice,
-    MessageKind.DATAGRAM_RING: DatagramRingOffer,
+    RendezvousKind.HELLO: Hello,
+    RendezvousKind.JOIN: Join,
+    RendezvousKind.LEAVE: PairNotice,
+    RendezvousKind.NUDGE: PairNotice,
+    RendezvousKind.REGION_REQUEST: RegionRequest,
+    RendezvousKind.REGION_REPLY: RegionReply,
+    RendezvousKind.ACCESS_REQUEST: AccessRequest,
+    RendezvousKind.ACCESS_REPLY: AccessReply,
+    RendezvousKind.DOORBELL: DoorbellNotice,
+    RendezvousKind.DOORBELL_CLOSED: DoorbellNotice,
+    RendezvousKind.DOORBELL_LOST: DoorbellNotice,
+    RendezvousKind.DATAGRAM_RING: DatagramRingOffer,
 }
 MAGIC: Final = int.from_bytes(b"txr", "big")
 

@@ -23,8 +23,8 @@ from twisted.python.failure import Failure
 
 from txrdma.error import RDMAError
 from txrdma.kit.logs import RateLimitedLogger
-from txrdma.soft.shared._doorbells import Channel, Doorbell
-from txrdma.soft.shared._rendezvous import DatagramRingOffer, makeBox, mapBox, MessageKind
+from txrdma.soft.shared._doorbells import Doorbell, DoorbellChannel
+from txrdma.soft.shared._rendezvous import DatagramRingOffer, makeBox, mapBox, RendezvousKind
 from txrdma.soft.shared.datagramlane import DatagramLane
 from txrdma.soft.shared.peerprocess import PeerProcess
 from txrdma.soft.shared.sharedqueuepair import closeMapping, SharingReactor
@@ -96,9 +96,9 @@ class DatagramLink:
         self._doorbell: Doorbell | None = None
         self.lane = DatagramLane(peer.name, memoryview(self._own), self._ring)
 
-    def invite(self, bell: Channel) -> None:
+    def invite(self, bell: DoorbellChannel) -> None:
         """Send our box to the other device."""
-        message = DatagramRingOffer(kind=MessageKind.DATAGRAM_RING, number=self.peer.doorbellNumber(bell))
+        message = DatagramRingOffer(kind=RendezvousKind.DATAGRAM_RING, number=self.peer.doorbellNumber(bell))
         self.peer.send(message.encode(), (self._descriptor,))
         os.close(self._descriptor)
         self._descriptor = -1

@@ -4,8 +4,8 @@ The sending side of the connection to a process with which memory is shared.
 
 from __future__ import annotations
 
-from txrdma.soft.shared._doorbells import Channel, LocalDoorbells
-from txrdma.soft.shared._rendezvous import DoorbellNotice, MessageKind
+from txrdma.soft.shared._doorbells import DoorbellChannel, LocalDoorbells
+from txrdma.soft.shared._rendezvous import DoorbellNotice, RendezvousKind
 from txrdma.soft.shared.unixpackets import Line
 from txrdma.unix.sockets import isOurs
 
@@ -34,14 +34,14 @@ class PeerProcess:
         if self.lines:
             self.lines[0].send(message, descriptors)
 
-    def doorbellNumber(self, channel: Channel) -> int:
+    def doorbellNumber(self, channel: DoorbellChannel) -> int:
         """The number of a channel's doorbell, sent to the peer on first use; raises L{InvalidRequest}."""
         number = self.doorbells.numberOf(channel)
         if number is None:
             for gone in self.doorbells.removeClosed():
-                self.send(DoorbellNotice(kind=MessageKind.DOORBELL_CLOSED, number=gone).encode())
+                self.send(DoorbellNotice(kind=RendezvousKind.DOORBELL_CLOSED, number=gone).encode())
             descriptors = (channel.doorbell,) if self.isTrusted else ()
             number = self.doorbells.assign(channel)
-            bell = DoorbellNotice(kind=MessageKind.DOORBELL, number=number)
+            bell = DoorbellNotice(kind=RendezvousKind.DOORBELL, number=number)
             self.send(bell.encode(), descriptors)
         return number

@@ -35,11 +35,11 @@ from txrdma.soft.shared._rendezvous import (
     Join,
     MAGIC,
     mapBox,
-    MessageKind,
     PairNotice,
     Reach,
     RegionReply,
     RegionRequest,
+    RendezvousKind,
     shareable,
     VERSION,
 )
@@ -166,7 +166,7 @@ class _Peer(PeerProcess):
     def refuseDatagramRing(self) -> None:
         """Refuse the peer's box for lack of descriptors, so that datagrams use UDP."""
         self._closeDatagramLink()
-        self.send(DatagramRingOffer(kind=MessageKind.DATAGRAM_RING).encode())
+        self.send(DatagramRingOffer(kind=RendezvousKind.DATAGRAM_RING).encode())
 
     def _closeDatagramLink(self) -> None:
         datagramLink, self.datagramLink = self.datagramLink, None
@@ -175,15 +175,15 @@ class _Peer(PeerProcess):
 
     def doorbellReceived(self, parsed: DoorbellNotice, descriptors: list[int]) -> None:
         """Handle a message about a doorbell of the peer, or of ours."""
-        if parsed.kind is MessageKind.DOORBELL:
+        if parsed.kind is RendezvousKind.DOORBELL:
             self._peerDoorbells.add(parsed.number, descriptors, self.isTrusted)
-        elif parsed.kind is MessageKind.DOORBELL_CLOSED:
+        elif parsed.kind is RendezvousKind.DOORBELL_CLOSED:
             self._peerDoorbells.remove(parsed.number)
         else:
             self.doorbells.forget(parsed.number)
 
     def refuse(self, parsed: Join) -> None:
-        refusal = PairNotice(kind=MessageKind.LEAVE, source=parsed.destination, destination=parsed.source)
+        refusal = PairNotice(kind=RendezvousKind.LEAVE, source=parsed.destination, destination=parsed.source)
         self.send(refusal.encode())
 
     def left(self, parsed: PairNotice) -> None:
@@ -209,7 +209,7 @@ class _Peer(PeerProcess):
         access = _allowed(owner)
         rights = 0 if region is None else region.rights & access & _REMOTE
         reply = RegionReply(
-            kind=MessageKind.REGION_REPLY,
+            kind=RendezvousKind.REGION_REPLY,
             source=parsed.destination,
             destination=parsed.source,
             rkey=parsed.rkey,
@@ -240,7 +240,7 @@ class _Peer(PeerProcess):
         owner = connection.owner
         need = REMOTE_WRITE if parsed.writing else REMOTE_READ
         reply = AccessReply(
-            kind=MessageKind.ACCESS_REPLY, source=parsed.destination, destination=parsed.source
+            kind=RendezvousKind.ACCESS_REPLY, source=parsed.destination, destination=parsed.source
         )
         try:
             if not _allowed(owner) & need:
@@ -266,7 +266,7 @@ class _Link:
         self.line = line
         line.start(self)
         hello = Hello(
-            kind=MessageKind.HELLO,
+            kind=RendezvousKind.HELLO,
             magic=MAGIC,
             version=VERSION,
             port=port.port,
@@ -302,7 +302,7 @@ class _Link:
         elif isinstance(parsed, DatagramRingOffer):
             peer.refuseDatagramRing()
         elif isinstance(parsed, DoorbellNotice):
-            peer.send(parsed.replace(kind=MessageKind.DOORBELL_LOST).encode())
+            peer.send(parsed.replace(kind=RendezvousKind.DOORBELL_LOST).encode())
         elif isinstance(parsed, RegionReply):
             connection = peer.connection(parsed.source, parsed.destination)
             if connection is not None:
@@ -326,7 +326,7 @@ class _Link:
             peer.regionRequested(parsed, self.line.send)
         elif isinstance(parsed, AccessRequest):
             peer.accessed(parsed, content, self.line.send)
-        elif isinstance(parsed, PairNotice) and parsed.kind is MessageKind.LEAVE:
+        elif isinstance(parsed, PairNotice) and parsed.kind is RendezvousKind.LEAVE:
             peer.left(parsed)
         elif isinstance(parsed, (PairNotice, RegionReply, AccessReply)):
             connection = peer.connection(parsed.source, parsed.destination)

@@ -29,12 +29,12 @@ from txrdma.soft.shared._rendezvous import (
     Join,
     makeBox,
     mapRegion,
-    MessageKind,
     MOST_DATA,
     PairNotice,
     Reach,
     RegionReply,
     RegionRequest,
+    RendezvousKind,
 )
 from txrdma.soft.shared._rings import part, spread
 from txrdma.soft.shared.peerprocess import PeerProcess
@@ -94,7 +94,7 @@ class SharedQueuePair:
         """Send our box and doorbells to the peer's queue pair."""
         sends, receives = self.owner.sendQueue.channel, self.owner.receiveQueue.channel
         message = Join(
-            kind=MessageKind.JOIN,
+            kind=RendezvousKind.JOIN,
             source=self.number,
             destination=self.destination,
             firstPSN=self.owner.attributes.rqPSN or 0,
@@ -133,14 +133,14 @@ class SharedQueuePair:
                 self._ringDoorbell(descriptor)
 
     def nudge(self) -> None:
-        self._note(MessageKind.NUDGE)
+        self._note(RendezvousKind.NUDGE)
 
-    def _note(self, kind: MessageKind) -> None:
+    def _note(self, kind: RendezvousKind) -> None:
         self._peer.send(PairNotice(kind=kind, source=self.number, destination=self.destination).encode())
 
     def requestRegion(self, rkey: RKey) -> None:
         message = RegionRequest(
-            kind=MessageKind.REGION_REQUEST, source=self.number, destination=self.destination, rkey=rkey
+            kind=RendezvousKind.REGION_REQUEST, source=self.number, destination=self.destination, rkey=rkey
         )
         self._peer.send(message.encode())
 
@@ -210,7 +210,7 @@ class SharedQueuePair:
             _log.failure("Unexpected error while a queue pair was failed ({lane!r})", lane=self.lane)
 
     def left(self) -> None:
-        self._note(MessageKind.LEAVE)
+        self._note(RendezvousKind.LEAVE)
         self._closed(self.number)
         self._release()
         closeMapping(self._own)
@@ -287,7 +287,7 @@ class SharedQueuePair:
         writing = request.operation is not Operation.RDMA_READ
         size = min(MOST_DATA, length - done)
         message = AccessRequest(
-            kind=MessageKind.ACCESS_REQUEST,
+            kind=RendezvousKind.ACCESS_REQUEST,
             source=self.number,
             destination=self.destination,
             writing=writing,

@@ -12,7 +12,7 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.command import Options
+from txrdma.command import TxrdmaOptions
 from txrdma.commands.common.devicedescriptions import Description
 from txrdma.commands.devices import run
 from txrdma.error import DeviceUnavailable
@@ -22,7 +22,7 @@ class CommandTests(SynchronousTestCase):
     """The command itself, with the software device."""
 
     def reported(self, *arguments: str) -> str:
-        options = Options()
+        options = TxrdmaOptions()
         options.parseOptions(["devices", *arguments])
         out = io.StringIO()
         with redirect_stdout(out):
@@ -71,7 +71,7 @@ class CommandTests(SynchronousTestCase):
 
     def test_refused(self) -> None:
         """A device that is named but is not there is an error, not an empty table."""
-        options = Options()
+        options = TxrdmaOptions()
         for name in ("soft:nowhere", "nowhere_7"):
             options.parseOptions(["devices", name])
             self.failureResultOf(

@@ -13,8 +13,8 @@ from io import BytesIO
 
 from txrdma.iba.headers import Opcode
 from txrdma.iba.internet import Ethernet, IPv4, IPv6, UDP
-from txrdma.iba.pcap import Datagram, PcapReader, Record
-from txrdma.iba.roce import Flow, RoCEPacket
+from txrdma.iba.pcap import CapturedDatagram, CapturedRecord, PcapReader
+from txrdma.iba.roce import RoCEPacket, UDPFlow
 from txrdma.iba.types import ROCE_PORT
 from txrdma.kit.wire import bits, Layout, wire
 from txrdma.test.support import VECTORS
@@ -32,7 +32,7 @@ def raw(name: str) -> bytes:
     return (VECTORS / f"{name}.pcap").read_bytes()
 
 
-def records(name: str) -> list[Record]:
+def records(name: str) -> list[CapturedRecord]:
     """Every frame of a capture, from its Ethernet header on, in order."""
     return list(PcapReader(BytesIO(raw(name))))
 
@@ -61,9 +61,9 @@ class Captured:
         return str(ipaddress.ip_address(self.ip.destination))
 
     @property
-    def flow(self) -> Flow:
+    def flow(self) -> UDPFlow:
         """The addresses and ports of the packet, which its invariant CRC (ICRC) covers."""
-        return Flow(self.source, self.udp.sourcePort, self.destination, self.udp.destinationPort)
+        return UDPFlow(self.source, self.udp.sourcePort, self.destination, self.udp.destinationPort)
 
     @property
     def packet(self) -> RoCEPacket:
@@ -75,7 +75,7 @@ def packets(name: str) -> list[Captured]:
     """The RoCE v2 packets of a capture, in order."""
     found = []
     for record in records(name):
-        datagram = Datagram.decode(record.data)
+        datagram = CapturedDatagram.decode(record.data)
         if datagram is not None and datagram.udp.destinationPort == ROCE_PORT:
             found.append(Captured(record.when, datagram.ip, datagram.udp, datagram.payload))
     return found

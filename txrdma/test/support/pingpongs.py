@@ -21,9 +21,9 @@ from twisted.python.failure import Failure
 from twisted.test.iosim import connect, FakeTransport, IOPump
 
 from txrdma.interfaces import IVerbsDevice
-from txrdma.pingpong.link import Link
+from txrdma.pingpong.link import MeasuredLink
 from txrdma.pingpong.plan import LinkSettings
-from txrdma.pingpong.session import Side
+from txrdma.pingpong.session import TestSide
 from txrdma.sim.network import Faults, SimulatedNetwork
 from txrdma.testing.reactors import ReactorClock
 
@@ -90,12 +90,14 @@ class SimulatedLinks(Base):
             self.addCleanup(device.close)
             self.devices.append(device)
 
-    def links(self, settings: LinkSettings, faults: Faults | None = None) -> tuple[Link, Link]:
+    def links(
+        self, settings: LinkSettings, faults: Faults | None = None
+    ) -> tuple[MeasuredLink, MeasuredLink]:
         """Two, connected."""
         if faults is not None:
             self.network.faults = faults
         one, other = (
-            Link(cast(Any, self.clock), device, settings, now=self.clock.nanoseconds)
+            MeasuredLink(cast(Any, self.clock), device, settings, now=self.clock.nanoseconds)
             for device in self.devices
         )
         self.addCleanup(one.close)
@@ -104,9 +106,9 @@ class SimulatedLinks(Base):
         other.connect(one.here)
         return one, other
 
-    def side(self, host: int, **more: Any) -> Side:
+    def side(self, host: int, **more: Any) -> TestSide:
         """How one of the two makes its end; its device stays."""
-        return Side(
+        return TestSide(
             cast(Any, self.clock),
             lambda address: self.devices[host],
             lambda device: None,

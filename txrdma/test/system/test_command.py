@@ -18,13 +18,13 @@ from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma import commands
-from txrdma.command import main, Options, run
+from txrdma.command import main, run, TxrdmaOptions
 from txrdma.commands import devices
 from txrdma.commands.common.options import IReactor
 from txrdma.commands.common.registry import COMMANDS, GROUPS
 from txrdma.commands.connections import connectionsTable, flat
 from txrdma.error import DeviceUnavailable
-from txrdma.smc.status.control import Answer
+from txrdma.smc.status.control import ControlAnswer
 
 WITHOUT_TLS = """
 import sys
@@ -114,7 +114,7 @@ class OptionsTests(SynchronousTestCase):
     def test_commands(self) -> None:
         """Both commands take --json."""
         for name in ("connections", "devices"):
-            options = Options()
+            options = TxrdmaOptions()
             options.parseOptions([name, "--json"])
             self.assertTrue(options.subOptions["json"])
 
@@ -168,14 +168,14 @@ class OptionsTests(SynchronousTestCase):
             raise DeviceUnavailable("it is gone")
 
         self.patch(devices, "run", fail)
-        options = Options()
+        options = TxrdmaOptions()
         options.parseOptions(["devices"])
         failure = self.failureResultOf(run(cast(IReactor, None), options), SystemExit)
         self.assertEqual(failure.value.code, "txrdma devices: it is gone")
 
     def test_abbreviation(self) -> None:
         """An unknown command is not taken for an abbreviation of another one."""
-        self.assertRaises(UsageError, Options().parseOptions, ["connection"])
+        self.assertRaises(UsageError, TxrdmaOptions().parseOptions, ["connection"])
 
 
 class ConnectionsTests(SynchronousTestCase):
@@ -183,7 +183,11 @@ class ConnectionsTests(SynchronousTestCase):
 
     def test_flat(self) -> None:
         """Each connection has its process; a process that did not answer is reported once."""
-        answers = [Answer(1, ["python", "a"], [SMC, TCP]), Answer(2, error="no answer: late"), Answer(3)]
+        answers = [
+            ControlAnswer(1, ["python", "a"], [SMC, TCP]),
+            ControlAnswer(2, error="no answer: late"),
+            ControlAnswer(3),
+        ]
         self.assertEqual(
             flat(answers),
             [
@@ -198,7 +202,7 @@ class ConnectionsTests(SynchronousTestCase):
         A peer that does not answer handshakes is shown with the remaining time without further attempts.
         """
         silent = {"peer": "127.0.0.1:8080", "seconds": 41.7}
-        entries = flat([Answer(5, ["python", "a"], silent=[silent])])
+        entries = flat([ControlAnswer(5, ["python", "a"], silent=[silent])])
         self.assertEqual(entries, [{"pid": 5, "command": ["python", "a"], **silent}])
         text = shown(connectionsTable(entries))
         for words in ("5", "to 127.0.0.1:8080", "TCP", "no answer", "42 s"):
@@ -206,7 +210,7 @@ class ConnectionsTests(SynchronousTestCase):
 
     def test_table(self) -> None:
         """The table shows mode, reasons by name, addresses, device, route, link group, rings, counts."""
-        answers = [Answer(77, ["python", "[x]"], [SMC, TCP]), Answer(78, error="hm")]
+        answers = [ControlAnswer(77, ["python", "[x]"], [SMC, TCP]), ControlAnswer(78, error="hm")]
         text = shown(connectionsTable(flat(answers)))
         for words in (
             *("77", "[x]", "SMC-R", "ACTIVE", "127.0.0.1:1234", "127.0.0.1:80", "soft", "shared-memory"),

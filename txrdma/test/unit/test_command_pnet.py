@@ -15,14 +15,14 @@ from twisted.internet.defer import Deferred
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.command import Options
+from txrdma.command import TxrdmaOptions
 from txrdma.commands import pnet
 from txrdma.commands.common import devicechoice
 from txrdma.commands.common.devicechoice import outlookFor
 from txrdma.error import InvalidRequest
 from txrdma.ports.netlink import InterfaceAddress, NetworkInterface
 from txrdma.ports.pnet import Networks
-from txrdma.ports.pnettable import Entry, RDMAPort, Table
+from txrdma.ports.pnettable import PNETEntry, RDMAPort, Table
 from txrdma.smc.terms.options import LOCAL_DEVICE
 
 LOOPBACK = NetworkInterface(
@@ -51,7 +51,7 @@ class CommandTestCase(SynchronousTestCase):
         self.patch(pnet, "kernelTable", lambda: self.kernels)
 
     def output(self, *words: str) -> str:
-        options = Options()
+        options = TxrdmaOptions()
         options.parseOptions(list(words))
         assert options.subCommand is not None
         module = __import__(f"txrdma.commands.{options.subCommand}", fromlist=["run"])
@@ -82,7 +82,7 @@ class PnetTests(CommandTestCase):
         self.pnet("add", "NET1", "eth0")
         for words in (("add", "NET2", "eth0"), ("add", "NET-2", "eth1"), ("remove", "NET2")):
             out = io.StringIO()
-            options = Options()
+            options = TxrdmaOptions()
             options.parseOptions(["pnet", "--file", str(self.file), *words])
             with redirect_stdout(out):
                 self.failureResultOf(
@@ -93,11 +93,11 @@ class PnetTests(CommandTestCase):
     def test_usage(self) -> None:
         """Missing or additional arguments are a usage error."""
         for words in (("add", "NET1"), ("remove",), ("show", "NET1"), ("print",)):
-            self.assertRaises(UsageError, Options().parseOptions, ["pnet", *words])
+            self.assertRaises(UsageError, TxrdmaOptions().parseOptions, ["pnet", *words])
 
     def test_shown(self) -> None:
         """Entries of the file and of the kernel are shown with the resulting ports."""
-        self.kernels = (Entry("NET9", "lo"),)
+        self.kernels = (PNETEntry("NET9", "lo"),)
         self.pnet("add", "NET1", "eth0", "mlx5_0/1")
         text = self.pnet()
         self.assertRegex(text, r"NET1 +mlx5_0/1 +file")
@@ -163,4 +163,4 @@ class OutlookTests(CommandTestCase):
 
     def test_usage(self) -> None:
         """A host and a device exclude each other."""
-        self.assertRaises(UsageError, Options().parseOptions, ["devices", "--for", "a", "soft"])
+        self.assertRaises(UsageError, TxrdmaOptions().parseOptions, ["devices", "--for", "a", "soft"])

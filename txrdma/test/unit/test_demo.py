@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.demo import files
 from txrdma.demo.processes import Statuses
-from txrdma.demo.report import Run
+from txrdma.demo.report import DemoRun
 
 
 def connection(**changes: object) -> Statuses:
@@ -29,7 +29,7 @@ def connection(**changes: object) -> Statuses:
     return {**reported, **changes}
 
 
-GOOD = Run(
+GOOD = DemoRun(
     kind="smc",
     expected={"a": "00"},
     hashes={"a": "00"},

@@ -18,7 +18,7 @@ from txrdma.btl.core.events import (
     Event,
     MessageReceived,
     PeerClosed,
-    PeerLost,
+    PeerGone,
     ProbeReceived,
     SendCompleted,
     SendFailed,
@@ -239,9 +239,9 @@ class Scenario:
         elif isinstance(event, ProbeReceived):
             check(other.number == self.plan.liar, f"{other.number} has sent a probe")  # an altered packet
         else:
-            assert isinstance(event, (PeerClosed, PeerLost))
+            assert isinstance(event, (PeerClosed, PeerGone))
             check((number, other.number) not in self.ended, f"{number} has lost {other.number} twice")
-            self.ended[number, other.number] = event.reason if isinstance(event, PeerLost) else "closed"
+            self.ended[number, other.number] = event.reason if isinstance(event, PeerGone) else "closed"
 
     def _delivered(self, receiver: int, sender: int, tag: int, data: bytes) -> None:
         if sender == self.plan.liar:

@@ -18,7 +18,7 @@ from txrdma.mad.layouts.pma import PerformanceCapability
 from txrdma.mad.layouts.values import FECMode
 from txrdma.sim.fabric.agents import sampling
 from txrdma.sim.fabric.agents.sampling import Samplers
-from txrdma.sim.fabric.model.counters import Counters
+from txrdma.sim.fabric.model.counters import SimulatedCounters
 from txrdma.sim.fabric.model.nodes import correctionOf, SimulatedPort
 
 GET: Final = int(Method.GET)
@@ -215,7 +215,7 @@ def _selected(port: SimulatedPort, number: int) -> list[SimulatedPort]:
     return node.ports[number : number + 1]
 
 
-def _encoded(group: _Group, counted: list[Counters], now: float) -> bytes:
+def _encoded(group: _Group, counted: list[SimulatedCounters], now: float) -> bytes:
     """Return the encoded attribute, with sums over the ports. A counter stops at its highest value."""
     values: dict[str, int | list[int]] = {}
     first, *others = counted

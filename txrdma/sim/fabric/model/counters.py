@@ -25,7 +25,7 @@ Names of the basic counters; others have the names of fields in other attributes
 """
 
 
-class Counters:
+class SimulatedCounters:
     """
     Counters of a simulated port.
 

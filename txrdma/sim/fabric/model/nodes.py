@@ -23,7 +23,7 @@ from txrdma.mad.layouts.values import (
     PortCapability,
     PortInfoExtendedCapability,
 )
-from txrdma.sim.fabric.model.counters import Counters
+from txrdma.sim.fabric.model.counters import SimulatedCounters
 from txrdma.sim.nets.netfile import Net, NetLink, NetNode
 
 SUBNET_TIMEOUT: Final = 14
@@ -145,7 +145,7 @@ class SimulatedPort:
         self.peer: SimulatedPort | None = None
         self.neighbor: SimulatedPort | None = None
         self.isCut = False
-        self.counters: Counters | None = None
+        self.counters: SimulatedCounters | None = None
         self.tables: dict[tuple[int, int], bytes] | None = None
         self.attachments: tuple[PortAttachment, ...] = ()
 
@@ -220,10 +220,10 @@ class SimulatedPort:
         _setState(self.info, state)
         _setPhysical(self.info, physical)
 
-    def count(self) -> Counters:
+    def count(self) -> SimulatedCounters:
         """Return the counters of the port, which are created on first use."""
         if self.counters is None:
-            self.counters = Counters()
+            self.counters = SimulatedCounters()
         return self.counters
 
 

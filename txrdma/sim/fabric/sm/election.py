@@ -29,7 +29,7 @@ POLLS: Final = 4
 """Number of unanswered SMPs in one poll after which a standby SM considers the master lost."""
 
 
-class Candidate(SMInfoAgent):
+class ManagerCandidate(SMInfoAgent):
     """
     A subnet manager at a port of the fabric: the master, or a standby SM.
 
@@ -57,7 +57,7 @@ class Candidate(SMInfoAgent):
         port.capabilities |= PortCapability.SM
 
     def __repr__(self) -> str:
-        return f"<Candidate at {self.port}: {self.state.name}>"
+        return f"<ManagerCandidate at {self.port}: {self.state.name}>"
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -124,11 +124,11 @@ class Candidate(SMInfoAgent):
         else:
             self.lead()
 
-    def _others(self) -> Iterator[Candidate]:
+    def _others(self) -> Iterator[ManagerCandidate]:
         """Yield the other SMs that a sweep of this one would find, except those in state NOT_ACTIVE."""
         reachable = self.manager.reachable()
         for port, other in self._fabric.sma.managers.items():
-            assert isinstance(other, Candidate)
+            assert isinstance(other, ManagerCandidate)
             isThere = port.node in reachable and not port.node.isDead
             if other is not self and isThere and other.state is not SMState.NOT_ACTIVE:
                 yield other

@@ -36,13 +36,13 @@ from txrdma.sim.fabric.model.nodes import guidCap, SimulatedPort
 from txrdma.sim.fabric.sm.manager import GID_PREFIX
 from txrdma.sim.fabric.sm.sagroups import (
     componentNames,
-    Group,
     Groups,
+    MulticastGroup,
     Services,
     Subscriptions,
 )
 from txrdma.sim.fabric.sm.sapaths import MOST_PATHS, mtuCap, neighborMTU, Paths, rateOf
-from txrdma.sim.fabric.sm.sarecords import Matcher, ONLY_OF_SWITCHES, Records
+from txrdma.sim.fabric.sm.sarecords import Matcher, ONLY_OF_SWITCHES, SARecords
 from txrdma.sim.fabric.sm.subnet import Subnet
 from txrdma.sim.fabric.wire.traps import gidChanged
 
@@ -72,7 +72,7 @@ class SubnetAdministration:
         """@param port: port of the master SM."""
         self.asked = 0
         self._fabric = fabric
-        self._records = Records(fabric.sma)
+        self._records = SARecords(fabric.sma)
         self._paths = Paths(self._ends, fabric.portOf)
         self.groups = Groups(self._regrouped, self.notice, self._measure)
         self.services = Services(fabric.clock.seconds)
@@ -248,7 +248,7 @@ class SubnetAdministration:
             return PathMTU.MTU_2048, Rate.GBPS_10
         return PathMTU(neighborMTU(port.info) or mtuCap(port.info)), rateOf(port)
 
-    def _regrouped(self, group: Group) -> None:
+    def _regrouped(self, group: MulticastGroup) -> None:
         """Update the multicast forwarding tables for a group: a tree of switches between its members."""
         manager = self._fabric.manager
         assert manager is not None

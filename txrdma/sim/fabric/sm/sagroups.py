@@ -45,7 +45,7 @@ def componentNames(kind: type[Record], mask: int) -> set[str]:
 
 
 @dataclass(slots=True)
-class Group:
+class MulticastGroup:
     """
     A multicast group and its members.
 
@@ -64,7 +64,7 @@ class Groups:
 
     def __init__(
         self,
-        changed: Callable[[Group], None],
+        changed: Callable[[MulticastGroup], None],
         onTrap: Callable[[int, GID], None],
         measure: Callable[[GID], tuple[PathMTU, Rate]],
     ) -> None:
@@ -76,7 +76,7 @@ class Groups:
         self._changed = changed
         self._onTrap = onTrap
         self._measure = measure
-        self.groups: dict[GID, Group] = {}
+        self.groups: dict[GID, MulticastGroup] = {}
         broadcast = MCMemberRecord(
             mgid=IPOIB_BROADCAST,
             qkey=0x0B1B,
@@ -90,7 +90,7 @@ class Groups:
             packetLifeTime=18,
             scope=2,
         )
-        self.groups[IPOIB_BROADCAST] = Group(broadcast, isPermanent=True)
+        self.groups[IPOIB_BROADCAST] = MulticastGroup(broadcast, isPermanent=True)
 
     def records(self, isTrusted: bool) -> Iterator[MCMemberRecord]:
         """Yield the record of each group or, for a trusted request, of each member."""
@@ -126,7 +126,7 @@ class Groups:
         self._changed(group)
         return member
 
-    def _made(self, wanted: MCMemberRecord, given: set[str]) -> Group:
+    def _made(self, wanted: MCMemberRecord, given: set[str]) -> MulticastGroup:
         if not set(_TO_CREATE) <= given:
             raise MADRefusal(
                 SAStatus.INSUFFICIENT, "there is no such group, and that is too little to create one"
@@ -157,7 +157,7 @@ class Groups:
             joinState=0,
             proxyJoin=False,
         )
-        return Group(record)
+        return MulticastGroup(record)
 
     def leave(self, wanted: MCMemberRecord, mask: int) -> MCMemberRecord:
         """

@@ -77,7 +77,7 @@ ONLY_OF_SWITCHES: Final[dict[type[Record], tuple[str, ...]]] = {
 """Components that are compared at switches only: elsewhere the LID names the port (IBA 15.2.5.3, 9, 15)."""
 
 
-class Records:
+class SARecords:
     """Makes encoded records from nodes, one at a time."""
 
     def __init__(

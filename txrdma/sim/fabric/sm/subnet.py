@@ -11,7 +11,7 @@ from txrdma.sim.fabric.agents.sma import SubnetManagementAgents
 from txrdma.sim.fabric.model.nodes import buildNodes, endPorts, SimulatedPort
 from txrdma.sim.fabric.sm.manager import SubnetManager
 from txrdma.sim.fabric.wire.madport import SimulatedMADPort
-from txrdma.sim.fabric.wire.timetable import Timetable
+from txrdma.sim.fabric.wire.timetable import SimulatedTimetable
 from txrdma.sim.fabric.wire.wire import Wire
 from txrdma.sim.nets.netfile import Net
 
@@ -46,7 +46,7 @@ class Subnet:
         """
         self.clock = clock
         self.nodes = buildNodes(net)
-        self.timetable = Timetable(clock)
+        self.timetable = SimulatedTimetable(clock)
         self.sma = SubnetManagementAgents(changed, ManagementKeys(clock.seconds, violated))
         self.wire = Wire(
             *(clock.seconds, self.timetable.later, self.sma),

@@ -14,7 +14,7 @@ LATENESS_SECONDS: Final = 0.1
 """Most lateness that is compensated. Timers are late by up to a millisecond, under load by much more."""
 
 
-class Timetable:
+class SimulatedTimetable:
     """
     Scheduled calls in the order of their times; calls with equal times in the order in which they were added.
 

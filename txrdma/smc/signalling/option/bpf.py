@@ -193,7 +193,7 @@ def loadProgram(name: str, code: bytes) -> Handle:
         raise OptionUnavailable("\n".join([str(reason), *lines])) from None
 
 
-class Link(Handle):
+class BPFLink(Handle):
     """The attachment of a program to a cgroup. It ends when no descriptor and no name of it is left."""
 
     @classmethod

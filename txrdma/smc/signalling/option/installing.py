@@ -101,7 +101,7 @@ def remove(pins: Path) -> None:
 def _detach(path: Path) -> None:
     """Detach the program of a pinned link, if there is one."""
     try:
-        link = bpf.Link.pinned(path)
+        link = bpf.BPFLink.pinned(path)
     except FileNotFoundError:
         return  # an earlier remove was interrupted
     try:
@@ -168,7 +168,7 @@ def inspect(pins: Path) -> Installation:
 def _attached(path: Path) -> tuple[int | None, str | None, str]:
     """Return the program's number and the cgroup's directory if they are visible, and an error or C{''}."""
     try:
-        link = bpf.Link.pinned(path)
+        link = bpf.BPFLink.pinned(path)
     except OSError:
         return None, None, ""
     try:

@@ -102,7 +102,7 @@ class LoadedProgram(NamedTuple):
     sockets: bpf.BPFMap
     listeners: bpf.BPFMap
     counters: bpf.BPFMap
-    link: bpf.Link
+    link: bpf.BPFLink
 
     def close(self) -> None:
         for handle in reversed(self):
@@ -130,7 +130,7 @@ def load(cgroup: Path) -> LoadedProgram:
         maps = [sockets.fileno(), listeners.fileno(), counters.fileno()]
         program = bpf.loadProgram("smc_option", relocate(CODE, maps))
         opened.append(program)
-        link = bpf.Link.create(program, cgroup)
+        link = bpf.BPFLink.create(program, cgroup)
     except BaseException:
         for handle in opened:
             handle.close()

@@ -19,9 +19,9 @@ from txrdma.commands.btl_stats import countersTable, entries, summed
 from txrdma.commands.common.counted import ALL
 from txrdma.messages.protocol import MessageProtocol
 from txrdma.testing.protocols import Recorders
-from txrdma.unix.answers import IReactor, processesIn
+from txrdma.unix.answers import IUNIXReactor, processesIn
 
-reactor = cast(IReactor, installedReactor)
+reactor = cast(IUNIXReactor, installedReactor)
 
 
 def shown(found: list[dict[str, Any]]) -> str:

@@ -18,9 +18,9 @@ from txrdma.cm.status import report
 from txrdma.commands.cm_stats import entries
 from txrdma.messages.protocol import MessageFactory
 from txrdma.ports.softdevices import softDeviceAt
-from txrdma.unix.answers import IReactor, processesIn
+from txrdma.unix.answers import IUNIXReactor, processesIn
 
-reactor = cast(IReactor, installedReactor)
+reactor = cast(IUNIXReactor, installedReactor)
 
 
 class AskingTests(TestCase):

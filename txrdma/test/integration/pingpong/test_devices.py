@@ -14,7 +14,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.pingpong.engine import answer, asking
-from txrdma.pingpong.link import Link
+from txrdma.pingpong.link import MeasuredLink
 from txrdma.pingpong.measurement import Measurement
 from txrdma.pingpong.plan import LinkSettings, Measure, Test, Transfer
 from txrdma.soft.device import openSoftDevice
@@ -41,7 +41,7 @@ class DeviceTests(_Case):
         for _ in range(2):
             device = openSoftDevice(reactor, port=0, route=self.route)
             self.addCleanup(device.close)
-            link = Link(reactor, device, settings, events=events)
+            link = MeasuredLink(reactor, device, settings, events=events)
             self.addCleanup(link.close)
             links.append(link)
         here, there = links

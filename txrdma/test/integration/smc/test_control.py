@@ -21,7 +21,7 @@ class InternalReactor(MemoryReactorClock):
 
     def __init__(self) -> None:
         super().__init__()
-        self._internalReaders: set[introspection.Control] = set()
+        self._internalReaders: set[introspection.ControlSocket] = set()
 
 
 class ListingTests(SynchronousTestCase):

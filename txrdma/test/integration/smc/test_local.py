@@ -24,8 +24,8 @@ from txrdma.smc.signalling import localclient as announcing
 from txrdma.smc.signalling.local import Announced, AnnouncementConnection, Announcements, listenerName
 from txrdma.smc.signalling.localclient import (
     Announcement,
+    AnnouncementChannel,
     ANSWER_SECONDS,
-    Channel,
     channelTo,
     findListener,
     LONGEST_WAIT,
@@ -114,7 +114,7 @@ class FindTests(Base):
 class AnnouncementTests(Base):
     """A client that announces a connection, and its listener."""
 
-    def channel(self) -> Channel:
+    def channel(self) -> AnnouncementChannel:
         channel = channelTo(cast(Reactor, self.reactor), self.place)
         assert channel is not None
         return channel

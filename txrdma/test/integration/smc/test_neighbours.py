@@ -21,7 +21,7 @@ from txrdma.smc.signalling import approaching, neighbours
 from txrdma.smc.signalling import netns as seeking
 from txrdma.smc.signalling.interfaces import IDialing
 from txrdma.smc.signalling.local import Announcements
-from txrdma.smc.signalling.localclient import Announcement, ANSWER_SECONDS, Channel
+from txrdma.smc.signalling.localclient import Announcement, AnnouncementChannel, ANSWER_SECONDS
 from txrdma.smc.signalling.neighbours import (
     AnnouncedNeighbour,
     listenersAt,
@@ -135,7 +135,7 @@ class ProofTests(PlaceTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.patch(seeking, "sourceFor", lambda target: None)
-        self.found: list[Channel | None] = []
+        self.found: list[AnnouncementChannel | None] = []
 
     def listener(self) -> Announcements:
         """Return a listener in the directory."""
@@ -149,7 +149,7 @@ class ProofTests(PlaceTestCase):
     def seek(self, target: TCPAddress = TARGET) -> bool:
         return seek(cast(Reactor, self.reactor), self.place, target, self.found.append) is not None
 
-    def search(self) -> Channel | None:
+    def search(self) -> AnnouncementChannel | None:
         self.assertTrue(self.seek())
         self.reactor.serve()
         [found] = self.found

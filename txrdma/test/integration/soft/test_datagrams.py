@@ -28,7 +28,7 @@ from txrdma.soft.shared._rendezvous import (
     Hello,
     MAGIC,
     makeBox,
-    MessageKind,
+    RendezvousKind,
     rendezvousName,
     VERSION,
 )
@@ -457,7 +457,7 @@ class StrangeMailTests(DatagramCase):
         self.addCleanup(sock.close)
         sock.connect(rendezvousName(self.target.device.address, self.target.device.port))
         hello = Hello(
-            kind=MessageKind.HELLO, magic=MAGIC, version=VERSION, port=9, address=GID.fromIP(self.ADDRESS)
+            kind=RendezvousKind.HELLO, magic=MAGIC, version=VERSION, port=9, address=GID.fromIP(self.ADDRESS)
         )
         sock.send(hello.encode())
         return sock
@@ -471,9 +471,9 @@ class StrangeMailTests(DatagramCase):
     def mail(self, sock: socket.socket) -> RingPair:
         """Send a box and a doorbell; return the box, writable."""
         descriptor, mapping = makeBox(1 << 16)
-        self.sendText(sock, DoorbellNotice(kind=MessageKind.DOORBELL, number=1).encode(), [os.eventfd(0)])
+        self.sendText(sock, DoorbellNotice(kind=RendezvousKind.DOORBELL, number=1).encode(), [os.eventfd(0)])
         self.sendText(
-            sock, DatagramRingOffer(kind=MessageKind.DATAGRAM_RING, number=1).encode(), [descriptor]
+            sock, DatagramRingOffer(kind=RendezvousKind.DATAGRAM_RING, number=1).encode(), [descriptor]
         )
         self.runUntil(lambda: len(lanesOf(self.target)) == 2)
         return RingPair(memoryview(mapping))
@@ -573,7 +573,7 @@ class StrangeMailTests(DatagramCase):
         sock = self.come()
         rings = self.mail(sock)
         self.sendText(
-            sock, DatagramRingOffer(kind=MessageKind.DATAGRAM_RING, number=1).encode(), [makeBoxOnly()]
+            sock, DatagramRingOffer(kind=RendezvousKind.DATAGRAM_RING, number=1).encode(), [makeBoxOnly()]
         )
         self.runUntil(lambda: self.isClosed(sock))
         sock.close()
@@ -583,8 +583,12 @@ class StrangeMailTests(DatagramCase):
         """An invalid box ends the connection."""
         for passed in ((), (os.eventfd(0),), (makeBoxOnly(), makeBoxOnly())):
             sock = self.come()
-            self.sendText(sock, DoorbellNotice(kind=MessageKind.DOORBELL, number=1).encode(), [os.eventfd(0)])
-            self.sendText(sock, DatagramRingOffer(kind=MessageKind.DATAGRAM_RING, number=1).encode(), passed)
+            self.sendText(
+                sock, DoorbellNotice(kind=RendezvousKind.DOORBELL, number=1).encode(), [os.eventfd(0)]
+            )
+            self.sendText(
+                sock, DatagramRingOffer(kind=RendezvousKind.DATAGRAM_RING, number=1).encode(), passed
+            )
             self.runUntil(partial(self.isClosed, sock))
             sock.close()
         self.gone()
@@ -593,7 +597,7 @@ class StrangeMailTests(DatagramCase):
         """A box without its doorbell is refused, and the connection continues."""
         sock = self.come()
         self.sendText(
-            sock, DatagramRingOffer(kind=MessageKind.DATAGRAM_RING, number=5).encode(), [makeBoxOnly()]
+            sock, DatagramRingOffer(kind=RendezvousKind.DATAGRAM_RING, number=5).encode(), [makeBoxOnly()]
         )
         received: list[bytes] = []
 
@@ -602,7 +606,7 @@ class StrangeMailTests(DatagramCase):
                 received.append(sock.recv(1 << 10, socket.MSG_DONTWAIT))
             except BlockingIOError:
                 return False
-            return received[-1] == DatagramRingOffer(kind=MessageKind.DATAGRAM_RING).encode()
+            return received[-1] == DatagramRingOffer(kind=RendezvousKind.DATAGRAM_RING).encode()
 
         self.runUntil(reported)
         self.assertFalse(self.isClosed(sock))

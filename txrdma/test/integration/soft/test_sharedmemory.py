@@ -22,7 +22,7 @@ from txrdma.iba.verbs import (
 from txrdma.soft.core import mapping as _mapping
 from txrdma.soft.shared import routes
 from txrdma.soft.shared._rendezvous import (
-    MessageKind,
+    RendezvousKind,
 )
 from txrdma.test.support.soft.neighbours import descriptors, mappings, RealCase
 from txrdma.test.support.soft.pairs import ALL, End, INIT, RTR, RTS
@@ -111,7 +111,7 @@ class ManyTests(RealCase):
         messageReceived = routes._Link.messageReceived
 
         def first(link: Any, message: bytes, passed: list[int]) -> None:
-            if message[0] == MessageKind.DOORBELL and not lost:
+            if message[0] == RendezvousKind.DOORBELL and not lost:
                 lost.append(message)
                 link.descriptorsLost(message)
             else:

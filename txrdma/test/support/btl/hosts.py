@@ -12,7 +12,7 @@ from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.btl import module as modules
-from txrdma.btl.connections import Opening
+from txrdma.btl.connections import PeerOpening
 from txrdma.btl.lifeline import DeviceSpecs
 from txrdma.sim.network import Faults
 from txrdma.soft.device import SoftDevice
@@ -83,14 +83,14 @@ class HostsCase(SynchronousTestCase):
 
     def open(
         self, client: Any = None, server: Any = None, here: int = 0, there: int = 1, delay: float = 50e-6
-    ) -> tuple[Opening, Opening]:
+    ) -> tuple[PeerOpening, PeerOpening]:
         """Start a connection of two hosts with these protocols; C{delay} is TCP's delay in seconds."""
         ends = connectedSockets(self.world, Random(2), self.hosts[here], self.hosts[there], 40000, delay)
         openings = []
         for socket, protocol in zip(ends, (client, server), strict=True):
             host = socket.host
             factory = Recorders([protocol].pop)
-            opening = Opening(host, self.devices(host), factory, socket is ends[0])
+            opening = PeerOpening(host, self.devices(host), factory, socket is ends[0])
             MemoryTCP(socket, opening.lifeline).begin()
             openings.append(opening)
         self.sockets = ends

@@ -238,5 +238,5 @@ class KernelCancelCase(CancelCase):
                 kernel.append(FakeKernel(self.clock))
             return kernel[0].channel()
 
-        self.patch(kernels, "Channel", channel)
+        self.patch(kernels, "EventChannel", channel)
         super().setUp()

@@ -1,9 +1,9 @@
 """
 A librdmacm without a kernel, for tests: channels whose ids connect within this process, in simulated time.
 
-It does what L{txrdma.cm.rdmacm.library.Channel} asks the real one to do, as far as our manager relies on it:
-events come one after the other and later than the calls that lead to them, an id that is destroyed hears
-nothing more, and what its peer hears of that depends on how far both have come.
+It does what L{txrdma.cm.rdmacm.library.EventChannel} asks the real one to do, as far as our manager relies on
+it: events follow each other, later than the calls that cause them. An id that is destroyed gets no more
+events, and the events of its peer depend on the state of both.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class FakeKernel:
 
 
 class FakeChannel:
-    """A channel: see L{txrdma.cm.rdmacm.library.Channel}, whose methods these are."""
+    """A channel: see L{txrdma.cm.rdmacm.library.EventChannel}, whose methods these are."""
 
     def __init__(self, kernel: FakeKernel) -> None:
         self.kernel = kernel

@@ -22,14 +22,14 @@ from txrdma.cm.core.events import (
     Disconnected,
     TimewaitOver,
 )
-from txrdma.cm.core.exchange import Core
+from txrdma.cm.core.exchange import ExchangeCore
 from txrdma.cm.layouts.messages import DREQ, LAP, MRA, REJ, RejectReason, REP, REQ
 from txrdma.iba.types import GUID, QPN
 from txrdma.kit.wire import Layout
 from txrdma.test.support.cm.searching import copied as copiedPaths
 from txrdma.test.support.cm.searching import explore, Found, PRIMARY, twinOf
 
-AnyCore = TypeVar("AnyCore", bound=Core)
+AnyCore = TypeVar("AnyCore", bound=ExchangeCore)
 
 Message = tuple[int, Layout, int]
 """The number of the end that gets it, the message, and its transaction."""

@@ -16,7 +16,7 @@ from functools import cache
 from math import inf
 from typing import Any, cast, Final, Protocol, TypeVar
 
-from txrdma.cm.core.alternate import Alternate, Ends, TABLE
+from txrdma.cm.core.alternate import Alternate, PathEnds, TABLE
 from txrdma.cm.core.events import (
     AlternatePathCancelled,
     AlternatePathLoaded,
@@ -67,7 +67,7 @@ def made(isActive: bool, **more: Any) -> Alternate:
     """One end of a connection with a primary path only."""
     numbers = (1, 2, QPN(11), QPN(12)) if isActive else (2, 1, QPN(12), QPN(11))
     return Alternate(
-        Ends(*numbers, REQUEST),
+        PathEnds(*numbers, REQUEST),
         isActive=isActive,
         primary=PRIMARY if isActive else reversedPath(PRIMARY),
         alternate=None,

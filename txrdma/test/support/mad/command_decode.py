@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from txrdma.iba.headers import BTH, DETH, Opcode
-from txrdma.iba.pcap import Place, RoCECapture
+from txrdma.iba.pcap import CapturePosition, RoCECapture
 from txrdma.iba.types import MACAddress, QPN
 from txrdma.mad.core.frames import managementPacket
 from txrdma.mad.layouts.attributes import Method
@@ -23,8 +23,8 @@ TRANSPORT = (
     BTH(opcode=Opcode.UD_SEND_ONLY, destination=QPN(1)).encode()
     + DETH(qkey=0x80010000, source=QPN(1)).encode()
 )
-HERE = Place("192.0.2.1", 50000, MACAddress.fromString("02:00:00:00:00:01"))
-THERE = Place("192.0.2.2", 4791, MACAddress.fromString("02:00:00:00:00:02"))
+HERE = CapturePosition("192.0.2.1", 50000, MACAddress.fromString("02:00:00:00:00:01"))
+THERE = CapturePosition("192.0.2.2", 4791, MACAddress.fromString("02:00:00:00:00:02"))
 
 
 def block(kind: int, body: bytes, order: str = "<") -> bytes:

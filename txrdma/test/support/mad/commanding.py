@@ -12,7 +12,7 @@ from typing import Any, cast, NamedTuple
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.command import Options, run
+from txrdma.command import run, TxrdmaOptions
 from txrdma.commands.common.options import IReactor
 from txrdma.mad.ports import openMADPort
 from txrdma.sim.clock import SimulatedClock
@@ -50,7 +50,7 @@ class CommandTestCase(SynchronousTestCase):
         self.clock = SimulatedClock()
 
     def output(self, name: str, *arguments: str, device: str | None = None) -> Output:
-        options = Options()
+        options = TxrdmaOptions()
         given = [name, *arguments]
         if name != "decode":
             given += ["--device", self.device if device is None else device]

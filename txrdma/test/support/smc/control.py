@@ -11,7 +11,7 @@ from twisted.internet import reactor as installedReactor
 
 from txrdma.unix import answers as unixanswers
 
-reactor = cast(unixanswers.IReactor, installedReactor)
+reactor = cast(unixanswers.IUNIXReactor, installedReactor)
 
 
 NAMESPACE = f"txrdma/test-{os.getpid()}"

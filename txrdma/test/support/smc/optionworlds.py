@@ -27,7 +27,7 @@ from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any, cast, NamedTuple
 
-from txrdma.command import Options, run
+from txrdma.command import run, TxrdmaOptions
 from txrdma.commands.common.options import IReactor
 from txrdma.commands.dissect.tcp import segmentIn, TCPHeader
 from txrdma.error import RDMAError
@@ -182,7 +182,7 @@ class Meddler:
             goto end
         """)
         program = bpf.loadProgram("meddler", relocate(code, [self._counts.fileno()]))
-        self._link = bpf.Link.create(program, cgroup)
+        self._link = bpf.BPFLink.create(program, cgroup)
 
     @property
     def calls(self) -> int:
@@ -541,7 +541,7 @@ def capabilities(cgroup: Path) -> Facts:
 
 def reported(*words: str) -> str:
     """Run C{txrdma smc-option}, and return its output or its error message."""
-    options = Options()
+    options = TxrdmaOptions()
     options.parseOptions(["smc-option", *words])
     printed = io.StringIO()
     failures: list[str] = []

@@ -19,7 +19,7 @@ from txrdma.btl.core.receiving import WINDOW
 from txrdma.btl.core.window import GIVE_UP
 from txrdma.btl.module import COMMAND_DEPTHS, DATA_DEPTHS
 from txrdma.btl.transport import BTLMessageTransport, LARGEST_TAG
-from txrdma.btl.wire import HEADER_LENGTH, Kind
+from txrdma.btl.wire import HEADER_LENGTH, SegmentKind
 
 CHECKOUT = Path(txrdma.__file__).parent.parent
 
@@ -52,7 +52,7 @@ class PageTests(SynchronousTestCase):
     def test_kinds(self) -> None:
         """The table of kinds is complete."""
         rows = re.findall(r"^\| `([A-Z_]+)` \|", self.text, re.M)
-        self.assertEqual(sorted(rows), sorted(kind.name for kind in Kind))
+        self.assertEqual(sorted(rows), sorted(kind.name for kind in SegmentKind))
 
     def test_numbers(self) -> None:
         """Numbers on the page equal the constants of the code."""

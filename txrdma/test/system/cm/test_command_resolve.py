@@ -19,7 +19,7 @@ from twisted.trial.unittest import TestCase
 import txrdma
 from txrdma.cm.connections.datagrams import DatagramProtocol, DatagramServerEndpoint
 from txrdma.cm.errors import HostUnknown
-from txrdma.command import Options
+from txrdma.command import TxrdmaOptions
 from txrdma.commands.resolve import lines, resolved
 from txrdma.ports.softdevices import softDeviceAt
 
@@ -28,7 +28,7 @@ CHECKOUT = Path(txrdma.__file__).parent.parent
 
 def options(*words: str) -> Any:
     """The command's options."""
-    parsed = Options()
+    parsed = TxrdmaOptions()
     parsed.parseOptions(["resolve", *words])
     return parsed.subOptions
 

@@ -14,7 +14,7 @@ from twisted.trial.unittest import TestCase
 
 import txrdma
 from txrdma.cm.rping import pingFor, textOf
-from txrdma.command import Options
+from txrdma.command import TxrdmaOptions
 
 CHECKOUT = Path(txrdma.__file__).parent.parent
 
@@ -111,11 +111,11 @@ class CommandTests(TestCase):
             (("-s", "-S", "65537"), "65536"),
             (("-s", "-p", "0"), "65535"),
         ):
-            error = self.assertRaises(UsageError, Options().parseOptions, ["rping", *words])
+            error = self.assertRaises(UsageError, TxrdmaOptions().parseOptions, ["rping", *words])
             self.assertIn(reason, str(error))
 
     def test_usualSize(self) -> None:
         """Pings have 64 bytes by default, which is the memory of librdmacm's server."""
-        options = Options()
+        options = TxrdmaOptions()
         options.parseOptions(["rping", "-c", "-a", "127.0.0.1"])
         self.assertEqual(options.subOptions["size"], 64)

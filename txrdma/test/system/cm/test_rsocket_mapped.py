@@ -17,7 +17,7 @@ from twisted.internet.task import deferLater
 from twisted.internet.utils import getProcessOutputAndValue
 
 import txrdma
-from txrdma.cm.rsocket.messages import immediate, Kind
+from txrdma.cm.rsocket.messages import immediate, ImmediateKind
 from txrdma.error import InvalidRequest, ProtectionError, ResourceExhausted
 from txrdma.iba.verbs import Completion, CompletionOpcode, Status
 from txrdma.test.integration.cm.test_rsocket import SocketCase
@@ -191,7 +191,7 @@ class SharedMemoryTests(SocketCase):
         client, server = await self.both()
         waiting = server.transport.whenMapped(0)
         opcode, qpn = CompletionOpcode.RECEIVE_RDMA_WITH_IMMEDIATE, server.transport.connection.qpn
-        lie = Completion(0, Status.SUCCESS, opcode, qpn, 24, immediate(Kind.MAPPING, 8))
+        lie = Completion(0, Status.SUCCESS, opcode, qpn, 24, immediate(ImmediateKind.MAPPING, 8))
         server.transport.stream.completed([lie])
         await self.assertFailure(waiting, ConnectionLost)
         await client.lost

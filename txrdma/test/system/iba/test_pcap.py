@@ -14,20 +14,20 @@ from hypothesis import given
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from txrdma.iba.headers import AETH, BTH, ImmDt, Opcode, RETH
-from txrdma.iba.pcap import Datagram, PcapReader, Place, RoCECapture
+from txrdma.iba.pcap import CapturedDatagram, CapturePosition, PcapReader, RoCECapture
 from txrdma.iba.roce import RoCEPacket
 from txrdma.iba.types import MACAddress, QPN, RKey
 from txrdma.test.support.captures import packets, raw
 from txrdma.test.support.iba.scapyroce import scapyRoCE
 from txrdma.test.unit.iba.test_roce import rocePackets
 
-HERE = Place("10.0.0.1", 49152, MACAddress.fromString("02:00:0a:00:00:01"))
-THERE = Place("10.0.0.2", 4791, MACAddress.fromString("02:00:0a:00:00:02"))
-HERE6 = Place("2001:db8::1", 49153, HERE.mac)
-THERE6 = Place("2001:db8::2", 5555, THERE.mac)
+HERE = CapturePosition("10.0.0.1", 49152, MACAddress.fromString("02:00:0a:00:00:01"))
+THERE = CapturePosition("10.0.0.2", 4791, MACAddress.fromString("02:00:0a:00:00:02"))
+HERE6 = CapturePosition("2001:db8::1", 49153, HERE.mac)
+THERE6 = CapturePosition("2001:db8::2", 5555, THERE.mac)
 
 
-def recorded(*sent: tuple[Place, Place, bytes]) -> bytes:
+def recorded(*sent: tuple[CapturePosition, CapturePosition, bytes]) -> bytes:
     """Return a capture file of these packets, a millisecond apart."""
     out = BytesIO()
     capture = RoCECapture(out)
@@ -62,7 +62,7 @@ class RoCECaptureTests(SynchronousTestCase):
         """Captured packets are read back with a valid ICRC, for both IP versions."""
         body = packet.encode()
         content = recorded((HERE, THERE, body), (THERE6, HERE6, body))
-        found = [Datagram.decode(record.data) for record in PcapReader(BytesIO(content))]
+        found = [CapturedDatagram.decode(record.data) for record in PcapReader(BytesIO(content))]
         for datagram, sender in zip(found, (HERE, THERE6), strict=True):
             assert datagram is not None
             self.assertEqual(datagram.payload[:-4], body)
@@ -73,12 +73,12 @@ class RoCECaptureTests(SynchronousTestCase):
         A packet of the kernel is captured as the kernel's frame, except identification, checksums and ICRC.
         """
         for captured in packets("rc-pingpong"):
-            source = Place(captured.source, captured.udp.sourcePort, HERE.mac)
-            destination = Place(captured.destination, captured.udp.destinationPort, THERE.mac)
+            source = CapturePosition(captured.source, captured.udp.sourcePort, HERE.mac)
+            destination = CapturePosition(captured.destination, captured.udp.destinationPort, THERE.mac)
             frame = next(
                 iter(PcapReader(BytesIO(recorded((source, destination, captured.payload[:-4])))))
             ).data
-            ours = Datagram.decode(frame)
+            ours = CapturedDatagram.decode(frame)
             assert ours is not None
             same = {"identification": 0, "checksum": 0}
             self.assertEqual(ours.ip.replace(**same), captured.ip.replace(**same))
@@ -136,8 +136,8 @@ class RoCECaptureTests(SynchronousTestCase):
         for name in ("verbs", "rc-pingpong", "ud-pingpong"):
             sent = [
                 (
-                    Place(one.source, one.udp.sourcePort, HERE.mac),
-                    Place(one.destination, one.udp.destinationPort, THERE.mac),
+                    CapturePosition(one.source, one.udp.sourcePort, HERE.mac),
+                    CapturePosition(one.destination, one.udp.destinationPort, THERE.mac),
                     one.payload[:-4],
                 )
                 for one in packets(name)

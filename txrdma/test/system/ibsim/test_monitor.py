@@ -12,7 +12,7 @@ from twisted.internet.task import deferLater
 
 from txrdma.mad.agent import MADAgent
 from txrdma.monitor.diagnosis.findinglog import FindingEvent, Raised
-from txrdma.monitor.diagnosis.tallies import Limit
+from txrdma.monitor.diagnosis.tallies import TallyLimit
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
 from txrdma.monitor.reading.poller import FabricPoller
 from txrdma.monitor.reading.settings import PollerSettings
@@ -61,7 +61,7 @@ class MonitorTestCase(IbsimTestCase):
         agent = MADAgent(reactor, self.portAt("a", isSM=True), watchSeconds=0.2)
         self.addCleanup(agent.close)
         self.reported: list[tuple[str, str, str]] = []
-        thresholds = ErrorThresholds([Limit("symbolErrorCounter", 10, 600.0)])
+        thresholds = ErrorThresholds([TallyLimit("symbolErrorCounter", 10, 600.0)])
         self.poller = FabricPoller(reactor, agent, self.settings, thresholds=thresholds, notify=self.received)
         self.poller.start()
         self.addCleanup(self.poller.stop)

@@ -28,7 +28,7 @@ from txrdma.mad.layouts.attributes import Attribute
 from txrdma.mad.layouts.components import ServiceComponents
 from txrdma.mad.layouts.messages import InformInfo
 from txrdma.mad.layouts.values import PathMTU, Rate, Selector, SMState
-from txrdma.sim.fabric.sm.election import Candidate
+from txrdma.sim.fabric.sm.election import ManagerCandidate
 from txrdma.sim.fabric.sm.manager import GID_PREFIX
 from txrdma.sim.fabric.sm.sa import SubnetAdministration
 from txrdma.sim.fabric.sm.sagroups import IPOIB_BROADCAST
@@ -55,7 +55,7 @@ class RecordsTestCase(ManagedTestCase):
         self.sa = gmp(self.theirAgent.port.refresh().smLID)
         at = self.ours.portOf(self.sa.dlid)
         assert at is not None
-        candidate = Candidate(self.ours, at, self.ours.lead)
+        candidate = ManagerCandidate(self.ours, at, self.ours.lead)
         candidate.state = SMState.MASTER
         manager = self.ours.manager = candidate.manager
         ends = (port for node in self.ours.nodes.values() for port in node.ports if port.info and port.lid)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from txrdma.iba.pcap import PcapReader, PcapWriter, Record
+from txrdma.iba.pcap import CapturedRecord, PcapReader, PcapWriter
 from txrdma.iba.types import ROCE_PORT
 
 _SIOCETHTOOL, _SET_TX_CHECKSUM = 0x8946, 0x17
@@ -44,7 +44,7 @@ class Recording:
     def end(self, path: Path) -> None:
         """End the recording, and merge the captures of all interfaces into one file, sorted by time."""
         with ExitStack() as files:
-            records: list[Record] = []
+            records: list[CapturedRecord] = []
             for process, part in self._dumps:
                 process.terminate()
                 process.communicate()

@@ -15,7 +15,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.ports.pnet import kernelTable, Networks, rdmaPorts
-from txrdma.ports.pnettable import Entry
+from txrdma.ports.pnettable import PNETEntry
 from txrdma.smc.common.realports import realPorts
 from txrdma.smc.handshake import _machine as _handshake
 from txrdma.smc.signalling import localclient as announcing
@@ -102,7 +102,7 @@ class NetworkTests(SynchronousTestCase):
         path.write_text("OTHER v0 rxe1/1\n")
         self.patch(os, "environ", {**os.environ, "TXRDMA_PNET": str(path)})
         seen = Networks.read()
-        self.assertIn(Entry("OTHER", "v0"), seen.tables[0])
+        self.assertIn(PNETEntry("OTHER", "v0"), seen.tables[0])
         interface = next(each for each in seen.interfaces if each.name == "v0")
         found = seen.portOf(interface).port
         assert found is not None

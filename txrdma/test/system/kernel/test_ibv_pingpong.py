@@ -23,7 +23,7 @@ from txrdma.interfaces import IVerbsDevice
 from txrdma.pingpong.compatible import OneGame, playFirst, PORT
 from txrdma.pingpong.measurement import Measurement
 from txrdma.pingpong.plan import Test, Transfer
-from txrdma.pingpong.session import Side
+from txrdma.pingpong.session import TestSide
 from txrdma.test.system.kernel import Box, OUTSIDE, record, Witness
 from txrdma.test.system.kernel.world import HERE, InTheBox, MTU_1024, MTU_4096, NAMESPACE, RXE, THERE
 from txrdma.verbs.devices import openDevice
@@ -108,7 +108,7 @@ class Playing(InTheBox):
     ) -> Measurement:
         """Play; both ends must report success."""
         self.reactor = self.makeReactor()
-        side = Side(
+        side = TestSide(
             self.reactor,
             lambda address: self.openLocal(),
             lambda device: device.close(),

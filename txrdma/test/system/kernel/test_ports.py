@@ -19,15 +19,22 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
-from txrdma.command import Options
 from txrdma.command import run as runCommand
+from txrdma.command import TxrdmaOptions
 from txrdma.commands.common.options import IReactor as CommandReactor
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.types import GID, MTU
 from txrdma.iba.verbs import GIDType, LinkLayer, PhysicalState, PortState
 from txrdma.ports import devices, getEndPort
-from txrdma.ports.following import Change, DeviceAdded, DeviceRemoved, EndPortWatcher, PortAdded, PortChanged
-from txrdma.ports.network import IReactor
+from txrdma.ports.following import (
+    Change,
+    DeviceAdded,
+    DeviceRemoved,
+    EndPortWatcher,
+    PortAdded,
+    RDMAPortChanged,
+)
+from txrdma.ports.network import INetworkReactor
 from txrdma.test.system.kernel import Box, OUTSIDE, record, Witness
 
 BOXES = (Box(mtu=4200),)
@@ -39,7 +46,7 @@ NEVER: Final = 10_000.0
 
 PATIENCE: Final = 30.0
 
-reactor = cast(IReactor, anyReactor)
+reactor = cast(INetworkReactor, anyReactor)
 
 OF_DEVICE: Final[dict[str, Callable[[Reported], object]]] = {
     "transport": lambda output: "iWARP" if output["attributes"]["nodeType"] == "RNIC" else "InfiniBand",
@@ -156,7 +163,7 @@ class ReadingTests(SynchronousTestCase):
         """
         Return the output of C{txrdma devices}, run in this process since the guest starts processes slowly.
         """
-        options = Options()
+        options = TxrdmaOptions()
         options.parseOptions(["devices", *arguments])
         out = io.StringIO()
         with redirect_stdout(out):
@@ -297,16 +304,18 @@ class FollowingTests(TestCase):
                 self.fail(f"{what} was not told; but {self.output}")
             await deferLater(reactor, 0.05)
 
-    async def changed(self, device: str, attribute: str, isReported: Callable[[Any], bool]) -> PortChanged:
+    async def changed(
+        self, device: str, attribute: str, isReported: Callable[[Any], bool]
+    ) -> RDMAPortChanged:
         change = await self.until(
             f"{device} {attribute}",
             lambda change: (
-                isinstance(change, PortChanged)
+                isinstance(change, RDMAPortChanged)
                 and (change.device, change.port, change.attribute) == (device, 1, attribute)
                 and isReported(change.after)
             ),
         )
-        assert isinstance(change, PortChanged)
+        assert isinstance(change, RDMAPortChanged)
         return change
 
     def test_device(self) -> Deferred[None]:

@@ -22,7 +22,7 @@ from twisted.protocols.wire import Echo
 from twisted.python.failure import Failure
 
 from txrdma.cm.rsocket._core import Sizes
-from txrdma.cm.rsocket.endpoints import Options, RSocketClientEndpoint, RSocketServerEndpoint
+from txrdma.cm.rsocket.endpoints import RSocketClientEndpoint, RSocketOptions, RSocketServerEndpoint
 from txrdma.test.system.kernel import Box, OUTSIDE, record, Witness
 from txrdma.test.system.kernel.cmworld import CMTestCase, counted, Program, since
 from txrdma.test.system.kernel.riostreamer import MappedStreaming
@@ -254,7 +254,7 @@ class MappingTests(StreamCase):
 
     def test_noRoom(self) -> None:
         """riostream fails if our end offers no entries, and our server continues."""
-        options = Options(Sizes(mappings=0))
+        options = RSocketOptions(Sizes(mappings=0))
         endpoint = RSocketServerEndpoint(self.reactor, 7471, self.soft, options)
         self.listening(endpoint, Factory.forProtocol(self.retained))
         for _ in range(2):

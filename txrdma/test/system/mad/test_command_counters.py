@@ -10,7 +10,7 @@ import sys
 
 from twisted.python.usage import UsageError
 
-from txrdma.command import Options
+from txrdma.command import TxrdmaOptions
 from txrdma.commands.common.values import portNumbers
 from txrdma.commands.perfquery import ALIASES, KINDS
 from txrdma.test.support.mad.commanding import SharedFabricTestCase
@@ -168,7 +168,7 @@ class PerfQueryTests(SharedFabricTestCase):
             (["--sample", "1,x"], "as 1,2,5"),
             (["--sample", "0"], "as 1,2,5"),
         ):
-            error = self.assertRaises(UsageError, Options().parseOptions, ["perfquery", *arguments])
+            error = self.assertRaises(UsageError, TxrdmaOptions().parseOptions, ["perfquery", *arguments])
             self.assertIn(words, str(error))
         self.assertEqual(portNumbers("1,4-6"), [1, 4, 5, 6])
         words = "txrdma perfquery: lid 9 has 36 ports, and no port 99"

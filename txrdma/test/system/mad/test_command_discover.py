@@ -18,7 +18,7 @@ from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
 import txrdma
-from txrdma.command import Options
+from txrdma.command import TxrdmaOptions
 from txrdma.mad.ports import openMADPort
 from txrdma.sim.nets.fattree import fatTree
 from txrdma.sim.nets.netfile import parseNet
@@ -135,7 +135,7 @@ class FabricsTests(CommandTestCase):
             (("--outstanding", "0"), "expected 1 or more"),
             (("--nope",), "nope"),
         ):
-            options = Options()
+            options = TxrdmaOptions()
             error = self.assertRaises(UsageError, options.parseOptions, ["discover", *arguments])
             self.assertIn(words, str(error))
 

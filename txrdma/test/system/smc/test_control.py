@@ -22,7 +22,7 @@ from twisted.trial.unittest import TestCase
 from txrdma.interfaces import ISMCStatus
 from txrdma.smc.signalling.silence import silentPeers
 from txrdma.smc.status import control as introspection
-from txrdma.smc.status.control import Answer, answer, answering, askAll, controlName
+from txrdma.smc.status.control import answer, answering, askAll, ControlAnswer, controlName
 from txrdma.test.support.smc.control import NAMESPACE, reactor
 from txrdma.unix import answers as unixanswers
 from txrdma.unix import sockets as unixsockets
@@ -125,7 +125,7 @@ class AskingTests(TestCase):
         assert control is not None
         self.addCleanup(control.close)
 
-    async def ours(self, pid: int) -> list[Answer]:
+    async def ours(self, pid: int) -> list[ControlAnswer]:
         return [reported for reported in await askAll(reactor, 5.0) if reported.pid == pid]
 
     async def test_asksItself(self) -> None:

@@ -39,10 +39,10 @@ from txrdma.soft.shared._rendezvous import (
     MAGIC,
     makeBox,
     mapBox,
-    MessageKind,
     PairNotice,
     RegionReply,
     RegionRequest,
+    RendezvousKind,
     rendezvousName,
     VERSION,
 )
@@ -205,7 +205,7 @@ class StrangerTests(RealCase):
 
     def hello(self, version: int = VERSION) -> Hello:
         return Hello(
-            kind=MessageKind.HELLO,
+            kind=RendezvousKind.HELLO,
             magic=MAGIC,
             version=version,
             port=9,
@@ -237,7 +237,9 @@ class StrangerTests(RealCase):
         """Send an invitation with a box and these doorbells."""
         sock = self.come()
         for number, doorbell in enumerate(doorbells, 1):
-            self.sendText(sock, DoorbellNotice(kind=MessageKind.DOORBELL, number=number).encode(), [doorbell])
+            self.sendText(
+                sock, DoorbellNotice(kind=RendezvousKind.DOORBELL, number=number).encode(), [doorbell]
+            )
         self.sendText(sock, self.join().encode(), [box])
         for descriptor in (box, *doorbells):
             os.close(descriptor)
@@ -246,7 +248,7 @@ class StrangerTests(RealCase):
     def join(self, number: int = 6) -> Join:
         """Return an invitation of a local queue pair, with the doorbells 1 and 2."""
         destination = QPN(number)
-        return Join(kind=MessageKind.JOIN, source=QPN(5), destination=destination, receives=1, sends=2)
+        return Join(kind=RendezvousKind.JOIN, source=QPN(5), destination=destination, receives=1, sends=2)
 
     def box(self) -> int:
         descriptor, mapping = makeBox(4096)
@@ -271,7 +273,7 @@ class StrangerTests(RealCase):
     def test_noGreeting(self) -> None:
         """A message before the greeting is refused."""
         sock = self.come(greet=False)
-        self.sendText(sock, PairNotice(kind=MessageKind.LEAVE, source=QPN(1), destination=QPN(2)).encode())
+        self.sendText(sock, PairNotice(kind=RendezvousKind.LEAVE, source=QPN(1), destination=QPN(2)).encode())
         self.refused(sock)
 
     def test_otherVersion(self) -> None:
@@ -288,14 +290,14 @@ class StrangerTests(RealCase):
 
     def test_fewDescriptors(self) -> None:
         """An invitation without a box, and a doorbell without a descriptor, are refused."""
-        for message in (self.join(), DoorbellNotice(kind=MessageKind.DOORBELL, number=1)):
+        for message in (self.join(), DoorbellNotice(kind=RendezvousKind.DOORBELL, number=1)):
             sock = self.come()
             self.sendText(sock, message.encode())
             self.refused(sock)
 
     def test_manyDescriptors(self) -> None:
         """Messages with too many descriptors are refused."""
-        for message in (self.join(), DoorbellNotice(kind=MessageKind.DOORBELL, number=1)):
+        for message in (self.join(), DoorbellNotice(kind=RendezvousKind.DOORBELL, number=1)):
             for number in (2, 20):
                 sock, given = self.come(), [self.bell() for _ in range(number)]
                 self.sendText(sock, message.encode(), given)
@@ -307,7 +309,7 @@ class StrangerTests(RealCase):
         """Two doorbells with the same number are refused."""
         sock, bell = self.come(), self.bell()
         for _ in range(2):
-            self.sendText(sock, DoorbellNotice(kind=MessageKind.DOORBELL, number=1).encode(), [bell])
+            self.sendText(sock, DoorbellNotice(kind=RendezvousKind.DOORBELL, number=1).encode(), [bell])
         os.close(bell)
         self.refused(sock)
 
@@ -316,7 +318,7 @@ class StrangerTests(RealCase):
         self.patch(_doorbells, "MOST", 20)
         sock, bell = self.come(), self.bell()
         for number in range(21):
-            self.sendText(sock, DoorbellNotice(kind=MessageKind.DOORBELL, number=number).encode(), [bell])
+            self.sendText(sock, DoorbellNotice(kind=RendezvousKind.DOORBELL, number=number).encode(), [bell])
         os.close(bell)
         self.refused(sock)
 
@@ -324,11 +326,11 @@ class StrangerTests(RealCase):
         """An invitation with unknown doorbells is refused, and its sender may stay."""
         sock = self.come()
         for number in (1, 2):
-            self.sendText(sock, DoorbellNotice(kind=MessageKind.DOORBELL_CLOSED, number=number).encode())
+            self.sendText(sock, DoorbellNotice(kind=RendezvousKind.DOORBELL_CLOSED, number=number).encode())
         box = self.box()
         self.sendText(sock, self.join().encode(), [box])
         os.close(box)
-        refusal = PairNotice(kind=MessageKind.LEAVE, source=QPN(6), destination=QPN(5)).encode()
+        refusal = PairNotice(kind=RendezvousKind.LEAVE, source=QPN(6), destination=QPN(5)).encode()
         self.runUntil(lambda: self.isAccepted(sock, refusal))
         self.assertEqual(mappings(), self.before[1])
         sock.close()
@@ -345,8 +347,8 @@ class StrangerTests(RealCase):
         sock = self.invitation(self.box(), self.bell(), self.bell())
         self.runUntil(lambda: mappings() == self.before[1] + 1)
         for number in (1, 2):
-            self.sendText(sock, DoorbellNotice(kind=MessageKind.DOORBELL_CLOSED, number=number).encode())
-        leave = PairNotice(kind=MessageKind.LEAVE, source=QPN(5), destination=QPN(6)).encode()
+            self.sendText(sock, DoorbellNotice(kind=RendezvousKind.DOORBELL_CLOSED, number=number).encode())
+        leave = PairNotice(kind=RendezvousKind.LEAVE, source=QPN(5), destination=QPN(6)).encode()
         self.sendText(sock, leave)
         self.runUntil(lambda: mappings() == self.before[1])
         self.assertEqual(descriptors(), self.before[0] + 2)  # both ends of the connection
@@ -408,7 +410,9 @@ class StrangerTests(RealCase):
         box, bell = self.box(), self.bell()
         try:
             for number in (1, 2):
-                self.sendText(sock, DoorbellNotice(kind=MessageKind.DOORBELL, number=number).encode(), [bell])
+                self.sendText(
+                    sock, DoorbellNotice(kind=RendezvousKind.DOORBELL, number=number).encode(), [bell]
+                )
             for number in range(300):
                 self.sendText(sock, self.join(number).encode(), [box])
                 if number % 20 == 0:
@@ -428,18 +432,18 @@ class StrangerTests(RealCase):
 
     def test_anything(self) -> None:
         """Arbitrary messages and descriptors break nothing, and nothing remains."""
-        kinds: dict[MessageKind, type[Layout]] = {
-            MessageKind.HELLO: Hello,
-            MessageKind.JOIN: Join,
-            MessageKind.LEAVE: PairNotice,
-            MessageKind.NUDGE: PairNotice,
-            MessageKind.REGION_REQUEST: RegionRequest,
-            MessageKind.REGION_REPLY: RegionReply,
-            MessageKind.ACCESS_REQUEST: AccessRequest,
-            MessageKind.ACCESS_REPLY: AccessReply,
-            MessageKind.DOORBELL: DoorbellNotice,
-            MessageKind.DOORBELL_CLOSED: DoorbellNotice,
-            MessageKind.DOORBELL_LOST: DoorbellNotice,
+        kinds: dict[RendezvousKind, type[Layout]] = {
+            RendezvousKind.HELLO: Hello,
+            RendezvousKind.JOIN: Join,
+            RendezvousKind.LEAVE: PairNotice,
+            RendezvousKind.NUDGE: PairNotice,
+            RendezvousKind.REGION_REQUEST: RegionRequest,
+            RendezvousKind.REGION_REPLY: RegionReply,
+            RendezvousKind.ACCESS_REQUEST: AccessRequest,
+            RendezvousKind.ACCESS_REPLY: AccessReply,
+            RendezvousKind.DOORBELL: DoorbellNotice,
+            RendezvousKind.DOORBELL_CLOSED: DoorbellNotice,
+            RendezvousKind.DOORBELL_LOST: DoorbellNotice,
         }
         numbers = [int(end.qp.number) for end in self.good]
 

@@ -19,7 +19,7 @@ from twisted.python.failure import Failure
 
 from txrdma.btl import connections, lifeline, transport
 from txrdma.btl.channels import MOST_UNREPORTED
-from txrdma.btl.core.flow import Flow, WINDOW
+from txrdma.btl.core.flow import MessageFlow, WINDOW
 from txrdma.btl.core.module import MANY_WAIT
 from txrdma.btl.core.peer import Peer
 from txrdma.btl.errors import MessageFailed, PeerLost, Unreachable
@@ -651,7 +651,9 @@ class ExchangeTests(HostsCase):
                 self.assertIs(accepted, None)
                 break
             assert accepted is not None
-            opening = connections.Opening(self.hosts[0], self.hosts[0].device, Recorders(TagRecorder), True)
+            opening = connections.PeerOpening(
+                self.hosts[0], self.hosts[0].device, Recorders(TagRecorder), True
+            )
             MemoryTCP(ends[1], accepted).begin()
             MemoryTCP(ends[0], opening.lifeline).begin()
             answers.append(opening.answer)
@@ -670,7 +672,7 @@ class ExchangeTests(HostsCase):
         from twisted.internet.protocol import Protocol
 
         ends = connectedSockets(self.world, Random(2), self.hosts[0], self.hosts[1], 40001, 50e-6)
-        opening = connections.Opening(self.hosts[1], self.hosts[1].device, Recorders(TagRecorder), False)
+        opening = connections.PeerOpening(self.hosts[1], self.hosts[1].device, Recorders(TagRecorder), False)
         MemoryTCP(ends[1], opening.lifeline).begin()
         strange = MemoryTCP(ends[0], Protocol())
         strange.begin()
@@ -712,14 +714,14 @@ class ExchangeTests(HostsCase):
 
         self.patch(lifeline, "moduleOf", fail)
         ends = connectedSockets(self.world, Random(2), self.hosts[0], self.hosts[1], 40001, 50e-6)
-        opening = connections.Opening(self.hosts[1], self.hosts[1].device, Recorders(TagRecorder), False)
+        opening = connections.PeerOpening(self.hosts[1], self.hosts[1].device, Recorders(TagRecorder), False)
         MemoryTCP(ends[1], opening.lifeline).begin()
         self.failureResultOf(opening.answer, OSError)
         MemoryTCP(ends[0], strange := AccumulatingProtocol()).begin()
         self.wait(lambda: b"there are no descriptors left" in strange.data)
 
 
-class Greedy(Flow):
+class Greedy(MessageFlow):
     """A flow without back pressure."""
 
     def maySend(self, length: int) -> bool:

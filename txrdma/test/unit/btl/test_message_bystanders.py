@@ -13,7 +13,7 @@ from zope.interface import implementer
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IListeningPort
 
-from txrdma.btl.connections import Opening
+from txrdma.btl.connections import PeerOpening
 from txrdma.test.support.btl.hosts import HostsCase
 from txrdma.testing.messagebystanders import MessageBystanderContract
 from txrdma.testing.smc.hosts import connectedSockets, MemoryTCP
@@ -45,7 +45,7 @@ class BTLTests(MessageBystanderContract, HostsCase):
         ends = connectedSockets(self.world, Random(2), self.hosts[0], self.hosts[1], 40000, 50e-6)
         answers = []
         for socket, each in zip(ends, (factory, self.factory), strict=True):
-            opening = Opening(socket.host, self.devices(socket.host), each, socket is ends[0])
+            opening = PeerOpening(socket.host, self.devices(socket.host), each, socket is ends[0])
             MemoryTCP(socket, opening.lifeline).begin()
             answers.append(opening.answer)
         answers[1].addErrback(lambda _: None)  # the listener logs it

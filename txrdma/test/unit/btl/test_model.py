@@ -16,7 +16,7 @@ from txrdma.btl.core.events import (
     MessageReceived,
     PackReceived,
     PeerClosed,
-    PeerLost,
+    PeerGone,
     SendCompleted,
     SendFailed,
 )
@@ -156,7 +156,7 @@ class TwoModules(RuleBasedStateMachine):
             assert event.context not in self.reported[side], f"message {event.context} has two outcomes"
             self.reported[side][event.context] = isinstance(event, SendCompleted)
         else:
-            assert isinstance(event, (PeerClosed, PeerLost))
+            assert isinstance(event, (PeerClosed, PeerGone))
             assert not self.ended[side], "two ends"
             self.ended[side] = True
 

@@ -9,7 +9,7 @@ from random import Random
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.btl.core.assembly import Budget, LONGEST, OLDEST
-from txrdma.btl.core.events import Event, MessageReceived, PeerClosed, PeerLost, SendCompleted, SendFailed
+from txrdma.btl.core.events import Event, MessageReceived, PeerClosed, PeerGone, SendCompleted, SendFailed
 from txrdma.btl.core.expected import MOST_NAMES, MOST_PACKETS
 from txrdma.btl.core.module import COMMAND_MTU, KEEP_ALIVE, Module
 from txrdma.btl.core.peer import LINGER, Peer
@@ -212,7 +212,7 @@ class DeferralTests(ModuleTestCase):
         alice.events()
         alice.lose(self.toBob, "no more")
         self.assertEqual(
-            alice.events(), [SendCompleted(self.toBob, "asked"), PeerLost(self.toBob, "no more")]
+            alice.events(), [SendCompleted(self.toBob, "asked"), PeerGone(self.toBob, "no more")]
         )
 
 
@@ -282,7 +282,7 @@ class EndTests(ModuleTestCase):
             self.send(bytes(3000), number)
         self.run_(GIVE_UP + 5)
         self.assertEqual({each.context for each in self.of("alice", SendFailed)}, {0, 1, 2})  # type: ignore[union-attr]  # all are SendFailed
-        self.assertEqual(self.eventReceived["alice"][-1], PeerLost(self.toBob, "the peer does not answer"))
+        self.assertEqual(self.eventReceived["alice"][-1], PeerGone(self.toBob, "the peer does not answer"))
         self.assertEqual(self.alice.module.peers, [])
 
     def test_diesWhileClosing(self) -> None:
@@ -295,7 +295,7 @@ class EndTests(ModuleTestCase):
         *failed, last = self.eventReceived["alice"]
         why = "the peer does not answer"
         self.assertCountEqual(failed, [SendFailed(self.toBob, number, why) for number in range(100)])
-        self.assertEqual(last, PeerLost(self.toBob, why))
+        self.assertEqual(last, PeerGone(self.toBob, why))
 
     def test_nobodyConfirms(self) -> None:
         """A peer that is silent after the last segment is closed, not lost: all messages have arrived."""
@@ -314,7 +314,7 @@ class EndTests(ModuleTestCase):
         self.assertEqual((self.eventReceived["alice"], self.eventReceived["bob"]), ([], []))
         self.bob.isDead = True
         self.run_(KEEP_ALIVE + GIVE_UP + 5)
-        self.assertEqual(self.eventReceived["alice"], [PeerLost(self.toBob, "the peer does not answer")])
+        self.assertEqual(self.eventReceived["alice"], [PeerGone(self.toBob, "the peer does not answer")])
 
     def test_busy(self) -> None:
         """A receiver that is busy for two minutes gets everything afterwards."""
@@ -333,7 +333,7 @@ class EndTests(ModuleTestCase):
         self.run_(1.0)
         self.assertEqual(
             self.eventReceived["alice"],
-            [SendFailed(self.toBob, "lost", "why not"), PeerLost(self.toBob, "why not")],
+            [SendFailed(self.toBob, "lost", "why not"), PeerGone(self.toBob, "why not")],
         )
         self.assertEqual(self.alice.module.outgoing(1.0), [])
 
@@ -472,7 +472,7 @@ class LiarTests(ModuleTestCase):
         self.alice.isDead = True
         self.world.run(OLDEST + 1.0)
         reason = "the peer has stopped in the middle of a message"
-        self.assertEqual(self.eventReceived["bob"], [PeerLost(self.toAlice, reason)])
+        self.assertEqual(self.eventReceived["bob"], [PeerGone(self.toAlice, reason)])
         self.assertEqual(self.bob.module._budget.used, 0)
 
     def test_asleepInTheMiddle(self) -> None:
@@ -483,7 +483,7 @@ class LiarTests(ModuleTestCase):
         self.bob.module.expired(self.world.now + 120.0)  # as a reactor does, which reads only afterwards
         self.run_(5.0)
         self.assertEqual([len(each) for each in self.messages()], [1_000_000])
-        self.assertEqual(self.of("bob", PeerLost) + self.of("alice", PeerLost), [])
+        self.assertEqual(self.of("bob", PeerGone) + self.of("alice", PeerGone), [])
 
     def test_refusals(self) -> None:
         """Refusals are bounded, however much is refused in one iteration."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from txrdma.btl.core.events import MessageReceived, PackReceived, PeerLost, SendCompleted, SendFailed
+from txrdma.btl.core.events import MessageReceived, PackReceived, PeerGone, SendCompleted, SendFailed
 from txrdma.btl.core.module import COMMAND_MTU
 from txrdma.btl.core.window import COMMAND, DATA, GIVE_UP, UNHEARD
 from txrdma.btl.wire import (
@@ -184,7 +184,7 @@ class SendTests(ModuleTestCase):
         *failed, last = self.eventReceived["alice"]
         why = "the peer does not answer"
         self.assertEqual(failed, [SendFailed(self.toBob, each, why) for each in output])
-        self.assertEqual(last, PeerLost(self.toBob, why))
+        self.assertEqual(last, PeerGone(self.toBob, why))
 
     def test_closedMeanwhile(self) -> None:
         """Messages queued when the peer closes fail, each once."""

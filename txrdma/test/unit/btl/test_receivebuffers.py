@@ -11,7 +11,7 @@ from unittest import mock
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.btl import receivebuffers as receiveBuffersModule
-from txrdma.btl.core.counters import Counters
+from txrdma.btl.core.counters import ModuleCounters
 from txrdma.btl.core.events import Event, MessageReceived, ReceiveBufferWanted, SendCompleted
 from txrdma.btl.core.peer import Peer
 from txrdma.btl.core.receivebuffer import FULL, LONG, ReceiveBuffer, UNREACHED, WORTH_WAITING
@@ -128,7 +128,7 @@ class SegmentTests(ModuleTestCase):
         self.alice.share(self.toBob, self.toAlice, _SIZE, lambda: not self.isReached)
 
     @property
-    def counters(self) -> Counters:
+    def counters(self) -> ModuleCounters:
         """Return the counters of the sender."""
         return self.alice.module.counters
 
@@ -297,7 +297,7 @@ class OneHostCase(HostsCase):
         process.die = dies  # type: ignore[method-assign]  # what is more than a host dies with a process
         return process
 
-    def counters(self, number: int = 0) -> Counters:
+    def counters(self, number: int = 0) -> ModuleCounters:
         """Return the counters of a process' module."""
         host = self.hosts[number]
         return moduleOf(host, host.device).core.counters

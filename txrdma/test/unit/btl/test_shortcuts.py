@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.btl.core.counters import Counters
+from txrdma.btl.core.counters import ModuleCounters
 from txrdma.btl.core.events import Event, MessageReceived, SendCompleted
 from txrdma.btl.core.module import COMMAND_MTU, Module, MOST_RESENDS
 from txrdma.btl.core.peer import Peer
@@ -251,7 +251,7 @@ class ArrivalTests(SynchronousTestCase):
     @given(st.data())
     def test_same(self, data: st.DataObject) -> None:
         """A window that uses the fast path has the same state as one that never does."""
-        counters = Counters(), Counters()
+        counters = ModuleCounters(), ModuleCounters()
         quick, usual = windows = SendWindow(_FIRST, counters[0], 5.0), SendWindow(_FIRST, counters[1], 5.0)
         now = 0.0
         for _step in range(data.draw(st.integers(1, 25))):
@@ -282,7 +282,7 @@ class ArrivalTests(SynchronousTestCase):
 
     def test_resentBefore(self) -> None:
         """A segment older than a received retransmission is overtaken on either path."""
-        windows = [SendWindow(_FIRST, Counters(), 5.0) for _each in range(2)]
+        windows = [SendWindow(_FIRST, ModuleCounters(), 5.0) for _each in range(2)]
         for number, window in enumerate(windows):
             for _each in range(2):
                 window.add(Sent(FRAG, 0, b"", None), DATA, 0.0)

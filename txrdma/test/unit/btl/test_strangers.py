@@ -16,7 +16,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.btl import connections
-from txrdma.btl.connections import Opening
+from txrdma.btl.connections import PeerOpening
 from txrdma.btl.core import ordering
 from txrdma.btl.core.assembly import Assembly, Budget, LONGEST, MOST_OF_PEER, RESERVE_BYTES, TAKEN
 from txrdma.btl.core.module import MOST_EARLY_BYTES
@@ -144,7 +144,7 @@ class SilentTests(HostsCase):
         silent = [AccumulatingProtocol() for _each in range(20)]
         for number, protocol in enumerate(silent):
             self.client(accepting, protocol, "192.0.2.66", 40_000 + number)
-        opening = Opening(self.hosts[0], self.hosts[0].device, Recorders(TagRecorder), True)
+        opening = PeerOpening(self.hosts[0], self.hosts[0].device, Recorders(TagRecorder), True)
         self.client(accepting, opening.lifeline, "192.0.2.1", 41_000)
         self.outcome(opening.answer, connections.INTRODUCTION_SECONDS / 2)
         self.pause(connections.INTRODUCTION_SECONDS + 0.2)
@@ -181,7 +181,7 @@ class SilentTests(HostsCase):
             self.pause(0.001)
         self.assertIs(accepting.buildProtocol(IPv4Address("TCP", "192.0.2.66", 40_008)), None)
         self.assertEqual((accepting._opening, len(accepting.waiting)), (2, 5))
-        opening = Opening(self.hosts[0], self.hosts[0].device, Recorders(TagRecorder), True)
+        opening = PeerOpening(self.hosts[0], self.hosts[0].device, Recorders(TagRecorder), True)
         self.client(accepting, opening.lifeline, "192.0.2.1", 41_000)
         self.outcome(opening.answer, 1.0)
 
@@ -254,10 +254,10 @@ class AddressTests(HostsCase):
 
         self.patch(self.world.network, "carry", note)
 
-    def begin(self) -> tuple[MemoryTCP, Introduction, Opening]:
+    def begin(self) -> tuple[MemoryTCP, Introduction, PeerOpening]:
         """Introduce the victim to a server that pushes; return the server's introduction."""
         ends = connectedSockets(self.world, Random(2), self.hosts[0], self.hosts[1], 40001, 50e-6)
-        opening = Opening(self.hosts[1], self.hosts[1].device, Recorders(Pushing), False)
+        opening = PeerOpening(self.hosts[1], self.hosts[1].device, Recorders(Pushing), False)
         opening.answer.addErrback(lambda failure: None)
         MemoryTCP(ends[1], opening.lifeline).begin()
         attacker = MemoryTCP(ends[0], reports := AccumulatingProtocol())

@@ -17,16 +17,16 @@ from txrdma.btl.core.stripes import (
     Arrived,
     Came,
     EAGER,
-    Ended,
-    Failed,
-    Kind,
     MOST_MESSAGES,
     MOST_OF_MODULE,
     Piece,
     PieceHead,
     ROOM,
     SILENCE_SECONDS,
+    StripeKind,
     Stripes,
+    StripesEnded,
+    StripesFailed,
 )
 from txrdma.error import InvalidRequest, PeerViolation, WireError
 from txrdma.iba.verbs import Buffer
@@ -64,7 +64,7 @@ class End:
                 self.came.append((event.tag, bytes(event.data)))
             elif isinstance(event, Arrived):
                 self.arrived.append(event.context)
-            elif isinstance(event, Failed):
+            elif isinstance(event, StripesFailed):
                 self.failed.append(event.context)
             else:
                 self.hasEnded = True
@@ -261,7 +261,7 @@ class StripesTests(SynchronousTestCase):
     def test_doubled(self) -> None:
         """A duplicate of a message before its predecessors is not delivered again."""
         end = End([GIGABIT, GIGABIT])
-        packet = PieceHead(kind=Kind.MESSAGE, tag=PLAIN, number=1, total=1).encode() + b"x"
+        packet = PieceHead(kind=StripeKind.MESSAGE, tag=PLAIN, number=1, total=1).encode() + b"x"
         for _each in range(2):
             end.stripes.received(packet)
         end.takeReceived()
@@ -277,7 +277,7 @@ class StripesTests(SynchronousTestCase):
         self.assertTrue(stripes.lost(0))
         self.assertFalse(stripes.lost(1))
         stripes.fail("all is lost")
-        failed = [event.context for event in stripes.events() if isinstance(event, Failed)]
+        failed = [event.context for event in stripes.events() if isinstance(event, StripesFailed)]
         self.assertEqual((failed, stripes.queuedBytes), (["begun", "long", "waits"], 0))
         self.assertRaises(InvalidRequest, stripes.send, PLAIN, b"", None)
 
@@ -369,7 +369,7 @@ class EndTests(SynchronousTestCase):
         end.stripes.close()
         [(lane, piece)] = end.stripes.outgoing(0.0)
         end.stripes.arrived(lane, piece, 0.0)
-        end.stripes.received(PieceHead(kind=Kind.MESSAGE, tag=PLAIN, total=1).encode() + b"x")
+        end.stripes.received(PieceHead(kind=StripeKind.MESSAGE, tag=PLAIN, total=1).encode() + b"x")
         end.takeReceived()
         self.assertEqual((end.came, end.hasEnded, end.stripes.following), ([(PLAIN, b"x")], True, 1))
 
@@ -397,16 +397,16 @@ class LiarTests(SynchronousTestCase):
 
     def test_violations(self) -> None:
         """Invalid lengths, numbers and kinds are violations."""
-        plain = PieceHead(kind=Kind.MESSAGE, tag=PLAIN, total=10)
+        plain = PieceHead(kind=StripeKind.MESSAGE, tag=PLAIN, total=10)
         for head, data in (
             (plain, b"12345678901"),
             (plain.replace(offset=9), b"12"),
             (plain, b""),
             (plain.replace(number=MOST_MESSAGES), b"1"),
             (plain.replace(total=(64 << 20) + 1), b"1"),
-            (plain.replace(kind=Kind.END), b"1"),
-            (plain.replace(kind=Kind(9)), b"1"),
-            (PieceHead(kind=Kind.PROGRESS, at=3), b""),
+            (plain.replace(kind=StripeKind.END), b"1"),
+            (plain.replace(kind=StripeKind(9)), b"1"),
+            (PieceHead(kind=StripeKind.PROGRESS, at=3), b""),
         ):
             self.assertViolation((head, data))
         piece, double = bytes(EAGER), plain.replace(total=2 * EAGER)
@@ -420,19 +420,19 @@ class LiarTests(SynchronousTestCase):
         """Peers of a module share a budget, to which delivered and discarded messages return."""
         budget = Budget(MOST_OF_MODULE)
         ends = [End([GIGABIT, GIGABIT], budget) for _each in range(5)]
-        large = PieceHead(kind=Kind.MESSAGE, tag=PLAIN, total=64 << 20)
+        large = PieceHead(kind=StripeKind.MESSAGE, tag=PLAIN, total=64 << 20)
         for end in ends[:4]:
             for number in range(2):
                 end.stripes.received(large.replace(number=number).encode() + bytes(EAGER))
         self.assertEqual(budget.used, budget.most)
-        small = PieceHead(kind=Kind.MESSAGE, tag=ORDERED, number=1, total=1).encode() + b"b"
+        small = PieceHead(kind=StripeKind.MESSAGE, tag=ORDERED, number=1, total=1).encode() + b"b"
         self.assertRaises(PeerViolation, ends[4].stripes.received, small)
         ends[0].stripes.discard()
         self.assertEqual(budget.used, budget.most - (128 << 20))
         used = budget.used
         ends[4].stripes.received(small)  # waits for message 0
         self.assertEqual(budget.used, used + 1)
-        ends[4].stripes.received(PieceHead(kind=Kind.MESSAGE, tag=ORDERED, total=1).encode() + b"a")
+        ends[4].stripes.received(PieceHead(kind=StripeKind.MESSAGE, tag=ORDERED, total=1).encode() + b"a")
         ends[4].takeReceived()
         self.assertEqual((budget.used, ends[4].came), (used, [(ORDERED, b"a"), (ORDERED, b"b")]))
 
@@ -452,6 +452,6 @@ class LiarTests(SynchronousTestCase):
         """Input after the end is ignored."""
         end = End([GIGABIT, GIGABIT])
         end.stripes.fail("over")
-        end.stripes.received(PieceHead(kind=Kind.MESSAGE, tag=PLAIN, total=1).encode() + b"x")
+        end.stripes.received(PieceHead(kind=StripeKind.MESSAGE, tag=PLAIN, total=1).encode() + b"x")
         self.assertEqual(end.stripes.events(), [])
-        self.assertNotIn(Ended(), end.stripes.events())
+        self.assertNotIn(StripesEnded(), end.stripes.events())

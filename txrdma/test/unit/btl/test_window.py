@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.btl.core.congestion import Congestion, FIRST_WINDOW, NARROWEST, WAITING, WIDEST
-from txrdma.btl.core.counters import Counters
+from txrdma.btl.core.counters import ModuleCounters
 from txrdma.btl.core.receiving import ABOVE, BELOW, difference, DUPLICATE, NEW, ReceiveWindow, WINDOW
-from txrdma.btl.core.roundtrip import FIRST_TIMEOUT, LONGEST_TIMEOUT, RoundTrip, SHORTEST_TIMEOUT
+from txrdma.btl.core.roundtrip import FIRST_TIMEOUT, LONGEST_TIMEOUT, RoundTripEstimate, SHORTEST_TIMEOUT
 from txrdma.btl.core.window import COMMAND, DATA, FEWEST_TRIES, Message, SendWindow, Sent
 from txrdma.btl.wire import ACK, FRAG, Segment, VOID
 
@@ -62,7 +62,7 @@ class SendWindowTests(SynchronousTestCase):
     """The send window, segment by segment."""
 
     def setUp(self) -> None:
-        self.counters = Counters()
+        self.counters = ModuleCounters()
         self.window = SendWindow(0xFFFE, self.counters, 10.0)
 
     def add(self, count: int, channel: int = DATA, now: float = 0.0) -> list[Sent]:
@@ -105,7 +105,7 @@ class SendWindowTests(SynchronousTestCase):
         """
         Each segment arrives once whatever acknowledgements come, in any order; invalid ones change nothing.
         """
-        window = SendWindow(data.draw(_SEQUENCES), Counters())
+        window = SendWindow(data.draw(_SEQUENCES), ModuleCounters())
         first, sent, arrived = window.base, list[Sent](), set[int]()
         for _step in range(data.draw(st.integers(1, 20))):
             for _each in range(data.draw(st.integers(0, 8))):
@@ -275,7 +275,7 @@ class RoundTripTests(SynchronousTestCase):
     @given(st.lists(st.floats(0, 3), min_size=1, max_size=50))
     def test_bounds(self, samples: list[float]) -> None:
         """The timeout is between its bounds, and a silence doubles it."""
-        trip = RoundTrip()
+        trip = RoundTripEstimate()
         for sample in samples:
             trip.measured(sample, 0.0)
             self.assertTrue(SHORTEST_TIMEOUT <= trip.timeout <= LONGEST_TIMEOUT)
@@ -288,7 +288,7 @@ class RoundTripTests(SynchronousTestCase):
 
     def test_borrowed(self) -> None:
         """A sample of the other channel is dropped with the channel's first own sample."""
-        trip = RoundTrip()
+        trip = RoundTripEstimate()
         trip.measured(0.5, 0.0, False)
         self.assertEqual(trip.smoothed, 0.5)
         trip.measured(0.001, 0.0)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.btl.core.counters import Counters
+from txrdma.btl.core.counters import ModuleCounters
 from txrdma.btl.wire import (
     ACK,
     ACK_LENGTH,
@@ -23,7 +23,6 @@ from txrdma.btl.wire import (
     FRAG,
     Header,
     HEADER_LENGTH,
-    Kind,
     PLACED,
     Placed,
     PLACED_PUT,
@@ -31,11 +30,12 @@ from txrdma.btl.wire import (
     PUT_LENGTH,
     PutPart,
     Segment,
+    SegmentKind,
     VERSION,
 )
 from txrdma.error import WireError
 
-_PLAIN = (Kind.FRAG, Kind.VOID, Kind.BYE, Kind.REFUSED)
+_PLAIN = (SegmentKind.FRAG, SegmentKind.VOID, SegmentKind.BYE, SegmentKind.REFUSED)
 
 
 def _number(width: int) -> st.SearchStrategy[int]:
@@ -45,7 +45,7 @@ def _number(width: int) -> st.SearchStrategy[int]:
 @st.composite
 def segments(draw: st.DrawFn) -> Segment:
     """Any valid segment."""
-    kind = draw(st.sampled_from(list(Kind)))
+    kind = draw(st.sampled_from(list(SegmentKind)))
     reported = draw(_number(16) if kind == ACK else st.none() | _number(16))
     plain = Segment(
         *(int(kind), draw(_number(64)), draw(_number(16)), reported, draw(_number(16))),
@@ -165,7 +165,7 @@ class SegmentTests(SynchronousTestCase):
 
     def test_foreign(self) -> None:
         """Another version, and unknown kinds, are rejected."""
-        raw = Segment(int(Kind.FRAG), 1).encode()
+        raw = Segment(int(SegmentKind.FRAG), 1).encode()
         for first in (0x02, 0x12, 0xF2, 0x20, 0x29, 0x2B, 0x2F):
             self.assertRaises(WireError, Segment.decode, bytes((first,)) + raw[1:])
 
@@ -175,7 +175,7 @@ class CountersTests(SynchronousTestCase):
 
     def test_names(self) -> None:
         """The names are the component's."""
-        counters = Counters()
+        counters = ModuleCounters()
         counters.oowLowRecvs = 3
         counters.maxSentWindowSize = 4
         named = counters.named()

@@ -21,7 +21,7 @@ from txrdma.cm.core.events import (
     QPArmed,
     QPDisarmed,
 )
-from txrdma.cm.core.exchange import LONGEST_SERVICE, Outgoing
+from txrdma.cm.core.exchange import LONGEST_SERVICE, OutgoingMAD
 from txrdma.cm.layouts.messages import APR, APStatus, CMPath, LAP, MessageKind, MRA
 from txrdma.cm.layouts.paths import alternateOf, lapFor, reversedPath
 from txrdma.error import InvalidRequest
@@ -77,7 +77,7 @@ def lap(number: CMPath = FIRST, ends: tuple[int, int] = (1, 2), qpn: int = 12) -
     return lapFor(number, LAP(localCommID=ends[0], remoteCommID=ends[1], remoteQPN=QPN(qpn)))
 
 
-def statuses(sent: list[Outgoing]) -> list[tuple[APStatus, int]]:
+def statuses(sent: list[OutgoingMAD]) -> list[tuple[APStatus, int]]:
     """Return statuses and transactions of the sent APRs."""
     assert all(isinstance(each.message, APR) for each in sent)
     return [(each.message.apStatus, each.transactionID) for each in sent if isinstance(each.message, APR)]
@@ -120,7 +120,7 @@ class ActiveTests(SynchronousTestCase):
         self.core.expired(SECONDS - 0.1)
         self.assertEqual(self.core.outgoing(), [])
         self.core.expired(SECONDS)
-        self.assertEqual(self.core.outgoing(), [Outgoing(first.message, 5, True)])
+        self.assertEqual(self.core.outgoing(), [OutgoingMAD(first.message, 5, True)])
         self.core.expired(2 * SECONDS)
         self.assertEqual(self.core.events(), [AlternatePathTimedOut()])
         self.answer(APStatus.LOADED, 5)

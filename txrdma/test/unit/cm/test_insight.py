@@ -16,7 +16,7 @@ from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from txrdma.cm.status import byKind
 from txrdma.commands.cm_stats import countersTable
-from txrdma.commands.common.counted import ALL, Rates
+from txrdma.commands.common.counted import ALL, CounterRates
 from txrdma.commands.common.watching import watch
 
 
@@ -58,7 +58,7 @@ class ShowingTests(SynchronousTestCase):
         self.assertIn("2 listeners", shown([quiet]))
 
     def test_rates(self) -> None:
-        rates = Rates()
+        rates = CounterRates()
         rates.since([self.entry(1)], 10.0)
         (entry,) = rates.since([self.entry(5)], 12.0)
         self.assertEqual(entry["counters"]["REQ"], {"sent": 6.0, "retried": 2.0})

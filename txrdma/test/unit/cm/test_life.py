@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.cm.connections._life import Kind, Life, TABLE
+from txrdma.cm.connections._life import Life, LifeEventKind, TABLE
 
 MESSAGES = 2
 """Number of messages that the peer sends before it closes."""
@@ -32,7 +32,7 @@ class World:
     """
 
     place: str = "OPEN"
-    inbox: tuple[tuple[Kind, int], ...] = ()
+    inbox: tuple[tuple[LifeEventKind, int], ...] = ()
     isPaused: bool = False
     hasClosed: bool = False
     arrived: int = 0
@@ -73,15 +73,15 @@ def moves(world: World) -> Iterator[tuple[str, World]]:
         yield "abort", world.after(life, reason=ABORTED)
     if not world.isPeerClosed and world.arrived < MESSAGES:
         life = world.life()
-        life.arrived(Kind.MESSAGE, world.arrived)
+        life.arrived(LifeEventKind.MESSAGE, world.arrived)
         yield "message", world.after(life, arrived=world.arrived + 1)
     if not world.isPeerClosed and world.arrived == MESSAGES:
         life = world.life()
         life.peerClosed()
         yield "peer closes", world.after(life, isPeerClosed=True)
     if world.outcomes:
-        for kind in (Kind.REQUEST, Kind.FAILURE, Kind.CREDIT):
-            for isGood in (True, False) if kind is Kind.REQUEST else (kind is Kind.CREDIT,):
+        for kind in (LifeEventKind.REQUEST, LifeEventKind.FAILURE, LifeEventKind.CREDIT):
+            for isGood in (True, False) if kind is LifeEventKind.REQUEST else (kind is LifeEventKind.CREDIT,):
                 life = world.life()
                 life.arrived(kind, int(isGood))
                 yield f"{kind.value} {isGood}", world.after(life, outcomes=world.outcomes - 1)
@@ -98,11 +98,11 @@ def step(world: World) -> Iterator[tuple[str, World]]:
     if found is None:
         return
     kind, what = found
-    if kind is Kind.MESSAGE:
+    if kind is LifeEventKind.MESSAGE:
         assert not world.isPaused, world
         assert what == world.delivered, world
         yield "deliver", world.after(life, delivered=world.delivered + 1)
-    elif kind is Kind.FAILURE or (kind is Kind.REQUEST and not what):
+    elif kind is LifeEventKind.FAILURE or (kind is LifeEventKind.REQUEST and not what):
         ends = life.fail()
         yield "fail", world.after(life, reason=LOST if ends else world.reason)
     else:

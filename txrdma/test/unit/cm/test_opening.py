@@ -18,7 +18,7 @@ from txrdma.cm.layouts.messages import MessageKind, MRA, REJ, RejectReason, REP,
 from txrdma.error import InvalidRequest
 from txrdma.iba.path import lifetimeSeconds
 from txrdma.iba.types import GUID, QPN
-from txrdma.kit.machines import Table
+from txrdma.kit.machines import StateTable
 from txrdma.test.support.cm.openings import search
 
 STATES = {
@@ -59,13 +59,13 @@ class SearchTests(SynchronousTestCase):
         rows = [row for row in TABLE.rows if row[0] != "ESTABLISHED"]
         again = (Opening._sendRTUAgain, Opening._reportEstablished)
         rows.append(("ESTABLISHED", Inputs.replied, "ESTABLISHED", again))
-        self.patch(Opening, "_table", Table(Inputs, Opening, rows))
+        self.patch(Opening, "_table", StateTable(Inputs, Opening, rows))
         self.assertEqual(search().fault, "a connection is established twice")
 
     def change(self, how: Callable[[str, str], str]) -> None:
         """Change the targets of transitions."""
         rows = [(here, what, how(here, there), actions) for here, what, there, actions in TABLE.rows]
-        self.patch(Opening, "_table", Table(Inputs, Opening, rows))
+        self.patch(Opening, "_table", StateTable(Inputs, Opening, rows))
 
 
 REQUEST = REQ(localCommID=1, localQPN=QPN(5), remoteCMResponseTimeout=16, localCMResponseTimeout=17,

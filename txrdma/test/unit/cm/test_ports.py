@@ -30,7 +30,7 @@ from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID, QPN
 from txrdma.iba.verbs import Operation, ReceiveRequest, SendRequest
 from txrdma.mad.layouts.values import PathMTU
-from txrdma.mad.ports.verbsport import IReactor, VerbsPort
+from txrdma.mad.ports.verbsport import IPollingReactor, VerbsPort
 from txrdma.mad.server import MADServer
 from txrdma.soft.device import SoftDevice
 from txrdma.test.unit.mad.test_verbsport import VerbsPortCase
@@ -56,7 +56,7 @@ class PortCase(VerbsPortCase):
         self.way = IBPath(sgid=source, dgid=destination, hopLimit=64, packetLifeTime=12)
 
     def port(self, device: SoftDevice) -> VerbsPort:
-        return VerbsPort(cast("IReactor", self.clock), device, isGSI=True)
+        return VerbsPort(cast("IPollingReactor", self.clock), device, isGSI=True)
 
     def hostEvent(self, connection: CMConnection, event: Event) -> None:
         """Accept a REQ."""

@@ -17,7 +17,7 @@ from txrdma.cm.rsocket.messages import (
     ConnectionData,
     Control,
     immediate,
-    Kind,
+    ImmediateKind,
     LittleTarget,
     NETWORK_ORDER,
     Target,
@@ -225,7 +225,7 @@ class StreamTests(SynchronousTestCase):
         """The second half of the buffer is offered when the first message has arrived: many ends are idle."""
         one, _ = pair(SMALL, SMALL)
         self.assertEqual(one.outgoing(), [])
-        one.core.arrived(immediate(Kind.DATA, 1), 1)
+        one.core.arrived(immediate(ImmediateKind.DATA, 1), 1)
         (post,) = one.outgoing()
         self.assertEqual(post.address, ADDRESS + 16)
         self.assertEqual(post.immediate, 0x8000_0000 + 16)
@@ -240,7 +240,7 @@ class StreamTests(SynchronousTestCase):
             one = End(SMALL)
             output = peer.encode()[:1] + bytes([flags]) + peer.encode()[2:]
             one.core.begin(one.greeting, understood(output))
-            one.core.arrived(immediate(Kind.DATA, 1), 1)
+            one.core.arrived(immediate(ImmediateKind.DATA, 1), 1)
             (post,) = one.outgoing()
             target = kind.decode(post.data)
             self.assertEqual((target.address, target.length), (ADDRESS + SMALL.table + 2048, 2048))
@@ -407,9 +407,13 @@ class LyingTests(SynchronousTestCase):
     def test_ignoredAndRefusedOperations(self) -> None:
         for operation in (1, 3, 5):
             self.assertRaises(PeerViolation, self.hears, operation << 29)
-        for number in (2 << 29, immediate(Kind.MAPPING, 3), immediate(Kind.CONTROL, Control.KEEPALIVE)):
+        for number in (
+            2 << 29,
+            immediate(ImmediateKind.MAPPING, 3),
+            immediate(ImmediateKind.CONTROL, Control.KEEPALIVE),
+        ):
             self.assertTrue(self.hears(number).isReadable)
-        self.assertTrue(self.hears(immediate(Kind.CONTROL, 99)).isReadable)
+        self.assertTrue(self.hears(immediate(ImmediateKind.CONTROL, 99)).isReadable)
 
     def test_excessDataIsViolation(self) -> None:
         self.assertRaises(PeerViolation, self.hears, 2049, 2049)
@@ -419,16 +423,16 @@ class LyingTests(SynchronousTestCase):
             one.core.arrived(0, 0)
         self.assertRaises(PeerViolation, one.core.arrived, 0, 0)
         one, _ = pair(SMALL, SMALL)
-        one.core.arrived(immediate(Kind.CONTROL, Control.SHUTDOWN), 0)
+        one.core.arrived(immediate(ImmediateKind.CONTROL, Control.SHUTDOWN), 0)
         self.assertRaises(PeerViolation, one.core.arrived, 1, 1)
 
     def test_limitsCountLower16Bits(self) -> None:
         one, other = pair(SMALL, SMALL)
         one.core.outgoing()
-        one.core.arrived(immediate(Kind.CREDITS, 0x10000), 0)
+        one.core.arrived(immediate(ImmediateKind.CREDITS, 0x10000), 0)
         one.core.write(b"x")
         self.assertEqual(one.core.outgoing(), [])
-        one.core.arrived(immediate(Kind.CREDITS, 0x10001), 0)
+        one.core.arrived(immediate(ImmediateKind.CREDITS, 0x10001), 0)
         self.assertEqual(len(one.core.outgoing()), 1)
 
     def test_arbitraryMessagesStayBounded(self) -> None:

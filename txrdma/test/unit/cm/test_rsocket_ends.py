@@ -14,13 +14,13 @@ from twisted.internet.protocol import Factory
 from txrdma.cm.connections.transport import RDMATransport
 from txrdma.cm.rsocket import endpoints, stream
 from txrdma.cm.rsocket._core import RSocket
-from txrdma.cm.rsocket.endpoints import Options, RSocketClientEndpoint, RSocketServerEndpoint
+from txrdma.cm.rsocket.endpoints import RSocketClientEndpoint, RSocketOptions, RSocketServerEndpoint
 from txrdma.cm.rsocket.stream import RSocketEnd
 from txrdma.error import ResourceExhausted
 from txrdma.test.support.cm.messaging import MessagingCase
 from txrdma.testing.protocols import ProducerRecorder, Recorder
 
-_UNPROBED = Options(keepalive=None)
+_UNPROBED = RSocketOptions(keepalive=None)
 
 
 class ProducerTests(MessagingCase):

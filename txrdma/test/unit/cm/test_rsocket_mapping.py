@@ -16,7 +16,7 @@ from txrdma.cm.rsocket.messages import (
     ConnectionData,
     Control,
     immediate,
-    Kind,
+    ImmediateKind,
     LittleMapped,
     Mapped,
     MAPPED_BYTES,
@@ -44,7 +44,7 @@ def sendEntry(end: End, index: int, entry: Mapped | LittleMapped, length: int = 
     """Deliver an entry of the peer's table to an end."""
     begin = 32 + index * MAPPED_BYTES
     end.remote[begin : begin + MAPPED_BYTES] = entry.encode()
-    end.core.arrived(immediate(Kind.MAPPING, index), length)
+    end.core.arrived(immediate(ImmediateKind.MAPPING, index), length)
 
 
 class MappingTests(SynchronousTestCase):
@@ -172,7 +172,7 @@ class MappingTests(SynchronousTestCase):
         sendEntry(one, 0, OWN(offset=0, length=1))
         one.core.outgoing()
         for _ in range(SMALL.receives // 2):
-            one.core.arrived(immediate(Kind.DATA, 1), 1)
+            one.core.arrived(immediate(ImmediateKind.DATA, 1), 1)
         one.core.read()
         (post,) = one.core.outgoing()
         assert post.immediate is not None
@@ -212,7 +212,7 @@ class MappingTests(SynchronousTestCase):
         one.post()
         self.assertFalse(one.core.isDelivered)
         output = [post.immediate for post in one.sent]
-        self.assertNotIn(immediate(Kind.CONTROL, Control.DISCONNECT), output)
+        self.assertNotIn(immediate(ImmediateKind.CONTROL, Control.DISCONNECT), output)
         settle(one, other)
         while not one.core.hasParted:
             one.post()
@@ -294,7 +294,9 @@ class LyingTests(SynchronousTestCase):
     def test_entryBeyondTableIsViolation(self) -> None:
         for index in (SMALL.mappings, 0xFFFF, (1 << 29) - 1):
             one, _ = pair(SMALL, SMALL)
-            self.assertRaises(PeerViolation, one.core.arrived, immediate(Kind.MAPPING, index), MAPPED_BYTES)
+            self.assertRaises(
+                PeerViolation, one.core.arrived, immediate(ImmediateKind.MAPPING, index), MAPPED_BYTES
+            )
 
     def test_wrappingAddressesStayBounded(self) -> None:
         one, _ = pair(SMALL, SMALL)
@@ -321,7 +323,7 @@ class LyingTests(SynchronousTestCase):
                 value = random.choice((0, 1, 7, random.randrange(12)))
                 begin = 32 + value % SMALL.mappings * MAPPED_BYTES
                 one.remote[begin : begin + MAPPED_BYTES] = random.randbytes(MAPPED_BYTES)
-                one.core.arrived(immediate(Kind.MAPPING, value), random.choice((0, 24, 1000)))
+                one.core.arrived(immediate(ImmediateKind.MAPPING, value), random.choice((0, 24, 1000)))
                 for place in one.core.places:
                     number = one.core.writeMapped(place.offset, bytes(min(place.length, 5000)))
                     numbers += [] if number is None else [number]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import WireError
-from txrdma.iba.pcap import Datagram, LinkType, PcapReader, PcapWriter
+from txrdma.iba.pcap import CapturedDatagram, LinkType, PcapReader, PcapWriter
 from txrdma.test.support.captures import names, raw, records, segments
 
 
@@ -86,7 +86,7 @@ class DatagramTests(SynchronousTestCase):
             frame[draw.draw(st.integers(0, 50))] = draw.draw(st.integers(0, 255))
         content = bytes(frame[: draw.draw(st.integers(0, len(frame)))])
         try:
-            found = Datagram.decode(content, link)
+            found = CapturedDatagram.decode(content, link)
         except WireError:
             return
         if found is not None:
@@ -96,16 +96,16 @@ class DatagramTests(SynchronousTestCase):
     def test_rawIP(self) -> None:
         """Datagrams are found without Ethernet headers, too."""
         data = records("verbs")[0].data
-        self.assertEqual(Datagram.decode(data[14:], LinkType.RAW_IP), Datagram.decode(data))
+        self.assertEqual(CapturedDatagram.decode(data[14:], LinkType.RAW_IP), CapturedDatagram.decode(data))
 
     def test_other(self) -> None:
         """TCP, fragments and ARP yield nothing."""
         tcp = segments("tcp-client")
         self.assertTrue(tcp)
         self.assertEqual(
-            [Datagram.decode(record.data) for record in records("tcp-client")], [None] * len(tcp)
+            [CapturedDatagram.decode(record.data) for record in records("tcp-client")], [None] * len(tcp)
         )
         fragment = bytearray(records("verbs")[0].data)
         fragment[20] = 0x20
-        self.assertIsNone(Datagram.decode(bytes(fragment)))
-        self.assertIsNone(Datagram.decode(b"\xff" * 12 + b"\x08\x06" + bytes(28)))
+        self.assertIsNone(CapturedDatagram.decode(bytes(fragment)))
+        self.assertIsNone(CapturedDatagram.decode(b"\xff" * 12 + b"\x08\x06" + bytes(28)))

@@ -16,7 +16,7 @@ from txrdma.error import WireError
 from txrdma.iba import roce
 from txrdma.iba.headers import BTH, EXTENSIONS, Opcode
 from txrdma.iba.internet import checksum, checksummed, ipHeaders, IPv4, packedIP
-from txrdma.iba.roce import crc32, Flow, IDENTIFICATION_CHANGES, invariantCRC, LARGEST, RESIDUE, RoCEPacket
+from txrdma.iba.roce import crc32, IDENTIFICATION_CHANGES, invariantCRC, LARGEST, RESIDUE, RoCEPacket, UDPFlow
 from txrdma.test.support.captures import Captured, names, packets
 from txrdma.test.support.iba.scapyroce import scapyRoCE
 from txrdma.testing.strategies import layouts
@@ -90,7 +90,7 @@ class RecordedTests(SynchronousTestCase):
 
 
 class ICRCTests(SynchronousTestCase):
-    """L{Flow}."""
+    """L{UDPFlow}."""
 
     @given(addresses(), rocePackets())
     def test_scapy(self, ends: tuple[str, int, str, int], packet: RoCEPacket) -> None:
@@ -105,7 +105,7 @@ class ICRCTests(SynchronousTestCase):
         bth = reference.BTH(body[:12] + bytes(4))
         bth.icrc = None
         made = bytes(ip / reference.UDP(sport=ends[1], dport=4791) / bth / reference.Raw(body[12:]))
-        flow = Flow(ends[0], ends[1], ends[2], 4791)
+        flow = UDPFlow(ends[0], ends[1], ends[2], 4791)
         self.assertEqual(flow.seal(body), made[28 if here.version == 4 else 48 :])
 
     @given(addresses(), rocePackets(), st.integers(0, 65535))
@@ -117,7 +117,7 @@ class ICRCTests(SynchronousTestCase):
         body = packet.encode()
         here, there = packedIP(ends[0]), packedIP(ends[2])
         ip, udp = ipHeaders(here, there, (ends[1], ends[3]), len(body) + 4, identification)
-        flow = Flow(*ends)
+        flow = UDPFlow(*ends)
         if len(here) == 16:
             identification = 0
         sealed = flow.seal(body, identification)
@@ -125,8 +125,8 @@ class ICRCTests(SynchronousTestCase):
         self.assertEqual(flow.identification(sealed), identification)
 
     def test_hotPath(self) -> None:
-        """The fast paths that L{Flow} documents give the same results."""
-        flow = Flow("10.0.0.1", 5, "10.0.0.2", 4791)
+        """The fast paths that L{UDPFlow} documents give the same results."""
+        flow = UDPFlow("10.0.0.1", 5, "10.0.0.2", 4791)
         body = RoCEPacket(BTH(opcode=Opcode.RC_SEND_ONLY, psn=77), (), b"x" * 1000).encode()
         state = flow.states[len(body) + 4]
         self.assertEqual(crc32(body, state), flow.icrc(body))
@@ -138,7 +138,7 @@ class ICRCTests(SynchronousTestCase):
 
     def test_congestionMarks(self) -> None:
         """Fields that a router may change do not change the ICRC: FECN and BECN in the BTH."""
-        flow = Flow("10.0.0.1", 5, "10.0.0.2", 4791)
+        flow = UDPFlow("10.0.0.1", 5, "10.0.0.2", 4791)
         sealed = bytearray(flow.seal(RoCEPacket(BTH(opcode=Opcode.RC_SEND_ONLY)).encode(), 9))
         for mark in range(256):
             sealed[4] = mark
@@ -146,7 +146,7 @@ class ICRCTests(SynchronousTestCase):
 
     def test_spoilt(self) -> None:
         """Any other flipped bit is detected, although the identification is unknown."""
-        flow = Flow("10.0.0.1", 5, "10.0.0.2", 4791)
+        flow = UDPFlow("10.0.0.1", 5, "10.0.0.2", 4791)
         good = flow.seal(RoCEPacket(BTH(opcode=Opcode.RC_SEND_ONLY), (), b"payload!").encode(), 0x1234)
         for bit in range(len(good) * 8):
             if bit // 8 == 4:
@@ -157,13 +157,13 @@ class ICRCTests(SynchronousTestCase):
 
     def test_otherFlow(self) -> None:
         """The ICRC of a packet of another address or port does not match."""
-        sealed = Flow("10.0.0.1", 5, "10.0.0.2", 4791).seal(RoCEPacket(BTH()).encode())
+        sealed = UDPFlow("10.0.0.1", 5, "10.0.0.2", 4791).seal(RoCEPacket(BTH()).encode())
         for other in (("10.0.0.3", 5, "10.0.0.2", 4791), ("10.0.0.1", 6, "10.0.0.2", 4791)):
-            self.assertFalse(Flow(*other).fits(sealed))
+            self.assertFalse(UDPFlow(*other).fits(sealed))
 
     def test_lengths(self) -> None:
         """Invalid lengths don't match, and use no memory."""
-        flow = Flow("::1", 5, "::1", 4791)
+        flow = UDPFlow("::1", 5, "::1", 4791)
         for length in (0, 3, 15, LARGEST + 1, 1 << 17):
             self.assertFalse(flow.fits(bytes(length)))
         for length in range(16, 16 + 4 * 5000, 4):
@@ -172,9 +172,9 @@ class ICRCTests(SynchronousTestCase):
 
     def test_mixed(self) -> None:
         """Both ends of a flow have the same IP version; a mapped address is IPv4."""
-        self.assertRaises(ValueError, Flow, "10.0.0.1", 1, "::1", 2)
-        mapped = Flow("::ffff:10.0.0.1", 1, "10.0.0.2", 2)
-        self.assertEqual(mapped.states[100], Flow("10.0.0.1", 1, "10.0.0.2", 2).states[100])
+        self.assertRaises(ValueError, UDPFlow, "10.0.0.1", 1, "::1", 2)
+        mapped = UDPFlow("::ffff:10.0.0.1", 1, "10.0.0.2", 2)
+        self.assertEqual(mapped.states[100], UDPFlow("10.0.0.1", 1, "10.0.0.2", 2).states[100])
 
     @given(st.binary(max_size=200), st.integers(0, 0xFFFFFFFF))
     def test_crc32(self, data: bytes, start: int) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from twisted.python.usage import UsageError
 
-from txrdma.command import Options
+from txrdma.command import TxrdmaOptions
 from txrdma.commands.common.packets import inBytes, inPacket
 from txrdma.error import InvalidRequest, WireError
 from txrdma.iba.captures import captured
@@ -93,7 +93,7 @@ class HexTests(CommandTestCase):
                 pass
         self.assertIsNone(inPacket(b"\0" * 30, 247))
         self.assertIsNone(inPacket(b"\0" * 30, 197))
-        error = self.assertRaises(UsageError, Options().parseOptions, ["decode", "--level", "4"])
+        error = self.assertRaises(UsageError, TxrdmaOptions().parseOptions, ["decode", "--level", "4"])
         self.assertIn("1, 2 and 3", str(error))
 
 

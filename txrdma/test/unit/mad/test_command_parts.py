@@ -8,7 +8,7 @@ from typing import Any
 
 from twisted.python.usage import UsageError
 
-from txrdma.command import Options
+from txrdma.command import TxrdmaOptions
 from txrdma.iba.types import GID
 from txrdma.mad.errors import MADRefusal
 from txrdma.mad.layouts.attributes import Method
@@ -305,6 +305,6 @@ class RoutesTests(FabricTestCase):
 
     def test_mistakes(self) -> None:
         for arguments in (["--over", "1"], ["3", "--balance"], ["41", "--over", "1", "--multicast"]):
-            self.assertRaises(UsageError, Options().parseOptions, ["routes", *arguments])
+            self.assertRaises(UsageError, TxrdmaOptions().parseOptions, ["routes", *arguments])
         output = self.output("routes", str(self.lid("leaf0000")), "--over", "99")
         self.assertIn("port 99 of 41 has no link", str(output.status))

@@ -12,8 +12,8 @@ from typing import Any
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.command import Options
-from txrdma.commands.common.portchanges import Change, OPERATIONS, parsed
+from txrdma.command import TxrdmaOptions
+from txrdma.commands.common.portchanges import OPERATIONS, parsed, PortChange
 from txrdma.error import InvalidRequest
 from txrdma.iba.verbs import PortState
 from txrdma.mad.layouts.smp import PortInfo
@@ -199,7 +199,7 @@ class EverywhereTests(SharedFabricTestCase):
 
     def test_mistakes(self) -> None:
         for arguments in (["--everywhere"], ["--everywhere", "lid", "7"]):
-            self.assertRaises(UsageError, Options().parseOptions, ["portstate", *arguments])
+            self.assertRaises(UsageError, TxrdmaOptions().parseOptions, ["portstate", *arguments])
 
 
 class WordsTests(SynchronousTestCase):
@@ -220,12 +220,12 @@ class WordsTests(SynchronousTestCase):
             (["9", "1", "arm", "active"], "arm and active are separate steps"),
             (["--everywhere", "arm", "active"], "one command for each"),
         ):
-            error = self.assertRaises(UsageError, Options().parseOptions, ["portstate", *arguments])
+            error = self.assertRaises(UsageError, TxrdmaOptions().parseOptions, ["portstate", *arguments])
             self.assertIn(words, str(error))
 
     def test_asked(self) -> None:
         [change] = parsed(["mkey", "x"], lambda prompt: "0x99")
-        self.assertEqual((change, str(change)), (Change("mkey", "0x99"), "mkey ..."))
+        self.assertEqual((change, str(change)), (PortChange("mkey", "0x99"), "mkey ..."))
 
     def test_ibportstateOperations(self) -> None:
         reference = (
@@ -237,8 +237,8 @@ class WordsTests(SynchronousTestCase):
 
     def test_fastest(self) -> None:
         info = PortInfo(linkSpeedExtSupported2=1)
-        self.assertEqual(Change("espeed2", "XDR").fields(info), {"linkSpeedExtEnabled2": "1"})
-        self.assertRaises(InvalidRequest, Change("espeed2", "XDR").fields, PortInfo())
+        self.assertEqual(PortChange("espeed2", "XDR").fields(info), {"linkSpeedExtEnabled2": "1"})
+        self.assertRaises(InvalidRequest, PortChange("espeed2", "XDR").fields, PortInfo())
 
 
 class NumbersTests(CommandTestCase):

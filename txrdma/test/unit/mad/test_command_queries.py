@@ -10,7 +10,7 @@ import sys
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.command import Options
+from txrdma.command import TxrdmaOptions
 from txrdma.commands import saquery, smpquery
 from txrdma.commands.common import session
 from txrdma.commands.common.attributefields import assigned, attributeNamed, attributesOf, queried
@@ -76,7 +76,7 @@ class SMPQueryTests(SharedFabricTestCase):
             (["PI", "1", "x"], "port x"),
             (["PI", "1", "256"], "255 at most"),
         ):
-            error = self.assertRaises(UsageError, Options().parseOptions, ["smpquery", *arguments])
+            error = self.assertRaises(UsageError, TxrdmaOptions().parseOptions, ["smpquery", *arguments])
             self.assertIn(words, str(error))
         words = "txrdma smpquery: lid 9 has 36 ports, and no port 99"
         self.assertEqual(self.output("smpquery", "PI", "9", "99").status, words)
@@ -128,7 +128,7 @@ class SMPQueryTests(SharedFabricTestCase):
         carried = {kind.__name__ for kind in attributesOf(RPCS["SubnGet"])} - {"Notice"}
         self.assertEqual({kind.attribute.__name__ for kind in smpquery.KINDS}, carried)
         for name in "NodeDesc PKeyTable SL2VLTable VLArbitration GUIDInfo MlnxExtPortInfo".split():
-            Options().parseOptions(["smpquery", name, "0,1"])  # what infiniband-diags calls them
+            TxrdmaOptions().parseOptions(["smpquery", name, "0,1"])  # what infiniband-diags calls them
 
 
 class SAQueryTests(SharedFabricTestCase):
@@ -181,7 +181,7 @@ class SAQueryTests(SharedFabricTestCase):
         self.assertEqual((reported["fields"]["slid"], reported["fields"]["dlid"]), (1, 4))
         reported = self.output("saquery", "PR", "dlid=4", "--as-said", "--json").json
         self.assertEqual(len(reported), 9)
-        error = self.assertRaises(UsageError, Options().parseOptions, ["saquery", "NR", "--to", "4"])
+        error = self.assertRaises(UsageError, TxrdmaOptions().parseOptions, ["saquery", "NR", "--to", "4"])
         self.assertIn("for PathRecord", str(error))
 
     def test_trace(self) -> None:
@@ -200,7 +200,7 @@ class SAQueryTests(SharedFabricTestCase):
         self.assertIn("MultiPathRecord.numbPath 1\n", output.errors)
         self.assertIn("MultiPathRecord.sgidCount 1\n", output.errors)
         for words in (["MPR", "--from", "1"], ["PR", "--to", "1", "--to", "2"]):
-            self.assertRaises(UsageError, Options().parseOptions, ["saquery", *words])
+            self.assertRaises(UsageError, TxrdmaOptions().parseOptions, ["saquery", *words])
 
     def test_selectors(self) -> None:
         words = ("saquery", "PR", "1/4", "--debug", "--debug")
@@ -231,7 +231,7 @@ class SAQueryTests(SharedFabricTestCase):
 
     def test_mistakes(self) -> None:
         for arguments, words in ((["XY"], "there are ClassPortInfo"), (["NR", "1/2"], "takes lid")):
-            error = self.assertRaises(UsageError, Options().parseOptions, ["saquery", *arguments])
+            error = self.assertRaises(UsageError, TxrdmaOptions().parseOptions, ["saquery", *arguments])
             self.assertIn(words, str(error))
         self.assertIn("no component foo", str(self.output("saquery", "NR", "foo=1").status))
         self.assertIn("16 bits", str(self.output("saquery", "NR", "lid=70000").status))
@@ -254,7 +254,7 @@ class SMInfoTests(CommandTestCase):
     def test_control(self) -> None:
         self.patch(sys, "stdin", io.StringIO())
         self.assertIn("--yes", str(self.output("sminfo", "--control", "standby").status))
-        self.assertRaises(UsageError, Options().parseOptions, ["sminfo", "--control", "explode"])
+        self.assertRaises(UsageError, TxrdmaOptions().parseOptions, ["sminfo", "--control", "explode"])
 
 
 class QueryTests(SharedFabricTestCase):
@@ -318,7 +318,7 @@ class QueryTests(SharedFabricTestCase):
             (("SubnSet", "SMInfo", "1", "smState=ASLEEP"), "MASTER"),
         ):
             self.assertIn(words, str(self.output("query", *arguments).status))
-        self.assertRaises(UsageError, Options().parseOptions, ["query", "SubnGet"])
+        self.assertRaises(UsageError, TxrdmaOptions().parseOptions, ["query", "SubnGet"])
 
 
 class FieldsTests(SynchronousTestCase):
@@ -380,7 +380,7 @@ class FieldsTests(SynchronousTestCase):
 
 class CommandLineTests(CommandTestCase):
     def refused(self, *words: str) -> str:
-        return str(self.assertRaises(UsageError, Options().parseOptions, words))
+        return str(self.assertRaises(UsageError, TxrdmaOptions().parseOptions, words))
 
     def test_values(self) -> None:
         self.assertEqual(

@@ -14,7 +14,7 @@ from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID, LID
 from txrdma.iba.verbs import AsyncEventKind
 from txrdma.interfaces import AsyncEvent, IMADPort, IVerbsDevice
-from txrdma.mad.ports.verbsport import IReactor, VerbsPort
+from txrdma.mad.ports.verbsport import IPollingReactor, VerbsPort
 from txrdma.sim.clock import SimulatedClock
 from txrdma.sim.fabric import SimulatedFabric
 from txrdma.sim.fabric.wire.madport import SimulatedMADPort
@@ -132,7 +132,7 @@ class VerbsTests(MADPortContract, SynchronousTestCase):
         return self.devices[number]
 
     def makePort(self, number: int) -> VerbsPort:
-        return VerbsPort(cast("IReactor", self.clock), self.device(number))
+        return VerbsPort(cast("IPollingReactor", self.clock), self.device(number))
 
     def pathTo(self, number: int) -> IBPath:
         return IBPath(dgid=GID.fromIP(f"10.0.0.{number + 1}"), dqpn=cast(VerbsPort, self.ports[number]).qpn)
@@ -153,7 +153,7 @@ class VerbsTests(MADPortContract, SynchronousTestCase):
 
 class GSITests(VerbsTests):
     def makePort(self, number: int) -> VerbsPort:
-        return VerbsPort(cast("IReactor", self.clock), self.device(number), isGSI=True)
+        return VerbsPort(cast("IPollingReactor", self.clock), self.device(number), isGSI=True)
 
     def pathTo(self, number: int) -> IBPath:
         return IBPath(dgid=GID.fromIP(f"10.0.0.{number + 1}"))

@@ -12,7 +12,7 @@ from txrdma.iba.path import GMP_QKEY, IBPath
 from txrdma.iba.types import GID, QPN
 from txrdma.mad.core.frames import frame
 from txrdma.mad.core.rmpp import WINDOW
-from txrdma.mad.core.transfers import Delivered, Event, Received, RMPPTransfers
+from txrdma.mad.core.transfers import Delivered, Event, RMPPTransfers, TransferReceived
 from txrdma.mad.layouts.attributes import ManagementClass, Method
 from txrdma.mad.layouts.messages import (
     MADHeader,
@@ -86,7 +86,7 @@ class TableTests(SynchronousTestCase):
                 self.assertEqual(packet.path.dgid, GID.fromIP(captured.source))
                 ours.append(packet.datagram)
         (event,) = long.events()
-        assert isinstance(event, Received)
+        assert isinstance(event, TransferReceived)
         self.assertEqual(event.message, TABLE)
         self.assertEqual(event.first, datagram(self.segments[0]))
         first, last = (datagram(each) for each in self.acknowledgements)
@@ -190,7 +190,7 @@ class DoubleSidedTests(SynchronousTestCase):
         self.assertEqual(
             delivered, Delivered(self.asked[0].header.transactionID, ADMINISTRATION, isLocal=True)
         )
-        assert isinstance(received, Received)
+        assert isinstance(received, TransferReceived)
         self.assertEqual(received.message, self.message(self.answerTo))
         turning = [each for each in ours if each[25] == RMPPType.ACK and each[28:32] == bytes(4)]
         self.assertEqual([int.from_bytes(each[32:36], "big") for each in turning], [WINDOW])
@@ -199,7 +199,7 @@ class DoubleSidedTests(SynchronousTestCase):
         ours, events = self.replace(False)
         self.assertEqual([output(each) for each in ours], [output(each) for each in self.sent(False)])
         received, delivered = events
-        assert isinstance(received, Received)
+        assert isinstance(received, TransferReceived)
         self.assertEqual(received.message, self.message(self.asked))
         self.assertEqual(
             delivered, Delivered(self.asked[0].header.transactionID, ADMINISTRATION, isLocal=False)

@@ -7,15 +7,15 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.mad.core.rmpp import (
-    Ended,
     LEAST_RESEND_SECONDS,
     MOST_AHEAD,
     MOST_RESEND_SECONDS,
-    Receiver,
     RESEND_SECONDS,
     RESENDS,
+    RMPPReceiver,
     Sender,
     TOTAL_SECONDS,
+    TransferEnded,
     WINDOW,
 )
 from txrdma.mad.layouts.messages import RMPPHeader, RMPPStatus, RMPPType
@@ -42,7 +42,7 @@ def data(number: int, length: int = 0, first: bool = False, last: bool = False) 
 
 class ReceiverTests(SynchronousTestCase):
     def setUp(self) -> None:
-        self.receiver = Receiver(ROOM, OVERHEAD)
+        self.receiver = RMPPReceiver(ROOM, OVERHEAD)
 
     def take(self, number: int, length: int = 0, last: bool = False, content: bytes | None = None) -> None:
         header = data(number, length, number == 1, last)
@@ -51,8 +51,10 @@ class ReceiverTests(SynchronousTestCase):
     def acknowledged(self) -> list[tuple[int, int]]:
         return [(h.data1, h.data2) for h in self.receiver.outgoing() if h.type is RMPPType.ACK]
 
-    def refused(self, ended: Ended | None, status: RMPPStatus, kind: RMPPType = RMPPType.ABORT) -> None:
-        self.assertEqual(ended, Ended(status))
+    def refused(
+        self, ended: TransferEnded | None, status: RMPPStatus, kind: RMPPType = RMPPType.ABORT
+    ) -> None:
+        self.assertEqual(ended, TransferEnded(status))
         (header,) = self.receiver.outgoing()
         self.assertEqual((header.type, header.status, header.version), (kind, status, 1))
         self.assertFalse(self.receiver.isDone)
@@ -116,24 +118,24 @@ class ReceiverTests(SynchronousTestCase):
 
     def test_contradictions(self) -> None:
         for header in (data(2, first=True), data(1), data(0, first=True)):
-            self.receiver = Receiver(ROOM, OVERHEAD)
+            self.receiver = RMPPReceiver(ROOM, OVERHEAD)
             self.refused(self.receiver.received(header, bytes(ROOM)), RMPPStatus.INCONSISTENT_FIRST)
 
     def test_lengths(self) -> None:
         for length in (0, 19, 221, 0xFFFFFFFF):
-            self.receiver = Receiver(ROOM, OVERHEAD)
+            self.receiver = RMPPReceiver(ROOM, OVERHEAD)
             ended = self.receiver.received(data(1, length, True, True), bytes(ROOM))
             self.refused(ended, RMPPStatus.INCONSISTENT_LENGTH)
 
     def test_firstLength(self) -> None:
         for length in (0, 3 * 220, 2 * 220 + 21, 3 * ROOM, 2 * ROOM + 1, 0xFFFFFFFF):
-            self.receiver = Receiver(ROOM, OVERHEAD)
+            self.receiver = RMPPReceiver(ROOM, OVERHEAD)
             self.take(1, length)
             self.take(2)
             self.take(3, 21, last=True)
             self.assertTrue(self.receiver.isDone)
         for length, last in ((1, 1), (220, 2), (ROOM, 1), (2 * ROOM, 2), (2 * 220, 3)):
-            self.receiver = Receiver(ROOM, OVERHEAD)
+            self.receiver = RMPPReceiver(ROOM, OVERHEAD)
             for number in range(1, last):
                 self.take(number, length)
             self.acknowledged()
@@ -148,7 +150,7 @@ class ReceiverTests(SynchronousTestCase):
             (data(4, 30, last=True), data(6)),
             (data(5), data(4, 30, last=True)),
         ):
-            self.receiver = Receiver(ROOM, OVERHEAD)
+            self.receiver = RMPPReceiver(ROOM, OVERHEAD)
             self.take(1)
             self.assertIsNone(self.receiver.received(early, bytes(ROOM)))
             self.acknowledged()
@@ -161,12 +163,14 @@ class ReceiverTests(SynchronousTestCase):
 
     def test_senderGivesUp(self) -> None:
         for kind, status in ENDS:
-            self.assertEqual(self.receiver.received(output(kind, status=status), b""), Ended(status, True))
+            self.assertEqual(
+                self.receiver.received(output(kind, status=status), b""), TransferEnded(status, True)
+            )
             self.assertEqual(self.receiver.outgoing(), [])
 
     def test_wrongPackets(self) -> None:
         for header, status in (*MISFITS, (output(RMPPType.ACK, 1, 2), RMPPStatus.BAD_TYPE)):
-            self.receiver = Receiver(ROOM, OVERHEAD)
+            self.receiver = RMPPReceiver(ROOM, OVERHEAD)
             self.refused(self.receiver.received(header, bytes(ROOM)), status)
 
 
@@ -200,7 +204,9 @@ class SenderTests(SynchronousTestCase):
     def numbers(self, now: float = 0.0) -> list[int]:
         return [segment.header.data1 for segment in self.sender.outgoing(now)]
 
-    def acknowledge(self, number: int, end: int, now: float = 0.0, responseTime: int = 31) -> Ended | None:
+    def acknowledge(
+        self, number: int, end: int, now: float = 0.0, responseTime: int = 31
+    ) -> TransferEnded | None:
         header = output(RMPPType.ACK, number, end).replace(responseTime=responseTime)
         return self.sender.received(header, now)
 
@@ -281,7 +287,7 @@ class SenderTests(SynchronousTestCase):
             now = due
             self.assertIsNone(self.sender.expired(now))
             self.assertEqual(self.numbers(now), [2, 3, 4])
-        self.assertEqual(self.sender.expired(self.deadline()), Ended(RMPPStatus.TOO_MANY_RETRIES))
+        self.assertEqual(self.sender.expired(self.deadline()), TransferEnded(RMPPStatus.TOO_MANY_RETRIES))
         self.assertEqual(waited[0], LEAST_RESEND_SECONDS)  # the first one came at once
         self.assertEqual(waited[1:4], [2 * waited[0], 4 * waited[0], 8 * waited[0]])
         self.assertEqual(waited[-1], MOST_RESEND_SECONDS)
@@ -327,16 +333,18 @@ class SenderTests(SynchronousTestCase):
             self.acknowledge(number, number + 1, now)
             number += 1
             self.assertLess(now, 2 * TOTAL_SECONDS)
-        self.assertEqual((ended, now), (Ended(RMPPStatus.TOTAL_TIME_TOO_LONG), TOTAL_SECONDS))
+        self.assertEqual((ended, now), (TransferEnded(RMPPStatus.TOTAL_TIME_TOO_LONG), TOTAL_SECONDS))
 
     def test_nonsense(self) -> None:
         self.numbers()
-        self.assertEqual(self.acknowledge(2, 10), Ended(RMPPStatus.SEGMENT_TOO_BIG))
-        self.assertEqual(self.acknowledge(0xFFFFFFFF, 0xFFFFFFFF), Ended(RMPPStatus.SEGMENT_TOO_BIG))
-        self.assertEqual(self.acknowledge(1, 0), Ended(RMPPStatus.WINDOW_TOO_SMALL))
+        self.assertEqual(self.acknowledge(2, 10), TransferEnded(RMPPStatus.SEGMENT_TOO_BIG))
+        self.assertEqual(self.acknowledge(0xFFFFFFFF, 0xFFFFFFFF), TransferEnded(RMPPStatus.SEGMENT_TOO_BIG))
+        self.assertEqual(self.acknowledge(1, 0), TransferEnded(RMPPStatus.WINDOW_TOO_SMALL))
         for header, status in (*MISFITS, (data(1), RMPPStatus.BAD_TYPE)):
-            self.assertEqual(self.sender.received(header, 0.0), Ended(status))
+            self.assertEqual(self.sender.received(header, 0.0), TransferEnded(status))
 
     def test_receiverGivesUp(self) -> None:
         for kind, status in ENDS:
-            self.assertEqual(self.sender.received(output(kind, status=status), 0.0), Ended(status, True))
+            self.assertEqual(
+                self.sender.received(output(kind, status=status), 0.0), TransferEnded(status, True)
+            )

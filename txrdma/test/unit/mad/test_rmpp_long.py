@@ -25,15 +25,15 @@ from txrdma.mad.core.rmpp import LONGEST_MESSAGE, RESENDS, WINDOW
 from txrdma.mad.core.transfers import (
     Delivered,
     Event,
-    Failed,
     IDLE_SECONDS,
     isRMPP,
     LINGER_SECONDS,
     LONGEST_REQUEST,
     MOST_REQUESTS,
-    Packet,
-    Received,
     RMPPTransfers,
+    TransferFailed,
+    TransferPacket,
+    TransferReceived,
 )
 from txrdma.mad.errors import MADTimeoutError, MADTransferError
 from txrdma.mad.layouts.attributes import ManagementClass, Method
@@ -117,7 +117,7 @@ class Pair:
 
 
 def received(events: Iterable[Event]) -> list[bytes]:
-    return [event.message for event in events if isinstance(event, Received)]
+    return [event.message for event in events if isinstance(event, TransferReceived)]
 
 
 class WireTests(SynchronousTestCase):
@@ -141,7 +141,7 @@ class WireTests(SynchronousTestCase):
         if isinstance(end, Delivered) or arrived:
             self.assertEqual(arrived, [message])
         else:
-            self.assertIsInstance(end, Failed)
+            self.assertIsInstance(end, TransferFailed)
         self.quiet(pair)
 
     def quiet(self, pair: Pair) -> None:
@@ -190,7 +190,7 @@ class WireTests(SynchronousTestCase):
             if received(pair.events[1]) and not hasAnswered:
                 hasAnswered = True
                 pair.server.send(ANSWER, answer, TO_CLIENT, pair.now)
-        failed = [event for events in pair.events for event in events if isinstance(event, Failed)]
+        failed = [event for events in pair.events for event in events if isinstance(event, TransferFailed)]
         if not failed:
             self.assertEqual(received(pair.events[1]), [question])
             self.assertEqual(received(pair.events[0]), [answer])
@@ -254,7 +254,7 @@ class DoubleSidedTests(SynchronousTestCase):
             abort = changed(acknowledged, type=RMPPType.ABORT, status=RMPPStatus.UNSPECIFIED)
             self.client.received(abort, FROM_SERVER, 0.0)
             (event,) = self.client.events()
-            assert isinstance(event, Failed)
+            assert isinstance(event, TransferFailed)
             self.assertEqual((event.transactionID, event.isLocal), (77, True))
             self.assertTrue(event.byPeer)
             self.assertIsNone(self.client.deadline())
@@ -270,7 +270,9 @@ class EndTests(SynchronousTestCase):
         server.received(answer.datagram, FROM_CLIENT, 0.0)
         return server, client, packet.datagram
 
-    def answerTo(self, packets: Sequence[Packet], method: int, status: RMPPStatus, kind: RMPPType) -> bytes:
+    def answerTo(
+        self, packets: Sequence[TransferPacket], method: int, status: RMPPStatus, kind: RMPPType
+    ) -> bytes:
         (packet,) = packets
         header = rmpp(packet.datagram)
         self.assertEqual((packet.datagram[3], header.type, header.status), (method, kind, status))
@@ -278,9 +280,9 @@ class EndTests(SynchronousTestCase):
         self.assertEqual(packet.datagram[8:16], TABLE[8:16])
         return packet.datagram
 
-    def failed(self, end: RMPPTransfers, status: RMPPStatus) -> Failed:
+    def failed(self, end: RMPPTransfers, status: RMPPStatus) -> TransferFailed:
         (event,) = end.events()
-        assert isinstance(event, Failed)
+        assert isinstance(event, TransferFailed)
         self.assertEqual((event.status, event.transactionID, event.managementClass), (status, 77, 3))
         self.assertIsNone(end.deadline())
         return event

@@ -16,7 +16,7 @@ from txrdma.mad.errors import MADError, MADTimeoutError
 from txrdma.mad.layouts import sa, smp
 from txrdma.sim.clock import SimulatedClock
 from txrdma.sim.fabric import SimulatedFabric
-from txrdma.sim.fabric.wire.timetable import Timetable
+from txrdma.sim.fabric.wire.timetable import SimulatedTimetable
 from txrdma.test.support.mad.simulated import FabricTestCase, gmp, route
 
 
@@ -155,7 +155,7 @@ class ManagementKeyTests(FabricTestCase):
 class TimetableTests(SynchronousTestCase):
     def test_stall(self) -> None:
         clock = SimulatedClock()
-        table = Timetable(clock)
+        table = SimulatedTimetable(clock)
         done: list[float] = []
 
         def again() -> None:
@@ -169,7 +169,7 @@ class TimetableTests(SynchronousTestCase):
 
     def test_order(self) -> None:
         clock = SimulatedClock()
-        table = Timetable(clock)
+        table = SimulatedTimetable(clock)
         done: list[str] = []
         table.later(2, done.append, "late")
         table.later(1, lambda: table.later(0, done.append, "brought"))
@@ -182,7 +182,7 @@ class TimetableTests(SynchronousTestCase):
 
     def test_failure(self) -> None:
         clock = SimulatedClock()
-        table = Timetable(clock)
+        table = SimulatedTimetable(clock)
         done: list[int] = []
         table.later(1, int, "no number")
         table.later(1, done.append, 1)
@@ -192,7 +192,7 @@ class TimetableTests(SynchronousTestCase):
 
     def test_clear(self) -> None:
         clock = SimulatedClock()
-        table = Timetable(clock)
+        table = SimulatedTimetable(clock)
         table.later(1, self.fail)
         table.clear()
         self.assertEqual(clock.calls, [])

@@ -43,7 +43,7 @@ from txrdma.mad.layouts.messages import InformInfo, MADRequest, Notice
 from txrdma.mad.layouts.pma import PortCounters
 from txrdma.mad.layouts.sa import NodeRecord
 from txrdma.mad.ports import availableMADPorts, defaultMADPort, openMADPort
-from txrdma.mad.ports.verbsport import Arrival, HANDLES, IReactor, SENDS, VerbsPort
+from txrdma.mad.ports.verbsport import Arrival, HANDLES, IPollingReactor, SENDS, VerbsPort
 from txrdma.mad.server import MADServer
 from txrdma.mad.subscription import Subscription
 from txrdma.sim.network import Faults, SimulatedNetwork
@@ -73,7 +73,7 @@ class VerbsPortCase(SynchronousTestCase):
         self.path = IBPath(dgid=GID.fromIP(self.addresses[1]), dqpn=self.ports[1].qpn)
 
     def port(self, device: SoftDevice) -> VerbsPort:
-        return VerbsPort(cast("IReactor", self.clock), device)
+        return VerbsPort(cast("IPollingReactor", self.clock), device)
 
     def serve(
         self, managementClass: ManagementClass, how: Callable[[MADRequest], object], *methods: Method
@@ -201,12 +201,12 @@ class CallTests(VerbsPortCase):
 
 class GSITests(VerbsPortCase):
     def port(self, device: SoftDevice) -> VerbsPort:
-        return VerbsPort(cast("IReactor", self.clock), device, isGSI=True)
+        return VerbsPort(cast("IPollingReactor", self.clock), device, isGSI=True)
 
     def test_taken(self) -> None:
         device = self.network.device("10.0.0.7", "10.0.0.8")
         self.addCleanup(device.close)
-        reactor = cast("IReactor", self.clock)
+        reactor = cast("IPollingReactor", self.clock)
         for again in range(2):
             ports = [VerbsPort(reactor, device, number, isGSI=True, closesDevice=False) for number in (1, 2)]
             for number in (1, 2):
@@ -220,7 +220,7 @@ class GSITests(VerbsPortCase):
         self.assertEqual(device.gids(2), (GID.fromIP("10.0.0.8"),))
 
     def test_beside(self) -> None:
-        beside = VerbsPort(cast("IReactor", self.clock), self.devices[1], closesDevice=False)
+        beside = VerbsPort(cast("IPollingReactor", self.clock), self.devices[1], closesDevice=False)
         other = MADAgent(self.clock, beside)
         self.addCleanup(other.close)
         self.assertGreater(beside.qpn, 1)
@@ -422,7 +422,7 @@ class WayTests(SynchronousTestCase):
 
     def test_infiniband(self) -> None:
         clock = ReactorClock()
-        port = VerbsPort(cast("IReactor", clock), SimulatedNetwork(clock).device("10.0.0.1"))
+        port = VerbsPort(cast("IPollingReactor", clock), SimulatedNetwork(clock).device("10.0.0.1"))
         self.addCleanup(port.close)
         path = port.pathOf(Arrival(b"", 77, 9, 3))
         self.assertEqual((path.slid, path.serviceLevel, path.sqpn, path.dgid), (9, 3, QPN(77), None))

@@ -15,7 +15,7 @@ from txrdma.error import InvalidRequest
 from txrdma.monitor.config import parseConfig
 from txrdma.monitor.web import site
 from txrdma.monitor.web.access import (
-    Access,
+    AccessControl,
     GUESS_SECONDS,
     Guesses,
     isLocalName,
@@ -90,7 +90,7 @@ class AccessTests(SiteTestCase):
         are not delayed.
         """
         now = 0.0
-        access = Access([TOKEN.encode()], {b"alice": b"right", b"bob": b"right"}, Guesses(lambda: now))
+        access = AccessControl([TOKEN.encode()], {b"alice": b"right", b"bob": b"right"}, Guesses(lambda: now))
         self.site = MonitorSite(self.clock, self.watch, access=access)
         with capturedLogs() as logs:
             codes = [self.code("/metrics", Authorization=basic("alice", str(at))) for at in range(50)]

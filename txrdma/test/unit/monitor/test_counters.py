@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.monitor.diagnosis.tallies import Exceeded, Limit, Tallies, Tally
+from txrdma.monitor.diagnosis.tallies import Exceeded, Tallies, Tally, TallyLimit
 from txrdma.monitor.portcounters import CounterLayout, Meter
 from txrdma.monitor.reading.backoff import BackOff
 
@@ -168,7 +168,7 @@ class TallyTests(SynchronousTestCase):
 
     def test_limits(self) -> None:
         """A port above a limit is reported with its count until the errors have left the window."""
-        few, many = Limit("errors", 2, 60.0), Limit("errors", 100, 3600.0)
+        few, many = TallyLimit("errors", 2, 60.0), TallyLimit("errors", 100, 3600.0)
         tallies: Tallies[str] = Tallies([few, many])
         tallies.add("a", "errors", 2, 0.0)
         tallies.add("b", "other", 500, 0.0)

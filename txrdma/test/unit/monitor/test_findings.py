@@ -19,7 +19,7 @@ from txrdma.fabric.health import Finding
 from txrdma.fabric.model import Fabric
 from txrdma.iba.types import GUID
 from txrdma.monitor.diagnosis.findinglog import Cleared, FindingEvent, FindingLog, FindingRules, Key, Raised
-from txrdma.monitor.diagnosis.tallies import Limit
+from txrdma.monitor.diagnosis.tallies import TallyLimit
 from txrdma.monitor.diagnosis.thresholds import _KINDS, ErrorThresholds, fabricFindings
 from txrdma.monitor.portcounters import CounterLayout, Meter
 from txrdma.monitor.reading.poller import FabricPoller
@@ -198,7 +198,7 @@ class JudgeTests(FabricTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.swept: Fabric = self.answerTo(Sweep(self.agent).run(), 3)
-        self.thresholds = ErrorThresholds([Limit("symbolErrorCounter", 10, 600.0)])
+        self.thresholds = ErrorThresholds([TallyLimit("symbolErrorCounter", 10, 600.0)])
         self.meters: dict[tuple[str, int], Meter] = {}
 
     def read(self, name: str, number: int, now: float, symbols: int = 0, downs: int = 0) -> None:

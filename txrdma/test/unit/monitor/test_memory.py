@@ -18,7 +18,7 @@ from txrdma.mad.agent import MADAgent
 from txrdma.monitor.diagnosis.findinglog import Entry, FindingEvent, FindingLog, Resumed
 from txrdma.monitor.diagnosis.journal import Change, Journal, MOST_CHANGES
 from txrdma.monitor.diagnosis.presence import Presence
-from txrdma.monitor.diagnosis.tallies import Limit
+from txrdma.monitor.diagnosis.tallies import TallyLimit
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
 from txrdma.monitor.events.memory import MonitorMemory, secondsToFind
 from txrdma.monitor.reading.poller import DEFAULT_RULES, FabricPoller
@@ -46,7 +46,7 @@ class RestartTests(PollerTestCase):
         self.store = HistoryStore(self.path)
         self.writer = HistoryWriter(self.clock, self.store, atOnce, self.clock.seconds)
         self.writer.start()
-        thresholds = ErrorThresholds([Limit("symbolErrorCounter", 10, 600.0)])
+        thresholds = ErrorThresholds([TallyLimit("symbolErrorCounter", 10, 600.0)])
         poller = FabricPoller(
             *(self.clock, self.agent, self.settings),
             thresholds=thresholds,

@@ -15,7 +15,7 @@ from txrdma.mad.layouts.attributes import Attribute
 from txrdma.mad.layouts.messages import ClassPortInfo, MADStatus
 from txrdma.mad.layouts.pma import PortRcvErrorDetails, PortXmitDiscardDetails
 from txrdma.monitor.diagnosis.findinglog import FindingEvent, Raised
-from txrdma.monitor.diagnosis.tallies import Limit
+from txrdma.monitor.diagnosis.tallies import TallyLimit
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds, PortKey
 from txrdma.monitor.reading.poller import FabricPoller
 from txrdma.monitor.reading.settings import PollerSettings
@@ -43,7 +43,7 @@ class PollerTestCase(FabricTestCase):
         self.poller = self.made()
 
     def made(self) -> FabricPoller:
-        thresholds = ErrorThresholds([Limit("symbolErrorCounter", 10, 600.0)])
+        thresholds = ErrorThresholds([TallyLimit("symbolErrorCounter", 10, 600.0)])
         return FabricPoller(
             self.clock, self.agent, self.settings, thresholds=thresholds, notify=self.received
         )

@@ -17,7 +17,7 @@ from txrdma.fabric.nodenames import parseNodeNames
 from txrdma.monitor.config import parseConfig
 from txrdma.monitor.diagnosis.findinglog import FindingRules
 from txrdma.monitor.diagnosis.linkload import busiest
-from txrdma.monitor.diagnosis.tallies import Limit
+from txrdma.monitor.diagnosis.tallies import TallyLimit
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
 from txrdma.monitor.files import FileSettings, MaintainedFiles, unfitHosts
 from txrdma.monitor.reading.poller import DEFAULT_RULES
@@ -127,13 +127,13 @@ class ChangeTests(PollerTestCase):
     def test_limits(self) -> None:
         """Counts for an unchanged limit continue; others are dropped."""
         thresholds = ErrorThresholds(
-            [Limit("symbolErrorCounter", 10, 600.0), Limit("portRcvErrors", 10, 600.0)]
+            [TallyLimit("symbolErrorCounter", 10, 600.0), TallyLimit("portRcvErrors", 10, 600.0)]
         )
         self.poller._thresholds = self.poller._reader._thresholds = thresholds
         self.started()
         self.fabric.setCounters("left", 3, symbolErrorCounter=9, portRcvErrors=9)
         self.pump(20.0)
-        thresholds.change([Limit("symbolErrorCounter", 10, 600.0)], thresholds._flaps, None)
+        thresholds.change([TallyLimit("symbolErrorCounter", 10, 600.0)], thresholds._flaps, None)
         self.fabric.setCounters("left", 3, symbolErrorCounter=18, portRcvErrors=18)
         self.pump(20.0)
         self.assertEqual(self.output(), [("raised", "symbol-errors", "left")])

@@ -17,12 +17,12 @@ import txrdma
 from txrdma.error import InvalidRequest
 from txrdma.fabric.advice import Severity
 from txrdma.monitor.config import parseConfig
-from txrdma.monitor.diagnosis.tallies import Limit
+from txrdma.monitor.diagnosis.tallies import TallyLimit
 from txrdma.monitor.diagnosis.thresholds import DEFAULT_LIMITS
 from txrdma.monitor.reading.settings import PollerSettings
 from txrdma.monitor.series.exposition import METRICS
 from txrdma.monitor.web.metrics import Metrics
-from txrdma.tap.monitor import Options
+from txrdma.tap.monitor import MonitorOptions
 from txrdma.test.support.monitor.service import WHOLE
 from txrdma.test.unit.monitor.test_exposition import isMissing, MISSING, parsed
 from txrdma.test.unit.monitor.test_poller import PollerTestCase
@@ -87,7 +87,7 @@ class ConfigTests(SynchronousTestCase):
         self.assertEqual(config.counters, ("portXmitData", "symbolErrorCounter"))
         self.assertEqual((config.rules.clearSeconds, config.rules.ignored), (5.0, {"vl15-dropped"}))
         self.assertEqual(config.rules.severities, {"width": Severity.CRITICAL})
-        self.assertIn(Limit("symbolErrorCounter", 7, 3600.0), config.limits)
+        self.assertIn(TallyLimit("symbolErrorCounter", 7, 3600.0), config.limits)
         self.assertEqual((config.alerts.delaySeconds, config.alerts.least), (5.0, Severity.INFO))
         (silence,) = config.alerts.silences
         self.assertEqual((silence.kind, silence.until), ("node-gone", 1798135200.0))
@@ -95,7 +95,7 @@ class ConfigTests(SynchronousTestCase):
         assert config.mail is not None
         self.assertEqual((config.mail.port, config.mail.receivers), (25, ("ops@example.org",)))
         self.assertEqual(config.log, "findings.log")
-        self.assertEqual(config.limits[-1], Limit("portXmitWait", 1000000, 60.0))
+        self.assertEqual(config.limits[-1], TallyLimit("portXmitWait", 1000000, 60.0))
 
     def test_mistakes(self) -> None:
         """All errors are reported at once, each with its line."""
@@ -227,9 +227,9 @@ class ConfigTests(SynchronousTestCase):
         path = self.mktemp()
         Path(path).write_text(WRONG)
         for config in (path, self.mktemp(), ""):
-            self.assertRaises(UsageError, Options().parseOptions, ["--config", config])
+            self.assertRaises(UsageError, MonitorOptions().parseOptions, ["--config", config])
         Path(path).write_text(WHOLE)
-        options = Options()
+        options = MonitorOptions()
         options.parseOptions(["--config", path])
         self.assertEqual(options["read"].port, "sim:fattree:4")
 

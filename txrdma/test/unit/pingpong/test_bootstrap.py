@@ -16,12 +16,12 @@ from txrdma.error import WireError
 from txrdma.iba.types import GID, LID, MACAddress, QPN, RKey
 from txrdma.iba.verbs import QPKind
 from txrdma.pingpong.bootstrap import (
+    BootstrapHello,
     Connect,
     Connected,
     decode,
     Done,
     encode,
-    Hello,
     LONGEST,
     Message,
     Open,
@@ -79,7 +79,7 @@ def tests(draw: st.DrawFn) -> Test:
 
 TEXTS = st.text(st.characters(codec="utf-8").filter(str.isprintable), max_size=200)
 MESSAGES: st.SearchStrategy[Message] = st.one_of(
-    st.builds(Hello, st.integers(1, 9), TEXTS),
+    st.builds(BootstrapHello, st.integers(1, 9), TEXTS),
     st.builds(Open, SETTINGS),
     st.builds(Opened, SETTINGS, ENDPOINT_DATA),
     st.builds(Connect, ENDPOINT_DATA),

@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import InvalidRequest, RDMAError, WireError
 from txrdma.pingpong.compatible import Game, LINE_BYTES, OneGame, playFirst
-from txrdma.pingpong.conversation import PeerLost
+from txrdma.pingpong.conversation import ConversationLost
 from txrdma.pingpong.measurement import Measurement
 from txrdma.pingpong.plan import Test, Transfer
 from txrdma.sim.network import Faults
@@ -132,8 +132,8 @@ class CompatibleTests(SimulatedLinks, SynchronousTestCase):
         self.assertIsInstance(
             self.answered(b"SSH-2.0-OpenSSH_9.2p1 Debian-2+deb12u3 and something more\r\n"), WireError
         )
-        self.assertIsInstance(self.answered(b"x" * (LINE_BYTES - 1)), PeerLost)
-        self.assertIsInstance(self.answered(), PeerLost)
+        self.assertIsInstance(self.answered(b"x" * (LINE_BYTES - 1)), ConversationLost)
+        self.assertIsInstance(self.answered(), ConversationLost)
         error = self.answered(b"0000:000011:8f3a21:" + b"0" * 32 + b"\0")
         self.assertIn("start it with -g", str(error))
 

@@ -14,8 +14,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import InvalidRequest, RDMAError, Refused, WireError
 from txrdma.iba.verbs import QPAttributes, QPKind, QPState
-from txrdma.pingpong.bootstrap import encode, Hello, Open, Ready, Run
-from txrdma.pingpong.conversation import ANSWER_SECONDS, PeerLost
+from txrdma.pingpong.bootstrap import BootstrapHello, encode, Open, Ready, Run
+from txrdma.pingpong.conversation import ANSWER_SECONDS, ConversationLost
 from txrdma.pingpong.link import RequestFailed
 from txrdma.pingpong.measurement import Measurement
 from txrdma.pingpong.plan import LinkSettings, Measure, Test, Transfer
@@ -208,7 +208,7 @@ class InterruptionTests(SessionCase):
         self.successOf(client.open(LinkSettings()))
         running = client.run(Test(iterations=1 << 40))
         self.clock.callLater(0.01, client.close)
-        self.assertRaises(PeerLost, self.successOf, running)
+        self.assertRaises(ConversationLost, self.successOf, running)
         self.runUntil(lambda: bool(self.ended))
         self.assertEqual(self.ended, [None])
         self.runUntil(lambda: not self.clock.getDelayedCalls())
@@ -272,7 +272,7 @@ class TroubleTests(SessionCase):
         self.successOf(client.open(LinkSettings()))
         running = client.run(Test(iterations=1 << 40))
         self.clock.callLater(0.01, lambda: self.clock.pumps[-1].serverIO.abortConnection())
-        error = self.assertRaises(PeerLost, self.successOf, running)
+        error = self.assertRaises(ConversationLost, self.successOf, running)
         self.assertEqual(str(error), "the other end has gone")
         assert client.unfinished is not None
         self.assertGreater(client.unfinished.messages, 100)
@@ -301,7 +301,7 @@ class TroubleTests(SessionCase):
         """A silent peer causes a timeout."""
         silent = PumpedEndpoint(self.clock, Factory.forProtocol(Protocol))
         before = self.clock.seconds()
-        error = self.assertRaises(PeerLost, self.successOf, connect(silent, self.side(0)))
+        error = self.assertRaises(ConversationLost, self.successOf, connect(silent, self.side(0)))
         self.assertIn("has sent nothing for 15 seconds", str(error))
         self.assertLess(self.clock.seconds() - before, ANSWER_SECONDS + 1)
 
@@ -323,7 +323,7 @@ class TroubleTests(SessionCase):
         class Later(Protocol):
             def dataReceived(self, data: bytes) -> None:
                 assert self.transport is not None
-                self.transport.write(encode(Hello(2)))
+                self.transport.write(encode(BootstrapHello(2)))
 
         later = PumpedEndpoint(self.clock, Factory.forProtocol(Later))
         error = self.assertRaises(Refused, self.successOf, connect(later, self.side(0)))
@@ -346,7 +346,7 @@ class GarbageTests(SessionCase):
 
     def test_garbage(self) -> None:
         """HTTP, another program's line, an endless line and an unexpected message are refused."""
-        hello = encode(Hello())
+        hello = encode(BootstrapHello())
         for data in (
             b"GET / HTTP/1.1\r\n\r\n",
             b"0000:000011:8f3a21:00000000000000000000ffff0a4f0001\0\n",

@@ -22,7 +22,7 @@ from txrdma.ports.following import (
     follow,
     INTERVAL,
     PortAdded,
-    PortChanged,
+    RDMAPortChanged,
 )
 from txrdma.ports.network import HostNetwork
 from txrdma.test.support.sysfs import INFINIBAND, SysFS
@@ -93,10 +93,10 @@ class FollowingTests(SynchronousTestCase):
         self.assertEqual(
             self.taken(),
             [
-                PortChanged("mlx5_0", 1, "state", PortState.ACTIVE, PortState.DOWN),
-                PortChanged("mlx5_0", 1, "lid", 7, 9),
-                PortChanged("mlx5_0", 1, "smLID", 1, 2),
-                PortChanged("mlx5_0", 1, "pkeys", (0xFFFF,), (0xFFFF, 0x8001)),
+                RDMAPortChanged("mlx5_0", 1, "state", PortState.ACTIVE, PortState.DOWN),
+                RDMAPortChanged("mlx5_0", 1, "lid", 7, 9),
+                RDMAPortChanged("mlx5_0", 1, "smLID", 1, 2),
+                RDMAPortChanged("mlx5_0", 1, "pkeys", (0xFFFF,), (0xFFFF, 0x8001)),
             ],
         )
         self.network.notify()
@@ -111,10 +111,10 @@ class FollowingTests(SynchronousTestCase):
         self.sysfs.write(f"{PORT}/gid_attrs/ndevs/0", "ens1")
         self.reactor.advance(0.5)
         entry = GIDEntry(GID.fromIP("10.0.0.7"), GIDType.ROCE_V2, "ens1")
-        self.assertIn(PortChanged("mlx5_0", 1, "gidTable", (), (entry,)), self.taken())
+        self.assertIn(RDMAPortChanged("mlx5_0", 1, "gidTable", (), (entry,)), self.taken())
         self.sysfs.write(f"{PORT}/lid", "0x9")
         self.reactor.advance(1.5)
-        self.assertEqual(self.taken(), [PortChanged("mlx5_0", 1, "lid", 7, 9)])
+        self.assertEqual(self.taken(), [RDMAPortChanged("mlx5_0", 1, "lid", 7, 9)])
 
     def test_timer(self) -> None:
         """Changes without notices are detected by periodic reads."""
@@ -124,7 +124,9 @@ class FollowingTests(SynchronousTestCase):
             self.reactor.advance(INTERVAL - 0.1)
             self.assertEqual(self.taken(), [])
             self.reactor.advance(0.1)
-            self.assertEqual(self.taken(), [PortChanged("mlx5_0", 1, "lid", lid - 1 if lid > 9 else 7, lid)])
+            self.assertEqual(
+                self.taken(), [RDMAPortChanged("mlx5_0", 1, "lid", lid - 1 if lid > 9 else 7, lid)]
+            )
 
     def test_devices(self) -> None:
         """Added and removed devices are reported; added ones with their ports."""
@@ -173,7 +175,7 @@ class FollowingTests(SynchronousTestCase):
         self.follow()
         self.sysfs.write(f"{PORT}/lid", "0x9")
         self.reactor.advance(INTERVAL)
-        self.assertEqual(self.taken(), [PortChanged("mlx5_0", 1, "lid", 7, 9)])
+        self.assertEqual(self.taken(), [RDMAPortChanged("mlx5_0", 1, "lid", 7, 9)])
 
     def test_stop(self) -> None:
         """After the end nothing is reported, and nothing is left in the reactor. Idempotent."""

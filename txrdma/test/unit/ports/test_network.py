@@ -25,10 +25,10 @@ from txrdma.ports.netlink import (
     interfaceOf,
     interfacesFrom,
     interfaceWith,
-    Message,
+    NetlinkMessage,
     parseEvent,
 )
-from txrdma.ports.network import HostNetwork, IReactor
+from txrdma.ports.network import HostNetwork, INetworkReactor
 from txrdma.test.support import VECTORS
 
 RECORDED = VECTORS / "netlink-dump.json"
@@ -46,7 +46,7 @@ def recorded(which: str) -> list[bytes]:
     return [bytes.fromhex(text) for text in json.loads(RECORDED.read_text())[which]]
 
 
-def unpacked(which: str) -> list[Message]:
+def unpacked(which: str) -> list[NetlinkMessage]:
     return [message for datagram in recorded(which) for message in netlink.messages(datagram)]
 
 
@@ -108,9 +108,9 @@ class MessageTests(SynchronousTestCase):
             self.assertEqual(len(found), whole)
         for payload in (b"", bytes(15), bytes(16) + struct.pack("=HH", 9, 1)):
             with self.assertRaises(WireError):
-                interfacesFrom([Message(netlink.NEWLINK, 0, 0, payload)], [])
+                interfacesFrom([NetlinkMessage(netlink.NEWLINK, 0, 0, payload)], [])
         with self.assertRaises(WireError):
-            interfacesFrom([], [Message(netlink.NEWADDR, 0, 0, b"\2")])
+            interfacesFrom([], [NetlinkMessage(netlink.NEWADDR, 0, 0, b"\2")])
 
     def test_events(self) -> None:
         """A kobject event is recognized by its variables; udev's messages are ignored."""
@@ -158,7 +158,7 @@ class FakeSocket:
         self.closed = True
 
 
-@implementer(IReactor)
+@implementer(INetworkReactor)
 class MemoryReactor(MemoryReactorClock):
     """A reactor with readers and a clock."""
 

@@ -16,14 +16,14 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import WireError
 from txrdma.ports import pnet
-from txrdma.ports.netlink import attributesOf, InterfaceAddress, Message, NetworkInterface
+from txrdma.ports.netlink import attributesOf, InterfaceAddress, NetlinkMessage, NetworkInterface
 from txrdma.ports.pnet import Networks, readText, writeText
 from txrdma.ports.pnettable import (
-    Entry,
     familyOf,
     familyRequest,
     networkOf,
     parseTable,
+    PNETEntry,
     portFor,
     RDMAPort,
     tableOf,
@@ -45,11 +45,11 @@ GID = "0000:0000:0000:0000:0000:ffff:0a00:0001"
 names = st.text("ABCXYZ0189", min_size=1, max_size=16)
 interfaces = st.builds("{}{}".format, st.sampled_from("abz"), st.text("az09.@-", max_size=14))
 ports = st.builds("{}/{}".format, st.text("az09_", min_size=1, max_size=15), st.integers(1, 254))
-entries = st.builds(Entry, names, st.one_of(interfaces, ports))
+entries = st.builds(PNETEntry, names, st.one_of(interfaces, ports))
 tables = st.lists(entries, max_size=12, unique_by=lambda each: each.member).map(tuple)
 
 
-def textOf(table: tuple[Entry, ...]) -> str:
+def textOf(table: tuple[PNETEntry, ...]) -> str:
     """Return the text of a table, one line for each entry."""
     return "".join(f"{each.network} {each.member}\n" for each in table)
 
@@ -62,11 +62,11 @@ class TableTests(SynchronousTestCase):
         self.assertEqual(
             parseTable(TEXT),
             (
-                Entry("NET1", "eth0"),
-                Entry("NET1", "mlx5_0/1"),
-                Entry("NET1", "eth1"),
-                Entry("NET2", "bond0.7"),
-                Entry("NET2", "mlx5_1/2"),
+                PNETEntry("NET1", "eth0"),
+                PNETEntry("NET1", "mlx5_0/1"),
+                PNETEntry("NET1", "eth1"),
+                PNETEntry("NET2", "bond0.7"),
+                PNETEntry("NET2", "mlx5_1/2"),
             ),
         )
 
@@ -86,13 +86,13 @@ class TableTests(SynchronousTestCase):
 
     @settings(max_examples=25)
     @given(tables)
-    def test_roundTrip(self, table: tuple[Entry, ...]) -> None:
+    def test_roundTrip(self, table: tuple[PNETEntry, ...]) -> None:
         """A formatted table is parsed to the same entries."""
         self.assertEqual(parseTable(textOf(table)), table)
 
     @settings(max_examples=25)
     @given(tables, entries)
-    def test_added(self, table: tuple[Entry, ...], entry: Entry) -> None:
+    def test_added(self, table: tuple[PNETEntry, ...], entry: PNETEntry) -> None:
         """An entry is added once; it is refused if its member is in another network."""
         before = {each.member: each.network for each in table}
         text = textOf(table)
@@ -105,7 +105,7 @@ class TableTests(SynchronousTestCase):
 
     @settings(max_examples=25)
     @given(tables, st.data())
-    def test_removed(self, table: tuple[Entry, ...], data: Any) -> None:
+    def test_removed(self, table: tuple[PNETEntry, ...], data: Any) -> None:
         """Named entries are removed, and all others remain."""
         assume(table)
         network = data.draw(st.sampled_from(table)).network
@@ -116,7 +116,7 @@ class TableTests(SynchronousTestCase):
         self.assertEqual(list(left), expected)
 
     @given(st.text("NET1 #/\n\teth0mlx5_", max_size=60), entries)
-    def test_anyText(self, text: str, entry: Entry) -> None:
+    def test_anyText(self, text: str, entry: PNETEntry) -> None:
         """Any text is parsed or raises ValueError, also when an entry is added."""
         try:
             table = parseTable(text)
@@ -147,9 +147,9 @@ def attribute(kind: int, value: bytes) -> bytes:
     return struct.pack("=HH", 4 + len(value), kind) + value + bytes(-len(value) % 4)
 
 
-def answer(*attributes: bytes) -> Message:
+def answer(*attributes: bytes) -> NetlinkMessage:
     """Return a message of generic netlink."""
-    return Message(30, 0, 0, struct.pack("=BBH", 1, 1, 0) + b"".join(attributes))
+    return NetlinkMessage(30, 0, 0, struct.pack("=BBH", 1, 1, 0) + b"".join(attributes))
 
 
 class KernelTests(SynchronousTestCase):
@@ -176,13 +176,13 @@ class KernelTests(SynchronousTestCase):
             ),
             answer(attribute(1, b"  \0"), attribute(2, b"eth1\0")),
         ]
-        self.assertEqual(tableOf(answers), (Entry("NET1", "eth0"), Entry("NET1", "rxe0/1")))
+        self.assertEqual(tableOf(answers), (PNETEntry("NET1", "eth0"), PNETEntry("NET1", "rxe0/1")))
 
     @given(st.binary(max_size=60))
     def test_anyAnswer(self, payload: bytes) -> None:
         """Any bytes are decoded to valid entries or refused."""
         try:
-            table = tableOf([Message(30, 0, 0, payload)])
+            table = tableOf([NetlinkMessage(30, 0, 0, payload)])
         except WireError:
             return
         for entry in table:
@@ -238,7 +238,7 @@ class ChoiceTests(SynchronousTestCase):
     )
     def test_rules(self, chain: list[str], known: list[RDMAPort], named: list[dict[str, str]]) -> None:
         """A chosen port is active, and in the interface's network or, without a network, on the interface."""
-        all_ = [tuple(Entry(network, member) for member, network in each.items()) for each in named]
+        all_ = [tuple(PNETEntry(network, member) for member, network in each.items()) for each in named]
         found = portFor(chain, known, all_)
         self.assertTrue(found.reason)
         networks = [networkOf(each, all_) for each in chain if networkOf(each, all_)]
@@ -322,10 +322,10 @@ class FileTests(SynchronousTestCase):
         path = Path(self.mktemp())
         path.write_text("NET1\n")
         self.patch(os, "environ", {**os.environ, "TXRDMA_PNET": str(path)})
-        self.patch(pnet, "kernelTable", lambda: (Entry("NET1", "eth0"),))
-        self.assertEqual(pnet.tables(), ((Entry("NET1", "eth0"),),))
+        self.patch(pnet, "kernelTable", lambda: (PNETEntry("NET1", "eth0"),))
+        self.assertEqual(pnet.tables(), ((PNETEntry("NET1", "eth0"),),))
         path.write_text("NET2 eth0\n")
-        self.assertEqual(pnet.tables()[0], (Entry("NET2", "eth0"),))
+        self.assertEqual(pnet.tables()[0], (PNETEntry("NET2", "eth0"),))
 
     def test_ports(self) -> None:
         """The ports of a host are those of sysfs, with their interfaces."""

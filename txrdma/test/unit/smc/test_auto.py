@@ -11,7 +11,7 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.ports import pnet
-from txrdma.ports.pnettable import Finding, RDMAPort
+from txrdma.ports.pnettable import PNETFinding, RDMAPort
 from txrdma.smc.common import realports
 from txrdma.smc.common.realports import LIFE, RealPorts
 
@@ -20,14 +20,14 @@ class Networks:
     """Networks of a host, which counts how often they are read."""
 
     polls = 0
-    finding = Finding(RDMAPort("mlx5_0", 1, frozenset({"eth0"}), True), "it is there")
+    finding = PNETFinding(RDMAPort("mlx5_0", 1, frozenset({"eth0"}), True), "it is there")
 
     @classmethod
     def read(cls) -> Networks:
         cls.polls += 1
         return cls()
 
-    def portFor(self, own: str, peer: str) -> Finding:
+    def portFor(self, own: str, peer: str) -> PNETFinding:
         return self.finding
 
 
@@ -64,7 +64,7 @@ class RealPortsTests(SynchronousTestCase):
             self.assertEqual(found, ("pyverbs:mlx5_0", 1))
         self.assertEqual(Networks.polls, 1)
         self.now += LIFE
-        self.patch(Networks, "finding", Finding(None, "it is gone"))
+        self.patch(Networks, "finding", PNETFinding(None, "it is gone"))
         self.assertIsNone(self.ports.portFor("10.0.0.1", "10.0.1.1"))
         self.assertEqual(Networks.polls, 2)
 

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.smc.flow.closing import (
-    Closing,
     diagram,
     Ended,
     Ending,
     Event,
+    Lifecycle,
     ReadEnded,
     Released,
     Send,
@@ -31,27 +31,27 @@ DONE = int(StateFlags.DONE_WRITING)
 CLOSED = int(StateFlags.CLOSED)
 ABORT = int(StateFlags.ABNORMAL_CLOSE)
 
-Step = Callable[[Closing], None]
+Step = Callable[[Lifecycle], None]
 
 local: dict[str, Step] = {
-    "doneWriting": Closing.doneWriting,
-    "close": Closing.close,
-    "abort": Closing.abort,
-    "fail": Closing.fail,
+    "doneWriting": Lifecycle.doneWriting,
+    "close": Lifecycle.close,
+    "abort": Lifecycle.abort,
+    "fail": Lifecycle.fail,
     "groupDied": lambda closing: closing.groupDied(0),
-    "delivered": Closing.delivered,
-    "stopped": Closing.stopped,
-    "expired": Closing.expired,
-    "drained": Closing.drained,
+    "delivered": Lifecycle.delivered,
+    "stopped": Lifecycle.stopped,
+    "expired": Lifecycle.expired,
+    "drained": Lifecycle.drained,
     "peer done": lambda closing: closing.received(DONE, 0),
     "peer closed": lambda closing: closing.received(CLOSED, 0),
     "peer abort": lambda closing: closing.received(ABORT, 0),
 }
 
 
-def after(*steps: str) -> Closing:
+def after(*steps: str) -> Lifecycle:
     """Return the state of an active connection after some steps."""
-    closing = Closing()
+    closing = Lifecycle()
     closing.established()
     for step in steps:
         local[step](closing)
@@ -267,7 +267,7 @@ class EarlyTests(SynchronousTestCase):
 
     def test_peerClosesBeforeStart(self) -> None:
         for flags in (DONE, CLOSED, DONE | CLOSED):
-            closing = Closing()
+            closing = Lifecycle()
             self.assertEqual(closing.state, State.INIT)
             closing.received(flags, 3)
             closing.established()
@@ -276,7 +276,7 @@ class EarlyTests(SynchronousTestCase):
             self.assertEqual(closing.events(), [ReadEnded()])
 
     def test_peerAbortsBeforeStart(self) -> None:
-        closing = Closing()
+        closing = Lifecycle()
         closing.received(ABORT, 0)
         closing.established()
         self.assertEqual(closing.state, State.CLOSED)
@@ -288,7 +288,7 @@ class AnyOrderTests(SynchronousTestCase):
     @settings(max_examples=500)
     @given(st.lists(st.sampled_from(sorted(local)), max_size=12))
     def test_everyEventIsAnsweredAndEndReportedOnce(self, steps: list[str]) -> None:
-        closing = Closing()
+        closing = Lifecycle()
         closing.established()
         reported: list[Event] = []
         for step in steps:
@@ -309,7 +309,7 @@ class AnyOrderTests(SynchronousTestCase):
     @given(st.integers(0, 1 << 32))
     def test_twoEndsAlwaysEnd(self, seed: int) -> None:
         random = Random(seed)
-        ends = (Closing(), Closing())
+        ends = (Lifecycle(), Lifecycle())
         wires: tuple[deque[int], deque[int]] = (deque(), deque())
         reported: tuple[list[Event], list[Event]] = ([], [])
 
@@ -330,7 +330,9 @@ class AnyOrderTests(SynchronousTestCase):
             if random.random() < 0.5:
                 deliver(who)
             else:
-                step = random.choice((Closing.doneWriting, Closing.close, Closing.abort, Closing.drained))
+                step = random.choice(
+                    (Lifecycle.doneWriting, Lifecycle.close, Lifecycle.abort, Lifecycle.drained)
+                )
                 step(ends[who])
                 turn(who)
         for who in (0, 1, 0, 1):

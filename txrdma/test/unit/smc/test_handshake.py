@@ -24,8 +24,8 @@ from txrdma.smc.handshake._machine import (
     ClientHandshake,
     Confirmed,
     Event,
-    Failed,
     FellBack,
+    HandshakeFailed,
     LATE_DECLINE_TIMEOUT,
     Proposed,
     ServerHandshake,
@@ -303,7 +303,7 @@ class StrangerTests(SynchronousTestCase):
         server = newServer(True)
         server.received(raw, 0.0)
         [event] = server.events()
-        assert isinstance(event, Failed)
+        assert isinstance(event, HandshakeFailed)
         self.assertIsInstance(event.error, WireError)
 
     def test_acceptOrConfirmFirstIsNoClient(self) -> None:
@@ -314,7 +314,7 @@ class StrangerTests(SynchronousTestCase):
             server = newServer(True)
             server.received(message.encode(), 0.0)
             [event] = server.events()
-            self.assertIsInstance(event, Failed)
+            self.assertIsInstance(event, HandshakeFailed)
 
     def test_declineFirstThenPlainTCP(self) -> None:
         server = newServer(False)
@@ -327,7 +327,7 @@ class StrangerTests(SynchronousTestCase):
         client = ClientHandshake(0.0, offer)
         client.received(b"220 hello", 0.0)
         [event] = client.events()
-        self.assertIsInstance(event, Failed)
+        self.assertIsInstance(event, HandshakeFailed)
         client.received(b"more", 0.0)
         self.assertEqual((client.events(), client.done), ([], True))
 
@@ -480,7 +480,7 @@ class DeclineTests(SynchronousTestCase):
                 self.assertRaises(Refused, LateCLCFilter(server.isJoining), joining)
             else:
                 server.received(joining, 6.5)
-                self.assertEqual([type(each) for each in server.events()], [Failed])
+                self.assertEqual([type(each) for each in server.events()], [HandshakeFailed])
         self.assertFalse(serverAt("waiting").isJoining)
 
     def test_confirmedClientIsNotDeclined(self) -> None:
@@ -493,7 +493,8 @@ class DeclineTests(SynchronousTestCase):
             server.decline(Diagnosis.NOACTLINK, 0.0)
             reported = [type(each) for each in server.events()]
             self.assertEqual(
-                (reported, server.outgoing() == b""), ([FellBack], False) if isFirst else ([Failed], True)
+                (reported, server.outgoing() == b""),
+                ([FellBack], False) if isFirst else ([HandshakeFailed], True),
             )
 
     def test_crossingInPiecesIsScannedOnce(self) -> None:
@@ -677,7 +678,7 @@ class LieTests(SynchronousTestCase):
         for end, raw in cases:
             end.received(raw, 0.0)
             [event] = end.events()
-            assert isinstance(event, Failed)
+            assert isinstance(event, HandshakeFailed)
             self.assertIsInstance(event.error, WireError)
             self.assertEqual((end.done, end.outgoing(), end.deadline()), (True, b"", None))
 
@@ -686,7 +687,7 @@ class LieTests(SynchronousTestCase):
             end.received(b"\xe2", 0.0)
             end.established()
             [event] = end.events()
-            self.assertIsInstance(event, Failed)
+            self.assertIsInstance(event, HandshakeFailed)
 
     @given(st.lists(st.sampled_from([proposal.encode(), accept.encode(), confirm.encode(), b"data", b"\xe2",
                                      Decline(CLIENT, Diagnosis.MEM).encode()])),
@@ -702,5 +703,5 @@ class LieTests(SynchronousTestCase):
                 end.received(raw, 0.0)
                 end.decline(Diagnosis.MEM, 1.0)
                 end.expired(10.0)
-                ends = [event for event in end.events() if isinstance(event, (FellBack, Failed))]
+                ends = [event for event in end.events() if isinstance(event, (FellBack, HandshakeFailed))]
                 self.assertEqual((len(ends), end.done), (1, True))

@@ -17,7 +17,7 @@ from txrdma.iba.types import GID
 from txrdma.interfaces import ISMCStatus, ISMCTransport
 from txrdma.ports.netlink import DONE, ERROR
 from txrdma.smc.interfaces import ISMCBackend
-from txrdma.smc.kernel.sockdiag import Cursor, decodeReply, dumpRequest, KernelSocket
+from txrdma.smc.kernel.sockdiag import decodeReply, DiagCursor, dumpRequest, KernelSocket
 from txrdma.smc.kernel.status import KernelStatus
 from txrdma.smc.kernel.transports import KernelBackend, KernelClient, KernelPort, KernelServer
 from txrdma.smc.userspace import UserspaceBackend
@@ -44,8 +44,12 @@ class DiagnosisTests(SynchronousTestCase):
         self.assertEqual((client.buffers.token, server.buffers.token), (2, 1))
         for buffers in (client.buffers, server.buffers):
             self.assertEqual((buffers.sendBuffer, buffers.size, buffers.peerSize), (65536,) * 3)
-        self.assertEqual((client.buffers.produced, client.buffers.arrived), (Cursor(0, 5), Cursor(0, 0)))
-        self.assertEqual((server.buffers.arrived, server.buffers.consumed), (Cursor(0, 5), Cursor(0, 5)))
+        self.assertEqual(
+            (client.buffers.produced, client.buffers.arrived), (DiagCursor(0, 5), DiagCursor(0, 0))
+        )
+        self.assertEqual(
+            (server.buffers.arrived, server.buffers.consumed), (DiagCursor(0, 5), DiagCursor(0, 5))
+        )
         here, there = GID.fromIP("10.77.0.1"), GID.fromIP("10.77.0.2")
         self.assertEqual(
             (client.group.device, client.group.port, client.group.gid, client.group.peerGID),

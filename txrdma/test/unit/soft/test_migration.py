@@ -12,7 +12,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.iba.headers import BTH, Opcode
-from txrdma.iba.roce import Flow, RoCEPacket
+from txrdma.iba.roce import RoCEPacket, UDPFlow
 from txrdma.iba.times import ackTimeoutSeconds
 from txrdma.iba.types import DEFAULT_PKEY, GID
 from txrdma.iba.verbs import (
@@ -373,7 +373,7 @@ class StrangerTests(MigrationCase):
             )
             packet = bth.encode() + random.randbytes(4 * random.randrange(12))
             port: Any = self.other.ports[0 if target == B1 else 1].routes[0]
-            datagram = Flow(source, 4791, target, 4791).seal(packet)
+            datagram = UDPFlow(source, 4791, target, 4791).seal(packet)
             port.received(memoryview(datagram), len(datagram), (source, 4791))
             port.turnEnded()
             self.assertEqual(bytes(self.bob.region.view), guard, number)

@@ -14,8 +14,8 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.iba.headers import BTH, DETH, Opcode
-from txrdma.iba.pcap import Datagram, PcapReader, RoCECapture
-from txrdma.iba.roce import Flow, RoCEPacket
+from txrdma.iba.pcap import CapturedDatagram, PcapReader, RoCECapture
+from txrdma.iba.roce import RoCEPacket, UDPFlow
 from txrdma.iba.types import DEFAULT_PKEY, MTU, QPN
 from txrdma.iba.verbs import (
     Completion,
@@ -118,7 +118,7 @@ class ConnectionTests(NetworkCase):
             opcode=Opcode.RC_ACKNOWLEDGE, pkey=DEFAULT_PKEY, destination=self.bob.qp.number, psn=0xFFFFF0
         )
         unknownPeer = self.network.carrier("10.0.0.66")
-        flow = Flow("10.0.0.66", unknownPeer.port, BOB, 4791)
+        flow = UDPFlow("10.0.0.66", unknownPeer.port, BOB, 4791)
         datagram = flow.seal(RoCEPacket(bth).encode() + bytes(4))
         unknownPeer.send(memoryview(datagram), len(datagram), (BOB, 4791))
         self.run_()
@@ -242,7 +242,7 @@ class SpoiltTests(NetworkCase):
         port.turnEnded()
 
     def sealed(self, packet: bytes) -> bytes:
-        return Flow(ALICE, 4791, BOB, 4791).seal(packet)
+        return UDPFlow(ALICE, 4791, BOB, 4791).seal(packet)
 
     def write(self, **changes: Any) -> bytes:
         """Return an RDMA WRITE of C{x}, without ICRC."""
@@ -332,7 +332,7 @@ class CaptureTests(NetworkCase):
         self.run_()
         counters = portOf(one).counters
         file.seek(0)
-        found = [Datagram.decode(record.data) for record in PcapReader(file)]
+        found = [CapturedDatagram.decode(record.data) for record in PcapReader(file)]
         self.assertEqual(len(found), counters.packetsSent + counters.packetsReceived)
         directions = set()
         for datagram in found:
@@ -340,7 +340,7 @@ class CaptureTests(NetworkCase):
             source, destination = (
                 str(ipaddress.ip_address(raw)) for raw in (datagram.ip.source, datagram.ip.destination)
             )
-            flow = Flow(source, datagram.udp.sourcePort, destination, datagram.udp.destinationPort)
+            flow = UDPFlow(source, datagram.udp.sourcePort, destination, datagram.udp.destinationPort)
             self.assertEqual(flow.identification(datagram.payload), 0)
             directions.add((source, destination))
         self.assertEqual(directions, {("10.0.0.3", BOB), (BOB, "10.0.0.3")})
@@ -443,7 +443,7 @@ class DatagramTests(NetworkCase):
     def test_connectionPacketsForUDAreDropped(self) -> None:
         bth = BTH(opcode=Opcode.RC_SEND_ONLY, pkey=DEFAULT_PKEY, destination=self.bob.qp.number, psn=1)
         port = portOf(self.other)
-        datagram = Flow(ALICE, 4791, BOB, 4791).seal(bth.encode())
+        datagram = UDPFlow(ALICE, 4791, BOB, 4791).seal(bth.encode())
         port.received(memoryview(datagram), len(datagram), (ALICE, 4791))
         port.turnEnded()
         self.assertEqual(port.counters.strays, 1)

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from txrdma.iba.headers import BTH, Opcode
-from txrdma.iba.roce import Flow, RoCEPacket
+from txrdma.iba.roce import RoCEPacket, UDPFlow
 from txrdma.iba.types import DEFAULT_PKEY, QPN
 from txrdma.iba.verbs import (
     AsyncEventKind,
@@ -228,7 +228,7 @@ class RouteTests(NetworkCase):
             opcode=Opcode.RC_RDMA_WRITE_ONLY, pkey=DEFAULT_PKEY, destination=bob.qp.number, psn=0xFFFFF0
         )
         packet = bth.encode() + reth(bob.region.address, bob.region.rkey, 4) + b"here"
-        datagram = Flow(ALICE, kernel.port, BOB, 4791).seal(packet)
+        datagram = UDPFlow(ALICE, kernel.port, BOB, 4791).seal(packet)
         kernel.send(memoryview(datagram), len(datagram), (BOB, 4791))
         self.run_()
         self.assertEqual(bytes(bob.region.view[:4]), b"here")

@@ -22,11 +22,11 @@ from txrdma.soft.shared._rendezvous import (
     Hello,
     Join,
     MAGIC,
-    MessageKind,
     PairNotice,
     Reach,
     RegionReply,
     RegionRequest,
+    RendezvousKind,
 )
 
 
@@ -36,21 +36,24 @@ class MessageTests(SynchronousTestCase):
     def test_roundTrip(self) -> None:
         names: dict[str, Any] = {"source": QPN(0x123456), "destination": QPN(0x654321)}
         messages: list[tuple[Layout, bytes]] = [
-            (Hello(kind=MessageKind.HELLO, magic=MAGIC, version=1, port=4791, address=GID(bytes(16))), b""),
-            (Join(kind=MessageKind.JOIN, firstPSN=5, receives=1, sends=1 << 31, **names), b""),
-            (DoorbellNotice(kind=MessageKind.DOORBELL, number=0xFFFFFFFF), b""),
-            (PairNotice(kind=MessageKind.LEAVE, **names), b""),
-            (PairNotice(kind=MessageKind.NUDGE, **names), b""),
-            (RegionRequest(kind=MessageKind.REGION_REQUEST, rkey=RKey(0xFFFFFFFF), **names), b""),
+            (
+                Hello(kind=RendezvousKind.HELLO, magic=MAGIC, version=1, port=4791, address=GID(bytes(16))),
+                b"",
+            ),
+            (Join(kind=RendezvousKind.JOIN, firstPSN=5, receives=1, sends=1 << 31, **names), b""),
+            (DoorbellNotice(kind=RendezvousKind.DOORBELL, number=0xFFFFFFFF), b""),
+            (PairNotice(kind=RendezvousKind.LEAVE, **names), b""),
+            (PairNotice(kind=RendezvousKind.NUDGE, **names), b""),
+            (RegionRequest(kind=RendezvousKind.REGION_REQUEST, rkey=RKey(0xFFFFFFFF), **names), b""),
             (
                 RegionReply(
-                    kind=MessageKind.REGION_REPLY, reach=Reach.MAPPED, address=1 << 63, length=5, **names
+                    kind=RendezvousKind.REGION_REPLY, reach=Reach.MAPPED, address=1 << 63, length=5, **names
                 ),
                 b"",
             ),
-            (AccessRequest(kind=MessageKind.ACCESS_REQUEST, writing=True, length=3, **names), b"abc"),
-            (AccessRequest(kind=MessageKind.ACCESS_REQUEST, length=300, **names), b""),
-            (AccessReply(kind=MessageKind.ACCESS_REPLY, allowed=True, length=3, **names), b"abc"),
+            (AccessRequest(kind=RendezvousKind.ACCESS_REQUEST, writing=True, length=3, **names), b"abc"),
+            (AccessRequest(kind=RendezvousKind.ACCESS_REQUEST, length=300, **names), b""),
+            (AccessReply(kind=RendezvousKind.ACCESS_REPLY, allowed=True, length=3, **names), b"abc"),
         ]
         for message, rest in messages:
             decoded, content = decode(message.encode() + rest)
