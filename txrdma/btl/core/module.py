@@ -1,6 +1,10 @@
 """
 A module of the byte transfer layer: one port, two channels, and all peers that are reached through them.
 
+Theory of operation. A packet is one segment: its kind decides how it is processed, its sequence number
+whether it is new. Each segment also acknowledges what its sender has received. So L{Module} finds the peer,
+processes the acknowledgement, then the segment, and at the end notes what has to be acknowledged in turn.
+
 Nothing here reads a clock or a device. Received packets are passed in one by one. Packets to send are
 returned as a list, once per reactor iteration, so that the caller can send them with one system call. The
 list begins with retransmissions, at most L{MOST_RESENDS}; then come new segments, a few of each peer in turn,
@@ -311,10 +315,12 @@ class Module(FastPath):
             return
         peer = self._peers.get(segment.sender)
         if peer is None or peer.addresses[channel] != address:
+            # A peer may send before its introduction arrives here; from another address it is not trusted.
             if peer is not None or not self.expected.keep(segment.sender, channel, address, packet):
                 counters.unkRecvs += 1
             return
         if self._probation and (probation := self._probation.get(peer)) is not None:
+            # Until its address is validated, a peer gets a multiple of what it has sent.
             probation.allowance += AMPLIFICATION * (OVERHEAD + len(packet))
         peer.receivedAt = now
         self._times.touch(peer)
@@ -325,6 +331,7 @@ class Module(FastPath):
             return
         upTo = segment.acknowledged  # usually nothing new
         if upTo is not None and (upTo + 1) & 0xFFFF != peer.sent.base:
+            # Deferred while fragments come in: the last of several acknowledgements includes the others.
             if kind == FRAG and peer.sent.mayBe(upTo):
                 self._catchUp()
                 self._deferred = peer, upTo, now
@@ -333,7 +340,7 @@ class Module(FastPath):
         if kind == REFUSED:
             self._wasRefused(peer, segment.sequence)
             return
-        place = peer.received.place(segment.sequence)
+        place = peer.received.place(segment.sequence)  # new, a duplicate, or beyond the window
         if place == NEW:
             try:
                 self._take(peer, segment, now)
