@@ -1,6 +1,4 @@
-"""
-Send a line, print the echo, and print the transport that carried it.
-"""
+"""Send a line, print the echo, and print the transport that carried it."""
 
 import sys
 

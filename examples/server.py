@@ -1,6 +1,4 @@
-"""
-An echo server that uses SMC-R with peers that support it, and TCP with others.
-"""
+"""An echo server that uses SMC-R with peers that support it, and TCP with others."""
 
 import sys
 

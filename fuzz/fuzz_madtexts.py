@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any
 
 from harness import Target
@@ -21,7 +22,6 @@ from txrdma.fabric.snapshots import dump, load
 from txrdma.iba.path import IBDRPath, IBPath
 from txrdma.mad.layouts import pma, sa, smp
 from txrdma.mad.paths import parseTarget
-from txrdma.mad.ports.strings import _understood
 from txrdma.sim.netfabrics import readFabric
 from txrdma.sim.nets.fattree import fatTree
 from txrdma.sim.nets.netfile import parseNet
@@ -113,15 +113,12 @@ def _thresholds(text: str) -> None:
 
 
 def _portString(text: str) -> None:
-    """Both parsers of port strings accept a text or raise ValueError."""
+    """The parser of strings of simulated fabrics accepts a text or raises ValueError."""
     words = text.split(":")
     arguments = [word for word in words if "=" not in word]
     keys = dict(word.split("=", 1) for word in words if "=" in word)
-    for parse in (understood, _understood):
-        try:
-            parse(*arguments, **keys)
-        except ValueError:
-            continue
+    with suppress(ValueError):
+        understood(*arguments, **keys)
 
 
 def _fields(text: str) -> None:

@@ -36,8 +36,8 @@ __all__ = [
     "IDENTIFICATION_CHANGES",
     "LARGEST",
     "RESIDUE",
-    "UDPFlow",
     "RoCEPacket",
+    "UDPFlow",
     "crc32",
     "invariantCRC",
 ]

@@ -471,7 +471,7 @@ LIMITS: Final = (
         "bytes that a process leaves unread",
         "txrdma.unix.lines.MOST_UNREAD",
         "Its connection is closed.",
-        "unit.unix.test_lines.SayingTests.test_noReader",
+        "unit.unix.test_lines.SendingTests.test_noReader",
     ),
     Limit(
         "log",

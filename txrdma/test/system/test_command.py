@@ -145,7 +145,9 @@ class OptionsTests(SynchronousTestCase):
 
     def test_helpIsLight(self) -> None:
         """C{--help} imports no command."""
-        program = "import sys; from txrdma.command import Options; str(Options()); print(*sys.modules)"
+        program = (
+            "import sys; from txrdma.command import TxrdmaOptions; str(TxrdmaOptions()); print(*sys.modules)"
+        )
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
         self.assertEqual(done.returncode, 0, done.stderr)
         loaded = {name for name in done.stdout.split() if name.startswith("txrdma.")}

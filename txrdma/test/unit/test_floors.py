@@ -274,6 +274,8 @@ def complaints(module: str, source: str, isPackage: bool = False) -> list[str]:
         if own == "test" or own is None:
             continue
         other = packageOf(name)
+        if isForeign(name, module if isPackage else module.rpartition(".")[0]) and other is not None:
+            complain("an underscore module is for its own package only")
         if below is not None and own == other and not name.startswith(f"{below}."):
             complain(f"{below} stands below all else of its room")
         if other is not None and other in LAYERS:

@@ -27,7 +27,7 @@ class DoorbellTests(EndsTestCase):
         client = await self.connect(f"smc:127.0.0.1:{port}")
         self.assertEqual(client.transport.smc.route, "shared-memory")
         client.transport.write(b"?")
-        await client.hearing(1)
+        await client.receiving(1)
         count = 0
         write = os.write
 
@@ -39,7 +39,7 @@ class DoorbellTests(EndsTestCase):
         self.patch(os, "write", counted)
         for number in range(2, _MESSAGES + 2):
             client.transport.write(b"?")
-            await client.hearing(number)
+            await client.receiving(number)
         return count
 
     async def test_sleeping(self) -> None:

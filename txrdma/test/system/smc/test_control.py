@@ -52,7 +52,7 @@ SERVE = """
 import sys
 from twisted.internet import reactor
 from txrdma.smc.status import control as introspection
-from txrdma.smc.status.control import answer, Answer, answering, appear, askAll, controlName
+from txrdma.smc.status.control import answer, answering, appear, askAll, controlName
 from txrdma.test.system.smc.test_control import ReportedStatus
 
 introspection.NAMESPACE = sys.argv[2]

@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.types import GID, GUID, MACAddress, MTU
 from txrdma.iba.verbs import GIDEntry, GIDType, LinkLayer, NodeType, PhysicalState, PortState
-from txrdma.ports import devices, getEndPort, Rate, RDMADevice
+from txrdma.ports import devices, getEndPort, LinkRate, RDMADevice
 from txrdma.ports import sysfs as sysfsModule
 from txrdma.test.support.sysfs import INFINIBAND, MLX5, ROCE, SIW, SysFS
 
@@ -54,7 +54,7 @@ class DeviceTests(TreeTestCase):
         self.assertEqual((port.name, port.madName, port.smName), ("rxe0/1", "umad0", ""))
         self.assertEqual((port.state, port.physicalState), (PortState.ACTIVE, PhysicalState.LINK_UP))
         self.assertEqual((port.linkLayer, port.lid, port.capabilities), (LinkLayer.ETHERNET, 0, 0x10000))
-        self.assertEqual(port.rate, Rate(10_000_000_000, 1, "FDR10"))
+        self.assertEqual(port.rate, LinkRate(10_000_000_000, 1, "FDR10"))
         self.assertEqual((port.netdev, port.activeMTU), ("v0", MTU.MTU_4096))
         self.assertEqual(port.mac, MACAddress.fromString("46:dd:53:3c:20:88"))
         self.assertEqual(port.pkeys(), [0xFFFF])
@@ -92,7 +92,7 @@ class DeviceTests(TreeTestCase):
         self.assertEqual(device.systemImageGUID, GUID.fromString("b859:9f03:0012:3450"))
         port = device.port(1)
         self.assertEqual((port.lid, port.lidMask, port.smLID, port.smServiceLevel), (7, 1, 1, 3))
-        self.assertEqual((port.rate, port.linkLayer), (Rate(10**11, 4, "EDR"), LinkLayer.INFINIBAND))
+        self.assertEqual((port.rate, port.linkLayer), (LinkRate(10**11, 4, "EDR"), LinkLayer.INFINIBAND))
         self.assertEqual(
             [entry.type for entry in port.gidTable() if any(entry.gid.raw)], [GIDType.INFINIBAND] * 2
         )
@@ -148,7 +148,7 @@ class DeviceTests(TreeTestCase):
         self.assertTrue(device.isIWARP)
         self.assertEqual(device.nodeType, NodeType.RNIC)
         port = device.port(1)
-        self.assertEqual((port.pkeys(), port.rate, port.physicalState), ([], Rate(), PhysicalState.NOP))
+        self.assertEqual((port.pkeys(), port.rate, port.physicalState), ([], LinkRate(), PhysicalState.NOP))
 
     def test_netdevOfHardware(self) -> None:
         """
@@ -277,7 +277,7 @@ class DeviceTests(TreeTestCase):
             ("40 Gb/sec", 4 * 10**10, 0, ""),
             ("fast", 0, 0, ""),
         ):
-            self.assertEqual(Rate.fromString(text), Rate(bits, width, speed), text)
+            self.assertEqual(LinkRate.fromString(text), LinkRate(bits, width, speed), text)
 
 
 class FindingTests(TreeTestCase):
