@@ -52,7 +52,7 @@ COMPILED := .venv-compiled
 LOWEST := .venv-lowest
 TRUNK := .venv-trunk
 # Suites of the compiled modules; setup.py has the list of these.
-COMPILED_TESTS ?= txrdma.test.unit.btl txrdma.test.unit.smc txrdma.test.unit.soft \
+COMPILED_TESTS ?= txrdma.test.unit.btl txrdma.test.unit.cm txrdma.test.unit.smc txrdma.test.unit.soft \
 	txrdma.test.integration.soft txrdma.test.integration.verbs.test_contract
 BIN := $(VENV)/bin
 PIP = -m pip --disable-pip-version-check install

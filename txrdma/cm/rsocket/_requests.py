@@ -9,7 +9,7 @@ memory that is registered for that.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from txrdma.iba.types import LKey, RKey
 from txrdma.iba.verbs import Buffer, Operation, Segment, SendRequest
@@ -27,12 +27,11 @@ _WRITE: Final = Operation.RDMA_WRITE
 _WRITE_WITH_IMMEDIATE: Final = Operation.RDMA_WRITE_WITH_IMMEDIATE
 
 
-class SendMemory(NamedTuple):
+class SendMemory:
     """Registered memory from which a device sends that does not accept all bytes inline."""
 
-    view: memoryview
-    address: int
-    lkey: LKey
+    def __init__(self, view: memoryview, address: int, lkey: LKey) -> None:
+        self.view, self.address, self.lkey = view, address, lkey
 
 
 class Requests:
