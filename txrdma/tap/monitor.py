@@ -432,7 +432,7 @@ class MonitorService(MultiService):
         self._agent.close()
 
 
-class MonitorOptions(usage.Options):
+class Options(usage.Options):
     """The command line of C{twistd fabric-monitor}."""
 
     synopsis = "[options]"
@@ -452,7 +452,7 @@ class MonitorOptions(usage.Options):
             raise usage.UsageError(str(error)) from error
 
 
-def makeService(options: MonitorOptions) -> IService:
+def makeService(options: Options) -> IService:
     """Create the service for C{twistd}."""
     from twisted.internet import reactor
 

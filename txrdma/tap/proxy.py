@@ -288,7 +288,7 @@ class ProxyService(MultiService):
             pair.abort()
 
 
-class ProxyOptions(usage.Options):
+class Options(usage.Options):
     """The command line of C{twistd smc-proxy}."""
 
     synopsis = "[options]"
@@ -322,6 +322,6 @@ class ProxyOptions(usage.Options):
             raise usage.UsageError(f"--{key} {self[key]}: {error or type(error).__name__}") from error
 
 
-def makeService(options: ProxyOptions) -> IService:
+def makeService(options: Options) -> IService:
     """Create the service for C{twistd}."""
     return ProxyService(options["reactor"], options["server"], options["target"], options["connect"])

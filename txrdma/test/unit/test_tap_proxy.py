@@ -23,7 +23,7 @@ from twisted.python.failure import Failure
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.tap.proxy import makeService, ProxyFactory, ProxyOptions
+from txrdma.tap.proxy import makeService, Options, ProxyFactory
 
 
 class MemoryTransport(StringTransport):
@@ -165,7 +165,7 @@ class OptionsTests(SynchronousTestCase):
     """The command line."""
 
     def refusal(self, *arguments: str) -> str:
-        return str(self.assertRaises(UsageError, ProxyOptions().parseOptions, list(arguments)))
+        return str(self.assertRaises(UsageError, Options().parseOptions, list(arguments)))
 
     def test_mistakes(self) -> None:
         """Every invalid string is a usage error that names the option and the string."""
@@ -180,7 +180,7 @@ class OptionsTests(SynchronousTestCase):
 
     def test_service(self) -> None:
         """Valid strings create a service."""
-        options = ProxyOptions()
+        options = Options()
         options.parseOptions(["--listen", "tcp:0", "-c", "tcp:localhost:80"])
         self.assertTrue(IService.providedBy(makeService(options)))
 

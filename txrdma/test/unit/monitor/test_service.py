@@ -22,7 +22,7 @@ from txrdma.monitor.diagnosis.thresholds import DEFAULT_LIMITS
 from txrdma.monitor.reading.settings import PollerSettings
 from txrdma.monitor.series.exposition import METRICS
 from txrdma.monitor.web.metrics import Metrics
-from txrdma.tap.monitor import MonitorOptions
+from txrdma.tap.monitor import Options
 from txrdma.test.support.monitor.service import WHOLE
 from txrdma.test.unit.monitor.test_exposition import isMissing, MISSING, parsed
 from txrdma.test.unit.monitor.test_poller import PollerTestCase
@@ -227,9 +227,9 @@ class ConfigTests(SynchronousTestCase):
         path = self.mktemp()
         Path(path).write_text(WRONG)
         for config in (path, self.mktemp(), ""):
-            self.assertRaises(UsageError, MonitorOptions().parseOptions, ["--config", config])
+            self.assertRaises(UsageError, Options().parseOptions, ["--config", config])
         Path(path).write_text(WHOLE)
-        options = MonitorOptions()
+        options = Options()
         options.parseOptions(["--config", path])
         self.assertEqual(options["read"].port, "sim:fattree:4")
 
