@@ -293,3 +293,23 @@ def decode(line: bytes) -> Message:
         return found
     except (ValueError, RecursionError) as error:
         raise WireError("pingpong message", 0, str(error)) from None
+
+
+class LineSplitter:
+    """Splitter of a byte stream into lines of limited length."""
+
+    def __init__(self, longest: int = LONGEST) -> None:
+        self._longest = longest
+        self._held = b""
+
+    def take(self, data: bytes) -> list[bytes]:
+        """
+        Add received data, and return the lines that are complete.
+
+        @raise WireError: a line is too long.
+        """
+        *lines, self._held = (self._held + data).split(b"\n")
+        if any(len(line) > self._longest for line in (*lines, self._held)):
+            self._held = b""
+            raise WireError("pingpong message", self._longest, "the line is too long")
+        return lines

@@ -9,12 +9,11 @@ from typing import Final, TypeVar
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime, ITCPTransport
-from twisted.internet.protocol import connectionDone
-from twisted.protocols.basic import LineOnlyReceiver
+from twisted.internet.protocol import connectionDone, Protocol
 from twisted.python.failure import Failure
 
 from txrdma.error import RDMAError, Refused, WireError
-from txrdma.pingpong.bootstrap import decode, encode, LONGEST, Message, Trouble
+from txrdma.pingpong.bootstrap import decode, encode, LineSplitter, Message, Trouble
 
 ANSWER_SECONDS: Final = 15.0
 _MOST_WAITING: Final = 16
@@ -26,7 +25,7 @@ class ConversationLost(RDMAError):
     """The connection to the other end is lost or was closed, or the other end does not answer in time."""
 
 
-class Conversation(LineOnlyReceiver):
+class Conversation(Protocol):
     """
     Protocol that sends messages, and receives them one at a time.
 
@@ -38,14 +37,12 @@ class Conversation(LineOnlyReceiver):
     @ivar gone: fires when the transport is disconnected.
     """
 
-    delimiter = b"\n"
-    MAX_LENGTH = LONGEST
-
     def __init__(self, reactor: IReactorTime) -> None:
         self.opened: Deferred[Conversation] = Deferred()
         self.broken: Deferred[Exception] = Deferred()
         self.gone: Deferred[None] = Deferred()
         self._reactor = reactor
+        self._splitter = LineSplitter()
         self._received: deque[Message] = deque()
         self._waiting: Deferred[Message] | None = None
         self.error: Exception | None = None
@@ -99,20 +96,12 @@ class Conversation(LineOnlyReceiver):
         self.opened.callback(self)
 
     def dataReceived(self, data: bytes) -> None:
-        if self.error is None:
-            super().dataReceived(data)  # type: ignore[no-untyped-call]
-
-    def lineReceived(self, line: bytes) -> None:
-        """Take a message, or end the conversation if the line is invalid."""
-        if self.error is None:
-            try:
-                self._take(decode(line))
-            except WireError as error:
-                self.end(error)
-
-    def lineLengthExceeded(self, line: bytes) -> None:
-        """End the conversation."""
-        self.end(WireError("pingpong message", LONGEST, "the line is too long"))
+        try:
+            for line in self._splitter.take(data):
+                if self.error is None:
+                    self._take(decode(line))
+        except WireError as error:
+            self.end(error)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """End the conversation, and fire C{gone}."""

@@ -36,7 +36,8 @@ class HostPlan:
     @ivar segments: largest number of datagrams of one send.
     @ivar ringSizes: sizes of its rings in bytes, in the order of allocation; they repeat.
     @ivar versions: SMC-R versions that it supports; C{ueids}: its UEIDs, which version 2 needs.
-    @ivar ports: number of ports of its devices; C{links}: largest number of links, as in L{Options}.
+    @ivar ports: number of ports of its devices; C{links}: largest number of links, as in
+        L{txrdma.smc.terms.options.Options}.
     """
 
     isPolling: bool

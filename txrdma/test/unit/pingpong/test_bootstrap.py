@@ -22,6 +22,7 @@ from txrdma.pingpong.bootstrap import (
     decode,
     Done,
     encode,
+    LineSplitter,
     LONGEST,
     Message,
     Open,
@@ -157,6 +158,24 @@ class MessageTests(SynchronousTestCase):
         assert isinstance(found, Trouble)
         self.assertTrue(found.reason.startswith("two lines"))
         self.assertTrue(found.reason.isprintable())
+
+    @given(st.lists(st.binary(max_size=40).filter(lambda line: b"\n" not in line)), st.data())
+    def test_splitter(self, lines: list[bytes], data: st.DataObject) -> None:
+        """Lines do not depend on the segmentation of the bytes."""
+        left = b"".join(line + b"\n" for line in lines)
+        splitter, found = LineSplitter(), []
+        while left:
+            count = data.draw(st.integers(1, len(left)))
+            found += splitter.take(left[:count])
+            left = left[count:]
+        self.assertEqual(found, lines)
+
+    def test_tooLong(self) -> None:
+        """A line that is too long is refused and not stored."""
+        splitter = LineSplitter(100)
+        splitter.take(b"x" * 100)
+        self.assertRaises(WireError, splitter.take, b"x")
+        self.assertRaises(WireError, LineSplitter(100).take, b"x" * 101 + b"\n")
 
 
 class CompatibleTests(SynchronousTestCase):
