@@ -424,7 +424,10 @@ class DeclarationTests(SynchronousTestCase):
         self.assertEqual([field.offset for field in Longer.fields], [0, 24, 28, 32])
         self.assertEqual(it.encode(), bytes.fromhex("0000010200 03"))
         self.assertEqual(Longer.decode(it.encode()), it)
-        self.assertEqual(repr(it.replace(rest=4)), "Longer(token=1, marks=<Marks: 0>, rest=4, more=3)")
+        shown = (
+            f"Longer(token=1, marks={Marks(0)!r}, rest=4, more=3)"  # the form depends on the Python version
+        )
+        self.assertEqual(repr(it.replace(rest=4)), shown)
         self.assertNotEqual(it, Inner(token=Token(1), rest=2))
 
     def test_inheritedTwice(self) -> None:
