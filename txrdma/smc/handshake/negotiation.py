@@ -16,7 +16,7 @@ from zope.interface import implementer
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.endpoints import quoteStringArgument
-from twisted.internet.error import ConnectionDone, NoProtocol
+from twisted.internet.error import ConnectionDone, ConnectionLost, NoProtocol
 from twisted.internet.interfaces import IDelayedCall, IHalfCloseableProtocol, IProtocol, IReactorTime
 from twisted.internet.protocol import connectionDone, Protocol
 from twisted.internet.tcp import Connection
@@ -156,7 +156,9 @@ class Negotiation(Protocol):
             return
         self._pause(core.isFull)
         if core.done:
-            if self._fellBack is not None:
+            if self._fellBack is not None and self._hasEnded and self._fellBack.peerDiagnosis is None:
+                self._fail(ConnectionLost())  # the peer has finished over SMC-R: its bytes are missing on TCP
+            elif self._fellBack is not None:
                 foreign = LateCLCFilter(core.isJoining) if core.mayCross else None
                 self._runOnTCP(self._fellBack.reason, self._fellBack.peerDiagnosis, self._early, foreign)
             elif self._stream is not None and core.isEstablished:
@@ -216,10 +218,7 @@ class Negotiation(Protocol):
         elif isinstance(event, clcEvents.ApplicationData):
             self._early += event.data
         elif isinstance(event, clcEvents.HandshakeFailed):
-            self._end()
-            self.transport.abortConnection()
-            self._failed(Failure(event.error))
-            self._leave()
+            self._fail(event.error)
         else:
             self._step(self._answer(event))
 
@@ -284,6 +283,13 @@ class Negotiation(Protocol):
             if timer is not None and timer.active():
                 timer.cancel()
         self._timer = self._limit = None
+
+    def _fail(self, error: Exception) -> None:
+        """Reset TCP, because the connection can use neither SMC-R nor TCP."""
+        self._end()
+        self.transport.abortConnection()
+        self._failed(Failure(error))
+        self._leave()
 
     def _leave(self) -> None:
         """Release the use of the reactor, unless it was passed on to a stream. Idempotent."""

@@ -307,7 +307,9 @@ class Stream:
         isPeerGone = self.link.group.hasPeerParted or self.link.scheduler.isPeerGone
         self._isWhole = isPeerGone and not flow.backlog and flow.written <= arrived
         monitor = self._monitor
-        if self.flow.discardsInput and not mayVanish:
+        if self._closing.over:
+            pass  # everything is delivered: TCP closes in order, since the peer may still be in its handshake
+        elif self.flow.discardsInput and not mayVanish:
             if monitor is not None:
                 monitor.cut()  # closed locally, and delivery can't be confirmed any more
         elif monitor is not None:

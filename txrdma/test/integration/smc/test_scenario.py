@@ -246,6 +246,47 @@ class RaceTests(RaceTestCase):
         self.until(lambda: there.reason)
         self.assertEqual((here.reason, there.mode, there.reason), (ConnectionDone, "TCP", ConnectionLost))
 
+    def finish(self) -> Listener:
+        """
+        Let a client write, close and end its process while the server has not read a message of their link;
+        return the server's protocol.
+        """
+        here, there, _ = self.connect()
+        groups = linkGroups(self.server, DEVICE)
+        self.until(groups.links)
+        (link,) = groups.links()
+        self.until(lambda: link._reader in self.server.getReaders())
+        link._reader.stop()
+        self.until(lambda: here.mode)
+        here.transport.write(b"last words")
+        here.transport.loseConnection()
+        self.until(lambda: here.reason)
+        self.assertEqual((here.mode, here.reason), ("SMC-R", ConnectionDone))
+        self.client.stop()
+        self.wait(0.1)
+        self.assertEqual(there.mode, "")
+        return there
+
+    def test_stopsBeforeTheServer(self) -> None:
+        """A server receives the bytes of a client whose process ends before the handshake is complete."""
+        there = self.finish()
+        (link,) = linkGroups(self.server, DEVICE).links()
+        link._reader.start()
+        self.until(lambda: there.hasEnded)
+        self.assertEqual((there.mode, there.received), ("SMC-R", b"last words"))
+        there.transport.loseConnection()
+        self.until(lambda: there.reason)
+        self.assertEqual(there.reason, ConnectionDone)
+
+    def test_stopsBeforeTheServerFallsBack(self) -> None:
+        """A server whose link fails in such a handshake detects no orderly end, since bytes are missing."""
+        there = self.finish()
+        (link,) = linkGroups(self.server, DEVICE).links()
+        link._reader.poll = lambda: False  # as if the adapter had failed
+        link.broken("for the test")
+        self.wait(20)
+        self.assertEqual((there.mode, there.hasEnded, there.reason), ("", False, None))
+
     def test_linkFailsAfterClosing(self) -> None:
         """An end that has closed when the link fails resets TCP, so that its peer detects no orderly end."""
         here, there, sockets = self.connect()
