@@ -437,17 +437,21 @@ class Stream:
 
     def _happened(self) -> None:
         """Act on the events of the close state machine."""
-        for event in self._closing.events():
-            if isinstance(event, Send):
-                if self.flow.flags != event.flags:
-                    self.flow.flags = int(event.flags)
-                    self.flow.update()
-            elif isinstance(event, ReadEnded):
-                self._readEnded()
-            elif isinstance(event, Ended):
-                self._ended(event.how)
-            elif isinstance(event, Released):
-                self._released(event.quiet)
+        closing = self._closing
+        while events := closing.events():
+            for event in events:
+                if isinstance(event, Send):
+                    if self.flow.flags != event.flags:
+                        self.flow.flags = int(event.flags)
+                        self.flow.update()
+                elif isinstance(event, ReadEnded):
+                    self._readEnded()
+                elif isinstance(event, Ended):
+                    self._ended(event.how)
+                elif isinstance(event, Released):
+                    self._released(event.quiet)
+            if closing.over and self.link.group.isOver:
+                closing.groupDied(0)  # after the end of the application and of the link, nothing follows
 
     def _readEnded(self) -> None:
         flow, front = self.flow, self._front

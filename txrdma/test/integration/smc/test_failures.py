@@ -33,6 +33,7 @@ from txrdma.soft.shared.sharedqueuepair import SharedQueuePair
 from txrdma.test.support.smc.ends import EndsTestCase, reactor
 from txrdma.test.support.smc.races import Listener, RaceTestCase
 from txrdma.testing.protocols import Echo
+from txrdma.testing.reactors import waitUntil
 from txrdma.testing.smc.scenario import DEVICE
 
 
@@ -358,6 +359,34 @@ class SharedMemoryTests(EndsTestCase):
         one.transport.stream.link._queuePair._route._services.watch()
         await gatherResults([one.lost, other.lost])
         self.assertEqual(len(self.flushLoggedErrors(Broken)), 1)
+
+    async def endAfterLink(self, end: Callable[[Stream], None]) -> None:
+        """End both ends of a connection whose link is lost; check that connection and TCP are released."""
+        factory, port = await self.serve(kind=Echo)
+        accepted = factory.next()
+        ends = [await self.connect(f"smc:127.0.0.1:{port}:fallback=no"), await accepted]
+        streams = [each.transport.stream for each in ends]
+        streams[0].link._queuePair._route._services._peer.lost("for the test")
+        await waitUntil(reactor, lambda: all(stream.link.isOver for stream in streams), 5.0)
+        for stream in streams:
+            self.assertTrue(stream.connected)
+            end(stream)
+        await gatherResults([each.lost for each in ends])
+        await waitUntil(reactor, lambda: not any(stream.tcp for stream in streams), 5.0)
+        self.assertEqual([stream.state for stream in streams], ["CLOSED", "CLOSED"])
+
+    async def test_closedAfterLink(self) -> None:
+        """An application that closes after the loss of the link releases its connection."""
+        await self.endAfterLink(Stream.close)
+
+    async def test_abortedAfterLink(self) -> None:
+        """An application that aborts after the loss of the link releases its connection."""
+        await self.endAfterLink(Stream.abort)
+
+    async def test_failedAfterLink(self) -> None:
+        """A connection that fails after the loss of the link is released."""
+        await self.endAfterLink(Stream.fail)
+        await self.endAfterLink(lambda stream: stream.violated("a test"))
 
     async def test_peerGone(self) -> None:
         """If one queue pair raises when it is notified of the peer's end, the others are still notified."""
