@@ -15,6 +15,7 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 from errno import EMFILE, ENOMEM
+from pathlib import Path
 from random import Random
 from traceback import extract_stack
 from typing import Any, Final
@@ -29,6 +30,8 @@ from twisted.internet.task import deferLater
 from txrdma.error import ResourceExhausted
 from txrdma.interfaces import IProtectionDomain, IQueuePair, IVerbsDevice
 from txrdma.messages.strings import messageClientFromString, messageServerFromString
+from txrdma.smc.group import group as linkGroup
+from txrdma.smc.group.groups import closeIdle
 from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.device import SoftDevice, SoftProtectionDomain
 from txrdma.testing.bystanders import Application, callbacks
@@ -222,8 +225,12 @@ class EndpointCase:
                 end.transport.abortConnection()
 
     def inUse(self: Any) -> dict[str, int]:
-        """Count the open descriptors, and the objects of all devices."""
-        found = {"descriptors": len(os.listdir("/proc/self/fd"))}
+        """Count the open descriptors, shared mappings and delayed calls, and the objects of all devices."""
+        found = {
+            "descriptors": len(os.listdir("/proc/self/fd")),
+            "mappings": Path("/proc/self/maps").read_text().count("/memfd:"),
+            "delayed calls": len(reactor.getDelayedCalls()),
+        }
         for holding in devices._held.values():
             device: Any = holding.device
             name = device.ports[0].address
@@ -232,17 +239,24 @@ class EndpointCase:
         return found
 
     async def settled(self: Any) -> dict[str, int]:
-        """Wait until the counts of L{inUse} no longer change, and return them."""
+        """Wait until the counts of L{inUse} no longer change without idle link groups, and return them."""
+        self.closeIdleGroups()
         found: dict[str, int] = {}
         while (now := self.inUse()) != found:
             found = now
             await deferLater(reactor, 1.0)
         return found
 
+    def closeIdleGroups(self: Any) -> None:
+        """Close link groups without connections, so that the next connection creates its own."""
+        while closeIdle(reactor):
+            pass
+
     async def assertSettled(self: Any, before: dict[str, int], what: str) -> None:
         """Assert that within 15 seconds no count is higher than before."""
         deadline = reactor.seconds() + 15.0
         while (more := self.inMoreUse(before)) and reactor.seconds() < deadline:
+            self.closeIdleGroups()
             gc.collect()  # frames of tracebacks reference views of memory
             await deferLater(reactor, 0.05)
         self.assertEqual(more, {}, what)
@@ -261,6 +275,11 @@ class FailingCallContract(EndpointCase):
     """
 
     STEP = 1
+
+    def setUp(self: Any) -> None:
+        """Shorten the time for which a closed SMC-R connection waits for a peer that has lost its link."""
+        super().setUp()
+        self.patch(linkGroup, "LINGER_TIMEOUT", 2.0)
 
     async def check(self: Any, calls: FailingCalls) -> None:
         """Use one connection for each call that can fail."""

@@ -23,3 +23,21 @@ class RSocketTests(FailingCallContract, TestCase):
     slowBecause = "calls fail in a connection of their own on the real reactor"
     STEP = 13
     LISTEN, CONNECT = r"rsocket:0:device=soft\:{there}", r"rsocket:{there}:{port}:device=soft\:{here}"
+
+
+class SharedMemoryTests(FailingCallContract, TestCase):
+    """C{smc:} through shared memory: some calls, each at the first contact of a link group."""
+
+    slowBecause = "calls fail in a connection of their own on the real reactor"
+    STEP = 8
+    LISTEN = r"smc:{there}:0:device=soft\:{there}"
+    CONNECT = r"smc:{there}:{port}:bindAddress={here}:device=soft\:{here}"
+
+
+class RoCETests(FailingCallContract, TestCase):
+    """C{smc:} through software RoCE: some calls, each at the first contact of a link group."""
+
+    slowBecause = "calls fail in a connection of their own on the real reactor"
+    STEP = 8
+    LISTEN = r"smc:{there}:0:device=soft\:{there}\:route\=rocev2"
+    CONNECT = r"smc:{there}:{port}:bindAddress={here}:device=soft\:{here}\:route\=rocev2"

@@ -21,3 +21,35 @@ class RSocketTests(FailingCallContract, TestCase):
 
     slowBecause = "each call fails in a connection of its own on the real reactor"
     LISTEN, CONNECT = r"rsocket:0:device=soft\:{there}", r"rsocket:{there}:{port}:device=soft\:{here}"
+
+
+class SharedMemoryTests(FailingCallContract, TestCase):
+    """C{smc:}, by shared memory, at the first contact of a link group."""
+
+    slowBecause = "each call fails in a connection of its own on the real reactor"
+    LISTEN = r"smc:{there}:0:device=soft\:{there}"
+    CONNECT = r"smc:{there}:{port}:bindAddress={here}:device=soft\:{here}"
+
+
+class RoCETests(FailingCallContract, TestCase):
+    """C{smc:}, by RoCE, at the first contact of a link group."""
+
+    slowBecause = "each call fails in a connection of its own on the real reactor"
+    LISTEN = r"smc:{there}:0:device=soft\:{there}\:route\=rocev2"
+    CONNECT = r"smc:{there}:{port}:bindAddress={here}:device=soft\:{here}\:route\=rocev2"
+
+
+class RoCERDMATests(FailingCallContract, TestCase):
+    """C{rdma:}, by RoCE."""
+
+    slowBecause = "each call fails in a connection of its own on the real reactor"
+    LISTEN = r"rdma:0:device=soft\:{there}\:route=rocev2"
+    CONNECT = r"rdma:{there}:{port}:device=soft\:{here}\:route=rocev2"
+
+
+class RoCEBTLTests(FailingCallContract, TestCase):
+    """C{btl:}, by RoCE."""
+
+    slowBecause = "each call fails in a connection of its own on the real reactor"
+    LISTEN = r"btl:{there}:0:device=soft\:{there}\:route=rocev2"
+    CONNECT = r"btl:{there}:{port}:device=soft\:{here}\:route=rocev2"
