@@ -1,10 +1,12 @@
 """
-The lifecycle of a transport: a search through all short sequences of what its program and its peer can do.
+The lifecycle of a connection: a search through all short sequences of what an application and its peer can
+do, and one through the orders in which two ends close while any packet is lost.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from itertools import product
 from types import SimpleNamespace
 from typing import Any
@@ -14,13 +16,24 @@ from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
+from txrdma.btl import module as modules
 from txrdma.btl.core.peer import OPEN
 from txrdma.btl.transport import BTLMessageTransport
+from txrdma.test.support.btl.hosts import HostsCase
 from txrdma.testing.protocols import MessageRecorder
 
 MESSAGE_TAG = 0xFFFF
 STEPS = 5
 """Length of the sequences, of which there are 16,807."""
+
+MESSAGES = [bytes(1500), b"last"]
+"""What both ends send before they close, in four packets or more."""
+
+CLOSE_TIMES = (0.0, 15e-6, None)
+"""When an end closes, in seconds: before its packets are delivered, meanwhile, or not at all."""
+
+TCP_DELAYS = (1e-6, 1e-3)
+"""Delays of TCP in seconds: shorter and longer than that of packets."""
 
 
 class Lifeline:
@@ -139,3 +152,54 @@ class SearchTests(SynchronousTestCase):
                     self.assertEqual((taken, protocol.ends), (play.arrived, [play.reason.__name__]), story)
             ends.update(protocol.ends)
         self.assertEqual(ends, {"ConnectionDone", "ConnectionLost", "ConnectionAborted"})
+
+
+class ClosingTests(HostsCase):
+    """Two ends that send and close, with each packet lost once, and TCP faster or slower than packets."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        for name in ("COMMAND_DEPTHS", "DATA_DEPTHS"):
+            self.patch(modules, name, (64, 64))  # thousands of receives take most of the time
+
+    def play(self, times: Sequence[float | None], lost: int | None, delay: float) -> int:
+        """
+        Send messages in both directions, close, and check the ends; return the number of packets.
+
+        @param times: when the ends close: see L{CLOSE_TIMES}.
+        @param lost: number of the lost packet, counted from the first message; None: no packet is lost.
+        @param delay: delay of TCP in seconds.
+        """
+        self.setUp()
+        ends = self.connected(delay=delay)
+        self.pause(0.1)
+        packets: list[object] = []
+
+        def isLost(packet: object) -> bool:
+            packets.append(packet)
+            return len(packets) - 1 == lost
+
+        self.world.network.drop(isLost)
+        for end, time in zip(ends, times, strict=True):
+            for data in MESSAGES:
+                end.transport.sendMessage(data)
+            if time is not None:
+                self.world.clock.callLater(time, end.transport.loseConnection)
+        self.wait(lambda: all(end.ends for end in ends))
+        story = f"{times}, lost {lost}, delay {delay}"
+        for here, there, mayClose in zip(ends, reversed(ends), reversed(times), strict=True):
+            received = [data for data, _ in there.messages]
+            self.assertEqual(received, MESSAGES[: len(received)], story)
+            if mayClose is None:  # else the peer may have refused messages, which ends in ConnectionLost
+                self.assertEqual(here.why(), "ConnectionDone", story)
+            if here.why() == "ConnectionDone":
+                self.assertEqual(received, MESSAGES, story)
+        self.world.close()
+        return len(packets)
+
+    def test_everyLoss(self) -> None:
+        """All messages of an end that gets C{ConnectionDone} are delivered before its peer's end."""
+        for times in product(CLOSE_TIMES, repeat=2):
+            for delay in TCP_DELAYS if times != (None, None) else ():
+                for lost in range(self.play(times, None, delay)):
+                    self.play(times, lost, delay)
