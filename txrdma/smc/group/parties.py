@@ -97,6 +97,7 @@ class LinkOwner(Protocol):
 
     @ivar links: its links, of class L{Link<txrdma.smc.group.link.Link>}.
     @ivar flows: flows of all connections, by alert token.
+    @ivar isOver: the group has ended; connections with unread bytes remain.
     @ivar hasPeerParted: the peer has ended the group in order, so all that it sent has arrived.
     @ivar isPeerLost: the TCP connection of its last connection was lost: the peer may have died.
     """
@@ -108,6 +109,7 @@ class LinkOwner(Protocol):
     pool: BufferPool
     links: Any
     name: str
+    isOver: bool
     hasPeerParted: bool
     isPeerLost: bool
     flows: dict[int, Flow]
