@@ -4,6 +4,9 @@ Hostile peers: mutations of messages, and simulations of fixed seeds for each pr
 
 from __future__ import annotations
 
+import os
+from types import SimpleNamespace
+from typing import Any
 from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -14,6 +17,7 @@ from txrdma.testing.hostile.btl import drawBTL, playBTL, resized
 from txrdma.testing.hostile.plans import HostilePlan, Kind, Mutation
 from txrdma.testing.hostile.scenario import Memory
 from txrdma.testing.hostile.tampering import Message, Tamper
+from txrdma.testing.hostile.wiring import LINE, TamperedLines
 from txrdma.testing.outcome import Violation
 from txrdma.testing.plans import decodePlan, encodePlan
 from txrdma.testing.plantests import playingStored, playSeeds
@@ -57,6 +61,26 @@ class TamperTests(SynchronousTestCase):
         message = Message(b"message")
         self.assertEqual(tamper.replaced("UD", message), [message])
         self.assertEqual(tamper.replaced("TCP", message), [])
+
+    def test_descriptors(self) -> None:
+        """A message sent again has its own descriptors, even if a recorded one had equal numbers."""
+        files = [os.memfd_create(f"{number}") for number in range(2)]
+        recorded = {LINE: [Message(b"0", files[:1]), Message(b"1", files[:1])]}
+        carried: list[tuple[bytes, bool]] = []
+
+        def carry(line: object, message: bytes, descriptors: list[int]) -> None:
+            (descriptor,) = descriptors
+            carried.append((message, os.path.sameopenfile(descriptor, files[int(message)])))
+            os.close(descriptor)
+
+        memory: Any = SimpleNamespace(carry=carry)
+        host: Any = object()
+        tamper = Tamper((Mutation(LINE, 1, Kind.AGAIN, 1, 0, 0),), recorded, {})
+        self.addCleanup(TamperedLines(memory, host, tamper).close)
+        for number, descriptor in enumerate(files):
+            line = SimpleNamespace(peer=SimpleNamespace(reactor=host))
+            memory.carry(line, b"%d" % number, [descriptor])
+        self.assertEqual(carried, [(b"0", True), (b"1", True), (b"0", True)])
 
     def test_frames(self) -> None:
         """The head of a btl frame says how long the frame is after its length has been adjusted."""

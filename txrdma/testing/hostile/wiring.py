@@ -177,9 +177,10 @@ class TamperedLines:
             self._carry(line, message, descriptors)
             return
         self._opened += descriptors
-        own = Message(message, descriptors)
-        for each in self._tamper.replaced(LINE, own):
-            passed = descriptors if each in self._tamper.later.get(LINE, ()) else each.context
+        # Compare by identity: a message of another simulation may have the numbers of other descriptors.
+        recorded = set(map(id, self._tamper.later.get(LINE, ())))
+        for each in self._tamper.replaced(LINE, Message(message, descriptors)):
+            passed = descriptors if id(each) in recorded else each.context
             if each.content:  # an empty packet would end the line
                 self._carry(line, each.content, [os.dup(descriptor) for descriptor in passed])
 
