@@ -3,7 +3,8 @@ Contract: the failure of any one verb or system call affects only its own connec
 
 A connection is established, carries data and closes, while another connection of the same listener exists.
 This is repeated with the first, second, third... verb or system call raising an exception. The other
-connection keeps working, and the numbers of descriptors and device objects do not grow.
+connection keeps working, and the numbers of descriptors, mappings, delayed calls and device objects do not
+grow.
 """
 
 from __future__ import annotations
