@@ -226,6 +226,8 @@ def made(*sections: Section, date: str = "2020-02-20") -> Results:
 class PageTests(SynchronousTestCase):
     """Pages combined from several runs."""
 
+    slowBecause = "measures in a process, or starts several"
+
     if MISSING:
         skip = MISSING
 
@@ -297,6 +299,8 @@ class PageTests(SynchronousTestCase):
 
 class ChartTests(SynchronousTestCase):
     """Charts of results."""
+
+    slowBecause = "draws all charts twice, once in a process"
 
     if MISSING:
         skip = MISSING

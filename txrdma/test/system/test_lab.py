@@ -72,6 +72,8 @@ class OtherTests(SynchronousTestCase):
 class ResultsTests(SynchronousTestCase):
     """Results of tests, which are written immediately."""
 
+    slowBecause = "runs the steps of a guest as processes"
+
     def setUp(self) -> None:
         self.folder = Path(self.mktemp()).resolve()
         package = self.folder / "given"

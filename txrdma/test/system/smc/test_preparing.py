@@ -64,7 +64,7 @@ class Client(Protocol):
         self.ended.callback(reason.type.__name__)
 
 async def main(reactor, endpoint):
-    for _ in range(20):
+    for _ in range(5):
         client = await endpoint.connect(Factory.forProtocol(Client))
         smc = getattr(client.transport, "smc", None)
         print(smc and smc.route, (await client.received).decode(), end=" ")
@@ -114,10 +114,12 @@ NULL: Final = os.makedev(1, 3)
 class PreparedTests(TestCase):
     """Everything that connections need is imported when the string is parsed."""
 
+    slowBecause = "starts two processes that import all of the package"
+
     client: tuple[str, ...] = ()
 
     def serve(self, route: str | None, serving: str, connecting: str) -> None:
-        """Have twenty connections served by a process that can import nothing, and return its log."""
+        """Have five connections served by a process that can import nothing, and return its log."""
         if self.client and serving.startswith("smc:") and os.geteuid():
             self.skipTest("clients of smc: are prepared in processes of root, which may lose their modules")
         words = [sys.executable, "-c", ECHO, serving]
@@ -131,7 +133,7 @@ class PreparedTests(TestCase):
             finally:
                 server.terminate()
                 log = server.communicate()[1]
-        self.assertEqual(client.stdout, f"{route} hello ConnectionDone\n" * 20, client.stderr + log)
+        self.assertEqual(client.stdout, f"{route} hello ConnectionDone\n" * 5, client.stderr + log)
         self.assertNotIn("Traceback", log)
 
     def test_sharedMemory(self) -> None:
@@ -157,13 +159,13 @@ class PreparedTests(TestCase):
 class PreparedClientTests(PreparedTests):
     """The same with clients that can import nothing either."""
 
-    slowBecause = "starts two processes that lose their modules"
-
     client = ("loses",)
 
 
 class ChrootTests(TestCase):
     """C{twistd --chroot} serves a page from an otherwise empty directory, without C{/proc}."""
+
+    slowBecause = "starts two processes that import all of the package"
 
     timeout = 60
 

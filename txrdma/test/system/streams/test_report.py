@@ -20,6 +20,8 @@ CHECKOUT = Path(txrdma.__file__).parent.parent
 class CommandTests(SynchronousTestCase):
     """C{python -m txrdma.testing.streams}, as a process."""
 
+    slowBecause = "each command is a process that imports all of the package"
+
     def run_(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run the command."""
         command = [sys.executable, "-m", "txrdma.testing.streams", *arguments]

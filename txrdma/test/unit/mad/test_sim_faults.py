@@ -317,7 +317,7 @@ class NonsenseTests(FabricTestCase):
 
     @example([(bytes((1, 0x81, 1, 1, 0, 0, 5)) + bytes(249), 1)])
     @given(st.lists(st.tuples(st.binary(min_size=256, max_size=256), st.integers(0, 12)), max_size=4))
-    @settings(max_examples=200, deadline=None)
+    @settings(max_examples=50, deadline=None)
     def test_noise(self, datagrams: list[tuple[bytes, int]]) -> None:
         for datagram, lid in datagrams:
             self.agent.port.send(datagram, IBPath(dlid=LID(lid)))
@@ -332,7 +332,7 @@ class NonsenseTests(FabricTestCase):
         rest=st.binary(max_size=232),
         hops=st.lists(st.integers(0, 9), max_size=4),
     )
-    @settings(max_examples=400, deadline=None)
+    @settings(max_examples=100, deadline=None)
     def test_anything(
         self, managementClass: int, method: int, attribute: int, modifier: int, rest: bytes, hops: list[int]
     ) -> None:
