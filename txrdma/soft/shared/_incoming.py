@@ -1,10 +1,21 @@
 """
-The incoming half of a lane: copies records into receives, and validates the peer's writes.
+The receiving half of a lane: copies records into receives, and validates what the peer writes.
 
 Implements the responder of InfiniBand Architecture vol. 1, 9.7 and 10.8.3.2.
 
-The peer's box is untrusted: lengths and positions are checked, and an impossible one fails this queue pair
-only.
+Theory of operation. C{poll} reads the header of the next record; zero means that there is none. It copies the
+payload into the oldest receive, advances C{consumed}, and publishes that once per poll: the peer then reuses
+the space and completes its requests. Publishing needs no system call, unless the peer sleeps until its
+requests are complete; the fence that is necessary to find that out is deferred to idle polls.
+
+A record without a receive stays where it is, and the C{STALLED} word reports it to the sender, whose RNR
+timer runs from then on. Receives are prepared when they are posted (region checked, completion made), so that
+a short SEND needs no calls; C{_ready} is parallel to the front of the receive queue. A queue pair with shared
+receives prepares the oldest one for a single poll, because another queue pair may take it afterwards.
+
+The peer's box is untrusted: each length and position is read once and then checked, and an impossible one
+fails this queue pair only. A refusal is the top byte of the C{CONSUMED} word; it fails the sender's oldest
+outstanding request.
 """
 
 from __future__ import annotations
@@ -45,7 +56,7 @@ from txrdma.soft.shared._layout import (
     STALLED,
     WAKE,
 )
-from txrdma.soft.shared._outgoing import Outgoing
+from txrdma.soft.shared._outgoing import LaneSender
 from txrdma.soft.shared._rings import spread
 from txrdma.soft.shared._wakeups import WAKES_SENDER
 
@@ -78,7 +89,7 @@ _Ready = tuple[int, "Region | None", int, int, Completion]
 """Identifier, region, offset, length (-1: not a single segment), and the prepared completion."""
 
 
-class Incoming:
+class LaneReceiver:
     """
     Records of the peer, and the receives of one queue pair.
 
@@ -90,7 +101,7 @@ class Incoming:
     @ivar expected: the header of messages that need no receives; -1 (no valid header) if there are none.
     """
 
-    def __init__(self, owner: SoftQueuePair, outgoing: Outgoing, shared: bool) -> None:
+    def __init__(self, owner: SoftQueuePair, outgoing: LaneSender, shared: bool) -> None:
         self.consumed = 0
         self.idle = 0
         self.isUnannounced = False

@@ -1,12 +1,20 @@
 """
 The data path of two reliable queue pairs on one host.
 
-Implements InfiniBand Architecture vol. 1, 9.7 (reliable connections) without packets: a SEND is a record in a
-ring that its receiver consumes into a posted receive; an RDMA WRITE is one copy into the peer's mapped
-memory. L{txrdma.soft.shared._layout} describes the ring. A lane has two halves, L{Outgoing
-<txrdma.soft.shared._outgoing.Outgoing>} and L{Incoming <txrdma.soft.shared._incoming.Incoming>}; this module
-starts, times out and closes them together, and has the fast path for messages without work requests. Nothing
-here makes a system call; L{txrdma.soft.shared.routes} has the sockets.
+Implements InfiniBand Architecture vol. 1, 9.7 (reliable connections) without packets. Nothing here makes a
+system call; L{txrdma.soft.shared.routes} has the sockets.
+
+Theory of operation. A SEND is a record in a ring that its receiver consumes into a posted receive; an RDMA
+WRITE is one copy into the peer's mapped memory. L{txrdma.soft.shared._layout} describes the ring. A lane has
+two halves, L{LaneSender <txrdma.soft.shared._outgoing.LaneSender>} and L{LaneReceiver
+<txrdma.soft.shared._incoming.LaneReceiver>}. This module starts, times out and closes them together, and has
+the fast path for messages without work requests.
+
+Before C{attach} the lane has only its local box: requests wait, and time out if the peer never connects. Then
+both sides poll; a side that sleeps publishes that in its wake word, and the other one rings a doorbell, or
+nudges it (C{nudged}). Nothing is acknowledged by messages: each side reads the position up to which the peer
+has consumed. If the peer ends (C{peerGone}), what it has written before is consumed first; then outstanding
+requests fail. Closing is final and idempotent.
 """
 
 from __future__ import annotations
@@ -28,7 +36,7 @@ from txrdma.iba.verbs import (
     Status,
 )
 from txrdma.soft.core.roundtrip import SHORTEST_TIMEOUT
-from txrdma.soft.shared._incoming import IDLE_POLLS, Incoming, UNCOMPLETED_SENDS
+from txrdma.soft.shared._incoming import IDLE_POLLS, LaneReceiver, UNCOMPLETED_SENDS
 from txrdma.soft.shared._layout import (
     acquire,
     barrier,
@@ -46,7 +54,7 @@ from txrdma.soft.shared._layout import (
     WAKE,
     Wake,
 )
-from txrdma.soft.shared._outgoing import FOR_EVER, Outgoing
+from txrdma.soft.shared._outgoing import FOR_EVER, LaneSender
 from txrdma.soft.shared._wakeups import WAKES_SENDER
 
 if TYPE_CHECKING:
@@ -67,7 +75,7 @@ class Lane:
     """
     Both directions of one queue pair over shared memory: a L{Route <txrdma.soft.core.route.Route>}.
 
-    @ivar post: L{Outgoing.post <txrdma.soft.shared._outgoing.Outgoing.post>} itself; like C{poll} and
+    @ivar post: L{LaneSender.post <txrdma.soft.shared._outgoing.LaneSender.post>} itself; like C{poll} and
         C{receivesPosted} of the incoming half it is called for every message.
     @ivar regions: the peer's memory, as far as it is known; None for a key that was refused.
     """
@@ -80,8 +88,8 @@ class Lane:
     ) -> None:
         self._owner = owner
         self._services: LaneServices = services
-        self._outgoing = outgoing = Outgoing(owner, services, box)
-        self._incoming = incoming = Incoming(owner, outgoing, shared)
+        self._outgoing = outgoing = LaneSender(owner, services, box)
+        self._incoming = incoming = LaneReceiver(owner, outgoing, shared)
         self._rings = outgoing.rings
         self._wakeups = outgoing.wakeups
         self._remote = remote = outgoing.remote
@@ -268,7 +276,7 @@ class Lane:
         """
         Remove and return at most C{limit} messages, oldest first.
 
-        Other records are left to L{Incoming.poll}. Each poll of a link calls this, usually without messages;
+        Other records are left to C{poll}. Each poll of a link calls this, usually without messages;
         the first comparison detects that.
         """
         rings = self._rings

@@ -4,11 +4,12 @@ The layout of the memory that two queue pairs on one host share, and the order i
 Each side has one I{box}: memory that it alone writes, and that its peer maps to read. A box begins with a
 page of words (C{u64}, each on its own cache line), followed by the ring::
 
-    0     consumed: the position up to which the I{peer's} records are consumed; the top byte is a fault 64
-    wake: L{Wake} flags: events that wake this process; the upper bits change with each arming, so that a
-    sleeper is woken once 128   stalled: (position + 1) << 8 | RNR timer code, while a record waits for a
-    receive 2048  results of the I{peer's} atomics, in turn, in the byte order of this host: 256 words 4096
-    records
+    0     consumed: the position up to which the I{peer's} records are consumed; the top byte is a fault
+    64    wake: L{Wake} flags: events that wake this process; the upper bits change with each arming, so that
+          a sleeper is woken once
+    128   stalled: (position + 1) << 8 | RNR timer code, while a record waits for a receive
+    2048  results of the I{peer's} atomics, in turn, in the byte order of this host: 256 words
+    4096  records
 
 Positions count bytes since the beginning; a ring's length is a power of two. A record begins on a cache line
 with its header. The header is written last, and is 0 until then: the writer clears the next header first. So

@@ -1,9 +1,19 @@
 """
-The outgoing half of a lane: turns requests into records and RDMA, and completes them when the peer has
-consumed them.
+The sending half of a lane: executes requests, and completes them when the peer has consumed them.
 
-Implements InfiniBand Architecture vol. 1, 9.7 and 10.8.3: requests are executed in order, and complete in
-order when the peer has consumed them into receives.
+Implements InfiniBand Architecture vol. 1, 9.7 and 10.8.3.
+
+Theory of operation. A SEND becomes a record in the local box; RDMA is a copy, or a message to a peer whose
+memory cannot be mapped. Each executed request enters C{outstanding} with the position that the peer must have
+consumed. For RDMA that is the position of the records before it, so all requests complete in order.
+
+A request that cannot be executed (no space in the ring, no answer about a region, an atomic whose result has
+not arrived) enters C{waiting} with all later ones, and the lane is suspended: from then on C{post} only
+queues, until C{resume}. A suspended lane asks the peer to wake it when it has consumed something.
+
+A request that fails here is not refused at once, since those before it may still succeed: it is outstanding
+with its status, and nothing after it is started. When it is the oldest, it completes with that status, and
+the queue pair fails. A fault that the peer reports fails the oldest outstanding request in the same way.
 """
 
 from __future__ import annotations
@@ -81,7 +91,7 @@ _Entry = tuple[int, int, CompletionOpcode, bool, Status]
 """The position that the peer must consume, identifier, kind, whether signaled, and final status."""
 
 
-class Outgoing:
+class LaneSender:
     """
     Requests of one queue pair, from C{post} until they complete.
 

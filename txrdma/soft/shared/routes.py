@@ -57,7 +57,7 @@ RING_BYTES: Final = 256 * 1024
 _REMOTE: Final = REMOTE_WRITE | REMOTE_READ
 
 
-class _Peer(PeerProcess):
+class _ConnectedProcess(PeerProcess):
     """Another process, with its queue pairs by our numbers, and its link for datagrams."""
 
     def __init__(self, port: SharedMemoryPort, name: tuple[str, int]) -> None:
@@ -259,7 +259,7 @@ class _Peer(PeerProcess):
 class _Link:
     """One connection to a peer, which is None until its L{Hello} has arrived."""
 
-    def __init__(self, port: SharedMemoryPort, line: Line, peer: _Peer | None) -> None:
+    def __init__(self, port: SharedMemoryPort, line: Line, peer: _ConnectedProcess | None) -> None:
         self._port = port
         self.peer = peer
         self._greeted = False
@@ -350,7 +350,7 @@ class _Link:
             raise ValueError(f"the peer is {name}, not {self.peer.name}")
         self._greeted = True
 
-    def _peerNamed(self, name: tuple[str, int]) -> _Peer:
+    def _peerNamed(self, name: tuple[str, int]) -> _ConnectedProcess:
         """The peer that claims this name; raises ValueError if another process has it."""
         for line in list(self._port.peer(name).lines):
             if line.process != self.line.process:
@@ -389,7 +389,7 @@ class SharedMemoryPort(RoutePort):
         self.rendezvous = rendezvous or UnixRendezvous(cast(Reactor, reactor))
         self._ring = ring
         self._isResting = False
-        self._peers: dict[tuple[str, int], _Peer] = {}
+        self._peers: dict[tuple[str, int], _ConnectedProcess] = {}
         self._links: dict[Line, _Link] = {}
         self.datagrams = SharedDatagrams(reactor, self.rendezvous, self._datagramLinkTo, self._lost)
         try:
@@ -455,7 +455,7 @@ class SharedMemoryPort(RoutePort):
     def _queuePairs(self) -> list[SharedQueuePair]:
         return [connection for peer in self._peers.values() for connection in peer.queuePairs.values()]
 
-    def _connect(self, name: tuple[str, int]) -> _Peer | None:
+    def _connect(self, name: tuple[str, int]) -> _ConnectedProcess | None:
         peer = self._peers.get(name)
         if peer is not None and peer.lines:
             return peer
@@ -469,14 +469,14 @@ class SharedMemoryPort(RoutePort):
         peer.lines.append(line)
         return peer
 
-    def _link(self, line: Line, peer: _Peer | None) -> None:
+    def _link(self, line: Line, peer: _ConnectedProcess | None) -> None:
         link = _Link(self, line, peer)
         if not line.isClosed:  # the peer may have died before our first message
             self._links[line] = link
 
-    def peer(self, name: tuple[str, int]) -> _Peer:
+    def peer(self, name: tuple[str, int]) -> _ConnectedProcess:
         if name not in self._peers:
-            self._peers[name] = _Peer(self, name)
+            self._peers[name] = _ConnectedProcess(self, name)
         return self._peers[name]
 
     def _accepted(self, line: Line) -> None:
@@ -485,7 +485,7 @@ class SharedMemoryPort(RoutePort):
     def unlink(self, line: Line) -> None:
         self._links.pop(line, None)
 
-    def forget(self, peer: _Peer) -> None:
+    def forget(self, peer: _ConnectedProcess) -> None:
         if self._peers.get(peer.name) is peer:
             del self._peers[peer.name]
 

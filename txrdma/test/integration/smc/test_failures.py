@@ -26,9 +26,9 @@ from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.rc._requester import Requester
 from txrdma.soft.rc._responder import Responder
 from txrdma.soft.rc.routes import RoCERoute
-from txrdma.soft.shared._incoming import Incoming
+from txrdma.soft.shared._incoming import LaneReceiver
 from txrdma.soft.shared._lane import Lane
-from txrdma.soft.shared._outgoing import Outgoing
+from txrdma.soft.shared._outgoing import LaneSender
 from txrdma.soft.shared.sharedqueuepair import SharedQueuePair
 from txrdma.test.support.smc.ends import EndsTestCase, reactor
 from txrdma.test.support.smc.races import Listener, RaceTestCase
@@ -338,13 +338,13 @@ class SharedMemoryTests(EndsTestCase):
 
     async def test_lane(self) -> None:
         """An exception while shared memory is read ends the link."""
-        self.breakable(Incoming, "poll")
+        self.breakable(LaneReceiver, "poll")
         self.breakable(Lane, "takeMessages")
         await self.check()
 
     async def test_posting(self) -> None:
         """An exception while shared memory is written ends the link."""
-        self.breakable(Outgoing, "post")
+        self.breakable(LaneSender, "post")
         self.breakable(Lane, "putMessage")
         await self.check(isReported=False)
 

@@ -20,7 +20,7 @@ from txrdma.iba.verbs import (
     Status,
 )
 from txrdma.soft.shared import _lane
-from txrdma.soft.shared._incoming import Incoming
+from txrdma.soft.shared._incoming import LaneReceiver
 from txrdma.test.support.soft.lanes import ok, pair, send, Side
 
 
@@ -205,18 +205,18 @@ class SharedTests(SynchronousTestCase):
         self.offer(2, 3)
         if not (_lane.__file__ or "").endswith(".py"):
             raise SkipTest("compiled classes can't be patched")
-        peeked = Incoming._prepareOldest
+        peeked = LaneReceiver._prepareOldest
 
-        def vanish(incoming: Incoming) -> bool:
+        def vanish(incoming: LaneReceiver) -> bool:
             found = peeked(incoming)
             self.senders[0].box.cast("Q")[incoming._rings.readIndex] = 0
             return found
 
         self.senders[0].post(send(2, b"vanishes"))
         self.senders[1].post(send(2, b"stays"))
-        self.patch(Incoming, "_prepareOldest", vanish)
+        self.patch(LaneReceiver, "_prepareOldest", vanish)
         self.hubs[0].lane.poll()
-        self.patch(Incoming, "_prepareOldest", peeked)
+        self.patch(LaneReceiver, "_prepareOldest", peeked)
         self.hubs[1].lane.poll()
         self.senders[0].box.cast("Q")[self.hubs[0].lane._rings.readIndex] = 1 << 24 | 8
         self.hubs[0].lane.poll()
