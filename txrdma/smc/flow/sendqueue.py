@@ -1,9 +1,21 @@
 """
-The send queue of a link: flows with something to send, reusable work requests, staging memory, retention.
+The send queue of a link, which the flows of all its connections share.
 
-Software devices accept any number of inline bytes, so requests refer to the application's bytes directly.
-Adapters need registered memory: the bytes are copied to a staging ring first, and stay there until they are
-acknowledged.
+Theory of operation. A flow with something to send enters C{dirty}, and a flush of the link lets all dirty
+flows create their work requests. Requests are reused: those of C{write} are valid until C{clear}, after the
+post.
+
+SENDs are numbered. A queue pair completes its requests in order, so the completion of one SEND acknowledges
+all requests before it, and only every L{SIGNAL_EVERY}th needs to be signaled. Its number frees the staging
+memory of all bytes up to it (C{mark}), and ends the retention of the messages up to it.
+
+Staging: software devices accept any number of inline bytes, so requests refer to the application's bytes
+directly. Adapters need registered memory, so the bytes are copied to a ring first, and stay there until they
+are acknowledged. Every SEND is signaled then, since a flow may wait for that memory.
+
+Retention: while the group has another link, messages are retained until they are acknowledged, because that
+link has to send them again if this one fails. C{direct} is not used meanwhile, because what is written
+through it is not retained.
 """
 
 from __future__ import annotations

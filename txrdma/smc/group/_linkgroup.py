@@ -2,7 +2,18 @@
 A link group: the links between two ends, the keys of both ends' buffers, and the connections.
 
 Follows RFC 7609, 3.2 (link groups) and 4.5 (LLC). This module does no I/O and reads no clock.
-L{txrdma.smc.group._linkflows} and L{txrdma.smc.group._keyflows} have the exchanges about links and buffers.
+
+Theory of operation. L{txrdma.smc.group._linkstate} has the state of the group: "fresh", "confirming" (the
+first contact), "active", "ending" (DELETE LINK was sent or received), "ended". Connections join while it is
+active, and each has an alert token, by which CDC messages find it. A buffer has one key per link: local
+buffers are named by one key and have a token on each link; a remote buffer is one dictionary of tokens, found
+by any of its keys.
+
+The exchanges run in L{txrdma.smc.group._linkflows} (one at a time) and L{txrdma.smc.group._keyflows} (as many
+as the peer accepts). If a link fails, requests about buffers are repeated on another one; without another
+link the group ends. A silent link is tested by TEST LINK on all links: if data arrives on another link and no
+response on this one, this link is lost; if all are silent, the peer may be busy, and gets as much time as TCP
+would give it.
 
 Owners post the messages of C{outgoing()} before they act on C{events()}, since the last message of a group
 reports why it ended.

@@ -12,6 +12,14 @@ C{done}: once it is true, bytes on TCP are not CLC (but see C{mayCross}). Server
 The client's Proposal is sent at once -> Accepted -> confirm(message, now) -> established(). Either side gets
 FellBack if the peer declines or does not answer, and Failed if the connection is not usable even for TCP.
 L{txrdma.smc.terms.offer} decides on the terms.
+
+Theory of operation. Both ends have the same states: I{sniffing} (does the peer support CLC?), I{waiting} for
+the expected reply, I{deciding} (the owner checks the message and acquires a link), I{linking}, I{crossing}
+and I{over}. While an end decides, received bytes are only stored, except for a Decline, which ends the wait.
+Whoever declines falls back at once, but the peer may have sent CLC before it reads the Decline: in
+I{crossing} such messages are dropped, until the peer's own Decline, bytes that are not CLC, the end of the
+connection, or a deadline shows that the application's data begin. A client that joins an existing link group
+uses SMC-R as soon as it has sent its Confirm, so declining after that is no fallback but an error.
 """
 
 from __future__ import annotations
