@@ -2,6 +2,11 @@
 The end of a connection: DREQ and DREP, from either end or from both, and the time that its ids rest.
 
 Follows InfiniBand Architecture vol. 1, 12.9.6 and 12.9.8.4 (timewait).
+
+Theory of operation. Whoever disconnects retransmits its DREQ until a DREP, the peer's own DREQ or a rejection
+arrives, or nothing does; each of these ends the connection, so that a dead peer delays the end but cannot
+prevent it. The ids and the queue pair number rest afterwards (TIMEWAIT), because packets of the connection
+may still be in the network. A duplicate DREQ is answered meanwhile, since the DREP may be lost.
 """
 
 from __future__ import annotations

@@ -1,8 +1,13 @@
 """
 A connection as one core: its opening, its alternate paths, its end.
 
-Follows InfiniBand Architecture vol. 1, 12.9. Messages go to the part that they are about. Where an RTU is
-lost, a DREQ or a LAP of the peer takes its place, and so do its data.
+Follows InfiniBand Architecture vol. 1, 12.9.
+
+Theory of operation. The parts are state machines of their own, which do not know each other. The opening
+exists from the beginning. When it is established, the other two are created, and from then on each message
+goes to the part that it is about. A failed opening whose ids have to rest gets only an end. A DREQ or a LAP
+may overtake the RTU or replace a lost one, and so may data of the peer (C{communicating}): they establish the
+connection first. The connection is free when its last part is.
 """
 
 from __future__ import annotations

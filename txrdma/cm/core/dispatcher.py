@@ -1,8 +1,17 @@
 """
 The dispatcher of one end port: finds the connection of each message, and answers messages without one.
 
-Follows InfiniBand Architecture vol. 1, 12.9.8 (comm ids, stale connections) and 12.9.9 (timewait). Every
-message of a peer is answered, or counted as late; it changes no connection but the one that it matches.
+Follows InfiniBand Architecture vol. 1, 12.9.8 (comm ids, stale connections) and 12.9.9 (timewait).
+
+Theory of operation. Messages after the first carry the comm id that this end has chosen; it is random, and
+the peer's id must match, too. A REQ is known by the peer's GUID and comm id (a duplicate), or by its GUID and
+queue pair: then the peer has forgotten that connection, which ends as stale, and so does the new attempt.
+Otherwise it belongs to a crossing attempt of this end, or to a listener. So every message of a peer is
+answered, or counted as late; it changes no connection but the one that it matches.
+
+After each input, L{Dispatcher.turned} collects events and messages of that connection, updates its deadline
+in one timer wheel for all, and forgets it when it is free. What peers can fill is bounded: a listener drops
+REQs beyond its backlog, which peers retransmit, and only L{MOST_QUESTIONS} answers to SIDR_REQs are stored.
 """
 
 from __future__ import annotations

@@ -2,6 +2,16 @@
 Exchanges of messages: retransmission until an answer arrives, and the base class of all cores.
 
 Follows InfiniBand Architecture vol. 1, 12.9.8 (timeouts and retries) and 12.6.6 (MRA).
+
+Theory of operation. Datagrams may be lost, so a message that needs an answer is stored (C{_again}) with a
+deadline and a number of retries. A deadline with retries left is the input C{expired} of the core's state
+machine, the last one is C{exhausted}; an MRA of the peer moves the deadline. The last message of an exchange
+(RTU, DREP, APR, SIDR_REP) has no deadline: it is sent again when a duplicate of what it answers arrives. So
+at most one message of a core is outstanding.
+
+A core's state machine is a table of rows. A state ignores messages for which it has no row, so late and
+duplicate messages are harmless; a request of the application without a row raises L{InvalidRequest}, unless
+the end of the exchange was reported before.
 """
 
 from __future__ import annotations

@@ -1,9 +1,17 @@
 """
 The opening of a connection: REQ, REP, RTU, by the active end, by the passive one, and peer to peer.
 
-Follows InfiniBand Architecture vol. 1, 12.9.5 (state diagrams), 12.9.7 and 12.10.4 (peer to peer). Each
-message is retransmitted until it is answered; an end that needs time sends an MRA, at the latest when it gets
-a duplicate. A lost RTU is replaced by anything that shows that the peer is ready: data, a DREQ or a LAP.
+Follows InfiniBand Architecture vol. 1, 12.9.5 (state diagrams), 12.9.7 and 12.10.4 (peer to peer).
+
+Theory of operation. Each message is retransmitted until it is answered; an end that needs time sends an MRA,
+at the latest when it gets a duplicate. The RTU has no answer: if it is lost, the passive end repeats its REP,
+and the active one its RTU. Anything that shows that the peer is ready replaces it: data, a DREQ or a LAP.
+
+The opening ends as ESTABLISHED or ENDED. The ids can be reused at once if the peer cannot have been ready to
+send. Otherwise C{lingers} is set, and they go through time-wait: when a passive end gives up after its REP,
+when the peer withdraws its REP or sends a DREQ before our RTU, and after a rejection as stale. Of two ends
+that connect to each other, the one with the higher GUID and queue pair number stays active; the other one
+gives up its REQ and answers (C{overtaken}).
 """
 
 from __future__ import annotations

@@ -2,6 +2,10 @@
 Service ID resolution: the queue pair and the Q_Key of a datagram service.
 
 Follows InfiniBand Architecture vol. 1, 12.11.
+
+Theory of operation. One request and one answer. The requesting end retransmits its SIDR_REQ until it is
+answered. The answering end retransmits nothing: it stores its answer for as long as the peer may repeat the
+request.
 """
 
 from __future__ import annotations
