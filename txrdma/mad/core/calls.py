@@ -3,6 +3,16 @@ Calls of one port: sent, repeated, answered, redirected and given up.
 
 Follows InfiniBand Architecture vol. 1, 13.4.6 (transactions), 13.4.8.1 (redirection), 13.5.4 (BUSY) and 13.6
 (RMPP). Nothing here reads a clock or a socket; see L{txrdma.mad.agent} for that.
+
+Theory of operation. A call is open from its first datagram to its end, and is found by the transaction ID of
+a response. A response counts only if it has the same class, comes from the request's destination and fits the
+request; otherwise it is dropped (another source), or the call fails (malformed). Every open call has a
+deadline, so it ends exactly once, as an event: answered or failed. Cancelled calls end without one.
+
+Some answers do not end a call. BUSY postpones its retransmission. A redirection sends it again to another
+port, with a new transaction ID; if only a GID is known, another call queries the SA for the path first. A
+segment of an RMPP transfer moves the deadline, and the last one delivers the message. Tables are decoded in
+slices of L{SLICE} records, so that other events are not delayed.
 """
 
 from __future__ import annotations

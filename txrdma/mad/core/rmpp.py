@@ -4,13 +4,18 @@ The reliable multi-packet protocol (RMPP): messages of several segments.
 Follows InfiniBand Architecture vol. 1, 13.6. Nothing here reads a clock or a socket. A sender and a receiver
 each serve one message; L{txrdma.mad.core.transfers} has those of a port.
 
+Theory of operation. The sender transmits segments up to the end of the window that the last ACK has opened.
+Acknowledgements are cumulative, and there are no negative ones: without progress the sender goes back to the
+first unacknowledged segment. Any contradiction between headers ends the transfer with an ABORT or a STOP, and
+a limit of time, of retries and of length makes every transfer end.
+
 Where the specification leaves a choice:
 
   - A receiver opens its window to L{WINDOW} segments with its first ACK, and acknowledges whenever half of
     that has arrived, so that a sender need not stop. It retains segments after a gap.
   - A segment beyond the window is dropped, as if it were lost.
-  - Before something is sent again the sender waits as long as acknowledgements took so far, plus the
-    response time in the receiver's header; then twice as long, and so on.
+  - The sender retransmits after the usual time to an acknowledgement plus the response time in the receiver's
+    header, and doubles that time with each attempt.
   - The length in the first segment is a sum of segments with or without the headers of the class: senders
     differ. More data than either sum is inconsistent.
 """

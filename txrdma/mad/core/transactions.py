@@ -3,6 +3,11 @@ Open requests: matched with answers, sent again, given up.
 
 Follows InfiniBand Architecture vol. 1, 13.4.6 (transaction IDs, timeouts and retries) and 13.4.7 (BUSY).
 Nothing here reads a clock or a socket; see L{txrdma.mad.agent} for that.
+
+Theory of operation. Each open request has an unpredictable transaction ID, which no other open request has,
+and is in one slot of a timer wheel. At its deadline it is sent again with the same ID, as long as retries are
+left. A request that was answered with BUSY pauses: its deadline then takes no retry. An ID is free as soon as
+its request ends, but is unlikely to be drawn again soon, so a late answer finds no request.
 """
 
 from __future__ import annotations

@@ -1,14 +1,16 @@
 """
 RMPP transfers of one port, in both directions, and their packets.
 
-Follows InfiniBand Architecture vol. 1, 13.6 (RMPP). L{txrdma.mad.core.rmpp} transfers one message; this
-module knows all of them, by transaction and direction, and converts their segments to datagrams. Ended
-transfers are remembered for a while, since the last acknowledgement may be lost. Neither clocks nor sockets
-are used.
+Follows InfiniBand Architecture vol. 1, 13.6 (RMPP). Neither clocks nor sockets are used.
 
-A request that is a transfer has such an answer (13.6.6.3, double-sided transfers): once the request is
-through, the requester opens the window for the answer by an ACK of segment 0. The responder need not wait for
-that: until it comes its window is 1, as Linux has it.
+Theory of operation. L{txrdma.mad.core.rmpp} transfers one message. This module knows all of them, by
+transaction, class, direction and, for requests of other nodes, the requester; it converts their segments to
+datagrams. Ended transfers are remembered for a while, since the last acknowledgement may be lost and the peer
+repeats a segment. Every table is bounded, since requesters may be forged.
+
+In a double-sided transfer (13.6.6.3) both the request and its answer are transfers: when the request is
+acknowledged, the requester opens the window for the answer by an ACK of segment 0. The responder need not
+wait for that: until then its window is 1, as in Linux.
 """
 
 from __future__ import annotations
