@@ -1,5 +1,14 @@
 """
 Peers of a module: their windows, queued messages and states.
+
+Theory of operation. A peer has two queues of messages, urgent and usual. L{Peer.turn} chooses the queue, and
+L{Peer.cut} makes the next segment of its first message: the whole message, several small ones in a packet, or
+a chunk, whose bytes may be in the peer's receive buffer instead of the packet. A message leaves its queue
+when it is completely cut, and is complete when no segment of it is unacknowledged.
+
+States only advance: OPEN; CLOSING or LEFT, depending on which end has closed; ENDED, which was reported to
+the user; GONE. A C{BYE} is a segment like others: the peer has left when all segments up to its number have
+arrived. An ended peer lingers: its last segments are acknowledged again if an acknowledgement was lost.
 """
 
 from __future__ import annotations

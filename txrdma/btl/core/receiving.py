@@ -1,8 +1,11 @@
 """
 The receive window of one peer: received segments, and their acknowledgement.
 
-Segments are delivered as they arrive; the window only detects duplicates. Acknowledgements are cumulative,
-with a bitmap of the segments that have arrived behind the first gap.
+Theory of operation. Segments are delivered as they arrive; the window only detects duplicates. C{following}
+is the first missing sequence number, and C{_beyond} has a bit for each later one, so that no memory is needed
+per segment. Acknowledgements are cumulative, with a bitmap of the segments that have arrived behind the first
+gap. Usually other segments carry the cumulative part. An acknowledgement is urgent if a gap or a duplicate
+has to be reported: then it is sent with the bitmap, as a separate packet.
 """
 
 from __future__ import annotations

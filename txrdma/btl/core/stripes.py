@@ -1,14 +1,16 @@
 """
 Striping: the messages of one connection over several modules, each delivered once although modules may fail.
 
-Messages are numbered in order. Messages longer than L{EAGER} are cut into pieces, which the modules send as
-they have space, so that a faster module carries more. To a module a piece is an ordinary message; its
-L{PieceHead} gives its position. A module that has acknowledged nothing for L{SILENCE_SECONDS} although it has
-pieces in flight is suspect: the other modules send these pieces again. The receiver drops duplicates by
-number and offset. A message with an ordered tag waits until all earlier numbers are complete.
+Theory of operation. Messages are numbered in order. Messages longer than L{EAGER} are cut into pieces, which
+the modules send as they have space, so that a faster module carries more. To a module a piece is an ordinary
+message; its L{PieceHead} gives its position. A module that has acknowledged nothing for L{SILENCE_SECONDS}
+although it has pieces in flight is suspect: the other modules send these pieces again. The receiver drops
+duplicates by number and offset. A message with an ordered tag waits until all earlier numbers are complete.
 
-The end of the connection is the last message: when it is complete, all others are. Nothing here reads a
-clock.
+A sender starts a message only within L{MOST_MESSAGES} and L{MOST_BYTES} of the oldest unfinished one. This
+bounds the receiver's memory: a peer that exceeds it is in violation. A put is complete when its result has
+come back, as a message of its own. The end of the connection is the last message: when it is complete, all
+others are. Nothing here reads a clock.
 """
 
 from __future__ import annotations

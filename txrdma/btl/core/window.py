@@ -1,11 +1,18 @@
 """
 The send window of one peer: segments in flight, their acknowledgement and retransmission.
 
-Every segment has a sequence number, and every transmission a number in order of time. A segment is considered
-lost when a later transmission I{on the same channel} has arrived and somewhat more than a round trip has
-passed since its own transmission (RFC 8985); the two channels may overtake each other. Segments without later
-acknowledgements wait for the retransmission timer. Each channel has one queue of transmissions, the oldest
-first. Only the first one can be lost next, so that one deadline serves both cases.
+Theory of operation. Every segment has a sequence number, and every transmission a number in order of time. A
+segment is considered lost when a later transmission I{on the same channel} has arrived and somewhat more than
+a round trip has passed since its own transmission (RFC 8985); the two channels may overtake each other.
+Segments without later acknowledgements wait for the retransmission timer. Each channel has one queue of
+transmissions, the oldest first. Only the first one can be lost next, so that one deadline serves both cases.
+Entries of segments that were retransmitted or have arrived are skipped when they come first.
+
+A segment is in flight, lost (waiting for retransmission within the congestion window), or arrived.
+Acknowledged sequence numbers behind a gap are bits relative to C{base}, which advances when its own bit is
+set. A segment that the peer refuses, or whose message was given up, is replaced by an empty one of the same
+number, because the peer's window cannot skip a number. An acknowledgement of segments that were never sent is
+a violation.
 """
 
 from __future__ import annotations
