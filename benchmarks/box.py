@@ -86,7 +86,7 @@ def managed(rounds: int) -> Section:
 
         needs.ensure()
         print("a guest for librdmacm", flush=True)
-        told = _inGuest("benchmarks.boxmanaged", [f"--rounds={rounds}"], [], rxe=True, mtu=MTU)
+        found = _inGuest("benchmarks.boxmanaged", [f"--rounds={rounds}"], [], rxe=True, mtu=MTU)
     except ImportError as error:
         return section(MANAGED, MANAGED_TITLE, why=f"there is no lab: {error}")
     except needs.Unavailable as error:
@@ -94,13 +94,13 @@ def managed(rounds: int) -> Section:
     except (OSError, subprocess.SubprocessError) as error:
         return section(MANAGED, MANAGED_TITLE, why=f"no guest: {error}")
     about = (
-        f"Two processes in a guest of `lab` (Linux {told['kernel']} under QEMU's emulation, about a tenth of "
-        "native speed), alternating with librdmacm's own C programs: `cmtime`, which performs each step for "
-        "all connections before the next step, and `rstream`, which echoes. All use librdmacm over rxe. 60 "
-        "connections, 20 at a time; streams are `rsocket:`."
+        f"Two processes in a guest of `lab` (Linux {found['kernel']} under QEMU's emulation, about a tenth "
+        "of native speed), alternating with librdmacm's own C programs: `cmtime`, which performs each step "
+        "for all connections before the next step, and `rstream`, which echoes. All use librdmacm over rxe. "
+        "60 connections, 20 at a time; streams are `rsocket:`."
     )
-    lines = table("librdmacm's", "ours", told["outcomes"])
-    return section(MANAGED, MANAGED_TITLE, told=told, about=about, lines=lines)
+    lines = table("librdmacm's", "txrdma", found["outcomes"])
+    return section(MANAGED, MANAGED_TITLE, details=found, about=about, lines=lines)
 
 
 def _inGuest(module: str, options: list[str], before: list[str], **what: Any) -> dict[str, Any]:
@@ -138,24 +138,24 @@ def result(rounds: int, seconds: float) -> Section:
     @param rounds: number of measurements of each case.
     @param seconds: duration of each measurement of a device.
     """
-    told, why = measure(rounds, seconds)
-    if told is None:
+    found, why = measure(rounds, seconds)
+    if found is None:
         return section("box", TITLE, why=why)
-    about, lines = _words(told)
-    return section("box", TITLE, told=told, about=about, lines=lines)
+    about, lines = _words(found)
+    return section("box", TITLE, details=found, about=about, lines=lines)
 
 
-def _words(told: dict[str, Any]) -> tuple[str, list[str]]:
+def _words(found: dict[str, Any]) -> tuple[str, list[str]]:
     """Return the texts before and after the charts."""
     about = (
         "The software device over UDP beside the kernel's rxe, in one guest of `lab` (Linux "
-        f"{told['kernel']} under QEMU's emulation, about a tenth of native speed): two processes of "
+        f"{found['kernel']} under QEMU's emulation, about a tenth of native speed): two processes of "
         "Python on two cores, using `txrdma.interfaces` only, each pair over a veth pair with an RDMA MTU "
-        f"of 4096; {told['rounds']} alternating runs of each; medians. Round trips have one "
+        f"of 4096; {found['rounds']} alternating runs of each; medians. Round trips have one "
         "outstanding message, the others 64."
     )
     lines = [
-        *rows([Compared.fromDict(pair) for pair in told["pairs"]]),
+        *rows([Compared.fromDict(pair) for pair in found["pairs"]]),
         "",
         (
             "Streams of the same two programs in such a guest, alternating: `smc:` with "
@@ -163,6 +163,6 @@ def _words(told: dict[str, Any]) -> tuple[str, list[str]]:
             "the same devices), and `tcp:` over the veth pair between them."
         ),
         "",
-        *table("the second", "the first", told["streams"]),
+        *table("the second", "the first", found["streams"]),
     ]
     return about, lines

@@ -38,12 +38,12 @@ def cases() -> list[Case]:
     """Return the cases, each compared with librdmacm's program; both use rxe."""
     found: list[Case] = []
 
-    def both(name: str, what: str, scenario: str, unit: str, ours: Orders, orders: Orders) -> None:
+    def both(name: str, what: str, scenario: str, unit: str, tested: Orders, orders: Orders) -> None:
         # one port for each: a port cannot be reused during timewait
-        theirs = {"module": MODULE, "addresses": [HERE, THERE], "port": _PORT + len(found)}
+        reference = {"module": MODULE, "addresses": [HERE, THERE], "port": _PORT + len(found)}
         program, mode = ("cmtime", "RDMA CM") if scenario == "connects" else ("rstream", "rsocket")
-        title = f"{what}: ours over rxe to {program} over rxe"
-        found.append(Case(name, title, scenario, unit, ours, theirs, orders, mode=mode))
+        title = f"{what}: txrdma over rxe to {program} over rxe"
+        found.append(Case(name, title, scenario, unit, tested, reference, orders, mode=mode))
 
     several = {"count": 60, "parallel": 20, "asks": False, "responseTimeout": 22}
     both("box-connects", "connections opened and closed", "connects", "/s", MANAGED, several)

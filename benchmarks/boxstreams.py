@@ -34,17 +34,17 @@ _SHARE: Final = 0.5
 
 def cases() -> list[Case]:
     """
-    Return the cases: ours compared with AF_SMC, and each of both compared with TCP, in alternating runs.
+    Return the cases: txrdma compared with AF_SMC, and each of both compared with TCP, in alternating runs.
     """
 
     def case(
         name: str, what: str, scenario: str, unit: str, orders: Orders, share: float | None = None
     ) -> Case:
-        def pair(title: str, ours: Orders, theirs: Orders, least: float | None = None) -> Case:
-            return Case(name, f"{title}: {what}", scenario, unit, ours, theirs, orders, atLeast=least)
+        def pair(title: str, tested: Orders, reference: Orders, least: float | None = None) -> Case:
+            return Case(name, f"{title}: {what}", scenario, unit, tested, reference, orders, atLeast=least)
 
-        also = (pair("ours to TCP", OURS, TCP), pair("the kernel's SMC-R to TCP", KERNEL, TCP))
-        return replace(pair("ours to the kernel's SMC-R", OURS, KERNEL, share), also=also)
+        also = (pair("txrdma to TCP", OURS, TCP), pair("the kernel's SMC-R to TCP", KERNEL, TCP))
+        return replace(pair("txrdma to the kernel's SMC-R", OURS, KERNEL, share), also=also)
 
     bulk = [
         case(
@@ -66,8 +66,8 @@ def measured(program: str, found: Sequence[Case]) -> None:
     outcomes = []
     for case in found:
         for outcome in run(case, options.rounds):
-            told = outcome.case.title, outcome.ours, outcome.theirs, outcome.failure
-            print(*told, file=sys.stderr, flush=True)
+            line = outcome.case.title, outcome.tested, outcome.reference, outcome.failure
+            print(*line, file=sys.stderr, flush=True)
             outcomes.append(outcome.asDict())
     with open(options.json, "w") as file:
         json.dump({"outcomes": outcomes}, file)

@@ -37,8 +37,8 @@ def messages(quick: bool) -> list[Case]:
         "64-byte messages in bursts, over UDP; pyzmq over tcp",
         "messages",
         "/s",
-        ours=BTL_UDP,
-        theirs=ZMQ,
+        tested=BTL_UDP,
+        reference=ZMQ,
         orders={"count": 20_000 if quick else 100_000, "write": 64},
         atLeast=0.8,
         mode="btl UDP",
@@ -53,8 +53,10 @@ def messages(quick: bool) -> list[Case]:
         atLeast=None,
     )
     others = tuple(
-        replace(burst, name=f"btl-messages-{name}", title=title, theirs=theirs, needs=needs, atLeast=least)
-        for name, title, theirs, needs, least in (
+        replace(
+            burst, name=f"btl-messages-{name}", title=title, reference=reference, needs=needs, atLeast=least
+        )
+        for name, title, reference, needs, least in (
             ("mpi", "64-byte messages in bursts, over UDP; mpi4py over TCP", MPI_TCP, "mpi4py", 4.0),
             ("enet", "64-byte messages in bursts, over UDP; pyenet, reliable packets", ENET, "enet", 1.5),
         )
@@ -63,8 +65,8 @@ def messages(quick: bool) -> list[Case]:
         burst,
         name="btl-messages-mpi-shared",
         title="64-byte messages in bursts, over shared memory; mpi4py over shared memory",
-        ours=BTL,
-        theirs=MPI,
+        tested=BTL,
+        reference=MPI,
         needs="mpi4py",
         mode="btl shared memory",
     )
@@ -73,8 +75,8 @@ def messages(quick: bool) -> list[Case]:
         "64-byte round trip; pyzmq over tcp",
         "roundTrip",
         "us",
-        ours=BTL,
-        theirs=ZMQ,
+        tested=BTL,
+        reference=ZMQ,
         orders={"count": 1_000 if quick else 10_000, "size": 64},
         atMost=1.0,
         mode="btl shared memory",
@@ -84,7 +86,7 @@ def messages(quick: bool) -> list[Case]:
         ping,
         name="btl-roundtrip-udp",
         title="64-byte round trip, over UDP; pyzmq over tcp",
-        ours=BTL_UDP,
+        tested=BTL_UDP,
         atMost=None,
         mode="btl UDP",
     )
@@ -92,7 +94,7 @@ def messages(quick: bool) -> list[Case]:
         ping,
         name="btl-roundtrip-polling",
         title="64-byte round trip with the polling reactor; pyzmq over tcp",
-        ours={**BTL, "reactor": "txrdma"},
+        tested={**BTL, "reactor": "txrdma"},
         atMost=0.3,
     )
     bulk = Case(
@@ -100,8 +102,8 @@ def messages(quick: bool) -> list[Case]:
         "messages of 1 MiB, over UDP; pyzmq over tcp",
         "throughput",
         "MB/s",
-        ours=BTL_UDP,
-        theirs=ZMQ,
+        tested=BTL_UDP,
+        reference=ZMQ,
         orders={"bytes": (32 if quick else 256) * MIB, "write": MIB},
         mode="btl UDP",
         needs="zmq",
@@ -110,8 +112,8 @@ def messages(quick: bool) -> list[Case]:
         bulk,
         name="btl-bulk-mpi-shared",
         title="messages of 1 MiB, over shared memory; mpi4py over shared memory",
-        ours=BTL,
-        theirs=MPI,
+        tested=BTL,
+        reference=MPI,
         needs="mpi4py",
         mode="btl shared memory",
         atLeast=1.0,
@@ -120,8 +122,8 @@ def messages(quick: bool) -> list[Case]:
         bulk,
         name="btl-bulk-striped",
         title="messages of 1 MiB, by two modules; by one module",
-        ours={**BTL_UDP, "modules": 2},
-        theirs=BTL_UDP,
+        tested={**BTL_UDP, "modules": 2},
+        reference=BTL_UDP,
         needs=None,
         atLeast=None,
     )
@@ -140,8 +142,8 @@ def _senders(quick: bool) -> list[Case]:
         "16 senders to one receiver, messages of 16 KiB, in total; one sender",
         "senders",
         "MB/s",
-        ours={**BTL, "senders": 16},
-        theirs={**BTL, "senders": 1},
+        tested={**BTL, "senders": 16},
+        reference={**BTL, "senders": 1},
         orders={"write": 16 << 10, "seconds": 0.5 if quick else 2.0},
         atLeast=0.8,
         mode="btl",
@@ -152,10 +154,10 @@ def _senders(quick: bool) -> list[Case]:
         name="btl-senders-jain",
         title="16 senders to one receiver: Jain's index of fairness, 1 if all have the same",
         unit="index",
-        theirs=None,
+        reference=None,
         figure="jain",
         atLeast=None,
-        leastOfOurs=0.95,
+        leastValue=0.95,
     )
     return [replace(crowd, also=(jain,))]
 
@@ -170,8 +172,8 @@ def losses(quick: bool) -> list[Case]:
             f"goodput at {percent} % loss; TCP (CUBIC) with {PAYLOAD} bytes in a segment",
             "throughput",
             "MB/s",
-            ours={**BTL, "bytes": size * MIB},
-            theirs={**LOSSY_TCP, "bytes": size * MIB},
+            tested={**BTL, "bytes": size * MIB},
+            reference={**LOSSY_TCP, "bytes": size * MIB},
             orders={"loss": percent / 100, "write": 64 << 10},
             atLeast=0.25 if percent == 1 else 2.0,
             mode="btl",
@@ -181,7 +183,7 @@ def losses(quick: bool) -> list[Case]:
             goodput,
             name=f"btl-loss-{percent}-quic",
             title=f"goodput at {percent} % loss; aioquic with 1,200 bytes in a datagram",
-            theirs={**QUIC, "bytes": size * MIB // 4},
+            reference={**QUIC, "bytes": size * MIB // 4},
             needs="aioquic",
             atLeast=50.0 if percent == 1 else None,
         )
@@ -192,7 +194,7 @@ def losses(quick: bool) -> list[Case]:
             unit="segments",
             figure="resent",
             atLeast=None,
-            mostOfOurs=1.5 if percent == 1 else 1.8,
+            mostValue=1.5 if percent == 1 else 1.8,
         )
         found.append(replace(goodput, also=(quic, resent)))
     return found

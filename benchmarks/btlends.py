@@ -138,10 +138,10 @@ def main(role: str, orders: Orders) -> None:
         protocol = Counting() if orders["scenario"] == "senders" else Answering()
         interface = THERE if orders.get("loss") else "127.0.0.1"
         port: Any = await btl.listen(reactor, 0, protocol, interface, devices(there, 2))
-        told: Deferred[None] = Deferred()
-        StandardIO(Waiting(told))
+        notified: Deferred[None] = Deferred()
+        StandardIO(Waiting(notified))
         sendMessage({"port": port.getHost().port})
-        await told
+        await notified
         sendMessage({"cpu": (cpuSeconds() - protocol.cpu) / max(1, count)})
 
     async def client(reactor: Any) -> None:

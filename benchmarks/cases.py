@@ -64,8 +64,8 @@ def verbs(quick: bool) -> list[Case]:
             f"RC {operation} over software RoCEv2 (UDP), {title} messages; TCP by 64 KiB writes",
             "bulk",
             "MB/s",
-            ours=bulk(operation, size),
-            theirs={**TCP, "scenario": "throughput", "write": 64 << 10},
+            tested=bulk(operation, size),
+            reference={**TCP, "scenario": "throughput", "write": 64 << 10},
             orders={"bytes": total},
             atLeast=0.5,
             mode="rocev2",
@@ -80,8 +80,8 @@ def verbs(quick: bool) -> list[Case]:
             "RC RDMA_WRITE over software RoCEv2, 1 MiB messages; Twisted UDP by datagrams of 4 KiB",
             "bulk",
             "MB/s",
-            ours=bulk("RDMA_WRITE", MIB),
-            theirs=UDP,
+            tested=bulk("RDMA_WRITE", MIB),
+            reference=UDP,
             orders={"bytes": total},
             mode="rocev2",
         )
@@ -98,10 +98,10 @@ def verbs(quick: bool) -> list[Case]:
                 f"completions through the reactor: shared memory, {title}",
                 "series",
                 "/s",
-                ours=VERBS,
-                theirs=None,
+                tested=VERBS,
+                reference=None,
                 orders={**series, "transfers": [transfer], "measures": [measure]},
-                leastOfOurs=300_000,
+                leastValue=300_000,
                 mode="shared-memory",
             )
         )
@@ -116,7 +116,7 @@ def managed(quick: bool) -> list[Case]:
         ("rocev2", "UDP", ":route=rocev2", 10_000),
     ):
         opened = 100 if quick else most
-        ours = {"module": "benchmarks.cmends", "options": options}
+        tested = {"module": "benchmarks.cmends", "options": options}
         route = f"RDMA CM {'rocev2' if options else 'shared-memory'}"
         found += [
             Case(
@@ -124,8 +124,8 @@ def managed(quick: bool) -> list[Case]:
                 f"RDMA connections opened and closed over {title}, 32 at a time",
                 "connects",
                 "/s",
-                ours=ours,
-                theirs={**TCP, "listen": f"{TCP['listen']}:backlog=1000"},
+                tested=tested,
+                reference={**TCP, "listen": f"{TCP['listen']}:backlog=1000"},
                 orders={"count": 300 if quick else 2_000, "parallel": 32, "asks": False},
                 atLeast=0.3,
                 mode=route,
@@ -135,8 +135,8 @@ def managed(quick: bool) -> list[Case]:
                 f"all memory of one end of an idle RDMA connection over {title}, of {opened:,}",
                 "many",
                 "KiB",
-                ours=ours,
-                theirs=None,
+                tested=tested,
+                reference=None,
                 orders={"connections": opened, "stays": True},
                 mode=route,
                 mostRounds=1,
@@ -150,7 +150,7 @@ def rsockets(quick: bool) -> list[Case]:
     total = 128 * MIB if quick else GIB
     pings = 2_000 if quick else 10_000
     found = []
-    for name, title, ours, mode, share in (
+    for name, title, tested, mode, share in (
         ("rsocket-shared", "rsocket, shared memory", RSOCKET, "rsocket shared-memory", 1),
         ("smc-shared", "SMC-R, shared memory", SMC, "SMC-R shared-memory", 1),
         ("rsocket-rocev2", "rsocket, UDP", RSOCKET_ROCE, "rsocket rocev2", 8),
@@ -162,8 +162,8 @@ def rsockets(quick: bool) -> list[Case]:
                 f"throughput, 64 KiB writes: {title}",
                 "throughput",
                 "MB/s",
-                ours=ours,
-                theirs=TCP,
+                tested=tested,
+                reference=TCP,
                 orders={"bytes": total // share, "write": 64 << 10},
                 mode=mode,
             ),
@@ -172,8 +172,8 @@ def rsockets(quick: bool) -> list[Case]:
                 f"64-byte round trip, epoll reactor: {title}",
                 "roundTrip",
                 "us",
-                ours=ours,
-                theirs=TCP,
+                tested=tested,
+                reference=TCP,
                 orders={"size": 64, "count": pings},
                 mode=mode,
             ),
@@ -193,8 +193,8 @@ def streams(quick: bool) -> list[Case]:
             "throughput, 64 KiB writes",
             "throughput",
             "MB/s",
-            ours=SMC,
-            theirs=TCP,
+            tested=SMC,
+            reference=TCP,
             orders={"bytes": total, "write": 64 << 10},
             atLeast=3.0,
         ),
@@ -203,8 +203,8 @@ def streams(quick: bool) -> list[Case]:
             "throughput, 1 MiB writes",
             "throughput",
             "MB/s",
-            ours=SMC,
-            theirs=TCP,
+            tested=SMC,
+            reference=TCP,
             orders={"bytes": total, "write": MIB},
             atLeast=2.0,
         ),
@@ -213,8 +213,8 @@ def streams(quick: bool) -> list[Case]:
             "64-byte round trip, epoll reactor",
             "roundTrip",
             "us",
-            ours=SMC,
-            theirs=TCP,
+            tested=SMC,
+            reference=TCP,
             orders={"size": 64, "count": pings},
             atMost=0.16,
         ),
@@ -223,8 +223,8 @@ def streams(quick: bool) -> list[Case]:
             "64-byte round trip, polling reactor (TCP with epoll)",
             "roundTrip",
             "us",
-            ours={**SMC, "reactor": "txrdma"},
-            theirs=TCP,
+            tested={**SMC, "reactor": "txrdma"},
+            reference=TCP,
             orders={"size": 64, "count": pings},
             atMost=0.09,
         ),
@@ -233,8 +233,8 @@ def streams(quick: bool) -> list[Case]:
             "CPU seconds per GB, both processes, 10 connections with requests and answers of 256 KiB",
             "requests",
             "s/GB",
-            ours=SMC,
-            theirs=TCP,
+            tested=SMC,
+            reference=TCP,
             orders={"bytes": total, "answer": 256 << 10, "parallel": 10},
             atMost=0.4,
         ),
@@ -243,8 +243,8 @@ def streams(quick: bool) -> list[Case]:
             "throughput over software RoCEv2 (UDP), 64 KiB writes, CRC by isal",
             "throughput",
             "MB/s",
-            ours=ROCE,
-            theirs=TCP,
+            tested=ROCE,
+            reference=TCP,
             orders={"bytes": roce, "write": 64 << 10},
             atLeast=0.35,
             needs="isal",
@@ -254,8 +254,8 @@ def streams(quick: bool) -> list[Case]:
             "the same, CRC by zlib",
             "throughput",
             "MB/s",
-            ours={**ROCE, "without": ["isal"]},
-            theirs=TCP,
+            tested={**ROCE, "without": ["isal"]},
+            reference=TCP,
             orders={"bytes": roce, "write": 64 << 10},
         ),
         Case(
@@ -263,10 +263,10 @@ def streams(quick: bool) -> list[Case]:
             f"memory of one end of an idle connection beyond its two ring buffers, at {connections:,}",
             "idle",
             "KiB",
-            ours=SMC,
-            theirs=TCP,
+            tested=SMC,
+            reference=TCP,
             orders={"connections": connections},
-            mostOfOurs=16.0,
+            mostValue=16.0,
         ),
     ]
 
@@ -395,8 +395,8 @@ def comingAndGoing(quick: bool) -> list[Case]:
                 f"{title}, 32 at a time",
                 "connects",
                 "/s",
-                ours=smc,
-                theirs=tcp,
+                tested=smc,
+                reference=tcp,
                 orders={"count": visits, "parallel": 32, "asks": asks},
                 atLeast=0.33,
             )
@@ -410,8 +410,8 @@ def comingAndGoing(quick: bool) -> list[Case]:
             "connections of a burst of 1,000 that begin at once",
             "burst",
             "/s",
-            ours=smc,
-            theirs=tcp,
+            tested=smc,
+            reference=tcp,
             orders={"count": 1_000},
             atLeast=0.33,
         ),
@@ -420,20 +420,20 @@ def comingAndGoing(quick: bool) -> list[Case]:
             "first connection of a process",
             "first",
             "ms",
-            ours=SMC,
-            theirs=TCP,
+            tested=SMC,
+            reference=TCP,
             orders={},
-            mostOfOurs=30.0,
+            mostValue=30.0,
         ),
         Case(
             "imports",
             "imports of the endpoints, beyond those of Twisted's TCP",
             "imports",
             "ms",
-            ours=SMC,
-            theirs=None,
+            tested=SMC,
+            reference=None,
             orders={},
-            mostOfOurs=40.0,
+            mostValue=40.0,
             mostRounds=_FEW,
         ),
         Case(
@@ -441,8 +441,8 @@ def comingAndGoing(quick: bool) -> list[Case]:
             "all memory of one end of a TLS connection, of 400",
             "manyTLS",
             "KiB",
-            ours=SMC,
-            theirs=TCP,
+            tested=SMC,
+            reference=TCP,
             orders={"connections": 400, "tls": True, "stays": True},
             atMost=1.5,
             mostRounds=_FEW,
@@ -454,8 +454,8 @@ def comingAndGoing(quick: bool) -> list[Case]:
             "64-byte round trip beside 500 connections per second, 99th percentile",
             "beside",
             "us",
-            ours=SMC,
-            theirs=TCP,
+            tested=SMC,
+            reference=TCP,
             orders={"rate": 500, "seconds": 2 if quick else 5},
             mostRounds=_FEW,
         ),
@@ -464,8 +464,8 @@ def comingAndGoing(quick: bool) -> list[Case]:
             f"round trips of 64 bytes over {crowded:,} connections, one of each at a time",
             "crowd",
             "/s",
-            ours=smc,
-            theirs=tcp,
+            tested=smc,
+            reference=tcp,
             orders={"connections": crowded, "seconds": 1 if quick else 3},
             atLeast=1.0,
             mostRounds=_FEW,
@@ -492,7 +492,7 @@ def _firstBytes() -> Case:
 
     def case(name: str, of: str, figure: str, also: tuple[Case, ...] = (), most: float | None = None) -> Case:
         what = (f"{title}: {of}", "firstBytes", "faults", SMC, None, {"count": count})
-        return Case(name, *what, figure=figure, also=also, mostOfOurs=most, mostRounds=_FEW)
+        return Case(name, *what, figure=figure, also=also, mostValue=most, mostRounds=_FEW)
 
     return case("first-bytes", "median", "", (case("first-bytes-most", "the most", "most", most=255.0),))
 
@@ -507,17 +507,17 @@ def contacts(quick: bool) -> list[Case]:
 
     def cases(way: tuple[str, str, str, str, str], version: int, links: int) -> list[Case]:
         there, here, route, mode, by = way
-        ours: Orders = {"links": links}
+        tested: Orders = {"links": links}
         for name, end, address in (("listen", tcp["listen"], there), ("connect", tcp["connect"], here)):
             device = _quoted(f"soft:{address}:route={route}")
             ueid = ":ueid=EXAMPLE.COM" if version == 2 else ""
-            ours[name] = f"{end.replace('tcp', 'smc')}:device={device}:version={version}{ueid}"
+            tested[name] = f"{end.replace('tcp', 'smc')}:device={device}:version={version}{ueid}"
         words = f"version {version}, {links} link{'s' * (links > 1)}, {by}"
         short = f"{mode}-v{version}-{links}"
 
-        def case(name: str, title: str, unit: str, theirs: Orders | None, **reach: float) -> Case:
+        def case(name: str, title: str, unit: str, reference: Orders | None, **reach: float) -> Case:
             figure = "rate" if name == "contacts" else name
-            what = (f"{name}-{short}", f"{title}: {words}", "contact", unit, ours, theirs, orders)
+            what = (f"{name}-{short}", f"{title}: {words}", "contact", unit, tested, reference, orders)
             said = f"SMC-R {mode}, version {version}, links: {links}"
             return Case(*what, figure=figure, mode=said, **reach)  # type: ignore[arg-type]  # all of reach are numbers
 
@@ -539,13 +539,13 @@ def contacts(quick: bool) -> list[Case]:
 
 def failing(quick: bool) -> list[Case]:
     """Return the cases about streams whose link fails."""
-    theirs, ours = "soft:127.0.0.2,127.0.0.3:route=rocev2", "soft:127.0.0.4,127.0.0.5:route=rocev2"
+    reference, tested = "soft:127.0.0.2,127.0.0.3:route=rocev2", "soft:127.0.0.4,127.0.0.5:route=rocev2"
     ends = {
-        "listen": f"smc:0:interface=127.0.0.1:device={_quoted(theirs)}",
-        "connect": f"smc:127.0.0.1:{{port}}:device={_quoted(ours)}",
+        "listen": f"smc:0:interface=127.0.0.1:device={_quoted(reference)}",
+        "connect": f"smc:127.0.0.1:{{port}}:device={_quoted(tested)}",
     }
     count = 10 if quick else 100
-    orders = {"count": count, "addresses": ["127.0.0.4", "127.0.0.5"], "device": ours}
+    orders = {"count": count, "addresses": ["127.0.0.4", "127.0.0.5"], "device": tested}
     title = f"pause of a stream whose port goes down, over UDP, of {count} times"
 
     def case(name: str, of: str, figure: str, also: tuple[Case, ...] = (), most: float | None = None) -> Case:
@@ -554,7 +554,7 @@ def failing(quick: bool) -> list[Case]:
             *(name, f"{title}: {of}", "failover", unit, ends, None, orders),
             figure=figure,
             also=also,
-            mostOfOurs=most,
+            mostValue=most,
             mostRounds=1,
         )
 

@@ -28,7 +28,7 @@ THEMES: Final = ("light", "dark")
 HEADLINE: Final = ("throughput-64k", "throughput-1m", "roundtrip", "roundtrip-polling", "cpu")
 """Rows of the streams section that summarize what SMC-R gains."""
 
-_MOST_TOLD: Final = 8
+_MOST_NAMED: Final = 8
 """Maximum number of rows whose values the alternative text names."""
 
 
@@ -59,7 +59,7 @@ def charts(results: Results) -> list[Chart]:
         if any(factor(row) is not None for row in compared) and special is not _sweeps:
             found.append(_versus(section, compared))
         alone = [row for row in section["rows"] if not row["isCompared"]]
-        for number, unit in enumerate(dict.fromkeys(row["unit"] for row in alone if row["ours"])):
+        for number, unit in enumerate(dict.fromkeys(row["unit"] for row in alone if row["tested"])):
             found.append(_amounts(section, [row for row in alone if row["unit"] == unit], unit, number))
     return [*found, *_others(results)]
 
@@ -100,7 +100,7 @@ def write(page: Path, results: Results) -> list[Path]:
 
 
 def _versus(section: Section, rows: Sequence[Row]) -> Chart:
-    head = f"{section['ours']} compared with {section['theirs']}: 1 is equal, more is better"
+    head = f"{section['tested']} compared with {section['reference']}: 1 is equal, more is better"
     return Chart(
         section["name"],
         section["name"],
@@ -111,21 +111,21 @@ def _versus(section: Section, rows: Sequence[Row]) -> Chart:
 
 def _amounts(section: Section, rows: Sequence[Row], unit: str, number: int) -> Chart:
     named = {"/s": "per second", "s": "seconds", "us": "microseconds"}.get(unit, unit)
-    told = "; ".join(f"{row['title']} {shortly(median(row['ours']))}" for row in rows if row["ours"])
+    values = "; ".join(f"{row['title']} {shortly(median(row['tested']))}" for row in rows if row["tested"])
     return Chart(
         f"{section['name']}-amounts{number or ''}",
         section["name"],
-        f"{section['title']}, {named}: {told}",
+        f"{section['title']}, {named}: {values}",
         lambda drawing: drawing.amounts(rows, named),
     )
 
 
 def _inShort(rows: Sequence[Row]) -> str:
-    told = [(row["title"], value) for row in rows if (value := factor(row)) is not None]
-    if len(told) > _MOST_TOLD:
-        better = sum(value > 1 for _, value in told)
-        return f"{better} of {len(told)} are better; see the table"
-    return "; ".join(f"{title}: {value:.3g}" for title, value in told)
+    ratios = [(row["title"], value) for row in rows if (value := factor(row)) is not None]
+    if len(ratios) > _MOST_NAMED:
+        better = sum(value > 1 for _, value in ratios)
+        return f"{better} of {len(ratios)} are better; see the table"
+    return "; ".join(f"{title}: {value:.3g}" for title, value in ratios)
 
 
 # charts of particular sections
@@ -134,7 +134,7 @@ def _inShort(rows: Sequence[Row]) -> str:
 def _streams(section: Section) -> Iterator[Chart]:
     rows = [row for row in section["rows"] if row["name"] in HEADLINE]
     if any(factor(row) is not None for row in rows):
-        head = f"{section['ours']}: times better than {section['theirs']} (marks are targets)"
+        head = f"{section['tested']}: times better than {section['reference']} (marks are targets)"
         yield Chart(
             "headline",
             "",
@@ -144,7 +144,7 @@ def _streams(section: Section) -> Iterator[Chart]:
 
 
 def _box(section: Section) -> Iterator[Chart]:
-    pairs = [pair for pair in section["told"].get("pairs", ()) if pair["values"]]
+    pairs = [pair for pair in section["details"].get("pairs", ()) if pair["values"]]
     if pairs:
         names = " and ".join(pair["name"] for pair in pairs)
         yield Chart(
@@ -156,29 +156,29 @@ def _box(section: Section) -> Iterator[Chart]:
 
 
 def _sweeps(section: Section) -> Iterator[Chart]:
-    settings: Mapping[str, list[float]] = section["told"].get("settings", {})
-    ours: list[float] = next(
-        (row["ours"] for row in section["rows"] if row["unit"] == "s" and row["ours"]), []
+    settings: Mapping[str, list[float]] = section["details"].get("settings", {})
+    tested: list[float] = next(
+        (row["tested"] for row in section["rows"] if row["unit"] == "s" and row["tested"]), []
     )
-    if settings and ours:
+    if settings and tested:
         bars = {f"ibnetdiscover, {name}": values for name, values in settings.items()}
-        bars[section["ours"]] = ours
+        bars[section["tested"]] = tested
         yield Chart(
             "sweep",
             section["name"],
             "Seconds of a sweep: " + "; ".join(f"{name} {shortly(median(bars[name]))}" for name in bars),
-            lambda drawing: drawing.bars({"seconds": bars}, section["ours"]),
+            lambda drawing: drawing.bars({"seconds": bars}, section["tested"]),
         )
 
 
 def _structures(section: Section) -> Iterator[Chart]:
-    told: Mapping[str, Mapping[str, float]] = section["told"].get("structures", {})
-    if told:
+    times: Mapping[str, Mapping[str, float]] = section["details"].get("structures", {})
+    if times:
         yield Chart(
             "structures",
             section["name"],
             "Microseconds to decode and to encode a structure by the number of its fields",
-            lambda drawing: drawing.structures(told),
+            lambda drawing: drawing.structures(times),
         )
 
 
@@ -195,11 +195,11 @@ def _others(results: Results) -> Iterator[Chart]:
     sections = {section["name"]: section for section in results["sections"]}
     if not {"streams", "others"} <= sections.keys():
         return
-    peers = [peer for peer in sections["others"]["told"]["peers"] if not peer["failure"]]
+    peers = [peer for peer in sections["others"]["details"]["peers"] if not peer["failure"]]
     streams, panels = sections["streams"], {}
     for row in streams["rows"]:
         found = {peer["name"].partition(",")[0]: peer["values"].get(row["name"]) for peer in peers}
-        bars = {streams["ours"]: row["ours"], streams["theirs"]: row["theirs"], **found}
+        bars = {streams["tested"]: row["tested"], streams["reference"]: row["reference"], **found}
         if any(found.values()):
             panels[f"{row['title']}, {row['unit']}"] = {name: bar for name, bar in bars.items() if bar}
     if panels:
@@ -207,6 +207,6 @@ def _others(results: Results) -> Iterator[Chart]:
         yield Chart(
             "others",
             "others",
-            f"{streams['ours']} and {streams['theirs']} beside {names}",
-            lambda drawing: drawing.bars(panels, streams["ours"]),
+            f"{streams['tested']} and {streams['reference']} beside {names}",
+            lambda drawing: drawing.bars(panels, streams["tested"]),
         )

@@ -67,12 +67,12 @@ def main(role: str, orders: Orders) -> None:
     async def server(reactor: Any) -> None:
         endpoint = RDMAServerEndpoint(reactor, 0, device(0), terms)
         port: Any = await endpoint.listen(MessageFactory(Staying))
-        told: Deferred[None] = Deferred()
-        StandardIO(Waiting(told))
+        notified: Deferred[None] = Deferred()
+        StandardIO(Waiting(notified))
         gc.collect()
         before = memoryBytes()
         sendMessage({"port": f"{orders.get('host', _address(0))} {port.getHost().port}"})
-        await told
+        await notified
         sendMessage({"cpu": cpuSeconds(), "memory": held(before, max(len(connected), 1))})
 
     async def client(reactor: Any) -> None:

@@ -118,10 +118,10 @@ async def imports(reactor: Any, endpoint: IStreamClientEndpoint, orders: Orders)
     with TemporaryDirectory() as cache:  # compile the bytecode first, as an installation does
         environment["PYTHONPYCACHEPREFIX"] = cache
         command = [sys.executable, "-c", IMPORTS]
-        told = [
+        printed = [
             subprocess.run(command, capture_output=True, text=True, env=environment).stdout for _ in range(6)
         ]
-    return {"value": min(map(float, told[1:])), "mode": "SMC-R"}
+    return {"value": min(map(float, printed[1:])), "mode": "SMC-R"}
 
 
 # memory of connections
@@ -173,9 +173,9 @@ def tlsHolding(orders: Orders) -> Any:
     context = ssl.PrivateCertificate.loadPEM(makeCertificate()).options()
     factory = TLSMemoryBIOFactory(context, False, holding)
     factory.noisy = False
-    told: Any = factory
-    told.memory, told.cpuSeconds = holding.memory, holding.cpuSeconds
-    return told
+    made: Any = factory
+    made.memory, made.cpuSeconds = holding.memory, holding.cpuSeconds
+    return made
 
 
 async def many(reactor: Any, endpoint: IStreamClientEndpoint, orders: Orders) -> Result:

@@ -51,8 +51,8 @@ class Colours:
 
     ink: str
     faint: str
-    ours: str
-    theirs: str
+    tested: str
+    reference: str
     missed: str
 
 
@@ -112,7 +112,7 @@ class Drawing:
                 self._title(axes, number, row)
                 self._failed(axes, number, row)
                 continue
-            colour = self._colours.ours if value >= 1 else self._colours.theirs
+            colour = self._colours.tested if value >= 1 else self._colours.reference
             axes.barh(number, value - origin, 0.36, left=origin, color=colour)
             self._value(axes, number, max(value, origin), f"{value:.3g}×")
             self._title(axes, number, row, f"{wished or 0:.3g}×")
@@ -123,17 +123,17 @@ class Drawing:
     def amounts(self, rows: Sequence[Row], unit: str) -> None:
         """Draw values that are compared with nothing, with their targets."""
         axes = self._rows(rows, unit)
-        reaches = [row["reaches"].get("leastOfOurs") or row["reaches"].get("mostOfOurs") for row in rows]
-        most = 1.2 * max(chain(*(row["ours"] for row in rows), filter(None, reaches)))
+        reaches = [row["reaches"].get("leastValue") or row["reaches"].get("mostValue") for row in rows]
+        most = 1.2 * max(chain(*(row["tested"] for row in rows), filter(None, reaches)))
         axes.set_xlim(0, most)
         for number, (row, wished) in enumerate(zip(rows, reaches, strict=True)):
             self._title(axes, number, row, shortly(wished or 0))
-            if row["failure"] or not row["ours"]:
+            if row["failure"] or not row["tested"]:
                 self._failed(axes, number, row)
                 continue
-            axes.barh(number, median(row["ours"]), 0.36, color=self._colours.ours)
-            self._spread(axes, number, row["ours"])
-            self._value(axes, number, max(row["ours"]), shortly(median(row["ours"])))
+            axes.barh(number, median(row["tested"]), 0.36, color=self._colours.tested)
+            self._spread(axes, number, row["tested"])
+            self._value(axes, number, max(row["tested"]), shortly(median(row["tested"])))
             if wished:
                 self._mark(axes, number, wished, row)
         ticks = MaxNLocator(5).tick_values(0, most)
@@ -142,12 +142,12 @@ class Drawing:
         )  # whole bars only, so that no value is cut
         axes.xaxis.set_major_formatter(_AS_THEY_ARE)
 
-    def bars(self, panels: Mapping[str, Mapping[str, Sequence[float]]], ours: str) -> None:
-        """Draw one panel above the other, each with the same few bars; C{ours} has its own colour."""
+    def bars(self, panels: Mapping[str, Mapping[str, Sequence[float]]], tested: str) -> None:
+        """Draw one panel above the other, each with the same few bars; C{tested} has its own colour."""
         heights = [len(bars) * 0.27 + 0.25 for bars in panels.values()]
         for axes, (head, bars) in zip(self._panels(heights, left=0.36), panels.items(), strict=True):
             for number, (name, values) in enumerate(bars.items()):
-                colour = self._colours.ours if name == ours else self._colours.theirs
+                colour = self._colours.tested if name == tested else self._colours.reference
                 axes.barh(number, median(values), 0.62, color=colour)
                 self._spread(axes, number, values)
                 self._value(axes, number, max(values), shortly(median(values)))
@@ -162,7 +162,7 @@ class Drawing:
 
     def bySize(self, pairs: Sequence[Mapping[str, Any]]) -> None:
         """Draw lines over message sizes, for each pair of devices and each transfer."""
-        colours = (self._colours.ours, self._colours.missed, self._colours.ink)
+        colours = (self._colours.tested, self._colours.missed, self._colours.ink)
         panels = self._panels([2.1, 2.1], left=0.13)
         heads = {"bandwidth": (1e-6, "MB/s"), "latency": (1e6, "round trip, us")}
         for axes, (kind, (unit, head)) in zip(panels, heads.items(), strict=True):
@@ -189,13 +189,13 @@ class Drawing:
             if kind == "bandwidth":
                 axes.legend(frameon=False, labelcolor=self._colours.ink, fontsize=9)
 
-    def structures(self, told: Mapping[str, Mapping[str, float]]) -> None:
+    def structures(self, times: Mapping[str, Mapping[str, float]]) -> None:
         """Draw a dot for each structure."""
         (axes,) = self._panels([2.8], left=0.13)
-        fields = [each["fields"] for each in told.values()]
-        for what, colour in (("decode", self._colours.ours), ("encode", self._colours.missed)):
-            times = [each[what] for each in told.values()]
-            axes.scatter(fields, times, s=13, color=colour, label=what, alpha=0.75, linewidths=0)
+        fields = [each["fields"] for each in times.values()]
+        for what, colour in (("decode", self._colours.tested), ("encode", self._colours.missed)):
+            found = [each[what] for each in times.values()]
+            axes.scatter(fields, found, s=13, color=colour, label=what, alpha=0.75, linewidths=0)
         axes.set_yscale("log")
         self._plain(axes)
         self._frame(axes, "fields of a structure", [])

@@ -31,10 +31,10 @@ def main(role: str, orders: Orders) -> None:
     async def server(reactor: Any) -> None:
         factory = servers[orders["scenario"]](orders)
         port = await serverFromString(reactor, orders["listen"]).listen(factory)
-        told: Deferred[None] = Deferred()
-        StandardIO(scenarios.Waiting(told))
+        notified: Deferred[None] = Deferred()
+        StandardIO(scenarios.Waiting(notified))
         sendMessage({"port": port.getHost().port})
-        await told
+        await notified
         sendMessage({"cpu": factory.cpuSeconds(), "memory": factory.memory()})
 
     async def client(reactor: Any) -> None:

@@ -111,11 +111,11 @@ class BenchFabric:
         cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
         return Ran(seconds, cpu, output)
 
-    def theirs(self, settings: list[str], host: str) -> Ran:
+    def reference(self, settings: list[str], host: str) -> Ran:
         """Run C{ibnetdiscover}."""
         return self.run(["ibsim-run", "ibnetdiscover", *settings], host)
 
-    def ours(self, host: str, *command: str) -> Ran:
+    def tested(self, host: str, *command: str) -> Ran:
         """Run C{txrdma discover}, or another command."""
         script = Path(sys.executable).with_name("txrdma")
         program = [str(script)] if script.exists() else [sys.executable, "-m", "txrdma"]
@@ -123,7 +123,7 @@ class BenchFabric:
 
     def name(self, host: str) -> None:
         """Assign a LID to the host's port; its counters are read by LID, and there is no subnet manager."""
-        self.ours(host, *"query SubnSet PortInfo --change --yes --modifier 1 lid=1".split())
+        self.tested(host, *"query SubnSet PortInfo --change --yes --modifier 1 lid=1".split())
 
     def sent(self, host: str) -> int:
         """Return the number of datagrams sent by the host's port, which ibsim counts and perfquery reads."""

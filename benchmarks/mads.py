@@ -42,24 +42,24 @@ class Part:
     """
 
     title: str
-    ours: str
-    theirs: str
+    tested: str
+    reference: str
     outcomes: list[Outcome] = field(default_factory=list)
     about: str = ""
     lines: list[str] = field(default_factory=list)
-    told: dict[str, Any] = field(default_factory=dict)
+    details: dict[str, Any] = field(default_factory=dict)
     why: str = ""
     isFailed: bool = False
     name: str = ""
 
     def result(self) -> Section:
         """Return the section for JSON."""
-        names = (self.name, self.title, self.outcomes, self.ours, self.theirs)
-        return section(*names, self.told, self.why, self.about, self.lines, self.isFailed)
+        names = (self.name, self.title, self.outcomes, self.tested, self.reference)
+        return section(*names, self.details, self.why, self.about, self.lines, self.isFailed)
 
 
 def _case(name: str, title: str, unit: str, **reaches: float | None) -> Case:
-    return Case(name, title, "", unit, ours={}, theirs=None, orders={}, mode="", **reaches)  # type: ignore[arg-type]  # all of reaches are numbers
+    return Case(name, title, "", unit, tested={}, reference=None, orders={}, mode="", **reaches)  # type: ignore[arg-type]  # all of reaches are numbers
 
 
 def measured(scenario: str, environment: Mapping[str, str] | None = None, **orders: Any) -> dict[str, Any]:
@@ -79,8 +79,8 @@ def measured(scenario: str, environment: Mapping[str, str] | None = None, **orde
     )
     if done.returncode:
         raise MeasurementFailed(f"{scenario}: {done.stderr.strip()[-300:]}")
-    told: dict[str, Any] = json.loads(done.stdout)
-    return told
+    reported: dict[str, Any] = json.loads(done.stdout)
+    return reported
 
 
 # sweeps
@@ -93,27 +93,27 @@ def sweeps(rounds: int, quick: bool) -> Part:
     part.why = missing()
     if part.why:
         return part
-    ours: list[Ran] = []
-    theirs: dict[str, list[Ran]] = {setting: [] for setting in SETTINGS}
+    tested: list[Ran] = []
+    reference: dict[str, list[Ran]] = {setting: [] for setting in SETTINGS}
     with BenchFabric(hosts) as fabric:
         sent = _counted(fabric)
         for turn in range(rounds):
             host = fabric.hosts[(turn + 1) * len(fabric.hosts) // (rounds + 1)]
             for setting in SETTINGS:
-                theirs[setting].append(fabric.theirs(_words(setting), host))
-            ours.append(fabric.ours(host))
-            _sameFound(ours[-1].output, theirs[SETTINGS[0]][-1].output)
-    best = min(SETTINGS, key=lambda setting: median(ran.seconds for ran in theirs[setting]))
-    ourSeconds = [ran.seconds for ran in ours]
+                reference[setting].append(fabric.reference(_words(setting), host))
+            tested.append(fabric.tested(host))
+            _sameFound(tested[-1].output, reference[SETTINGS[0]][-1].output)
+    best = min(SETTINGS, key=lambda setting: median(ran.seconds for ran in reference[setting]))
+    ourSeconds = [ran.seconds for ran in tested]
     for name, setting, reach in (("best", best, 0.6), ("default", SETTINGS[0], None)):
         said = f"wall time, start-up included; ibnetdiscover {setting}" + (", its best" * (name == "best"))
         case = _case(f"mad-sweep-{name}", said, "s", atMost=reach)
-        part.outcomes.append(Outcome(case, ourSeconds, [ran.seconds for ran in theirs[setting]]))
+        part.outcomes.append(Outcome(case, ourSeconds, [ran.seconds for ran in reference[setting]]))
     case = _case("mad-sweep-cpu", f"CPU time; ibnetdiscover {best}", "s")
-    part.outcomes.append(Outcome(case, [ran.cpu for ran in ours], [ran.cpu for ran in theirs[best]]))
+    part.outcomes.append(Outcome(case, [ran.cpu for ran in tested], [ran.cpu for ran in reference[best]]))
     case = _case("mad-sweep-sent", "datagrams sent", "MADs", atMost=1.0)
-    part.outcomes.append(Outcome(case, [float(sent.pop("ours"))], [float(min(sent.values()))]))
-    seconds = {setting: [ran.seconds for ran in runs] for setting, runs in theirs.items()}
+    part.outcomes.append(Outcome(case, [float(sent.pop("tested"))], [float(min(sent.values()))]))
+    seconds = {setting: [ran.seconds for ran in runs] for setting, runs in reference.items()}
     said = ", ".join(f"{setting} {spread(values)} s" for setting, values in seconds.items())
     part.about = (
         f"ibsim runs on one core, the command on the other; {rounds} alternating rounds, each from "
@@ -122,7 +122,7 @@ def sweeps(rounds: int, quick: bool) -> Part:
         "bytecode, as after an installation by pip.\n\n"
         f"`ibnetdiscover` by its settings: {said}."
     )
-    part.told = {"settings": seconds}
+    part.details = {"settings": seconds}
     return part
 
 
@@ -137,21 +137,23 @@ def _counted(fabric: BenchFabric) -> dict[str, int]:
     before = fabric.sent(host)
     asking = fabric.sent(host) - before
     found = {}
-    for setting in (*SETTINGS, "ours"):
+    for setting in (*SETTINGS, "tested"):
         before = fabric.sent(host)
-        _ = fabric.ours(host) if setting == "ours" else fabric.theirs(_words(setting), host)
+        _ = fabric.tested(host) if setting == "tested" else fabric.reference(_words(setting), host)
         found[setting] = fabric.sent(host) - before - asking
     return found
 
 
-def _sameFound(ours: str, theirs: str) -> None:
+def _sameFound(tested: str, reference: str) -> None:
     """Check that two listings have the same nodes and links in any order."""
     one, other = (
         sorted(line.split("#")[0].strip() for line in text.splitlines() if line[:1] in ("S", "C", "R", "["))
-        for text in (ours, theirs)
+        for text in (tested, reference)
     )
     if one != other:
-        raise MeasurementFailed(f"what was found differs: {len(one)} nodes and links, {len(other)} of theirs")
+        raise MeasurementFailed(
+            f"what was found differs: {len(one)} nodes and links, {len(other)} by the reference"
+        )
 
 
 # Calls.
@@ -167,27 +169,27 @@ def rates(rounds: int, quick: bool) -> Part:
         "next reactor iteration, and show the limit of the agent."
     )
     orders: dict[str, Any] = {"outstanding": 128, "seconds": 0.5 if quick else 2.0, "reactor": "epoll"}
-    inside = Outcome(_case("mad-rate-ready", "prepared answers", "/s", leastOfOurs=150_000))
+    inside = Outcome(_case("mad-rate-ready", "prepared answers", "/s", leastValue=150_000))
     if missing():
         part.about += f"\n\nNot measured with ibsim: {missing()}."
-        inside.ours = [measured("rate", **orders)["value"] for _ in range(rounds)]
+        inside.tested = [measured("rate", **orders)["value"] for _ in range(rounds)]
         part.outcomes = [inside]
         return part
-    outside = Outcome(_case("mad-rate-ibsim", "over ibsim", "/s", leastOfOurs=150_000))
+    outside = Outcome(_case("mad-rate-ibsim", "over ibsim", "/s", leastValue=150_000))
     part.outcomes = [outside, inside]
     costs = []
     with BenchFabric(1_024) as fabric:
         for turn in range(rounds):
             host = fabric.hosts[HOSTS_OF_A_LEAF * turn]  # the first node there is port 1 of its leaf
             costs.append(measured("rate", fabric.environment(host), device="ibsim", **orders))
-            outside.ours.append(costs[-1]["value"])
-            inside.ours.append(measured("rate", **orders)["value"])
-    cpu, busy = (median(told[key] for told in costs) for key in ("cpu", "busy"))
+            outside.tested.append(costs[-1]["value"])
+            inside.tested.append(measured("rate", **orders)["value"])
+    cpu, busy = (median(each[key] for each in costs) for key in ("cpu", "busy"))
     part.about += (
         f"\n\nOver ibsim a call costs the agent's process {cpu * 1e6:.2f} us of CPU time; it is busy for "
         f"{busy:.0%} of the time."
     )
-    part.told = {"ibsim": costs}
+    part.details = {"ibsim": costs}
     return part
 
 
@@ -198,9 +200,9 @@ def tables(rounds: int, quick: bool) -> Part:
     """Tables of path records."""
     records = 10_000
     part = Part("A table of subnet administration", "agent", "")
-    case = _case("mad-table", f"{records:,} path records", "s", mostOfOurs=0.5)
+    case = _case("mad-table", f"{records:,} path records", "s", mostValue=0.5)
     found = [measured("table", records=records) for _ in range(rounds)]
-    part.outcomes = [Outcome(case, [told["value"] for told in found])]
+    part.outcomes = [Outcome(case, [reported["value"] for reported in found])]
     part.about = (
         "`SubnAdmGetTable(PathRecord)` by `MADAgent`, from the call to the list of instances: "
         f"{found[0]['segments']:,} segments by RMPP, acknowledged window by window, from a port in the same "
@@ -233,11 +235,11 @@ def latencies(rounds: int, quick: bool) -> Part:
 def _latency(outstanding: int, milliseconds: int, hosts: int, isReal: bool, runs: int) -> Outcome:
     orders: dict[str, Any] = {"latency": milliseconds / 1000, "outstanding": outstanding, "real": isReal}
     found = [measured("sweep", hosts=hosts, **orders) for _ in range(runs)]
-    time = f"real time ({median(told['busy'] for told in found):.0%} CPU)" if isReal else "simulated time"
+    time = f"real time ({median(each['busy'] for each in found):.0%} CPU)" if isReal else "simulated time"
     title = f"{outstanding} outstanding, {milliseconds} ms, {hosts:,} hosts, {time}"
     name = f"mad-latency-{outstanding}-{milliseconds}{'-real' if isReal else ''}"
     case = _case(name, title, "s", atMost=1.15)
-    return Outcome(case, [told["value"] for told in found], [told["limit"] for told in found])
+    return Outcome(case, [reported["value"] for reported in found], [reported["limit"] for reported in found])
 
 
 # structures
@@ -247,7 +249,7 @@ def codecs(rounds: int, quick: bool) -> Part:
     """Each structure, encoded and decoded."""
     found: dict[str, dict[str, float]] = measured("codecs", seconds=0.001 if quick else 0.004)["value"]
     part = Part("Structures", "", "")
-    part.told = {"structures": found}
+    part.details = {"structures": found}
     part.about = (
         "Microseconds to decode and to encode a structure with all its fields, from random bytes; frames "
         "are whole datagrams. One run."
@@ -285,8 +287,8 @@ def memory(rounds: int, quick: bool) -> Part:
     )
     for name, title, taken in rows:
         part.outcomes.append(Outcome(_case(f"mad-memory-{name}", title, "bytes"), [taken]))
-    part.told = {"objects": objects, "process": process}
-    least, largest = (shortly(told["value"] * MILLION / 2**20) for told in (objects, process))
+    part.details = {"objects": objects, "process": process}
+    least, largest = (shortly(reported["value"] * MILLION / 2**20) for reported in (objects, process))
     part.about = (
         f"Memory of a `Fabric` of {hosts:,} hosts after a sweep: bytes per port, for "
         f"{objects['ports']:,} ports and {objects['nodes']:,} nodes. Ports of hosts and all ports of "
@@ -311,17 +313,17 @@ def monitor(rounds: int, quick: bool) -> Part:
             measured("monitor-reading", hosts=count, rounds=3, reactor="epoll")
             for _ in range(1 if count == SWEPT else rounds)
         ]
-        told = found[0]
+        read = found[0]
         name = f"mad-monitor-{count}"
-        title = f"one reading of {told['ports']:,}, CPU"
-        outcomes.append(Outcome(_case(name, title, "s", mostOfOurs=most), [one["value"] for one in found]))
-        share = median(one["value"] for one in found) * told["ports"]
+        title = f"one reading of {read['ports']:,}, CPU"
+        outcomes.append(Outcome(_case(name, title, "s", mostValue=most), [one["value"] for one in found]))
+        share = median(one["value"] for one in found) * read["ports"]
         about.append(
-            f"{told['nodes']:,} nodes have {told['ports']:,} ports with links: a round takes {share:.2f} s "
-            f"of CPU time, which is {share / 10:.1%} of a core at intervals of 10 s, {share:.0%} at 1 s."
+            f"{read['nodes']:,} nodes have {read['ports']:,} ports with links: a round takes {share:.2f} "
+            f"s of CPU time, which is {share / 10:.1%} of a core at intervals of 10 s, {share:.0%} at 1 s."
         )
         if count == hosts[0][0]:
-            case = _case("mad-monitor-text", f"text of {told['series']:,} series", "s", mostOfOurs=0.02)
+            case = _case("mad-monitor-text", f"text of {read['series']:,} series", "s", mostValue=0.02)
             outcomes.append(Outcome(case, [one["text"] for one in found]))
     days = 1 if quick else 7
     found = [measured("monitor-history", days=days, rounds=10) for _ in range(1 if quick else min(rounds, 3))]
@@ -333,7 +335,7 @@ def monitor(rounds: int, quick: bool) -> Part:
             *("monitor-running", None), hosts=count, radix=radix, interval=interval, rounds=3, reactor="epoll"
         )
         title = f"{count:,} hosts at {interval:g} s, share of a core"
-        case = _case(f"mad-monitor-running-{count}-{interval:g}", title, "cores", mostOfOurs=reach)
+        case = _case(f"mad-monitor-running-{count}-{interval:g}", title, "cores", mostValue=reach)
         outcomes.append(Outcome(case, [ran["value"]]))
         about.append(
             f"With {count:,} hosts a round reads {ran['readings']:,.0f} ports in {ran['turn']:.2f} s; "
@@ -347,8 +349,8 @@ def monitor(rounds: int, quick: bool) -> Part:
         "Between two texts the counters of data and packets grow, the others do not. The share of a core is "
         "that of a monitor with its history and of the simulated fabric in the same process; the simulation "
         "takes more than half. For one complete reading each program starts, sweeps, and reads the counters "
-        "of all ports; ours is only the monitor's sweep and reader, without the imports of pages and "
-        "history. " + " ".join(about)
+        "of all ports; that of txrdma is only the monitor's sweep and reader, without the imports of pages "
+        "and history. " + " ".join(about)
     )
     return part
 
@@ -359,8 +361,8 @@ def _once(hosts: int, radix: int, rounds: int, about: list[str]) -> list[Outcome
     if why:
         about.append(f"{why}, so that nothing is compared with ibqueryerrors.")
         return []
-    ours: dict[bool, list[Ran]] = {False: [], True: []}
-    theirs: list[Ran] = []
+    tested: dict[bool, list[Ran]] = {False: [], True: []}
+    reference: list[Ran] = []
     sent: dict[bool, int] = {}
     with BenchFabric(hosts, radix, isManaged=True) as fabric:
         host = fabric.hosts[hosts // 2]
@@ -368,29 +370,29 @@ def _once(hosts: int, radix: int, rounds: int, about: list[str]) -> list[Outcome
         orders: dict[str, Any] = {"core": cores()[1], "outstanding": 128, "without": ["OpenSSL"]}
         for _ in range(rounds):
             before = fabric.sent(host)
-            theirs.append(fabric.run(["ibsim-run", "ibqueryerrors", "--counters", "--skip-sl"], host))
+            reference.append(fabric.run(["ibsim-run", "ibqueryerrors", "--counters", "--skip-sl"], host))
             between = fabric.sent(host)
             asked = between - before
-            for hasErrors, ran in ours.items():
+            for hasErrors, ran in tested.items():
                 words = json.dumps({**orders, "hasErrors": hasErrors})
                 command = [sys.executable, "-m", "benchmarks.madends", "monitor-once", words]
                 ran.append(fabric.run(command, host))
                 before, between = between, fabric.sent(host)
                 sent[hasErrors] = between - before
-    told = json.loads(ours[False][-1].output)
+    read = json.loads(tested[False][-1].output)
     about.append(
-        f"A complete reading covers {told['ports']:,} ports. ibqueryerrors --counters reads data counters "
-        f"with {asked:,} datagrams; our first row reads the same with {sent[False]:,}, our second row reads "
-        f"error counters as well with {sent[True]:,}. The sweep takes {told['sweep']:.2f} of our "
-        f"{told['value']:.2f} s after start-up."
+        f"A complete reading covers {read['ports']:,} ports. ibqueryerrors --counters reads data "
+        f"counters with {asked:,} datagrams; our first row reads the same with {sent[False]:,}, our second "
+        f"row reads error counters as well with {sent[True]:,}. The sweep takes {read['sweep']:.2f} of our "
+        f"{read['value']:.2f} s after start-up."
     )
     title = "one complete reading, start-up included; ibqueryerrors --counters"
     cases = {
         False: _case("mad-monitor-once", title, "s", atMost=0.6),
-        True: _case("mad-monitor-once-errors", f"{title}, ours with errors", "s"),
+        True: _case("mad-monitor-once-errors", f"{title}, txrdma with errors", "s"),
     }
-    them = [ran.seconds for ran in theirs]
-    return [Outcome(cases[one], [ran.seconds for ran in several], them) for one, several in ours.items()]
+    them = [ran.seconds for ran in reference]
+    return [Outcome(cases[one], [ran.seconds for ran in several], them) for one, several in tested.items()]
 
 
 PARTS: Final[Mapping[str, Callable[[int, bool], Part]]] = {
@@ -417,7 +419,7 @@ def run(names: Sequence[str], rounds: int, quick: bool) -> list[Part]:
         if part.why:
             print(f"{name}: {part.why}", flush=True)
         for outcome in part.outcomes:
-            show(outcome, part.theirs)
+            show(outcome, part.reference)
         if not part.outcomes and not part.why:
             print("\n".join(part.lines), flush=True)
     return parts

@@ -28,7 +28,7 @@ TIMEOUT_SECONDS = 300
 LONGEST_SECONDS = 900
 """Maximum duration of one of the processes, also in an emulated guest."""
 
-_REACHES = ("atLeast", "atMost", "mostOfOurs", "leastOfOurs")
+_REACHES = ("atLeast", "atMost", "mostValue", "leastValue")
 
 
 @dataclass(frozen=True)
@@ -36,16 +36,14 @@ class Case:
     """
     A case to measure, over two transports.
 
-    @ivar ours: orders for our transport; C{theirs} for the one that it is compared with, if any. C{module} in
-        them
-        runs as both ends, and C{scenario} names what they do.
-    @ivar atLeast: target of the ratio ours / theirs where more is better; C{atMost} where less is.
-    @ivar mostOfOurs: target of our value if nothing is compared; C{leastOfOurs} where more is better.
+    @ivar tested: orders for the tested transport; C{reference}: for the one that it is compared with, if any.
+        C{module} in them runs as both ends, and C{scenario} names what they do.
+    @ivar atLeast: target of the ratio of both where more is better; C{atMost} where less is.
+    @ivar mostValue: target of the value if nothing is compared; C{leastValue} where more is better.
     @ivar needs: a module without which the case cannot be measured.
     @ivar mode: prefix of the mode that must have carried our data.
     @ivar figure: which of the L{FIGURES} of its scenario the case is about, if there are several; for memory
-        the
-        end, C{client} or C{server}, or by default the end with more.
+        the end, C{client} or C{server}, or by default the end with more.
     @ivar also: cases about other figures of the same measurements, or of other transports in the same rounds.
     @ivar mostRounds: maximum number of rounds of a slow case; None is no limit.
     """
@@ -54,13 +52,13 @@ class Case:
     title: str
     scenario: str
     unit: str
-    ours: Orders
-    theirs: Orders | None
+    tested: Orders
+    reference: Orders | None
     orders: Orders
     atLeast: float | None = None
     atMost: float | None = None
-    mostOfOurs: float | None = None
-    leastOfOurs: float | None = None
+    mostValue: float | None = None
+    leastValue: float | None = None
     needs: str | None = None
     mode: str = "SMC-R"
     figure: str = ""
@@ -88,18 +86,18 @@ class Outcome:
     """
 
     case: Case
-    ours: list[float] = field(default_factory=list)
-    theirs: list[float] = field(default_factory=list)
+    tested: list[float] = field(default_factory=list)
+    reference: list[float] = field(default_factory=list)
     mode: str = ""
     failure: str = ""
     isMissing: bool = False
 
     @property
     def ratio(self) -> float | None:
-        """Median of ours divided by the median of theirs, or None if either is missing or theirs is 0."""
-        if not self.ours or not self.theirs or not median(self.theirs):
+        """The ratio of the medians; None if either is missing, or that of the reference is 0."""
+        if not self.tested or not self.reference or not median(self.reference):
             return None
-        return median(self.ours) / median(self.theirs)
+        return median(self.tested) / median(self.reference)
 
     @property
     def reached(self) -> bool | None:
@@ -109,10 +107,10 @@ class Outcome:
             return ratio >= case.atLeast
         if case.atMost is not None and ratio is not None:
             return ratio <= case.atMost
-        if case.mostOfOurs is not None and self.ours:
-            return median(self.ours) <= case.mostOfOurs
-        if case.leastOfOurs is not None and self.ours:
-            return median(self.ours) >= case.leastOfOurs
+        if case.mostValue is not None and self.tested:
+            return median(self.tested) <= case.mostValue
+        if case.leastValue is not None and self.tested:
+            return median(self.tested) >= case.leastValue
         return None
 
     @property
@@ -123,10 +121,10 @@ class Outcome:
             return f"{case.atLeast:g}x or more"
         if case.atMost is not None:
             return f"{case.atMost:g}x or less"
-        if case.mostOfOurs is not None:
-            return f"{case.mostOfOurs:g} {case.unit} or less"
-        if case.leastOfOurs is not None:
-            least = f"{case.leastOfOurs:,.0f}" if case.leastOfOurs >= 100 else f"{case.leastOfOurs:g}"
+        if case.mostValue is not None:
+            return f"{case.mostValue:g} {case.unit} or less"
+        if case.leastValue is not None:
+            least = f"{case.leastValue:,.0f}" if case.leastValue >= 100 else f"{case.leastValue:g}"
             return f"{least} {case.unit} or more"
         return "-"
 
@@ -137,10 +135,10 @@ class Outcome:
             "title": self.case.title,
             "unit": self.case.unit,
             "mode": self.mode,
-            "ours": self.ours,
-            "theirs": self.theirs,
+            "tested": self.tested,
+            "reference": self.reference,
             "ratio": self.ratio,
-            "isCompared": bool(self.theirs) or self.case.theirs is not None,
+            "isCompared": bool(self.reference) or self.case.reference is not None,
             "isMoreBetter": self.case.isMoreBetter,
             "reach": self.reach,
             "reaches": self.case.reaches,
@@ -288,8 +286,8 @@ def measureMPI(orders: Orders) -> dict[str, Any]:
     )
     if done.returncode:
         raise MeasurementFailed(f"mpiexec ended with {done.returncode}: {done.stderr.strip()[-200:]}")
-    told: dict[str, Any] = json.loads(done.stdout)
-    return told
+    printed: dict[str, Any] = json.loads(done.stdout)
+    return printed
 
 
 FIGURES: Final[dict[str, Callable[[dict[str, Any]], float]]] = {
@@ -348,14 +346,14 @@ def run(case: Case, rounds: int) -> list[Outcome]:
             outcome.failure, outcome.isMissing = f"{needs} is not installed", True
     transports: list[Orders] = []
     for outcome in outcomes:
-        for transport in (outcome.case.theirs, outcome.case.ours):
+        for transport in (outcome.case.reference, outcome.case.tested):
             if transport is not None and transport not in transports:
                 transports.append(transport)
     for _ in range(min(rounds, case.mostRounds or rounds)):
         for transport in transports:
             orders = {"scenario": case.scenario, **case.orders, **transport}
             alive = (each for each in outcomes if not each.failure)
-            concerned = [each for each in alive if transport in (each.case.ours, each.case.theirs)]
+            concerned = [each for each in alive if transport in (each.case.tested, each.case.reference)]
             if not concerned:
                 continue
             module = orders.get("module", "benchmarks.ends")
@@ -379,13 +377,13 @@ def run(case: Case, rounds: int) -> list[Outcome]:
 def _take(outcome: Outcome, transport: Orders, client: dict[str, Any], server: dict[str, Any]) -> None:
     """Add one measurement of a transport to an outcome of its case."""
     case = outcome.case
-    if transport == case.theirs:
-        outcome.theirs.append(value(case, client, server))
+    if transport == case.reference:
+        outcome.reference.append(value(case, client, server))
         return
     outcome.mode = client["mode"]
     if not outcome.mode.startswith(case.mode):
         outcome.failure = f"this was {outcome.mode}, not {case.mode}"
-    outcome.ours.append(value(case, client, server))
+    outcome.tested.append(value(case, client, server))
 
 
 def _failed(outcomes: list[Outcome], why: str) -> list[Outcome]:

@@ -33,7 +33,7 @@ async def once(reactor: Any, orders: Orders) -> dict[str, Any]:
     reader = CounterReader(
         *(reactor, agent, ErrorThresholds(), 10.0, 5.0, 2),
         *(orders["outstanding"], ignored, ignored, ignored),
-        kindOf if orders["hasErrors"] else lambda told: _DATA,
+        kindOf if orders["hasErrors"] else lambda record: _DATA,
     )
     await reader.read((node for node in fabric.nodes.values() if node.lid), 1)
     ended = time.perf_counter()

@@ -28,12 +28,12 @@ class Part:
     title: str
     about: str
     cases: Callable[[bool], list[Case]]
-    ours: str = "SMC-R"
-    theirs: str = "Twisted TCP"
+    tested: str = "SMC-R"
+    reference: str = "Twisted TCP"
 
     def result(self, outcomes: Sequence[Outcome]) -> Section:
         """Return the section for JSON."""
-        return section(self.name, self.title, outcomes, self.ours, self.theirs, about=self.about)
+        return section(self.name, self.title, outcomes, self.tested, self.reference, about=self.about)
 
 
 PARTS: Final = (
@@ -78,7 +78,7 @@ PARTS: Final = (
         "Two processes as above, each with a software device, and rsockets between them, by `rsocket:` "
         "strings; SMC-R is measured in the same run. TCP is measured with each.",
         cases.rsockets,
-        "ours",
+        "txrdma",
     ),
     Part(
         "failover",

@@ -85,10 +85,10 @@ def main(role: str, orders: Orders) -> None:
 
     async def server(reactor: Any) -> None:
         port = reactor.listenUDP(0, Sink(), interface="127.0.0.1", maxPacketSize=65536)
-        told: Deferred[None] = Deferred()
-        StandardIO(Waiting(told))
+        notified: Deferred[None] = Deferred()
+        StandardIO(Waiting(notified))
         sendMessage({"port": port.getHost().port})
-        await told
+        await notified
         sendMessage({})
 
     async def client(reactor: Any) -> None:

@@ -86,7 +86,7 @@ def result(rounds: int, quick: bool) -> Section:
     return section(
         "others",
         "Others",
-        told={"peers": [peer.asDict() for peer in found]},
+        details={"peers": [peer.asDict() for peer in found]},
         about=(
             "Two processes on the same cores, with other methods of transferring data. None of them "
             "delivers to Twisted protocols; pyzmq and MPI move whole messages."

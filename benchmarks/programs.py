@@ -46,8 +46,8 @@ def bothCPU(orders: Orders) -> float:
     """CPU time of this process and the server so far, in seconds."""
     spent = 0
     for process in ("self", str(orders["server"])):
-        for told in Path("/proc", process, "task").glob("*/schedstat"):
-            spent += int(told.read_text().split()[0])
+        for path in Path("/proc", process, "task").glob("*/schedstat"):
+            spent += int(path.read_text().split()[0])
     return spent * 1e-9
 
 

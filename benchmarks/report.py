@@ -78,25 +78,25 @@ def show(outcome: Outcome, against: str = "Twisted") -> None:
         print(f"{case.name}: FAILED: {outcome.failure}", flush=True)
         return
     ratio = "" if outcome.ratio is None else f": {outcome.ratio:.3g}x"
-    compared = f", {against} {spread(outcome.theirs)}{ratio}" if outcome.theirs else ""
+    compared = f", {against} {spread(outcome.reference)}{ratio}" if outcome.reference else ""
     by = f" by {outcome.mode}" if outcome.mode else ""
     print(
-        f"{case.name}: {spread(outcome.ours)} {case.unit}{by}{compared}; "
+        f"{case.name}: {spread(outcome.tested)} {case.unit}{by}{compared}; "
         f"reach {outcome.reach}: {verdict(outcome.reached)}",
         flush=True,
     )
 
 
-def table(theirs: str, ours: str, rows: Sequence[Row]) -> list[str]:
+def table(reference: str, tested: str, rows: Sequence[Row]) -> list[str]:
     """Return a table of rows that are compared with the same transport."""
-    lines = [f"| | unit | {theirs} | {ours} | ratio | target | |", "|---|---|---|---|---|---|---|"]
+    lines = [f"| | unit | {reference} | {tested} | ratio | target | |", "|---|---|---|---|---|---|---|"]
     for row in rows:
         if row["failure"]:
             cells = ["", "", row["failure"], row["reach"], ""]
         else:
             ratio = "" if row["ratio"] is None else f"{row['ratio']:.3g}"
-            compared = spread(row["theirs"]) if row["theirs"] else ""
-            cells = [compared, spread(row["ours"]), ratio, row["reach"], verdict(row["reached"])]
+            compared = spread(row["reference"]) if row["reference"] else ""
+            cells = [compared, spread(row["tested"]), ratio, row["reach"], verdict(row["reached"])]
         lines.append(
             " ".join(f"| {cell}" if cell else "|" for cell in (row["title"], row["unit"], *cells)) + " |"
         )
@@ -130,7 +130,7 @@ def _section(page: Path, results: Results, section: Section, before: Section | N
     head = ["", f"## {section['title']}", ""]
     if section["why"]:
         return [*head, f"Not measured on {section['date']}: {section['why']}."]
-    rows = table(section["theirs"], section["ours"], section["rows"]) if section["rows"] else []
+    rows = table(section["reference"], section["tested"], section["rows"]) if section["rows"] else []
     about = [section["about"], ""] if section["about"] else []
     shown = pictures(page, results, section["name"])
     return [*head, *about, _measured(section, before), "", *shown, *rows, *section["lines"]]

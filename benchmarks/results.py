@@ -1,13 +1,11 @@
 """
 Results as JSON, stored beside the page that shows them.
 
-Each of the C{sections} is measured separately. It has a C{name}, a C{title}, the names of C{ours} and
-C{theirs},
-paragraphs C{about} it, C{rows} as L{Outcome.asDict} returns them, further C{lines} of the page, and C{told},
-data of
-this section only. C{why} is the reason that nothing was measured, and C{isFailed} whether that is a failure.
-C{date},
-C{machine} and C{rounds} describe the measurement.
+Each of the C{sections} is measured separately. It has a C{name}, a C{title}, the names of what is
+C{tested} and of its C{reference}, paragraphs C{about} it, C{rows} as L{Outcome.asDict} returns them, further
+C{lines} of the page, and C{details}, data of this section only. C{why} is the reason that nothing was
+measured, and C{isFailed} whether that is a failure. C{date}, C{machine} and C{rounds}
+describe the measurement.
 """
 
 from __future__ import annotations
@@ -34,9 +32,9 @@ def section(
     name: str,
     title: str,
     outcomes: Sequence[Outcome] = (),
-    ours: str = "",
-    theirs: str = "",
-    told: Mapping[str, Any] | None = None,
+    tested: str = "",
+    reference: str = "",
+    details: Mapping[str, Any] | None = None,
     why: str = "",
     about: str = "",
     lines: Sequence[str] = (),
@@ -47,11 +45,11 @@ def section(
         "name": name,
         "title": title,
         "about": about,
-        "ours": ours,
-        "theirs": theirs,
+        "tested": tested,
+        "reference": reference,
         "rows": [outcome.asDict() for outcome in outcomes],
         "lines": list(lines),
-        "told": told or {},
+        "details": details or {},
         "why": why,
         "isFailed": isFailed,
     }
@@ -82,24 +80,24 @@ def beside(page: Path) -> Path:
     return page.with_suffix(".json")
 
 
-def save(file: Path, told: Results) -> None:
-    file.write_text(json.dumps(told, indent=1) + "\n")
+def save(file: Path, saved: Results) -> None:
+    file.write_text(json.dumps(saved, indent=1) + "\n")
 
 
 def load(file: Path) -> Results:
     """Load results; none if the file does not exist."""
-    told: Results = json.loads(file.read_text()) if file.exists() else results([])
-    return told
+    loaded: Results = json.loads(file.read_text()) if file.exists() else results([])
+    return loaded
 
 
 def factor(row: Row) -> float | None:
-    """Return how many times better ours is than theirs; None if it is unknown."""
-    if row["failure"] or not row["ours"] or not row["theirs"]:
+    """Return how many times better the tested value is than the reference; None if it is unknown."""
+    if row["failure"] or not row["tested"] or not row["reference"]:
         return None
-    ours, theirs = median(row["ours"]), median(row["theirs"])
-    if not ours or not theirs:
+    tested, reference = median(row["tested"]), median(row["reference"])
+    if not tested or not reference:
         return None
-    return float(ours / theirs if row["isMoreBetter"] else theirs / ours)
+    return float(tested / reference if row["isMoreBetter"] else reference / tested)
 
 
 def goal(row: Row) -> float | None:
@@ -109,8 +107,8 @@ def goal(row: Row) -> float | None:
         return float(reaches["atLeast"])
     if "atMost" in reaches:
         return float(1 / reaches["atMost"])
-    if not row["theirs"]:
+    if not row["reference"]:
         return None
-    if "mostOfOurs" in reaches:
-        return float(median(row["theirs"]) / reaches["mostOfOurs"])
-    return float(reaches["leastOfOurs"] / median(row["theirs"])) if "leastOfOurs" in reaches else None
+    if "mostValue" in reaches:
+        return float(median(row["reference"]) / reaches["mostValue"])
+    return float(reaches["leastValue"] / median(row["reference"])) if "leastValue" in reaches else None

@@ -30,11 +30,11 @@ Result = dict[str, Any]
 class Waiting(Protocol):
     """Fires when standard input ends."""
 
-    def __init__(self, told: Deferred[None]) -> None:
-        self._told = told
+    def __init__(self, notified: Deferred[None]) -> None:
+        self._notified = notified
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        self._told.callback(None)
+        self._notified.callback(None)
 
 
 class Speaking(Protocol):
@@ -101,8 +101,8 @@ def growth(before: tuple[int, int], connections: list[Protocol]) -> Result:
 def ringBytes(protocol: Protocol) -> int:
     """Return the size of a connection's two ring buffers: the local one, and the peer's that we write to."""
     status = getattr(protocol.transport, "smc", None)
-    told = {} if status is None else status.toDict()
-    return int(told.get("bufferSize", 0)) + int(told.get("peerBufferSize", 0))
+    values = {} if status is None else status.toDict()
+    return int(values.get("bufferSize", 0)) + int(values.get("peerBufferSize", 0))
 
 
 def modeOf(protocol: Protocol) -> str:

@@ -40,7 +40,7 @@ MOST_SECONDS: Final = 20.0
 """Maximum duration of a connection."""
 
 
-def told(error: BaseException | None) -> str:
+def described(error: BaseException | None) -> str:
     """Format an error with its type."""
     return f"{type(error).__name__}: {error}"
 
@@ -77,7 +77,7 @@ class Visit(Speaking):
             self.transport.loseConnection()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        early = f"{self._mode}, lost early: {told(reason.value)}"
+        early = f"{self._mode}, lost early: {described(reason.value)}"
         self.over.callback(early if self.isEarly else self._mode)
 
 
@@ -128,7 +128,7 @@ class Soak:
             self.ends[await visit.over] += 1
             self.failed += visit.isEarly
         except Exception as error:
-            self.ends[f"failed: {told(error)}"] += 1
+            self.ends[f"failed: {described(error)}"] += 1
             self.failed += 1
         finally:
             self.open -= 1
@@ -140,11 +140,11 @@ class Soak:
         line["open"] = self.open
         line |= {name: holds(pid) for name, pid in self._pids.items()}
         self.lines.append(line)
-        told = "; ".join(
+        ends = "; ".join(
             "{0} {own:,} + {shared:,} KiB, {descriptors} descriptors".format(name, **line[name])
             for name in self._pids
         )
-        print(f"{line['seconds']:6,} s {self.begun:9,} visits, {self.open:5,} open; {told}", flush=True)
+        print(f"{line['seconds']:6,} s {self.begun:9,} visits, {self.open:5,} open; {ends}", flush=True)
 
     def growth(self) -> dict[str, float]:
         """

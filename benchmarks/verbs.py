@@ -68,10 +68,10 @@ class Compared:
                 continue
             key = result["test"], result["measure"], result["bytes"]
             if "latency" in result:
-                told = (2e-9 * result["latency"]["median"], 0.0)  # pingpong reports half a round trip
+                values = (2e-9 * result["latency"]["median"], 0.0)  # pingpong reports half a round trip
             else:
-                told = (result["bandwidth"], result["messageRate"])
-            self.values.setdefault(key, []).append(told)
+                values = (result["bandwidth"], result["messageRate"])
+            self.values.setdefault(key, []).append(values)
             if result["measure"] == "bandwidth":
                 cost = (result["cpu"] / result["messages"], 0.0)
                 self.values.setdefault((result["test"], "cpu", result["bytes"]), []).append(cost)
@@ -87,12 +87,12 @@ class Compared:
         return {"name": self.name, "route": self.route, "values": values, "failure": self.failure}
 
     @classmethod
-    def fromDict(cls, told: dict[str, Any]) -> Compared:
+    def fromDict(cls, compared: dict[str, Any]) -> Compared:
         values = {
             (test, kind, size): [(one, other) for one, other in found]
-            for test, kind, size, found in told["values"]
+            for test, kind, size, found in compared["values"]
         }
-        return cls(told["name"], told["route"], values, told["failure"])
+        return cls(compared["name"], compared["route"], values, compared["failure"])
 
 
 def once(pair: Pair, orders: Orders) -> list[dict[str, Any]]:
@@ -210,8 +210,8 @@ def main(arguments: list[str]) -> int:
     }
     found = compare(options["pairs"], orders, options["rounds"])
     if options["json"]:
-        told = {"rounds": options["rounds"], "pairs": [compared.asDict() for compared in found]}
-        Path(options["json"]).write_text(json.dumps(told, indent=2) + "\n")
+        report = {"rounds": options["rounds"], "pairs": [compared.asDict() for compared in found]}
+        Path(options["json"]).write_text(json.dumps(report, indent=2) + "\n")
     print("\n".join(rows(found)))
     return 1 if any(compared.failure for compared in found) else 0
 

@@ -41,10 +41,10 @@ def main(role: str, orders: Orders) -> None:
 
     async def server(reactor: Any) -> None:
         listening = await serverFromString(reactor, orders["listen"]).listen(Server(side(reactor)))
-        told: Deferred[None] = Deferred()
-        StandardIO(Waiting(told))
+        notified: Deferred[None] = Deferred()
+        StandardIO(Waiting(notified))
         sendMessage({"port": getattr(listening.getHost(), "port", None)})
-        await told
+        await notified
         sendMessage({"cpu": cpuSeconds()})
 
     async def client(reactor: Any) -> None:

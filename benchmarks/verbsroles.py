@@ -38,16 +38,16 @@ async def series(endpoint: IStreamClientEndpoint, side: TestSide, orders: Orders
 
     C{cpu} of each is the CPU time of the client's process, including preparation.
     """
-    ours = await connect(endpoint, side)
+    tested = await connect(endpoint, side)
     found: list[Result] = []
     before = cpuSeconds()
 
     def took(measurement: Measurement) -> None:
         nonlocal before
         now = cpuSeconds()
-        told = asDict(measurement)
-        told.pop("histogram", None)
-        found.append({**told, "cpu": now - before})
+        values = asDict(measurement)
+        values.pop("histogram", None)
+        found.append({**values, "cpu": now - before})
         before = now
 
     what = Series(
@@ -61,9 +61,9 @@ async def series(endpoint: IStreamClientEndpoint, side: TestSide, orders: Orders
         inline=orders.get("inline", 0),
     )
     try:
-        await Running(ours, what, took).run()
+        await Running(tested, what, took).run()
     finally:
-        ours.close()
+        tested.close()
     return {"results": found, "value": found[0]["messageRate"], "mode": found[0]["route"]}
 
 

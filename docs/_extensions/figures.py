@@ -22,15 +22,15 @@ from benchmarks.results import factor, load, shortly
 
 DOCS: Final = Path(__file__).resolve().parent.parent
 NOT_YET: Final = "(not measured yet)"
-_ROW: Final = re.compile(r"^\| (?P<ours>[^|]+?) \|.*\| (?P<measured>[^|]*?) \|$", re.MULTILINE)
+_ROW: Final = re.compile(r"^\| (?P<tested>[^|]+?) \|.*\| (?P<measured>[^|]*?) \|$", re.MULTILINE)
 
 
 def measured(text: str) -> str:
     """
     A figure of the benchmarks.
 
-    @param text: the name of a row for by how much SMC-R is better than TCP; with C{ours} or C{theirs} behind
-        it for the median and its unit, with C{ratio} for ours divided by theirs.
+    @param text: the name of a row for by how much SMC-R is better than TCP; followed by C{tested} or
+        C{reference}, for that median and its unit; by C{ratio}, for the ratio of the medians.
     @raise ValueError: there is no such case.
     """
     name, _, what = text.partition(" ")
@@ -43,7 +43,7 @@ def measured(text: str) -> str:
         return NOT_YET
     if row["failure"]:
         return NOT_YET
-    if what in ("ours", "theirs"):
+    if what in ("tested", "reference"):
         return f"{shortly(median(row[what]))} {row['unit']}"
     if what not in ("", "ratio"):
         raise ValueError(f"{text!r}: no such figure")
@@ -58,11 +58,11 @@ def witnessed(text: str) -> str:
     @param text: the first column of the row, C{>}, and the words before the figure in its last one.
     @raise ValueError: there is none.
     """
-    ours, _, words = text.partition(" > ")
+    tested, _, words = text.partition(" > ")
     page = (DOCS / "interoperability.md").read_text()
     for row in _ROW.finditer(page):
         for description in row["measured"].split("; "):
-            if row["ours"] == ours and description.startswith(f"{words} "):
+            if row["tested"] == tested and description.startswith(f"{words} "):
                 return description[len(words) + 1 :]
     raise ValueError(f"the table of interoperability.md has no {text!r}")
 

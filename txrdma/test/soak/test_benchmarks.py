@@ -19,13 +19,13 @@ class ContactTests(ShortCase):
         for name in names:
             version, links = name[-3], name[-1]
             self.assertEqual(rows[name]["mode"], f"SMC-R rocev2, version {version}, links: {links}")
-            self.assertEqual(rows[name]["theirs"], rows[f"{name[:-4]}v1-1"]["theirs"])
-            self.assertGreater(min(*rows[name]["ours"], *rows[name]["theirs"]), 0)
+            self.assertEqual(rows[name]["reference"], rows[f"{name[:-4]}v1-1"]["reference"])
+            self.assertGreater(min(*rows[name]["tested"], *rows[name]["reference"]), 0)
         complete, first = (rows[f"{kind}-rocev2-v2-2"] for kind in ("links", "first"))
-        self.assertEqual(complete["theirs"], [])
-        self.assertGreater(complete["ours"][0], first["ours"][0])
+        self.assertEqual(complete["reference"], [])
+        self.assertGreater(complete["tested"][0], first["tested"][0])
 
     def test_crowd(self) -> None:
         """Many connections are served beside TCP."""
         rows = self.measured("crowd")
-        self.assertGreater(min(*rows["crowd"]["ours"], *rows["crowd"]["theirs"]), 0)
+        self.assertGreater(min(*rows["crowd"]["tested"], *rows["crowd"]["reference"]), 0)

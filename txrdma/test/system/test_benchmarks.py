@@ -192,28 +192,28 @@ class CaseTests(ShortCase):
         command = [sys.executable, "-c", code]
         done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=110)
         good, nowhere, other = json.loads(done.stdout)
-        self.assertEqual((good["failure"], len(good["ours"]), len(good["theirs"])), ("", 1, 1))
+        self.assertEqual((good["failure"], len(good["tested"]), len(good["reference"])), ("", 1, 1))
         self.assertEqual(nowhere["failure"], "a process ended with 1")
         self.assertEqual(other["failure"], "this was TCP, not SMC-R")
 
     def test_firstBytes(self) -> None:
         """Page faults of a first message are counted, and are few."""
         rows = self.measured("first-bytes")
-        self.assertLessEqual(rows["first-bytes"]["ours"][0], rows["first-bytes-most"]["ours"][0])
-        self.assertLess(rows["first-bytes-most"]["ours"][0], 256)
+        self.assertLessEqual(rows["first-bytes"]["tested"][0], rows["first-bytes-most"]["tested"][0])
+        self.assertLess(rows["first-bytes-most"]["tested"][0], 256)
 
 
 def outcome(
     title: str,
-    ours: list[float],
-    theirs: list[float] | None,
+    tested: list[float],
+    reference: list[float] | None,
     unit: str = "MB/s",
     why: str = "",
     **reaches: float,
 ) -> Outcome:
     """Return a result of a case with this title."""
-    case = Case(title, title, "", unit, {}, None if theirs is None else {}, {}, **reaches)  # type: ignore[arg-type]  # all of reaches are numbers
-    return Outcome(case, ours, theirs or [], failure=why)
+    case = Case(title, title, "", unit, {}, None if reference is None else {}, {}, **reaches)  # type: ignore[arg-type]  # all of reaches are numbers
+    return Outcome(case, tested, reference or [], failure=why)
 
 
 def made(*sections: Section, date: str = "2020-02-20") -> Results:
@@ -246,7 +246,7 @@ class PageTests(SynchronousTestCase):
 
     def test_part(self) -> None:
         """A part replaces its earlier results, with its date; the others do not change."""
-        row = outcome("10,000 path records", [9.0], None, "s", mostOfOurs=0.5)
+        row = outcome("10,000 path records", [9.0], None, "s", mostValue=0.5)
         before = made(section("mad-table", "Old", [row]), section("mad-memory", "Memory", [row], "model"))
         save(beside(self.page), before)
         output = self.run_("--part=mad-table", "--rounds=1")
@@ -254,7 +254,7 @@ class PageTests(SynchronousTestCase):
         after, retained = load(beside(self.page))["sections"]
         self.assertEqual(retained, before["sections"][1])
         self.assertEqual((after["name"], after["title"]), ("mad-table", "A table of subnet administration"))
-        self.assertEqual((after["rounds"], len(after["rows"][0]["ours"])), (1, 1))
+        self.assertEqual((after["rounds"], len(after["rows"][0]["tested"])), (1, 1))
         self.assertNotEqual(after["date"], retained["date"])
         text = self.page.read_text()
         for reported in (after, retained):
@@ -313,18 +313,18 @@ class ChartTests(SynchronousTestCase):
             outcome("throughput-64k", [8.0, 9.0, 10.0], [3.0], atLeast=2.0),
             outcome("roundtrip", [10.0], [50.0, 40.0, 60.0], "us", atMost=0.05),
             outcome("cpu", [], [], "s/GB", why="it ended with -9 & said <$no> $more"),
-            outcome("memory", [8.0], [4.0], "KiB", mostOfOurs=16.0),
+            outcome("memory", [8.0], [4.0], "KiB", mostValue=16.0),
         ]
         alone = [
-            outcome("completions", [400.0], None, "/s", leastOfOurs=300.0),
-            outcome("calls", [100.0], None, "/s", leastOfOurs=150.0),
-            outcome("a table", [], None, "s", why="there is no ibsim", mostOfOurs=1.0),
+            outcome("completions", [400.0], None, "/s", leastValue=300.0),
+            outcome("calls", [100.0], None, "/s", leastValue=150.0),
+            outcome("a table", [], None, "s", why="there is no ibsim", mostValue=1.0),
         ]
         reported = {"peers": [self.peer("uvloop, TCP", 5.0), self.peer("MPI")]}
         self.results = made(
             section("streams", "Streams", streams, "SMC-R", "TCP"),
-            section("verbs", "Verbs", alone, "ours"),
-            section("others", "Others", told=reported),
+            section("verbs", "Verbs", alone, "txrdma"),
+            section("others", "Others", details=reported),
         )
 
     def peer(self, name: str, *values: float) -> dict[str, Any]:
@@ -414,7 +414,7 @@ class ChartTests(SynchronousTestCase):
                 for name in re.findall(r'"(pictures/[^"]+)"', shown):
                     self.assertTrue((page.parent / name).exists(), name)
                 self.assertEqual(shown in text, bool(chart.section), chart.name)
-            for row in (row for each in reported["sections"] for row in each["rows"] if row["ours"]):
-                value = median(row["ours"])
+            for row in (row for each in reported["sections"] for row in each["rows"] if row["tested"]):
+                value = median(row["tested"])
                 output = f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
                 self.assertRegex(text, rf"\| {re.escape(row['title'])} \|.*\| {output} \(")
