@@ -10,7 +10,7 @@ import sys
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.test.support import CHECKOUT
-from txrdma.test.unit.test_floors import isCore, modules
+from txrdma.test.unit.test_layers import isCore, modules
 
 
 class CoreTests(SynchronousTestCase):

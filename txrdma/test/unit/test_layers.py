@@ -48,7 +48,7 @@ LAYERS = {
 }
 """The layer of each package and module."""
 
-STRANGERS = {
+SEPARATED = {
     ("verbs", "soft"),
     ("verbs", "mad"),
     ("soft", "mad"),
@@ -185,7 +185,7 @@ def isCore(module: str) -> bool:
     return parts[-1].startswith("_") or (parts[1] != "soft" and not CORE_FOLDERS.isdisjoint(parts[2:-1]))
 
 
-def circles(imported: dict[str, set[str]]) -> list[list[str]]:
+def cycles(imported: dict[str, set[str]]) -> list[list[str]]:
     """
     Return the sets of modules that import each other in cycles, sorted.
 
@@ -249,7 +249,7 @@ def parts(package: str, imported: dict[str, set[str]]) -> dict[str, set[str]]:
     return found
 
 
-def isForeign(name: str, package: str) -> bool:
+def isForeignPrivate(name: str, package: str) -> bool:
     """Return whether a name is that of an underscore module which belongs to another package than this."""
     parts = name.split(".")
     private = next((at for at, part in enumerate(parts) if part.startswith("_") and part[:2] != "__"), None)
@@ -274,21 +274,21 @@ def complaints(module: str, source: str, isPackage: bool = False) -> list[str]:
         if own == "test" or own is None:
             continue
         other = packageOf(name)
-        if isForeign(name, module if isPackage else module.rpartition(".")[0]) and other is not None:
+        if isForeignPrivate(name, module if isPackage else module.rpartition(".")[0]) and other is not None:
             complain("an underscore module is for its own package only")
         if below is not None and own == other and not name.startswith(f"{below}."):
-            complain(f"{below} stands below all else of its room")
+            complain(f"the rest of the package imports {below}, not the reverse")
         if other is not None and other in LAYERS:
             if other in ("test", "testing") and own != other:
-                complain("only tests import what tests are made of")
+                complain("only tests import the test kit")
             elif own == other or (typesOnly and (own, other) in UPWARDS):
                 pass
             elif LAYERS[other] > LAYERS[own]:
-                complain(f"floor {LAYERS[own]} stands below floor {LAYERS[other]}")
-            elif (own, other) in STRANGERS:
-                complain("these rooms meet through interfaces only")
+                complain(f"layer {LAYERS[own]} is below layer {LAYERS[other]}")
+            elif (own, other) in SEPARATED:
+                complain("these packages use each other through txrdma.interfaces only")
             elif isCore(module) and LAYERS[other] > 2 and not typesOnly:
-                complain("a core stands on floors 1 and 2 only")
+                complain("a core imports layers 1 and 2 only")
         if isCore(module) and not typesOnly and top not in CORE_MAY_IMPORT:
             complain("a core imports the standard library and Automat only")
     return wrong
@@ -301,7 +301,7 @@ def modules() -> Iterator[tuple[str, Path]]:
         yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
 
 
-class FloorTests(SynchronousTestCase):
+class LayerTests(SynchronousTestCase):
     """Import rules of the package."""
 
     slowBecause = "Python parses every module of the package"
@@ -315,20 +315,20 @@ class FloorTests(SynchronousTestCase):
         ]
         self.assertEqual(wrong, [])
 
-    def test_circles(self) -> None:
+    def test_cycles(self) -> None:
         """Modules do not import each other in cycles; imports for types count."""
-        self.assertEqual(circles(graph()), [])
+        self.assertEqual(cycles(graph()), [])
 
     def test_subpackages(self) -> None:
         """Subpackages do not import each other in cycles; imports for types count."""
         self.assertEqual(
-            {package: circles(parts(package, graph())) for package in ACYCLIC}, dict.fromkeys(ACYCLIC, [])
+            {package: cycles(parts(package, graph())) for package in ACYCLIC}, dict.fromkeys(ACYCLIC, [])
         )
 
-    def test_everyRoomHasAFloor(self) -> None:
+    def test_everyPackageHasALayer(self) -> None:
         """Every package has a layer."""
-        rooms = {name for name in (packageOf(module) for module, _path in modules()) if name is not None}
-        self.assertEqual(rooms - set(LAYERS), set())
+        packages = {name for name in (packageOf(module) for module, _path in modules()) if name is not None}
+        self.assertEqual(packages - set(LAYERS), set())
 
     def test_genericTuples(self) -> None:
         """A generic C{NamedTuple} is that of typing_extensions: Python 3.10 has none of its own."""
@@ -356,10 +356,10 @@ class FloorTests(SynchronousTestCase):
 class ComplaintTests(SynchronousTestCase):
     """Violations of the rules are reported."""
 
-    def test_circle(self) -> None:
+    def test_cycle(self) -> None:
         """Modules in a cycle are reported, but not those that only import it."""
         imported = {"a": {"b"}, "b": {"c", "d"}, "c": {"a"}, "d": set(), "e": {"a"}, "f": {"e"}}
-        self.assertEqual(circles(imported), [["a", "b", "c"]])
+        self.assertEqual(cycles(imported), [["a", "b", "c"]])
 
     def test_parts(self) -> None:
         """Subpackages form a cycle even if no two of their modules do; other packages do not count."""
@@ -371,7 +371,7 @@ class ComplaintTests(SynchronousTestCase):
             "txrdma.kit.z": set(),
         }
         self.assertEqual(parts("smc", imported), {"a": {"b"}, "b": {"a"}})
-        self.assertEqual(circles(parts("smc", imported)), [["a", "b"]])
+        self.assertEqual(cycles(parts("smc", imported)), [["a", "b"]])
 
     def rules(self, module: str, source: str) -> int:
         return len(complaints(module, source))
@@ -400,7 +400,7 @@ class ComplaintTests(SynchronousTestCase):
         )
         self.assertEqual(self.rules("txrdma.soft.rc.roce", "from twisted.internet import defer"), 0)
 
-    def test_strangers(self) -> None:
+    def test_separated(self) -> None:
         """Packages of one layer must not import each other."""
         self.assertEqual(self.rules("txrdma.smc.group.link", "from txrdma.soft.device import SoftDevice"), 1)
         self.assertEqual(
