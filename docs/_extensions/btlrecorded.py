@@ -1,7 +1,7 @@
 """
-Packets of the byte transfer layer around a loss, as two modules really exchange them: for L{sequences}.
+Packets of the byte transfer layer around a loss, recorded from two modules, for L{sequences}.
 
-Two hosts of L{txrdma.testing.btl.world}, whose network loses one packet: the third one that Alice sends.
+The two hosts of L{txrdma.testing.btl.world} lose one packet: the third one that Alice sends.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LOST = 3
 
 
 class _Recorded(World):
-    """A world that notes what passes, and loses one packet."""
+    """A simulated network that records packets and loses one of them."""
 
     def __init__(self) -> None:
         super().__init__(Random(1), BadNetwork(delays=(0.0001, 0.0001)))
@@ -32,11 +32,11 @@ class _Recorded(World):
         self._count = 0
 
     def at(self) -> str:
-        """The time, in microseconds."""
+        """The time in microseconds."""
         return f"{1e6 * self.now:.0f} us"
 
     def transmit(self, sender: Host, destination: Any, channel: int, packet: bytes) -> None:
-        """Note a packet, and let it travel, or not."""
+        """Record a packet, and deliver or drop it."""
         self._count += 1
         isLost = self._count == _LOST
         segment = Segment.decode(packet)
@@ -58,12 +58,12 @@ class _Recorded(World):
         return f"{SegmentKind(segment.kind).name} {self._nameOf(segment.sequence)}{again}"
 
     def _nameOf(self, sequence: int) -> int:
-        """The number of a segment of Alice, from 1 on."""
+        """The number of one of Alice's segments, from 1."""
         return (sequence - self.first + 1) & 0xFFFF
 
 
 def loss() -> list[Step]:
-    """Play the loss, until all that was sent has arrived."""
+    """Run the transfer with the loss until everything has arrived."""
     world = _Recorded()
 
     def handler(name: str) -> Any:

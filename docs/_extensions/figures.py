@@ -1,8 +1,8 @@
 """
-Figures in the text of pages, out of what was measured last: of benchmarks, and with the Linux kernel.
+Roles that insert measured numbers into pages, from the last benchmarks and the last run with the kernel.
 
-In Markdown: C{measured} with a row of C{benchmarks.json}, and C{witnessed} with a row of the table in
-C{interoperability.md}. See L{measured} and L{witnessed} for what they may say.
+In Markdown, C{measured} has the name of a row of C{benchmarks.json}, and C{witnessed} that of a row of the
+table in C{interoperability.md}. L{measured} and L{witnessed} describe their arguments.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ROW: Final = re.compile(r"^\| (?P<tested>[^|]+?) \|.*\| (?P<measured>[^|]*?) \|
 
 def measured(text: str) -> str:
     """
-    A figure of the benchmarks.
+    Return a result of the benchmarks.
 
     @param text: the name of a row for by how much SMC-R is better than TCP; followed by C{tested} or
         C{reference}, for that median and its unit; by C{ratio}, for the ratio of the medians.
@@ -53,7 +53,7 @@ def measured(text: str) -> str:
 
 def witnessed(text: str) -> str:
     """
-    A figure of the last run with the kernel.
+    Return a number of the last run with the kernel.
 
     @param text: the first column of the row, C{>}, and the words before the figure in its last one.
     @raise ValueError: there is none.
@@ -68,7 +68,7 @@ def witnessed(text: str) -> str:
 
 
 class Measured(SphinxRole):
-    """A figure of C{benchmarks.json}."""
+    """The role for results of C{benchmarks.json}."""
 
     def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
         self.env.note_reread()
@@ -76,7 +76,7 @@ class Measured(SphinxRole):
 
 
 class Witnessed(SphinxRole):
-    """A figure of C{interoperability.md}."""
+    """The role for numbers of C{interoperability.md}."""
 
     def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
         self.env.note_reread()
@@ -84,7 +84,7 @@ class Witnessed(SphinxRole):
 
 
 def setup(app: Sphinx) -> ExtensionMetadata:
-    """Called by Sphinx."""
+    """Register the extension."""
     app.add_role("measured", Measured())
     app.add_role("witnessed", Witnessed())
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,5 +1,5 @@
 """
-Directives for Sphinx that take their content from the code, so that the pages can't tell anything else.
+Directives for Sphinx that take their content from the code, so that pages and code cannot differ.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _BREAK: Final = "\\n"
 
 
 def rows(heads: list[str], cells: list[list[str]]) -> list[str]:
-    """A table in reStructuredText."""
+    """Return a table in reStructuredText."""
     lines = [".. list-table::", "   :header-rows: 1", ""]
     for row in [heads, *cells]:
         lines += [f"   {'* -' if not number else '  -'} {cell}" for number, cell in enumerate(row)]
@@ -62,10 +62,10 @@ def rows(heads: list[str], cells: list[list[str]]) -> list[str]:
 
 
 class FromCode(SphinxDirective):
-    """A directive whose reStructuredText is computed, whatever the page itself is written in."""
+    """A directive that generates reStructuredText, also for pages in Markdown."""
 
     def lines(self) -> list[str]:
-        """What shall stand there."""
+        """Return the reStructuredText."""
         raise NotImplementedError
 
     def run(self) -> list[nodes.Node]:
@@ -76,12 +76,12 @@ class FromCode(SphinxDirective):
 
 
 class Machine(SphinxDirective):
-    """A directive that draws a state machine; its argument chooses which, or which part."""
+    """A directive that draws a state machine; its argument selects the machine or a part of it."""
 
     required_arguments = 1
 
     def graph(self, choice: str) -> str:
-        """What is to be drawn, in the DOT language."""
+        """Return the graph in the DOT language."""
         raise NotImplementedError
 
     def run(self) -> list[nodes.Node]:
@@ -93,28 +93,28 @@ class Machine(SphinxDirective):
 
 
 class ClosingMachine(Machine):
-    """The picture of a part of the close state machine: C{orderly}, or C{abnormal}."""
+    """A diagram of one part of the close state machine: C{orderly} or C{abnormal}."""
 
     def graph(self, choice: str) -> str:
         return closingGraph(isAbnormal=directives.choice(choice, _PARTS) == _PARTS[1])
 
 
 class HandshakeMachine(Machine):
-    """The picture of the CLC handshake's state machine: that of the C{server}, or of the C{client}."""
+    """A diagram of the state machine of the CLC handshake: C{server} or C{client}."""
 
     def graph(self, choice: str) -> str:
         return handshakeGraph(isServer=directives.choice(choice, _ENDS) == _ENDS[0])
 
 
 class ConnectionMachine(Machine):
-    """The picture of one of the communication manager's state machines, or of a part of it: see L{_CM}."""
+    """A diagram of a state machine of the communication manager, or of a part of one: see L{_CM}."""
 
     def graph(self, choice: str) -> str:
         return connectionGraph(directives.choice(choice, tuple(_CM)))
 
 
 def connectionGraph(part: str) -> str:
-    """A state machine of the communication manager, in the DOT language, without its actions."""
+    """Return a state machine of the communication manager in the DOT language, without its actions."""
     name, shown = _CM[part]
     table = import_module(f"txrdma.cm.{name}").TABLE
     places = {place: place for place in table.places}
@@ -131,7 +131,7 @@ def connectionGraph(part: str) -> str:
 
 
 def handshakeGraph(isServer: bool) -> str:
-    """One end's handshake as it is declared, in the DOT language, without inputs that change nothing."""
+    """Return the handshake of one end in the DOT language, without inputs that change nothing."""
     from txrdma.kit.machines import Machines
     from txrdma.smc.handshake._machine import _machine
 
@@ -152,7 +152,7 @@ def handshakeGraph(isServer: bool) -> str:
 
 
 def closingGraph(isAbnormal: bool) -> str:
-    """What is to be drawn of the close state machine, in the DOT language."""
+    """Return a part of the close state machine in the DOT language."""
     from txrdma.smc.flow.closing import diagram
 
     places: dict[str, str] = {}
@@ -170,7 +170,7 @@ def closingGraph(isAbnormal: bool) -> str:
 
 
 def _drawn(name: str, direction: str, places: dict[str, str], edges: list[str]) -> str:
-    """A graph of states by their labels, as both machines are drawn."""
+    """Return a graph of states, by their labels."""
     return "\n".join(
         [
             f"digraph {name} {{ rankdir={direction}; bgcolor=transparent; ranksep=0.3;",
@@ -184,7 +184,7 @@ def _drawn(name: str, direction: str, places: dict[str, str], edges: list[str]) 
 
 
 def memberDocs(kind: type) -> dict[str, str]:
-    """The strings that stand behind the members of an enumeration."""
+    """Return the docstrings after the members of an enumeration."""
     body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
     assert isinstance(body, ast.ClassDef)
     found = {}
@@ -200,7 +200,7 @@ def memberDocs(kind: type) -> dict[str, str]:
 
 
 class Diagnoses(FromCode):
-    """Every reason to decline SMC."""
+    """A table of all reasons to decline SMC."""
 
     def lines(self) -> list[str]:
         from txrdma.smc.wire.clc import Diagnosis
@@ -213,7 +213,7 @@ class Diagnoses(FromCode):
 
 
 class Limits(FromCode):
-    """Every limit of what peers can make a process keep, do or wait for."""
+    """A table of all limits of what peers can make a process store, do or wait for."""
 
     def lines(self) -> list[str]:
         from txrdma.kit.limits import LIMITS
@@ -232,7 +232,7 @@ class Limits(FromCode):
 
 
 class ManagementCalls(FromCode):
-    """Every call of management datagrams, and each structure that it takes, linked to its reference."""
+    """A table of all calls of management datagrams, with links to the structures that they take."""
 
     def lines(self) -> list[str]:
         from txrdma.mad.layouts.attributes import allAttributes, RPCS
@@ -254,7 +254,7 @@ class ManagementCalls(FromCode):
 
 
 class ScriptWords(FromCode):
-    """What scripts of conversations may say."""
+    """A table of the words in scripts of conversations."""
 
     def lines(self) -> list[str]:
         from txrdma.testing.streams.script import OCCASIONS, STEPS
@@ -270,7 +270,7 @@ class ScriptWords(FromCode):
 
 
 class CommandHelp(FromCode):
-    """The output of a command's C{--help}: the argument is what follows C{python -m}."""
+    """The output of C{--help} of a command; the argument is what follows C{python -m}."""
 
     required_arguments = 1
     final_argument_whitespace = True
@@ -284,13 +284,13 @@ class CommandHelp(FromCode):
 
 
 def dottedName(text: str) -> nodes.Node:
-    """A name that may be broken behind its dots: columns of tables are narrow."""
+    """Return a name that may be broken after its dots, for narrow columns."""
     broken = escape(text).replace(".", ".<wbr>")
     return nodes.raw("", f'<code class="docutils literal notranslate">{broken}</code>', format="html")
 
 
 class API(SphinxRole):
-    """The name of a module, a class, or one of its members, below C{txrdma}: linked to its reference."""
+    """A role for names of modules, classes and members below C{txrdma}, linked to the API reference."""
 
     def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
         self.env.note_reread()  # the code may have changed
@@ -302,7 +302,7 @@ class API(SphinxRole):
 
 
 def referencePage(dotted: str) -> str | None:
-    """The page and place at which pydoctor tells of a name; None without such a name."""
+    """Return the page and anchor of a name in pydoctor's output; None if there is none."""
     page, thing = "", cast(object, None)
     names = dotted.split(".")
     while names and (found := _module(f"{page}.{names[0]}".lstrip("."))) is not None:
@@ -328,7 +328,7 @@ def _module(name: str) -> ModuleType | None:
 
 
 class Shown(SphinxRole):
-    """The name of a test below C{txrdma.test}: it is a warning where there is no such test."""
+    """A role for names of tests below C{txrdma.test}; an unknown test is a warning."""
 
     def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
         self.env.note_reread()
@@ -338,7 +338,7 @@ class Shown(SphinxRole):
 
 
 def isTest(dotted: str) -> bool:
-    """Whether a group of tests (unit, integration, system, soak) has this module, class or method."""
+    """Return whether a group of tests (unit, integration, system, soak) has this module, class or method."""
     names = dotted.split(".")
     modules = [position for position, name in enumerate(names, 1) if name.startswith("test_")]
     if not modules:
@@ -359,7 +359,7 @@ def _defines(path: Path, names: list[str]) -> bool:
 
 
 def setup(app: Sphinx) -> ExtensionMetadata:
-    """Called by Sphinx."""
+    """Register the extension."""
     app.add_directive("closing-machine", ClosingMachine)
     app.add_directive("handshake-machine", HandshakeMachine)
     app.add_directive("connection-machine", ConnectionMachine)

@@ -25,7 +25,7 @@ _PICTURE = re.compile(
 
 
 def _both(found: re.Match[str]) -> str:
-    """Two images, each for one of the themes."""
+    """Return two images, one for each theme."""
     images = (
         f"```{{image}} {found[theme]}\n:alt: {found['alt']}\n:class: chart only-{theme}\n```"
         for theme in ("light", "dark")
@@ -40,6 +40,6 @@ def _read(app: Sphinx, page: str, source: list[str]) -> None:
 
 
 def setup(app: Sphinx) -> ExtensionMetadata:
-    """Called by Sphinx."""
+    """Register the extension."""
     app.connect("source-read", _read)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

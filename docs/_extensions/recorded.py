@@ -1,8 +1,9 @@
 """
-What one SMC-R connection really sends, from first contact to its end: for the pictures of L{sequences}.
+The messages of one SMC-R connection from first contact to its end, recorded for L{sequences}.
 
-Two hosts of L{txrdma.testing.smc.hosts} on a simulated network; all above the sockets is as it is elsewhere.
-The client says hello, the server answers, and the client says goodbye and closes when it has its answer.
+The two hosts of L{txrdma.testing.smc.hosts} use a simulated network; everything above the sockets is the real
+code. The client sends a greeting, the server answers, and the client sends another message and closes after
+the answer.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ _ACKNOWLEDGED = "acknowledged"
 
 class _Talker(Protocol):
     """
-    An end that notes what it is told.
+    A protocol that records its calls.
 
-    @ivar where: C{"client"}, who speaks first and closes, or C{"server"}.
+    @ivar where: C{"client"}, which sends first and closes, or C{"server"}.
     """
 
     def __init__(self, recording: Recording, where: str) -> None:
@@ -84,11 +85,11 @@ class Recording:
         self._hosts = [self._host(address) for address in _ADDRESSES]
 
     def note(self, where: str, what: str) -> None:
-        """A call of a protocol, or by it."""
+        """Record a call of a protocol, or by it."""
         self.steps.append(Step("note", where, "", "", what))
 
     def run(self) -> list[Step]:
-        """Let it happen."""
+        """Run the connection."""
         client, server = self._hosts
         sockets = connectedSockets(self._world, Random(1), client, server, 50_000, _LATENCY)
         options = Options(device="simulated", agreed=True)
@@ -121,7 +122,7 @@ class Recording:
         self.steps.append(Step("message", where, other, kind, what))
 
     def _watchEnd(self, socket: Any, where: str) -> None:
-        """Tell of the first FIN."""
+        """Record the first FIN."""
         for name in ("shutdown", "close"):
             call = getattr(socket, name)
 
@@ -133,12 +134,12 @@ class Recording:
             setattr(socket, name, watched)
 
     def _onPacket(self, where: str, data: bytes) -> None:
-        """Bytes on the TCP connection: CLC messages, each in one piece."""
+        """Record bytes on the TCP connection: CLC messages, each in one piece."""
         message = clc.decode(data)
         self._send(where, "tcp", f"CLC {type(message).__name__}")
 
     def _carried(self, where: str, datagram: bytes) -> None:
-        """A packet of RoCE."""
+        """Record a RoCE packet."""
         packet = RoCEPacket.decode(datagram)
         operation = packet.bth.opcode.name
         if "RDMA_WRITE" in operation:
@@ -154,7 +155,7 @@ class Recording:
 
 
 def _describe(message: CDC) -> str:
-    """What a CDC message says."""
+    """Return a description of a CDC message."""
     description = f"CDC: produced {message.producerCount}, consumed {message.consumerCount}"
     flags = [flag.name or "" for flag in StateFlags if flag in message.state]
     return ", ".join([description, *(flag.replace("_", " ") for flag in flags)])
@@ -162,16 +163,16 @@ def _describe(message: CDC) -> str:
 
 @cache
 def connection() -> tuple[Step, ...]:
-    """All steps of the connection."""
+    """Return all steps of the connection."""
     return tuple(Recording().run())
 
 
 def part(name: str) -> list[Step]:
     """
-    A part of the connection.
+    Return a part of the connection.
 
-    @param name: C{"handshake"}, up to the first bytes, without acknowledgements, or C{"ending"}, from the
-        client's last words on; acknowledgements that follow each other are one there.
+    @param name: C{"handshake"}: up to the first bytes, without acknowledgements; or C{"ending"}: from the
+        client's last bytes on, with successive acknowledgements merged into one.
     @raise ValueError: there is no such part.
     """
     steps = list(connection())

@@ -50,7 +50,7 @@ class Step:
     One step.
 
     @ivar kind: C{"message"}, C{"lost"}, C{"note"} or C{"phase"}.
-    @ivar source: the lane where it happens, or begins; C{target} where it ends.
+    @ivar source: the lane where it happens or begins; C{target}: where it ends.
     @ivar carrier: one of L{CARRIERS}.
     """
 
@@ -63,7 +63,7 @@ class Step:
 
 def parsed(lines: list[str]) -> tuple[dict[str, str], list[Step]]:
     """
-    Lanes and steps.
+    Return lanes and steps.
 
     @raise ValueError: a line is none of those that there are.
     """
@@ -94,7 +94,7 @@ def parsed(lines: list[str]) -> tuple[dict[str, str], list[Step]]:
 
 
 class Drawing:
-    """A picture that grows downwards."""
+    """An SVG that grows downwards."""
 
     def __init__(self, lanes: dict[str, str]) -> None:
         gap = (_WIDTH - 2 * _EDGE) / (len(lanes) - 1)
@@ -106,7 +106,7 @@ class Drawing:
         self._begin = self._y = 28
 
     def svg(self, title: str) -> str:
-        """All of it."""
+        """Return the whole SVG."""
         height = self._y + 14
         lines = "".join(
             f'<line class="life" x1="{x:g}" x2="{x:g}" y1="{self._begin}" y2="{height:g}"/>'
@@ -118,7 +118,7 @@ class Drawing:
         )
 
     def add(self, step: Step) -> None:
-        """The next step."""
+        """Draw the next step."""
         if step.kind == "phase":
             self._y += 12
             lines = textwrap.wrap(step.text, int((_WIDTH - 20) / _SANS))
@@ -168,7 +168,9 @@ class Drawing:
 
 
 class Sequence(SphinxDirective):
-    """A sequence diagram; C{coming} says that it is of what there is not yet."""
+    """
+    The directive for a sequence diagram; C{coming} marks a diagram of something that is not implemented yet.
+    """
 
     required_arguments = 1
     final_argument_whitespace = True
@@ -193,6 +195,6 @@ class Sequence(SphinxDirective):
 
 
 def setup(app: Sphinx) -> ExtensionMetadata:
-    """Called by Sphinx."""
+    """Register the extension."""
     app.add_directive("sequence", Sequence)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,5 +1,5 @@
 """
-A conversation that is played again and again, and given up one step of time later each time.
+Runs an exchange repeatedly, and cancels it one step of time later in each run.
 """
 
 from __future__ import annotations
@@ -44,23 +44,23 @@ End = Callable[[Any], None]
 
 
 def lose(made: Any) -> None:
-    """End a connection in order, if it was made."""
+    """Close a connection in order, if there is one."""
     if made is not None:
         made.transport.loseConnection()
 
 
 def abort(made: Any) -> None:
-    """End a connection at once, if it was made."""
+    """Abort a connection, if there is one."""
     if made is not None:
         made.transport.abortConnection()
 
 
 class CancelCase(MessagingCase):
     """
-    Two hosts with a connection between them, beside which others come to nothing.
+    Two hosts with a connection between them, while other attempts are cancelled.
 
-    What is held is compared with what was held before: queue pairs, memory, completion queues and address
-    handles of both devices; ids, names, questions and listeners of both managers; timers, and readers.
+    Resources are compared before and after: queue pairs, memory, completion queues and address handles of
+    both devices; IDs, names, requests and listeners of both managers; timers and readers.
     """
 
     def setUp(self) -> None:
@@ -86,7 +86,7 @@ class CancelCase(MessagingCase):
         return RDMAClientEndpoint(self.clock, host, number, self.devices[0], terms).connect(factory)
 
     def opened(self, terms: Terms = UNCOUNTED_TERMS) -> tuple[MessageRecorder, MessageRecorder]:
-        """A connection more: both protocols."""
+        """Open another connection, and return both protocols."""
         port = self.listening(terms=terms)
         client = self.result(self.connecting(terms=terms))
         self.wait(lambda: self.served[-1].isMade)
@@ -94,7 +94,7 @@ class CancelCase(MessagingCase):
         return client, self.served[-1]
 
     def held(self) -> dict[str, object]:
-        """Numbers of all that a conversation may take."""
+        """Return the numbers of all resources that an exchange may use."""
         found: dict[str, object] = {
             "timers": len(self.clock.getDelayedCalls()),
             "readers": len(self.clock.readers),
@@ -111,7 +111,7 @@ class CancelCase(MessagingCase):
         return found
 
     def heldBy(self, manager: object) -> tuple[object, ...]:
-        """Numbers of all that a manager has."""
+        """Return the numbers of all resources of a manager."""
         if isinstance(manager, kernels.KernelManager):
             return len(manager._connections), len(manager._handlers), len(manager.channel.identifiers)
         assert isinstance(manager, ConnectionManager)
@@ -135,10 +135,10 @@ class CancelCase(MessagingCase):
 
     def everywhere(self, begin: Begin, end: End, least: int = 2) -> None:
         """
-        Begin, and cancel after no step of time, after one, and so on, until that is too late.
+        Begin, and cancel after no step of time, after one, and so on, until cancelling comes too late.
 
-        Each time the Deferred fails with L{CancelledError}, all that was taken is free again, at the latest
-        when ids may be used again, and the connection beside carries messages both ways.
+        Each time the Deferred fails with L{CancelledError}, all resources are free again, at the latest after
+        time-wait, and the other connection carries messages in both directions.
 
         @param end: ends what was made; called with the result, or with None after a cancellation.
         @param least: times that there was something to cancel.
@@ -166,15 +166,15 @@ class CancelCase(MessagingCase):
         self.fail(f"it is not over after {MOST_STEPS} steps")
 
     def atRest(self) -> dict[str, object]:
-        """All that is held when ids are free again, and what is made once is there for the next time."""
+        """Return the resources in use after time-wait, when everything that is created once exists."""
         self.pause(TIMEWAIT_SECONDS)
         return self.held()
 
     def stopped(self, listen: Callable[[], IListeningPort], connect: Begin) -> None:
         """
-        Stop listening after no step of time of a connect, after one, and so on, until that is too late.
+        Stop listening after no step of time of a connect, after one, and so on, until that comes too late.
 
-        Who connects gets his connection or an error, both happen, and nothing is left of either.
+        Each client gets its connection or an error; both occur, and neither leaves anything behind.
         """
         port = listen()
         lose(self.result(connect()))
@@ -202,14 +202,14 @@ class CancelCase(MessagingCase):
         self.part()
 
     def assertHeld(self, before: dict[str, object], steps: int) -> None:
-        """Assert that no more is held than before, or soon is."""
+        """Assert that no more resources are in use than before, immediately or after time-wait."""
         end = self.clock.seconds() + TIMEWAIT_SECONDS
         while self.held() != before and self.clock.seconds() < end:
             self.clock.step()
         self.assertEqual(self.held(), before, f"after {steps} steps")
 
     def talk(self, number: int) -> None:
-        """Have both ends of the connection beside send each other a message."""
+        """Send a message in each direction of the other connection."""
         message = b"%d" % number
         for sender, receiver in (self.beside, self.beside[::-1]):
             receiver.messages.clear()
@@ -219,7 +219,7 @@ class CancelCase(MessagingCase):
         self.pause(0.1)  # until the last acknowledgement
 
     def part(self) -> None:
-        """End the connection beside, after which nothing is left at all."""
+        """Close the other connection, after which no resources are in use."""
         self.beside[0].transport.loseConnection()
         self.assertNothingLeft(TIMEWAIT_SECONDS)
         self.pause(0.1)
@@ -227,7 +227,7 @@ class CancelCase(MessagingCase):
 
 
 class KernelCancelCase(CancelCase):
-    """The same where the kernel's manager makes connections, by a librdmacm of the test's."""
+    """The same tests with connections of the kernel's manager, through a fake librdmacm."""
 
     def setUp(self) -> None:
         self.patch(adapters, "isManaged", lambda device: True)

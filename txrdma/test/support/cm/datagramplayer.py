@@ -24,7 +24,7 @@ PORT = 7471
 
 
 class Shouting(DatagramProtocol):
-    """Sends back what comes, in capital letters; a word ends it."""
+    """Answers datagrams in capital letters, until a certain word ends it."""
 
     answer = b"welcome"
 
@@ -42,7 +42,7 @@ class Shouting(DatagramProtocol):
 
 
 class Asking(DatagramProtocol):
-    """Notes what comes."""
+    """Records received datagrams."""
 
     def __init__(self) -> None:
         self.received: set[bytes] = set()
@@ -52,7 +52,7 @@ class Asking(DatagramProtocol):
 
 
 async def main(reactor: Any, role: str, here: str, there: str, count: str) -> None:
-    """Play a role, and print what came of it."""
+    """Run a role, and print its result."""
     if role == "server":
         shouting = Shouting()
         port: Any = await DatagramServerEndpoint(reactor, PORT, softDeviceAt(here)).listen(shouting)

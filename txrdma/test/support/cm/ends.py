@@ -1,5 +1,5 @@
 """
-Managers joined by a network that loses, doubles and delays by a seed, and programs that use them.
+Managers joined by a network that loses, duplicates and delays by a seed, and applications that use them.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ SERVICE = 0x1000000000000042
 
 class End:
     """
-    A host: its manager, and a program that accepts what it is asked and is ready at once.
+    A host: its manager, and an application that accepts every request and is ready immediately.
 
-    @ivar happened: all events so far, of all connections.
-    @ivar answers: the program answers by itself; else the test does.
+    @ivar happened: all events of all connections so far.
+    @ivar answers: whether the application answers by itself; otherwise the test does.
     """
 
     def __init__(self, world: World, address: str, seed: int) -> None:
@@ -51,11 +51,11 @@ class End:
         return listener
 
     def pathTo(self, peer: End) -> IBPath:
-        """The way to another host."""
+        """Return the path to another host."""
         return IBPath(sgid=self.gid, dgid=peer.gid, hopLimit=64, packetLifeTime=14)
 
     def connect(self, peer: End, isPeerToPeer: bool = False, **fields: object) -> Managed:
-        """Ask another host for a connection."""
+        """Request a connection to another host."""
         path = self.pathTo(peer)
         request = REQ(
             serviceID=SERVICE,
@@ -70,7 +70,7 @@ class End:
         return managed
 
     def do(self, managed: Managed, what: Callable[[], object]) -> None:
-        """Make a request to a connection."""
+        """Call a request of a connection."""
         what()
         self.manager.turned(managed, self.world.now)
         self.turn()
@@ -80,7 +80,7 @@ class End:
         self.do(managed, lambda: managed.connection.disconnect(self.world.now))
 
     def turn(self) -> None:
-        """Act on events, then send."""
+        """Act on events, then send messages."""
         while events := self.manager.events():
             for managed, event in events:
                 self.happened.append((managed, event))
@@ -105,15 +105,15 @@ class End:
             managed.resolution.answer(SIDRREP(qpn=QPN(77), qkey=0x1234), now)
 
     def eventNames(self, managed: Managed) -> list[str]:
-        """The names of a connection's events."""
+        """Return the names of a connection's events."""
         return [type(event).__name__ for who, event in self.happened if who is managed]
 
 
 class World:
     """
-    Two hosts or more, and time.
+    Two or more hosts, and simulated time.
 
-    @ivar drops: decides about a message whether it gets lost.
+    @ivar drops: returns whether a message is lost.
     """
 
     def __init__(self, seed: int = 0, loss: float = 0.0, doubling: float = 0.0, delay: float = 0.01) -> None:
@@ -128,13 +128,13 @@ class World:
         self._numbers = count()
 
     def end(self, address: str) -> End:
-        """A new host."""
+        """Create a host."""
         made = End(self, address, self._seed * 1000 + len(self._ends) + 1)
         self._ends[made.gid] = made
         return made
 
     def send(self, sender: End, path: IBPath, message: Layout, transactionID: int) -> None:
-        """Have the network do what it does with a message."""
+        """Lose, duplicate, delay or deliver a message."""
         self.log.append(type(message).__name__)
         assert path.dgid is not None
         there = self._ends.get(path.dgid)
@@ -148,7 +148,7 @@ class World:
                 heappush(self._flights, (at, next(self._numbers), there, decoded, transactionID, path))
 
     def run(self, until: float = 1e9) -> None:
-        """Let time pass until nothing will happen any more, or until then."""
+        """Advance time until nothing is pending, or until the given time."""
         while True:
             times = [at for end in self._ends.values() if (at := end.manager.deadline()) is not None]
             if self._flights:

@@ -1,9 +1,9 @@
 """
-A librdmacm without a kernel, for tests: channels whose ids connect within this process, in simulated time.
+A librdmacm without a kernel: channels whose ids connect within this process, in simulated time.
 
-It does what L{txrdma.cm.rdmacm.library.EventChannel} asks the real one to do, as far as our manager relies on
-it: events follow each other, later than the calls that cause them. An id that is destroyed gets no more
-events, and the events of its peer depend on the state of both.
+It implements what L{txrdma.cm.rdmacm.library.EventChannel} expects of the real one: events arrive in order,
+after the calls that cause them. A destroyed id gets no more events, and the events of its peer depend on the
+state of both.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Identifier:
     An id.
 
     @ivar said: the parameters that it has sent.
-    @ivar psn: the PSN that its peer is to begin with.
-    @ivar hasParted: it has sent a DREQ, or a DREP.
+    @ivar psn: the first PSN of its peer.
+    @ivar hasParted: it has sent a DREQ or a DREP.
     """
 
     def __init__(self, channel: FakeChannel, number: int) -> None:
@@ -44,7 +44,7 @@ class Identifier:
 
 
 class FakeKernel:
-    """The kernel's manager of all devices of a test."""
+    """The kernel's connection manager for all devices of a test."""
 
     def __init__(self, clock: IReactorTime) -> None:
         self.clock = clock
@@ -54,18 +54,18 @@ class FakeKernel:
         self._ports = count(40_000)
 
     def channel(self) -> FakeChannel:
-        """Make a channel, as opening librdmacm does."""
+        """Create a channel, as opening librdmacm does."""
         return FakeChannel(self)
 
     def made(self, channel: FakeChannel) -> Identifier:
-        """Make an id of a channel."""
+        """Create an id of a channel."""
         identifier = Identifier(channel, next(self._numbers))
         self.ids[identifier.number] = identifier
         channel.identifiers.add(identifier.number)
         return identifier
 
     def nextPort(self) -> int:
-        """The port of the next client."""
+        """Return the port of the next client."""
         return next(self._ports)
 
     def sendEvent(
@@ -76,7 +76,7 @@ class FakeKernel:
         status: int = 0,
         seconds: float = DELAY_SECONDS,
     ) -> None:
-        """Have an id hear of an event, unless it is destroyed before."""
+        """Deliver an event to an id, unless it is destroyed before."""
 
         def happen() -> None:
             if identifier.number in self.ids:
@@ -85,7 +85,7 @@ class FakeKernel:
         self.clock.callLater(seconds, happen)
 
     def ask(self, client: Identifier) -> None:
-        """Have a listener hear of a REQ."""
+        """Deliver a REQ to a listener."""
 
         def happen() -> None:
             if client.number not in self.ids:
@@ -114,7 +114,7 @@ class FakeKernel:
                 self.sendEvent(each, EventKind.TIMEWAIT_EXIT, seconds=TIMEWAIT_SECONDS)
 
     def destroyed(self, identifier: Identifier) -> None:
-        """Tell the peer of an id what is to be told."""
+        """Report the end of an id to its peer."""
         self.ids.pop(identifier.number, None)
         for address, listener in tuple(self.listeners.items()):
             if listener is identifier:
@@ -131,7 +131,7 @@ class FakeKernel:
 
 
 class FakeChannel:
-    """A channel: see L{txrdma.cm.rdmacm.library.EventChannel}, whose methods these are."""
+    """A channel with the methods of L{txrdma.cm.rdmacm.library.EventChannel}."""
 
     def __init__(self, kernel: FakeKernel) -> None:
         self.kernel = kernel
@@ -240,7 +240,7 @@ class FakeChannel:
         return peer
 
     def _confirm(self, server: Identifier) -> None:
-        """Have a passive end hear that the connection is established, once."""
+        """Report to the passive end, once, that the connection is established."""
         if not server.isEstablished:
             server.isEstablished = True
             self.kernel.sendEvent(server, EventKind.ESTABLISHED)

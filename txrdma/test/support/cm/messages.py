@@ -1,5 +1,5 @@
 """
-The kinds of messages of the communication manager, and how one is sent.
+Messages of the communication manager, one of each kind, and their datagrams.
 """
 
 from __future__ import annotations
@@ -24,6 +24,6 @@ KINDS: tuple[type[Attribute], ...] = (REQ, MRA, REJ, REP, RTU, DREQ, DREP, SIDRR
 
 
 def datagramOf(message: Attribute, transactionID: int = 7) -> bytes:
-    """A message as it goes to queue pair 1."""
+    """Return the datagram of a message to queue pair 1."""
     number = type(message).attributeID
     return frame(ManagementClass.COMM_MGT, Method.SEND, transactionID, number, 0, message.encode())

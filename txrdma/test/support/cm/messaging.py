@@ -1,5 +1,5 @@
 """
-What tests of connections for messages need: protocols that note what they hear, and two simulated hosts.
+Base class for tests of message connections between two simulated hosts.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class MessagingCase(SynchronousTestCase):
         self.served: list[MessageRecorder] = []
 
     def path(self, number: int = 0, life: int = 10, pkey: int = DEFAULT_PKEY) -> IBPath:
-        """The path between addresses of that number, from the client to the server."""
+        """Return the path between the addresses of this number, from the client to the server."""
         source, destination = (GID.fromIP(each[number]) for each in self.addresses)
         return IBPath(sgid=source, dgid=destination, hopLimit=64, packetLifeTime=life, pkey=PKey(pkey))
 
     def ends(self, serviceID: int = SERVICE, terms: Terms = USUAL) -> IBServerEndpoint:
-        """The endpoint of a service at the second host."""
+        """Return the endpoint of a service at the second host."""
         return IBServerEndpoint(self.clock, serviceID, self.devices[1], terms)
 
     def serve(self, factory: Any = None, terms: Terms = USUAL, serviceID: int = SERVICE) -> IListeningPort:
@@ -55,7 +55,7 @@ class MessagingCase(SynchronousTestCase):
         return port
 
     def made(self, answer: bytes = b"") -> MessageRecorder:
-        """A protocol of the server, noted in C{served}."""
+        """Create a protocol of the server, and add it to C{served}."""
         self.served.append(MessageRecorder(answer))
         return self.served[-1]
 
@@ -69,7 +69,7 @@ class MessagingCase(SynchronousTestCase):
     def connected(
         self, terms: Terms = USUAL, serverTerms: Terms = USUAL
     ) -> tuple[MessageRecorder, MessageRecorder]:
-        """Two connected protocols: the client's and the server's."""
+        """Return two connected protocols: the client's and the server's."""
         port = self.serve(terms=serverTerms)
         client = self.result(self.ask(terms))
         self.wait(lambda: self.served[-1].isMade)
@@ -77,31 +77,34 @@ class MessagingCase(SynchronousTestCase):
         return client, self.served[-1]
 
     def again(self) -> Deferred[Any]:
-        """One connection more."""
+        """Open another connection."""
         port = self.serve()
         asked = self.ask()
         asked.addCallback(lambda client: [port.stopListening(), client][1])
         return asked
 
     def pause(self, seconds: float) -> None:
-        """Let time pass."""
+        """Advance simulated time."""
         end = self.clock.seconds() + seconds
         self.wait(lambda: self.clock.seconds() >= end, 2 * seconds)
 
     def result(self, answer: Deferred[Any], seconds: float = 30.0) -> Any:
-        """The result of a Deferred; time passes until then."""
+        """Return the result of a Deferred, advancing time until it fires."""
         self.wait(lambda: answer.called, seconds)
         return self.successResultOf(answer)
 
     def wait(self, condition: Callable[[], object], seconds: float = 30.0) -> None:
-        """Let time pass until a condition is true."""
+        """Advance time until a condition is true."""
         end = self.clock.seconds() + seconds
         while not condition() and self.clock.seconds() < end:
             self.clock.step()
         self.assertTrue(condition())
 
     def assertNothingLeft(self, seconds: float = 60.0) -> None:
-        """Assert that adapters, queue pairs, memory and timers of all connections have gone, or soon do."""
+        """
+        Assert that adapters, queue pairs, memory and timers of all connections are released, at once or
+        within a short time.
+        """
         here = [key for key in adapters._adapters if key[0] is self.clock]
         self.wait(lambda: not any(key in adapters._adapters for key in here), seconds)
         for device in self.devices:

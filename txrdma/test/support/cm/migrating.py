@@ -37,7 +37,7 @@ CUTS = 2
 
 class Player(RDMAProtocol):
     """
-    An end that hashes what passes, and counts migrations.
+    A protocol that hashes all bytes, and counts migrations.
 
     @ivar ended: fires with the reason of the end.
     """
@@ -51,7 +51,7 @@ class Player(RDMAProtocol):
         self.count(data)
 
     def count(self, data: bytes) -> None:
-        """Add bytes that have passed."""
+        """Add sent or received bytes."""
         self.hash.update(data)
         self.length += len(data)
 
@@ -65,7 +65,7 @@ class Player(RDMAProtocol):
 
 @implementer(IPushProducer)
 class Sender(Player):
-    """The end that sends, and takes ports down."""
+    """The end that sends, and disables ports."""
 
     def __init__(self, paths: list[IBPath], total: int) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class Sender(Player):
 
     @property
     def device(self) -> SoftDevice:
-        """The device itself, of which the transport has a share."""
+        """The device itself, which the transport shares."""
         device = self.transport.adapter.device._device  # type: ignore[attr-defined]
         assert isinstance(device, SoftDevice)
         return device
@@ -89,21 +89,21 @@ class Sender(Player):
         self.resumeProducing()
 
     def load(self) -> None:
-        """Load whichever path is not in use; cut the one in use when some more has been sent."""
+        """Load the path that is not in use, and cut the one in use after some more data."""
         (other,) = (each for each in self.paths if each.sgid != self.transport.path.localGID)
         self.transport.loadAlternatePath(other).addCallbacks(self.loaded, self.ended.errback)
 
     def loaded(self, path: CMPath) -> None:
-        """Both ends have the path."""
+        """Both ends have loaded the path."""
         self.cutAt = self.length + self.total // 8
 
     def resumeProducing(self) -> None:
-        """Go on to send."""
+        """Continue to send."""
         self.isPaused = False
         self.feed()
 
     def feed(self) -> None:
-        """Send until there is enough, or the transport has enough for the moment."""
+        """Send until everything is sent or the transport pauses."""
         while not self.isPaused and self.length < self.total:
             data = self.random.randbytes(BLOCK)
             self.count(data)
@@ -117,15 +117,15 @@ class Sender(Player):
             self.transport.loseConnection()
 
     def pauseProducing(self) -> None:
-        """Send no more for the moment."""
+        """Pause."""
         self.isPaused = True
 
     def stopProducing(self) -> None:
-        """Send no more at all."""
+        """Stop sending."""
         self.isPaused = True
 
     def cut(self) -> None:
-        """Take down the port of the path in use."""
+        """Disable the port of the path in use."""
         self.cutAt = 0
         self.cuts += 1
         gid = self.transport.path.localGID
@@ -144,7 +144,7 @@ class Sender(Player):
 
 
 async def main(reactor: Any, role: str, here: str, there: str, mebibytes: str) -> None:
-    """Play a role, and print what came of it: length, hash, migrations, the end."""
+    """Run a role, and print its result: length, hash, migrations and the end."""
     device = f"soft:{here}:route=rocev2"
     if role == "server":
         player = Player()

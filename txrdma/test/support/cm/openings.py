@@ -1,9 +1,9 @@
 """
 A search through all states that the opening and the end of a connection can lead two ends to.
 
-As in L{txrdma.test.support.cm.searching} the real machines play, and the network keeps each message that was
-ever sent and delivers any of them at any time, any number of times. Programs do all that they may, when they
-like.
+As in L{txrdma.test.support.cm.searching}, the state machines are the real ones, and the network may deliver
+any message that was ever sent at any time, any number of times. Applications do everything that they may do,
+at any time.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ ENDED: Final = (ConnectionRejected, ConnectionTimedOut, Disconnected)
 
 
 def copied(connection: Connection) -> Connection:
-    """The same connection once more, going its own way from here."""
+    """Return an independent copy of a connection."""
     twin = twinOf(connection)
     twin.opening = _copied(connection.opening)
     twin.closing = None if connection.closing is None else _copied(connection.closing)
@@ -55,7 +55,7 @@ def _copied(core: AnyCore) -> AnyCore:
 
 
 def known(connection: Connection) -> tuple[object, ...]:
-    """All of a connection that its further life depends on."""
+    """Return the part of a connection's state that determines its further behaviour."""
     opening, closing = connection.opening, connection.closing
     paths = connection.alternate is not None and connection.alternate.state
     found: list[object] = [
@@ -75,18 +75,18 @@ def known(connection: Connection) -> tuple[object, ...]:
 
 @dataclass
 class World:
-    """Two ends, all messages so far, and what their programs heard."""
+    """Two ends, all messages so far, and the events that their applications received."""
 
     ends: tuple[Connection, Connection]
     sent: frozenset[Message] = frozenset()
     notified: tuple[tuple[type, ...], tuple[type, ...]] = ((), ())
 
     def key(self) -> tuple[object, ...]:
-        """Worlds of the same key have the same future."""
+        """Identity of the state: worlds with equal keys have the same future."""
         return known(self.ends[0]), known(self.ends[1]), self.sent, self.notified
 
     def after(self, which: int, step: Callable[[Connection], object]) -> World:
-        """The world after a step of one end."""
+        """Return the world after a step of one end."""
         ends = list(self.ends)
         ends[which] = copied(ends[which])  # no step changes the other end
         step(ends[which])
@@ -101,7 +101,7 @@ class World:
 
 
 def isFor(connection: Connection, message: Layout) -> bool:
-    """Whether a manager would hand a message to this connection."""
+    """Return whether a manager would pass a message to this connection."""
     if isinstance(message, REQ):
         return True
     localID, remoteID = message.remoteCommID, message.localCommID  # type: ignore[attr-defined]  # all others
@@ -112,7 +112,7 @@ def isFor(connection: Connection, message: Layout) -> bool:
 
 
 def successors(world: World, isPeerToPeer: bool) -> Iterator[tuple[str, World]]:
-    """Every world that one step leads to, with the step's name."""
+    """Return every world that is one step away, with the name of the step."""
     for which, message, transaction in world.sent:
         if isFor(world.ends[which], message):
 
@@ -152,7 +152,7 @@ def _steps(
 
 
 def broken(world: World) -> str | None:
-    """The promise that does not hold in this world, if there is one."""
+    """Return the invariant that is violated in this world, or None."""
     for end, notified in zip(world.ends, world.notified, strict=True):
         if notified.count(ConnectionEstablished) > 1:
             return "a connection is established twice"
@@ -185,7 +185,7 @@ def _agreement(world: World) -> str | None:
 
 
 def search(isPeerToPeer: bool = False, most: int = 200_000) -> Found:
-    """Search all worlds of two ends that connect and disconnect, or this many of them."""
+    """Search all worlds of two ends that connect and disconnect, up to a number of them."""
     first = World((Connection(1, GUID.fromInt(1), 100), Connection(2, GUID.fromInt(2), 200)))
 
     def count(found: Found, world: World) -> None:

@@ -39,7 +39,7 @@ class Player:
         self.ended: Deferred[None] = Deferred()
 
     def handle(self, connection: CMConnection, event: Event) -> None:
-        """Do what the event asks for; the client disconnects."""
+        """Perform the action that the event requests; the client disconnects."""
         if isinstance(event, ConnectionRequested):
             connection.accept(REP(localQPN=QPN(event.request.localQPN + 1)))
         elif isinstance(event, ConnectionReplied):
@@ -57,7 +57,7 @@ class Player:
 
 
 async def main(reactor: object, role: str, here: str, there: str, count: str) -> None:
-    """Play a role, and print what came of it."""
+    """Run a role, and print its result."""
     agent = MADAgent(reactor, openMADPort(reactor, f"vmad:soft:{here}:qpn=1"))  # type: ignore[arg-type]  # react's
     manager = ConnectionManager(MADServer(agent))
     player = Player(int(count))

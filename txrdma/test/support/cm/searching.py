@@ -1,10 +1,10 @@
 """
 A search through all states to which alternate paths lead two ends of a connection, over a hostile network.
 
-The real machines play. The network keeps every message that was ever sent and delivers any of them at any
-time, any number of times: so every loss, duplication, delay and change of order is among what is tried. A
-queue pair migrates when both ends are armed, and each end hears of it later; a shell reports it before it
-hands over a LAP or loads another path, because it looks at the queue pair then.
+The state machines are the real ones. The network may deliver any message that was ever sent at any time, any
+number of times, so the search includes every loss, duplication, delay and reordering. A queue pair migrates
+when both ends are armed, and each end is notified later; before a LAP is processed or another path is loaded,
+the queue pair is queried, so a migration is always reported first.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Message = tuple[bool, Layout, int]
 
 
 class Keyed(Protocol):
-    """A state of two ends: those with the same key have the same future."""
+    """A state of two ends; states with equal keys have the same future."""
 
     def key(self) -> Hashable:
         """The identity of the state."""
@@ -54,7 +54,7 @@ AnyWorld = TypeVar("AnyWorld", bound=Keyed)
 
 
 def path(number: int) -> CMPath:
-    """One of several paths between two hosts, as the active end sees them."""
+    """Return one of several paths between two hosts, as the active end sees them."""
     ends = [GID.fromIP(f"10.{number}.0.{host}") for host in (1, 2)]
     lid = PERMISSIVE_LID
     return CMPath(localGID=ends[0], remoteGID=ends[1], localLID=lid, remoteLID=lid, localACKTimeout=19)
@@ -64,7 +64,7 @@ PRIMARY, FIRST, SECOND = path(0), path(1), path(2)
 
 
 def made(isActive: bool, **more: Any) -> Alternate:
-    """One end of a connection with a primary path only."""
+    """Create one end of a connection with a primary path only."""
     numbers = (1, 2, QPN(11), QPN(12)) if isActive else (2, 1, QPN(12), QPN(11))
     return Alternate(
         PathEnds(*numbers, REQUEST),
@@ -80,7 +80,7 @@ Copied = TypeVar("Copied")
 
 
 def twinOf(core: Copied) -> Copied:
-    """A shallow copy of an object, as C{copy} makes it, but faster."""
+    """Return a shallow copy of an object, faster than C{copy}."""
     kind = type(core)
     twin = kind.__new__(kind)
     for name in _slotNames(cast(Hashable, kind)):
@@ -96,7 +96,7 @@ def _slotNames(kind: Any) -> tuple[str, ...]:
 
 
 def copied(core: Alternate) -> Alternate:
-    """The same end once more, going its own way from here."""
+    """Return an independent copy of an end."""
     twin = twinOf(core)
     twin._events, twin._outgoing = [], []
     twin._inputs = TABLE.begin(twin, core.state)
@@ -104,7 +104,7 @@ def copied(core: Alternate) -> Alternate:
 
 
 def known(core: Alternate) -> tuple[object, ...]:
-    """All of an end that its further life depends on."""
+    """Return the part of an end's state that determines its further behaviour."""
     answered = core._answered
     return (
         *(core.state, core.primary, core.alternate, core._lapTransaction, core._retries, core._timedOut),
@@ -115,7 +115,7 @@ def known(core: Alternate) -> tuple[object, ...]:
 
 @dataclass(frozen=True)
 class QP:
-    """A queue pair as hardware has it: the path in use, the one it may migrate to, a migration untold."""
+    """A queue pair: the path in use, the one it may migrate to, and an unreported migration."""
 
     path: CMPath
     alternate: CMPath | None = None
@@ -124,7 +124,7 @@ class QP:
 
 @dataclass
 class World:
-    """Two ends, their queue pairs, all messages so far, and what may still be asked of programs."""
+    """Two ends, their queue pairs, all messages so far, and the requests that applications may still make."""
 
     active: Alternate
     passive: Alternate
@@ -138,33 +138,33 @@ class World:
     complaints: list[str] = field(default_factory=list)
 
     def key(self) -> tuple[object, ...]:
-        """Worlds of the same key have the same future."""
+        """Identity of the state: worlds with equal keys have the same future."""
         return (
             *(known(self.active), known(self.passive), self.qps, self.sent, len(self.toLoad)),
             *(self.migrations, self.outcomes, self.asked, self.waiting),
         )
 
     def twin(self) -> World:
-        """The same world, to be changed."""
+        """Return a copy of the world, to be changed."""
         return replace(self, active=copied(self.active), passive=copied(self.passive), complaints=[])
 
     def core(self, isActive: bool) -> Alternate:
-        """One of both ends."""
+        """Return one of the two ends."""
         return self.active if isActive else self.passive
 
     def setQP(self, isActive: bool, qp: QP) -> None:
-        """Change a queue pair."""
+        """Replace a queue pair."""
         self.qps = (qp, self.qps[1]) if isActive else (self.qps[0], qp)
 
     def settle(self, isActive: bool) -> None:
-        """Act on an end's events, then send its messages, as a shell does."""
+        """Act on the events of an end, then send its messages, as an adapter does."""
         core = self.core(isActive)
         for event in core.events():
             self.act(isActive, event)
         self.sent |= {(not isActive, each.message, each.transactionID) for each in core.outgoing()}
 
     def act(self, isActive: bool, event: object) -> None:
-        """Do what an event is about."""
+        """Act on an event."""
         qp = self.qps[0 if isActive else 1]
         if isinstance(event, QPDisarmed):
             self.setQP(isActive, replace(qp, alternate=None))
@@ -187,7 +187,7 @@ class World:
             self.complaints.append("an end takes another path for the one in use")
 
     def migrationReported(self, isActive: bool) -> None:
-        """Report a migration that the queue pair knows of."""
+        """Report a migration that the queue pair has made."""
         qp = self.qps[0 if isActive else 1]
         if qp.isUntold:
             self.setQP(isActive, replace(qp, isUntold=False))
@@ -197,9 +197,9 @@ class World:
 
 def successors(world: World, isTimely: bool) -> Iterator[tuple[str, World]]:
     """
-    Every world that one step leads to, with the step's name.
+    Return every world that is one step away, with the name of the step.
 
-    @param isTimely: migrations are reported before a LAP is handed over, as shells have to.
+    @param isTimely: whether migrations are reported before a LAP is processed, as the adapters have to.
     """
     for isActive, message, transaction in world.sent:
         after = world.twin()
@@ -251,7 +251,7 @@ def _migrations(world: World) -> Iterator[tuple[str, World]]:
 
 
 def broken(world: World) -> str | None:
-    """The promise that does not hold in this world, if there is one."""
+    """Return the invariant that is violated in this world, or None."""
     first, second = world.qps
     if world.complaints:
         return world.complaints[0]
@@ -280,8 +280,8 @@ class Found:
     """
     The result of a search.
 
-    @ivar worlds: the number of different worlds, and C{steps} between them.
-    @ivar fault: the promise that does not hold; C{story} names the steps that lead there.
+    @ivar worlds: number of different worlds; C{steps}: between them.
+    @ivar fault: the violated invariant; C{story}: names of the steps that lead there.
     """
 
     worlds: int = 0

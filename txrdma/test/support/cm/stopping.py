@@ -1,9 +1,9 @@
 """
 One of two processes with messages: C{python -m txrdma.test.support.cm.stopping server|HOW STRING}.
 
-The server tells what has come, and how the connection ended; it takes nothing from who asks it to pause. A
-client sends, and its reactor stops: at once (C{stops}), behind C{loseConnection} (C{closes}), with a producer
-that is not done (C{produces}), or when the peer takes nothing (C{waits}).
+The server prints what it has received and how the connection ended; it stops reading from a client that
+requests it. A client sends, and its reactor stops: immediately (C{stops}), after C{loseConnection}
+(C{closes}), with an unfinished producer (C{produces}), or while the peer reads nothing (C{waits}).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SHORT_SECONDS = 1.0
 
 
 class Taking(RDMAProtocol):
-    """Counts what comes."""
+    """Counts what it receives."""
 
     count = 0
 
@@ -46,7 +46,7 @@ class Taking(RDMAProtocol):
 
 @implementer(IPushProducer)
 class Idle:
-    """A producer that is never done."""
+    """A producer that never finishes."""
 
     def pauseProducing(self) -> None:
         """Do nothing."""
@@ -55,12 +55,12 @@ class Idle:
         """Do nothing."""
 
     def stopProducing(self) -> None:
-        """Say so."""
+        """Print that the producer was stopped."""
         print("producer stopped", flush=True)
 
 
 class Leaving(RDMAProtocol):
-    """Sends, and ends as it is told."""
+    """Sends, and ends in the given way."""
 
     def __init__(self, reactor: Any, how: str) -> None:
         self._reactor, self._how = reactor, how
@@ -81,7 +81,7 @@ class Leaving(RDMAProtocol):
 
 
 async def main(reactor: Any, how: str, string: str) -> None:
-    """Play a role."""
+    """Run a role."""
     if how == "server":
         port: Any = await messageServerFromString(reactor, string).listen(MessageFactory(Taking))
         print(port.getHost().port, flush=True)
