@@ -1,3 +1,3 @@
 """
-Test suites that others have written for TCP, over C{smc:} at both ends.
+Third-party test suites for TCP, run with C{smc:} at both ends.
 """

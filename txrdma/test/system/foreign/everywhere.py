@@ -102,7 +102,7 @@ class SMCConnector:
         return IPv4Address("TCP", self.host, self.port)
 
     def _build(self, address: IAddress | None) -> IProtocol | None:
-        """The user's protocol, whose end will be the connector's."""
+        """Create the user's protocol; the connector handles its end."""
         self.state = "connected"
         protocol = self.factory.buildProtocol(address)
         if protocol is None:
@@ -146,7 +146,7 @@ class SMCConnector:
 
 
 def install() -> None:
-    """From now on, every reactor of this process listens and connects by SMC-R where it does by TCP."""
+    """Replace C{listenTCP} and C{connectTCP} of every reactor of this process by SMC-R."""
     listenTCP, spawnProcess = PosixReactorBase.listenTCP, PosixReactorBase.spawnProcess
     within: list[object] = []
 
@@ -178,7 +178,7 @@ def install() -> None:
         return connector
 
     def spawn(reactor: Any, protocol: Any, executable: Any, args: Any = (), *more: Any, **keys: Any) -> Any:
-        """Modules that are run as programs are over SMC-R, too."""
+        """Run modules over SMC-R as well when they are started as programs."""
         if list(args[:2]) == [sys.executable, "-m"]:
             args = [*args[:2], __spec__.name, *args[2:]]
         return spawnProcess(reactor, protocol, executable, args, *more, **keys)

@@ -1,5 +1,5 @@
 """
-A suite as a user writes it: servers and clients by strings, and no cleanup but that of TCP.
+A suite as users write it, with servers and clients by endpoint strings and the usual clean-up of TCP.
 
 C{SCHEME} in the environment is C{tcp} or C{smc}.
 """
@@ -22,7 +22,7 @@ reactor: Any = theReactor
 
 
 class Talker(Protocol):
-    """Waits for so many bytes, and for the end."""
+    """Waits for a number of bytes, and for the end of its connection."""
 
     transport: Any
 
@@ -45,12 +45,12 @@ class Talker(Protocol):
 
 
 class TalkTests(TestCase):
-    """Listen, connect, talk, close; whoever closes, and however."""
+    """Listen, connect, exchange data, and close, by either end and in each way."""
 
     timeout = 20
 
     async def talk(self, size: int, closer: str, close: str) -> None:
-        """One conversation."""
+        """Run one connection."""
         server, client = Talker(size), Talker(size)
         factory = Factory.forProtocol(lambda: server)
         port = await serverFromString(reactor, f"{SCHEME}:0:interface=127.0.0.1").listen(factory)
@@ -66,7 +66,7 @@ class TalkTests(TestCase):
 
 
 class RemovingTests(TalkTests):
-    """The same, where each test takes everything from the reactor when it ends."""
+    """The same tests, but each removes everything from the reactor at its end."""
 
     def setUp(self) -> None:
         self.addCleanup(reactor.removeAll)

@@ -25,7 +25,7 @@ from twisted.trial.runner import TestLoader, TrialRunner
 
 
 class Recorder(VerboseTextReporter):
-    """A reporter that remembers outcomes and connections by the names of tests."""
+    """A reporter that records outcomes and connections of tests by their names."""
 
     outcomes: dict[str, list[str]]
     connections: dict[str, Counter[str]]
@@ -64,7 +64,7 @@ class Recorder(VerboseTextReporter):
 
     @classmethod
     def connected(cls, transport: Any) -> None:
-        """A connection of ours has begun to carry its protocol."""
+        """Record a connection that has begun to carry its protocol."""
         smc = transport.smc
         reason = smc.fallbackReason
         how = smc.mode if smc.mode == "SMC-R" else getattr(reason, "name", str(reason))
@@ -93,7 +93,7 @@ class PlayerOptions(Options):
 
 
 def _count(connected: Callable[[Any], None]) -> None:
-    """Have each connection of C{smc:} endpoints told, whatever it has become."""
+    """Record each connection of C{smc:} endpoints, with SMC-R or the reason of its fallback."""
     from txrdma.smc.stream import connectionstatus as status
 
     register = status.register
@@ -106,7 +106,7 @@ def _count(connected: Callable[[Any], None]) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the suites; return how many tests failed, in the manner of an exit status."""
+    """Run the suites, and return the number of failed tests, limited to an exit status."""
     options = PlayerOptions()
     options.parseOptions(arguments)
     installReactor(options["reactor"])

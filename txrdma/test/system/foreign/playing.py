@@ -1,5 +1,5 @@
 """
-A program's two processes over one route: what its client saw, how both ended, and what they logged.
+Runs a program's two processes over one route, and collects the client's result, exit codes and logs.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _ERRORS: Final = re.compile(r"^\s*Traceback|Warning:", re.MULTILINE)
 @dataclass
 class Played:
     """
-    What became of a program.
+    The result of a program.
 
-    @ivar saw: what its client returned, or None if it did not come to that.
-    @ivar servedBy: what its connections were served by, at both ends.
-    @ivar ends: how the processes ended: exit codes, or the negative number of a signal.
-    @ivar logs: what they logged.
+    @ivar saw: the client's result, or None if it did not return one.
+    @ivar servedBy: the routes of its connections, at both ends.
+    @ivar ends: exit codes of the processes, or negative signal numbers.
+    @ivar logs: the logs of the processes.
     """
 
     saw: object = None
@@ -45,12 +45,12 @@ class Played:
 
     @property
     def errors(self) -> dict[str, int]:
-        """How many lines of each log tell of an error."""
+        """Return the number of lines with errors in each log."""
         return {name: len(_ERRORS.findall(log)) for name, log in self.logs.items()}
 
 
 class _Process:
-    """One end."""
+    """One of the two processes."""
 
     def __init__(self, name: str, what: str, string: str, folder: Path) -> None:
         above = str(Path(txrdma.__file__).parent.parent)
@@ -64,7 +64,7 @@ class _Process:
         self._timer.start()
 
     def output(self) -> Iterator[dict[str, Any]]:
-        """What it prints, until it ends."""
+        """Return what the process prints until it ends."""
         out: IO[str] | None = self._process.stdout
         assert out is not None
         for line in out:
@@ -72,7 +72,7 @@ class _Process:
                 yield json.loads(line)
 
     def end(self, number: int | None = None) -> tuple[int, str]:
-        """Wait for its end, after a signal if one is given; its exit code and its log."""
+        """Wait for the end of the process, after a signal if one is given; return exit code and log."""
         if number is not None and self._process.poll() is None:
             self._process.send_signal(number)
         code = self._process.wait()
@@ -85,7 +85,7 @@ class _Process:
 
 
 def play(name: str, provider: Provider) -> Played:
-    """Play one program over one route."""
+    """Run a program over one route."""
     number = next(_addresses)
     address = f"127.{os.getpid() % 199 + 20}.{number // 250}.{number % 250 + 1}"
     played = Played()
@@ -120,7 +120,7 @@ def play(name: str, provider: Provider) -> Played:
 
 
 def differences(ours: Played, tcp: Played, route: Provider) -> list[str]:
-    """What is not the same over a route as over TCP, for people."""
+    """Return a description of the differences between a route and TCP."""
     found = []
     if tcp.saw is None:
         found.append(f"over TCP it fails, too: {tcp.logs.get('use', '')[-2000:]}")

@@ -31,12 +31,12 @@ def programNamed(name: str) -> Program:
 
 
 def report(**output: object) -> None:
-    """Print a line for whoever has begun this process."""
+    """Print a line for the parent process."""
     print(json.dumps(output), flush=True)
 
 
 class _ReportingEnds(Ends):
-    """Ends that tell what each connection is served by."""
+    """Ends that report the route of each connection."""
 
     async def listen(self, factory: Any) -> Any:
         port = await super().listen(_Noting(factory))
@@ -48,7 +48,7 @@ class _ReportingEnds(Ends):
 
 
 class _Noting:
-    """A factory whose protocols' transports are told of; all else is that of the program."""
+    """A factory that reports the transports of its protocols, and passes everything else to the program."""
 
     def __init__(self, factory: Any) -> None:
         self._factory = factory
@@ -70,7 +70,7 @@ class _Noting:
 
 
 class _NotingEndpoint:
-    """An endpoint that does so at the client's end."""
+    """A client endpoint that reports the transports of its protocols."""
 
     def __init__(self, endpoint: Any) -> None:
         self._endpoint = endpoint
@@ -80,7 +80,7 @@ class _NotingEndpoint:
 
 
 async def main(reactor: Any, name: str, what: str, string: str, folder: str) -> None:
-    """Serve until SIGTERM, or use and tell."""
+    """Serve until SIGTERM, or use the server and report the result."""
     program, ends = programNamed(name), _ReportingEnds(reactor, string, Path(folder))
     if what == "use":
         report(saw=await program.use(ends))

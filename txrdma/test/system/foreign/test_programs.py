@@ -1,5 +1,5 @@
 """
-Programs that others have written, between two processes: over C{smc:} clients see what they see over C{tcp:}.
+Third-party programs between two processes: clients get the same results over C{smc:} as over C{tcp:}.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from txrdma.testing.streams.provider import Provider, ROCEV2, SHARED_MEMORY, TCP
 
 
 class ProgramComparison(SynchronousTestCase):
-    """Compares what a program's client sees over TCP and over other routes."""
+    """Compares the results of a program's client over TCP and over other routes."""
 
     slowBecause = "each program runs in two processes for each route, and some wait for their timeouts"
 
     def compare(self, name: str, routes: Sequence[Provider]) -> None:
-        """Play a program over TCP and over each route, all at the same time."""
+        """Run a program over TCP and over each route, concurrently."""
         if absent := missing(programs()[name]):
             raise SkipTest(f"needs {', '.join(absent)}, which is not installed")
         with ThreadPoolExecutor() as threads:
@@ -34,7 +34,7 @@ class ProgramComparison(SynchronousTestCase):
 
 
 class ProgramsTests(ProgramComparison):
-    """Each program over one route, in turns; L{txrdma.test.soak.foreign.test_programs} has them over both."""
+    """Each program over one of the routes; L{txrdma.test.soak.foreign.test_programs} uses both."""
 
 
 def addProgram(case: type[ProgramComparison], name: str, *routes: Provider) -> None:

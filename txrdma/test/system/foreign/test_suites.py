@@ -1,14 +1,13 @@
 """
-Suites that were not written here, over C{smc:} at both ends: what passes over TCP passes over SMC-R.
+Third-party suites with C{smc:} at both ends: what passes over TCP passes over SMC-R.
 
-They are Twisted's own, as far as they connect by real ports and are not in
-L{txrdma.test.integration.smc.test_reactors},
-and treq's. Left out are C{twisted.conch.test.test_conch}, whose clients are OpenSSH's and so on TCP anyway,
-and C{test_sslverify.OpenSSLOptionsTests}, which makes keys for half a minute and connects in six tests.
+They are Twisted's own suites that use real ports and are not in L{txrdma.test.integration.smc.test_reactors},
+and treq's. C{twisted.conch.test.test_conch} is not included because its clients are OpenSSH's, which use TCP
+anyway; nor is C{test_sslverify.OpenSSLOptionsTests}, which generates keys for half a minute and connects in
+six tests.
 
-Each suite runs in two processes, one as it is and one over SMC-R (L{txrdma.test.system.foreign.everywhere});
-then
-outcomes are compared test by test. Those in L{EXCEPTIONS} must differ, and all others must not.
+Each suite runs in two processes, one over TCP and one over SMC-R (L{txrdma.test.system.foreign.everywhere});
+then outcomes are compared test by test. Those in L{EXCEPTIONS} must differ, and all others must not.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ EXCEPTIONS: Final = {
 
 
 class _Playing(TestCase):
-    """Runs suites in processes of their own."""
+    """Runs suites in separate processes."""
 
     timeout = 240
     slowBecause = "Runs a suite of Twisted's in one process over TCP and in another over SMC-R."
@@ -91,7 +90,7 @@ class _Playing(TestCase):
         return cast("dict[str, Any]", json.loads(results.read_text()))
 
     def assertSMC(self, played: dict[str, Any]) -> None:
-        """All its connections were SMC-R."""
+        """Assert that all connections used SMC-R."""
         hows = {name: set(counts) for name, counts in played["connections"].items()}
         self.assertEqual({name: kinds for name, kinds in hows.items() if kinds != {"SMC-R"}}, {})
 
@@ -100,7 +99,7 @@ class SuiteComparison(_Playing):
     """Compares a suite over TCP with the same suite over SMC-R."""
 
     async def compare(self, suite: str, reactorName: str) -> None:
-        """What passes over TCP passes over SMC-R, but for the exceptions."""
+        """Assert that what passes over TCP passes over SMC-R, apart from the exceptions."""
         for needed in SUITES[suite]:
             if find_spec(needed) is None:
                 raise SkipTest(f"{suite} needs {needed}, which is not installed")
@@ -130,7 +129,7 @@ class PlainComparison(_Playing):
     slowBecause = "Runs a suite in one process over TCP and in another over SMC-R."
 
     async def compare(self, reactorName: str) -> None:
-        """All of it passes, by SMC-R, in one process."""
+        """Assert that all tests pass over SMC-R in one process."""
         played = {}
         for scheme in ("tcp", "smc"):  # one after the other, as they are timed
             played[scheme] = await self.play("txrdma.test.system.foreign.plain", "tcp", reactorName, scheme)

@@ -15,7 +15,7 @@ US = 1e-6
 
 
 class BusyPollTests(SynchronousTestCase):
-    """A reader that waits for answers which come at given times."""
+    """A reader that waits for answers at given times."""
 
     def setUp(self) -> None:
         self.budget = SpinBudget()
@@ -48,11 +48,11 @@ class BusyPollTests(SynchronousTestCase):
         return found
 
     def test_quick(self) -> None:
-        """Quick answers are found from the first one on."""
+        """Quick answers are found from the beginning."""
         self.assertTrue(all(self.answers(repeat(10 * US, 1000))))
 
     def test_workAtThePeer(self) -> None:
-        """Answers that take less time than a sleep costs are always found, once that is known."""
+        """Answers that take less time than a sleep costs are always found, once the costs are known."""
         found = self.answers(repeat(SLEEP_SECONDS - US, 2000), work=20 * US)
         self.assertTrue(all(found[1:]))
 

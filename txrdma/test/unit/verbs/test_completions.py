@@ -192,7 +192,7 @@ class SleepingTests(CompletionReaderTests):
     """On a reactor that only waits for descriptors."""
 
     def test_armsThenPolls(self) -> None:
-        """The reader hands over what is there, then arms, and polls once more."""
+        """The reader delivers existing completions, then arms, and polls once more."""
         self.reader.start()
         self.reactor.advance(0)
         self.assertEqual(self.log, ["poll", "arm", "poll"])
@@ -245,7 +245,10 @@ class SleepingTests(CompletionReaderTests):
         self.assertEqual((self.channel.taken, self.reactor.getDelayedCalls()), (0, []))
 
     def test_stopping(self) -> None:
-        """Behind what had the reactor stopped nothing comes in the same turn, as a socket is read once."""
+        """
+        After the reactor was stopped, nothing more is delivered in the same iteration, like a socket is read
+        once.
+        """
         reactor: Any = LookingReactor()
 
         def handle(batch: Sequence[Completion]) -> None:
@@ -375,7 +378,7 @@ class SleepingTests(CompletionReaderTests):
 
 
 class LookingReactor(MemoryReactorClock):
-    """A reactor that tells how long it would sleep, as Twisted's own do, and has one turn at a time."""
+    """A reactor that knows its next timeout, as Twisted's reactors do, and runs one iteration at a time."""
 
     def turn(self) -> None:
         """Run calls that are due, but not those scheduled by them, and readers with pending events."""
@@ -393,7 +396,7 @@ class LookingReactor(MemoryReactorClock):
 
 
 class BusyPollingTests(SynchronousTestCase):
-    """With queues that find completions by themselves; each poll takes a microsecond."""
+    """Queues that find completions without events; each poll takes a microsecond."""
 
     def setUp(self) -> None:
         self.now = 1.0
@@ -453,7 +456,9 @@ class BusyPollingTests(SynchronousTestCase):
             self.read()
 
     def test_finds(self) -> None:
-        """A completion that follows soon is found without an event, and only then the reader arms."""
+        """
+        A completion that follows within a short time is found without an event; the reader arms only then.
+        """
         self.queue.put(1)
         self.queue.later = 5
         self.read()
@@ -568,13 +573,13 @@ class BusyPollingTests(SynchronousTestCase):
 
 
 class LookedAtTests(CompletionReaderTests):
-    """On a reactor that looks by itself."""
+    """Queues on a reactor that polls by itself."""
 
     makeReactor = MemoryPollingReactor
     makeQueue = Queue
 
     def test_looked(self) -> None:
-        """It is polled from start to stop, and reports whether it found anything."""
+        """A queue is polled from start to stop, and reports whether it found anything."""
         self.reader.start()
         self.assertEqual(self.reactor.pollables, [self.reader])
         self.assertEqual(self.reactor.getDelayedCalls(), [])

@@ -133,7 +133,7 @@ class SimulatedMigrationTests(SimulatedTime, Commanded, MigrationContract, Synch
 
 
 class SimulatedPortsMigrationTests(SimulatedMigrationTests):
-    """The same with a port that goes down."""
+    """The same tests with a port that goes down."""
 
     def breakPath(self, number: int) -> None:
         """Take the port down."""

@@ -42,7 +42,7 @@ class DepthsTests(SynchronousTestCase):
         self.assertEqual(depths, (module.COMMAND_DEPTHS, module.DATA_DEPTHS))
 
     def test_usual(self) -> None:
-        """A module has at most a quarter of 8 MiB: three of them leave room for a link group."""
+        """A module uses at most a quarter of 8 MiB, so that three modules leave enough for a link group."""
         command, data = module.depthsWithin(LIMIT // module.PINNED_SHARE, 4096)
         self.assertEqual((command, data), ((16, 256), (64, 256)))
         total = channels.bufferBytes(command, 768) + channels.bufferBytes(data, 4096)
@@ -67,7 +67,7 @@ class ModuleTests(HostsCase):
         self.hosts += [self.host(f"10.0.1.{number}") for number in range(3, PEERS + 2)]
 
     def host(self, address: str) -> Host:
-        """Make one more host; the first is the one whose memory is limited."""
+        """Create another host; the memory of the first one is limited."""
         made = super().host(address)
         if address == "10.0.1.1":
             self.pinned.limit(made.device)
@@ -88,7 +88,7 @@ class ModuleTests(HostsCase):
         self.assertEqual((self.pinned.refused, self.pinned.peak < 2 << 20), (0, True))
 
     def test_little(self) -> None:
-        """A module that finds less memory than it wants has shorter queues, and says that."""
+        """A module that gets less memory than it requests has shorter queues, and reports that."""
         self.pinned.most = 1 << 20
         with capturedLogs() as logs:
             here, there = self.connected()
@@ -131,7 +131,7 @@ class ConnectionTests(PinnedMessagingCase):
         self.assertLess(self.pinned.peak, 2 << 20)
 
     def test_fewSlots(self) -> None:
-        """A connection that finds less memory for its messages than it asks for sends fewer at a time."""
+        """A connection that gets less memory for its messages than it requests sends fewer at a time."""
         client, server = self.connected()
         self.pinned.most = self.pinned.total + 3 * 4096
         for number in range(100):
@@ -167,7 +167,7 @@ class ReceivesTests(SynchronousTestCase):
         self.assertRaises(ResourceExhausted, self.memory.take, 1, 4096)
 
     def test_kept(self) -> None:
-        """Regions that are kept for later connections are given up for one with another size."""
+        """Regions that are cached for later connections are released for a region of another size."""
         self.memory.take(1, 1 << 19).giveBack()
         self.assertEqual(self.pinned.total, 4 << 20)
         parts = [self.memory.take(2, 1 << 20) for _ in range(4)]

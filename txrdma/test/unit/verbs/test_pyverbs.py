@@ -1,5 +1,5 @@
 """
-Devices by pyverbs, as far as they can be tested without one: with a fake in its place.
+Devices of pyverbs with a fake in place of the library, as far as that is possible.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class StringTests(SynchronousTestCase):
         self.reactor = MemoryReactorClock()
 
     def test_plugin(self) -> None:
-        """The parser is found, and provides what it should."""
+        """The plugin is found, and provides its interface."""
         verifyObject(IVerbsDeviceStringParser, PyverbsDeviceStringParser())
         openDevice(self.reactor, "pyverbs:mlx5_0")
         openDevice(self.reactor, "pyverbs:name=mlx5_1")
@@ -113,14 +113,14 @@ class AttributeTests(SynchronousTestCase):
 
     @given(ATTRIBUTES)
     def test_thereAndBack(self, attributes: QPAttributes) -> None:
-        """What is said comes back."""
+        """Attributes are unchanged after conversion in both directions."""
         output, _mask = toPyverbs(FAKE, attributes)
         known = fromPyverbs(output, attributes.given())
         for name in attributes.given():
             self.assertEqual(getattr(known, name), getattr(attributes, name))
 
     def test_mask(self) -> None:
-        """Exactly what is given is said, by the bits of C{ibv_qp_attr_mask}."""
+        """Exactly the given attributes are in the mask, by the bits of C{ibv_qp_attr_mask}."""
         way = AddressVector(GID.fromIP("192.0.2.1"))
         for attributes, mask in (
             (QPAttributes(), 0),
@@ -162,14 +162,14 @@ class AttributeTests(SynchronousTestCase):
             self.assertRaises(InvalidRequest, toPyverbs, FAKE, attributes)
 
     def test_withoutGID(self) -> None:
-        """A way without a GID has no GRH: InfiniBand, by its LID."""
+        """A path without a GID has no GRH: InfiniBand, by its LID."""
         way = AddressVector(GID(bytes(16)), dlid=LID(7), serviceLevel=2, hopLimit=0)
         output, _mask = toPyverbs(FAKE, QPAttributes(address=way))
         self.assertEqual(output.ah_attr.is_global, 0)
         self.assertEqual(fromPyverbs(output, frozenset({"address"})).address, way)
 
     def test_errors(self) -> None:
-        """An errno becomes the decision that a caller can take."""
+        """An errno is translated to the error class of the decision that a caller can make."""
         for code, kind in (
             (errno.EINVAL, InvalidRequest),
             (-errno.EINVAL, InvalidRequest),

@@ -1,5 +1,5 @@
 """
-What devices by pyverbs do by themselves: with a fake in pyverbs' place.
+Devices of pyverbs with a fake in place of the library: leaks, suspension and removal.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from txrdma.verbs.pyverbs import device as _pyverbs_device
 
 
 class FakeRemovals:
-    """The kernel's word that a device is taken away, which a test gives."""
+    """A source of device removals that tests control."""
 
     isGone = False
 
@@ -47,7 +47,7 @@ class FakeRemovals:
 
 
 class LeakTests(FakeDevice):
-    """Objects that can't be made leave nothing behind."""
+    """Objects that cannot be created leave nothing behind."""
 
     def setUp(self) -> None:
         self.patch(_pyverbs_device, "Removals", FakeRemovals)
@@ -65,7 +65,9 @@ class LeakTests(FakeDevice):
         self.assertEqual([type(each).__name__ for each in Thing.log], ["CQ", "CompChannel"])
 
     def test_channel(self) -> None:
-        """A completion channel for which there is only one descriptor left keeps none."""
+        """
+        If only one descriptor is left, no completion channel is created, and the descriptor is free again.
+        """
 
         def fail(*args: int) -> int:
             raise OSError(errno.EMFILE, "no descriptor is left")
@@ -77,7 +79,7 @@ class LeakTests(FakeDevice):
 
 
 class RestTests(FakeDevice):
-    """A device that rests: who watches its descriptors tells it when to look."""
+    """A suspended device, whose descriptors are watched by somebody else."""
 
     def setUp(self) -> None:
         self.reactor = MemoryReactorClock()
@@ -91,7 +93,7 @@ class RestTests(FakeDevice):
         self.device.subscribe(self.received.append)
 
     def test_rests(self) -> None:
-        """A device that rests is not on the reactor, and names what is to be watched; then it is back."""
+        """A suspended device is not on the reactor, and returns its descriptors; later it is resumed."""
         [descriptor] = self.device.descriptors()
         self.assertEqual([each.fileno() for each in self.reactor.getReaders()], [descriptor])
         self.device.rest()
@@ -102,7 +104,7 @@ class RestTests(FakeDevice):
         self.assertEqual([each.fileno() for each in self.reactor.getReaders()], [descriptor])
 
     def test_removed(self) -> None:
-        """A device that is removed while it rests is let go of; there is nothing to watch, nor to wake."""
+        """A device that is removed while it is suspended is released, with nothing to watch or to wake."""
         self.device.rest()
         [descriptor] = self.device.descriptors()
         self.device.attend()

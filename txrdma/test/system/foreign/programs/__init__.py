@@ -1,3 +1,3 @@
 """
-Programs that others have written, as the two ends of a stream: each is told a string, and nothing else.
+Third-party programs as the two ends of a stream: each gets an endpoint string, and no other setting.
 """

@@ -1,5 +1,5 @@
 """
-The programs that there are, and what is missing for them here.
+The available programs, and the packages that they need.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ def programs() -> dict[str, Program]:
 
 
 def missing(program: Program) -> list[str]:
-    """Names of the modules that a program wants and that are not installed."""
+    """Return the names of modules that a program needs and that are not installed."""
     return [name for name in program.imports if find_spec(name) is None]
 
 
 def versions(program: Program) -> str:
-    """What a program is made of, with versions."""
+    """Return the packages of a program with their versions."""
     return ", ".join(f"{name} {version(name)}" for name in ("Twisted", *program.needs))

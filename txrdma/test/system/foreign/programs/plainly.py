@@ -1,5 +1,5 @@
 """
-What Twisted itself has for protocols: line receivers, TLS begun in mid-stream, producers, policies, PROXY.
+Twisted's own protocols and policies: line receivers, STARTTLS, producers, throttling, PROXY.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from txrdma.test.system.foreign.programs.program import BIG, digest, Ends, facto
 
 
 class _Lines(basic.LineReceiver):
-    """Answers lines; C{raw N} has N bytes follow that are no lines."""
+    """Answers lines; after C{raw N}, N bytes of raw data follow."""
 
     transport: Any
     MAX_LENGTH = 1 << 20
@@ -118,7 +118,7 @@ class Strings(Program):
 
 
 class _Upgrading(basic.LineReceiver):
-    """C{STARTTLS}: the rest of the talk goes by TLS."""
+    """C{STARTTLS}: the rest of the connection uses TLS."""
 
     transport: Any
 
@@ -170,7 +170,7 @@ class StartTLS(Program):
 
 
 class _Wild:
-    """A producer that writes in fits, whatever it is told, and pauses its own transport and resumes it."""
+    """A producer that writes irregularly, ignores pauses, and pauses and resumes its own transport."""
 
     def __init__(self, reactor: Any, transport: Any, data: bytes, seed: int) -> None:
         self._reactor = reactor

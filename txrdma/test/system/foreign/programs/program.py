@@ -1,5 +1,5 @@
 """
-What a program is: something that serves at a string, and something that uses what is served there.
+The interface of programs: a server that listens to a string, and a client that connects to it.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ BIG: Final = random.Random(5).randbytes(3_000_000)
 
 
 def digest(data: bytes) -> str:
-    """Length and hash of what came."""
+    """Return length and hash of received data."""
     return f"{len(data)} bytes {hashlib.sha256(data).hexdigest()[:12]}"
 
 
 class Ends:
     """
-    What a program gets: where it listens, or whom it connects to.
+    The environment of a program: where it listens, or what it connects to.
 
     @ivar reactor: the reactor of this process.
     @ivar string: the endpoint string.
@@ -60,7 +60,7 @@ class Ends:
         return connecting
 
     def agent(self, pool: HTTPConnectionPool | None = None) -> Agent:
-        """An HTTP agent whose connections go by the string, whatever the address says."""
+        """Return an HTTP agent that connects to the string, whatever the URI."""
         made: Agent = Agent.usingEndpointFactory(self.reactor, _Same(self), pool)
         return made
 
@@ -73,7 +73,7 @@ class Ends:
 
 @implementer(IAgentEndpointFactory)
 class _Same:
-    """The same endpoint for each address."""
+    """Returns the same endpoint for each address."""
 
     def __init__(self, ends: Ends) -> None:
         self._ends = ends
@@ -86,8 +86,8 @@ class Program:
     """
     A server and its client.
 
-    @cvar needs: names of the packages that it is made of, beside Twisted; versions are told of these.
-    @cvar imports: names of the modules that have to be there.
+    @cvar needs: names of the packages that it uses, beside Twisted; their versions are reported. @cvar
+        imports: names of the modules that must be installed.
     """
 
     needs: Sequence[str] = ()
@@ -98,7 +98,7 @@ class Program:
         raise NotImplementedError
 
     async def use(self, ends: Ends) -> object:
-        """Connect, use what is served, and return what was seen: something that becomes JSON."""
+        """Connect, use the server, and return the results, which must be representable as JSON."""
         raise NotImplementedError
 
 

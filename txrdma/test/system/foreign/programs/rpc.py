@@ -145,7 +145,7 @@ class Foolscap(Program):
         tub.setServiceParent(_service())
 
         class Listening:
-            """What a Tub takes for an endpoint."""
+            """An endpoint as a Tub expects it."""
 
             def listen(self, factory: Any) -> Any:
                 return Deferred.fromCoroutine(ends.listen(factory))

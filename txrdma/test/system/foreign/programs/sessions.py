@@ -268,13 +268,13 @@ class POP3(Program):
                 return b"id%d" % index
 
             def deleteMessage(self, index: int) -> None:
-                """Forgotten."""
+                """Ignore the request."""
 
             def undeleteMessages(self) -> None:
-                """Nothing was."""
+                """Do nothing, because nothing was deleted."""
 
             def sync(self) -> None:
-                """Nothing is written."""
+                """Do nothing."""
 
         @implementer(portal.IRealm)
         class Realm:

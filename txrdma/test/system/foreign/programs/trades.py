@@ -1,5 +1,5 @@
 """
-Programs of trades that brought protocols of their own: JSON-RPC by netstrings, HL7 of hospitals, Prometheus.
+Programs with protocols of certain fields: JSON-RPC by netstrings, HL7 of hospitals, Prometheus.
 """
 
 from __future__ import annotations

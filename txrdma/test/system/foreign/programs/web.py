@@ -137,7 +137,7 @@ class FileAndAgent(Program):
 
 
 class _Forever(Resource):
-    """Never ends; its producer is stopped when the client has gone."""
+    """A resource that never ends; its producer is stopped when the client disconnects."""
 
     isLeaf = True
 
@@ -168,7 +168,7 @@ class _Forever(Resource):
 
 
 class _SlowReader(Protocol):
-    """Pauses the connection after each piece, for no time or for some."""
+    """Pauses the connection after each piece, sometimes until a later reactor iteration."""
 
     transport: Any
 
@@ -187,7 +187,7 @@ class _SlowReader(Protocol):
 
 
 class _Listener(Protocol):
-    """Has heard enough after a megabyte."""
+    """Closes after a megabyte."""
 
     transport: Any
 
