@@ -1,11 +1,11 @@
 """
-Suites that compare with Debian's ibsim, OpenSM and infiniband-diags; C{tools/have-ibsim} installs these.
+Comparisons with Debian's ibsim, OpenSM and infiniband-diags; C{tools/have-ibsim} installs these.
 
 They skip where a program is missing. They need neither privileges nor devices::
 
     class LinkTests(IbsimTestCase):
         net = TWO_SWITCHES          # the text of a net file
-        hasSM = True                # OpenSM has brought it up
+        hasSM = True                # OpenSM has configured it
 
         def test_links(self) -> None:
             theirs = self.fabric.run("iblinkinfo")

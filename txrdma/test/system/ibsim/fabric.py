@@ -1,7 +1,7 @@
 """
 A private ibsim for a test, with or without OpenSM, and Debian's tools in it.
 
-Names of sockets, folder and processes belong to the test alone, so that several can run at once.
+Names of sockets, folder and processes are unique, so that several can run concurrently.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ class Ibsim:
     """
     A running ibsim.
 
-    @ivar base: of the names of its sockets.
-    @ivar environment: for programs that are to find it.
-    @ivar host: where tools attach: the first host.
+    @ivar base: prefix of the names of its sockets.
+    @ivar environment: environment of programs that use it.
+    @ivar host: the host to which tools attach: the first one.
     """
 
     def __init__(self, net: str, hasSM: bool = False, smConfiguration: str = "") -> None:
         """
-        Start it; and OpenSM, at the last host, until that says that the subnet is up.
+        Start ibsim, and OpenSM at the last host, and wait until OpenSM reports that the subnet is up.
 
-        @param net: the text of a net file; of a link one end is enough.
+        @param net: the text of a net file; one end of each link is sufficient.
         """
         parsed = parseNet(net)
         nodes = parsed.nodes.values()
@@ -95,7 +95,7 @@ class Ibsim:
         self._await("opensm.log", "SUBNET UP")
 
     def standBy(self, host: str, configuration: str = "") -> None:
-        """Start another OpenSM, at a host, until it stands by."""
+        """Start another OpenSM at a host, and wait until it is in standby."""
         folder = self.folder / "standby"
         folder.mkdir()
         (folder / "opensm.conf").write_text(f"force_log_flush TRUE\n{configuration}\n")
@@ -160,7 +160,7 @@ class Ibsim:
 
     def run(self, *words: str, host: str = "") -> str:
         """
-        What one of Debian's tools prints, attached to a host.
+        Return the output of one of Debian's tools, attached to a host.
 
         @raise subprocess.CalledProcessError: it failed.
         """
@@ -223,11 +223,10 @@ NO_EXAMPLES = OUTSIDE or ("" if EXAMPLE else "ibsim's examples are not installed
 
 class IbsimTestCase(TestCase):
     """
-    A test in a fabric of ibsim's.
+    A test in a fabric of ibsim.
 
-    @cvar net: the text of its net file.
-    @cvar hasSM: whether OpenSM is to bring it up.
-    @cvar smConfiguration: of OpenSM, besides what it needs here.
+    @cvar net: the text of its net file. @cvar hasSM: whether OpenSM configures it. @cvar smConfiguration:
+        options of OpenSM, in addition to the necessary ones.
     """
 
     blocksBecause = "It runs the programs of infiniband-diags until they end."

@@ -1,12 +1,12 @@
 """
-C{discover} and the commands about single nodes tell what infiniband-diags tells in the same ibsim.
+C{discover} and the commands for single nodes report what infiniband-diags reports in the same ibsim.
 
-Where they do not, infiniband-diags is wrong, or says less:
+Differences, where infiniband-diags is wrong or incomplete:
 
   - C{perfquery} reads QP1Dropped where VL15Dropped is.
   - C{smpquery} does not show M_Keys.
   - C{ibnetdiscover} does not look for a host's own name in the node-name map, only for those of its peers.
-  - Each datagram counts at the ports on its way, so that traffic is not the same twice.
+  - Each datagram changes the counters of the ports on its path, so two readings of traffic differ.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """
-The commands about whole fabrics find what infiniband-diags finds in the same ibsim, with OpenSM on it.
+The commands for whole fabrics report what infiniband-diags finds in the same ibsim, with OpenSM on it.
 
-Where they do not, it is said here why:
+Differences:
 
-  - infiniband-diags takes 2X for more lanes than 12X (the bit is higher) when it says what a link could be.
+  - infiniband-diags considers 2X wider than 12X (its bit is higher) for the possible width of a link.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _CRASHED = 128
 
 class CommandsTestCase(IbsimTestCase):
     """
-    Gives commands in this process.
+    Runs commands in this process.
 
-    @ivar status: with which the last one ended.
+    @ivar status: exit status of the last one.
     """
 
     net = TWO_SWITCHES.replace('Rt 2 "d"', 'Hca 2 "d"')
@@ -151,7 +151,7 @@ class VendorTests(CommandsTestCase):
         self.assertEqual((out, status), (b"sysstat ping succeeded\n", 0))
 
     async def test_theirServers(self) -> None:
-        """C{txrdma ping} and C{txrdma sysstat} ask servers of infiniband-diags."""
+        """C{txrdma ping} and C{txrdma sysstat} get answers from servers of infiniband-diags."""
         _, *hosts = await self.answerTo("nodes", "--hosts")
         # OpenSM: its questions to other managers would end these servers, as they do not know them.
         self.fabric._processes[-1].terminate()

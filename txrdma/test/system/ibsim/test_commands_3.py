@@ -1,11 +1,11 @@
 """
-What the commands about whole fabrics print is what infiniband-diags prints in the same ibsim, line by line.
+The commands for whole fabrics print what infiniband-diags prints in the same ibsim, line by line.
 
-Nodes come in another order. Apart from that there are these differences, and no others:
+The order of nodes differs. These are the only other differences:
 
   - C{discover} has no time in its heading.
-  - C{errors} names hosts by their GUID, too, and with C{--counters} their ports by the ports' GUIDs.
-  - Each question about counters counts at the ports on its way, so traffic is not the same twice.
+  - C{errors} prints the GUIDs of hosts, too, and with C{--counters} their ports by the ports' GUIDs.
+  - Each request for counters changes those of the ports on its path, so two readings of traffic differ.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class DevicesTests(CommandsTestCase):
     )
 
     async def setFDR10(self) -> None:
-        """One of the two links between the switches has it; the other could."""
+        """Set FDR10 on one of the two links between the switches; the other one supports it, too."""
         agent = self.agentAt()
         for route in ((1,), (1, 3)):
             for number, active in ((3, 1), (4, 0)):

@@ -1,7 +1,7 @@
 """
-What commands tell of one node, and of those around it, is what infiniband-diags tells, line by line.
+Commands report about one node and its neighbours what infiniband-diags reports, line by line.
 
-There are these differences, and no others:
+These are the only differences:
 
   - C{iblinkinfo} does not know at which port of its switch a host is linked that it reached by a directed
     route: it prints the port by which the route came in.
@@ -30,7 +30,10 @@ def near(line: str) -> str:
 
 class PartTests(CommandsTestCase):
     async def places(self) -> list[dict[str, Any]]:
-        """One node of each kind at each distance, with directed routes, which infiniband-diags takes, too."""
+        """
+        Return one node of each kind at each distance, with directed routes, which infiniband-diags accepts,
+        too.
+        """
         reported = (await self.answerTo("discover"))["nodes"]
         nodes = [node for node in reported if node["lid"]]
         nodes.sort(key=lambda node: (len(node["route"]), node["type"], node["route"]))

@@ -1,7 +1,7 @@
 """
 The monitor in ibsim, with OpenSM: links cut and restored, counters, and a manager that ends.
 
-The tools of infiniband-diags have to tell the same at the same moment.
+The tools of infiniband-diags must report the same at the same time.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class MonitorTestCase(IbsimTestCase):
         self.reported.append((what, found.kind, found.where.partition(" (")[0]))
 
     async def until(self, isSo: Callable[[], bool]) -> float:
-        """Wait for something that takes a while, and return how long it took."""
+        """Wait until a condition is true, and return the elapsed time."""
         begin = self.reactor.seconds()
         while not isSo():
             self.assertLess(self.reactor.seconds() - begin, PATIENCE_SECONDS, f"{self.reported}")

@@ -1,8 +1,8 @@
 """
-The commands about single nodes and ports, and how what they print looks, beside infiniband-diags' in ibsim.
+Commands about single nodes and ports, and their output, compared with infiniband-diags in ibsim.
 
-umad2sim has no RMPP, so of records only single ones are asked for; and ibsim knows no routes that begin by a
-LID and go on directed.
+umad2sim has no RMPP, so only single records are requested; and ibsim supports no routes that begin with a LID
+and continue as directed routes.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class FormTests(CommandsTestCase):
         self.assertEqual(ours.rstrip("\n"), reference.rstrip("\n"))
 
     async def test_multicastTrace(self) -> None:
-        """C{trace --multicast} takes the steps of C{ibtracert -m}: ports, LIDs and names."""
+        """C{trace --multicast} prints the hops of C{ibtracert -m}: ports, LIDs and names."""
         hosts = await self.lids("--hosts")
         for target in hosts[1:][-self.most :]:
             unicast = (await self.answerTo("trace", hosts[0], target))["hops"]

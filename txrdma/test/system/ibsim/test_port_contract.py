@@ -32,7 +32,7 @@ Hca 1 "d"
 
 class SelectingClock(ReactorClock):
     def step(self) -> None:
-        """Wait for a descriptor, but not long."""
+        """Wait for a descriptor for a short time."""
         readable, writable, _ = select(self.readers, self.writers, (), 0.005)
         for reader in readable:
             if reader in self.readers:

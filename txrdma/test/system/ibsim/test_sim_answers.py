@@ -1,20 +1,20 @@
 """
 Simulated fabrics answer as ibsim does over the same net file, field by field.
 
-Where they do not, ibsim is wrong, and each place is written down here:
+These are the differences, in which ibsim is wrong:
 
-  - ibsim forwards attributes that it does not know to whoever is attached, and says that there is no way.
-    Ours are refused with status 0x0C (IBA 13.4.7).
-  - ibsim tells blocks that are beyond a table's capacity: of forwarding tables what lies behind them in its
-    memory, of multicast tables and GUIDs zeros. Ours are refused with status 0x1C.
-  - ibsim lets a directed route leave a host by port 0, and end by port 0 of a switch. Ours do not.
-  - ibsim puts the sender's port into the first byte of the return path; ours is 0 (IBA 14.2.2).
-  - ibsim's routers have GUID 0 unless the file says one. Ours are numbered as hosts are.
-  - In ibsim a port becomes ACTIVE only when its peer is ARMED; in ours by request alone (IBA 7.2.7).
+  - ibsim forwards unknown attributes to the attached program, and reports that there is no path.
+    Simulated fabrics refuse them with status 0x0C (IBA 13.4.7).
+  - ibsim returns blocks beyond a table's capacity: for forwarding tables the memory after them, for multicast
+    tables and GUIDs zeros. Simulated fabrics refuse them with status 0x1C.
+  - ibsim lets a directed route leave a host by port 0, and end by port 0 of a switch; simulated ones do not.
+  - ibsim puts the sender's port into the first byte of the return path; here it is 0 (IBA 14.2.2).
+  - ibsim's routers have GUID 0 unless the file has one. Here they are numbered like hosts.
+  - In ibsim a port becomes ACTIVE only when its peer is ARMED; here by request alone (IBA 7.2.7).
   - ibsim keeps a port's SubnetTimeOut at 31, whatever is set.
-  - ibsim passes over speeds that a port does not have, and over 30, no extended speed. Ours refuse the first
-    with status 0x1C, and take the second (IBA 14.2.5.6).
-  - ibsim counts the datagrams of its clients in port counters; ours count what a test says.
+  - ibsim ignores unsupported speeds, and 30, no extended speed. Simulated fabrics refuse the first with
+    status 0x1C, and accept the second (IBA 14.2.5.6).
+  - ibsim counts the datagrams of its clients in port counters; here tests set the counters.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ async def _outcome(call: Deferred[Any]) -> object:
 
 
 def managementQuestions(path: IBPath, isSwitch: bool, ports: int) -> Iterator[Question]:
-    """Everything that a node can be asked."""
+    """Return all requests that a node may get."""
 
     def get(kind: type[Attribute], *modifiers: int) -> Iterator[Question]:
         for modifier in modifiers or (0,):

@@ -6,7 +6,7 @@ Besides what L{txrdma.test.system.ibsim.test_sim_answers} names, these are not c
 
   - C{subnetTimeOut}, which ibsim never changes;
   - SMInfo, which ibsim does not answer itself;
-  - counters of data and packets, in which ibsim counts what its clients ask;
+  - counters of data and packets, in which ibsim counts the requests of its clients;
   - errors in PortCountersExtended, which ibsim's do not have;
   - of switches with more than eight ports, the lanes from all ports in but two: the tables are alike.
 """

@@ -1,8 +1,8 @@
 """
-Managers of simulated subnets hand over, and take over, as two of OpenSM do.
+Managers of simulated subnets hand over and take over as OpenSM does.
 
-OpenSM answers a command with the state it was in before, and refuses with a status of its own: what is
-compared is whether it obeys, and what it then becomes.
+OpenSM answers a command with its previous state, and refuses with a status of its own, so the tests compare
+whether a manager obeys, and its next state.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """
-The administration of simulated fabrics has the records that OpenSM's has, of the same fabric in one state.
+The subnet administration of a simulated fabric has the same records as OpenSM's of the same fabric.
 
-Single records of every kind that ours serves are compared, and no tables: through
-ibsim's library no more of a table comes than fits in a datagram. Not compared is:
+Single records of every supported kind are compared, but no tables: through
+ibsim's library only the part of a table that fits into a datagram arrives. These are not compared:
 
   - what C{CHOICES} names: what a manager says and no node, what ibsim does not keep, and which port a
     question of the manager's came in by;
   - random forwarding tables, which OpenSM does not know;
   - ports without a link, and lanes of port 0 of a switch: OpenSM has zeros, as it does not read them;
-  - who may ask: OpenSM tells P_Keys only to who has its SM_Key, ours tells everybody.
+  - access: OpenSM returns P_Keys only to requests with its SM_Key, the simulated one to all.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _fields(record: Attribute) -> dict[str, object]:
 
 
 def answerTo(query: Any) -> str:
-    """A question, in short: its numbers that are not 0."""
+    """Return a request in short form: its numbers that are not 0."""
     record = getattr(query, "record", query)
     if isinstance(record, type):
         return record.__name__
@@ -299,7 +299,7 @@ class GroupTests(RecordsTestCase):
 
 class ServiceTests(RecordsTestCase):
     async def test_services(self) -> None:
-        """A service that is offered, found, and deleted. The last bytes of OpenSM's are noise."""
+        """A service can be registered, found and deleted. The last bytes of OpenSM's record are undefined."""
         (gid,) = (gidOf(place) for place in await self.administer() if place.name(self.ours) == "a")
         offer: ServiceComponents = {
             "serviceID": 77,
