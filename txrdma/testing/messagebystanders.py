@@ -103,7 +103,6 @@ class MessageBystanderContract(Base):
     NEVER_CALLED: ClassVar[set[tuple[str, bool]]] = set()
 
     def listenWith(self, factory: Any) -> IListeningPort:
-        """Listen with a factory."""
         raise NotImplementedError
 
     def connectWith(self, factory: Any) -> Deferred[Any]:

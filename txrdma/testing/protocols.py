@@ -57,7 +57,6 @@ class Recorder(Protocol):
                 deferred.callback(bytes(self.received))
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Record the reason."""
         self.reason = reason
         self.lost.callback(None)
 
@@ -130,7 +129,6 @@ class MessageRecorder(RDMAProtocol):
         self.isMade = True
 
     def messageReceived(self, data: bytes, immediate: int | None) -> None:
-        """Record a message."""
         self.messages.append((data, immediate))
 
     def writeReceived(self, length: int, immediate: int) -> None:
@@ -138,7 +136,6 @@ class MessageRecorder(RDMAProtocol):
         self.writes.append((length, immediate))
 
     def writeCompleted(self, identifier: int) -> None:
-        """Record the completion of a write."""
         self.completed.append(identifier)
 
     def pathMigrated(self, path: Any) -> None:
@@ -210,7 +207,6 @@ class ProducerRecorder:
         self._resumed = resumed
 
     def pauseProducing(self) -> None:
-        """Record "pause"."""
         self.calls.append("pause")
 
     def resumeProducing(self) -> None:
@@ -219,5 +215,4 @@ class ProducerRecorder:
         self._resumed()
 
     def stopProducing(self) -> None:
-        """Record "stop"."""
         self.calls.append("stop")

@@ -37,26 +37,21 @@ class ReactorClock(SimulatedClock):
         self.triggers: list[Callable[[], Any]] = []
 
     def addReader(self, reader: IReadDescriptor) -> None:
-        """Add a reader."""
         if reader not in self.readers:
             self.readers.append(reader)
 
     def removeReader(self, reader: IReadDescriptor) -> None:
-        """Remove a reader."""
         if reader in self.readers:
             self.readers.remove(reader)
 
     def getReaders(self) -> list[IReadDescriptor]:
-        """Return all readers."""
         return list(self.readers)
 
     def addWriter(self, writer: IWriteDescriptor) -> None:
-        """Add a writer."""
         if writer not in self.writers:
             self.writers.append(writer)
 
     def removeWriter(self, writer: IWriteDescriptor) -> None:
-        """Remove a writer."""
         if writer in self.writers:
             self.writers.remove(writer)
 
@@ -75,7 +70,6 @@ class ReactorClock(SimulatedClock):
         return self.triggers[-1]
 
     def removeSystemEventTrigger(self, triggerID: Callable[[], Any]) -> None:
-        """Remove a trigger."""
         self.triggers.remove(triggerID)
 
     def stop(self) -> Deferred[Any]:

@@ -70,7 +70,6 @@ class PumpedEndpoint:
         self.pumps = clock.pumps
 
     def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
-        """As endpoints do."""
         client, server = protocolFactory.buildProtocol(ADDRESS), self.server.buildProtocol(ADDRESS)
         assert client is not None
         self.pumps.append(connect(server, FakeTransport(server, True), client, FakeTransport(client, False)))

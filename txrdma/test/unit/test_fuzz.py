@@ -57,8 +57,6 @@ class FuzzTargetTests(SynchronousTestCase):
 
 
 def targetTest(name: str, target: Any) -> Callable[[FuzzTargetTests], None]:
-    """Return the test method of one target."""
-
     def test(self: FuzzTargetTests) -> None:
         seeds = [bytes(seed) for seed in dict.fromkeys(target.seeds())]
         self.assertTrue(seeds and all(seeds), "a target needs seeds, and none may be empty")

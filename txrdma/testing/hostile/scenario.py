@@ -98,7 +98,6 @@ class HostileScenario:
     # For subclasses
 
     def makeDevice(self, host: Host) -> Any:
-        """Create the device of a host."""
         return self.world.network.device(host.address)
 
     def begin(self) -> None:

@@ -184,7 +184,6 @@ class Host:
         return f"<Host {self.address}>"
 
     def openDevice(self) -> Any:
-        """Open a new device on the host."""
         self.device = self._makeDevice()
         return self.device
 
@@ -362,11 +361,9 @@ class _HostCall:
         return self._isActive
 
     def getTime(self) -> float:
-        """Return the time of the call."""
         return self._call.getTime()
 
     def cancel(self) -> None:
-        """Cancel the call."""
         if not self._isActive:
             raise AlreadyCalled
         self._isActive = False

@@ -213,7 +213,6 @@ def _drawConnection(random: Random, span: float) -> ConnectionPlan:
 
 
 def drawEvent(random: Random, kind: str) -> EventPlan:
-    """Draw the plan of one event."""
     seconds, isFinal = 0.0, False
     if kind == "gap":
         seconds = 0.2 * random.random()

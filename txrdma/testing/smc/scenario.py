@@ -221,7 +221,6 @@ class StreamScenario:
         return self.world.network.device(address, mtu=self.plan.mtu, segments=plan.segments)
 
     def hostAt(self, address: str) -> Host:
-        """Return the host with that address."""
         (host,) = (host for host in self.hosts if host.address == address)
         return host
 

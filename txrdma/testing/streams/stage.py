@@ -126,7 +126,6 @@ class Stage:
             stdin.flush()
 
     def folder(self) -> Path:
-        """Create the folder of a run."""
         with self._lock:
             self._plays += 1
             folder = self._folder / str(self._plays)

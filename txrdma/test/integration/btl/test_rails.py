@@ -42,7 +42,6 @@ class TwoNetworksCase(HostsCase):
         self.others = {host: self.second(host) for host in self.hosts}
 
     def second(self, host: Host) -> SoftDevice:
-        """Return the device of a host in the other network."""
         device: SoftDevice = self.world.network.device(host.address.replace("10.0.1.", "10.0.2."))
         return device
 

@@ -56,7 +56,6 @@ class DatagramEnd(End):
         self.came: list[Completion] = []
 
     def sendText(self, peer: DatagramEnd, text: bytes, **more: Any) -> None:
-        """Send a datagram."""
         at = self.RECEIVES * self.STRIDE
         self.region.view[at : at + len(text)] = text
         handle = self.domain.createAddressHandle(peer.way())
@@ -218,7 +217,6 @@ class SharedDatagramTests(DatagramCase):
     def send(
         self, one: DatagramEnd, other: DatagramEnd, operation: Operation, text: bytes, **more: Any
     ) -> None:
-        """Send a datagram by some operation."""
         at = one.RECEIVES * one.STRIDE
         one.region.view[at : at + len(text)] = text
         handle = one.domain.createAddressHandle(other.way())

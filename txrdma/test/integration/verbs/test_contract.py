@@ -38,7 +38,6 @@ class LoopbackDevices(RealTime, Commanded):
         return one, other
 
     def open(self) -> SoftDevice:
-        """Open another device."""
         device = openSoftDevice(self.reactor, self.addresses, port=0, route=self.route)
         self.addCleanup(device.close)
         return device

@@ -57,8 +57,6 @@ class HostsCase(SynchronousTestCase):
         self.hosts = [self.host(address) for address in ("10.0.1.1", "10.0.1.2")]
 
     def host(self, address: str) -> Host:
-        """Create another host."""
-
         def device() -> SoftDevice:
             made: SoftDevice = self.world.network.device(address)
             return made

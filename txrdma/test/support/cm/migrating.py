@@ -117,11 +117,9 @@ class Sender(Player):
             self.transport.loseConnection()
 
     def pauseProducing(self) -> None:
-        """Pause."""
         self.isPaused = True
 
     def stopProducing(self) -> None:
-        """Stop sending."""
         self.isPaused = True
 
     def cut(self) -> None:

@@ -164,7 +164,6 @@ class World:
         self.sent |= {(not isActive, each.message, each.transactionID) for each in core.outgoing()}
 
     def act(self, isActive: bool, event: object) -> None:
-        """Act on an event."""
         qp = self.qps[0 if isActive else 1]
         if isinstance(event, QPDisarmed):
             self.setQP(isActive, replace(qp, alternate=None))

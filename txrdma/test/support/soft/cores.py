@@ -73,7 +73,6 @@ def ack(psn: int, msn: int = 0) -> Incoming:
 
 
 def nak(psn: int, code: NAKCode, msn: int = 0) -> Incoming:
-    """Return a NAK."""
     return incoming(Opcode.RC_ACKNOWLEDGE, psn, extension=AETH.nak(msn, code).encode())
 
 

@@ -48,7 +48,6 @@ class End:
         device.subscribe(self.events.append)
 
     def way(self) -> AddressVector:
-        """Return the address vector of this end."""
         return AddressVector(self.device.gids(1)[0], dmac=self.device.mac)
 
     def join(self, peer: End, **changes: Any) -> None:  # attributes of different types
@@ -95,7 +94,6 @@ class End:
         self.qp.postReceive([ReceiveRequest(identifier, [self.segment(offset, length)])])
 
     def poll(self) -> list[Completion]:
-        """Return all completions."""
         return list(self.queue.poll(1024))
 
 

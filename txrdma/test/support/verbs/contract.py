@@ -27,5 +27,4 @@ class Commanded(Case):
         self.commandPort(which, 1, isUp)
 
     def commandPort(self, which: int, number: int, isUp: bool) -> None:
-        """Return any port."""
         cast(SoftDevice, self.devices[which]).setPortEnabled(number, isUp)

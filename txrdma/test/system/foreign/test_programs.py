@@ -38,8 +38,6 @@ class ProgramsTests(ProgramComparison):
 
 
 def addProgram(case: type[ProgramComparison], name: str, *routes: Provider) -> None:
-    """Add a test of a program to a class."""
-
     def test(self: ProgramComparison) -> None:
         self.compare(name, routes)
 

@@ -142,8 +142,6 @@ class PlainComparison(_Playing):
 
 
 def addSuites(case: type[SuiteComparison], reactorName: str) -> None:
-    """Add a test for each suite on a reactor."""
-
     def add(suite: str) -> None:
         async def test(self: SuiteComparison) -> None:
             await self.compare(suite, reactorName)

@@ -59,7 +59,6 @@ class Party:
         self._undo: list[Callable[[], None]] = []
 
     def call(self, name: str, **arguments: Any) -> Deferred[Any]:
-        """Call a method by its name."""
         if name not in ASKABLE:
             return fail(ValueError(f"nobody can ask for {name!r}"))
         return maybeDeferred(getattr(self, name), **arguments)

@@ -59,7 +59,6 @@ class RpingTestCase(CMTestCase):
         return server
 
     def kill(self, program: Program) -> None:
-        """Kill a program."""
         program.process.kill()
         program.process.wait()
 

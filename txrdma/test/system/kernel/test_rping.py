@@ -29,7 +29,6 @@ class RpingTests(InTheBox, SynchronousTestCase):
             raise SkipTest("rping is not installed")
 
     def start(self, *words: str) -> Program:
-        """Start a program."""
         program = Program(*words)
         self.addCleanup(program.process.wait)
         self.addCleanup(program.process.kill)

@@ -243,7 +243,6 @@ class InTheBox(RealTime):
         super().setUp()
 
     def makeWorld(self) -> World:
-        """Return the world of the tests."""
         return worldOf(self.mtu)
 
     def makeReactor(self) -> Any:

@@ -48,7 +48,6 @@ class AtomicTests(NeighbourCase):
         )
 
     def result(self, end: End, identifier: int) -> int:
-        """Return the result of that atomic."""
         return word(end, RESULTS + 8 * identifier)
 
     def test_neighbour(self) -> None:

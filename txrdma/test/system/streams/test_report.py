@@ -23,7 +23,6 @@ class CommandTests(SynchronousTestCase):
     slowBecause = "each command is a process that imports all of the package"
 
     def run_(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run the command."""
         command = [sys.executable, "-m", "txrdma.testing.streams", *arguments]
         return subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=120)
 

@@ -23,7 +23,6 @@ class BystanderTests(HostsCase):
         self.bystanders = self.connected()
 
     def raiseOnce(self, owner: Any, name: str, isMeant: Any = lambda *_arguments: True) -> None:
-        """Have a method raise once."""
         if owner in (Peer, Regions) and not (peerModule.__file__ or "").endswith(".py"):
             raise SkipTest("compiled classes can't be patched")
         usual, raised = getattr(owner, name), list[bool]()

@@ -131,7 +131,6 @@ class TwoModules(RuleBasedStateMachine):
 
     @rule(side=_SIDES)
     def close(self, side: int) -> None:
-        """Close one side."""
         self.modules[side].close(self.peers[side])
         self.turn(side)
 

@@ -30,7 +30,6 @@ _MESSAGES = st.lists(st.tuples(_TAGS, st.binary(max_size=40)), max_size=30)
 
 
 def packed(messages: list[tuple[int, bytes]]) -> bytes:
-    """Return the bytes of a pack of these messages."""
     return encodePack([tag for tag, _data in messages], [data for _tag, data in messages])
 
 

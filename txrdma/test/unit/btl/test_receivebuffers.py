@@ -277,8 +277,6 @@ class OneHostCase(HostsCase):
         self.hosts = [self.process(address) for address in ("127.0.1.1", "127.0.1.2")]
 
     def process(self, address: str) -> Host:
-        """Create another process of the host."""
-
         def device() -> SoftDevice:
             made = self.memory.device(cast(SharingReactor, process), address)
             carrier = self.world.network.carrier(address)

@@ -246,7 +246,6 @@ class ServiceTests(CancelCase):
     """Datagram services."""
 
     def serving(self) -> Any:
-        """Serve."""
         service = DatagramServerEndpoint(self.clock, PORT, self.devices[1])
         return self.successResultOf(service.listen(DatagramProtocol()))
 

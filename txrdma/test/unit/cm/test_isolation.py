@@ -158,8 +158,6 @@ class DeviceTests(MessagingCase):
     """A queue pair whose device fails loses only its own connection."""
 
     def fails(self, owner: Any, name: str) -> None:
-        """Have a method of a device's object fail."""
-
         def fail(*arguments: object) -> None:
             raise RDMAError("simulated")
 

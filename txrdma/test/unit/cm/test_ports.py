@@ -147,7 +147,6 @@ class ConnectionTests(PortCase):
         connection.disconnect()
 
     def other_(self, number: int) -> IBPath:
-        """Return another path."""
         ends = [GID.fromIP(f"10.{number}.0.{host}") for host in (1, 2)]
         return IBPath(sgid=ends[0], dgid=ends[1], hopLimit=64, packetLifeTime=12)
 

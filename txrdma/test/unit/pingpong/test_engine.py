@@ -17,7 +17,6 @@ DELAY = 10_000
 
 
 def settingsFor(test: Test) -> LinkSettings:
-    """Return the settings of a link for one test."""
     return LinkSettings(
         test.transfer.kind,
         test.size,

@@ -255,7 +255,6 @@ class ChoiceTests(SynchronousTestCase):
 
 
 def interface(index: int, name: str, address: str, isLoopback: bool = False) -> NetworkInterface:
-    """Return an interface with one address."""
     length = 8 if isLoopback else 24
     return NetworkInterface(
         index, name, 1500, True, True, isLoopback, b"", (InterfaceAddress(address, length),)

@@ -51,7 +51,6 @@ class Ends:
 
     @property
     def endpoint(self) -> Any:
-        """The endpoint of the other end."""
         return clientFromString(self.reactor, self.string)
 
     def connect(self, factory: Any) -> Deferred[Any]:
