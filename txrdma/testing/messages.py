@@ -9,7 +9,7 @@ from typing import Final, TYPE_CHECKING
 
 from zope.interface.verify import verifyObject
 
-from txrdma.messages.interfaces import IMessageTransport
+from txrdma.messages.interfaces import IMessageProtocol, IMessageTransport
 from txrdma.testing.protocols import MessageRecorder, ProducerRecorder
 
 if TYPE_CHECKING:
@@ -49,9 +49,10 @@ class MessageContract(Base):
         return one, other
 
     def test_contractInterface(self) -> None:
-        """The transport provides L{IMessageTransport}, and both ends have addresses."""
+        """Protocol and transport provide their interfaces, and both ends have addresses."""
         one, other = self.connectedEnds()
         for end in (one, other):
+            verifyObject(IMessageProtocol, end)
             verifyObject(IMessageTransport, end.transport)
             self.assertIsNotNone(end.transport.getHost())
             self.assertIsNotNone(end.transport.getPeer())

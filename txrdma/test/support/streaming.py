@@ -4,15 +4,18 @@ Streams of any kind by endpoint strings on the real reactor: a server, its clien
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TYPE_CHECKING
+
+from zope.interface.verify import verifyObject
 
 from twisted.internet import reactor as theReactor
 from twisted.internet.endpoints import clientFromString, serverFromString
-from twisted.internet.error import ConnectionDone, NoProtocol
+from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost, NoProtocol
+from twisted.internet.interfaces import ITCPTransport
 from twisted.internet.task import deferLater
 from twisted.trial.unittest import TestCase
 
-from txrdma.testing.protocols import HalfCloseRecorder, Recorder, Recorders
+from txrdma.testing.protocols import Echo, HalfCloseRecorder, Recorder, Recorders
 
 reactor: Any = theReactor
 
@@ -58,42 +61,97 @@ class StreamCase(TestCase):
             await deferLater(reactor, _CHECK_SECONDS)
         self.assertEqual(self.left(), [])
 
-    # What a kind of stream says of itself.
+    # What each kind of stream implements.
 
     def left(self) -> list[object]:
-        """What keeps itself open on the reactor for the test's connections."""
+        """Return what is still open on the reactor for the test's connections."""
         raise NotImplementedError
 
     def serverString(self) -> str:
-        """The endpoint string of a server."""
+        """Return the endpoint string of a server."""
         raise NotImplementedError
 
     def clientString(self, port: int) -> str:
-        """The endpoint string of a client of that server, at the port that it was given."""
+        """Return the endpoint string of a client of the server at this port."""
         raise NotImplementedError
 
-    # What tests do.
-
     async def listen(self, kind: Any = Recorder, keys: str = "") -> Recorders:
-        """A listening factory."""
+        """Listen, and return the factory."""
         factory = Recorders(kind)
         self.ports.append(await serverFromString(reactor, self.serverString() + keys).listen(factory))
         return factory
 
     async def connect(self, kind: Any = Recorder, keys: str = "") -> Any:
-        """A connected protocol of a client."""
+        """Connect, and return the client's protocol."""
         text = self.clientString(self.ports[-1].getHost().port) + keys
         return await clientFromString(reactor, text).connect(Recorders(kind))
 
     async def both(self, kind: Any = Recorder, server: Any = Recorder, keys: str = "") -> tuple[Any, Any]:
-        """Two connected protocols: the client's and the server's."""
+        """Connect, and return the protocols of client and server."""
         factory = await self.listen(server, keys)
         there = factory.next()
         return await self.connect(kind, keys), await there
 
-    # What every kind of stream promises.
 
-    async def checkNoProtocol(self) -> None:
+if TYPE_CHECKING:
+    Base = StreamCase
+else:
+    Base = object
+
+
+class StreamContract(Base):
+    """The promises of every kind of stream; a suite inherits this and L{StreamCase}."""
+
+    async def test_echo(self) -> None:
+        """Echoed bytes return, and both ends report an orderly end."""
+        client, server = await self.both(server=Echo)
+        verifyObject(ITCPTransport, client.transport)
+        client.transport.write(b"hello ")
+        client.transport.writeSequence([b"wor", b"ld"])
+        self.assertEqual(await client.receiving(11), b"hello world")
+        self.assertEqual(server.transport.getPeer(), client.transport.getHost())
+        client.transport.loseConnection()
+        await client.lost
+        await server.lost
+        for each in (client, server):
+            self.assertIs(each.reason.type, ConnectionDone)
+
+    async def test_halves(self) -> None:
+        """A half-close is reported to the peer, which can still answer."""
+        client, server = await self.both(Halves, Halves)
+        client.transport.write(bytes(200_000))
+        client.transport.loseWriteConnection()
+        await client.lost
+        await server.lost
+        self.assertEqual((client.ends[0], client.received), ("write", b"received 200000"))
+        self.assertEqual(server.ends, ["read"])
+        for each in (client, server):
+            self.assertIs(each.reason.type, ConnectionDone)
+
+    async def test_paused(self) -> None:
+        """Data for a paused protocol waits, and so does the end after it."""
+        client, server = await self.both()
+        server.transport.pauseProducing()
+        client.transport.write(bytes(60_000))
+        client.transport.loseConnection()
+        await deferLater(reactor, 0.3)
+        self.assertEqual((server.received, server.lost.called), (b"", False))
+        server.transport.resumeProducing()
+        await server.lost
+        await client.lost
+        self.assertEqual(len(server.received), 60_000)
+
+    async def test_abort(self) -> None:
+        """An abort is reported locally as aborted, and to the peer as a lost connection."""
+        client, server = await self.both()
+        client.transport.write(bytes(5_000_000))
+        client.transport.abortConnection()
+        await client.lost
+        await server.lost
+        self.assertIs(client.reason.type, ConnectionAborted)
+        self.assertIs(server.reason.type, ConnectionLost)
+
+    async def test_noProtocol(self) -> None:
         """A factory that makes no protocol ends a server's connection in order, and a client's attempt."""
         (await self.listen()).buildProtocol = _refuse  # type: ignore[method-assign]  # one that refuses
         client = await self.connect()

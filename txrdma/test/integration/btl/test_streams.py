@@ -7,19 +7,13 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from zope.interface.verify import verifyObject
-
 from twisted.internet import reactor as theReactor
 from twisted.internet.endpoints import clientFromString, serverFromString
 from twisted.internet.error import (
     CannotListenError,
     ConnectError,
-    ConnectionAborted,
-    ConnectionDone,
-    ConnectionLost,
     ConnectionRefusedError,
 )
-from twisted.internet.interfaces import ITCPTransport
 from twisted.internet.task import deferLater
 
 from txrdma.btl import module as modules
@@ -27,13 +21,13 @@ from txrdma.btl.connections import connect
 from txrdma.error import RDMAError, Refused
 from txrdma.messages.protocol import MessageProtocol
 from txrdma.messages.strings import messageClientFromString, messageServerFromString
-from txrdma.test.support.streaming import Halves, StreamCase
-from txrdma.testing.protocols import Echo, Recorders
+from txrdma.test.support.streaming import StreamCase, StreamContract
+from txrdma.testing.protocols import Recorders
 
 reactor: Any = theReactor
 
 
-class StreamTests(StreamCase):
+class StreamTests(StreamContract, StreamCase):
     """Streams over a module of messages."""
 
     timeout = 60
@@ -50,20 +44,6 @@ class StreamTests(StreamCase):
         """Return the string of a client of that server."""
         return f"btl:127.0.0.1:{port}"
 
-    async def test_echo(self) -> None:
-        """Echoed bytes return, and both ends report an orderly end."""
-        client, server = await self.both(server=Echo)
-        verifyObject(ITCPTransport, client.transport)
-        client.transport.write(b"hello ")
-        client.transport.writeSequence([b"wor", b"ld"])
-        self.assertEqual(await client.receiving(11), b"hello world")
-        self.assertEqual(server.transport.getPeer(), client.transport.getHost())
-        client.transport.loseConnection()
-        await client.lost
-        await server.lost
-        for each in (client, server):
-            self.assertIs(each.reason.type, ConnectionDone)
-
     async def test_bothWays(self) -> None:
         """Megabytes pass in both directions at once."""
         client, server = await self.both()
@@ -75,43 +55,6 @@ class StreamTests(StreamCase):
         server.transport.loseConnection()
         await client.lost
         await server.lost
-
-    async def test_paused(self) -> None:
-        """Data for a paused protocol waits, and so does the end after it."""
-        client, server = await self.both()
-        server.transport.pauseProducing()
-        client.transport.write(bytes(1_000_000))
-        client.transport.loseConnection()
-        await deferLater(reactor, 0.3)
-        self.assertEqual((server.received, server.lost.called), (b"", False))
-        server.transport.resumeProducing()
-        await server.lost
-        await client.lost
-        self.assertEqual(len(server.received), 1_000_000)
-
-    async def test_halves(self) -> None:
-        """A half-close is reported to the peer, which can still answer."""
-        client, server = await self.both(Halves, Halves)
-        client.transport.write(bytes(100_000))
-        client.transport.loseWriteConnection()
-        await client.lost
-        await server.lost
-        self.assertEqual((client.ends, client.received), (["write", "read"], b"received 100000"))
-        self.assertEqual(server.ends, ["read"])
-
-    async def test_abort(self) -> None:
-        """An abort is reported locally as aborted, and to the peer as a lost connection."""
-        client, server = await self.both()
-        client.transport.write(bytes(5_000_000))
-        client.transport.abortConnection()
-        await client.lost
-        await server.lost
-        self.assertIs(client.reason.type, ConnectionAborted)
-        self.assertIs(server.reason.type, ConnectionLost)
-
-    async def test_noProtocol(self) -> None:
-        """A factory that makes no protocol ends the attempt, at either end."""
-        await self.checkNoProtocol()
 
     async def test_refused(self) -> None:
         """Stream endpoints fail with the errors of TCP endpoints, the message API with its own."""

@@ -11,7 +11,7 @@ from typing import Any
 from twisted.internet import reactor as theReactor
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import clientFromString, serverFromString
-from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost, ConnectionRefusedError
+from twisted.internet.error import ConnectionDone, ConnectionLost, ConnectionRefusedError
 from twisted.internet.task import deferLater
 
 from txrdma.cm.connections import adapter as adapters
@@ -19,7 +19,7 @@ from txrdma.cm.connections.endpoints import RDMAClientEndpoint
 from txrdma.cm.connections.protocol import RDMAProtocol
 from txrdma.cm.errors import Rejected
 from txrdma.messages.protocol import MessageFactory
-from txrdma.test.support.streaming import Halves, StreamCase
+from txrdma.test.support.streaming import StreamCase, StreamContract
 from txrdma.testing.protocols import Echo, HalfCloseRecorder, ProducerRecorder, Recorder
 
 reactor: Any = theReactor
@@ -60,26 +60,8 @@ class SocketCase(StreamCase):
         return f"rsocket:{self.address}:{port}{self.device(self.source)}"
 
 
-class SharedMemoryTests(SocketCase):
+class SharedMemoryTests(StreamContract, SocketCase):
     """The software device's default route on one host."""
-
-    async def test_echo(self) -> None:
-        """Echoed bytes return, and both ends report an orderly end."""
-        client, server = await self.both(server=Echo)
-        client.transport.write(b"hello ")
-        client.transport.writeSequence([b"wor", b"ld"])
-        self.assertEqual(await client.receiving(11), b"hello world")
-        self.assertEqual(client.transport.getPeer().host, self.address)
-        self.assertEqual(server.transport.getPeer().port, client.transport.getHost().port)
-        client.transport.loseConnection()
-        await client.lost
-        await server.lost
-        for each in (client, server):
-            self.assertIs(each.reason.type, ConnectionDone)
-
-    async def test_noProtocol(self) -> None:
-        """A factory that makes no protocol ends the attempt, at either end."""
-        await self.checkNoProtocol()
 
     async def test_bothWays(self) -> None:
         """A megabyte passes in both directions at once, through small buffers with few messages."""
@@ -113,32 +95,6 @@ class SharedMemoryTests(SocketCase):
         self.assertEqual(len(server.received), 500_000)
         self.assertIs(client.reason.type, ConnectionDone)
 
-    async def test_halves(self) -> None:
-        """One half can be closed while the other one answers."""
-        client, server = await self.both(Halves, Halves)
-        client.transport.write(bytes(200_000))
-        client.transport.loseWriteConnection()
-        await server.lost
-        self.assertEqual((server.ends, client.ends[0]), (["read"], "write"))
-        await client.lost
-        self.assertEqual(client.received, b"received 200000")
-        for each in (client, server):
-            self.assertIs(each.reason.type, ConnectionDone)
-
-    async def test_paused(self) -> None:
-        """A paused reader gets nothing until it resumes, and then everything, though the peer has closed."""
-        client, server = await self.both()
-        server.transport.pauseProducing()
-        client.transport.write(bytes(60_000))
-        client.transport.loseConnection()
-        await client.lost
-        self.assertEqual(server.received, b"")
-        self.assertFalse(server.lost.called)
-        server.transport.resumeProducing()
-        await server.lost
-        self.assertEqual(len(server.received), 60_000)
-        self.assertIs(server.reason.type, ConnectionDone)
-
     async def test_writesToTheGone(self) -> None:
         """A paused protocol is not notified of its peer's end, and loses the connection when it writes."""
         client, server = await self.both()
@@ -150,16 +106,6 @@ class SharedMemoryTests(SocketCase):
         client.transport.write(b"hello?")
         await client.lost
         self.assertIs(client.reason.type, ConnectionLost)
-
-    async def test_abort(self) -> None:
-        """An abort is reported locally as aborted, and to the peer as a lost connection."""
-        client, server = await self.both()
-        client.transport.write(b"never mind")
-        client.transport.abortConnection()
-        await client.lost
-        await server.lost
-        self.assertIs(client.reason.type, ConnectionAborted)
-        self.assertIs(server.reason.type, ConnectionLost)
 
     async def test_abortedWhilePaused(self) -> None:
         """Data that arrived before the peer's abort can be read afterwards."""

@@ -10,8 +10,6 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from zope.interface.verify import verifyObject
-
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import ConnectionAborted
 from twisted.internet.testing import AccumulatingProtocol
@@ -31,7 +29,6 @@ from txrdma.btl.wire import ENTRY_LENGTH, HEADER_LENGTH
 from txrdma.error import InvalidRequest, Refused, ResourceExhausted, WireError
 from txrdma.iba.roce import RoCEPacket
 from txrdma.iba.verbs import QPAttributes, QPKind, QPState
-from txrdma.messages.interfaces import IMessageProtocol, IMessageTransport
 from txrdma.sim.network import Faults
 from txrdma.test.support.btl.hosts import HostsCase, ORDERED, TAG, TagRecorder
 from txrdma.testing.protocols import ProducerRecorder, Recorders
@@ -40,24 +37,6 @@ from txrdma.testing.smc.hosts import connectedSockets, MemoryTCP
 
 class MessageTests(HostsCase):
     """Sent messages arrive."""
-
-    def test_interfaces(self) -> None:
-        """The transport and the base class provide the interfaces of message protocols."""
-        client, _server = self.connected()
-        verifyObject(IMessageTransport, client.transport)
-        verifyObject(IMessageProtocol, client)
-
-    def test_inOrder(self) -> None:
-        """Messages of all sizes arrive in order with their immediate data, in both directions."""
-        client, server = self.connected()
-        output = [
-            (bytes([n]) * size, n if n % 2 else None) for n, size in enumerate((0, 1, 600, 990, 5000, 70000))
-        ]
-        for data, immediate in output:
-            client.transport.sendMessage(data, immediate)
-            server.transport.sendMessage(data, immediate)
-        self.wait(lambda: len(client.messages) == len(server.messages) == len(output))
-        self.assertEqual((client.messages, server.messages), (output, output))
 
     def test_answers(self) -> None:
         """An answer carries the acknowledgement of its request."""

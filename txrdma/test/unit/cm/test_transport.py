@@ -302,29 +302,6 @@ class EndTests(MessagingCase):
         self.wait(lambda: client.lost and server.lost)
         self.assertNothingLeft()
 
-    def test_pausedProtocolGetsMessagesThenEnd(self) -> None:
-        client, server = self.connected()
-        server.transport.pauseProducing()
-        client.transport.sendMessage(b"last")
-        client.transport.loseConnection()
-        self.wait(lambda: client.lost)
-        self.pause(1.0)
-        self.assertEqual((server.messages, server.lost), ([], []))
-        server.transport.resumeProducing()
-        self.assertEqual(server.messages, [(b"last", None)])
-        server.lost[0].trap(ConnectionDone)
-        self.assertNothingLeft()
-
-    def test_pausedProtocolMayCloseAfterPeer(self) -> None:
-        client, server = self.connected()
-        server.transport.pauseProducing()
-        client.transport.loseConnection()
-        self.wait(lambda: client.lost)
-        self.pause(1.0)
-        server.transport.loseConnection()
-        server.lost[0].trap(ConnectionDone)
-        self.assertNothingLeft()
-
     def test_pausingAfterEachMessageGetsAll(self) -> None:
         for terms in (USUAL, replace(USUAL, usesCredits=False), replace(USUAL, keepalive=0.5)):
             client, server = self.connected(terms, terms)
