@@ -418,15 +418,6 @@ class DatagramTests(NetworkCase):
         self.assertEqual(self.statuses(self.alice), [(2, Status.SUCCESS), (3, Status.SUCCESS)])
         self.assertEqual([completion.length for completion in self.bob.poll()], [43])
 
-    def test_datagramWithoutReceiveIsLost(self) -> None:
-        self.send(1, b"lost")
-        self.run_()
-        self.bob.receive(1, 0, 44)
-        self.send(2, b"too long")
-        self.send(3, b"fits")
-        self.run_()
-        self.assertEqual([(c.identifier, c.length) for c in self.bob.poll()], [(1, 44)])
-
     def test_datagramFollowsIPv6Header(self) -> None:
         self.one, self.other = self.devices("2001:db8::1", "2001:db8::2")
         self.alice, self.bob = (End(device, QPKind.UD) for device in (self.one, self.other))
