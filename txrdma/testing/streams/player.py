@@ -164,6 +164,9 @@ def _player(order: Order, reporter: Reporter) -> None:
     player = Player(order, reactor, reporter)
     reactor.callWhenRunning(player.begin)
     reactor.run()
+    from txrdma.verbs.completions import runQueueWait  # late: a player over TCP needs none of the package
+
+    reporter.report(PROCESS, transcript.WAITED, f"{runQueueWait():.3f}")
 
 
 def _proxy(order: Order, reporter: Reporter) -> None:

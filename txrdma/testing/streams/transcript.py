@@ -40,8 +40,11 @@ LOGGED = "logged"
 BROKEN = "broken"
 """A rule that transports must follow was violated, as far as the player could see it; a description."""
 
-HELLO, RUNS, CHILD, ENDED = "hello", "runs", "child", "ended"
-"""Kinds of entries about processes: a player and its PID, its reactor, a forked child, and its end."""
+HELLO, RUNS, CHILD, WAITED, ENDED = "hello", "runs", "child", "waited", "ended"
+"""
+Kinds of entries about processes: a player and its PID, its reactor, a forked child, the seconds for which the
+player was runnable without a processor, and its end.
+"""
 
 OUT_OF_TIME = "out of time"
 """The stage has killed the process, because it did not end in time."""
@@ -128,6 +131,7 @@ class View:
     @ivar errors: texts of logged errors.
     @ivar ended: how the process ended, such as C{"exit 0"}.
     @ivar lasted: seconds from its beginning to its end.
+    @ivar waited: seconds for which it was runnable without a processor.
     """
 
     connections: tuple[Seen, ...]
@@ -135,6 +139,7 @@ class View:
     errors: tuple[str, ...]
     ended: str
     lasted: float
+    waited: float = 0.0
 
     def __str__(self) -> str:
         counts = Counter(map(str, self.connections))
@@ -157,6 +162,7 @@ def viewOf(entries: Sequence[Entry]) -> View:
         tuple(entry.about for entry in entries if entry.kind == LOGGED),
         next((entry.about for entry in entries if entry.kind == ENDED), "no end"),
         entries[-1].at - entries[0].at if entries else 0.0,
+        sum(float(entry.about) for entry in entries if entry.kind == WAITED),
     )
 
 

@@ -16,6 +16,7 @@ from txrdma.testing.streams.conversation import Outcome, Unlike, Via
 from txrdma.testing.streams.provider import PROVIDERS, ROCEV2
 from txrdma.testing.streams.script import parse
 from txrdma.testing.streams.stage import Performance
+from txrdma.testing.streams.transcript import Entry, PROCESS, WAITED
 
 HALVES = ("made", "data 5", "read-lost", "lost ConnectionDone", "- ended exit 0")
 FEWER = ("made", "data 4", "lost ConnectionDone", "- ended exit 0")
@@ -108,6 +109,15 @@ class PlantedTests(_Comparing):
         late = [*before, replace(last, at=last.at + 10.0)]
         ours = replace(ours, entries={**ours.entries, "server": late})
         self.assertComplains(ours, "server: the process ended after 13.0 s, over TCP after 3.0 s")
+
+    def test_lateForLackOfProcessors(self) -> None:
+        """The time for which the processes of a conversation waited for processors is tolerated."""
+        for waited, count in ((SLACK - 1, 1), (SLACK + 1, 0)):
+            ours = later(written(), "server", 2 * SLACK)
+            *before, last = ours.entries["client"]
+            entries = [*before, Entry(last.at, PROCESS, WAITED, str(waited)), last]
+            ours = replace(ours, entries={**ours.entries, "client": entries})
+            self.assertEqual(len(self.complaints(ours)), count)
 
     def test_otherTransport(self) -> None:
         """A connection that silently uses TCP is detected."""
