@@ -7,6 +7,7 @@ from __future__ import annotations
 import resource
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from benchmarks.measuring import Case
 from benchmarks.orders import Orders
@@ -325,6 +326,7 @@ def _withCPU(
     figure: str,
     each: str,
     percentiles: Sequence[str] = (),
+    needs: str | None = None,
     **reach: float,
 ) -> Case:
     """Return a case for C{figure}, with rows for percentiles of latency and for CPU time of C{each}."""
@@ -332,7 +334,8 @@ def _withCPU(
     def case(
         name: str, title: str, unit: str, figure: str, also: tuple[Case, ...] = (), **reach: float
     ) -> Case:
-        return Case(name, title, scenario, unit, SMC, TCP, orders, figure=figure, also=also, **reach)  # type: ignore[arg-type]  # all of reach are numbers
+        common: dict[str, Any] = {"figure": figure, "needs": needs, "also": also, **reach}
+        return Case(name, title, scenario, unit, SMC, TCP, orders, **common)
 
     also = [case(f"{name}-{one}", f"{title}: {one}", "ms", one, atMost=1.0) for one in percentiles]
     also.append(case(f"{name}-cpu", f"{title}: CPU of both processes for each {each}", "us", "cpu"))
@@ -340,7 +343,7 @@ def _withCPU(
 
 
 def busy(quick: bool) -> list[Case]:
-    """Round trips and requests beside CPU-bound processes, and of several client processes."""
+    """Round trips and requests beside CPU-bound processes or within a limit, or of several clients."""
     pings = 1_000 if quick else 5_000
     found = [
         _withCPU(
@@ -354,6 +357,34 @@ def busy(quick: bool) -> list[Case]:
             atMost=0.9,
         )
         for busy in (1, 2, 4)
+        for work in (0, 20, 60, 200)
+    ]
+    found += [
+        _withCPU(
+            f"busy-{busy}-20-{reactor}",
+            f"64-byte round trip with 20 us of work at each end, {busy} CPU-bound processes, {reactor}",
+            "working",
+            "us",
+            {"size": 64, "count": pings, "work": 20, "busy": busy, "reactor": reactor},
+            "time",
+            "round trip",
+            needs="uvloop" if reactor == "uvloop" else None,
+            atMost=0.9,
+        )
+        for reactor in ("asyncio", "uvloop")
+        for busy in (1, 2)
+    ]
+    found += [
+        _withCPU(
+            f"busy-limit-{work}",
+            f"64-byte round trip with {work} us of work at each end, both processes limited to half a core",
+            "working",
+            "us",
+            {"size": 64, "count": pings, "work": work, "limit": 0.5},
+            "time",
+            "round trip",
+            atMost=0.9,
+        )
         for work in (0, 20, 60, 200)
     ]
     found += [

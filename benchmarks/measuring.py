@@ -21,6 +21,7 @@ from typing import Any, Final
 
 import txrdma
 from benchmarks import peer_rdmacm
+from benchmarks.controlgroups import limitedGroup, NoControlGroup
 from benchmarks.orders import Orders
 from benchmarks.wires import wire, WireFailed
 
@@ -82,7 +83,7 @@ class Outcome:
     """
     The values of a case, in its unit.
 
-    @ivar isMissing: whether it failed because something is not installed.
+    @ivar isMissing: whether it failed because something is not installed, or not available on this machine.
     """
 
     case: Case
@@ -214,10 +215,12 @@ def measure(
 
     With C{loss} in the orders the processes are at the ends of a L{wire} that loses this share of packets,
     and the client's result includes the wire's counters. With C{busy}, this number of CPU-bound processes
-    runs beside them; with C{clients} there are several client processes. Then no process is bound to a core,
-    and the client's result has the sum of the rates and the medians of other figures.
+    runs beside them; with C{clients} there are several client processes; with C{limit}, server and clients
+    together get only this share of one core. Then no process is bound to a core, and the client's result has
+    the sum of the rates and the medians of other figures.
 
     @param forServer: further orders for the server; C{forClient} for the client.
+    @raise NoControlGroup: the processor time of processes cannot be limited here.
     """
     first, second = sorted(os.sched_getaffinity(0))[:2]
     with ExitStack() as stack:
@@ -229,14 +232,20 @@ def measure(
                 raise MeasurementFailed(str(error)) from error
             atServer["namespace"], atClient["namespace"] = lossy.far, lossy.near
         stack.enter_context(busyProcesses(orders.get("busy", 0)))
-        server = stack.enter_context(end(module, "server", {**atServer, "core": first}))
+        limit = orders.get("limit")
+        group = stack.enter_context(limitedGroup(limit)) if limit else None
+
+        def start(role: str, orders: Orders) -> subprocess.Popen[str]:
+            process = stack.enter_context(end(module, role, orders))
+            if group is not None:
+                group.write_text(str(process.pid))
+            return process
+
+        server = start("server", {**atServer, "core": first})
         port = said(server)["port"]
         connect = orders.get("connect", "").format(port=port)
         where = {"core": second, "connect": connect, "port": port, "server": server.pid}
-        clients = [
-            stack.enter_context(end(module, "client", {**atClient, **where}))
-            for _ in range(orders.get("clients", 1))
-        ]
+        clients = [start("client", {**atClient, **where}) for _ in range(orders.get("clients", 1))]
         result = together([said(client) for client in clients])
         if loss:
             result = {**lossy.counted(), **result}
@@ -366,6 +375,10 @@ def run(case: Case, rounds: int) -> list[Outcome]:
                     client, server = peer_rdmacm.measure(orders), {}
                 else:
                     client, server = measure(orders, module)
+            except NoControlGroup as error:
+                for outcome in _failed(concerned, str(error)):
+                    outcome.isMissing = True
+                continue
             except (MeasurementFailed, peer_rdmacm.ProgramFailed, subprocess.TimeoutExpired) as error:
                 _failed(concerned, str(error))
                 continue

@@ -40,7 +40,7 @@ def memoryBytes(pid: int | str = "self") -> tuple[int, int]:
 
 def prepare(orders: Orders) -> None:
     """Pin the process, install its reactor, and hide modules that must not be used, before other imports."""
-    if not (orders.get("busy") or orders.get("clients")):  # otherwise the scheduler distributes all processes
+    if not any(orders.get(name) for name in ("busy", "clients", "limit")):  # then the scheduler decides
         os.sched_setaffinity(0, {orders["core"]})
     _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -51,6 +51,12 @@ def prepare(orders: Orders) -> None:
         from twisted.internet import epollreactor
 
         epollreactor.install()
+    elif name == "uvloop":
+        import uvloop
+
+        from twisted.internet import asyncioreactor
+
+        asyncioreactor.install(uvloop.new_event_loop())
     else:
         from twisted.application.reactors import installReactor
 

@@ -52,8 +52,8 @@ PARTS: Final = (
     Part(
         "busy",
         "On a busy machine",
-        "As above, but other processes need the two cores, too: CPU-bound ones, or more clients. No process "
-        "is bound to a core.",
+        "As above, but other processes need the two cores, too: CPU-bound ones, or more clients; or a "
+        "control group limits the two processes. No process is bound to a core.",
         cases.busy,
     ),
     Part(

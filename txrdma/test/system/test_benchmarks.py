@@ -202,6 +202,24 @@ class CaseTests(ShortCase):
         self.assertLessEqual(rows["first-bytes"]["tested"][0], rows["first-bytes-most"]["tested"][0])
         self.assertLess(rows["first-bytes-most"]["tested"][0], 256)
 
+    def test_limited(self) -> None:
+        """Both processes get half a core, or the row says why that is impossible here."""
+        row = self.measured("busy-limit-0")["busy-limit-0"]
+        if row["isMissing"]:
+            self.assertRegex(row["failure"], "^(no control group|processor time)")
+        else:
+            self.assertEqual((row["failure"], len(row["ours"]), len(row["theirs"])), ("", 1, 1))
+
+    def test_otherReactors(self) -> None:
+        """Streams are measured on the asyncio reactor, too, and with the event loop of uvloop."""
+        for name in ("asyncio", "uvloop"):
+            row = self.measured(f"busy-1-20-{name}")[f"busy-1-20-{name}"]
+            if row["isMissing"]:
+                self.assertEqual(row["failure"], f"{name} is not installed")
+            else:
+                self.assertEqual(row["failure"], "")
+                self.assertTrue(row["mode"].startswith("SMC-R"))
+
 
 def outcome(
     title: str,

@@ -1,15 +1,17 @@
 """
-Figures of benchmark results in the text of pages.
+Figures of benchmark results in the text of pages, and control groups of benchmarks.
 """
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from runpy import run_path
 from statistics import median
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
+from benchmarks.controlgroups import limitedGroup, NoControlGroup
 from benchmarks.results import (
     load,
     shortly,
@@ -59,3 +61,54 @@ class FigureTests(SynchronousTestCase):
             ("witnessed", "nobody > MiB/s each way"),
         ):
             self.assertRaises(ValueError, self.kinds[kind], text)
+
+
+class ControlGroupTests(SynchronousTestCase):
+    """Limits of processor time, in a folder with the layout of the kernel's."""
+
+    def setUp(self) -> None:
+        self.root = Path(self.mktemp())
+        self.root.mkdir()
+
+    def limits(self, share: float) -> dict[str, str]:
+        """Create a group; return what was written to its files, which the kernel removes with the group."""
+        with limitedGroup(share, self.root) as processes:
+            written = {file.name: file.read_text() for file in processes.parent.iterdir()}
+            for name in written:
+                (processes.parent / name).unlink()
+        self.assertFalse(processes.parent.exists())
+        return written
+
+    def test_version2(self) -> None:
+        """The controller is enabled for the children of the root, and the group gets a quota and a period."""
+        (self.root / "cgroup.controllers").write_text("cpuset cpu memory")
+        self.assertEqual(self.limits(0.5), {"cpu.max": "50000 100000"})
+        self.assertEqual((self.root / "cgroup.subtree_control").read_text(), "+cpu")
+
+    def test_version1(self) -> None:
+        """Quota and period are files of the group."""
+        (self.root / "cpu").mkdir()
+        self.assertEqual(self.limits(0.25), {"cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "25000"})
+
+    def test_unavailable(self) -> None:
+        """Without the controller, the reason is reported, and the block does not run."""
+        with self.assertRaisesRegex(NoControlGroup, "no control group can be created: .*No such file"):
+            with limitedGroup(0.5, self.root):
+                self.fail("the block runs")
+
+    def test_notWritable(self) -> None:
+        """If a limit cannot be written, the group is removed."""
+        (self.root / "cpu").mkdir()
+        write = Path.write_text
+
+        def refused(path: Path, text: str) -> int:
+            if path.name == "cpu.cfs_quota_us":
+                (path.parent / "cpu.cfs_period_us").unlink()
+                raise PermissionError(13, "Permission denied")
+            return write(path, text)
+
+        self.patch(Path, "write_text", refused)
+        with self.assertRaisesRegex(NoControlGroup, "processor time cannot be limited: .*denied"):
+            with limitedGroup(0.5, self.root):
+                self.fail("the block runs")
+        self.assertEqual(list((self.root / "cpu").iterdir()), [])
