@@ -302,6 +302,7 @@ class SimulatedCarrier:
         self.address = address
         self.port = port
         self.segments = segments
+        self.receiveBuffer = RECEIVE_BUFFER
         self._network = network
         self._receiver: Receiver | None = None
         self._waiting = False

@@ -129,7 +129,7 @@ def consecutive(words: Sequence[int], number: int, end: int) -> tuple[int, int]:
     return position - number, flags
 
 
-def gathered(pieces: Sequence[memoryview], start: int, length: int) -> Bytes:
+def gathered(pieces: Sequence[memoryview], start: int, length: int) -> memoryview:
     """Bytes C{start} to C{start + length} of the concatenated pieces."""
     if len(pieces) == 1:
         return pieces[0][start : start + length]
@@ -144,7 +144,7 @@ def gathered(pieces: Sequence[memoryview], start: int, length: int) -> Bytes:
                 break
         else:
             start -= len(piece)
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+    return parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
 
 
 def scatter(pieces: Sequence[memoryview], start: int, payload: Bytes) -> None:

@@ -47,7 +47,7 @@ from txrdma.soft.rc._packets import (
     psnWords,
     Retired,
 )
-from txrdma.soft.rc._window import Window
+from txrdma.soft.rc._window import WIDEST, Window
 
 if TYPE_CHECKING:
     from txrdma.soft.core.memory import Domain, KeyTable
@@ -101,11 +101,13 @@ class Requester:
         rnrRetry: int,
         maxRDAtomic: int,
         batch: int = 15,
+        mostInFlight: int = WIDEST,
     ) -> None:
         """
         @param psn: of the first packet.
         @param timeout: its code; C{retryCount}, C{rnrRetry}, C{maxRDAtomic} as in L{QPAttributes}.
         @param batch: best number of full packets for one system call.
+        @param mostInFlight: bytes that the peer's socket can be assumed to hold.
         """
         self._number = number
         self._keys = keys
@@ -113,7 +115,8 @@ class Requester:
         self._mtu = mtu
         self._batch = batch
         self._chunk = max(1, READ_CHUNK // mtu)
-        self.window = Window(mtu)
+        self._mostInFlight = mostInFlight
+        self.window = Window(mtu, mostInFlight)
         self._held = False  # whether the window limits sending
         self._entries: deque[RequestEntry] = deque()
         self._cursor = 0  # the entry that _next is in
@@ -143,7 +146,7 @@ class Requester:
         self._patience.moved(now)
         self._rnrLeft = self._rnrRetry
         self._recovering = self._probing = False
-        self.window = Window(self._mtu)
+        self.window = Window(self._mtu, self._mostInFlight)
         if self.pathFailed:
             self.pathFailed = False
             self._rewind()
@@ -262,43 +265,35 @@ class Requester:
 
     def _send(self, entry: RequestEntry, free: int, runs: list[Outgoing]) -> None:
         """Send as much of a SEND or WRITE as the window allows, from C{_next} on."""
-        mtu = self._mtu
         next = self._next
         stop = min(entry.end, next + free)
-        offset = (next - entry.first) * mtu
-        length = min(entry.length, (stop - entry.first) * mtu) - offset
-        payload: Bytes
-        if entry.inline is not None:
-            payload = entry.inline[offset : offset + length] if entry.end - entry.first > 1 else entry.inline
-        else:
+        pieces = entry.inline
+        if not pieces and entry.segments:
             local, domain = self._keys.local, self._domain
-            segments = entry.segments
-            if len(segments) == 1:  # common case
-                payload = local(domain, segments[0], False)[offset : offset + length]
-            else:
-                pieces = [local(domain, segment, False) for segment in segments]
-                payload = gathered(pieces, offset, length) if pieces else b""
+            pieces = [local(domain, segment, False) for segment in entry.segments]
         if next < self.sent:
             self.resent += min(stop, self.sent) - next
         if entry.end - entry.first == 1:
             self._asked = stop
+            payload = gathered(pieces, 0, entry.length)
             runs.append(self._ending(entry, entry.opcode + _ONLY, next, entry.reth(), payload))
         else:
-            self._pieces(entry, next, stop, payload, runs)
+            self._long(entry, next, stop, pieces, runs)
         self._next = stop
 
-    def _pieces(
-        self, entry: RequestEntry, next: int, stop: int, payload: Bytes, runs: list[Outgoing]
+    def _long(
+        self, entry: RequestEntry, next: int, stop: int, pieces: Sequence[memoryview], runs: list[Outgoing]
     ) -> None:
         """Packets of a long message with these PSNs."""
         mtu, batch, opcode = self._mtu, self._batch, entry.opcode
         full = self._limit
         interval = max(1, self.window.size // 4)
-        taken = 0
+        offset = (next - entry.first) * mtu
         if next == entry.first:
-            runs.append(Outgoing(opcode, next, 1, entry.reth(), payload[:mtu], mtu, next + 1 == full))
+            payload = gathered(pieces, 0, mtu)
+            runs.append(Outgoing(opcode, next, 1, entry.reth(), payload, mtu, next + 1 == full))
             next += 1
-            taken = mtu
+            offset = mtu
         middles = min(stop, entry.end - 1)
         while next < middles:
             count = min(middles - next, batch)
@@ -306,13 +301,15 @@ class Requester:
             ask = end - self._asked >= interval or end == full
             if ask:
                 self._asked = end
-            part = payload[taken : taken + count * mtu]
-            runs.append(Outgoing(opcode + _MIDDLE, next, count, b"", part, mtu, ask))
+            length = count * mtu
+            payload = gathered(pieces, offset, length)
+            runs.append(Outgoing(opcode + _MIDDLE, next, count, b"", payload, mtu, ask))
             next = end
-            taken += count * mtu
+            offset += length
         if next < stop:
             self._asked = stop
-            runs.append(self._ending(entry, opcode + _LAST, next, b"", payload[taken:]))
+            payload = gathered(pieces, offset, entry.length - offset)
+            runs.append(self._ending(entry, opcode + _LAST, next, b"", payload))
 
     def _ending(
         self, entry: RequestEntry, opcode: int, psn: int, extension: bytes, payload: Bytes

@@ -1,8 +1,9 @@
 """
 The congestion window of a connection, in packets.
 
-RC has no congestion control, but UDP's socket buffers are limited: the window opens up to L{WIDEST} bytes, is
-halved by a loss, and then opens slowly, as in TCP (RFC 5681, 3.1).
+RC has no congestion control, but UDP's socket buffers are limited: the window opens up to what the peer's
+buffer is assumed to hold, at most L{WIDEST} bytes. It is halved by a loss, and then opens slowly, as in TCP
+(RFC 5681, 3.1).
 """
 
 from __future__ import annotations
@@ -23,9 +24,12 @@ class Window:
 
     __slots__ = ("_credit", "_threshold", "_widest", "size")
 
-    def __init__(self, mtu: int) -> None:
-        self.size = max(FEWEST_PACKETS, min(FIRST_PACKETS, FIRST // mtu))
-        self._widest = self._threshold = max(FEWEST_PACKETS, min(WIDEST_PACKETS, WIDEST // mtu))
+    def __init__(self, mtu: int, most: int = WIDEST) -> None:
+        """
+        @param most: bytes that may be in flight without loss, as far as is known.
+        """
+        self._widest = self._threshold = max(FEWEST_PACKETS, min(WIDEST_PACKETS, min(most, WIDEST) // mtu))
+        self.size = max(FEWEST_PACKETS, min(self._widest, FIRST_PACKETS, FIRST // mtu))
         self._credit = 0
 
     def acknowledged(self, packets: int) -> None:

@@ -150,6 +150,15 @@ class RoCEPort(RoutePort):
     def mtu(self) -> int:
         return self._mtu.bytes
 
+    @property
+    def mostInFlight(self) -> int:
+        """
+        Bytes that the socket of a peer holds, if its buffer is as large as the local one.
+
+        The system counts more than the payload: 15 % more if datagrams are merged, twice as much otherwise.
+        """
+        return self._carrier.receiveBuffer * 3 // 4
+
     def seconds(self) -> float:
         return self._clock.seconds()
 

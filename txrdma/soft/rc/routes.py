@@ -150,6 +150,7 @@ class RoCERoute(Route):
                 rnrRetry=rnrRetry,
                 maxRDAtomic=maxRDAtomic,
                 batch=self.port.batch,
+                mostInFlight=self.port.mostInFlight,
             )
         if attributes.address is not self._address and attributes.address is not None:
             self._readdress(attributes.address)

@@ -68,6 +68,7 @@ class DatagramCarrier(Protocol):
     @ivar port: our UDP port.
     @ivar segments: most datagrams per L{send}.
     @ivar merges: whether datagrams sent together arrive together.
+    @ivar receiveBuffer: bytes of the buffer for received datagrams.
     @ivar isLive: whether L{poll} finds datagrams without the reactor.
     """
 
@@ -75,6 +76,7 @@ class DatagramCarrier(Protocol):
     port: int
     segments: int
     merges: bool
+    receiveBuffer: int
     isLive: bool
 
     def start(self, receiver: Receiver) -> None:
@@ -128,6 +130,7 @@ class UDPCarrier:
         except OSError as error:
             raise DeviceUnavailable(f"no UDP socket at {address}: {error}") from error
         self._setBuffers(self._socket)
+        self.receiveBuffer = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
         name: RawAddress = self._socket.getsockname()
         self.address, self.port = ipAndPort(name)
         self._scope: tuple[int, ...] = tuple(name[2:])
