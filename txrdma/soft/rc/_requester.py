@@ -32,7 +32,7 @@ from txrdma.iba.times import rnrTimerSeconds
 from txrdma.iba.types import QPN
 from txrdma.iba.verbs import Completion, CompletionOpcode, SendRequest, Status
 from txrdma.soft.core.roundtrip import RetryTimer
-from txrdma.soft.rc._entries import RequestEntry
+from txrdma.soft.rc._entries import RequestEntry, WRITE_FIRST
 from txrdma.soft.rc._packets import (
     BTH_LENGTH,
     Bytes,
@@ -296,7 +296,8 @@ class Requester:
             offset = mtu
         middles = min(stop, entry.end - 1)
         while next < middles:
-            count = min(middles - next, batch)
+            # The first packet of a WRITE is the longest, so a system call sends only one other after it.
+            count = 1 if next == entry.first + 1 and opcode == WRITE_FIRST else min(middles - next, batch)
             end = next + count
             ask = end - self._asked >= interval or end == full
             if ask:

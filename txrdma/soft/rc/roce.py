@@ -8,7 +8,7 @@ cores share. Follows annex A17 of the InfiniBand Architecture vol. 1.
 from __future__ import annotations
 
 from collections import deque
-from struct import Struct
+from struct import pack, Struct
 from typing import cast, Final
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
@@ -47,6 +47,9 @@ _PADDING: Final = tuple(bytes(count) for count in range(4))
 _MEMBER: Final = int(DEFAULT_PKEY) & 0x7FFF
 _IDENTIFICATIONS: Final = len(IDENTIFICATION_CHANGES)
 _PEERS: Final = 4096
+_FRAME_LENGTH: Final = LARGEST + 7 & ~7
+
+_Grid = tuple[list[memoryview], list[memoryview]]
 
 
 class RoCEPort(RoutePort):
@@ -86,8 +89,10 @@ class RoCEPort(RoutePort):
         # Datagrams that wait for room in the carrier.
         self._unsent: deque[tuple[bytes, int, RawAddress]] = deque()
         # The frame: datagrams that go out in one piece.
-        self._buffer = bytearray(LARGEST)
+        self._buffer = bytearray(_FRAME_LENGTH)
         self._view = memoryview(self._buffer)
+        self._words, self._doubles = self._view.cast("I"), self._view.cast("Q")
+        self._grids: dict[int, _Grid] = {}  # by length: one for each path MTU
         self._fill = self._segment = self._inFrame = 0
         self._framePeer: Peer | None = None
         # Deadlines, and routes that have more to send.
@@ -359,36 +364,49 @@ class RoCEPort(RoutePort):
             self._flush()
 
     def _emitRun(self, peer: Peer, heading: int, run: Outgoing) -> None:
-        """The hot loop of sending, about 1 us a packet: full packets without extension headers."""
+        """The hot loop of sending, about 0.5 us a packet: full packets without extension headers."""
         opcode, psn, packets, _extension, payload, size, acknowledge, _solicited = run
         total = size + FRAME
-        behind = total - ICRC_LENGTH
-        buffer, view = self._buffer, self._view
+        targets, sealed = self._grids.get(total) or self._grid(total)
         states = peer.sendingStates(total)
-        pack, seal = _HEAD_AND_WORD.pack_into, _ICRC.pack_into
-        head = opcode << 56 | heading
         words = [word & PSN_MASK for word in range(psn, psn + packets)]
         if acknowledge:
             words[-1] |= ACKNOWLEDGE
-        most = min(self._carrier.segments, LARGEST // total)
-        source = done = 0
+        head = _HEAD.pack(opcode << 56 | heading)
+        most = min(self._carrier.segments, len(targets))
+        stride = total // 4
+        done = 0
         while done < packets:
             if peer is not self._framePeer or total != self._segment or self._inFrame >= most:
                 if self._fill:
                     self._flush()
                 self._framePeer, self._segment = peer, total
-            start, index = self._fill, self._inFrame
+            index = self._inFrame
             count = min(packets - done, most - index)
-            for word, state in zip(words[done : done + count], states[index : index + count], strict=True):
-                pack(buffer, start, head, word)
-                end = start + behind
-                view[start + BTH_LENGTH : end] = payload[source : source + size]
-                seal(buffer, end, crc32(view[start:end], state))
-                source += size
-                start += total
+            after = index + count
+            parts = range(done * size, (done + count) * size, size)
+            for target, at in zip(targets[index:after], parts, strict=True):
+                target[:] = payload[at : at + size]
+            # Strided slices set a field of all packets at once.
+            begin, end = index * stride, after * stride
+            self._doubles[begin // 2 : end // 2 : stride // 2] = memoryview(head * count).cast("Q")
+            psns = pack(f">{count}I", *words[done : done + count])
+            self._words[begin + 2 : end : stride] = memoryview(psns).cast("I")
+            checks = pack(f"<{count}I", *map(crc32, sealed[index:after], states[index:after]))
+            self._words[begin + stride - 1 : end : stride] = memoryview(checks).cast("I")
             done += count
-            self._fill = start
-            self._inFrame = index + count
+            self._fill = after * total
+            self._inFrame = after
+
+    def _grid(self, total: int) -> _Grid:
+        """For each packet of this length in the frame: views of its payload, and of all before the ICRC."""
+        view = self._view
+        starts = range(0, LARGEST // total * total, total)
+        ends = [start + total - ICRC_LENGTH for start in starts]
+        targets = [view[start + BTH_LENGTH : end] for start, end in zip(starts, ends, strict=True)]
+        sealed = [view[start:end] for start, end in zip(starts, ends, strict=True)]
+        self._grids[total] = grid = targets, sealed
+        return grid
 
     def _flush(self) -> None:
         """Send the current frame, or queue it while the socket's buffer is full."""
@@ -437,13 +455,7 @@ class RoCEPort(RoutePort):
                 (head,) = _HEAD.unpack_from(data)
                 self._dispatch(head, data, size, 1, peer, now)
                 return
-        whole = size - size % segment
-        if whole > segment and self._uniform(peer, data[:whole], segment):
-            (head,) = _HEAD.unpack_from(data)
-            self._dispatch(head, data[:whole], segment, whole // segment, peer, now)
-            if whole < size:
-                self._single(peer, data[whole:], size - whole, whole // segment, now)
-        else:
+        if segment >= size or not self._several(peer, data, segment, now):
             self._single(peer, data, segment, peer.guess if segment >= size else 0, now)
 
     def localPeerAt(self, source: tuple[str, int]) -> Peer | None:
@@ -464,17 +476,31 @@ class RoCEPort(RoutePort):
         (head,) = _HEAD.unpack_from(packet)
         self._dispatch(head, packet, size, 1, peer, now)
 
-    def _uniform(self, peer: Peer, data: memoryview, segment: int) -> bool:
-        """Whether datagrams are alike, numbered from 0, and have the right ICRC (hot loop of receiving)."""
+    def _several(self, peer: Peer, data: memoryview, segment: int, now: float) -> bool:
+        """
+        Dispatch datagrams that were sent together; False if they are not numbered from 0 or not right.
+
+        The hot loop of receiving.
+        """
         count = len(data) // segment
         if segment < FRAME or segment & 3 or count >= _IDENTIFICATIONS:
             return False
-        heads = headsOf(segment, count).unpack_from(data)
-        if heads.count(heads[0]) != count:
-            return False
-        begins, states = range(0, len(data), segment), peer.takingStates(segment)[:count]
+        whole = count * segment
+        begins, states = range(0, whole, segment), peer.takingStates(segment)[:count]
         found = [crc32(data[at : at + segment], state) for at, state in zip(begins, states, strict=True)]
-        return found.count(RESIDUE) == count
+        if found.count(RESIDUE) != count:
+            return False
+        heads = headsOf(segment, count).unpack_from(data)
+        first = 0
+        while first < count:
+            head, last = heads[first], first + 1
+            while last < count and heads[last] == head:
+                last += 1
+            self._dispatch(head, data[first * segment : last * segment], segment, last - first, peer, now)
+            first = last
+        if whole < len(data):
+            self._single(peer, data[whole:], segment, count, now)
+        return True
 
     def _single(self, peer: Peer, data: memoryview, segment: int, index: int, now: float) -> None:
         """Check different datagrams one by one; C{index} is the expected identification of the first."""

@@ -163,6 +163,21 @@ class SegmentationTests(RequesterCase):
         self.deliver(ack(PSN + 1))
         self.assertEqual(self.ended(), [(1, Status.SUCCESS)])
 
+    def test_longInlinePieces(self) -> None:
+        """Inline pieces of any kind and length are sent in order, as they were when posted."""
+        mutable = bytearray(b"m" * (2 * MTU + 1))
+        words = memoryview(b"w" * (4 * MTU)).cast("I")
+        whole = b"".join(bytes([value]) * (MTU + 3) for value in range(20))
+        for inline in ((whole, memoryview(whole)[5:]), (whole, mutable, b"", whole), (words, whole)):
+            expected = b"".join(inline)
+            self.requester = self.make()
+            self.requester.post([SendRequest(1, Operation.RDMA_WRITE, inline=inline)], 0.0)
+            mutable[:] = bytes(len(mutable))
+            runs = self.out()
+            self.assertEqual(b"".join(bytes(run.payload) for run in runs), expected)
+            self.assertEqual(psns(runs), list(range(PSN, PSN - (-len(expected) // MTU))))
+            mutable[:] = b"m" * len(mutable)
+
     def test_psnWraps(self) -> None:
         self.requester = self.make(psn=PSN_MASK)
         runs = self.send(3 * MTU)

@@ -20,6 +20,14 @@ class WindowTests(SynchronousTestCase):
                 self.assertLessEqual(window.size * mtu, WIDEST)
             self.assertGreater(window.size, Window(mtu).size)
 
+    def test_windowFitsIntoSmallBuffer(self) -> None:
+        """A window never exceeds the bytes that the peer's socket is assumed to hold."""
+        window = Window(4096, 200_000)
+        self.assertLessEqual(window.size * 4096, 200_000)
+        for _ in range(1000):
+            window.acknowledged(64)
+        self.assertEqual(window.size, 200_000 // 4096)
+
     def test_slowGrowthAfterLoss(self) -> None:
         window = Window(4096)
         window.acknowledged(window.size)
