@@ -46,6 +46,10 @@ def prepare(orders: Orders) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     for name in orders.get("without", ()):
         sys.modules[name] = None  # type: ignore[assignment]  # None makes its import fail, as documented
+    if "socketBuffer" in orders:
+        from txrdma.soft.rc import udp
+
+        udp.BUFFER = orders["socketBuffer"]
     name = orders.get("reactor", "epoll")
     if name == "epoll":  # the default reactor, without a search through all plugins
         from twisted.internet import epollreactor
