@@ -267,10 +267,8 @@ class Requester:
         """Send as much of a SEND or WRITE as the window allows, from C{_next} on."""
         next = self._next
         stop = min(entry.end, next + free)
-        pieces = entry.inline
-        if not pieces and entry.segments:
-            local, domain = self._keys.local, self._domain
-            pieces = [local(domain, segment, False) for segment in entry.segments]
+        local, domain = self._keys.local, self._domain
+        pieces = entry.inline or [local(domain, segment, False) for segment in entry.segments]
         if next < self.sent:
             self.resent += min(stop, self.sent) - next
         if entry.end - entry.first == 1:

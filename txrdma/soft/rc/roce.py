@@ -162,7 +162,7 @@ class RoCEPort(RoutePort):
 
         The system counts more than the payload: 15 % more if datagrams are merged, twice as much otherwise.
         """
-        return self._carrier.receiveBuffer * 3 // 4
+        return self._carrier.receiveBuffer * (3 if self._carrier.merges else 2) // 4
 
     def seconds(self) -> float:
         return self._clock.seconds()
