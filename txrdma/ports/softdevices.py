@@ -1,15 +1,10 @@
 """
 Strings of the software device at an IP address of this host: a given one, or the source address to a peer.
-
-A software device has its queue pair 1 at UDP port 4791, and only one process can have that port of an
-address. So a client of an address of this host gets a loopback address of its own.
 """
 
 from __future__ import annotations
 
-import os
 import socket
-from functools import lru_cache
 from ipaddress import ip_address
 from secrets import randbelow
 from typing import Final
@@ -27,12 +22,6 @@ def someLoopback() -> str:
     return str(ip_address(_LOOPBACK + _SPARED + randbelow((1 << 24) - 2 * _SPARED)))
 
 
-@lru_cache(1)
-def ownLoopback(process: int) -> str:
-    """The loopback address of a process, at which others ask it for nothing."""
-    return someLoopback()
-
-
 def softDeviceAt(address: str) -> str:
     """The string of the software device at an IP address; the zone of an IPv6 address is left out."""
     return "soft:" + address.partition("%")[0].replace(":", "\\:")
@@ -41,8 +30,6 @@ def softDeviceAt(address: str) -> str:
 def softDeviceTo(host: str) -> str:
     """
     The string of the software device at the address from which this host sends to another one.
-
-    Where C{host} is this host itself, by IPv4, it is at a loopback address that only this process has.
 
     @raise InvalidRequest: this host has no route to it.
     """
@@ -53,6 +40,4 @@ def softDeviceTo(host: str) -> str:
         except OSError as error:
             raise InvalidRequest(f"there is no route to {host}: {error}") from error
         source: str = probe.getsockname()[0]
-    if family == socket.AF_INET and (source == host or source.startswith("127.")):
-        source = ownLoopback(os.getpid())
     return softDeviceAt(source)

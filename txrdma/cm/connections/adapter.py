@@ -22,7 +22,7 @@ from txrdma.cm.layouts.messages import APStatus, CMPath
 from txrdma.cm.manager import ConnectionManager
 from txrdma.cm.rdmacm.manager import isManaged, isOfKernel, KernelManager
 from txrdma.error import DeviceUnavailable, InvalidRequest, ResourceExhausted
-from txrdma.iba.types import GID, MTU, PKey, QPN
+from txrdma.iba.types import GID, MTU, PKey, QPN, ROCE_PORT
 from txrdma.iba.verbs import AsyncEventKind, CM_SUPPORTED, Completion, GIDEntry, GIDType, usualGID
 from txrdma.interfaces import AsyncEvent, IMADPort, IQueuePair, IVerbsDevice
 from txrdma.mad.agent import MADAgent
@@ -335,19 +335,15 @@ def _checkIsFound(device: IVerbsDevice, number: int) -> None:
     """
     Check that peers reach queue pair 1 of this port by its address.
 
-    @raise ResourceExhausted: another device of the host receives the packets of the port's address.
+    @raise ResourceExhausted: another program receives the packets of the port's address.
     """
     if device.portAttributes(number).capabilities & CM_SUPPORTED:
         return
-    address = device.gids(number)[0].ip
-    reason = f"queue pair 1 of {address} belongs to another software device"
+    reason = f"another program has UDP port {ROCE_PORT} of {device.gids(number)[0].ip}"
     if os.path.exists(RXE):
-        reason += ", or to the kernel's rdma_rxe, which takes that of all addresses: use its own device"
+        reason += ", perhaps the kernel's rdma_rxe, which takes that of all addresses: use its own device"
     else:
-        reason += (
-            ": take an address of your own, by interface= of a server, bindAddress= of a client; within one "
-            "host any of 127.0.0.0/8 will do"
-        )
+        reason += ": programs of one user share it, if all use txrdma"
     raise ResourceExhausted(reason)
 
 

@@ -4,7 +4,7 @@ Endpoints for messages and their strings on a real reactor.
 
 from __future__ import annotations
 
-from contextlib import closing
+import socket
 from random import Random
 from typing import Any
 
@@ -18,9 +18,9 @@ from txrdma.cm.connections import adapter as adapters
 from txrdma.cm.connections.protocol import RDMAProtocol
 from txrdma.cm.terms import MessageAddress
 from txrdma.error import ResourceExhausted
+from txrdma.iba.types import ROCE_PORT
 from txrdma.messages.protocol import MessageFactory
 from txrdma.messages.strings import messageClientFromString, messageServerFromString
-from txrdma.verbs.devices import openDevice
 
 
 class Echo(RDMAProtocol):
@@ -71,13 +71,17 @@ class LoopbackTests(TestCase):
         return Deferred.fromCoroutine(self.converse(r"\:route=rocev2"))
 
     async def test_taken(self) -> None:
-        """A server whose port is in use by another process fails with an error that names the remedy."""
+        """A server whose port is in use by another program fails with an error that names the remedy."""
         address = f"127.{'.'.join(str(Random().randrange(2, 250)) for _ in range(3))}"
-        with closing(openDevice(reactor, f"soft:{address}")):
-            for rxe, advice in (("/nowhere", "take an address of your own"), ("/", "use its own device")):
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
+            taken.bind((address, ROCE_PORT))
+            for rxe, advice in (
+                ("/nowhere", "another program has UDP port"),
+                ("/", "use its own device"),
+            ):
                 self.patch(adapters, "RXE", rxe)
                 server = messageServerFromString(reactor, f"rdma:{address}:7471")
                 with self.assertRaisesRegex(ResourceExhausted, advice):
                     await server.listen(MessageFactory(Echo))
-        port = await server.listen(MessageFactory(Echo))  # the other device is closed
+        port = await server.listen(MessageFactory(Echo))  # the other socket is closed
         port.stopListening()
