@@ -5,12 +5,14 @@ Strings of the software device at an IP address of this host: a given one, or th
 from __future__ import annotations
 
 import socket
+from contextlib import closing
 from ipaddress import ip_address
 from secrets import randbelow
 from typing import Final
 
-from txrdma.error import InvalidRequest
+from txrdma.error import DeviceUnavailable, InvalidRequest
 from txrdma.iba.types import ROCE_PORT
+from txrdma.ports.network import HostNetwork
 
 _LOOPBACK: Final = 127 << 24
 _SPARED: Final = 1 << 16
@@ -25,6 +27,30 @@ def someLoopback() -> str:
 def softDeviceAt(address: str) -> str:
     """The string of the software device at an IP address; the zone of an IPv6 address is left out."""
     return "soft:" + address.partition("%")[0].replace(":", "\\:")
+
+
+def softDeviceListening(interface: str) -> str:
+    """
+    The string of the software device of a server.
+
+    @param interface: an IP address of this host; C{0.0.0.0} is all of its IPv4 addresses, and C{::} all
+        addresses, except for link-local ones.
+    """
+    address = ip_address(interface.partition("%")[0])
+    if not address.is_unspecified:
+        return softDeviceAt(interface)
+    try:
+        with closing(HostNetwork.open()) as network:
+            found = [
+                each.ip
+                for interfaceFound in network.interfaces()
+                for each in interfaceFound.addresses
+                if interfaceFound.isUp and each.isUsable and not ip_address(each.ip).is_link_local
+            ]
+    except DeviceUnavailable:
+        found = []
+    wanted = [each for each in found if address.version == 6 or ":" not in each]
+    return softDeviceAt(",".join(dict.fromkeys(wanted)) or "127.0.0.1")
 
 
 def softDeviceTo(host: str) -> str:

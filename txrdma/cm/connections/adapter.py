@@ -164,18 +164,27 @@ class Adapter:
 
     def _ownManager(self, reactor: Any, device: IVerbsDevice, undo: ExitStack) -> ConnectionManager:
         """Make our own manager, on queue pair 1 of each port, or on umad where the kernel owns that."""
-        servers = []
+        servers: list[MADServer] = []
+        unavailable: list[ResourceExhausted] = []
         for number in range(1, device.portCount + 1):
             port: IMADPort
             if isOfKernel(device):
                 port = UmadPort(reactor, getEndPort(f"{device.name}/{number}"), False)
             else:
-                _checkIsFound(device, number)
+                try:
+                    _checkIsFound(device, number)
+                except ResourceExhausted as error:
+                    unavailable.append(error)
+                    continue
                 port = VerbsPort(reactor, device, number, isGSI=True, closesDevice=False)
                 self._ports.append(port)
             agent = MADAgent(reactor, port)
             undo.callback(agent.close)
             servers.append(MADServer(agent))
+        for each in unavailable:
+            if not servers:
+                raise each
+            _log.warn("connections at the other addresses only: {error}", error=each)
         return ConnectionManager(servers[0], None, servers[1:])
 
     def __repr__(self) -> str:

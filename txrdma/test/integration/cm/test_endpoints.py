@@ -21,6 +21,8 @@ from txrdma.error import ResourceExhausted
 from txrdma.iba.types import ROCE_PORT
 from txrdma.messages.protocol import MessageFactory
 from txrdma.messages.strings import messageClientFromString, messageServerFromString
+from txrdma.ports.netlink import InterfaceAddress, NetworkInterface
+from txrdma.ports.network import HostNetwork
 
 
 class Echo(RDMAProtocol):
@@ -69,6 +71,28 @@ class LoopbackTests(TestCase):
     def test_roce(self) -> Deferred[None]:
         """Messages pass in both directions over RoCE v2."""
         return Deferred.fromCoroutine(self.converse(r"\:route=rocev2"))
+
+    async def test_allAddresses(self) -> None:
+        """A server without an address listens at all of the host, except where port 4791 is taken."""
+        addresses = [f"127.{'.'.join(str(Random().randrange(2, 250)) for _ in range(3))}" for _ in range(3)]
+        self.patch(
+            HostNetwork,
+            "interfaces",
+            lambda network: [
+                NetworkInterface(
+                    *(1, "lo", 65536, True, True, True),
+                    addresses=tuple(InterfaceAddress(each, 8) for each in addresses),
+                )
+            ],
+        )
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
+            taken.bind((addresses[1], ROCE_PORT))
+            port: Any = await messageServerFromString(reactor, "rdma:0").listen(MessageFactory(Echo))
+        for address in (addresses[0], addresses[2]):
+            text = f"rdma:{address}:{port.getHost().port}:device=soft\\:{addresses[0]}"
+            protocol: Any = await messageClientFromString(reactor, text).connect(MessageFactory(Asking))
+            self.assertEqual(await protocol.ended, [(b"hello", 7), ConnectionDone])
+        port.stopListening()
 
     async def test_taken(self) -> None:
         """A server whose port is in use by another program fails with an error that names the remedy."""
