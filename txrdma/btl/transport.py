@@ -34,7 +34,8 @@ from txrdma.btl.lifeline import Done, PeerConnection
 from txrdma.error import InvalidRequest, PeerViolation
 from txrdma.iba.verbs import Buffer
 from txrdma.kit.logs import RateLimitedLogger
-from txrdma.messages.interfaces import IMessageProtocol, IMessageTransport
+from txrdma.messages.interfaces import IMessageProtocol, IMessageTransport, IRemoteMemory
+from txrdma.messages.memory import MemoryName, octets, SharedMemory
 from txrdma.messages.transport import MessageTransport
 
 _log = Logger()
@@ -64,7 +65,7 @@ Handler = Callable[[memoryview], None]
 """A function that is called with messages of a tag; the bytes are valid until it returns."""
 
 
-@implementer(IMessageTransport)
+@implementer(IMessageTransport, IRemoteMemory)
 class BTLMessageTransport(MessageTransport):
     """
     The transport of a connection with a peer.
@@ -88,7 +89,7 @@ class BTLMessageTransport(MessageTransport):
         self._unsentBytes = 0
         self._untaken: deque[tuple[bytes, int | None]] = deque()  # not delivered, with immediate data
         self._isPaused = self._isDelivering = False
-        self._regions: set[int] = set()
+        self._regions: dict[int, memoryview | None] = {}
         self._gets: dict[int, tuple[Deferred[bytes], int, bytearray]] = {}
         self._lastGet = self._answering = 0
         self._asked: set[int] = set()  # numbers of reads that the peer has not answered
@@ -139,7 +140,7 @@ class BTLMessageTransport(MessageTransport):
         if not 0 <= tag <= LARGEST_TAG:
             raise InvalidRequest(f"a tag is a number from 0 to {LARGEST_TAG:#x}, not {tag}")
         if type(data) is not bytes:
-            data = _octets(data)
+            data = octets(data)
         if waiting and not (isUrgent or self.disconnecting or self._producer):
             if self._join(waiting, tag, data, done):
                 return  # it shares a packet with a queued message, which is scheduled
@@ -180,56 +181,69 @@ class BTLMessageTransport(MessageTransport):
 
     # Memory
 
-    def registerMemory(self, memory: bytearray | memoryview) -> int:
+    def share(self, memory: int | Buffer) -> SharedMemory:
         """
-        Let the peer write into memory, and read from it, until the end of the connection.
+        Let the peer write into memory, and read from it: see L{IRemoteMemory}.
 
-        @param memory: writable and contiguous; the peer addresses its bytes.
-        @return: the number of the region, for the peer's C{put} and C{get}.
-        @raise InvalidRequest: the memory is read-only, not contiguous, or released.
+        @param memory: a number of bytes, or a writable and contiguous buffer.
         """
-        region = self._core.regions.register(memoryview(_octets(memory)), self._peer)
-        self._regions.add(region)
+        if self._lifeline is None:
+            raise InvalidRequest("the connection has ended")
+        isAllocated = isinstance(memory, int)
+        view = memoryview(bytearray(max(0, memory)) if isinstance(memory, int) else octets(memory))
+        if not view.nbytes:
+            raise InvalidRequest("shared memory has at least one byte")
+        region = self._register(view, None if isAllocated else view)
+        name = MemoryName(key=region, length=view.nbytes)
+        return SharedMemory(name, view, lambda: self._deregister(region))
+
+    def _register(self, memory: memoryview, released: memoryview | None = None) -> int:
+        """
+        Let the peer write into memory.
+
+        @param released: a view to release at the end, since the application owns the memory.
+        """
+        region = self._core.regions.register(memory, self._peer)
+        self._regions[region] = released
         return region
 
-    def deregisterMemory(self, region: int) -> None:
-        """End the peer's access to memory. Idempotent."""
+    def _deregister(self, region: int) -> None:
         if region in self._regions:
-            self._regions.discard(region)
             self._core.regions.deregister(region)
+            released = self._regions.pop(region)
+            if released is not None:
+                released.release()
 
-    def put(self, region: int, offset: int, data: Buffer) -> Deferred[None]:
+    def write(self, name: bytes, data: Buffer, offset: int = 0) -> Deferred[None]:
         """
-        Write into memory that the peer has registered.
+        Write into memory that the peer shares: see L{IRemoteMemory}.
 
-        @param data: must not change before the Deferred fires.
         @return: fires when all bytes are in the peer's memory; fails with L{MessageFailed}, when some of them
             may be there.
-        @raise InvalidRequest: the region or the offset is too large.
         """
+        data = octets(data)
+        memory = MemoryName.within(name, offset, len(data))
         outcome: Deferred[None] = Deferred()
         done = partial(_fire, outcome)
-        data = _octets(data)
         lifeline = self._lifeline
         if lifeline is None or self.disconnecting or self._peer.state != OPEN:
             done(MessageFailed("the connection has ended"))
         else:
-            lifeline.put(region, offset, data, done)
+            lifeline.put(memory.key, offset, data, done)
             self._maybePause()
         return outcome
 
-    def get(self, region: int, offset: int, length: int) -> Deferred[bytes]:
+    def read(self, name: bytes, length: int, offset: int = 0) -> Deferred[bytes]:
         """
-        Read from memory that the peer has registered. The peer's transport answers by a C{put}.
+        Read from memory that the peer shares: see L{IRemoteMemory}. The peer's transport writes the answer.
 
         @return: fires with the bytes; fails with L{MessageFailed}. If cancelled, the answer is ignored.
-        @raise InvalidRequest: the region, the offset or the length is too large.
+        @raise InvalidRequest: this is not within the memory, or longer than 64 MiB.
         """
-        if not (0 <= region < 1 << 32 and 0 <= offset < 1 << 63 and 0 <= length <= LONGEST):
-            raise InvalidRequest(f"a region has 32 bits, an offset 63, and a read at most {LONGEST} bytes")
+        region = MemoryName.within(name, offset, length, LONGEST).key
         number = self._lastGet = (self._lastGet + 1) & 0xFFFFFFFF
         memory = bytearray(length)
-        destination = self.registerMemory(memory)
+        destination = self._register(memoryview(memory))
 
         def cancel(_: Deferred[bytes]) -> None:
             self._removeGet(number)
@@ -254,7 +268,7 @@ class BTLMessageTransport(MessageTransport):
         found = self._gets.pop(number, None)
         if found is None:
             return None
-        self.deregisterMemory(found[1])
+        self._deregister(found[1])
         return found[0], found[2]
 
     def _failGet(self, number: int, why: str) -> None:
@@ -262,9 +276,9 @@ class BTLMessageTransport(MessageTransport):
         if found is not None:
             found[0].errback(MessageFailed(why))
 
-    def _answer(self, data: Buffer) -> None:
+    def _answer(self, fields: Buffer) -> None:
         """Answer a read of the peer: write the bytes into its memory."""
-        number, region, offset, length, destination = _GET_FIELDS.unpack(data)
+        number, region, offset, length, destination = _GET_FIELDS.unpack(fields)
         memory = self._core.regions.find(region, self._peer)
         lifeline = self._lifeline
         if memory is None or offset + length > len(memory) or self._answering >= MOST_GETS or not lifeline:
@@ -277,7 +291,10 @@ class BTLMessageTransport(MessageTransport):
             self._sendInternal(_GOT, _GOT_FIELDS.pack(number, 0 if error is None else 1))
 
         if length and self._peer.state == OPEN:
-            lifeline.put(destination, 0, memory[offset : offset + length], done)
+            data = bytes(
+                memory[offset : offset + length]
+            )  # the buffer may be closed before it is acknowledged
+            lifeline.put(destination, 0, data, done)
         else:
             done(None)
 
@@ -303,7 +320,7 @@ class BTLMessageTransport(MessageTransport):
         @param done: called with None when the peer has the message, or with an error if it was sent before.
         @raise InvalidRequest: the data is too long or not contiguous.
         """
-        data = _octets(data)
+        data = octets(data)
         if len(data) > LONGEST - _IMMEDIATE.size:
             raise InvalidRequest(f"a message has at most {LONGEST - _IMMEDIATE.size} bytes")
         if self._lifeline is None or self.disconnecting:
@@ -400,9 +417,8 @@ class BTLMessageTransport(MessageTransport):
         """
         self._lifeline, self.disconnecting = None, True
         self._unsent.clear()
-        for region in self._regions:
-            self._core.regions.deregister(region)
-        self._regions.clear()
+        for region in list(self._regions):
+            self._deregister(region)
         for number in list(self._gets):
             self._failGet(number, "the connection has ended")
         if self.progressed is not None or reason.check(ConnectionDone) is None:
@@ -501,21 +517,6 @@ class BTLMessageTransport(MessageTransport):
         lifeline = self._lifeline
         if self.disconnecting and lifeline is not None and not self._unsent and self._producer is None:
             lifeline.close()
-
-
-def _octets(data: Buffer) -> Buffer:
-    """
-    View a buffer as bytes: the length of an array is the number of its items, which may be longer.
-
-    @raise InvalidRequest: the buffer is not contiguous, or released.
-    """
-    if type(data) is bytes or type(data) is bytearray:
-        return data
-    try:
-        view = memoryview(data)
-        return view.cast("B") if view.nbytes else memoryview(bytearray())
-    except (TypeError, ValueError) as error:
-        raise InvalidRequest(f"a buffer cannot be used: {error}") from error
 
 
 def _exactly(data: Buffer, length: int) -> Buffer:

@@ -114,9 +114,6 @@ class IRDMAProtocol(IMessageProtocol):
         @param length: the number of bytes.
         """
 
-    def writeCompleted(identifier: int) -> None:
-        """Called when the C{write} that returned this number is in the peer's memory."""
-
     def pathMigrated(path: CMPath) -> None:
         """Called when the connection has migrated to its alternate path."""
 

@@ -3,7 +3,7 @@ Both ends of the protocol of librdmacm's C{rping}.
 
 The client sends the address of a source buffer; the server reads it and confirms. The client sends the
 address of a sink buffer; the server writes the same bytes there and confirms; the client may compare them.
-Each message is an L{Advert}.
+Each message is the L{name<MemoryName>} of a buffer of the client, or zeros as the server's confirmation.
 """
 
 from __future__ import annotations
@@ -18,10 +18,7 @@ from twisted.python.failure import Failure
 from txrdma.cm.connections.protocol import RDMAProtocol
 from txrdma.cm.terms import Terms
 from txrdma.error import DeviceUnavailable
-from txrdma.iba.types import RKey
-from txrdma.iba.verbs import Segment
-from txrdma.interfaces import IMemoryRegion
-from txrdma.kit.wire import bits, Layout, wire
+from txrdma.messages.memory import MemoryName, SharedMemory
 
 PORT: Final = 7174
 """The default port of servers, in RDMA CM's TCP port space."""
@@ -33,22 +30,12 @@ _FIRST, _LETTERS = 65, 58
 """The characters of pings: those of ASCII from C{A} to C{z}."""
 
 
-@wire(16)
-class Advert(Layout):
-    """
-    A message: a buffer of the client, or zeros as the server's confirmation.
+CONFIRMATION: Final = MemoryName().encode()
+"""The server's message when it has read the source, and when it has written the sink."""
 
-    @ivar length: the length of the buffer in bytes.
-    """
+_NAME_BYTES: Final = len(CONFIRMATION)
 
-    address: int = bits(64)
-    rkey: int = bits(32)
-    length: int = bits(32)
-
-
-ADVERT: Final = 16
-
-TERMS: Final = Terms(messageBytes=ADVERT, receives=4, sends=4, reads=1, usesCredits=False)
+TERMS: Final = Terms(messageBytes=_NAME_BYTES, receives=4, sends=4, reads=1, usesCredits=False)
 """The terms of both ends: C{rping} uses one read at a time, and no greeting."""
 
 Report = Callable[[str], object]
@@ -115,20 +102,20 @@ class PingClient(_Pinging):
         self._count, self._size, self._isVerifying = count, size, isVerifying
         self._isFetched = False
         self._ping = b""
-        self._source: IMemoryRegion
-        self._sink: IMemoryRegion
+        self._source: SharedMemory
+        self._sink: SharedMemory
 
     def connectionMade(self) -> None:
-        self._source, self._sink = (self.transport.allocateMemory(self._size) for _ in range(2))
+        self._source, self._sink = (self.transport.share(self._size) for _ in range(2))
         self._next()
 
     def messageReceived(self, data: bytes, immediate: int | None) -> None:
         """Handle a confirmation: the server has read the source, or written the sink."""
-        if len(data) != ADVERT:
-            self._fail(f"the server sent {len(data)} bytes, not {ADVERT}")
+        if len(data) != _NAME_BYTES:
+            self._fail(f"the server sent {len(data)} bytes, not {_NAME_BYTES}")
         elif not self._isFetched:
             self._isFetched = True
-            self._advertise(self._sink)
+            self.transport.sendMessage(self._sink.name)
         else:
             self._isFetched = False
             self._returned(bytes(self._sink.view[: self._size]))
@@ -143,12 +130,7 @@ class PingClient(_Pinging):
         self._ping = pingFor(self.pings, self._size)
         self._source.view[: self._size] = self._ping
         self._sink.view[: self._size] = bytes(self._size)
-        self._advertise(self._source)
-
-    def _advertise(self, region: IMemoryRegion) -> None:
-        self.transport.sendMessage(
-            Advert(address=region.address, rkey=region.rkey, length=self._size).encode()
-        )
+        self.transport.sendMessage(self._source.name)
 
     def _returned(self, ping: bytes) -> None:
         if self._isVerifying and ping != self._ping:
@@ -170,54 +152,42 @@ class PingServer(_Pinging):
         """
         super().__init__(report)
         self._made = made
-        self._memory: IMemoryRegion | None = None
         self._isReading = False
-        self._held = 0
+        self._ping = b""
 
     def connectionMade(self) -> None:
         self._made(self)
 
     def messageReceived(self, data: bytes, immediate: int | None) -> None:
-        if len(data) != ADVERT:
-            self._fail(f"the client sent {len(data)} bytes, not {ADVERT}")
+        if len(data) != _NAME_BYTES:
+            self._fail(f"the client sent {len(data)} bytes, not {_NAME_BYTES}")
             return
-        advert = Advert.decode(data)
+        length = MemoryName.decode(data).length
         if self._isReading:
             self._fail("the client did not wait for the confirmation")
-        elif self._held:
-            self._write(advert)
-        elif not 0 < advert.length <= LARGEST:
-            self._fail(f"the client sent a ping of {advert.length} bytes")
+        elif self._ping:
+            self._write(data, length)
+        elif not 0 < length <= LARGEST:
+            self._fail(f"the client sent a ping of {length} bytes")
         else:
-            self._read(advert)
+            self._isReading = True
+            reading = self.transport.read(data, length)
+            reading.addCallbacks(self._fetched, lambda _: None)  # failures are reported by connectionLost
 
     def connectionLost(self, reason: Failure) -> None:
         self._finish(reason, bool(reason.check(ConnectionDone)))
 
-    def _segment(self, length: int) -> Segment:
-        memory = self._memory
-        if memory is None or memory.length < length:  # the old one is freed with the connection
-            memory = self._memory = self.transport.allocateMemory(LARGEST if memory else length)
-        return Segment(memory.address, length, memory.lkey)
+    def _fetched(self, ping: bytes) -> None:
+        self._isReading, self._ping = False, ping
+        self._report(textOf(ping))
+        self.transport.sendMessage(CONFIRMATION)
 
-    def _read(self, advert: Advert) -> None:
-        self._isReading = True
-        reading = self.transport.read(self._segment(advert.length), advert.address, RKey(advert.rkey))
-        reading.addCallbacks(
-            lambda _: self._fetched(advert.length), lambda _: None
-        )  # failures are reported by connectionLost
-
-    def _fetched(self, length: int) -> None:
-        self._isReading, self._held = False, length
-        assert self._memory is not None
-        self._report(textOf(bytes(self._memory.view[:length])))
-        self.transport.sendMessage(Advert().encode())
-
-    def _write(self, advert: Advert) -> None:
-        if advert.length != self._held:
-            self._fail(f"the client has a source of {self._held} bytes, and a sink of {advert.length}")
+    def _write(self, sink: bytes, length: int) -> None:
+        if length != len(self._ping):
+            self._fail(f"the client has a source of {len(self._ping)} bytes, and a sink of {length}")
             return
-        self.transport.write(self._segment(self._held), advert.address, RKey(advert.rkey))
-        self._held = 0
+        writing = self.transport.write(sink, self._ping)
+        writing.addErrback(lambda _: None)  # failures are reported by connectionLost
+        self._ping = b""
         self.pings += 1
-        self.transport.sendMessage(Advert().encode())
+        self.transport.sendMessage(CONFIRMATION)

@@ -57,6 +57,86 @@ class IMessageTransport(IPushProducer):
         """The address of the peer."""
 
 
+class ISharedMemory(Interface):
+    """Memory of this end that the peer of one connection may read and write, until C{close} or the end."""
+
+    name: bytes = Attribute("16 bytes by which the peer accesses the memory: send them in any message.")
+    view: memoryview = Attribute("The bytes. What the peer writes appears here without an event.")
+
+    def close() -> None:
+        """
+        End the access of the peer, and release a shared buffer. Idempotent.
+
+        A later request of the peer fails, which may end the connection.
+        """
+
+
+class IRemoteMemory(Interface):
+    """
+    A transport whose ends read and write each other's memory.
+
+    If the peer does not share that memory any more, Deferreds fail with L{txrdma.error.ProtectionError}, and
+    the connection ends, as reliable connections do; those of C{btl:} fail with
+    L{MessageFailed<txrdma.btl.errors.MessageFailed>}, and the connection stays. They also fail if the
+    connection ends before. They can be cancelled; a request that was sent is still executed.
+    """
+
+    def share(memory: int | Buffer) -> ISharedMemory:
+        """
+        Let the peer read and write memory.
+
+        @param memory: the number of bytes to allocate, which are zeros; or a writable, contiguous buffer
+            (bytearray, mmap, NumPy array), which is used without copying and can be resized or closed again
+            after L{ISharedMemory.close}, or after the end of the connection.
+        @raise txrdma.error.InvalidRequest: the buffer is read-only, empty or not contiguous, or the
+            connection has ended.
+        @raise txrdma.error.ResourceExhausted: memory is short.
+        """
+
+    def read(name: bytes, length: int, offset: int = 0) -> Deferred[bytes]:
+        """
+        Read from memory that the peer shares.
+
+        @raise txrdma.error.InvalidRequest: this is not within the memory, or the peer accepts no reads.
+        """
+
+    def write(name: bytes, data: Buffer, offset: int = 0) -> Deferred[None]:
+        """
+        Write to memory that the peer shares.
+
+        @param data: must not change before the Deferred fires.
+        @return: fires when all bytes are in the peer's memory.
+        @raise txrdma.error.InvalidRequest: this is not within the memory.
+        """
+
+
+class IAtomicMemory(IRemoteMemory):
+    """
+    A transport whose ends also change numbers in each other's memory atomically.
+
+    A number has 64 bits, in the byte order of the host that shares the memory, at an address that is
+    divisible by 8; memory that was allocated by C{share} begins at one.
+    """
+
+    def compareAndSwap(name: bytes, expected: int, new: int, offset: int = 0) -> Deferred[int]:
+        """
+        Replace a number if it has the expected value.
+
+        @return: fires with the previous value.
+        @raise txrdma.error.InvalidRequest: this is not within the memory or not aligned, or an end does not
+            support atomic operations.
+        """
+
+    def fetchAndAdd(name: bytes, amount: int, offset: int = 0) -> Deferred[int]:
+        """
+        Add to a number, modulo 2 to the 64th.
+
+        @param amount: may be negative.
+        @return: fires with the previous value.
+        @raise txrdma.error.InvalidRequest: as for L{compareAndSwap}.
+        """
+
+
 class IMessageProtocol(Interface):
     """A protocol of messages over one reliable connection."""
 

@@ -8,7 +8,7 @@ differences between implementations are declared in C{quirks} (L{txrdma.testing.
 from __future__ import annotations
 
 from txrdma.testing.mad.ports import MADPortContract
-from txrdma.testing.messages import MessageContract
+from txrdma.testing.messages import AtomicMemoryContract, MessageContract, RemoteMemoryContract
 from txrdma.testing.verbs.atomics import AtomicContract, AtomicRefusalContract
 from txrdma.testing.verbs.descriptions import DescriptionContract
 from txrdma.testing.verbs.events import PortContract, PortEventContract, QueueEventContract
@@ -53,11 +53,13 @@ class VerbsDeviceContract(ConnectionContract, DatagramContract):
 
 
 __all__ = [
+    "AtomicMemoryContract",
     "ConnectionContract",
     "MADPortContract",
     "MessageContract",
     "MigrationContract",
     "PortContract",
     "PortEventContract",
+    "RemoteMemoryContract",
     "VerbsDeviceContract",
 ]

@@ -1,15 +1,22 @@
 """
-The promises of every L{IMessageTransport}, as a mixin for test cases.
+The promises of every L{IMessageTransport}, L{IRemoteMemory} and L{IAtomicMemory}, as mixins for test cases.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
-from typing import Final, TYPE_CHECKING
+from mmap import mmap
+from random import Random
+from sys import byteorder
+from typing import Any, Final, TYPE_CHECKING
 
 from zope.interface.verify import verifyObject
 
-from txrdma.messages.interfaces import IMessageProtocol, IMessageTransport
+from twisted.internet.defer import Deferred, gatherResults
+
+from txrdma.error import InvalidRequest, RDMAError
+from txrdma.messages.interfaces import IAtomicMemory, IMessageProtocol, IMessageTransport, IRemoteMemory
 from txrdma.testing.protocols import MessageRecorder, ProducerRecorder
 
 if TYPE_CHECKING:
@@ -23,16 +30,12 @@ _MOST_SENT: Final = 10000
 """Number of messages after which a producer must have been paused."""
 
 
-class MessageContract(Base):
+class MessageEnds(Base):
     """
-    The promises of connections that carry messages.
+    Two connected protocols.
 
-    A suite inherits this and C{SynchronousTestCase}, and implements L{connectedBy} and L{waitUntil}.
-
-    @cvar longest: length of the longest tested message, in bytes.
+    A suite inherits contracts and C{SynchronousTestCase}, and implements L{connectedBy} and L{waitUntil}.
     """
-
-    longest = 4096
 
     def connectedBy(self, one: MessageRecorder, other: MessageRecorder) -> None:
         """Connect two protocols with each other."""
@@ -47,6 +50,21 @@ class MessageContract(Base):
         one, other = MessageRecorder(), MessageRecorder()
         self.connectedBy(one, other)
         return one, other
+
+    def finished(self, deferred: Deferred[Any]) -> Deferred[Any]:
+        """Let time pass until a Deferred has fired."""
+        self.waitUntil(lambda: deferred.called)
+        return deferred
+
+
+class MessageContract(MessageEnds):
+    """
+    The promises of connections that carry messages.
+
+    @cvar longest: length of the longest tested message, in bytes.
+    """
+
+    longest = 4096
 
     def test_contractInterface(self) -> None:
         """Protocol and transport provide their interfaces, and both ends have addresses."""
@@ -156,3 +174,143 @@ class MessageContract(Base):
         self.waitUntil(lambda: one.ends and other.ends)
         self.assertEqual(one.ends, ["ConnectionAborted"])
         self.assertEqual(len(other.ends), 1)
+
+
+class RemoteMemoryContract(MessageEnds):
+    """The promises of connections whose ends read and write each other's memory."""
+
+    def test_contractRemoteMemory(self) -> None:
+        """Names of 16 bytes arrive in messages; bytes can be read and written at any offset."""
+        one, other = self.connectedEnds()
+        verifyObject(IRemoteMemory, one.transport)
+        shared = one.transport.share(4096)
+        self.assertEqual((len(shared.name), bytes(shared.view)), (16, bytes(4096)))
+        one.transport.sendMessage(shared.name)
+        self.waitUntil(lambda: other.messages)
+        ((name, _),) = other.messages
+        shared.view[:5] = b"hello"
+        self.assertEqual(self.successResultOf(self.finished(other.transport.read(name, 5))), b"hello")
+        self.assertIsNone(self.successResultOf(self.finished(other.transport.write(name, b"world", 4091))))
+        self.assertEqual(bytes(shared.view[4090:]), b"\0world")
+        self.assertEqual(self.successResultOf(self.finished(other.transport.read(name, 5, 4091))), b"world")
+        self.assertEqual(self.successResultOf(self.finished(other.transport.read(name, 0, 7))), b"")
+        self.successResultOf(self.finished(other.transport.write(name, b"", 4096)))
+        self.assertEqual((one.ends, other.ends), ([], []))
+
+    def test_contractManyRequests(self) -> None:
+        """Many reads and writes at the same time, of all lengths and in both directions, are correct."""
+        one, other = self.connectedEnds()
+        content = Random(7).randbytes(60_000)
+        requests: list[Deferred[Any]] = []
+        copies = [end.transport.share(60_000) for end in (one, other)]
+        sources = [end.transport.share(bytearray(content)) for end in (one, other)]
+        lengths = [1, 7, 64, 65, 4096, 30_000, 5000, 20_767]
+        for end, copy, source in ((one, copies[1], sources[1]), (other, copies[0], sources[0])):
+            offset = 0
+            for length in lengths:
+                requests.append(end.transport.write(copy.name, content[offset : offset + length], offset))
+                requests.append(end.transport.read(source.name, length, offset))
+                offset += length
+            requests += [end.transport.read(source.name, 3, number) for number in range(100)]
+        results = self.successResultOf(self.finished(gatherResults(requests)))
+        self.assertEqual([bytes(copy.view) for copy in copies], [content, content])
+        for half in (results[:116], results[116:]):
+            self.assertEqual(b"".join(half[1:16:2]), content)
+            self.assertEqual(half[16:], [content[number : number + 3] for number in range(100)])
+
+    def test_contractOwnBuffers(self) -> None:
+        """Buffers of the application are shared without copying, and released by C{close}."""
+        one, other = self.connectedEnds()
+        numbers, text, mapped = array("d", range(100)), bytearray(b"abcdef"), mmap(-1, 5000)
+        shared = [one.transport.share(buffer) for buffer in (numbers, text, mapped)]
+        for each in shared:
+            self.successResultOf(self.finished(other.transport.write(each.name, b"ABC", 1)))
+        self.assertEqual((bytes(numbers)[1:4], text, mapped[:5]), (b"ABC", b"aABCef", b"\0ABC\0"))
+        self.successResultOf(self.finished(other.transport.write(shared[0].name, array("d", [7.0]), 792)))
+        self.assertEqual(numbers[99], 7.0)
+        mapped[4990:4995] = b"there"
+        reading = self.finished(other.transport.read(shared[2].name, 5, 4990))
+        self.assertEqual(self.successResultOf(reading), b"there")
+        for each in shared:
+            each.close()
+            each.close()
+        text += b"longer"
+        numbers.append(1.0)
+        mapped.close()
+        self.assertEqual((one.ends, other.ends), ([], []))
+
+    def test_contractInvalidMemory(self) -> None:
+        """What is not within shared memory, is no name, or cannot be shared raises C{InvalidRequest}."""
+        one, other = self.connectedEnds()
+        name, transport = one.transport.share(100).name, other.transport
+        for arguments in ((name, 101), (name, 1, 100), (name, 1, -1), (name, -1, 5), (b"", 0), (name[1:], 5)):
+            self.assertRaises(InvalidRequest, transport.read, *arguments)
+        for refused in ((name, bytes(101)), (name, b"x", 100), (name, b"x", -1), (b"", b"x")):
+            self.assertRaises(InvalidRequest, transport.write, *refused)
+        for memory in (0, -1, b"read only", bytearray(), memoryview(bytearray(9))[::2]):
+            self.assertRaises(InvalidRequest, transport.share, memory)
+        self.assertEqual(self.successResultOf(self.finished(transport.read(name, 100))), bytes(100))
+
+    def closedName(self) -> tuple[MessageRecorder, bytes]:
+        """Return an end, and the name of memory that its peer has closed."""
+        one, other = self.connectedEnds()
+        shared = one.transport.share(100)
+        shared.close()
+        return other, shared.name
+
+    def test_contractReadOfClosedMemory(self) -> None:
+        """A read of memory that was closed fails."""
+        end, name = self.closedName()
+        self.failureResultOf(self.finished(end.transport.read(name, 1)), RDMAError)
+
+    def test_contractWriteToClosedMemory(self) -> None:
+        """A write to memory that was closed fails."""
+        end, name = self.closedName()
+        self.failureResultOf(self.finished(end.transport.write(name, b"x")), RDMAError)
+
+    def test_contractReleasedMemory(self) -> None:
+        """The end of a connection releases buffers, leaves allocated memory readable, and fails requests."""
+        one, other = self.connectedEnds()
+        buffer = bytearray(100)
+        shared, allocated = one.transport.share(buffer), one.transport.share(100)
+        allocated.view[:5] = b"hello"
+        one.transport.loseConnection()
+        self.waitUntil(lambda: one.ends and other.ends)
+        buffer += b"longer"
+        self.assertEqual(bytes(allocated.view[:5]), b"hello")
+        self.assertRaises(InvalidRequest, one.transport.share, 100)
+        for late in (other.transport.read(shared.name, 5), other.transport.write(shared.name, b"x")):
+            self.failureResultOf(late)
+        shared.close()
+        allocated.close()
+
+
+class AtomicMemoryContract(MessageEnds):
+    """The promises of connections whose ends change numbers in each other's memory atomically."""
+
+    def test_contractAtomics(self) -> None:
+        """Both operations return the previous value; a swap needs the expected one, an addition wraps."""
+        one, other = self.connectedEnds()
+        verifyObject(IAtomicMemory, other.transport)
+        shared = one.transport.share(16)
+        name, transport = shared.name, other.transport
+        shared.view[8:] = (5).to_bytes(8, byteorder)
+        found = [
+            transport.fetchAndAdd(name, 7, 8),
+            transport.compareAndSwap(name, 11, 1, 8),
+            transport.compareAndSwap(name, 12, 2, 8),
+            transport.fetchAndAdd(name, -3, 8),
+            transport.fetchAndAdd(name, 1, 0),
+        ]
+        values = self.successResultOf(self.finished(gatherResults(found)))
+        self.assertEqual(values, [5, 12, 12, 2, 0])
+        self.assertEqual(shared.view.cast("Q").tolist(), [1, (1 << 64) - 1])
+
+    def test_contractInvalidAtomics(self) -> None:
+        """Numbers that are not aligned, not within the memory or too large raise C{InvalidRequest}."""
+        one, other = self.connectedEnds()
+        name, transport = one.transport.share(16).name, other.transport
+        for offset in (4, 16, -8):
+            self.assertRaises(InvalidRequest, transport.fetchAndAdd, name, 1, offset)
+        self.assertRaises(InvalidRequest, transport.compareAndSwap, name, 1 << 64, 1)
+        self.assertRaises(InvalidRequest, transport.compareAndSwap, name, 1, -1)

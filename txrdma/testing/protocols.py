@@ -109,7 +109,7 @@ class MessageRecorder(RDMAProtocol):
     A message protocol that records what it receives, over any message transport.
 
     @ivar answer: private data of the communication manager's REP.
-    @ivar writes: lengths and immediate data of the peer's writes; C{completed}: identifiers of local writes.
+    @ivar writes: lengths and immediate data of the peer's writes.
     @ivar lost: reasons of the connection's end, at most one.
     """
 
@@ -120,7 +120,6 @@ class MessageRecorder(RDMAProtocol):
         self.isMade = False
         self.messages: list[tuple[bytes, int | None]] = []
         self.writes: list[tuple[int, int]] = []
-        self.completed: list[int] = []
         self.paths: list[Any] = []
         self.lost: list[Failure] = []
 
@@ -134,9 +133,6 @@ class MessageRecorder(RDMAProtocol):
     def writeReceived(self, length: int, immediate: int) -> None:
         """Record a write of the peer."""
         self.writes.append((length, immediate))
-
-    def writeCompleted(self, identifier: int) -> None:
-        self.completed.append(identifier)
 
     def pathMigrated(self, path: Any) -> None:
         """Record the path that the connection has migrated to."""

@@ -22,8 +22,5 @@ class RDMAProtocol(MessageProtocol):
     def writeReceived(self, length: int, immediate: int) -> None:
         """Called when the peer has written into memory of this end, with immediate data."""
 
-    def writeCompleted(self, identifier: int) -> None:
-        """Called when a write of this end is in the peer's memory."""
-
     def pathMigrated(self, path: CMPath) -> None:
         """Called when the connection has migrated to its alternate path."""

@@ -1,5 +1,6 @@
 """
-Registered memory for received messages: regions that are divided into parts, one for each connection.
+Registered memory for received messages: regions that are divided into parts, one for each connection. The
+bytes of reads, writes and atomic operations are in parts as well, while they are posted.
 
 Registering memory takes several system calls on the software device, and pins pages on hardware, so parts are
 reused by later connections. Peers have no remote access to these regions.
@@ -11,7 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from txrdma.error import ResourceExhausted
-from txrdma.iba.verbs import Access, ReceiveRequest, Segment
+from txrdma.iba.verbs import Access, Buffer, ReceiveRequest, Segment
 from txrdma.interfaces import IMemoryRegion, IProtectionDomain
 
 PARTS: Final = 8
@@ -50,6 +51,12 @@ class Part:
         """The first bytes of a slot."""
         begin = slot * self._slotBytes
         return bytes(self._view[begin : begin + length])
+
+    def fill(self, data: Buffer, length: int) -> Segment:
+        """Copy bytes into the first slot; return the segment of C{length} bytes there."""
+        self._view[: len(data)] = data
+        (slot,) = self.requests[0].segments
+        return Segment(slot.address, length, slot.lkey)
 
     def giveBack(self) -> None:
         """Return the memory; no queue pair may have a receive in it any more."""

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
 
 from txrdma.cm.connections._credits import Credits
+from txrdma.cm.connections.receives import Part, ReceiveMemory
 from txrdma.error import ResourceExhausted
-from txrdma.iba.verbs import Access, Operation, Segment, SendRequest
+from txrdma.iba.verbs import Access, AtomicCapability, Buffer, Operation, Segment, SendRequest
 from txrdma.interfaces import IMemoryRegion, IProtectionDomain, IQueuePair
 
 FIRST: Final = 1 << 32
@@ -24,7 +26,8 @@ FIRST: Final = 1 << 32
 OVERHEAD: Final = 4
 """Entries of the send queue for requests of the connection itself."""
 
-_EVERYTHING: Final = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ
+_LEAST_BYTES: Final = 64
+"""Smallest registered memory for the bytes of a read, a write or an atomic operation."""
 
 
 class SendRegions:
@@ -32,25 +35,35 @@ class SendRegions:
 
     def __init__(self, domain: IProtectionDomain) -> None:
         self._domain = domain
-        self._regions: list[IMemoryRegion] = []
+        self._access = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ
+        if domain.device.attributes.atomics is not AtomicCapability.NONE:
+            self._access |= Access.REMOTE_ATOMIC
+        self._regions: dict[IMemoryRegion, bool] = {}  # whether the memory is the program's
 
     def allocate(self, length: int) -> IMemoryRegion:
         """Allocate zeroed memory, which stays registered until C{free} or C{close}."""
-        region = self._domain.allocateMemory(length, _EVERYTHING)
-        self._regions.append(region)
+        region = self._domain.allocateMemory(length, self._access)
+        self._regions[region] = False
+        return region
+
+    def register(self, buffer: memoryview) -> IMemoryRegion:
+        """Register memory of the program, whose view is released by C{free} or C{close}."""
+        region = self._domain.registerMemory(buffer, self._access)
+        self._regions[region] = True
         return region
 
     def free(self, region: IMemoryRegion) -> None:
         """Deregister memory before the connection ends."""
-        if region in self._regions:
-            self._regions.remove(region)
+        isRegistered = self._regions.pop(region, None)
+        if isRegistered is not None:
             region.close()
+            if isRegistered:
+                region.view.release()
 
     def close(self) -> None:
         """Deregister all memory."""
-        for region in self._regions:
-            region.close()
-        self._regions.clear()
+        for region in list(self._regions):
+            self.free(region)
 
 
 class Request:
@@ -58,21 +71,46 @@ class Request:
     A request of the program until its completion.
 
     @ivar isCredited: whether it consumes a receive of the peer.
-    @ivar data: the bytes of a message until it is posted; None of a read or a write.
-    @ivar done: fires with the completion of a read.
+    @ivar data: the bytes of a message or a write until it is posted.
+    @ivar result: the number of bytes of a read or an atomic operation; 0 of other requests.
+    @ivar memory: the registered memory of a read, a write or an atomic operation, while it is posted.
+    @ivar done: fires when the request has completed: with bytes if there is a result, else with None.
     """
 
-    __slots__ = ("data", "done", "isCredited", "request", "slot")
+    __slots__ = ("data", "done", "isCredited", "memory", "request", "result", "slot")
 
-    def __init__(self, request: SendRequest, isCredited: bool, data: bytes | None = None) -> None:
-        self.request, self.isCredited, self.data = request, isCredited, data
+    def __init__(
+        self, request: SendRequest, isCredited: bool, data: Buffer | None = None, result: int = 0
+    ) -> None:
+        self.request, self.isCredited, self.data, self.result = request, isCredited, data, result
+        self.memory: Part | None = None
         self.slot: int | None = None
-        self.done: Deferred[None] | None = None
+        self.done: Deferred[Any] | None = None
 
     @property
-    def isWrite(self) -> bool:
-        """True if the request is a one-sided write."""
-        return self.slot is None and self.request.operation is not Operation.RDMA_READ
+    def isMessage(self) -> bool:
+        """Whether the bytes are sent from a slot, to a receive of the peer."""
+        return self.request.operation in (Operation.SEND, Operation.SEND_WITH_IMMEDIATE)
+
+    def succeed(self) -> None:
+        """Fire C{done}, and return the memory."""
+        result = None if self.memory is None or not self.result else self.memory.message(0, self.result)
+        self.release()
+        done, self.done = self.done, None
+        if done is not None:
+            done.callback(result)
+
+    def fail(self, failure: Failure) -> None:
+        """Fail C{done}."""
+        done, self.done = self.done, None
+        if done is not None:
+            done.errback(failure)
+
+    def release(self) -> None:
+        """Return the memory, which the queue pair does not use any more."""
+        memory, self.memory = self.memory, None
+        if memory is not None:
+            memory.giveBack()
 
 
 _NONE: Final[deque[Request]] = deque()
@@ -87,16 +125,17 @@ class SendQueue:
     @ivar posted: requests that have not completed, by identifier.
     """
 
-    def __init__(self, places: int, allocate: Callable[[int], IMemoryRegion]) -> None:
+    def __init__(self, places: int, memory: ReceiveMemory, allocate: Callable[[int], IMemoryRegion]) -> None:
         """
         @param places: entries of the queue for requests of the program.
+        @param memory: registered memory of reads, writes and atomic operations.
         @param allocate: allocates registered memory of a length in bytes.
         """
         self.waiting = _NONE
         self.posted: dict[int, Request] = {}
         self._overhead: set[int] = set()
         self._places = places
-        self._allocate = allocate
+        self._parts, self._allocate = memory, allocate
         self._next = FIRST
         self._free: list[int] = []
         self._memory: IMemoryRegion | None = None
@@ -135,14 +174,16 @@ class SendQueue:
         ready: list[SendRequest] = []
         while self.waiting and len(self.posted) < self._places:
             first = self.waiting[0]
-            if first.data is not None and not self._hasSlot(slotBytes):
+            if first.isMessage and not self._hasSlot(slotBytes):
                 break  # until a message completes
+            if not first.isMessage and not self._hasMemory(first):
+                break  # until another request completes
             if first.isCredited:
                 if not credits.mayPost:
                     break
                 credits.posted()
             self.waiting.popleft()
-            if first.data is not None:
+            if first.isMessage and first.data is not None:
                 self._fill(first, first.data, slotBytes)
             self.posted[first.request.identifier] = first
             ready.append(first.request)
@@ -196,7 +237,27 @@ class SendQueue:
                 slots //= 2
         return bool(self._free)
 
-    def _fill(self, asked: Request, data: bytes, slotBytes: int) -> None:
+    def _hasMemory(self, asked: Request) -> bool:
+        """
+        Take registered memory for a request, and copy its bytes there.
+
+        @return: False if memory is short, while other requests have some.
+        @raise ResourceExhausted: no other request has any.
+        """
+        data = asked.data or b""
+        length = asked.result or len(data)
+        if length and asked.memory is None:
+            try:
+                asked.memory = self._parts.take(1, max(_LEAST_BYTES, 1 << (length - 1).bit_length()))
+            except ResourceExhausted:
+                if not self.posted:
+                    raise
+                return False
+            asked.request.segments = (asked.memory.fill(data, length),)
+            asked.data = None
+        return True
+
+    def _fill(self, asked: Request, data: Buffer, slotBytes: int) -> None:
         """Copy a message into a free slot."""
         assert self._memory is not None  # allocated by _hasSlot
         asked.slot = self._free.pop()
@@ -205,4 +266,4 @@ class SendQueue:
         if data:
             address, lkey = self._memory.address + begin, self._memory.lkey
             asked.request.segments = (Segment(address, len(data), lkey),)
-        asked.data = b""
+        asked.data = None

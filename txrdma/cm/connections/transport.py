@@ -14,11 +14,12 @@ messages nor credits can post to the queue pair itself (C{openQueuePair}), as C{
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from sys import byteorder
+from typing import Any, Final, Protocol
 
 from zope.interface import implementer
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, succeed
 from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
 from twisted.internet.interfaces import IPushProducer
 from twisted.logger import Logger
@@ -44,10 +45,11 @@ from txrdma.cm.core.events import (
 from txrdma.cm.interfaces import IManagedConnection, IPreparedProtocol, IRDMAProtocol
 from txrdma.cm.layouts.messages import APStatus, checkPrivateData, CMPath, DREQ_PRIVATE_BYTES, REP, REQ
 from txrdma.cm.terms import Agreed, MessageAddress, MessagePeer, Terms
-from txrdma.error import InvalidRequest, RDMAError
+from txrdma.error import InvalidRequest, ProtectionError, RDMAError
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import QPN, RKey
 from txrdma.iba.verbs import (
+    AtomicCapability,
     Buffer,
     Capacity,
     Completion,
@@ -55,13 +57,13 @@ from txrdma.iba.verbs import (
     Operation,
     QPKind,
     ReceiveRequest,
-    Segment,
     SendRequest,
     Status,
 )
 from txrdma.interfaces import IMemoryRegion, IQueuePair, IVerbsDevice
-from txrdma.messages.interfaces import IMessageTransport
+from txrdma.messages.interfaces import IAtomicMemory, IMessageTransport
 from txrdma.messages.keepalive import Keepalive
+from txrdma.messages.memory import MemoryName, octets, SharedMemory, WORD
 from txrdma.messages.transport import MessageTransport
 
 _log = Logger()
@@ -90,7 +92,7 @@ def _ignoreCompletions(batch: Sequence[Completion]) -> None:
     """Ignore completions, since the connection has ended."""
 
 
-@implementer(IMessageTransport)
+@implementer(IMessageTransport, IAtomicMemory)
 class RDMATransport(MessageTransport):
     """
     A queue pair with its memory: the transport of an L{IRDMAProtocol}.
@@ -121,7 +123,7 @@ class RDMATransport(MessageTransport):
         self._receives = terms.receives + SPARE
         self._depth = self._receives + terms.sends + OVERHEAD
         self._regions = SendRegions(adapter.domain)
-        self._sends = SendQueue(terms.sends, self._regions.allocate)
+        self._sends = SendQueue(terms.sends, adapter.receives, self._regions.allocate)
         self._life: Life[Completion] = Life()
         self._isProcessing = False
         self._farewell = b""
@@ -209,56 +211,120 @@ class RDMATransport(MessageTransport):
 
         @raise InvalidRequest: it is longer than C{agreed.messageBytes}.
         """
+        self._ask(self._message(data, immediate))
+
+    def send(self, data: Buffer, immediate: int | None = None) -> Deferred[None]:
+        """
+        Send a message as L{sendMessage} does.
+
+        @return: fires when the message is in the peer's memory; fails if the connection ends before. If
+            cancelled before it is posted, the message is not sent.
+        @raise InvalidRequest: it is longer than C{agreed.messageBytes}.
+        """
+        return self._request(self._message(data, immediate))
+
+    def _message(self, data: Buffer, immediate: int | None) -> Request:
         if len(data) > self.agreed.messageBytes:
             raise InvalidRequest(f"a message has at most {self.agreed.messageBytes} bytes, not {len(data)}")
         operation = Operation.SEND if immediate is None else Operation.SEND_WITH_IMMEDIATE
-        self._ask(Request(SendRequest(0, operation, immediate=immediate or 0), True, bytes(data)))
+        return Request(SendRequest(0, operation, immediate=immediate or 0), True, bytes(data))
 
-    def write(self, segment: Segment, remoteAddress: int, rkey: RKey, immediate: int | None = None) -> int:
+    def share(self, memory: int | Buffer) -> SharedMemory:
+        """Let the peer read and write memory: see L{IAtomicMemory}."""
+        if self._life.isClosed:
+            raise InvalidRequest("the connection has ended")
+        if isinstance(memory, int):
+            region = self._regions.allocate(memory)
+            view = region.view[:]  # stays after the end
+        else:
+            region = self._regions.register(memoryview(octets(memory)))
+            view = region.view
+        name = MemoryName(address=region.address, key=region.rkey, length=region.length)
+        return SharedMemory(name, view, lambda: self._regions.free(region))
+
+    def read(self, name: bytes, length: int, offset: int = 0) -> Deferred[bytes]:
+        """Read from memory that the peer shares: see L{IAtomicMemory}."""
+        return self._fetch(Operation.RDMA_READ, name, length, offset)
+
+    def write(
+        self, name: bytes, data: Buffer, offset: int = 0, immediate: int | None = None
+    ) -> Deferred[None]:
         """
-        Write into the peer's memory, after everything that was sent and written before.
+        Write to memory that the peer shares, after everything that was sent and written before.
 
-        @param segment: registered memory of this end, which must not change until C{writeCompleted}.
         @param immediate: 32 bits for the peer's C{writeReceived}, which is not called without.
-        @return: the number for C{writeCompleted}; 0 after the end.
-        @raise InvalidRequest: immediate data without bytes on a connection that uses credits.
+        @return: fires when all bytes are in the peer's memory: see L{IAtomicMemory}.
+        @raise InvalidRequest: this is not within the memory; or there is immediate data without bytes, on a
+            connection that uses credits.
         """
+        data = octets(data)
+        memory = MemoryName.within(name, offset, len(data))
         operation = Operation.RDMA_WRITE
         if immediate is not None:
-            if not segment.length and self._credits.usesCredits:
+            if not data and self._credits.usesCredits:
                 raise InvalidRequest(
                     "an empty write with immediate data would be taken for a return of credits"
                 )
             operation = Operation.RDMA_WRITE_WITH_IMMEDIATE
-        segments = (segment,) if segment.length else ()
-        request = SendRequest(0, operation, segments, immediate=immediate or 0)
-        request.remoteAddress, request.rkey = remoteAddress, rkey
-        return self._ask(Request(request, immediate is not None))
+        request = SendRequest(0, operation, immediate=immediate or 0)
+        request.remoteAddress, request.rkey = memory.address + offset, RKey(memory.key)
+        return self._request(Request(request, immediate is not None, data))
 
-    def read(self, segment: Segment, remoteAddress: int, rkey: RKey) -> Deferred[None]:
-        """
-        Read from the peer's memory.
+    def compareAndSwap(self, name: bytes, expected: int, new: int, offset: int = 0) -> Deferred[int]:
+        """Replace a number in memory that the peer shares: see L{IAtomicMemory}."""
+        return self._change(Operation.COMPARE_AND_SWAP, name, offset, new, expected)
 
-        @return: fires when C{segment} holds the bytes; fails if the connection ends before. If cancelled, the
-            request is withdrawn, or its result is ignored.
-        @raise InvalidRequest: the peer accepts no reads.
-        """
+    def fetchAndAdd(self, name: bytes, amount: int, offset: int = 0) -> Deferred[int]:
+        """Add to a number in memory that the peer shares: see L{IAtomicMemory}."""
+        return self._change(Operation.FETCH_AND_ADD, name, offset, amount % (1 << 64), 0)
+
+    def _change(
+        self, operation: Operation, name: bytes, offset: int, operand: int, compare: int
+    ) -> Deferred[int]:
+        """Execute an atomic operation."""
+        if self.adapter.device.attributes.atomics is AtomicCapability.NONE:
+            raise InvalidRequest(f"{self.adapter.device.name} has no atomic operations")
+        if not (0 <= operand < 1 << 64 and 0 <= compare < 1 << 64):
+            raise InvalidRequest("a number has 64 bits, and is not negative")
+        if (MemoryName.within(name, offset, WORD).address + offset) % WORD:
+            raise InvalidRequest(f"the address at offset {offset} is not divisible by {WORD}")
+        fetching = self._fetch(operation, name, WORD, offset, operand, compare)
+        before: Deferred[int] = Deferred(lambda _: fetching.cancel())
+        fetching.addCallback(int.from_bytes, byteorder).addCallbacks(before.callback, before.errback)
+        return before
+
+    def _fetch(
+        self,
+        operation: Operation,
+        name: bytes,
+        length: int,
+        offset: int,
+        operand: int = 0,
+        compare: int = 0,
+    ) -> Deferred[bytes]:
+        """Execute a read or an atomic operation."""
+        memory = MemoryName.within(name, offset, length)
         if not self.agreed.initiatorDepth:
-            raise InvalidRequest("the peer accepts no reads")
-        request = SendRequest(0, Operation.RDMA_READ, (segment,))
-        request.remoteAddress, request.rkey = remoteAddress, rkey
-        asked = Request(request, False)
+            raise InvalidRequest("the peer accepts no reads and no atomic operations")
+        if not length:
+            return succeed(b"")
+        request = SendRequest(0, operation, operand=operand, compare=compare)
+        request.remoteAddress, request.rkey = memory.address + offset, RKey(memory.key)
+        return self._request(Request(request, False, None, length))
 
-        def cancel(_: Deferred[None]) -> None:
+    def _request(self, asked: Request) -> Deferred[Any]:
+        """Queue a request; return a Deferred that fires when it has completed."""
+
+        def cancel(_: Deferred[Any]) -> None:
             asked.done = None
             if asked in self._sends.waiting:
                 self._sends.waiting.remove(asked)
                 self._proceed()
 
-        done = asked.done = Deferred(cancel)
+        done: Deferred[Any] = Deferred(cancel)
+        asked.done = done
         if not self._ask(asked):
-            asked.done = None
-            done.errback(Failure(ConnectionLost("the connection has ended")))
+            asked.fail(Failure(ConnectionLost("the connection has ended")))
         return done
 
     def allocateMemory(self, length: int) -> IMemoryRegion:
@@ -527,17 +593,15 @@ class RDMATransport(MessageTransport):
 
     def _sent(self, completion: Completion) -> None:
         if completion.status is not Status.SUCCESS:
+            failed = self._sends.posted.get(completion.identifier)
+            if failed is not None and completion.status is Status.REM_ACCESS_ERR:
+                failed.fail(Failure(ProtectionError("the peer does not share this memory any more")))
             self._broke(f"a request has failed: {Status(completion.status).name}")
             return
         self._migration.completed(completion.identifier, self._cm.primary)
         request = self._sends.completed(completion.identifier)
-        if request is None:
-            return
-        if request.isWrite and self.protocol is not None:
-            self._call(self.protocol.writeCompleted, completion.identifier)
-        done, request.done = request.done, None
-        if done is not None:
-            done.callback(None)
+        if request is not None:
+            request.succeed()
 
     # Posting
 
@@ -626,14 +690,14 @@ class RDMATransport(MessageTransport):
         if prepared is not None:
             self._call(prepared.memoryLost)
         self._close()
+        for request in requests:
+            request.release()
         if self.connection is not None:
             self.connection.disconnect()
         self.settle()
         failure = Failure(reason)
         for request in requests:
-            done, request.done = request.done, None
-            if done is not None:
-                done.errback(failure)
+            request.fail(failure)
         self._migration.end()
         if self.protocol is None:
             self.failed(failure)

@@ -241,9 +241,6 @@ class RSocketEnd(StreamEnd[RSocket, RDMATransport]):
     def writeReceived(self, length: int, immediate: int) -> None:
         """Do nothing: see C{completed}."""
 
-    def writeCompleted(self, identifier: int) -> None:
-        """Do nothing: see C{completed}."""
-
     def pathMigrated(self, path: CMPath) -> None:
         """Do nothing."""
 

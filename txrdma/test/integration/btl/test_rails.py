@@ -17,6 +17,7 @@ from txrdma.btl.lifeline import DeviceSpecs
 from txrdma.btl.module import moduleOf, ModulePort
 from txrdma.error import WireError
 from txrdma.iba.roce import RoCEPacket
+from txrdma.messages.memory import MemoryName
 from txrdma.sim.network import Faults
 from txrdma.soft.device import SoftDevice
 from txrdma.test.support.btl.hosts import HostsCase, ORDERED, TAG, TagRecorder
@@ -96,12 +97,15 @@ class RailsTests(TwoNetworksCase):
         """A put changes the peer's memory and a get reads it; invalid addresses are refused."""
         client, server = self.connected()
         memory = bytearray(300_000)
-        region = server.transport.registerMemory(memory)
+        shared = server.transport.share(memory)
         data = Random(3).randbytes(250_000)
-        self.outcome(client.transport.put(region, 1000, data))
+        self.outcome(client.transport.write(shared.name, data, 1000))
         self.assertEqual(memory[1000:251_000], data)
-        self.assertEqual(self.outcome(client.transport.get(region, 1000, 250_000)), data)
-        for each in (client.transport.put(region, 299_999, b"xx"), client.transport.get(region + 1, 0, 1)):
+        self.assertEqual(self.outcome(client.transport.read(shared.name, 250_000, 1000)), data)
+        memoryName = MemoryName.decode(shared.name)
+        longer = memoryName.replace(length=400_000).encode()
+        other = memoryName.replace(key=memoryName.key + 1).encode()
+        for each in (client.transport.write(longer, b"xx", 299_999), client.transport.read(other, 1)):
             self.wait(lambda each=each: each.called)  # type: ignore[misc]  # a lambda
             self.failureResultOf(each, MessageFailed)
 

@@ -27,6 +27,7 @@ from txrdma.btl.connections import ClientEndpoint, ServerEndpoint
 from txrdma.btl.errors import MessageFailed
 from txrdma.btl.module import moduleOf
 from txrdma.btl.stream.endpoints import StreamClientEndpoint, StreamServerEndpoint
+from txrdma.messages.memory import MemoryName
 from txrdma.test.support.btl.hosts import ORDERED, TAG, TagRecorder
 from txrdma.test.system.kernel import Box, OUTSIDE, record, Witness
 from txrdma.test.system.kernel.world import InTheBox, run, RXE, World, worldOf
@@ -165,15 +166,16 @@ class KernelTests(Modules, SynchronousTestCase):
         """A put changes the peer's memory, and a get reads it."""
         client, server = self.connected()
         memory = bytearray(300 * KiB)
-        region = server.transport.registerMemory(memory)
+        shared = server.transport.share(memory)
         data = Random(2).randbytes(256 * KiB)
-        self.result(client.transport.put(region, 1000, data), 2 * SECONDS)
+        self.result(client.transport.write(shared.name, data, 1000), 2 * SECONDS)
         wanted = bytearray(300 * KiB)
         wanted[1000 : 1000 + len(data)] = data
         self.assertEqual(digest(memory), digest(wanted))
-        got = self.result(client.transport.get(region, 1000, len(data)), 2 * SECONDS)
+        got = self.result(client.transport.read(shared.name, len(data), 1000), 2 * SECONDS)
         self.assertEqual(digest(got), digest(data))
-        beyond = client.transport.put(region, len(memory) - 5, bytes(10))
+        longer = MemoryName.decode(shared.name).replace(length=len(memory) + 5).encode()
+        beyond = client.transport.write(longer, bytes(10), len(memory) - 5)
         self.assertRaises(MessageFailed, self.result, beyond)
 
     def test_ends(self) -> None:

@@ -132,8 +132,8 @@ class CrowdTests(RpingTestCase):
         """rping reports the end when our server disconnects, and answers the DREQ."""
 
         class Brief(Pinged):
-            def _write(self, advert: Any) -> None:
-                super()._write(advert)
+            def _write(self, sink: bytes, length: int) -> None:
+                super()._write(sink, length)
                 if self.pings == 3:
                     self.transport.loseConnection()
 

@@ -20,7 +20,7 @@ class ArrayTests(HostsCase):
         for count in (5, 20_000):
             items = array("d", range(count))
             data = items.tobytes()
-            region = server.transport.registerMemory(memory := bytearray(len(data)))
+            name = server.transport.share(memory := bytearray(len(data))).name
             for each in (items, memoryview(items), memoryview(items).cast("B").cast("d", (count // 5, 5))):
                 self.outcome(client.transport.send(TAG, each))
                 self.assertEqual(server.tagged.pop(), (TAG, data))
@@ -32,7 +32,7 @@ class ArrayTests(HostsCase):
                 self.wait(lambda: len(server.messages) == 2)
                 self.assertEqual(server.messages, [(data, None), (data, 7)])
                 server.messages.clear()
-                self.outcome(client.transport.put(region, 0, each))
+                self.outcome(client.transport.write(name, each))
                 self.assertEqual(memory, data)
                 memory[:] = bytes(len(memory))
 
@@ -43,13 +43,13 @@ class ArrayTests(HostsCase):
         self.assertEqual(server.tagged, [(TAG, b"")])
 
     def test_memory(self) -> None:
-        """A registered array is written and read in bytes."""
+        """A shared array is written and read in bytes."""
         client, server = self.connected()
         items = array("d", range(100))
-        region = server.transport.registerMemory(memoryview(items))
-        self.outcome(client.transport.put(region, 792, array("d", [7.0]).tobytes()))
+        name = server.transport.share(memoryview(items)).name
+        self.outcome(client.transport.write(name, array("d", [7.0]), 792))
         self.assertEqual(items[99], 7.0)
-        self.assertEqual(self.outcome(client.transport.get(region, 0, 800)), items.tobytes())
+        self.assertEqual(self.outcome(client.transport.read(name, 800)), items.tobytes())
 
     def test_refused(self) -> None:
         """A buffer that is not contiguous, or was released, is refused by the call."""
@@ -61,13 +61,13 @@ class ArrayTests(HostsCase):
             self.assertRaises(InvalidRequest, transport.send, TAG, bad)
             self.assertRaises(InvalidRequest, transport.post, TAG, bad)
             self.assertRaises(InvalidRequest, transport.sendMessage, bad)
-            self.assertRaises(InvalidRequest, transport.put, 1, 0, bad)
-            self.assertRaises(InvalidRequest, transport.registerMemory, bad)
+            self.assertRaises(InvalidRequest, transport.write, bytes(16), bad)
+            self.assertRaises(InvalidRequest, transport.share, bad)
 
     def test_readOnly(self) -> None:
-        """Read-only memory cannot be registered, because a peer's put would fail."""
+        """Read-only memory cannot be shared, because a peer's put would fail."""
         client, _server = self.connected()
-        self.assertRaises(InvalidRequest, client.transport.registerMemory, memoryview(b"read only"))
+        self.assertRaises(InvalidRequest, client.transport.share, memoryview(b"read only"))
 
 
 class OneHostArrayTests(test_receivebuffers.OneHostCase, ArrayTests):

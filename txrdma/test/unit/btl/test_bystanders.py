@@ -55,9 +55,9 @@ class BystanderTests(HostsCase):
 
     def test_put(self) -> None:
         """A put that fails ends only its connection."""
-        region = self.server.transport.registerMemory(bytearray(100))
+        name = self.server.transport.share(100).name
         self.raiseOnce(Regions, "write")
-        self.client.transport.put(region, 0, b"x").addErrback(lambda failure: None)
+        self.client.transport.write(name, b"x").addErrback(lambda failure: None)
         self.assertContained()
 
     def test_event(self) -> None:

@@ -29,6 +29,7 @@ from txrdma.btl.wire import ENTRY_LENGTH, HEADER_LENGTH
 from txrdma.error import InvalidRequest, Refused, ResourceExhausted, WireError
 from txrdma.iba.roce import RoCEPacket
 from txrdma.iba.verbs import QPAttributes, QPKind, QPState
+from txrdma.messages.memory import MemoryName
 from txrdma.sim.network import Faults
 from txrdma.test.support.btl.hosts import HostsCase, ORDERED, TAG, TagRecorder
 from txrdma.testing.protocols import ProducerRecorder, Recorders
@@ -136,8 +137,8 @@ class MessageTests(HostsCase):
         self.assertRaises(InvalidRequest, transport.receive, -1, lambda data: None)
         self.assertRaises(InvalidRequest, transport.send, 1, bytes((64 << 20) + 1))
         self.assertRaises(InvalidRequest, transport.sendMessage, bytes((64 << 20) + 1))
-        self.assertRaises(InvalidRequest, transport.get, 1 << 32, 0, 1)
-        self.assertRaises(InvalidRequest, transport.put, 1, -1, b"x")
+        name = MemoryName(key=1, length=1 << 30).encode()
+        self.assertRaises(InvalidRequest, transport.read, name, (64 << 20) + 1)
 
     def test_cancelled(self) -> None:
         """A cancelled send reports nothing, and its message arrives."""
@@ -188,28 +189,30 @@ class MemoryTests(HostsCase):
         """A put changes the peer's memory, and a get reads it."""
         client, server = self.connected()
         memory = bytearray(100_000)
-        region = server.transport.registerMemory(memory)
+        name = server.transport.share(memory).name
         data = Random(3).randbytes(50_000)
-        self.outcome(client.transport.put(region, 1000, data))
+        self.outcome(client.transport.write(name, data, 1000))
         self.assertEqual(memory[1000:51_000], data)
         self.assertEqual(memory[:1000] + memory[51_000:], bytes(50_000))
-        self.assertEqual(self.outcome(client.transport.get(region, 1000, 50_000)), data)
-        self.assertEqual(self.outcome(client.transport.get(region, 5, 0)), b"")
+        self.assertEqual(self.outcome(client.transport.read(name, 50_000, 1000)), data)
+        self.assertEqual(self.outcome(client.transport.read(name, 0, 5)), b"")
 
     def test_refused(self) -> None:
         """Memory that is not registered for this peer is neither written nor read."""
         self.hosts.append(self.host("10.0.1.3"))
         client, server = self.connected()
         third, _server = self.connected(2, 1)
-        region = server.transport.registerMemory(bytearray(100))
-        for each in (client.transport.put(region, 99, b"xx"), client.transport.put(region + 77, 0, b"x"),
-                     third.transport.put(region, 0, b"x"), client.transport.get(region, 90, 11),
-                     third.transport.get(region, 0, 1)):  # fmt: skip
+        shared = server.transport.share(bytearray(100))
+        name, memory = shared.name, MemoryName.decode(shared.name)
+        longer, other = memory.replace(length=200).encode(), memory.replace(key=memory.key + 77).encode()
+        for each in (client.transport.write(longer, b"xx", 99), client.transport.write(other, b"x"),
+                     third.transport.write(name, b"x"), client.transport.read(longer, 11, 90),
+                     third.transport.read(name, 1)):  # fmt: skip
             self.wait(lambda each=each: each.called)  # type: ignore[misc]  # a lambda
             self.failureResultOf(each, MessageFailed)
-        server.transport.deregisterMemory(region)
-        server.transport.deregisterMemory(region)
-        late = client.transport.put(region, 0, b"x")
+        shared.close()
+        shared.close()
+        late = client.transport.write(name, b"x")
         self.wait(lambda: late.called)
         self.failureResultOf(late, MessageFailed)
         client.transport.loseConnection()
@@ -220,23 +223,23 @@ class MemoryTests(HostsCase):
         """Gets beyond the peer's limit wait, and are answered unless they are cancelled."""
         self.patch(transport, "MOST_GETS", 3)
         client, server = self.connected()
-        region = server.transport.registerMemory(bytearray(range(200)))
-        answers = [client.transport.get(region, number, 1) for number in range(20)]
+        name = server.transport.share(bytearray(range(200))).name
+        answers = [client.transport.read(name, 1, number) for number in range(20)]
         answers[10].cancel()
         self.failureResultOf(answers.pop(10), CancelledError)
         self.wait(lambda: all(each.called for each in answers))
         found = [self.successResultOf(each) for each in answers]
         self.assertEqual(found, [bytes([number]) for number in range(20) if number != 10])
-        self.assertEqual((client.transport._asked, client.transport._regions), (set(), set()))
+        self.assertEqual((client.transport._asked, client.transport._regions), (set(), {}))
 
     def test_cancelledGet(self) -> None:
         """A cancelled get releases its memory immediately, and late bytes are ignored."""
         client, server = self.connected()
-        region = server.transport.registerMemory(bytearray(100))
-        answer = client.transport.get(region, 0, 100)
+        name = server.transport.share(bytearray(100)).name
+        answer = client.transport.read(name, 100)
         answer.cancel()
         self.failureResultOf(answer, CancelledError)
-        self.assertEqual(client.transport._regions, set())
+        self.assertEqual(client.transport._regions, {})
         self.pause(1.0)
         self.outcome(client.transport.send(TAG, b"still here"))
 
@@ -372,7 +375,8 @@ class EndTests(HostsCase):
         """A peer killed in the middle of a message is lost immediately, and pending messages fail."""
         client, server = self.connected()
         outcomes = [client.transport.send(TAG, bytes(3 << 20)), client.transport.send(TAG, b"behind")]
-        got = client.transport.get(1, 0, 1)
+        name = MemoryName(key=1, length=8).encode()
+        got = client.transport.read(name, 1)
         self.pause(0.0001)
         self.hosts[1].die(silently=False)
         self.wait(lambda: client.lost, 1.0)
@@ -380,8 +384,8 @@ class EndTests(HostsCase):
         for each in (*outcomes, got):
             self.failureResultOf(each, MessageFailed)
         self.failureResultOf(client.transport.send(TAG, b"too late"), MessageFailed)
-        self.failureResultOf(client.transport.put(1, 0, b"too late"), MessageFailed)
-        self.failureResultOf(client.transport.get(1, 0, 1), MessageFailed)
+        self.failureResultOf(client.transport.write(name, b"too late"), MessageFailed)
+        self.failureResultOf(client.transport.read(name, 1), MessageFailed)
         self.assertNothingLeft()
 
     def test_vanished(self) -> None:

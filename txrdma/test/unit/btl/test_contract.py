@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 from txrdma.sim.network import Faults
 from txrdma.test.support.btl.hosts import HostsCase
-from txrdma.testing.contracts import MessageContract
+from txrdma.testing.contracts import MessageContract, RemoteMemoryContract
 from txrdma.testing.protocols import MessageRecorder
 
 
-class MessageContractTests(MessageContract, HostsCase):
+class MessageContractTests(RemoteMemoryContract, MessageContract, HostsCase):
     """On simulated hosts."""
 
     longest = 100_000

@@ -446,11 +446,11 @@ class OneHostMemoryTests(OneHostCase, MemoryTests):
         """Long puts, and answers to long gets, use receive buffers."""
         client, server = self.connected()
         memory = bytearray(300_000)
-        region = server.transport.registerMemory(memory)
+        name = server.transport.share(memory).name
         data = Random(6).randbytes(300_000)
-        self.outcome(client.transport.put(region, 0, data))
+        self.outcome(client.transport.write(name, data))
         self.assertEqual(memory, data)
-        self.assertEqual(self.outcome(client.transport.get(region, 0, 300_000)), data)
+        self.assertEqual(self.outcome(client.transport.read(name, 300_000)), data)
         self.assertEqual((self.counters(0).rdmaBytes, self.counters(1).rdmaBytes), (300_000, 300_000))
 
     def test_refused(self) -> None:

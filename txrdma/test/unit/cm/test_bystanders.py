@@ -19,7 +19,6 @@ from txrdma.cm.connections.endpoints import (
     RDMAServerEndpoint,
 )
 from txrdma.cm.interfaces import IPreparedProtocol
-from txrdma.iba.verbs import Segment
 from txrdma.test.support.cm.messaging import MessagingCase, SERVICE
 from txrdma.testing.messagebystanders import MessageApplication, MessageBystanderContract
 
@@ -71,10 +70,9 @@ class IBTests(MessageBystanderContract, MessagingCase):
 
     def write(self, here: Any, there: Any) -> None:
         """Write into the peer's memory, with immediate data."""
-        target, source = there.transport.allocateMemory(_LENGTH), here.transport.allocateMemory(_LENGTH)
-        segment = Segment(source.address, _LENGTH, source.lkey)
-        here.transport.write(segment, target.address, target.rkey, 7)
-        self.wait(lambda: there.writes and here.completed or here.lost or there.lost)
+        writing = here.transport.write(there.transport.share(_LENGTH).name, bytes(_LENGTH), immediate=7)
+        writing.addErrback(lambda _: None)  # as the connection has ended
+        self.wait(lambda: there.writes and writing.called or here.lost or there.lost)
 
     def migrate(self, client: Any, server: Any) -> None:
         """Load another path, and cut the active one."""

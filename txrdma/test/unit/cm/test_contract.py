@@ -9,11 +9,11 @@ from collections.abc import Callable
 from txrdma.cm.connections.endpoints import IBClientEndpoint, USUAL
 from txrdma.messages.protocol import MessageFactory
 from txrdma.test.support.cm.messaging import MessagingCase, SERVICE
-from txrdma.testing.contracts import MessageContract
+from txrdma.testing.contracts import AtomicMemoryContract, MessageContract, RemoteMemoryContract
 from txrdma.testing.protocols import MessageRecorder
 
 
-class MessageContractTests(MessageContract, MessagingCase):
+class MessageContractTests(AtomicMemoryContract, RemoteMemoryContract, MessageContract, MessagingCase):
     """Two hosts on a simulated network."""
 
     def connectedBy(self, one: MessageRecorder, other: MessageRecorder) -> None:

@@ -13,12 +13,11 @@ from twisted.internet.defer import CancelledError
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.cm.connections.endpoints import IBClientEndpoint
-from txrdma.cm.rping import Advert, LARGEST, PingClient, pingFor, PingServer, TERMS, textOf
+from txrdma.cm.rping import LARGEST, PingClient, pingFor, PingServer, TERMS, textOf
 from txrdma.cm.terms import Terms
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.headers import Opcode, RETH
-from txrdma.iba.types import RKey
-from txrdma.iba.verbs import Segment
+from txrdma.messages.memory import MemoryName
 from txrdma.messages.protocol import MessageFactory
 from txrdma.test.support.captures import packets
 from txrdma.test.support.cm.messaging import MessagingCase, SERVICE
@@ -34,13 +33,13 @@ class RecordedTests(SynchronousTestCase):
             packet = captured.packet
             reth = packet.get(RETH)
             if packet.bth.opcode == Opcode.RC_SEND_ONLY:
-                advert = Advert.decode(packet.payload)
+                advert = MemoryName.decode(packet.payload)
                 self.assertEqual(advert.encode(), packet.payload)
                 adverts.append((captured.source, advert))
             elif reth is not None:
-                places.append(Advert(address=reth.address, rkey=reth.rkey, length=reth.length))
+                places.append(MemoryName(address=reth.address, key=int(reth.rkey), length=reth.length))
         self.assertEqual([each for source, each in adverts if source == "10.77.0.1"], places)
-        self.assertEqual([each for source, each in adverts if source == "10.77.0.2"], [Advert()] * 4)
+        self.assertEqual([each for source, each in adverts if source == "10.77.0.2"], [MemoryName()] * 4)
 
     def test_recordedBytesAreNumberedPings(self) -> None:
         data = [
@@ -109,15 +108,15 @@ class PingTests(MessagingCase):
         self.wait(lambda: client.ended.called and self.server.ended.called)
         self.assertIn(f"after {client.pings} pings", self.failed[0])
 
-    def liar(self, *messages: Advert | bytes) -> str:
+    def liar(self, *messages: MemoryName | bytes) -> str:
         """Have a client send these messages, and return the server's error."""
         unknownPeer = MessageRecorder()
         self.connect(unknownPeer, self.server, Terms(messageBytes=64, reads=1, usesCredits=False))
-        region = unknownPeer.transport.allocateMemory(64)
+        shared = MemoryName.decode(unknownPeer.transport.share(64).name)
         for message in messages:
             raw = message
-            if isinstance(message, Advert):
-                raw = message.replace(address=region.address, rkey=region.rkey).encode()
+            if isinstance(message, MemoryName):
+                raw = message.replace(address=shared.address, key=shared.key).encode()
             answers = len(unknownPeer.messages)
             unknownPeer.transport.sendMessage(raw)
             self.wait(lambda n=answers: unknownPeer.lost or len(unknownPeer.messages) > n)  # type: ignore[misc]  # lambda
@@ -130,25 +129,23 @@ class PingTests(MessagingCase):
         self.assertIn("sent 15 bytes", self.liar(bytes(15)))
 
     def test_tooLargePingEnds(self) -> None:
-        self.assertIn("ping of 65537 bytes", self.liar(Advert(length=LARGEST + 1)))
+        self.assertIn("ping of 65537 bytes", self.liar(MemoryName(length=LARGEST + 1)))
 
     def test_emptyPingEnds(self) -> None:
-        self.assertIn("ping of 0 bytes", self.liar(Advert()))
+        self.assertIn("ping of 0 bytes", self.liar(MemoryName()))
 
     def test_sinkOfOtherLengthEnds(self) -> None:
-        self.assertIn("a sink of 63", self.liar(Advert(length=64), Advert(length=63)))
+        self.assertIn("a sink of 63", self.liar(MemoryName(length=64), MemoryName(length=63)))
 
     def test_foreignMemoryEnds(self) -> None:
-        self.assertIn("after 0 pings", self.liar(Advert(length=65)))
+        self.assertIn("after 0 pings", self.liar(MemoryName(length=65)))
 
     def test_clientThatDoesNotWaitIsDisconnected(self) -> None:
         unknownPeer = MessageRecorder()
         self.connect(unknownPeer, self.server)
-        region = unknownPeer.transport.allocateMemory(64)
+        shared = unknownPeer.transport.share(64)
         for _ in range(2):
-            unknownPeer.transport.sendMessage(
-                Advert(address=region.address, rkey=region.rkey, length=64).encode()
-            )
+            unknownPeer.transport.sendMessage(shared.name)
         self.wait(lambda: self.server.ended.called)
         self.assertIn("did not wait", self.failed[0])
 
@@ -158,11 +155,9 @@ class PingTests(MessagingCase):
             def messageReceived(self, data: bytes, immediate: int | None) -> None:
                 super().messageReceived(data, immediate)
                 if len(self.messages) == 2:
-                    advert, region = Advert.decode(data), self.transport.allocateMemory(500)
-                    region.view[:] = pingFor(0, 500)
-                    region.view[77] ^= 1
-                    segment = Segment(region.address, 500, region.lkey)
-                    self.transport.write(segment, advert.address, RKey(advert.rkey))
+                    ping = bytearray(pingFor(0, 500))
+                    ping[77] ^= 1
+                    self.transport.write(data, ping)
                 self.transport.sendMessage(bytes(16))
 
         self.connect(self.client, Spoiling())

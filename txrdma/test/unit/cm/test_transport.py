@@ -8,7 +8,6 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from twisted.internet.defer import CancelledError
 from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
 
 from txrdma.cm.connections.endpoints import USUAL
@@ -16,9 +15,9 @@ from txrdma.cm.connections.protocol import RDMAProtocol
 from txrdma.cm.errors import PeerSilent, Rejected, Rejection
 from txrdma.cm.layouts.messages import RejectReason
 from txrdma.cm.terms import Terms
-from txrdma.error import InvalidRequest
+from txrdma.error import InvalidRequest, ProtectionError
 from txrdma.iba.types import MTU
-from txrdma.iba.verbs import Completion, CompletionOpcode, Segment, Status
+from txrdma.iba.verbs import Completion, CompletionOpcode, Status
 from txrdma.mad.ports import verbsport
 from txrdma.messages.protocol import MessageFactory
 from txrdma.sim.network import Faults
@@ -162,54 +161,50 @@ class OpeningTests(MessagingCase):
 class MessageTests(MessagingCase):
     """Data in both directions."""
 
-    def test_writeCompletesInPeersMemory(self) -> None:
+    def test_writeIsReportedToPeer(self) -> None:
         client, server = self.connected()
-        remote, local = server.transport.allocateMemory(100), client.transport.allocateMemory(100)
-        local.view[:5] = b"hello"
-        segment = Segment(local.address, 5, local.lkey)
-        plain = client.transport.write(segment, remote.address + 10, remote.rkey)
-        self.wait(lambda: client.completed == [plain])
-        self.assertEqual((bytes(remote.view[9:16]), server.writes), (b"\0hello\0", []))
-        reported = client.transport.write(segment, remote.address, remote.rkey, 99)
+        shared = server.transport.share(100)
+        self.result(client.transport.write(shared.name, b"hello", 10))
+        self.assertEqual((bytes(shared.view[9:16]), server.writes), (b"\0hello\0", []))
+        self.result(client.transport.write(shared.name, b"hello", immediate=99))
         self.wait(lambda: server.writes)
-        self.assertEqual((server.writes, bytes(remote.view[:5])), ([(5, 99)], b"hello"))
-        self.wait(lambda: client.completed == [plain, reported])
-        nothing = Segment(local.address, 0, local.lkey)
-        self.assertRaises(InvalidRequest, client.transport.write, nothing, remote.address, remote.rkey, 1)
+        self.assertEqual((server.writes, bytes(shared.view[:5])), ([(5, 99)], b"hello"))
+        self.assertRaises(InvalidRequest, client.transport.write, shared.name, b"", 0, 1)
         self.assertEqual(server.messages, [])
 
-    def test_read(self) -> None:
-        client, server = self.connected()
-        remote, local = server.transport.allocateMemory(100), client.transport.allocateMemory(100)
-        remote.view[:5] = b"there"
-        segment = Segment(local.address, 5, local.lkey)
-        ignored = client.transport.read(segment, remote.address, remote.rkey)
-        ignored.cancel()
-        self.failureResultOf(ignored, CancelledError)
-        self.result(client.transport.read(segment, remote.address, remote.rkey))
-        self.assertEqual(bytes(local.view[:5]), b"there")
-
     def test_readsRefusedByPeer(self) -> None:
-        client, _server = self.connected(serverTerms=Terms(reads=0))
-        local = client.transport.allocateMemory(8)
-        segment = Segment(local.address, 8, local.lkey)
-        self.assertRaises(InvalidRequest, client.transport.read, segment, 0, local.rkey)
+        client, server = self.connected(serverTerms=Terms(reads=0))
+        name = server.transport.share(8).name
+        self.assertRaises(InvalidRequest, client.transport.read, name, 8)
+        self.assertRaises(InvalidRequest, client.transport.fetchAndAdd, name, 1)
+
+    def test_sent(self) -> None:
+        """C{send} fires when the peer has the message, and fails after the end."""
+        client, server = self.connected()
+        self.result(client.transport.send(b"hello", 7))
+        self.assertEqual(server.messages, [(b"hello", 7)])
+        client.transport.abortConnection()
+        self.failureResultOf(client.transport.send(b"late"), ConnectionLost)
+        self.wait(lambda: server.lost)
+        self.assertNothingLeft()
 
     def test_invalidRequestsAreRefused(self) -> None:
         client, _server = self.connected()
         self.assertRaises(InvalidRequest, client.transport.sendMessage, bytes(4097))
         self.assertRaises(InvalidRequest, client.transport.registerProducer, ProducerRecorder(), False)
 
-    def test_wrongKeyEndsBothEnds(self) -> None:
+    def test_closedMemoryEndsBothEnds(self) -> None:
         client, server = self.connected()
-        local = client.transport.allocateMemory(8)
-        segment = Segment(local.address, 8, local.lkey)
-        reading = client.transport.read(segment, 0, local.rkey)
+        shared = server.transport.share(8)
+        shared.close()
+        reading, behind = client.transport.read(shared.name, 8), client.transport.send(b"behind")
         self.wait(lambda: client.lost and server.lost)
-        self.failureResultOf(reading, ConnectionLost)
+        self.failureResultOf(reading, ProtectionError)
+        self.failureResultOf(behind, ConnectionLost)
         client.lost[0].trap(ConnectionLost)
         self.assertIn("REM_ACCESS_ERR", client.lost[0].getErrorMessage())
-        self.failureResultOf(client.transport.read(segment, 0, local.rkey), ConnectionLost)
+        self.failureResultOf(client.transport.read(shared.name, 8), ConnectionLost)
+        self.assertRaises(InvalidRequest, server.transport.share, 8)
         self.assertNothingLeft()
 
     def test_manyMessagesWithFewReceives(self) -> None:

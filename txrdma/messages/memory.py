@@ -1,0 +1,92 @@
+"""
+Names of memory that one end of a connection shares with the other.
+
+A name is 16 bytes, as librdmacm's C{rping} sends them: address, key and length, big-endian. Applications send
+it in any message; it is valid at the peer of the connection that shares the memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from zope.interface import implementer
+
+from txrdma.error import InvalidRequest
+from txrdma.iba.verbs import Buffer
+from txrdma.kit.wire import bits, Layout, wire
+from txrdma.messages.interfaces import ISharedMemory
+
+LARGEST: Final = 1 << 30
+"""Largest number of bytes of one read or write; L{txrdma.btl} has a smaller limit."""
+
+WORD: Final = 8
+"""Length of the number that an atomic operation changes, in bytes."""
+
+
+@wire(16)
+class MemoryName(Layout):
+    """
+    The name of shared memory.
+
+    @ivar address: the address of the first byte, at the end that shares the memory; 0 for C{btl:}.
+    @ivar key: the remote key, or the region number of C{btl:}.
+    @ivar length: the length in bytes.
+    """
+
+    address: int = bits(64)
+    key: int = bits(32)
+    length: int = bits(32)
+
+    @staticmethod
+    def within(name: Buffer, offset: int, length: int, largest: int = LARGEST) -> MemoryName:
+        """
+        Decode a name, and check that a range is within the memory.
+
+        @param largest: the largest length of one request.
+        @raise InvalidRequest: this is no name, or the range is not within the memory, or too long.
+        """
+        if len(name) != 16:
+            raise InvalidRequest(f"the name of shared memory has 16 bytes, not {len(name)}")
+        memory = MemoryName.decode(name)
+        if offset < 0 or not 0 <= length <= memory.length - offset:
+            raise InvalidRequest(
+                f"{length} bytes at offset {offset} are not within shared memory of {memory.length} bytes"
+            )
+        if length > largest:
+            raise InvalidRequest(f"a request has at most {largest} bytes, not {length}")
+        return memory
+
+
+@implementer(ISharedMemory)
+class SharedMemory:
+    """Memory that the peer of a connection may access: see L{ISharedMemory}."""
+
+    __slots__ = ("_close", "name", "view")
+
+    def __init__(self, name: MemoryName, view: memoryview, close: Callable[[], None]) -> None:
+        """
+        @param close: ends the access of the peer; idempotent.
+        """
+        self.name, self.view, self._close = name.encode(), view, close
+
+    def __repr__(self) -> str:
+        return f"<SharedMemory {MemoryName.decode(self.name)!r}>"
+
+    def close(self) -> None:
+        self._close()
+
+
+def octets(data: Buffer) -> Buffer:
+    """
+    View a buffer as bytes: the length of an array is the number of its items, which may be longer.
+
+    @raise InvalidRequest: the buffer is not contiguous, or released.
+    """
+    if type(data) is bytes or type(data) is bytearray:
+        return data
+    try:
+        view = memoryview(data)
+        return view.cast("B") if view.nbytes else memoryview(bytearray())
+    except (TypeError, ValueError) as error:
+        raise InvalidRequest(f"a buffer cannot be used: {error}") from error
