@@ -58,12 +58,18 @@ SLOT_SECONDS: Final = 0.01
 """The precision of timeouts, in seconds."""
 
 MOST_QUESTIONS: Final = 1024
-"""Maximum number of stored answers to SIDR_REQs; further requests get no answer."""
+"""
+Maximum number of stored answers to SIDR_REQs. The oldest one makes room for a new request, unless its service
+has not answered yet: then the new request gets no answer.
+"""
 
 _AGAIN: Final = RetryPolicy(18, 18, 2)
 """The time in which a SIDR_REQ may be retransmitted."""
 
 _TRIES: Final = 64
+
+_UNANSWERED: Final = ("REQ_SENT", "MRA_REQ_RCVD")
+"""The states in which the REQ of a peer may cross that of this end."""
 
 
 class Listener:
@@ -166,7 +172,7 @@ class Dispatcher:
         self._connections: dict[int, Managed] = {}
         self._byPeer: dict[tuple[object, int], Managed] = {}
         self._byQP: dict[tuple[object, int], Managed] = {}
-        self._peerToPeer: set[Managed] = set()
+        self._peerToPeer: dict[Managed, None] = {}  # attempts without an answer, oldest first
         self._questions: dict[int, Managed] = {}
         self._asked: dict[tuple[object, int], Managed] = {}
         self._listeners: dict[int, list[Listener]] = {}
@@ -235,7 +241,7 @@ class Dispatcher:
         managed = self._connections[number] = Managed(number, connection, _toGSI(path))
         made = request.replace(localCommID=number, localCAGUID=self.guid)
         if isPeerToPeer:
-            self._peerToPeer.add(managed)
+            self._peerToPeer[managed] = None
         connection.opening.connect(made, first, now, isPeerToPeer)
         self.turned(managed, now)
         return managed
@@ -257,6 +263,8 @@ class Dispatcher:
         core = managed.core
         if isinstance(core, Connection):
             core.settled(now)
+            if managed in self._peerToPeer and core.state not in _UNANSWERED:
+                del self._peerToPeer[managed]
         for event in core.events():
             if isinstance(event, PathMigrated):
                 managed.path = _toGSI(pathOf(event.path))
@@ -374,15 +382,19 @@ class Dispatcher:
         if known is not None:
             return known
         listener = next(iter(self._listeners.get(question.serviceID, ())), None)
-        if listener is None or len(self._asked) >= MOST_QUESTIONS:
-            if listener is None:
-                refusal = SIDRREP(
-                    requestID=question.requestID,
-                    serviceID=question.serviceID,
-                    status=SIDRStatus.SERVICE_ID_NOT_SUPPORTED,
-                )
-                self._send(refusal, transactionID, _toGSI(path.reverse()))
+        if listener is None:
+            refusal = SIDRREP(
+                requestID=question.requestID,
+                serviceID=question.serviceID,
+                status=SIDRStatus.SERVICE_ID_NOT_SUPPORTED,
+            )
+            self._send(refusal, transactionID, _toGSI(path.reverse()))
             return None
+        if len(self._asked) >= MOST_QUESTIONS:
+            oldest = next(iter(self._asked.values()))
+            if not oldest.resolution.isAnswered:
+                return None
+            self._forget(oldest)  # a retransmission of its request is answered by the service again
         managed = Managed(question.requestID, Resolution(_AGAIN), _toGSI(path.reverse()), listener)
         self._asked[key] = managed
         managed.names.append((self._asked, key))
@@ -475,7 +487,7 @@ class Dispatcher:
             names.pop(key, None)
         managed.names.clear()
         managed.core.free()
-        self._peerToPeer.discard(managed)
+        self._peerToPeer.pop(managed, None)
         if managed.listener is not None:
             managed.listener.waiting.discard(managed.key)
 

@@ -202,6 +202,22 @@ class StrangerTests(StrangerCase):
         self.assertUndisturbed()
         self.end()
 
+    def test_manyAnswers(self) -> None:
+        """Any number of SIDR_REQs is answered: the oldest stored answers make room for new ones."""
+        core, path = self.manager._core, IBPath(sgid=GID.fromIP("10.9.9.9"), dgid=GID.fromIP("10.9.9.1"))
+        now = self.clock.seconds()
+        for number in range(1, MOST_QUESTIONS + 100):
+            core.received(SIDRREQ(requestID=number, serviceID=SERVICE), number, path, now)
+            for managed, _ in core.events():
+                managed.resolution.answer(SIDRREP(), now)
+                core.turned(managed, now)
+            self.assertEqual([each.transactionID for each in core.outgoing()], [number])
+        self.assertEqual(len(core._asked), MOST_QUESTIONS)
+        for managed in list(core._asked.values()):
+            core._forget(managed)
+        self.assertUndisturbed()
+        self.end()
+
     def test_replays(self) -> None:
         """Messages of the connection repeated from another address change nothing."""
         connection = self.server.transport._cm

@@ -83,7 +83,7 @@ class Case(SynchronousTestCase):
             for table in (manager._byPeer, manager._byQP, manager._questions, manager._asked):
                 self.assertEqual(table, {})
             self.assertEqual([slot for slot in manager._wheel._slots.values() if slot], [])
-            self.assertEqual(manager._peerToPeer, set())
+            self.assertEqual(manager._peerToPeer, {})
             for listeners in manager._listeners.values():
                 self.assertEqual([each.waiting for each in listeners], [set()] * len(listeners))
 
@@ -258,6 +258,31 @@ class PeerToPeerTests(Case):
                 mine, remote = (end.happened[0][0].connection for end in (self.client, self.server))
                 self.assertEqual(mine.remoteCommID, remote.localCommID)
                 self.assertEqual(remote.remoteCommID, mine.localCommID)
+
+    def test_secondConnection(self) -> None:
+        """An established connection takes no REQs: a second one of the same pair is established as well."""
+        self.client.connect(self.server, isPeerToPeer=True)
+        self.server.connect(self.client, isPeerToPeer=True)
+        self.world.run(until=5.0)
+        for _ in range(5):
+            for end in (self.client, self.server):
+                end.happened.clear()
+            self.client.connect(self.server, isPeerToPeer=True)
+            self.server.connect(self.client, isPeerToPeer=True)
+            self.world.run(until=self.world.now + 5.0)
+            self.assertEqual((self.eventNames(self.server), self.eventNames(self.client)), (OPENED, ACCEPTED))
+
+    def test_listenerOfTheSameService(self) -> None:
+        """An established connection takes no REQs from the peer to a listener of the same service."""
+        self.client.connect(self.server, isPeerToPeer=True)
+        self.server.connect(self.client, isPeerToPeer=True)
+        self.world.run(until=5.0)
+        for end in (self.client, self.server):
+            end.happened.clear()
+        self.server.listen()
+        self.client.connect(self.server)
+        self.world.run(until=10.0)
+        self.assertEqual((self.eventNames(self.server), self.eventNames(self.client)), (ACCEPTED, OPENED))
 
     def test_unansweredPeerTimesOut(self) -> None:
         self.client.connect(self.server, isPeerToPeer=True)
