@@ -10,4 +10,64 @@ Each part imports only those before it:
  5. C{connections}: adapters, transports and endpoints of message connections and datagrams.
  6. C{strings}, C{rping}: endpoint strings, and the conversation of librdmacm's rping.
  7. C{rsocket}: byte streams over message connections.
+
+Applications need only this module: the names below are loaded on first use, since Twisted imports this
+package whenever it looks for plugins.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any, TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from txrdma.cm.connections.datagrams import (
+        DatagramClientEndpoint,
+        DatagramProtocol,
+        DatagramServerEndpoint,
+    )
+    from txrdma.cm.connections.endpoints import (
+        IBClientEndpoint,
+        IBServerEndpoint,
+        RDMAClientEndpoint,
+        RDMAServerEndpoint,
+    )
+    from txrdma.cm.connections.protocol import RDMAProtocol
+    from txrdma.cm.errors import PeerSilent, Rejected, Rejection
+    from txrdma.cm.terms import Terms
+
+_MODULES = {
+    "DatagramClientEndpoint": "connections.datagrams",
+    "DatagramProtocol": "connections.datagrams",
+    "DatagramServerEndpoint": "connections.datagrams",
+    "IBClientEndpoint": "connections.endpoints",
+    "IBServerEndpoint": "connections.endpoints",
+    "RDMAClientEndpoint": "connections.endpoints",
+    "RDMAServerEndpoint": "connections.endpoints",
+    "RDMAProtocol": "connections.protocol",
+    "PeerSilent": "errors",
+    "Rejected": "errors",
+    "Rejection": "errors",
+    "Terms": "terms",
+}
+
+__all__ = (
+    "DatagramClientEndpoint",
+    "DatagramProtocol",
+    "DatagramServerEndpoint",
+    "IBClientEndpoint",
+    "IBServerEndpoint",
+    "PeerSilent",
+    "RDMAClientEndpoint",
+    "RDMAProtocol",
+    "RDMAServerEndpoint",
+    "Rejected",
+    "Rejection",
+    "Terms",
+)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

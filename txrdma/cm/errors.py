@@ -20,14 +20,14 @@ class Rejected(Refused):
     """
     The peer rejected the connection; C{status} is its L{RejectReason}.
 
-    @ivar privateData: the bytes that its program sent with it, padded with zeros to 148.
+    @ivar privateData: the bytes that its program sent with it, without zeros at the end.
     @ivar rejection: the REJ itself.
     """
 
     def __init__(self, rejection: REJ) -> None:
         super().__init__(f"the peer rejects the connection: {rejection.reason.name}", rejection.reason)
         self.rejection = rejection
-        self.privateData = rejection.privateData
+        self.privateData = rejection.privateData.rstrip(b"\0")
 
 
 class Rejection(RDMAError):

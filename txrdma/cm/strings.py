@@ -1,10 +1,10 @@
 r"""
 Endpoint strings for protocols of messages: C{rdma:192.0.2.1:7471}, C{ib:service=0x42:path=dgid fe80\:\:1}.
 
-Written as Twisted's endpoint strings are. Keys of both kinds are C{device}, a device string; C{receives},
-C{messageBytes} and C{reads}, the terms; C{credits=yes} or C{no}, whether a client greets as one of ours;
-C{privateData} of a client's REQ, and C{backlog} of a server. Twisted loads this module whenever it looks for
-plugins, so it imports next to nothing.
+C{clientFromString} and C{serverFromString} of Twisted parse them. Keys of both kinds are C{device}, a device
+string; C{receives}, C{messageBytes} and C{reads}, the terms; C{credits=yes} or C{no}, whether a client greets
+as one of ours; C{privateData} of a client's REQ, and its C{timeout}; C{backlog} of a server. Twisted loads
+this module whenever it looks for plugins, so it imports next to nothing.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any, TYPE_CHECKING
 
 from zope.interface import implementer
 
+from twisted.internet.interfaces import (
+    IStreamClientEndpointStringParserWithReactor,
+    IStreamServerEndpointStringParser,
+)
 from twisted.plugin import IPlugin
 
 from txrdma.kit.strings import Arguments
-from txrdma.messages.interfaces import (
-    IMessageClientEndpoint,
-    IMessageEndpointStringParser,
-    IMessageServerEndpoint,
-)
+from txrdma.messages.interfaces import IMessageClientEndpoint, IMessageServerEndpoint
 
 if TYPE_CHECKING:
     from txrdma.cm.terms import Terms
@@ -39,7 +39,7 @@ def _terms(keys: Arguments, usual: Terms) -> Terms:
     )
 
 
-@implementer(IPlugin, IMessageEndpointStringParser)
+@implementer(IPlugin, IStreamClientEndpointStringParserWithReactor, IStreamServerEndpointStringParser)
 class IBStringParser:
     """
     C{ib:service=NUMBER:path=WORDS} for clients, C{ib:service=NUMBER} for servers.
@@ -50,7 +50,9 @@ class IBStringParser:
 
     prefix = "ib"
 
-    def parseMessageClient(self, reactor: Any, *args: str, **kwargs: str) -> IMessageClientEndpoint:
+    def parseStreamClient(  # type: ignore[override]  # it is a string that is parsed
+        self, reactor: Any, *args: str, **kwargs: str
+    ) -> IMessageClientEndpoint:
         """Make the endpoint of a client."""
         from txrdma.cm.connections.endpoints import IBClientEndpoint, USUAL
         from txrdma.iba.path import IBPath
@@ -64,12 +66,14 @@ class IBStringParser:
             if each is not None and each.dgid is None:
                 raise ValueError(f"ib: {key}= leads nowhere without dgid")
         device, terms = keys.take("device", "soft"), _terms(keys, USUAL)
-        privateData = keys.take("privateData").encode()
+        privateData, timeout = keys.take("privateData").encode(), keys.seconds("timeout", None)
         keys.end()
         prepareDevice(device)
-        return IBClientEndpoint(reactor, service, path, device, terms, privateData, alternate)
+        return IBClientEndpoint(reactor, service, path, device, terms, privateData, alternate, timeout)
 
-    def parseMessageServer(self, reactor: Any, *args: str, **kwargs: str) -> IMessageServerEndpoint:
+    def parseStreamServer(  # type: ignore[override]  # it is a string that is parsed
+        self, reactor: Any, *args: str, **kwargs: str
+    ) -> IMessageServerEndpoint:
         """Make the endpoint of a server."""
         from txrdma.cm.connections.endpoints import IBServerEndpoint, USUAL
         from txrdma.cm.core.dispatcher import BACKLOG
@@ -84,7 +88,7 @@ class IBStringParser:
         return IBServerEndpoint(reactor, service, device, terms, backlog)
 
 
-@implementer(IPlugin, IMessageEndpointStringParser)
+@implementer(IPlugin, IStreamClientEndpointStringParserWithReactor, IStreamServerEndpointStringParser)
 class RDMAStringParser:
     """
     C{rdma:HOST:PORT} for clients, C{rdma:PORT} or C{rdma:ADDRESS:PORT} for servers; hosts may have names.
@@ -95,7 +99,9 @@ class RDMAStringParser:
 
     prefix = "rdma"
 
-    def parseMessageClient(self, reactor: Any, *args: str, **kwargs: str) -> IMessageClientEndpoint:
+    def parseStreamClient(  # type: ignore[override]  # it is a string that is parsed
+        self, reactor: Any, *args: str, **kwargs: str
+    ) -> IMessageClientEndpoint:
         """Make the endpoint of a client."""
         from txrdma.cm.connections.endpoints import RDMAClientEndpoint, UNCOUNTED_TERMS
         from txrdma.ports.softdevices import softDeviceAt
@@ -106,11 +112,14 @@ class RDMAStringParser:
         source = keys.take("bindAddress")
         device = keys.take("device") or (softDeviceAt(source) if source else None)
         terms, privateData = _terms(keys, UNCOUNTED_TERMS), keys.take("privateData").encode()
+        timeout = keys.seconds("timeout", None)
         keys.end()
         prepareDevice(device or "soft")
-        return RDMAClientEndpoint(reactor, host, port, device, terms, privateData)
+        return RDMAClientEndpoint(reactor, host, port, device, terms, privateData, timeout=timeout)
 
-    def parseMessageServer(self, reactor: Any, *args: str, **kwargs: str) -> IMessageServerEndpoint:
+    def parseStreamServer(  # type: ignore[override]  # it is a string that is parsed
+        self, reactor: Any, *args: str, **kwargs: str
+    ) -> IMessageServerEndpoint:
         """Make the endpoint of a server."""
         from txrdma.cm.connections.endpoints import RDMAServerEndpoint, USUAL
         from txrdma.cm.core.dispatcher import BACKLOG

@@ -129,13 +129,17 @@ class Agreed:
 
 
 def splitGreeting(privateData: bytes, terms: Terms) -> tuple[Greeting | None, bytes]:
-    """Split private data into the greeting, if credits are used, and the data of the program."""
+    """
+    Split private data into the greeting, if credits are used, and the data of the program without padding.
+
+    Messages do not contain the length of private data. Without a greeting all zeros at the end are padding.
+    """
     try:
         greeting = Greeting.decode(privateData)
     except WireError:
-        return None, privateData
+        return None, privateData.rstrip(b"\0")
     if greeting.magic != MAGIC or not greeting.messageBytes:
-        return None, privateData
+        return None, privateData.rstrip(b"\0")
     length = len(Greeting().encode())
     user = privateData[length : length + greeting.privateLength]
     return (greeting if terms.usesCredits else None), user
@@ -186,7 +190,7 @@ class MessagePeer:
     The other end of a connection.
 
     @ivar qpn: the number of its queue pair.
-    @ivar privateData: private data of its program, padded with zeros if it sent no greeting.
+    @ivar privateData: private data of its program, without zeros at the end if it sent no greeting.
     """
 
     address: MessageAddress

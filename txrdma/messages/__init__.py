@@ -7,6 +7,5 @@ Modules, lowest first:
  - L{txrdma.messages.memory}: names of shared memory;
  - L{txrdma.messages.protocol}: base classes for applications;
  - L{txrdma.messages.keepalive}: probes of an idle peer, for C{rdma:}, C{ib:} and C{rsocket:};
- - L{txrdma.messages.transport}: the base class of transports;
- - L{txrdma.messages.strings}: endpoints from strings.
+ - L{txrdma.messages.transport}: the base class of transports.
 """

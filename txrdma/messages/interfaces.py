@@ -163,7 +163,7 @@ class IMessageProtocol(Interface):
 
 
 class IMessageProtocolFactory(Interface):
-    """Makes a protocol for each connection."""
+    """Makes a protocol for each connection, as Twisted's factories do."""
 
     def buildProtocol(peer: Any) -> Any:  # types depend on the kind of connection
         """
@@ -194,24 +194,4 @@ class IMessageServerEndpoint(Interface):
         Listen.
 
         @return: fires with the port; fails with an L{txrdma.error.RDMAError}.
-        """
-
-
-class IMessageEndpointStringParser(Interface):
-    """A plugin that makes endpoints from strings such as C{"rdma:192.0.2.1:7471"}."""
-
-    prefix: str = Attribute("The word before the first colon.")
-
-    def parseMessageClient(reactor: object, *args: str, **kwargs: str) -> IMessageClientEndpoint:
-        """
-        Make a client endpoint from the rest of the string.
-
-        @raise ValueError: the string is invalid; the message names the key and the value.
-        """
-
-    def parseMessageServer(reactor: object, *args: str, **kwargs: str) -> IMessageServerEndpoint:
-        """
-        Make a server endpoint from the rest of the string.
-
-        @raise ValueError: the string is invalid; the message names the key and the value.
         """

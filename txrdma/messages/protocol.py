@@ -9,6 +9,7 @@ from typing import Any
 
 from zope.interface import implementer
 
+from twisted.internet.protocol import Factory
 from twisted.python.failure import Failure
 
 from txrdma.messages.interfaces import IMessageProtocol, IMessageProtocolFactory
@@ -39,8 +40,15 @@ class MessageProtocol:
 
 
 @implementer(IMessageProtocolFactory)
-class MessageFactory:
-    """A factory that calls a class, or any function, for each connection."""
+class MessageFactory(Factory):
+    """
+    A factory that calls a class, or any function, for each connection.
+
+    C{Factory.forProtocol} does the same; this is for programs with static types, whose message protocols are
+    no C{IProtocol}, and for functions that reject connections.
+    """
+
+    noisy = False
 
     def __init__(self, make: Callable[[], Any]) -> None:
         """
@@ -48,5 +56,8 @@ class MessageFactory:
         """
         self._make = make
 
-    def buildProtocol(self, peer: object) -> Any:
-        return self._make()
+    def buildProtocol(self, addr: object) -> Any:
+        protocol = self._make()
+        if protocol is not None:
+            protocol.factory = self
+        return protocol

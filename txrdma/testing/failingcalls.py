@@ -30,7 +30,6 @@ from twisted.internet.task import deferLater
 
 from txrdma.error import ResourceExhausted
 from txrdma.interfaces import IProtectionDomain, IQueuePair, IVerbsDevice
-from txrdma.messages.strings import messageClientFromString, messageServerFromString
 from txrdma.smc.group import group as linkGroup
 from txrdma.smc.group.groups import closeIdle
 from txrdma.soft.core.queuepair import SoftQueuePair
@@ -162,8 +161,7 @@ class EndpointCase:
             return self.served[-1]
 
         self.factory = self.factoryOf(build)
-        parse: Any = messageServerFromString if self.isMessages else serverFromString
-        return await parse(reactor, self.LISTEN.format(there=self.there)).listen(self.factory)
+        return await serverFromString(reactor, self.LISTEN.format(there=self.there)).listen(self.factory)
 
     def factoryOf(self: Any, build: Callable[[], Any]) -> Any:
         """Return a factory of streams or messages that calls C{build} for each protocol."""
@@ -174,9 +172,8 @@ class EndpointCase:
 
     def connect(self: Any, here: str) -> Any:
         """Connect from the address C{here}; the Deferred fires with the client's application."""
-        parse: Any = messageClientFromString if self.isMessages else clientFromString
         text = self.CONNECT.format(there=self.there, here=here, port=self.port)
-        return parse(reactor, text).connect(self.factoryOf(Message if self.isMessages else Stream))
+        return clientFromString(reactor, text).connect(self.factoryOf(Message if self.isMessages else Stream))
 
     def send(self: Any, end: Any) -> None:
         """Send some bytes."""

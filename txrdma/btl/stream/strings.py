@@ -21,11 +21,7 @@ from twisted.internet.interfaces import (
 from twisted.plugin import IPlugin
 
 from txrdma.kit.strings import Arguments
-from txrdma.messages.interfaces import (
-    IMessageClientEndpoint,
-    IMessageEndpointStringParser,
-    IMessageServerEndpoint,
-)
+from txrdma.messages.interfaces import IMessageClientEndpoint, IMessageServerEndpoint
 
 
 def _device(keys: Arguments) -> Any:
@@ -48,29 +44,35 @@ def _device(keys: Arguments) -> Any:
     return [deviceAt(address) for address in addresses]
 
 
-def _client(reactor: Any, args: tuple[str, ...], kwargs: dict[str, str]) -> tuple[IStreamClientEndpoint, Any]:
-    """Return the TCP endpoint of the exchange, and the device, of a client's string."""
+def _client(
+    reactor: Any, args: tuple[str, ...], kwargs: dict[str, str]
+) -> tuple[IStreamClientEndpoint, Any, bool]:
+    """Return the TCP endpoint of the exchange, the device, and C{messages=} of a client's string."""
     from twisted.internet.endpoints import HostnameEndpoint
 
     keys = Arguments("btl", ("host", "port"), args, kwargs)
     host, port = keys.required("host"), keys.number("port", None, 0, 65535)
     timeout, source, device = keys.seconds("timeout", 30.0), keys.take("bindAddress"), _device(keys)
+    isMessages = keys.isYes("messages", False)
     keys.end()
     _prepare(device)
-    return HostnameEndpoint(reactor, host, port, timeout, (source, 0) if source else None), device
+    return HostnameEndpoint(reactor, host, port, timeout, (source, 0) if source else None), device, isMessages
 
 
-def _server(reactor: Any, args: tuple[str, ...], kwargs: dict[str, str]) -> tuple[IStreamServerEndpoint, Any]:
-    """Return the TCP endpoint of the exchange, and the device, of a server's string."""
+def _server(
+    reactor: Any, args: tuple[str, ...], kwargs: dict[str, str]
+) -> tuple[IStreamServerEndpoint, Any, bool]:
+    """Return the TCP endpoint of the exchange, the device, and C{messages=} of a server's string."""
     from twisted.internet.endpoints import TCP4ServerEndpoint, TCP6ServerEndpoint
 
     keys = Arguments("btl", ("interface", "port") if len(args) > 1 else ("port",), args, kwargs)
     port, backlog = keys.number("port", None, 0, 65535), keys.number("backlog", 50, 1, 1 << 31)
     interface, device = keys.take("interface"), _device(keys)
+    isMessages = keys.isYes("messages", False)
     keys.end()
     _prepare(device)
     kind = TCP6ServerEndpoint if ":" in interface else TCP4ServerEndpoint
-    return kind(reactor, port, backlog, interface), device
+    return kind(reactor, port, backlog, interface), device, isMessages
 
 
 def _prepare(device: Any) -> None:
@@ -91,16 +93,21 @@ class BTLClientParser:
     seconds).
 
     Without a device the software device is used, at the address from which this host connects. With
-    C{interfaces}, IP addresses of this host with commas between them, it is used at all of these.
+    C{interfaces}, IP addresses of this host with commas between them, it is used at all of these. With
+    C{messages=yes} at both ends, protocols are message protocols instead of stream protocols.
     """
 
     prefix = "btl"
 
     def parseStreamClient(  # type: ignore[override]  # it is a string that is parsed
         self, reactor: Any, *args: str, **kwargs: str
-    ) -> IStreamClientEndpoint:
+    ) -> IStreamClientEndpoint | IMessageClientEndpoint:
         """Parse C{btl:host:port}, as L{IStreamClientEndpointStringParserWithReactor} asks."""
-        stream, device = _client(reactor, args, kwargs)
+        stream, device, isMessages = _client(reactor, args, kwargs)
+        if isMessages:
+            from txrdma.btl.connections import ClientEndpoint
+
+            return ClientEndpoint(reactor, stream, device)
         from txrdma.btl.stream.endpoints import StreamClientEndpoint
 
         return StreamClientEndpoint(reactor, stream, device)
@@ -119,30 +126,13 @@ class BTLServerParser:
 
     def parseStreamServer(  # type: ignore[override]  # it is a string that is parsed
         self, reactor: Any, *args: str, **kwargs: str
-    ) -> IStreamServerEndpoint:
+    ) -> IStreamServerEndpoint | IMessageServerEndpoint:
         """Parse C{btl:port}, as L{IStreamServerEndpointStringParser} asks."""
-        stream, device = _server(reactor, args, kwargs)
+        stream, device, isMessages = _server(reactor, args, kwargs)
+        if isMessages:
+            from txrdma.btl.connections import ServerEndpoint
+
+            return ServerEndpoint(reactor, stream, device)
         from txrdma.btl.stream.endpoints import StreamServerEndpoint
 
         return StreamServerEndpoint(reactor, stream, device)
-
-
-@implementer(IPlugin, IMessageEndpointStringParser)
-class BTLMessageParser:
-    """C{btl:HOST:PORT} and C{btl:PORT} for protocols of messages; keys are those of streams."""
-
-    prefix = "btl"
-
-    def parseMessageClient(self, reactor: Any, *args: str, **kwargs: str) -> IMessageClientEndpoint:
-        """Make the endpoint of a client."""
-        stream, device = _client(reactor, args, kwargs)
-        from txrdma.btl.connections import ClientEndpoint
-
-        return ClientEndpoint(reactor, stream, device)
-
-    def parseMessageServer(self, reactor: Any, *args: str, **kwargs: str) -> IMessageServerEndpoint:
-        """Make the endpoint of a server."""
-        stream, device = _server(reactor, args, kwargs)
-        from txrdma.btl.connections import ServerEndpoint
-
-        return ServerEndpoint(reactor, stream, device)

@@ -76,7 +76,7 @@ class DatagramPeer:
 
     @ivar gid: the GID of its port.
     @ivar qpn: the number of the queue pair; C{qkey}: its Q_Key.
-    @ivar privateData: private data of a service's SIDR_REP, padded with zeros; empty for other peers.
+    @ivar privateData: private data of a service's SIDR_REP, without zeros at the end; empty for other peers.
     """
 
     __slots__ = ("gid", "privateData", "qkey", "qpn")
@@ -333,7 +333,7 @@ class DatagramClientEndpoint:
             transport = DatagramTransport(adapter, source, protocol)
         finally:
             release()
-        transport.peer = DatagramPeer(gid, found.qpn, found.qkey, found.privateData)
+        transport.peer = DatagramPeer(gid, found.qpn, found.qkey, found.privateData.rstrip(b"\0"))
         transport.begin()
         return protocol
 

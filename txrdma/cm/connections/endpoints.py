@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from secrets import randbelow
-from typing import Any, Final, Union
+from typing import Any, Final, NoReturn, Union
 
 from zope.interface import implementer
 
@@ -23,6 +23,7 @@ from txrdma.cm.connections.hostnames import addressesOf, isAddress
 from txrdma.cm.connections.opening import Attempt, ServiceIDScheme, ServiceListening
 from txrdma.cm.connections.transport import RDMATransport
 from txrdma.cm.core.dispatcher import BACKLOG
+from txrdma.cm.errors import PeerSilent
 from txrdma.cm.interfaces import IRDMAProtocol
 from txrdma.cm.layouts.ipcm import IPAddresses, IPCMHeader, portOf, PortSpace, serviceIDOf
 from txrdma.cm.layouts.messages import REQ
@@ -108,6 +109,19 @@ def _connect(
         return fail()
 
 
+def _within(
+    reactor: Any, seconds: float | None, connecting: Deferred[IRDMAProtocol]
+) -> Deferred[IRDMAProtocol]:
+    """Let an attempt to connect fail with L{PeerSilent} after some seconds, if they are given."""
+    if seconds is None:
+        return connecting
+
+    def late(result: object, _: float) -> NoReturn:
+        raise PeerSilent(f"the connection was not established within {seconds:g} seconds")
+
+    return connecting.addTimeout(seconds, reactor, late)
+
+
 def _listen(
     reactor: Any,
     device: DeviceSpec,
@@ -151,21 +165,25 @@ class IBClientEndpoint:
         terms: Terms = USUAL,
         privateData: bytes = b"",
         alternate: IBPath | None = None,
+        timeout: float | None = None,
     ) -> None:
         """
         @param path: the source GID, hop limit and packet lifetime have defaults.
         @param alternate: a path to migrate to. The transport's C{alternate} is None if the peer rejects it,
             and over shared memory.
         @param privateData: of the REQ; at most 92 bytes, or 80 with credits.
+        @param timeout: seconds until C{connect} fails; None is the time of all retransmissions.
         """
         self._reactor, self._device, self._terms, self._privateData = reactor, device, terms, privateData
         self._serviceID, self._path, self._alternate = serviceID, path, alternate
+        self._timeout = timeout
 
     def connect(self, factory: IMessageProtocolFactory) -> Deferred[IRDMAProtocol]:
-        return _connect(
+        connecting = _connect(
             *(self._reactor, self._device, ServiceIDScheme(), self._serviceID, self._path, factory),
             *(self._terms, self._privateData, self._alternate),
         )
+        return _within(self._reactor, self._timeout, connecting)
 
 
 @implementer(IMessageClientEndpoint)
@@ -181,19 +199,23 @@ class RDMAClientEndpoint:
         terms: Terms = UNCOUNTED_TERMS,
         privateData: PrivateData = b"",
         space: PortSpace = PortSpace.TCP,
+        timeout: float | None = None,
     ) -> None:
         """
         @param host: an IP address, or a name, whose addresses are tried one after the other.
         @param device: None is the software device at the source address of the route to the host.
         @param privateData: of the REQ; at most 56 bytes, or 44 with credits.
+        @param timeout: seconds until C{connect} fails; None is the time of all retransmissions.
         """
         self._reactor, self._device, self._terms, self._privateData = reactor, device, terms, privateData
-        self._host, self._serviceID = host, serviceIDOf(space, port)
+        self._host, self._serviceID, self._timeout = host, serviceIDOf(space, port), timeout
 
     def connect(self, factory: IMessageProtocolFactory) -> Deferred[IRDMAProtocol]:
         if isAddress(self._host):
-            return self._connectTo(self._host, factory)
-        return Deferred.fromCoroutine(self._connectByName(factory))
+            connecting = self._connectTo(self._host, factory)
+        else:
+            connecting = Deferred.fromCoroutine(self._connectByName(factory))
+        return _within(self._reactor, self._timeout, connecting)
 
     async def _connectByName(self, factory: IMessageProtocolFactory) -> IRDMAProtocol:
         addresses = await addressesOf(self._reactor, self._host)

@@ -34,6 +34,8 @@ from txrdma.streams.connection import StreamEnd
 from txrdma.streams.transport import Address, StreamTransport
 from txrdma.verbs.pinning import shareOf
 
+_DATA_BYTES: Final = len(ConnectionData().encode())
+
 REPOST: Final = 16
 """Receives are posted again in batches of so many, so there are as many more than the peer may use."""
 
@@ -127,7 +129,7 @@ class RSocketEnd(StreamEnd[RSocket, RDMATransport]):
 
         @raise txrdma.error.WireError: they are of another version, or make no sense.
         """
-        self._peerData = understood(privateData)
+        self._peerData = understood(privateData.ljust(_DATA_BYTES, b"\0"))
 
     def makeConnection(self, transport: RDMATransport) -> None:
         assert self._core is not None

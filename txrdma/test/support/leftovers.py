@@ -19,7 +19,6 @@ from twisted.trial.unittest import TestCase
 
 from txrdma.cm.connections.protocol import RDMAProtocol
 from txrdma.messages.protocol import MessageFactory
-from txrdma.messages.strings import messageClientFromString, messageServerFromString
 
 
 class Asking(Protocol):
@@ -82,14 +81,14 @@ class LeftoverTests(TestCase):
         here, there = os.environ["SERVER"], os.environ["CLIENT"]
         port: Any
         asking: Any
+        answering: Any
+        asked: Any
         if here.startswith("rdma:"):
-            port = await messageServerFromString(reactor, here).listen(MessageFactory(MessageAnswering))
-            client = messageClientFromString(reactor, there % port.getHost().port)
-            asking = await client.connect(MessageFactory(MessageAsking))
+            answering, asked = MessageFactory(MessageAnswering), MessageFactory(MessageAsking)
         else:
-            port = await serverFromString(reactor, here).listen(Factory.forProtocol(Answering))
-            stream = clientFromString(reactor, there % port.getHost().port)
-            asking = await stream.connect(Factory.forProtocol(Asking))
+            answering, asked = Factory.forProtocol(Answering), Factory.forProtocol(Asking)
+        port = await serverFromString(reactor, here).listen(answering)
+        asking = await clientFromString(reactor, there % port.getHost().port).connect(asked)
         self.assertEqual(await asking.received, b"hello")
         return port, asking
 

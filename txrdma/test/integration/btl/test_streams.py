@@ -20,7 +20,6 @@ from txrdma.btl import module as modules
 from txrdma.btl.connections import connect
 from txrdma.error import RDMAError, Refused
 from txrdma.messages.protocol import MessageProtocol
-from txrdma.messages.strings import messageClientFromString, messageServerFromString
 from txrdma.test.support.streaming import StreamCase, StreamContract
 from txrdma.testing.protocols import Recorders
 
@@ -77,7 +76,7 @@ class StreamTests(StreamContract, StreamCase):
         await deferLater(reactor, 0.05)
 
     async def test_messages(self) -> None:
-        """The same strings are endpoints for message protocols."""
+        """With C{messages=yes} the strings are endpoints for message protocols."""
         received: list[bytes] = []
 
         class Noting(MessageProtocol):
@@ -89,9 +88,10 @@ class StreamTests(StreamContract, StreamCase):
             def connectionMade(self) -> None:
                 self.transport.sendMessage(b"hello")
 
-        self.ports.append(await messageServerFromString(reactor, "btl:127.0.0.1:0").listen(Recorders(Noting)))
+        server = serverFromString(reactor, "btl:127.0.0.1:0:messages=yes")
+        self.ports.append(await server.listen(Recorders(Noting)))
         port = self.ports[-1].getHost().port
-        await messageClientFromString(reactor, f"btl:127.0.0.1:{port}").connect(Recorders(Sending))
+        await clientFromString(reactor, f"btl:127.0.0.1:{port}:messages=yes").connect(Recorders(Sending))
         while not received:
             await deferLater(reactor, 0.01)
         self.assertEqual(received, [b"hello"])

@@ -8,9 +8,13 @@ import socket
 from random import Random
 from typing import Any
 
+from twisted.application.internet import ClientService, StreamServerEndpointService
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred
+from twisted.internet.endpoints import clientFromString, connectProtocol, serverFromString
 from twisted.internet.error import ConnectionDone
+from twisted.internet.protocol import Factory
+from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 
@@ -20,7 +24,6 @@ from txrdma.cm.terms import MessageAddress
 from txrdma.error import ResourceExhausted
 from txrdma.iba.types import ROCE_PORT
 from txrdma.messages.protocol import MessageFactory
-from txrdma.messages.strings import messageClientFromString, messageServerFromString
 from txrdma.ports.netlink import InterfaceAddress, NetworkInterface
 from txrdma.ports.network import HostNetwork
 
@@ -55,11 +58,11 @@ class LoopbackTests(TestCase):
     async def converse(self, more: str = "") -> None:
         random = Random()
         here, there = (f"127.{'.'.join(str(random.randrange(2, 250)) for _ in range(3))}" for _ in range(2))
-        server = messageServerFromString(reactor, f"rdma:0:device=soft\\:{there}{more}")
+        server = serverFromString(reactor, f"rdma:0:device=soft\\:{there}{more}")
         port: Any = await server.listen(MessageFactory(Echo))
         address: MessageAddress = port.getHost()
         text = f"rdma:{there}:{address.port}:device=soft\\:{here}{more}:credits=yes"
-        protocol: Any = await messageClientFromString(reactor, text).connect(MessageFactory(Asking))
+        protocol: Any = await clientFromString(reactor, text).connect(MessageFactory(Asking))
         self.assertEqual(await protocol.ended, [(b"hello", 7), ConnectionDone])
         port.stopListening()
         self.assertEqual([key for key in adapters._adapters if key[1] in (f"soft:{here}{more}",)], [])
@@ -87,10 +90,10 @@ class LoopbackTests(TestCase):
         )
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
             taken.bind((addresses[1], ROCE_PORT))
-            port: Any = await messageServerFromString(reactor, "rdma:0").listen(MessageFactory(Echo))
+            port: Any = await serverFromString(reactor, "rdma:0").listen(MessageFactory(Echo))
         for address in (addresses[0], addresses[2]):
             text = f"rdma:{address}:{port.getHost().port}:device=soft\\:{addresses[0]}"
-            protocol: Any = await messageClientFromString(reactor, text).connect(MessageFactory(Asking))
+            protocol: Any = await clientFromString(reactor, text).connect(MessageFactory(Asking))
             self.assertEqual(await protocol.ended, [(b"hello", 7), ConnectionDone])
         port.stopListening()
 
@@ -104,8 +107,44 @@ class LoopbackTests(TestCase):
                 ("/", "use its own device"),
             ):
                 self.patch(adapters, "RXE", rxe)
-                server = messageServerFromString(reactor, f"rdma:{address}:7471")
+                server = serverFromString(reactor, f"rdma:{address}:7471")
                 with self.assertRaisesRegex(ResourceExhausted, advice):
                     await server.listen(MessageFactory(Echo))
         port = await server.listen(MessageFactory(Echo))  # the other socket is closed
         port.stopListening()
+
+    def addressOfItsOwn(self) -> str:
+        """An address of this host that no other test uses."""
+        return f"127.{'.'.join(str(Random().randrange(2, 250)) for _ in range(3))}"
+
+    async def test_twistedHelpers(self) -> None:
+        """Factories, services and C{connectProtocol} of Twisted work with both kinds of strings."""
+        rdma, ib, own = (self.addressOfItsOwn() for _ in range(3))
+        clientOfIB = f"ib:7:dgid \\:\\:ffff\\:{ib}:device=soft\\:{own}"
+        for listen, connect in (
+            (f"rdma:{rdma}:7471", f"rdma:{rdma}:7471"),
+            (f"ib:service=7:device=soft\\:{ib}", clientOfIB),
+        ):
+            protocols: list[Any] = []
+
+            class Kept(Echo):
+                def connectionMade(self) -> None:
+                    protocols.append(self)  # noqa: B023  # of this turn
+
+            factory: Any = Factory
+            server = StreamServerEndpointService(serverFromString(reactor, listen), factory.forProtocol(Kept))
+            server.privilegedStartService()
+            asking: Any = Asking()
+            endpoint = clientFromString(reactor, connect)
+            self.assertIs(await connectProtocol(endpoint, asking), asking)
+            self.assertEqual(await asking.ended, [(b"hello", 7), ConnectionDone])
+            client = ClientService(endpoint, factory.forProtocol(Asking), retryPolicy=lambda attempts: 0.0)
+            client.startService()
+            for _ in range(2):  # it connects again after the first conversation
+                asking = await client.whenConnected()
+                self.assertEqual((await asking.ended)[0], (b"hello", 7))
+                await deferLater(reactor, 0.0)  # the service is told of the end after the protocol
+            await client.stopService()
+            await server.stopService()
+            self.assertGreaterEqual(len(protocols), 3)
+            self.assertIsInstance(protocols[0].factory, Factory)

@@ -14,6 +14,7 @@ from typing import Any
 from zope.interface import implementer
 
 from twisted.internet.defer import Deferred
+from twisted.internet.endpoints import clientFromString, serverFromString
 from twisted.internet.interfaces import IPushProducer
 from twisted.internet.task import react
 from twisted.python.failure import Failure
@@ -21,7 +22,6 @@ from twisted.python.failure import Failure
 from txrdma.cm.connections.protocol import RDMAProtocol
 from txrdma.kit import shutdown as stopping
 from txrdma.messages.protocol import MessageFactory
-from txrdma.messages.strings import messageClientFromString, messageServerFromString
 
 COUNT = 3000
 MESSAGE = bytes(700)
@@ -83,12 +83,12 @@ class Leaving(RDMAProtocol):
 async def main(reactor: Any, how: str, string: str) -> None:
     """Run a role."""
     if how == "server":
-        port: Any = await messageServerFromString(reactor, string).listen(MessageFactory(Taking))
+        port: Any = await serverFromString(reactor, string).listen(MessageFactory(Taking))
         print(port.getHost().port, flush=True)
     else:
         if how == "waits":
             stopping.LEAVING_SECONDS = SHORT_SECONDS  # type: ignore[misc]  # final for all but tests
-        endpoint = messageClientFromString(reactor, string)
+        endpoint = clientFromString(reactor, string)
         await endpoint.connect(MessageFactory(lambda: Leaving(reactor, how)))
     await Deferred()
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from runpy import run_path
-from typing import cast
+from typing import cast, IO
 from unittest import SkipTest
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -40,8 +40,8 @@ class PageTests(SynchronousTestCase):
             for address in ("127.0.0.2", "127.0.0.3", "127.0.1.2", "127.0.1.3")
         }
         programs = re.findall(r"^```python\n(.*?)^```$", self.page, re.MULTILINE | re.DOTALL)
-        self.server, self.client, self.stream, self.mapped, *rest = map(self.elsewhere, programs)
-        self.manager, self.migration, self.datagrams = rest
+        self.share, self.use, self.server, self.client, *rest = map(self.elsewhere, programs)
+        self.stream, self.mapped, self.manager, self.migration, self.datagrams = rest
 
     def elsewhere(self, program: str) -> str:
         """Return the program with other loopback addresses, which are probably unused."""
@@ -61,20 +61,31 @@ class PageTests(SynchronousTestCase):
         """The example of a datagram service finds it and gets an answer."""
         self.assertEqual(self.run_(self.datagrams), "welcome\nHELLO\n")
 
-    def test_messages(self) -> None:
-        """The client gets an answer, and both ends report the end."""
-        words = [sys.executable, "-c", self.server]
+    def served(self, program: str) -> IO[str]:
+        """Run a server until the end of the test; return its output after it listens."""
+        words = [sys.executable, "-c", program]
         process = subprocess.Popen(words, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True)
         self.addCleanup(process.wait)
         self.addCleanup(process.kill)
         assert process.stdout is not None
         self.addCleanup(process.stdout.close)
         self.assertEqual(process.stdout.readline(), "listening\n")
+        return process.stdout
+
+    def test_sharedMemory(self) -> None:
+        """The client reads the server's memory, and its bytes are there at the end."""
+        output = self.served(self.share)
+        self.assertEqual(self.run_(self.use), "b'hello'\n")
+        self.assertEqual(output.readline(), f"{bytes(b'hello' + bytes(4) + b'world')!r}\n")
+
+    def test_messages(self) -> None:
+        """The client gets an answer, and both ends report the end."""
+        output = self.served(self.server)
         self.assertEqual(self.run_(self.client), "welcome\nHELLO 7\n")
-        client = process.stdout.readline()
+        client = output.readline()
         self.assertRegex(client, r"^a client at 127\.[0-9.]+\n$")
         self.assertNotIn(f" {self.others['127.0.0.3']}\n", client)
-        self.assertEqual(process.stdout.readline(), "Connection was closed cleanly.\n")
+        self.assertEqual(output.readline(), "Connection was closed cleanly.\n")
 
     def test_stream(self) -> None:
         """The stream's client gets its text in capitals, and closes in order."""

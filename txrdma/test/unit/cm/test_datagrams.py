@@ -65,7 +65,7 @@ class DatagramTests(MessagingCase):
         clients = [self.result(self.asking()) for _ in range(2)]
         peer = clients[0].transport.peer
         self.assertEqual((peer.gid.ip, peer.qkey), ("10.0.1.2", QKEY))
-        self.assertEqual(peer.privateData, b"welcome".ljust(136, b"\0"))
+        self.assertEqual(peer.privateData, b"welcome")
         self.assertEqual(port.getHost().serviceID, 0x01111D2F)
         for number, client in enumerate(clients):
             client.transport.write(b"from %d" % number)

@@ -10,7 +10,7 @@ from typing import Any
 
 from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
 
-from txrdma.cm.connections.endpoints import USUAL
+from txrdma.cm.connections.endpoints import IBClientEndpoint, USUAL
 from txrdma.cm.connections.protocol import RDMAProtocol
 from txrdma.cm.errors import PeerSilent, Rejected, Rejection
 from txrdma.cm.layouts.messages import RejectReason
@@ -22,7 +22,7 @@ from txrdma.mad.ports import verbsport
 from txrdma.messages.protocol import MessageFactory
 from txrdma.sim.network import Faults
 from txrdma.soft import device as softdevice
-from txrdma.test.support.cm.messaging import MessagingCase
+from txrdma.test.support.cm.messaging import MessagingCase, SERVICE
 from txrdma.testing.protocols import MessageRecorder, ProducerRecorder, Recorders
 
 
@@ -72,7 +72,7 @@ class OpeningTests(MessagingCase):
         self.wait(lambda: asked.called)
         error = self.failureResultOf(asked, Rejected).value
         self.assertEqual(error.status, RejectReason.CONSUMER_REJECT)
-        self.assertEqual(error.privateData.rstrip(b"\0"), b"not today")
+        self.assertEqual(error.privateData, b"not today")
         port.stopListening()
         self.assertNothingLeft()
 
@@ -148,6 +148,18 @@ class OpeningTests(MessagingCase):
         self.wait(lambda: asked.called)
         self.failureResultOf(asked, PeerSilent)
         port.stopListening()
+        self.assertNothingLeft()
+
+    def test_timeout(self) -> None:
+        """An attempt fails after its timeout, and releases everything."""
+        self.network.partition(*(each[0] for each in self.addresses))
+        for timeout in (0.5, 3.0):
+            endpoint = IBClientEndpoint(self.clock, SERVICE, self.path(), self.devices[0], timeout=timeout)
+            begun = self.clock.seconds()
+            asked = endpoint.connect(MessageFactory(MessageRecorder))
+            self.wait(lambda asked=asked: asked.called)  # type: ignore[misc]  # a lambda
+            self.failureResultOf(asked, PeerSilent)
+            self.assertApproximates(self.clock.seconds() - begun, timeout, 0.1)
         self.assertNothingLeft()
 
     def test_serviceHasOneListener(self) -> None:
