@@ -31,7 +31,7 @@ class ProcessTests(SynchronousTestCase):
         self.kinds = (
             (f"rdma:{two}:7471", f"rdma:{two}:7471:bindAddress={one}"),
             (f"rdma:7471:{udp.format(there)}", f"rdma:{there}:7471:{udp.format(here)}"),
-            (f"btl:0:interface={there}", f"btl:{there}:{{}}"),
+            (f"btl:0:interface={there}:messages=yes", f"btl:{there}:{{}}:messages=yes"),
         )
 
     def start(self, *words: str) -> subprocess.Popen[str]:
