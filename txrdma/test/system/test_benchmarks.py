@@ -208,7 +208,7 @@ class CaseTests(ShortCase):
         if row["isMissing"]:
             self.assertRegex(row["failure"], "^(no control group|processor time)")
         else:
-            self.assertEqual((row["failure"], len(row["ours"]), len(row["theirs"])), ("", 1, 1))
+            self.assertEqual((row["failure"], len(row["tested"]), len(row["reference"])), ("", 1, 1))
 
     def test_uvloop(self) -> None:
         """Streams are also measured on the asyncio reactor with the event loop of uvloop."""
@@ -216,7 +216,7 @@ class CaseTests(ShortCase):
         if row["isMissing"]:
             self.assertEqual(row["failure"], "uvloop is not installed")
         else:
-            self.assertEqual((row["failure"], len(row["ours"]), len(row["theirs"])), ("", 1, 1))
+            self.assertEqual((row["failure"], len(row["tested"]), len(row["reference"])), ("", 1, 1))
 
 
 def outcome(
