@@ -18,7 +18,9 @@ class HostUnknown(RDMAError):
 
 class Rejected(Refused):
     """
-    The peer rejected the connection; C{status} is its L{RejectReason}.
+    The peer rejected the connection.
+
+    C{status} is its L{RejectReason <txrdma.cm.layouts.messages.RejectReason>}.
 
     @ivar privateData: the bytes that its program sent with it, without zeros at the end.
     @ivar rejection: the REJ itself.
