@@ -55,7 +55,7 @@ from txrdma.cm.status import managers
 from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError, Refused
 from txrdma.iba.path import IBPath, SUBNET_TIMEOUT
 from txrdma.iba.types import GUID
-from txrdma.interfaces import IMADHandler, IServiceClaims
+from txrdma.interfaces import IMADHandler
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.core.frames import frame
 from txrdma.mad.layouts.attributes import Attribute, ManagementClass, Method
@@ -263,14 +263,6 @@ class CMConnection:
             waiting.callback(result)
 
 
-class _Claim:
-    """A claim for a service ID; C{users} are its listeners and peer-to-peer connections."""
-
-    def __init__(self, release: Callable[[], None]) -> None:
-        self.release = release
-        self.users = 0
-
-
 @implementer(IMADHandler, IConnectionManager)
 class ConnectionManager:
     """
@@ -286,14 +278,11 @@ class ConnectionManager:
             the port that has the source GID of the path.
         @raise txrdma.error.ResourceExhausted: the management class is in use, for example by the kernel's CM.
         """
-        self._claims = IServiceClaims(server.agent.port, None)
-        self._claimed: dict[int, _Claim] = {}
-        self._peerClaims: dict[Managed, Callable[[], None]] = {}
         self.guid = guid or GUID(bytes((urandom(1)[0] & 0xFC | 2,)) + urandom(7))
         self._agent: MADAgent = server.agent
         self._agents = [server.agent, *(other.agent for other in others)]
         self._reactor = self._agent.reactor
-        self._core = self._makeCore()
+        self._core = Dispatcher(self.guid, lambda: int.from_bytes(urandom(4), "big"))
         self._connections: dict[Managed, CMConnection] = {}
         self._handlers: dict[Listener, EventHandler] = {}
         self._services: dict[Listener, SIDRHandler] = {}
@@ -352,11 +341,11 @@ class ConnectionManager:
         @raise InvalidRequest: there is such a listener already.
         """
         listener = Listener(serviceID, backlog, offset, pattern, mayReload, checkPath)
-        unlisten = self._listen(listener)
+        self._core.listen(listener)
         self._handlers[listener] = handler
 
         def end() -> None:
-            unlisten()
+            self._core.unlisten(listener)
             self._handlers.pop(listener, None)
 
         return end
@@ -369,43 +358,14 @@ class ConnectionManager:
         @raise InvalidRequest: there is a listener already.
         """
         listener = Listener(serviceID)
-        unlisten = self._listen(listener)
+        self._core.listen(listener)
         self._services[listener] = handler
 
         def end() -> None:
-            unlisten()
+            self._core.unlisten(listener)
             self._services.pop(listener, None)
 
         return end
-
-    def _makeCore(self) -> Dispatcher:
-        share = None if self._claims is None else self._claims.share
-        return Dispatcher(self.guid, lambda: int.from_bytes(urandom(4), "big"), share)
-
-    def _listen(self, listener: Listener) -> Callable[[], None]:
-        """Listen in the core, with a claim for the service; return a function that ends both."""
-        with ExitStack() as undo:
-            self._core.listen(listener)
-            undo.callback(self._core.unlisten, listener)
-            undo.callback(self._claim(listener.serviceID))
-            return undo.pop_all().close
-
-    def _claim(self, serviceID: int) -> Callable[[], None]:
-        """Have requests for a service ID delivered to this process, until the returned function is called."""
-        if self._claims is None:
-            return _doNothing
-        claim = self._claimed.get(serviceID)
-        if claim is None:
-            claim = self._claimed[serviceID] = _Claim(self._claims.claimService(serviceID))
-        claim.users += 1
-
-        def release() -> None:
-            claim.users -= 1
-            if not claim.users and self._claimed.get(serviceID) is claim:
-                del self._claimed[serviceID]
-                claim.release()
-
-        return release
 
     def connect(
         self,
@@ -431,14 +391,7 @@ class ConnectionManager:
         checkFits(request)
         if request.primary == CMPath():
             request = request.replace(primary=pathFor(path))
-        unclaim = self._claim(request.serviceID) if isPeerToPeer else _doNothing
-        try:
-            managed = self._core.connect(request, path, self.seconds(), isPeerToPeer, mayReload, checkPath)
-        except BaseException:
-            unclaim()
-            raise
-        if isPeerToPeer:
-            self._peerClaims[managed] = unclaim
+        managed = self._core.connect(request, path, self.seconds(), isPeerToPeer, mayReload, checkPath)
         made = self._connections[managed] = CMConnection(self, managed, handler)
         self._turn()
         return made
@@ -482,10 +435,7 @@ class ConnectionManager:
             self._timer = None
         self._transmit()  # there may be a last DREP
         managers.leave(self)
-        self._core = self._makeCore()
-        claimed, self._claimed = self._claimed, {}
-        for claim in claimed.values():
-            claim.release()
+        self._core = Dispatcher(self.guid, self._core._random)
         connections, self._connections = self._connections, {}
         for managed, connection in connections.items():
             connection._loaded(DeviceUnavailable("the communication manager is closed"))
@@ -556,7 +506,6 @@ class ConnectionManager:
             connection = self._connections.pop(managed, None)
             if connection is not None:
                 connection._over()
-            self._peerClaims.pop(managed, _doNothing)()
 
     def _resolved(self, managed: Managed, event: ServiceResolved | ServiceTimedOut) -> None:
         answer = self._resolving.pop(managed, None)

@@ -94,7 +94,7 @@ class RDMAStringParser:
     C{rdma:HOST:PORT} for clients, C{rdma:PORT} or C{rdma:ADDRESS:PORT} for servers; hosts may have names.
 
     Without C{device} the software device is used: at C{bindAddress}, or where the way to the host begins; of
-    a server, at C{interface}, or at all addresses of the host.
+    a server, at C{interface}, or at 127.0.0.1.
     """
 
     prefix = "rdma"
@@ -123,13 +123,13 @@ class RDMAStringParser:
         """Make the endpoint of a server."""
         from txrdma.cm.connections.endpoints import RDMAServerEndpoint, USUAL
         from txrdma.cm.core.dispatcher import BACKLOG
-        from txrdma.ports.softdevices import softDeviceListening
+        from txrdma.ports.softdevices import softDeviceAt
         from txrdma.verbs.devices import prepareDevice
 
         keys = Arguments("rdma", ("interface", "port") if len(args) > 1 else ("port",), args, kwargs)
         port = keys.number("port", None, 0, 65535)
-        interface = keys.address("interface", "::")
-        device, terms = keys.take("device") or softDeviceListening(interface), _terms(keys, USUAL)
+        device = softDeviceAt(keys.address("interface", "127.0.0.1"))
+        device, terms = keys.take("device", device), _terms(keys, USUAL)
         backlog = keys.number("backlog", BACKLOG, 1, 1 << 31)
         keys.end()
         prepareDevice(device)

@@ -280,13 +280,6 @@ LIMITS: Final = (
         "The next one is dropped; its sender repeats it.",
         "unit.cm.test_badinput.StrangerTests.test_manyQuestions",
     ),
-    Limit(
-        "rdma:",
-        "services of a process at one address",
-        "txrdma.soft.host._coordinator.SERVICES",
-        "Further ones cannot be listened for.",
-        "unit.soft.host.test_coordinator.CoordinatorTests.test_tooManyServices",
-    ),
     # mad
     Limit(
         "mad",

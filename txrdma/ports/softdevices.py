@@ -1,18 +1,21 @@
 """
 Strings of the software device at an IP address of this host: a given one, or the source address to a peer.
+
+A software device has its queue pair 1 at UDP port 4791, and only one process can have that port of an
+address. So a client of an address of this host gets a loopback address of its own.
 """
 
 from __future__ import annotations
 
+import os
 import socket
-from contextlib import closing
+from functools import lru_cache
 from ipaddress import ip_address
 from secrets import randbelow
 from typing import Final
 
-from txrdma.error import DeviceUnavailable, InvalidRequest
+from txrdma.error import InvalidRequest
 from txrdma.iba.types import ROCE_PORT
-from txrdma.ports.network import HostNetwork
 
 _LOOPBACK: Final = 127 << 24
 _SPARED: Final = 1 << 16
@@ -24,38 +27,22 @@ def someLoopback() -> str:
     return str(ip_address(_LOOPBACK + _SPARED + randbelow((1 << 24) - 2 * _SPARED)))
 
 
+@lru_cache(1)
+def ownLoopback(process: int) -> str:
+    """The loopback address of a process, at which others ask it for nothing."""
+    return someLoopback()
+
+
 def softDeviceAt(address: str) -> str:
     """The string of the software device at an IP address; the zone of an IPv6 address is left out."""
     return "soft:" + address.partition("%")[0].replace(":", "\\:")
 
 
-def softDeviceListening(interface: str) -> str:
-    """
-    The string of the software device of a server.
-
-    @param interface: an IP address of this host; C{0.0.0.0} is all of its IPv4 addresses, and C{::} all
-        addresses, except for link-local ones.
-    """
-    address = ip_address(interface.partition("%")[0])
-    if not address.is_unspecified:
-        return softDeviceAt(interface)
-    try:
-        with closing(HostNetwork.open()) as network:
-            found = [
-                each.ip
-                for interfaceFound in network.interfaces()
-                for each in interfaceFound.addresses
-                if interfaceFound.isUp and each.isUsable and not ip_address(each.ip).is_link_local
-            ]
-    except DeviceUnavailable:
-        found = []
-    wanted = [each for each in found if address.version == 6 or ":" not in each]
-    return softDeviceAt(",".join(dict.fromkeys(wanted)) or "127.0.0.1")
-
-
 def softDeviceTo(host: str) -> str:
     """
     The string of the software device at the address from which this host sends to another one.
+
+    Where C{host} is this host itself, by IPv4, it is at a loopback address that only this process has.
 
     @raise InvalidRequest: this host has no route to it.
     """
@@ -66,4 +53,6 @@ def softDeviceTo(host: str) -> str:
         except OSError as error:
             raise InvalidRequest(f"there is no route to {host}: {error}") from error
         source: str = probe.getsockname()[0]
+    if family == socket.AF_INET and (source == host or source.startswith("127.")):
+        source = ownLoopback(os.getpid())
     return softDeviceAt(source)

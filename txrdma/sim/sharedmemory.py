@@ -20,7 +20,6 @@ from typing import Final
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from txrdma.iba.types import MTU, ROCE_PORT
-from txrdma.soft.core.netdev import sharedPort
 from txrdma.soft.core.routeport import RoutePort
 from txrdma.soft.device import SoftDevice
 from txrdma.soft.ports import SoftPort
@@ -32,7 +31,6 @@ from txrdma.soft.shared.unixpackets import MessageReceiver, ring
 from txrdma.unix.sockets import Credentials
 
 _AT_ONCE: Final = 32
-_SHARE: Final = 1
 
 
 @dataclass(frozen=True)
@@ -87,13 +85,11 @@ class SimulatedMemory:
         """
         self._processes += 1
         rendezvous = _ProcessRendezvous(self, reactor, self._processes)
-        number = sharedPort(ROCE_PORT, _SHARE << 16)
-        route = SharedMemoryPort(reactor, address, number, ring=ring, rendezvous=rendezvous)
+        route = SharedMemoryPort(reactor, address, ROCE_PORT, ring=ring, rendezvous=rendezvous)
         routes: list[RoutePort] = [route]
         if carrier is not None:
             routes.append(RoCEPort(reactor, carrier, None, mtu or MTU.MTU_1024, route.datagrams))
-        port = SoftPort(address, ROCE_PORT, routes, mtu)
-        return SoftDevice(reactor, [port], name=f"sim:{address}", share=_SHARE)
+        return SoftDevice(reactor, [SoftPort(address, ROCE_PORT, routes, mtu)], name=f"sim:{address}")
 
     def kill(self, reactor: object) -> None:
         """Kill the process of this reactor: its sockets are closed, and all memory is unchanged."""

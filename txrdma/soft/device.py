@@ -8,7 +8,6 @@ and 10.2.3.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -22,7 +21,7 @@ from twisted.logger import Logger
 
 from txrdma import __version__
 from txrdma.error import DeviceUnavailable, InvalidRequest, ResourceExhausted
-from txrdma.iba.types import GID, GUID, MACAddress, MTU, PKey, QPN, ROCE_PORT
+from txrdma.iba.types import GID, GUID, MACAddress, MTU, PKey, QPN
 from txrdma.iba.verbs import (
     Access,
     AddressVector,
@@ -44,7 +43,6 @@ from txrdma.interfaces import (
     IProtectionDomain,
     IQueuePair,
     IReactorDevice,
-    IServiceClaims,
     ISharedReceiveQueue,
     IVerbsDevice,
 )
@@ -55,7 +53,6 @@ from txrdma.soft.core.recent import RecentNumbers
 from txrdma.soft.core.route import Route
 from txrdma.soft.core.routeport import RoutePort
 from txrdma.soft.core.sharedreceives import SoftSharedReceiveQueue
-from txrdma.soft.host.shares import reserveShare
 from txrdma.soft.hostinterfaces import HostInterfaces
 from txrdma.soft.limits import checkAvailable, checkCapacity, checkRange, LIMITS
 from txrdma.soft.opening import openPort
@@ -174,7 +171,7 @@ class SoftProtectionDomain(Domain):
         checkRange("the length of a memory region", length, 1, self.device.limits.maxMemoryRegionLength)
 
 
-@implementer(IVerbsDevice, IReactorDevice, IServiceClaims)
+@implementer(IVerbsDevice, IReactorDevice)
 class SoftDevice:
     """A device with one or more ports, each at one IP address of this host."""
 
@@ -188,13 +185,8 @@ class SoftDevice:
         name: str = "soft",
         closed: Callable[[], None] = lambda: None,
         interfaces: HostInterfaces | None = None,
-        share: int | None = None,
     ) -> None:
-        """
-        @param share: upper 8 bits of all queue pair numbers, where devices share a UDP port.
-        """
         self.name = name
-        self.share = share
         self.ports = tuple(ports)
         self.portCount = len(self.ports)
         self.keys = KeyTable(LIMITS.maxMemoryRegions)
@@ -233,9 +225,7 @@ class SoftDevice:
             interfaces.watch(reactor, self.readInterfaces)
 
     def __repr__(self) -> str:
-        ports = ", ".join(f"{port.address} port {port.udpPort}" for port in self.ports)
-        share = "" if self.share is None else f" share {self.share}"
-        return f"<SoftDevice {self.name} {ports}{share}>"
+        return f"<SoftDevice {self.name} {', '.join(f'{p.address} port {p.udpPort}' for p in self.ports)}>"
 
     # Attributes.
 
@@ -303,15 +293,6 @@ class SoftDevice:
     @property
     def routes(self) -> Sequence[RoutePort]:
         return self.ports[0].routes
-
-    # IServiceClaims
-
-    def claimService(self, serviceID: int) -> Callable[[], None]:
-        with ExitStack() as undo:
-            for port in self.ports:
-                if port.member is not None:
-                    undo.callback(port.member.claim(serviceID))
-            return undo.pop_all().close
 
     # Objects.
 
@@ -454,7 +435,7 @@ class SoftDevice:
         while (
             number < 2 or number in self._numbers or number in self._oldNumbers
         ):  # 0 and 1 are for management (IBA 3.5.3)
-            number = QPN(randbelow(0xFFFFFF) if self.share is None else self.share << 16 | randbelow(1 << 16))
+            number = QPN(randbelow(0xFFFFFF))
         number = _GSI if isGSI else number
         queuePair = SoftQueuePair(
             self,
@@ -544,19 +525,14 @@ def openSoftDevice(
 
             undo.callback(file.close)
             capture = RoCECapture(file)
-        share = None
-        if port in (None, ROCE_PORT) and sys.platform == "linux":
-            share, release = reserveShare(addresses)
-            undo.callback(release)
         interfaces = HostInterfaces()
         undo.callback(interfaces.close)
         ports = []
         for address in addresses:
-            opened = openPort(reactor, interfaces.known, address, port, route, capture, mtu, runtime, share)
-            ports.append(opened)
+            ports.append(openPort(reactor, interfaces.known, address, port, route, capture, mtu, runtime))
             undo.callback(ports[-1].close)
         name = "soft" if addresses == ("127.0.0.1",) else "soft:" + ",".join(addresses).replace(":", r"\:")
         closing = ExitStack()
-        device = SoftDevice(IReactorTime(reactor), ports, name, closing.close, interfaces, share)
+        device = SoftDevice(IReactorTime(reactor), ports, name, closing.close, interfaces)
         closing.push(undo.pop_all())
     return device

@@ -13,13 +13,12 @@ from twisted.internet.interfaces import IReactorFDSet, IReactorTime
 from twisted.logger import Logger
 
 from txrdma.error import DeviceUnavailable
-from txrdma.iba.types import MTU, ROCE_PORT
+from txrdma.iba.types import MTU
 from txrdma.iba.verbs import QPKind
-from txrdma.soft.core.netdev import activeMTU, sharedPort
+from txrdma.soft.core.netdev import activeMTU
 from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.core.route import Route
 from txrdma.soft.core.routeport import RoutePort
-from txrdma.soft.host.member import PortMember
 from txrdma.soft.hostinterfaces import HostInterfaces
 from txrdma.soft.ports import SoftPort
 from txrdma.soft.rc.udp import UDPCarrier
@@ -40,31 +39,21 @@ _ATTEMPTS: Final = 4
 
 
 class _DatagramsOnly(RoutePort):
-    """A RoCE port for datagrams only, of a device whose connections use shared memory."""
+    """A RoCE port for datagrams only, of a device whose connections use shared memory; made on first use."""
 
     canRest = True  # datagrams may be lost
 
-    def __init__(
-        self, carrier: UDPCarrier, makePort: Callable[[], RoutePort], member: PortMember | None
-    ) -> None:
-        """
-        @param makePort: makes the port on first use, or now if it has a C{member}, which needs it.
-        """
+    def __init__(self, carrier: UDPCarrier, makePort: Callable[[], RoutePort]) -> None:
         self._carrier = carrier
-        self._member = member
         self._makePort = makePort
-        self._port: RoutePort | None = None if member is None else makePort()
+        self._port: RoutePort | None = None
         self._isEnabled = True
 
     def rest(self) -> None:
         self._carrier.setReading(False)
-        if self._member is not None:
-            self._member.rest()
 
     def wake(self) -> None:
         self._carrier.setReading(True)
-        if self._member is not None:
-            self._member.wake()
 
     def connect(self, owner: SoftQueuePair) -> Route | None:
         if owner.kind is not QPKind.UD:
@@ -95,63 +84,48 @@ def openPort(
     capture: RoCECapture | None,
     mtu: MTU | None,
     runtime: str | None = None,
-    share: int | None = None,
 ) -> SoftPort:
-    """
-    Open a port; for parameters and errors see L{openSoftDevice <txrdma.soft.device.openSoftDevice>}.
-
-    @param share: of the device, if it may share RoCE's port with other devices.
-    """
+    """Open a port; for parameters and errors see L{openSoftDevice <txrdma.soft.device.openSoftDevice>}."""
     interface = None if interfaces is None else interfaces.interfaceOf(address)
     if interface is None:
         interfaces = None  # a local address without an interface: nothing to watch
     longest = activeMTU(None if interface is None else interface.mtu, ":" in address, mtu)
     # The rendezvous name of a free UDP port may be taken, by a process that is closing or of another user:
-    # then another port is tried, as when a process of another user claims to coordinate RoCE's port.
-    left = 1 if port else _ATTEMPTS
+    # then another port is tried.
+    left = _ATTEMPTS if not port and route != "rocev2" else 1
     while True:
         left -= 1
-        canShare = share is not None and port in (None, ROCE_PORT)
-        carrier = UDPCarrier(IReactorFDSet(reactor), address, port, isShared=canShare)
+        carrier = UDPCarrier(IReactorFDSet(reactor), address, port)
         shared: SharedMemoryPort | None = None
-        member: PortMember | None = None
         try:
-            number = carrier.port
-            if share is not None and canShare and number == ROCE_PORT:
-                member = PortMember(cast(Reactor, reactor), address, share, carrier.bound, carrier.isAlone)
-                number = sharedPort(number, share << 16)
             if route != "rocev2":
                 needed = route == "shared-memory" or left > 0
-                shared = _sharedMemory(reactor, address, number, needed, runtime)
+                shared = _sharedMemory(reactor, address, carrier.port, needed, runtime)
             break
-        except BaseException as error:
+        except DeviceUnavailable:
             carrier.close()
-            if member is not None:
-                member.close()
-            if left == 0 or not isinstance(error, DeviceUnavailable):
+            if left == 0:
                 raise
-            if port is None:
-                _log.warn("another UDP port than RoCE's is used: {error}", error=error)
             port = 0
+        except BaseException:
+            carrier.close()
+            raise
 
     def makeRoCE() -> RoCEPort:
         # Not at the top: the import takes 15 ms, and shared memory does not need it.
         from txrdma.soft.rc.roce import RoCEPort
 
         lanes = None if shared is None else shared.datagrams
-        return RoCEPort(IReactorTime(reactor), carrier, capture, longest, lanes, member)
+        return RoCEPort(IReactorTime(reactor), carrier, capture, longest, lanes)
 
     with ExitStack() as undo:
-        if member is not None:
-            undo.callback(member.close)
         undo.callback(carrier.close)
         routes: list[RoutePort] = [] if shared is None else [shared]
         if shared is not None:
             undo.callback(shared.close)
-        isRarelyUsed = route == "shared-memory"
-        routes.append(_DatagramsOnly(carrier, makeRoCE, member) if isRarelyUsed else makeRoCE())
+        routes.append(_DatagramsOnly(carrier, makeRoCE) if route == "shared-memory" else makeRoCE())
         undo.callback(routes[-1].close)
-        made = SoftPort(address, carrier.port, routes, mtu, interfaces, member)
+        made = SoftPort(address, carrier.port, routes, mtu, interfaces)
         undo.pop_all()
     return made
 

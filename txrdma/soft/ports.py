@@ -29,7 +29,6 @@ from txrdma.interfaces import AsyncEvent
 from txrdma.ports.netlink import NetworkInterface
 from txrdma.soft.core.netdev import activeMTU, laneCount, softMAC
 from txrdma.soft.core.routeport import RoutePort
-from txrdma.soft.host.member import PortMember
 from txrdma.soft.hostinterfaces import HostInterfaces
 
 _log = Logger()
@@ -55,19 +54,16 @@ class SoftPort:
         routes: Sequence[RoutePort],
         mtu: MTU | None = None,
         interfaces: HostInterfaces | None = None,
-        member: PortMember | None = None,
     ) -> None:
         """
         @param routes: routes, which the port owns and closes.
         @param mtu: the largest payload of a packet, where the interface's own MTU allows more.
         @param interfaces: looks up the interface of the address; if None, the port is always up.
-        @param member: shares the UDP port with other devices; closed with this port.
         """
         self.number = 0
         self.address = address
         self.udpPort = udpPort
         self.routes = list(routes)
-        self.member = member
         self.mac = softMAC(address, udpPort)
         self.isEnabled = True
         self._gid = GID.fromIP(address)
@@ -200,5 +196,3 @@ class SoftPort:
         self._closed = True
         for route in self.routes:
             route.close()
-        if self.member is not None:
-            self.member.close()

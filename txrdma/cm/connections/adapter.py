@@ -22,7 +22,7 @@ from txrdma.cm.layouts.messages import APStatus, CMPath
 from txrdma.cm.manager import ConnectionManager
 from txrdma.cm.rdmacm.manager import isManaged, isOfKernel, KernelManager
 from txrdma.error import DeviceUnavailable, InvalidRequest, ResourceExhausted
-from txrdma.iba.types import GID, MTU, PKey, QPN, ROCE_PORT
+from txrdma.iba.types import GID, MTU, PKey, QPN
 from txrdma.iba.verbs import AsyncEventKind, CM_SUPPORTED, Completion, GIDEntry, GIDType, usualGID
 from txrdma.interfaces import AsyncEvent, IMADPort, IQueuePair, IVerbsDevice
 from txrdma.mad.agent import MADAgent
@@ -164,27 +164,18 @@ class Adapter:
 
     def _ownManager(self, reactor: Any, device: IVerbsDevice, undo: ExitStack) -> ConnectionManager:
         """Make our own manager, on queue pair 1 of each port, or on umad where the kernel owns that."""
-        servers: list[MADServer] = []
-        unavailable: list[ResourceExhausted] = []
+        servers = []
         for number in range(1, device.portCount + 1):
             port: IMADPort
             if isOfKernel(device):
                 port = UmadPort(reactor, getEndPort(f"{device.name}/{number}"), False)
             else:
-                try:
-                    _checkIsFound(device, number)
-                except ResourceExhausted as error:
-                    unavailable.append(error)
-                    continue
+                _checkIsFound(device, number)
                 port = VerbsPort(reactor, device, number, isGSI=True, closesDevice=False)
                 self._ports.append(port)
             agent = MADAgent(reactor, port)
             undo.callback(agent.close)
             servers.append(MADServer(agent))
-        for each in unavailable:
-            if not servers:
-                raise each
-            _log.warn("connections at the other addresses only: {error}", error=each)
         return ConnectionManager(servers[0], None, servers[1:])
 
     def __repr__(self) -> str:
@@ -344,15 +335,19 @@ def _checkIsFound(device: IVerbsDevice, number: int) -> None:
     """
     Check that peers reach queue pair 1 of this port by its address.
 
-    @raise ResourceExhausted: another program receives the packets of the port's address.
+    @raise ResourceExhausted: another device of the host receives the packets of the port's address.
     """
     if device.portAttributes(number).capabilities & CM_SUPPORTED:
         return
-    reason = f"another program has UDP port {ROCE_PORT} of {device.gids(number)[0].ip}"
+    address = device.gids(number)[0].ip
+    reason = f"queue pair 1 of {address} belongs to another software device"
     if os.path.exists(RXE):
-        reason += ", perhaps the kernel's rdma_rxe, which takes that of all addresses: use its own device"
+        reason += ", or to the kernel's rdma_rxe, which takes that of all addresses: use its own device"
     else:
-        reason += ": programs of one user share it, if all use txrdma"
+        reason += (
+            ": take an address of your own, by interface= of a server, bindAddress= of a client; within one "
+            "host any of 127.0.0.0/8 will do"
+        )
     raise ResourceExhausted(reason)
 
 

@@ -58,13 +58,3 @@ def udpPort(address: AddressVector) -> int:
         if port and address.dmac == softMAC(destination, port):
             return port
     return ROCE_PORT
-
-
-def sharedPort(port: int, number: int) -> int:
-    """
-    The UDP port by which the device with a queue pair is found in shared memory.
-
-    Devices share RoCE's port: the upper 8 bits of their queue pair numbers (the device's share) are put in
-    front of it.
-    """
-    return number >> 16 << 16 | port if port == ROCE_PORT else port

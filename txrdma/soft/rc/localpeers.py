@@ -12,7 +12,6 @@ from typing import Final
 
 from txrdma.iba.headers import Opcode
 from txrdma.iba.types import DEFAULT_PKEY, QPN
-from txrdma.soft.core.netdev import sharedPort
 from txrdma.soft.rc._datagram import START
 from txrdma.soft.rc._packets import FRAME, ICRC_LENGTH, Outgoing, PSN_MASK
 from txrdma.soft.rc.peers import Peer, PortRoute, RoutesPort
@@ -52,7 +51,7 @@ class LocalPeers:
         Fast path of receiving: plain datagrams for a known queue pair skip the general dispatch.
         """
         home = self._home
-        peer = home.localPeerAt((source[0], source[1] & 0xFFFF))  # without the share
+        peer = home.localPeerAt(source)
         if peer is None:
             return
         routes, unpack = self._routes, START.unpack_from
@@ -87,16 +86,15 @@ class LocalPeers:
         home.counters.packetsReceived += taken
         home.counters.bytesReceived += octets
 
-    def laneTo(self, peer: Peer, number: int) -> DatagramLane | None:
-        """The lane to the device of a peer's queue pair, if it is up; requests one at intervals."""
-        port = sharedPort(peer.port, number)
-        lane = peer.lanes.get(port)
+    def laneTo(self, peer: Peer) -> DatagramLane | None:
+        """The lane to that peer, if it is up; requests one at intervals."""
+        lane = peer.lane
         if lane is not None and not lane.isClosed:
             return lane if lane.isUp else None
         now = self._home.seconds()
-        if now >= peer.seekAt.get(port, now):
-            peer.seekAt[port] = now + SEEK_SECONDS
-            peer.lanes[port] = self._lanes.laneTo((peer.ip, port))
+        if now >= peer.seekAt:
+            peer.seekAt = now + SEEK_SECONDS
+            peer.lane = self._lanes.laneTo((peer.ip, peer.port))
         return None
 
     def write(self, lane: DatagramLane, heading: int, run: Outgoing) -> None:

@@ -8,6 +8,7 @@ Architecture vol. 1).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import inf
 from typing import Final, Protocol
 
 from txrdma.iba.internet import checksummed, ipHeaders, packedIP, UDP
@@ -81,8 +82,8 @@ class RoutesPort(Protocol):
     def emitDatagram(self, peer: Peer, heading: int, run: Outgoing) -> None:
         """Send a datagram, through shared memory if possible, else with the frame."""
 
-    def directLaneTo(self, address: AddressVector, number: int) -> DatagramLane | None:
-        """The lane of shared memory to the device with a queue pair at that address, if it is up."""
+    def directLaneTo(self, address: AddressVector) -> DatagramLane | None:
+        """The lane of shared memory to that address, if it is up."""
 
     def wrote(self, packets: int, size: int) -> None:
         """Count packets sent through a lane, of C{size} bytes in total."""
@@ -137,8 +138,7 @@ class Peer:
     @ivar at: the local port.
     @ivar source: its IP address as the bytes of a header.
     @ivar grh: the bytes before the last received datagram, which had C{grhLength} bytes.
-    @ivar lanes: lanes for datagrams to devices on this host, by L{sharedPort
-        <txrdma.soft.core.netdev.sharedPort>}; requested again at C{seekAt}.
+    @ivar lane: lane for datagrams, if the peer is on this host; requested again at C{seekAt}.
     @ivar guess: expected IPv4 identification of the next datagram, which the socket does not report.
     @ivar most: identifications below this are accepted. Software devices send small ones. Other senders use
         any, which weakens the check to 16 bits.
@@ -154,7 +154,7 @@ class Peer:
         "guess",
         "inbound",
         "ip",
-        "lanes",
+        "lane",
         "most",
         "port",
         "raw",
@@ -175,8 +175,8 @@ class Peer:
         self.sending = UDPFlow(here, herePort, ip, port).states
         self.changes = _NO_CHANGES if ":" in ip else IDENTIFICATION_CHANGES
         self.guess = 0
-        self.lanes: dict[int, DatagramLane | None] = {}
-        self.seekAt: dict[int, float] = {}
+        self.lane: DatagramLane | None = None
+        self.seekAt = -inf
         self.grh, self.grhLength = b"", -1
         self.most = 65536
         self._sendingRuns: dict[int, list[int]] = {}

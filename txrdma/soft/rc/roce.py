@@ -14,7 +14,6 @@ from typing import cast, Final
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from txrdma.error import DeviceUnavailable
-from txrdma.iba.headers import Opcode
 from txrdma.iba.pcap import RoCECapture
 from txrdma.iba.roce import crc32, IDENTIFICATION_CHANGES, LARGEST, RESIDUE
 from txrdma.iba.types import DEFAULT_PKEY, MTU, QPN
@@ -23,12 +22,10 @@ from txrdma.soft.core.netdev import softMAC, udpPort
 from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.core.route import Route
 from txrdma.soft.core.routeport import RoutePort
-from txrdma.soft.host.member import PortMember
 from txrdma.soft.rc._packets import (
     ACKNOWLEDGE,
     BTH_LENGTH,
     FRAME,
-    heading,
     headsOf,
     ICRC_LENGTH,
     Incoming,
@@ -50,7 +47,6 @@ _PADDING: Final = tuple(bytes(count) for count in range(4))
 _MEMBER: Final = int(DEFAULT_PKEY) & 0x7FFF
 _IDENTIFICATIONS: Final = len(IDENTIFICATION_CHANGES)
 _PEERS: Final = 4096
-_GSI: Final = 1
 _FRAME_LENGTH: Final = LARGEST + 7 & ~7
 
 _Grid = tuple[list[memoryview], list[memoryview]]
@@ -68,14 +64,12 @@ class RoCEPort(RoutePort):
         capture: RoCECapture | None = None,
         mtu: MTU = MTU.MTU_4096,
         lanes: SharedDatagrams | None = None,
-        member: PortMember | None = None,
     ) -> None:
         """
         @param carrier: is owned by the port, and closed with it.
         @param capture: receives every packet; its owner closes its file.
         @param mtu: of the port; connections have their own.
         @param lanes: shared memory for datagrams to devices of this host.
-        @param member: shares the UDP port with other devices.
         """
         self.counters = RoCECounters()
         self.address, self.port = carrier.address, carrier.port
@@ -108,10 +102,7 @@ class RoCEPort(RoutePort):
         self._more: dict[PortRoute, None] = {}
         self._moreCall: IDelayedCall | None = None
         self._localPeers: LocalPeers | None = None
-        self._member = member
         carrier.start(self)
-        if member is not None:
-            member.start(self)
         if lanes is not None:
             self._localPeers = LocalPeers(self, lanes, self._routes)
             lanes.start(self._localPeers.datagramsReceived, self.turnEnded)
@@ -198,14 +189,10 @@ class RoCEPort(RoutePort):
 
     def register(self, route: PortRoute) -> None:
         self._routes[route.number] = route
-        if self._member is not None and route.number == _GSI:
-            self._member.setReceiving(True)
 
     def forget(self, route: PortRoute) -> None:
         if self._routes.get(route.number) is route:
             del self._routes[route.number]
-            if self._member is not None and route.number == _GSI:
-                self._member.setReceiving(False)
         self._deadlines.pop(route, None)
         self._more.pop(route, None)
         self._touched.pop(route, None)
@@ -353,18 +340,18 @@ class RoCEPort(RoutePort):
 
     def emitDatagram(self, peer: Peer, heading: int, run: Outgoing) -> None:
         localPeers = self._localPeers
-        lane = None if localPeers is None else localPeers.laneTo(peer, heading & 0xFFFFFF)
+        lane = None if localPeers is None else localPeers.laneTo(peer)
         if localPeers is None or lane is None:
             self.emit(peer, heading, run)
         elif self.isEnabled:
             localPeers.write(lane, heading, run)
 
-    def directLaneTo(self, address: AddressVector, number: int) -> DatagramLane | None:
+    def directLaneTo(self, address: AddressVector) -> DatagramLane | None:
         localPeers = self._localPeers
         if localPeers is None or not self.isEnabled:
             return None
         peer = self.peerAt(address)
-        return None if peer is None else localPeers.laneTo(peer, number)
+        return None if peer is None else localPeers.laneTo(peer)
 
     def wrote(self, packets: int, size: int) -> None:
         self.counters.packetsSent += packets
@@ -487,23 +474,7 @@ class RoCEPort(RoutePort):
             self.counters.malformed += 1
             return
         (head,) = _HEAD.unpack_from(packet)
-        self._accept(head, packet, size, 1, peer, now)
-
-    def forwarded(self, source: tuple[str, int], packet: memoryview) -> None:
-        """Process a packet that another device at this address and UDP port has received."""
-        peer = self.localPeerAt(source)
-        if peer is not None:
-            self.packetReceived(packet, peer, self._clock.seconds())
-            self.turnEnded()
-
-    def sendProbe(self, payload: bytes) -> None:
-        """Send a packet to queue pair 0 of this address and UDP port."""
-        raw = self._carrier.rawAddress(self.address, self.port)
-        if raw is not None:
-            run = Outgoing(
-                int(Opcode.UD_SEND_ONLY), 0, 1, b"", memoryview(payload), len(payload), False, False
-            )
-            self.emitNow(self._peer(raw), heading(0), run)
+        self._dispatch(head, packet, size, 1, peer, now)
 
     def _several(self, peer: Peer, data: memoryview, segment: int, now: float) -> bool:
         """
@@ -568,19 +539,6 @@ class RoCEPort(RoutePort):
             peer.guess = index
 
     def _dispatch(self, head: int, data: memoryview, stride: int, count: int, peer: Peer, now: float) -> None:
-        """Pass packets with equal first eight bytes of the BTH to their route, or to another device."""
-        member = self._member
-        if member is not None:
-            number = head & 0xFFFFFF
-            if number <= _GSI or QPN(number) not in self._routes:
-                for offset in range(0, len(data), stride):
-                    packet = data[offset : offset + stride]
-                    if not member.redirect(number, packet, (peer.ip, peer.port)):
-                        self._accept(head, packet, stride, 1, peer, now)
-                return
-        self._accept(head, data, stride, count, peer, now)
-
-    def _accept(self, head: int, data: memoryview, stride: int, count: int, peer: Peer, now: float) -> None:
         """Pass a run of packets with equal first eight bytes of the BTH to its route."""
         counters = self.counters
         flags = head >> 48

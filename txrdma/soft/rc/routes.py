@@ -403,7 +403,7 @@ class DatagramRoute(Route, PortRoute):
 
     def put(self, address: AddressVector, qpn: QPN, qkey: int, head: Buffer, body: Buffer) -> bool:
         port = self.port
-        lane = port.directLaneTo(address, qpn)
+        lane = port.directLaneTo(address)
         size = 0 if lane is None else self.datagrams.put(lane, qpn, qkey, head, body)
         if size:
             port.wrote(1, size)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import socket
 import sys
-from typing import Any, Final, Protocol, Union
+from typing import Final, Protocol, Union
 
 from zope.interface import implementer
 
@@ -110,27 +110,16 @@ def ipAndPort(address: RawAddress) -> tuple[str, int]:
 
 @implementer(IReadDescriptor, IWriteDescriptor)
 class UDPCarrier:
-    """
-    A UDP socket with Don't Fragment and counted IPv4 identifications; C{dropped} were not sent.
-
-    @ivar isAlone: whether no other socket had the same port when this one was bound.
-    """
+    """A UDP socket with Don't Fragment and counted IPv4 identifications; C{dropped} were not sent."""
 
     isLive = True
-    isAlone = True
 
     def __init__(
-        self,
-        reactor: IReactorFDSet,
-        address: str,
-        port: int | None = None,
-        offload: bool = True,
-        isShared: bool = False,
+        self, reactor: IReactorFDSet, address: str, port: int | None = None, offload: bool = True
     ) -> None:
         """
         @param port: by default RoCE's, or any other if that is in use.
         @param offload: use UDP_SEGMENT and UDP_GRO if available.
-        @param isShared: other sockets of our user may have the same port (SO_REUSEPORT).
         """
         self._reactor = reactor
         self._receiver: Receiver | None = None
@@ -139,7 +128,7 @@ class UDPCarrier:
         self.dropped = 0
         self._reported: set[int] = set()
         try:
-            self._socket = self._bound(address, port, isShared)
+            self._socket = self._bound(address, port)
         except OSError as error:
             raise DeviceUnavailable(f"no UDP socket at {address}: {error}") from error
         self._setBuffers(self._socket)
@@ -156,13 +145,8 @@ class UDPCarrier:
     def __repr__(self) -> str:
         return f"<UDPCarrier {self.address} port {self.port}>"
 
-    @property
-    def bound(self) -> socket.socket:
-        """The socket, while the carrier is open."""
-        assert self._socket is not None
-        return self._socket
-
-    def _bound(self, address: str, port: int | None, isShared: bool) -> socket.socket:
+    @staticmethod
+    def _bound(address: str, port: int | None) -> socket.socket:
         host = address.encode("ascii", "replace")  # of a text Python takes it for a name, and imports IDNA
         family, kind, protocol, _name, target = socket.getaddrinfo(
             host, ROCE_PORT if port is None else port, type=socket.SOCK_DGRAM, flags=socket.AI_NUMERICHOST
@@ -178,15 +162,10 @@ class UDPCarrier:
                 else:
                     bound.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _PMTUDISC_DO)
             try:
-                if isShared:
-                    self.isAlone = _isFree(family, target)
-                    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
                 bound.bind(target)
             except OSError as error:
                 if port is not None or error.errno not in (errno.EADDRINUSE, errno.EACCES):
                     raise
-                if isShared:
-                    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 0)
                 bound.bind((target[0], 0, *target[2:]))
         except BaseException:
             bound.close()
@@ -337,18 +316,6 @@ class UDPCarrier:
         """Close, unless the reactor ends: then the owner may still send, and closes."""
         if not reason.check(ConnectionLost, ConnectionDone):
             self.close()
-
-
-def _isFree(family: int, target: tuple[Any, ...]) -> bool:
-    """Whether no socket has this address and port."""
-    with socket.socket(family, socket.SOCK_DGRAM) as trial:
-        if family == socket.AF_INET6:
-            trial.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        try:
-            trial.bind(target)
-        except OSError:
-            return False
-    return True
 
 
 def _canSegment(bound: socket.socket) -> bool:

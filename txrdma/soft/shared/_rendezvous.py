@@ -20,7 +20,7 @@ from txrdma.kit.wire import bits, Code, data, Layout, wire
 from txrdma.soft.core.mapping import mapped
 from txrdma.soft.shared._layout import HEADER_BYTES, REMOTE_WRITE, RemoteRegion, ringBytes
 
-VERSION: Final = 5
+VERSION: Final = 4
 MOST_DATA: Final = 32768
 """Bytes of memory that one L{AccessRequest} or L{AccessReply} carries."""
 
@@ -60,16 +60,12 @@ class Reach(Code):
 
 @wire(24)
 class Hello(Layout):
-    """
-    First message in both directions: version, and address of the device. C{magic} is C{"txr"}.
-
-    C{port} is that of L{sharedPort <txrdma.soft.core.netdev.sharedPort>}.
-    """
+    """First message in both directions: version, and address of the device. C{magic} is C{"txr"}."""
 
     kind: RendezvousKind = bits(8)
     magic: int = bits(24)
-    version: int = bits(8)
-    port: int = bits(24)
+    version: int = bits(16)
+    port: int = bits(16)
     address: GID = data(16)
 
 

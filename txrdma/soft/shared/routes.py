@@ -19,7 +19,7 @@ from txrdma.error import DeviceUnavailable, ProtectionError, WireError
 from txrdma.iba.types import GID, QPN
 from txrdma.iba.verbs import AsyncEventKind, QPKind
 from txrdma.kit.logs import RateLimitedLogger
-from txrdma.soft.core.netdev import sharedPort, udpPort
+from txrdma.soft.core.netdev import udpPort
 from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.core.route import Route
 from txrdma.soft.core.routeport import RoutePort
@@ -367,11 +367,7 @@ class _Link:
 
 
 class SharedMemoryPort(RoutePort):
-    """
-    The local end of routes through shared memory, found by the device's IP address and UDP port.
-
-    @ivar port: that of L{sharedPort}.
-    """
+    """The local end of routes through shared memory, found by the device's IP address and UDP port."""
 
     canRest = True  # data waits in shared memory, and messages in sockets
 
@@ -411,8 +407,7 @@ class SharedMemoryPort(RoutePort):
         address = attributes.address.dgid.ip
         if address is None:
             return None
-        port = sharedPort(udpPort(attributes.address), attributes.destinationQPN)
-        peer = self._connect((address, port))
+        peer = self._connect((address, udpPort(attributes.address)))
         if peer is None:
             return None
         connection = SharedQueuePair(

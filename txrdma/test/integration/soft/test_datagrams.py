@@ -390,7 +390,7 @@ class SharedDatagramTests(DatagramCase):
         one.sendText(successor, b"who is there?")
         self.isAccepted(successor, [b"who is there?"])
         for peer in portOf(one)._peers.values():
-            peer.seekAt = {name: when - SEEK_SECONDS for name, when in peer.seekAt.items()}
+            peer.seekAt -= SEEK_SECONDS
         self.meet(one, successor)
 
     def test_captured(self) -> None:

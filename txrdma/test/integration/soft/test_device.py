@@ -25,8 +25,7 @@ from txrdma.iba.verbs import (
 )
 from txrdma.interfaces import IVerbsDeviceStringParser
 from txrdma.soft import device, opening
-from txrdma.soft import device as devices
-from txrdma.soft.core.netdev import sharedPort, softMAC
+from txrdma.soft.core.netdev import softMAC
 from txrdma.soft.device import openSoftDevice, SoftDevice
 from txrdma.soft.rc.roce import RoCEPort
 from txrdma.soft.shared._rendezvous import rendezvousName
@@ -54,11 +53,8 @@ class OpeningTests(SynchronousTestCase):
     def test_twoOnOneHost(self) -> None:
         """When the RoCE port is in use a device takes another one, unless the string names it."""
         one, other = self.open(), self.open()
-        self.assertEqual([one.port, other.port], [ROCE_PORT] * 2)
-        self.assertNotEqual(one.share, other.share)
-        private = self.open(port="0")
-        self.assertRaises(DeviceUnavailable, self.open, port=str(private.port))
-        self.assertIsNone(private.share)
+        self.assertNotEqual(one.port, other.port)
+        self.assertRaises(DeviceUnavailable, self.open, port=str(other.port))
         self.assertEqual(other.gids(1), (GID.fromIP("127.0.0.1"),))
 
     def test_anyPort(self) -> None:
@@ -184,17 +180,18 @@ class OpeningTests(SynchronousTestCase):
         assert isinstance(device, SoftDevice)
         self.assertNotEqual(device.address, "127.0.0.1")
         self.assertTrue(device.gids(1)[0].isLoopback)
-        assert device.share is not None
-        port = sharedPort(device.port, device.share << 16)
-        self.assertEqual(os.listdir(folder), [f"soft-{device.address}-{port}"])
+        self.assertEqual(os.listdir(folder), [f"soft-{device.address}-{device.port}"])
         device.close()
         self.assertEqual(os.listdir(folder), [])
 
     @skipUnless(sys.platform == "linux", "abstract UNIX sockets are Linux's")
     def test_nameTaken(self) -> None:
         """When the name for shared memory is in use, the device takes another port."""
-        self.patch(devices, "reserveShare", lambda addresses: (5, lambda: None))
-        number = sharedPort(ROCE_PORT, 5 << 16)
+        first = openSoftDevice(self.reactor, "127.0.0.9", route="rocev2")
+        port = first.portAttributes(1).mac
+        assert port is not None
+        number = int.from_bytes(port.raw[4:], "big")
+        first.close()
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as squatter:
             squatter.bind(rendezvousName("127.0.0.9", number))
             for route in ("auto", "shared-memory"):
@@ -206,6 +203,6 @@ class OpeningTests(SynchronousTestCase):
                 openSoftDevice,
                 self.reactor,
                 "127.0.0.9",
-                port=ROCE_PORT,
+                port=number,
                 route="shared-memory",
             )

@@ -1,3 +1,0 @@
-"""
-Tests of L{txrdma.soft.host}.
-"""
