@@ -307,8 +307,8 @@ class Stream:
         isPeerGone = self.link.group.hasPeerParted or self.link.scheduler.isPeerGone
         self._isWhole = isPeerGone and not flow.backlog and flow.written <= arrived
         monitor = self._monitor
-        if self._closing.over:
-            pass  # everything is delivered: TCP closes in order, since the peer may still be in its handshake
+        if self._closing.over and self.hasArrived:
+            pass  # TCP closes in order, since the peer may still be in its handshake
         elif self.flow.discardsInput and not mayVanish:
             if monitor is not None:
                 monitor.cut()  # closed locally, and delivery can't be confirmed any more
