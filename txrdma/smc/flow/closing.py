@@ -79,15 +79,43 @@ Input = Literal[
     "expired",
 ]
 
-LIFECYCLE: Final[
-    dict[tuple[Application, Peer], dict[Input, tuple[Application, Peer, Unpack[tuple[str, ...]]]]]
-] = {
+_Inputs = dict[Input, tuple[Application, Peer, Unpack[tuple[str, ...]]]]
+"""Inputs in the same states, with the new states and the actions."""
+
+_ABORT_INPUTS: Final[_Inputs] = {
+    "abort": (ABORTED, OPEN, "sendAbort", "connectionAborted"),
+    "fail": (ABORTED, OPEN, "sendAbort", "connectionBroken"),
+}
+# Linux does not always answer an abort; the answer saves the peer its timeout.
+_LOST_INPUTS: Final[_Inputs] = {
+    "peerAborted": (OPEN, LOST, "sendAbort", "resetAfterRead"),
+    "groupDied": (OPEN, LOST, "lostAfterRead"),
+}
+_LOST_AFTER_END_INPUTS: Final[_Inputs] = {
+    "peerAborted": (OPEN, LOST_AFTER_END, "sendAbort", "resetAfterRead"),
+    "groupDied": (OPEN, LOST_AFTER_END, "lostAfterRead"),
+}
+_CLOSED_PEER_INPUTS: Final[_Inputs] = {
+    "close": (CLOSED, CLOSED, "sendClosed", "connectionDone", "release"),
+    "abort": (CLOSED, CLOSED, "sendAbort", "connectionAborted", "release"),
+    "fail": (CLOSED, CLOSED, "sendAbort", "connectionBroken", "release"),
+    "peerAborted": (OPEN, LOST_AFTER_END, "sendAbort", "resetAfterRead"),
+}
+_WAITING_INPUTS: Final[_Inputs] = {
+    "peerClosed": (CLOSED, CLOSED, "connectionDone", "release"),
+    "peerAborted": (CLOSED, CLOSED, "connectionDone", "release"),
+    "abort": (ABORTED, OPEN, "sendAbort", "connectionAborted"),
+    "fail": (CLOSED, CLOSED, "connectionBroken", "abandon"),
+    "groupDied": (CLOSED, CLOSED, "connectionLost", "release"),
+    "expired": (CLOSED, CLOSED, "connectionLost", "abandon"),
+}
+
+LIFECYCLE: Final[dict[tuple[Application, Peer], _Inputs]] = {
     (INIT, OPEN): {
         "established": (OPEN, OPEN),
         "peerDoneWriting": (OPEN, DONE, "readConnectionLost"),  # a message can overtake the handshake
         "peerClosed": (OPEN, CLOSED, "readConnectionLost"),
-        "abort": (ABORTED, OPEN, "sendAbort", "connectionAborted"),
-        "fail": (ABORTED, OPEN, "sendAbort", "connectionBroken"),
+        **_ABORT_INPUTS,
         "peerAborted": (OPEN, LOST, "sendAbort", "resetAfterRead"),
         "groupDied": (CLOSED, CLOSED, "connectionLost", "release"),
     },
@@ -96,71 +124,46 @@ LIFECYCLE: Final[
         "close": (CLOSED, OPEN, "sendClosed"),
         "peerDoneWriting": (OPEN, DONE, "readConnectionLost"),
         "peerClosed": (OPEN, CLOSED, "readConnectionLost"),
-        "abort": (ABORTED, OPEN, "sendAbort", "connectionAborted"),
-        "fail": (ABORTED, OPEN, "sendAbort", "connectionBroken"),
-        # Linux does not always answer an abort; the answer saves the peer its timeout.
-        "peerAborted": (OPEN, LOST, "sendAbort", "resetAfterRead"),
-        "groupDied": (OPEN, LOST, "lostAfterRead"),
+        **_ABORT_INPUTS,
+        **_LOST_INPUTS,
     },
     (DONE, OPEN): {
         "close": (CLOSED, OPEN, "sendClosed"),
         "peerDoneWriting": (DONE, DONE, "readConnectionLost"),
         "peerClosed": (DONE, CLOSED, "readConnectionLost"),
-        "abort": (ABORTED, OPEN, "sendAbort", "connectionAborted"),
-        "fail": (ABORTED, OPEN, "sendAbort", "connectionBroken"),
-        "peerAborted": (OPEN, LOST, "sendAbort", "resetAfterRead"),
-        "groupDied": (OPEN, LOST, "lostAfterRead"),
+        **_ABORT_INPUTS,
+        **_LOST_INPUTS,
     },
     (OPEN, DONE): {
         "doneWriting": (DONE, DONE, "sendDone"),
         "close": (CLOSED, DONE, "sendClosed"),
         "peerClosed": (OPEN, CLOSED),
-        "abort": (ABORTED, OPEN, "sendAbort", "connectionAborted"),
-        "fail": (ABORTED, OPEN, "sendAbort", "connectionBroken"),
-        "peerAborted": (OPEN, LOST_AFTER_END, "sendAbort", "resetAfterRead"),
-        "groupDied": (OPEN, LOST_AFTER_END, "lostAfterRead"),
+        **_ABORT_INPUTS,
+        **_LOST_AFTER_END_INPUTS,
     },
     (DONE, DONE): {
         "close": (CLOSED, DONE, "sendClosed"),
         "peerClosed": (DONE, CLOSED),
-        "abort": (ABORTED, OPEN, "sendAbort", "connectionAborted"),
-        "fail": (ABORTED, OPEN, "sendAbort", "connectionBroken"),
-        "peerAborted": (OPEN, LOST_AFTER_END, "sendAbort", "resetAfterRead"),
-        "groupDied": (OPEN, LOST_AFTER_END, "lostAfterRead"),
+        **_ABORT_INPUTS,
+        **_LOST_AFTER_END_INPUTS,
     },
     # The peer has closed: it writes no more, does not answer an abort, and needs no link.
     (OPEN, CLOSED): {
         "doneWriting": (DONE, CLOSED, "sendDone"),
-        "close": (CLOSED, CLOSED, "sendClosed", "connectionDone", "release"),
-        "abort": (CLOSED, CLOSED, "sendAbort", "connectionAborted", "release"),
-        "fail": (CLOSED, CLOSED, "sendAbort", "connectionBroken", "release"),
-        "peerAborted": (OPEN, LOST_AFTER_END, "sendAbort", "resetAfterRead"),
+        **_CLOSED_PEER_INPUTS,
     },
     (DONE, CLOSED): {
-        "close": (CLOSED, CLOSED, "sendClosed", "connectionDone", "release"),
-        "abort": (CLOSED, CLOSED, "sendAbort", "connectionAborted", "release"),
-        "fail": (CLOSED, CLOSED, "sendAbort", "connectionBroken", "release"),
-        "peerAborted": (OPEN, LOST_AFTER_END, "sendAbort", "resetAfterRead"),
+        **_CLOSED_PEER_INPUTS,
     },
     # The application has closed: it gets connectionLost when the peer has received everything.
     (CLOSED, OPEN): {
         "delivered": (CLOSED, OPEN, "connectionDone"),
         "peerDoneWriting": (CLOSED, DONE),
-        "peerClosed": (CLOSED, CLOSED, "connectionDone", "release"),
-        "peerAborted": (CLOSED, CLOSED, "connectionDone", "release"),
-        "abort": (ABORTED, OPEN, "sendAbort", "connectionAborted"),
-        "fail": (CLOSED, CLOSED, "connectionBroken", "abandon"),
-        "groupDied": (CLOSED, CLOSED, "connectionLost", "release"),
-        "expired": (CLOSED, CLOSED, "connectionLost", "abandon"),
+        **_WAITING_INPUTS,
     },
     (CLOSED, DONE): {
         "delivered": (CLOSED, DONE, "connectionDone"),
-        "peerClosed": (CLOSED, CLOSED, "connectionDone", "release"),
-        "peerAborted": (CLOSED, CLOSED, "connectionDone", "release"),
-        "abort": (ABORTED, OPEN, "sendAbort", "connectionAborted"),
-        "fail": (CLOSED, CLOSED, "connectionBroken", "abandon"),
-        "groupDied": (CLOSED, CLOSED, "connectionLost", "release"),
-        "expired": (CLOSED, CLOSED, "connectionLost", "abandon"),
+        **_WAITING_INPUTS,
     },
     # Aborted by the application: the peer's answer releases the connection.
     (ABORTED, OPEN): {
