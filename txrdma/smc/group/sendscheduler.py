@@ -177,12 +177,7 @@ class SendScheduler:
         if len(dirty) == 1 and not self._soon:
             flow: Flow = dirty[0]
             requests: list[SendRequest] = []
-            try:  # fast path: one flow, one small message
-                hasSent = flow.send(requests)
-            except Exception:
-                flow.owner.abortOnError()
-                hasSent = True
-            if hasSent:
+            if self._send(flow, requests):  # fast path: one flow, one small message
                 dirty.pop()
                 if requests:
                     self._post(requests)
