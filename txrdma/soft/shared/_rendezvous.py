@@ -175,7 +175,7 @@ class AccessReply(Layout):
     length: int = bits(32)
 
 
-_LAYOUTS: Final[dict[int, type[Layout]]] = {
+LAYOUTS: Final[dict[int, type[Layout]]] = {
     RendezvousKind.HELLO: Hello,
     RendezvousKind.JOIN: Join,
     RendezvousKind.LEAVE: PairNotice,
@@ -194,7 +194,7 @@ MAGIC: Final = int.from_bytes(b"txr", "big")
 
 def decode(message: bytes) -> tuple[Layout, memoryview]:
     """Decode a message; return its layout, and the data that follow. Raises L{WireError}."""
-    layout = _LAYOUTS.get(message[0] if message else 0)
+    layout = LAYOUTS.get(message[0] if message else 0)
     if layout is None:
         raise WireError("Message", 0, "unknown kind")
     decoded = layout.decode(message)

@@ -27,21 +27,17 @@ from txrdma.iba.verbs import (
     QPState,
     Status,
 )
-from txrdma.kit.wire import Layout
 from txrdma.soft.shared import _doorbells, unixpackets
 from txrdma.soft.shared._rendezvous import (
-    AccessReply,
-    AccessRequest,
     DoorbellNotice,
     Hello,
     Join,
+    LAYOUTS,
     LONGEST,
     MAGIC,
     makeBox,
     mapBox,
     PairNotice,
-    RegionReply,
-    RegionRequest,
     RendezvousKind,
     rendezvousName,
     VERSION,
@@ -432,24 +428,12 @@ class StrangerTests(RealCase):
 
     def test_anything(self) -> None:
         """Arbitrary messages and descriptors break nothing, and nothing remains."""
-        kinds: dict[RendezvousKind, type[Layout]] = {
-            RendezvousKind.HELLO: Hello,
-            RendezvousKind.JOIN: Join,
-            RendezvousKind.LEAVE: PairNotice,
-            RendezvousKind.NUDGE: PairNotice,
-            RendezvousKind.REGION_REQUEST: RegionRequest,
-            RendezvousKind.REGION_REPLY: RegionReply,
-            RendezvousKind.ACCESS_REQUEST: AccessRequest,
-            RendezvousKind.ACCESS_REPLY: AccessReply,
-            RendezvousKind.DOORBELL: DoorbellNotice,
-            RendezvousKind.DOORBELL_CLOSED: DoorbellNotice,
-            RendezvousKind.DOORBELL_LOST: DoorbellNotice,
-        }
         numbers = [int(end.qp.number) for end in self.good]
 
         def message(draw: st.DrawFn) -> bytes:
-            kind = draw(st.sampled_from(list(kinds)))
-            body = bytearray(draw(st.binary(min_size=kinds[kind].size, max_size=kinds[kind].size)))
+            kind = draw(st.sampled_from(list(LAYOUTS)))
+            size = LAYOUTS[kind].size
+            body = bytearray(draw(st.binary(min_size=size, max_size=size)))
             body[0] = kind
             if draw(st.booleans()):
                 for at in (1, 5):
