@@ -93,7 +93,7 @@ class Request:
         return self.request.operation in (Operation.SEND, Operation.SEND_WITH_IMMEDIATE)
 
     def succeed(self) -> None:
-        """Fire C{done}, and return the memory."""
+        """Report to the program that the request has completed, and return its memory."""
         result = None if self.memory is None or not self.result else self.memory.message(0, self.result)
         self.release()
         done, self.done = self.done, None
@@ -101,7 +101,7 @@ class Request:
             done.callback(result)
 
     def fail(self, failure: Failure) -> None:
-        """Fail C{done}."""
+        """Report to the program that the request has failed."""
         done, self.done = self.done, None
         if done is not None:
             done.errback(failure)
@@ -174,16 +174,15 @@ class SendQueue:
         ready: list[SendRequest] = []
         while self.waiting and len(self.posted) < self._places:
             first = self.waiting[0]
-            if first.isMessage and not self._hasSlot(slotBytes):
-                break  # until a message completes
-            if not first.isMessage and not self._hasMemory(first):
+            isMessage = first.isMessage
+            if not (self._hasSlot(slotBytes) if isMessage else self._hasMemory(first)):
                 break  # until another request completes
             if first.isCredited:
                 if not credits.mayPost:
                     break
                 credits.posted()
             self.waiting.popleft()
-            if first.isMessage and first.data is not None:
+            if isMessage and first.data is not None:
                 self._fill(first, first.data, slotBytes)
             self.posted[first.request.identifier] = first
             ready.append(first.request)
