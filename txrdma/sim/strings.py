@@ -111,7 +111,7 @@ _held: dict[tuple[object, SimulatedFabricOptions], _Holding] = {}
 
 
 def fabricOf(port: IMADPort) -> SimulatedFabric:
-    """Return the fabric of an open port that was opened by a string."""
+    """Return the fabric to which a port belongs that was opened by a string."""
     return next(holding.fabric for holding in _held.values() if port in holding.ports)
 
 

@@ -237,7 +237,7 @@ class EndpointCase:
         return found
 
     async def settled(self: Any) -> dict[str, int]:
-        """Wait until the counts of L{inUse} no longer change without idle link groups, and return them."""
+        """Close idle link groups, wait until the counts of L{inUse} stop changing, and return them."""
         self.closeIdleGroups()
         found: dict[str, int] = {}
         while (now := self.inUse()) != found:

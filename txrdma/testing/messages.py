@@ -135,7 +135,7 @@ class MessageContract(MessageEnds):
         self.assertEqual((one.ends, other.ends), (["ConnectionDone"], ["ConnectionDone"]))
 
     def pausedAtEnd(self) -> tuple[MessageRecorder, MessageRecorder]:
-        """Connect two ends, of which one closes after messages that the other, paused one has not taken."""
+        """Connect two ends, of which one sends messages and closes while the other is paused."""
         one, other = self.connectedEnds()
         other.transport.pauseProducing()
         for number in range(3):

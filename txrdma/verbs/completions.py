@@ -37,7 +37,7 @@ _POLLS: Final = range(8)
 _BUDGET: Final = 16
 
 _PAUSE: Final = 7
-"""Waits after one without permission to busy-poll that do not ask for it: that costs a microsecond."""
+"""After a refusal to busy-poll, the number of waits that do not ask again: asking costs a microsecond."""
 
 
 def runQueueWait() -> float:

@@ -144,7 +144,7 @@ class Script:
     rules: tuple[Rule, ...]
 
     def on(self, occasion: str) -> tuple[Step, ...]:
-        """Return the steps for an occasion other than C{received}."""
+        """Return the steps after an event, such as C{made} or C{lost}; C{received} has steps of its own."""
         return tuple(step for rule in self.rules if rule.occasion == occasion for step in rule.steps)
 
     @property
