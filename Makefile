@@ -15,7 +15,8 @@
 #   make simulate   random simulations: make simulate SEEDS=10000 (or MINUTES=5) [FIRST=seed] [GENERATORS="smc btl"]
 #   make hostile    peers that break each protocol's rules: make hostile SEEDS=10000 (or MINUTES=1) [FIRST=seed]
 #                   [PROTOCOLS="btl smc smc-shared-memory rdma rsocket mad soft"]
-#   make fuzz       every decoder under atheris, one second each or more: make fuzz SECONDS=600 (or INPUTS=10000000)
+#   make fuzz       every decoder under atheris, one second each or more: make fuzz SECONDS=600 (or INPUTS=10000000);
+#                   UNGUIDED=1 draws inputs at random instead, which needs no atheris
 #   make mutants    how many mutants of the protocol cores the fast tests kill
 #   make vendor     the libraries of others that the fabric monitor draws with, from the npm registry
 
@@ -31,6 +32,7 @@ GENERATORS ?=
 PROTOCOLS ?= btl smc smc-shared-memory rdma rsocket mad soft
 SECONDS ?= 30
 INPUTS ?=
+UNGUIDED ?=
 MINUTES ?=
 TESTS ?= txrdma.test.unit txrdma.test.integration
 ALL_TESTS = $(if $(filter file,$(origin TESTS)),$(TESTS) txrdma.test.system,$(TESTS))
@@ -149,8 +151,9 @@ mutants: $(VENV)/.has-mutants
 	@$(BIN)/python tools/mutants.py run fast $(MUTANT_TESTS)
 
 fuzz: $(VENV)/.has-test
-	@$(BIN)/python -c 'import atheris' 2>/dev/null || tools/quietly $(BIN)/python $(PIP) --only-binary :all: atheris
-	@$(BIN)/python fuzz/run.py $(if $(INPUTS),--inputs $(INPUTS),--seconds $(SECONDS))
+	@$(if $(UNGUIDED),:,$(BIN)/python -c 'import atheris' 2>/dev/null || \
+		tools/quietly $(BIN)/python $(PIP) --only-binary :all: atheris)
+	@$(BIN)/python fuzz/run.py $(if $(UNGUIDED),--unguided) $(if $(INPUTS),--inputs $(INPUTS),--seconds $(SECONDS))
 
 clean:
 	rm -rf $(VENV) $(COMPILED) $(LOWEST) $(TRUNK) .venv-kernel build dist docs/_build _trial_temp* *.egg-info

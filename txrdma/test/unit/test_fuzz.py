@@ -11,6 +11,7 @@ import importlib
 import re
 import sys
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from random import Random
 from traceback import format_exc
@@ -23,24 +24,50 @@ import txrdma
 FUZZ = Path(txrdma.__file__).parent.parent / "fuzz"
 
 MUTATIONS = 100
-"""Least number of mutations for a target; one with many seeds has two for each."""
+"""Least number of mutations for a target; one with many seeds has twice as many as seeds."""
 
 
-def mutations(seed: bytes, random: Random) -> Iterator[bytes]:
-    """Return the seed cut off at a random length, and the seed with one random bit flipped."""
-    yield seed[: random.randrange(len(seed))]
-    flipped = bytearray(seed)
-    flipped[random.randrange(len(seed))] ^= 1 << random.randrange(8)
-    yield bytes(flipped)
+def fuzzModule(name: str) -> Any:
+    """Import a module of the folder C{fuzz}, which is no package."""
+    sys.path.insert(0, str(FUZZ))
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(str(FUZZ))
 
 
 def inputs(name: str, seeds: list[bytes]) -> Iterator[bytes]:
     """Return the seeds, then mutations, which depend on nothing but the seeds and the name of the target."""
-    yield from seeds
-    random = Random(name)
-    for _ in range(max(1, MUTATIONS // (2 * len(seeds)))):
-        for seed in seeds:
-            yield from mutations(seed, random)
+    count = len(seeds) + max(MUTATIONS, 2 * len(seeds))
+    return islice(fuzzModule("mutations").mutations(seeds, Random(name)), count)
+
+
+class MutationTests(SynchronousTestCase):
+    """C{fuzz/mutations.py}."""
+
+    if not FUZZ.is_dir():
+        skip = "the fuzz targets are in the source checkout, and this txrdma is installed without it"
+
+    def drawn(self, *seeds: bytes) -> list[bytes]:
+        """Return the first 20,000 inputs."""
+        return list(islice(fuzzModule("mutations").mutations(seeds, Random(1)), 20_000))
+
+    def test_seeds(self) -> None:
+        """The seeds themselves come first."""
+        self.assertEqual(self.drawn(b"one", b"two")[:2], [b"one", b"two"])
+
+    def test_reaches(self) -> None:
+        """Changes accumulate: shorter and longer inputs, limits of integers, and parts of two seeds occur."""
+        drawn = self.drawn(b"a" * 16, b"b" * 16)
+        self.assertIn(b"", drawn)
+        self.assertTrue(any(len(content) > 40 for content in drawn))
+        self.assertTrue(any(b"\x7f\xff\xff\xffa" in content for content in drawn))
+        self.assertTrue(any(b"abbb" in content for content in drawn))
+        self.assertGreater(len(set(drawn)), 10_000)
+
+    def test_empty(self) -> None:
+        """A seed without a byte is mutated as well."""
+        self.assertGreater(max(map(len, self.drawn(b""))), 16)
 
 
 class FuzzTargetTests(SynchronousTestCase):
