@@ -16,6 +16,14 @@ class RDMATests(FailingCallContract, TestCase):
     LISTEN, CONNECT = r"rdma:0:device=soft\:{there}", r"rdma:{there}:{port}:device=soft\:{here}"
 
 
+class IBTests(FailingCallContract, TestCase):
+    """C{ib:}, by shared memory."""
+
+    slowBecause = "each call fails in a connection of its own on the real reactor"
+    LISTEN = r"ib:service=7:device=soft\:{there}"
+    CONNECT = r"ib:7:dgid \:\:ffff\:{there}:device=soft\:{here}"
+
+
 class RSocketTests(FailingCallContract, TestCase):
     """C{rsocket:}, by shared memory."""
 
