@@ -29,7 +29,10 @@ from txrdma.kit.values import frozen
 from txrdma.kit.wire import Layout
 
 LONGEST_SERVICE: Final = 24
-"""The longest time that an MRA can request, encoded: 68.7 seconds, the request of Linux's rdma_cm."""
+"""The time that our MRAs request, encoded: 68.7 seconds, as those of Linux's rdma_cm do."""
+
+LONGEST_DELAY: Final = 60.0
+"""Seconds after a message within which MRAs of the peer can delay its retransmission."""
 
 LONGEST_RESPONSE: Final = 22
 """The longest time that a peer's REQ can make us wait for it or its packets, a time's code: 17 seconds."""
@@ -57,8 +60,8 @@ class RetryPolicy:
         return lifetimeSeconds(min(self.responseTimeout, LONGEST_RESPONSE)) + self._roundTripSeconds
 
     def service(self, code: int) -> float:
-        """The time to wait when a peer has sent an MRA with this service timeout, in seconds."""
-        return lifetimeSeconds(min(code, LONGEST_SERVICE)) + self._roundTripSeconds
+        """The time that a peer's MRA with this service timeout requests, in seconds."""
+        return lifetimeSeconds(code) + self._roundTripSeconds
 
     @property
     def _roundTripSeconds(self) -> float:
@@ -104,7 +107,8 @@ class ExchangeCore(MachineCore):
     """
 
     __slots__ = (
-        *("_again", "_events", "_message", "_inputs", "_now", "_outgoing", "_retryPolicy", "_place"),
+        *("_again", "_delayedUntil", "_events", "_message", "_inputs", "_now", "_outgoing", "_retryPolicy"),
+        "_place",
         *("_retries", "_transaction", "deadlineSeconds"),
     )
     _table: StateTable[Any, Any]
@@ -119,7 +123,7 @@ class ExchangeCore(MachineCore):
         self._message: Any = None
         self._transaction = 0
         self._retries = 0
-        self._now = 0.0
+        self._now = self._delayedUntil = 0.0
         self.deadlineSeconds: float | None = None
         self._inputs: Any = self._table.begin(self)
 
@@ -202,6 +206,7 @@ class ExchangeCore(MachineCore):
         self._again = OutgoingMAD(message, made.transactionID, True)
         self._retries = self._retryPolicy.retries
         self.deadlineSeconds = self._now + self._retryPolicy.seconds
+        self._delayedUntil = self._now + LONGEST_DELAY
 
     def _sendAgain(self) -> None:
         assert self._again is not None  # a deadline comes with it
@@ -213,5 +218,6 @@ class ExchangeCore(MachineCore):
         self.deadlineSeconds = None
 
     def _wait(self, code: int) -> None:
-        """The peer takes longer: it sent an MRA with this service timeout."""
-        self.deadlineSeconds = self._now + self._retryPolicy.service(code)
+        """Wait longer, within L{LONGEST_DELAY}: the peer sent an MRA with this service timeout."""
+        if self._now < self._delayedUntil:
+            self.deadlineSeconds = min(self._now + self._retryPolicy.service(code), self._delayedUntil)
