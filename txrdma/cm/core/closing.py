@@ -15,8 +15,9 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from txrdma.cm.core.events import ConnectionRejected, Disconnected, TimewaitOver
-from txrdma.cm.core.exchange import ExchangeCore, RetryPolicy
-from txrdma.cm.layouts.messages import checkPrivateData, DREP, DREQ, DREQ_PRIVATE_BYTES, REJ
+from txrdma.cm.core.exchange import ExchangeCore, LONGEST_SERVICE, RetryPolicy
+from txrdma.cm.layouts.messages import checkPrivateData, CMPath, DREP, DREQ, DREQ_PRIVATE_BYTES, REJ
+from txrdma.iba.path import lifetimeSeconds
 from txrdma.iba.types import QPN
 from txrdma.kit.machines import Row, StateTable
 from txrdma.kit.wire import Layout
@@ -45,6 +46,11 @@ class Inputs(Protocol):
 
     def exhausted(self) -> None:
         """The answer to the last retry timed out, or the time-wait is over."""
+
+
+def restSeconds(path: CMPath) -> float:
+    """The time for which packets of a connection on this path may still be in the network, in seconds."""
+    return lifetimeSeconds(min(path.localACKTimeout, LONGEST_SERVICE))
 
 
 class Closing(ExchangeCore):
@@ -102,6 +108,15 @@ class Closing(ExchangeCore):
         checkPrivateData(privateData, DREQ_PRIVATE_BYTES)
         self._private, self._newTransaction = privateData, transactionID
         return self._ask("disconnect", now)
+
+    def movedTo(self, path: CMPath) -> None:
+        """
+        Use the timers of the path to which the connection has migrated.
+
+        The ids rest as long as the slower of the paths needs, since packets may still be on the old one.
+        """
+        self._retryPolicy = self._retryPolicy.by(path)
+        self._restSeconds = max(self._restSeconds, restSeconds(path))
 
     def linger(self, now: float) -> None:
         """Let the ids rest after an opening that failed."""

@@ -13,9 +13,9 @@ connection first. The connection is free when its last part is.
 from __future__ import annotations
 
 from txrdma.cm.core.alternate import acceptAnyPath, Alternate, PathCheck, PathEnds
-from txrdma.cm.core.closing import Closing
+from txrdma.cm.core.closing import Closing, restSeconds
 from txrdma.cm.core.events import Event
-from txrdma.cm.core.exchange import ExchangeCore, LONGEST_SERVICE, LOW_BITS, OutgoingMAD, RetryPolicy
+from txrdma.cm.core.exchange import ExchangeCore, LOW_BITS, OutgoingMAD, RetryPolicy
 from txrdma.cm.core.opening import Opening
 from txrdma.cm.layouts.messages import (
     APR,
@@ -31,7 +31,6 @@ from txrdma.cm.layouts.messages import (
 )
 from txrdma.cm.layouts.paths import isPath, lifeTimeOf, reversedPath
 from txrdma.error import InvalidRequest
-from txrdma.iba.path import lifetimeSeconds
 from txrdma.iba.types import GUID, QPN
 from txrdma.kit.wire import Layout
 
@@ -223,6 +222,8 @@ class Connection:
         """Note that the queue pair has migrated. Call this before processing later LAPs."""
         if self.alternate is not None:
             self.alternate.migrated(now)
+            if self.closing is not None:
+                self.closing.movedTo(self.alternate.primary)
 
     def nextTransaction(self) -> int:
         """A transaction id: one more than the last of this connection's."""
@@ -278,7 +279,7 @@ class Connection:
         return False
 
     def _newClosing(self, retryPolicy: RetryPolicy) -> Closing:
-        rest = lifetimeSeconds(min(self.opening.request.primary.localACKTimeout, LONGEST_SERVICE))
+        rest = restSeconds(self.opening.request.primary)
         return Closing(self.localCommID, self.remoteCommID, self.remoteQPN, retryPolicy, rest)
 
     def _retryPolicy(self) -> RetryPolicy:

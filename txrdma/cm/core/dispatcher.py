@@ -10,8 +10,10 @@ Otherwise it belongs to a crossing attempt of this end, or to a listener. So eve
 answered, or counted as late; it changes no connection but the one that it matches.
 
 After each input, L{Dispatcher.turned} collects events and messages of that connection, updates its deadline
-in one timer wheel for all, and forgets it when it is free. What peers can fill is bounded: a listener drops
-REQs beyond its backlog, which peers retransmit, and only L{MOST_QUESTIONS} answers to SIDR_REQs are stored.
+in one timer wheel for all, and forgets it when it is free. While a connection has an alternate path, its
+messages are sent again by both paths in turn: if the primary one is cut, the peer still gets a DREQ. What
+peers can fill is bounded: a listener drops REQs beyond its backlog, which peers retransmit, and only
+L{MOST_QUESTIONS} answers to SIDR_REQs are stored.
 """
 
 from __future__ import annotations
@@ -122,17 +124,41 @@ class Managed:
     @ivar core: the connection, or the resolution.
     @ivar path: path of messages to the peer.
     @ivar listener: the listener that received it; None at the requesting end.
+    @ivar usesAlternate: messages take the alternate path while there is one: the peer's last message came by
+        it, or the primary path was tried before.
     """
 
-    __slots__ = ("core", "key", "listener", "names", "slot", "path", "when")
+    __slots__ = ("core", "key", "listener", "names", "slot", "path", "usesAlternate", "when")
 
     def __init__(
         self, key: int, core: Union[Connection, Resolution], path: IBPath, listener: Listener | None = None
     ) -> None:
         self.key, self.core, self.path, self.listener = key, core, path, listener
         self.when: float | None = None
+        self.usesAlternate = False
         self.slot: Slot[Managed] = {}
         self.names: list[tuple[dict[tuple[object, int], Managed], tuple[object, int]]] = []
+
+    @property
+    def alternate(self) -> IBPath | None:
+        """The alternate path of messages to the peer, if both ends have agreed on one."""
+        alternate = self.core.alternate if isinstance(self.core, Connection) else None
+        path = None if alternate is None else alternate.alternate
+        return None if path is None else _toGSI(pathOf(path))
+
+    def cameBy(self, path: IBPath) -> None:
+        """Note the path of a message of the peer: it works, so the answer takes it, too."""
+        other = self.alternate
+        self.usesAlternate = other is not None and (other.dgid, other.dlid) == (path.sgid, path.slid)
+
+    def pathOfMessage(self, isAgain: bool) -> IBPath:
+        """The path of the next message. Retransmissions take both paths in turn: one of them may be cut."""
+        other = self.alternate
+        if other is None:
+            return self.path
+        if isAgain:
+            self.usesAlternate = not self.usesAlternate
+        return other if self.usesAlternate else self.path
 
     @property
     def connection(self) -> Connection:
@@ -269,7 +295,8 @@ class Dispatcher:
                 managed.listener.waiting.discard(managed.key)
             self._events.append((managed, event))
         for each in core.outgoing():
-            self._send(each.message, each.transactionID, managed.path, each.isAgain)
+            path = managed.pathOfMessage(each.isAgain)
+            self._send(each.message, each.transactionID, path, each.isAgain)
         if core.isFree if isinstance(core, Connection) else core.isOver:
             self._forget(managed)
         else:
@@ -322,6 +349,7 @@ class Dispatcher:
                 managed = None
         if managed is None:
             return
+        managed.cameBy(path)
         if not managed.core.received(message, transactionID, now):
             self.counters[f"duplicate {kind}"] += 1
         self.turned(managed, now)

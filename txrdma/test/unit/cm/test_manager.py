@@ -37,7 +37,7 @@ from txrdma.cm.layouts.messages import (
 )
 from txrdma.cm.layouts.paths import pathFor, pathOf
 from txrdma.error import InvalidRequest
-from txrdma.iba.path import IBPath
+from txrdma.iba.path import IBPath, lifetimeSeconds
 from txrdma.iba.types import GID, QPN
 from txrdma.kit.wire import Layout
 from txrdma.test.support.cm.ends import End, SERVICE, World
@@ -528,6 +528,27 @@ class AlternateTests(Case):
             end.manager.turned(managed, self.world.now)
         self.assertEqual((mine.path.dgid, mine.path.dqpn), (way.dgid, 1))
         self.assertEqual((remote.path.dgid, remote.path.sgid), (way.sgid, way.dgid))
+
+    def test_timersOfNewPath(self) -> None:
+        """After a migration, DREQs are repeated and ids rest by the times of the new path."""
+        self.server.listen()
+        mine = self.client.connect(self.server)
+        self.world.run(until=1.0)
+        ends = [GID.fromIP(each) for each in ("10.1.0.1", "10.1.0.2")]
+        slow = pathFor(IBPath(sgid=ends[0], dgid=ends[1], hopLimit=64, packetLifeTime=21))
+        self.client.do(mine, lambda: mine.connection.loadAlternatePath(slow, self.world.now))
+        self.world.run(until=2.0)
+        self.client.do(mine, lambda: mine.connection.migrated(self.world.now))
+        self.world.drops = lambda message: True
+        self.client.disconnect(mine)
+        request = mine.connection.opening.request
+        policy = RetryPolicy(request.remoteCMResponseTimeout, 21, request.maxCMRetries)
+        self.assertEqual(mine.connection.deadline(), self.world.now + policy.seconds)
+        self.world.run(until=self.world.now + (policy.retries + 1) * policy.seconds + 0.1)
+        self.assertEqual(mine.connection.state, "TIMEWAIT")
+        deadline = mine.connection.deadline()
+        assert deadline is not None
+        self.assertGreater(deadline - self.world.now, lifetimeSeconds(22) - 1)
 
     def test_LAPReplacesRTU(self) -> None:
         self.server.listen()

@@ -100,6 +100,20 @@ class MigrationTests(MessagingCase):
         server.lost[0].trap(ConnectionDone)
         self.assertNothingLeft()
 
+    def test_endAfterCut(self) -> None:
+        """If the path of an idle connection is cut, the DREQ and its answer take the alternate path."""
+        for closing in range(2):
+            ends = self.connected()
+            self.result(ends[0].transport.loadAlternatePath(self.path(1)))
+            self.pause(0.1)
+            self.cut(0)
+            ends[closing].transport.loseConnection()
+            for end in ends:
+                self.wait(lambda lost=end.lost: lost)  # type: ignore[misc]  # mypy cannot infer the lambda
+                end.lost[0].trap(ConnectionDone)
+            self.mend(0)
+        self.assertNothingLeft()
+
     def test_pathIsUsableAsSoonAsLoaded(self) -> None:
         client, server = self.connected()
         assert isinstance(server, Hashing)
