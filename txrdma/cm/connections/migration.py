@@ -8,14 +8,17 @@ ready, too. An empty write causes packets in both directions if the application 
 from __future__ import annotations
 
 from twisted.internet.defer import Deferred
+from twisted.logger import Logger
 
 from txrdma.cm.connections.adapter import Adapter
 from txrdma.cm.connections.queuepairs import addressOf
 from txrdma.cm.connections.sendqueue import SendQueue
 from txrdma.cm.layouts.messages import CMPath
-from txrdma.error import DeviceUnavailable
+from txrdma.error import DeviceUnavailable, RDMAError
 from txrdma.iba.verbs import MigrationState, Operation, QPAttributes, QPState, SendRequest
 from txrdma.interfaces import IQueuePair
+
+_log = Logger()
 
 
 class PathMigration:
@@ -24,12 +27,13 @@ class PathMigration:
     def __init__(self, adapter: Adapter, pkey: int, sends: SendQueue) -> None:
         self._adapter, self._pkey, self._sends = adapter, pkey, sends
         self._isArmed = self._isOver = False
+        self._refusal: RDMAError | None = None
         self._probe = 0
         self._arming: Deferred[CMPath] | None = None
 
-    def arm(self, pair: IQueuePair, path: CMPath) -> None:
+    def load(self, pair: IQueuePair, path: CMPath) -> None:
         """
-        Set the alternate path of a queue pair, and send an empty write to the peer.
+        Set the alternate path of a queue pair.
 
         @raise txrdma.error.RDMAError: the device refuses the path.
         """
@@ -43,7 +47,20 @@ class PathMigration:
             )
         )
         self._isArmed = True
-        self._probe = self._sends.postOverhead(pair, SendRequest(0, Operation.RDMA_WRITE))
+
+    def arm(self, pair: IQueuePair, path: CMPath) -> None:
+        """
+        Set the alternate path of a queue pair, and send an empty write to the peer.
+
+        If the device refuses the path, that is logged, and reported by L{whenArmed}.
+        """
+        try:
+            self.load(pair, path)
+            self._probe = self._sends.postOverhead(pair, SendRequest(0, Operation.RDMA_WRITE))
+            self._refusal = None
+        except RDMAError as error:
+            _log.warn("{pair} cannot migrate to its alternate path: {error}", pair=pair, error=error)
+            self._refusal = error
 
     def hasMigrated(self, pair: IQueuePair) -> bool:
         """Return whether the queue pair has migrated since it was armed; True only once."""
@@ -55,7 +72,13 @@ class PathMigration:
         return True
 
     def whenArmed(self, path: CMPath) -> CMPath | Deferred[CMPath]:
-        """Return the path when the queue pair is armed."""
+        """
+        Return the path when the queue pair is armed.
+
+        @raise txrdma.error.RDMAError: the device has refused the path.
+        """
+        if self._refusal is not None:
+            raise self._refusal
         if not self._probe or self._isOver:
             return path
 

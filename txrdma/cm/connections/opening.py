@@ -385,9 +385,12 @@ class Acceptance:
             return FailoverAccepted.ACCEPTED
         if self._transport.isShared:
             return FailoverAccepted.NOT_SUPPORTED
+        alternate = reversedPath(request.alternate)
         isSame = areSame(request.alternate, request.primary)
-        refusal = self._transport.adapter.checkPath(reversedPath(request.alternate), request.pkey)
-        return FailoverAccepted.REJECTED if isSame or refusal else FailoverAccepted.ACCEPTED
+        if isSame or self._transport.adapter.checkPath(alternate, request.pkey):
+            return FailoverAccepted.REJECTED
+        isAccepted = self._transport.mayMigrateTo(alternate)
+        return FailoverAccepted.ACCEPTED if isAccepted else FailoverAccepted.NOT_SUPPORTED
 
     def _handleEvent(self, connection: IManagedConnection, event: Event) -> None:
         if isinstance(event, ConnectionEstablished):

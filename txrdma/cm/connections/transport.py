@@ -430,12 +430,7 @@ class RDMATransport(MessageTransport):
         self._life.isPaused = False
         alternate = self._cm.alternate  # of the REQ, which the REP has accepted
         if alternate is not None and not self.isShared:
-            try:
-                self._arm(alternate)
-            except RDMAError as error:
-                _log.warn(
-                    "{transport} cannot migrate to its alternate path: {error}", transport=self, error=error
-                )
+            self._arm(alternate)
         reactor = self.adapter.reactor
         self._keepalive = Keepalive(reactor, self.terms.keepalive, self._probeIdle)
         self._begin(reactor)
@@ -450,7 +445,7 @@ class RDMATransport(MessageTransport):
         elif isinstance(event, ConnectionTimedOut):
             self._lose(ConnectionLost("the peer does not answer"))
         elif isinstance(event, AlternatePathRequested):
-            status = APStatus.NOT_SUPPORTED if self.isShared else APStatus.LOADED
+            status = APStatus.LOADED if self.mayMigrateTo(event.path) else APStatus.NOT_SUPPORTED
             connection.replyAlternatePath(event.transactionID, status)
         elif isinstance(event, QPArmed):
             self._arm(event.path)
@@ -487,6 +482,17 @@ class RDMATransport(MessageTransport):
         """Report to the manager if the queue pair has migrated."""
         if self._pair is not None and self._life.mayPost and self._migration.hasMigrated(self._pair):
             self._cm.migrated()
+
+    def mayMigrateTo(self, path: CMPath) -> bool:
+        """Set a path that the peer offers as the alternate one; return whether the device accepts it."""
+        if self._pair is None or self.isShared:
+            return False
+        try:
+            self._migration.load(self._pair, path)
+        except RDMAError as error:
+            _log.info("{transport} cannot migrate to {path}: {error}", transport=self, path=path, error=error)
+            return False
+        return True
 
     def _arm(self, path: CMPath) -> None:
         if self._pair is not None and self._life.mayPost:

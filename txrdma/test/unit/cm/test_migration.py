@@ -4,11 +4,14 @@ Alternate paths of connections with queue pairs: loaded by the application; devi
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from hashlib import sha256
 from random import Random
+from typing import Any
 
 from twisted.internet.defer import CancelledError
 from twisted.internet.error import ConnectionDone, ConnectionLost
+from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.cm.connections.endpoints import IBClientEndpoint, USUAL
 from txrdma.cm.layouts.messages import APStatus
@@ -17,7 +20,9 @@ from txrdma.cm.terms import Terms
 from txrdma.error import DeviceUnavailable, InvalidRequest, Refused
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID
+from txrdma.iba.verbs import QPAttributes
 from txrdma.messages.protocol import MessageFactory
+from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.test.support.cm.messaging import MessagingCase, SERVICE
 from txrdma.testing.protocols import MessageRecorder
 
@@ -34,6 +39,20 @@ class Hashing(MessageRecorder):
     def messageReceived(self, data: bytes, immediate: int | None) -> None:
         self.length += len(data)
         self.hash.update(data)
+
+
+def refusing(real: Callable[[Any, QPAttributes], None], pair: Any, attributes: QPAttributes) -> None:
+    """Modify a queue pair of a device that cannot migrate."""
+    if attributes.migrationState is not None:
+        raise InvalidRequest("this device has no path migration")
+    real(pair, attributes)
+
+
+def refuseMigration(test: SynchronousTestCase, end: MessageRecorder) -> None:
+    """Let the device of one end refuse alternate paths."""
+    pair = end.transport._pair
+    real = pair.modify
+    test.patch(pair, "modify", lambda attributes: refusing(lambda _, each: real(each), pair, attributes))
 
 
 class MigrationTests(MessagingCase):
@@ -174,6 +193,30 @@ class MigrationTests(MessagingCase):
         self.patch(self.devices[0], "pkeys", tables.__getitem__)
         self.assertRaises(InvalidRequest, client.transport.loadAlternatePath, self.path(1))
 
+    def test_deviceOfPeerRefuses(self) -> None:
+        """A device that cannot migrate refuses the path, and the connection stays."""
+        client, server = self.connected()
+        refuseMigration(self, server)
+        loading = client.transport.loadAlternatePath(self.path(1))
+        self.wait(lambda: loading.called)
+        self.assertEqual(self.failureResultOf(loading, Refused).value.status, APStatus.NOT_SUPPORTED)
+        self.assertIsNone(server.transport.alternate)
+        client.transport.sendMessage(b"on")
+        assert isinstance(server, Hashing)
+        self.wait(lambda: server.length)
+
+    def test_deviceRefuses(self) -> None:
+        """If the device that asks for a path cannot migrate, loading fails, and the connection stays."""
+        client, server = self.connected()
+        refuseMigration(self, client)
+        loading = client.transport.loadAlternatePath(self.path(1))
+        self.wait(lambda: loading.called)
+        self.failureResultOf(loading, InvalidRequest)
+        client.transport.sendMessage(b"on")
+        assert isinstance(server, Hashing)
+        self.wait(lambda: server.length)
+        self.assertEqual((client.lost, server.lost), ([], []))
+
     def test_passiveEndCannotLoadPaths(self) -> None:
         _client, server = self.connected()
         self.assertRaises(InvalidRequest, server.transport.loadAlternatePath, self.path(1))
@@ -229,6 +272,15 @@ class RequestedTests(MessagingCase):
         server.transport.sendMessage(b"on")
         self.wait(lambda: client.messages and client.paths and server.paths)
         self.assertEqual((client.lost, server.lost), ([], []))
+
+    def test_deviceCannotMigrate(self) -> None:
+        """A REP does not accept the path of the REQ if the device refuses it."""
+        real = SoftQueuePair.modify
+        self.patch(SoftQueuePair, "modify", lambda pair, attributes: refusing(real, pair, attributes))
+        client, server = self.connect(self.path(1))
+        self.assertEqual((client.transport.alternate, server.transport.alternate), (None, None))
+        client.transport.sendMessage(b"by the first")
+        self.wait(lambda: server.messages)
 
     def test_unavailablePathIsNotAccepted(self) -> None:
         path = self.path(1)
