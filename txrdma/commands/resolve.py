@@ -86,7 +86,7 @@ async def resolved(reactor: Any, options: CommandOptions) -> dict[str, Any]:
     adapter = adapterOf(reactor, place)
     release = adapter.hold()
     try:
-        source = adapter.usualGID()
+        source = adapter.sourceGID(GID.fromIP(address))
         port, index = adapter.requireGID(source)
         mtu = int(adapter.mtuOf(port).bytes)
     finally:

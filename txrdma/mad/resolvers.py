@@ -7,7 +7,7 @@ Follows InfiniBand Architecture vol. 1, 15.2.5.16 (PathRecord) and annex A17 (ad
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from zope.interface import implementer
@@ -41,6 +41,31 @@ def sourceAddress(target: str) -> str | None:
             return address
     except OSError:
         return None
+
+
+def sourceGID(
+    gids: Iterable[GID],
+    destination: GID,
+    scope: str = "",
+    sourceAddress: Callable[[str], str | None] = sourceAddress,
+) -> GID | None:
+    """
+    Choose the GID from which packets to a destination leave.
+
+    That is the address that the host's routes prefer, if it is among the GIDs; otherwise the one that has
+    most leading bits in common with the destination (RFC 6724, rule 8). IPv4 and IPv6 are not mixed.
+
+    @param scope: C{%} and the network interface of a link-local address.
+    @return: None if no GID has the destination's kind of address.
+    """
+    alike = [gid for gid in gids if gid.isMapped == destination.isMapped and any(gid.raw)]
+    if len(alike) < 2:
+        return alike[0] if alike else None
+    source = sourceAddress(f"{destination.ip}{scope}")
+    if source is not None and (known := GID.fromIP(source)) in alike:
+        return known
+    wanted = int.from_bytes(destination.raw, "big")
+    return min(alike, key=lambda gid: (int.from_bytes(gid.raw, "big") ^ wanted).bit_length())
 
 
 @implementer(IPathResolver)
@@ -112,8 +137,8 @@ class IPPathResolver:
     Resolver for RoCE v2, where an IP address is a GID (annex A17).
 
     The kernel resolves the neighbour's MAC address: when an address handle is created on rxe and hardware,
-    and when the software device sends a UDP datagram. The resolver only chooses the source GID: that of the
-    address preferred by the host's routes, otherwise one of the same kind.
+    and when the software device sends a UDP datagram. The resolver only chooses the source GID: see
+    L{sourceGID}.
     """
 
     def __init__(
@@ -141,23 +166,13 @@ class IPPathResolver:
             gid = target if isinstance(target, GID) else parseGID(str(target), str(target).strip(), None)
         except ValueError:
             return fail(ValueError(f"{target} is no IP address"))
-        ours = self._ours(gid, str(target))
+        _, percent, scope = str(target).partition("%")
+        ours = sourceGID(current(self._endPort).gids, gid, percent + scope, self._sourceAddress)
         if ours is None:
             return fail(DeviceUnavailable(f"our port has no address from which {target} could be reached"))
         return succeed(
             IBPath(sgid=ours, dgid=gid, hopLimit=self._hopLimit, dqpn=QPN(1), sqpn=QPN(1), qkey=GMP_QKEY)
         )
-
-    def _ours(self, gid: GID, target: str) -> GID | None:
-        """Source GID."""
-        alike = [own for own in current(self._endPort).gids if own.isMapped == gid.isMapped and any(own.raw)]
-        if len(alike) < 2:
-            return alike[0] if alike else None
-        _, percent, scope = target.partition("%")
-        source = self._sourceAddress(f"{gid.ip}{percent}{scope}")
-        if source is not None and (known := GID.fromIP(source)) in alike:
-            return known
-        return next((own for own in alike if own.isLinkLocal == gid.isLinkLocal), alike[0])
 
 
 def _read(target: object, endPort: MADEndPort | None = None) -> LID | GID | GUID | IBPath:

@@ -29,6 +29,7 @@ from txrdma.mad.agent import MADAgent
 from txrdma.mad.core.addressing import partitionIndex
 from txrdma.mad.ports.umad import UmadPort
 from txrdma.mad.ports.verbsport import VerbsPort
+from txrdma.mad.resolvers import sourceGID
 from txrdma.mad.server import MADServer
 from txrdma.ports import getEndPort
 from txrdma.verbs.completions import CompletionReader
@@ -283,6 +284,21 @@ class Adapter:
         """The GID of port 1 that most peers can reach."""
         self._refresh()
         return self._tables[0][usualGID(self._tables[0])].gid
+
+    def sourceGID(self, destination: GID | None) -> GID:
+        """
+        The GID from which packets to a destination leave: see L{txrdma.mad.resolvers.sourceGID}.
+
+        @param destination: None for the GID that most peers can reach.
+        @raise InvalidRequest: the device has no address of the destination's kind.
+        """
+        if destination is None:
+            return self.usualGID()
+        self._refresh()
+        source = sourceGID(self._places, destination)
+        if source is None:
+            raise InvalidRequest(f"{self.device.name} has no address from which {destination.ip} is reached")
+        return source
 
     def checkPath(self, path: CMPath, pkey: int) -> tuple[APStatus, bytes] | None:
         """

@@ -323,11 +323,10 @@ class DatagramClientEndpoint:
         adapter = adapterOf(self._reactor, softDeviceTo(address) if self._device is None else self._device)
         release = adapter.hold()
         try:
-            source, gid = adapter.usualGID(), GID.fromIP(address)
-            if source.ip is None or (":" in source.ip) != (":" in address):
-                raise InvalidRequest(f"{adapter.device.name} has no route to {address}")
+            gid = GID.fromIP(address)
+            source = adapter.sourceGID(gid)
             sourcePort = _FIRST_PORT + randbelow((1 << 16) - _FIRST_PORT)
-            question = IPAddresses(source.ip, sourcePort, address).toPrivateData(self._privateData)
+            question = IPAddresses(source.ip or "", sourcePort, address).toPrivateData(self._privateData)
             path = IBPath(sgid=source, dgid=gid, hopLimit=_HOPS, packetLifeTime=LIFE_TIME)
             found = await adapter.own.resolve(self._serviceID, path, question)
             transport = DatagramTransport(adapter, source, protocol)

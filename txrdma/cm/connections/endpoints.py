@@ -146,7 +146,7 @@ def _whole(path: IBPath, adapter: Adapter) -> IBPath:
     """Complete a path by default values of the source GID, the hop limit and the packet lifetime."""
     return replace(
         path,
-        sgid=path.sgid or adapter.usualGID(),
+        sgid=path.sgid or adapter.sourceGID(path.dgid),
         hopLimit=path.hopLimit or _HOPS,
         packetLifeTime=LIFE_TIME if path.packetLifeTime is None else path.packetLifeTime,
     )

@@ -4,6 +4,7 @@ Endpoints for messages, their strings, and cancelled attempts.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from twisted.internet.defer import CancelledError
@@ -21,8 +22,10 @@ from txrdma.cm.connections.endpoints import (
 from txrdma.cm.errors import Rejected
 from txrdma.cm.layouts.messages import RejectReason
 from txrdma.cm.terms import KEEPALIVE
+from txrdma.error import InvalidRequest
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID
+from txrdma.mad.resolvers import sourceGID
 from txrdma.messages.protocol import MessageFactory
 from txrdma.test.support.cm.messaging import MessagingCase
 from txrdma.testing.protocols import MessageRecorder, Recorders
@@ -89,6 +92,32 @@ class RDMATests(MessagingCase):
         error = self.failureResultOf(asked, Rejected).value
         self.assertEqual(error.status, RejectReason.UNSUPPORTED_REQUEST)
         port.stopListening()
+
+
+class NetworkTests(MessagingCase):
+    """Hosts with addresses of two IPv4 networks and of IPv6."""
+
+    addresses = (("10.0.1.1", "10.0.2.1", "2001:db8::1"), ("10.0.1.2", "10.0.2.2", "2001:db8::2"))
+
+    def test_sourceIsChosenByDestination(self) -> None:
+        """Packets leave from the address of the destination's network."""
+        self.patch(adapters, "sourceGID", partial(sourceGID, sourceAddress=lambda target: None))
+        endpoint = RDMAServerEndpoint(self.clock, 7471, self.devices[1])
+        self.successResultOf(endpoint.listen(MessageFactory(self.made)))
+        for source, destination in zip(*self.addresses, strict=True):
+            client = RDMAClientEndpoint(self.clock, destination, 7471, self.devices[0])
+            protocol: Any = self.result(client.connect(MessageFactory(MessageRecorder)))
+            self.assertEqual(protocol.transport.path.localGID, GID.fromIP(source))
+            self.wait(lambda: self.served and self.served[-1].isMade)
+            self.assertEqual(self.served.pop().transport.path.remoteGID, GID.fromIP(source))
+
+    def test_noAddressOfThisKind(self) -> None:
+        """A device without IPv6 cannot connect to an IPv6 address."""
+        device = self.network.device("10.0.1.9")
+        self.addCleanup(device.close)
+        client = RDMAClientEndpoint(self.clock, "2001:db8::2", 7471, device)
+        failure = self.failureResultOf(client.connect(MessageFactory(MessageRecorder)), InvalidRequest)
+        self.assertIn("no address from which 2001:db8::2 is reached", str(failure.value))
 
 
 class CancelTests(MessagingCase):
