@@ -1,11 +1,14 @@
 """
-IP addresses of host names, by the reactor's resolver.
+IP addresses of host names, by the reactor's resolver, and attempts to connect to each of them.
+
+Follows RFC 8305, section 5 (connection attempts), as Twisted's C{HostnameEndpoint} does.
 """
 
 from __future__ import annotations
 
 import ipaddress
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Generic, TypeVar
 
 from zope.interface import implementer
 
@@ -13,12 +16,23 @@ from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.interfaces import (
     IAddress,
+    IDelayedCall,
     IHostResolution,
     IReactorPluggableNameResolver,
     IResolutionReceiver,
 )
 
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
 from txrdma.cm.errors import HostUnknown
+
+_log = Logger()
+
+ATTEMPT_DELAY: Final = 0.3
+"""Seconds after which the next address of a host is tried while earlier attempts are pending."""
+
+Connected = TypeVar("Connected")
 
 
 @implementer(IResolutionReceiver)
@@ -78,3 +92,66 @@ def addressesOf(reactor: Any, host: str) -> Deferred[list[str]]:
     receiver = _Receiver(host)
     resolving.nameResolver.resolveHostName(receiver, host)
     return receiver.answer
+
+
+class Attempts(Generic[Connected]):
+    """
+    Attempts to connect to the addresses of a host, one begun after the other, until the first one succeeds.
+
+    @ivar answer: fires with the first result, and cancels the other attempts; fails with the error of the last
+        attempt. Cancelling it cancels them all.
+    """
+
+    def __init__(
+        self,
+        reactor: Any,
+        host: str,
+        addresses: Sequence[str],
+        connect: Callable[[str], Deferred[Connected]],
+    ) -> None:
+        self._reactor, self._host, self._connect = reactor, host, connect
+        self._waiting = list(addresses)
+        self._pending: list[Deferred[Connected]] = []
+        self._timer: IDelayedCall | None = None
+        self.answer: Deferred[Connected] = Deferred(lambda _: self._end())
+        self._begin()
+
+    def _begin(self) -> None:
+        """Try the next address."""
+        self._stop()
+        address = self._waiting.pop(0)
+        if self._waiting:
+            self._timer = self._reactor.callLater(ATTEMPT_DELAY, self._begin)
+        attempt = self._connect(address)
+        self._pending.append(attempt)
+        attempt.addCallbacks(self._succeeded, self._failed, (attempt,), None, (attempt, address))
+
+    def _succeeded(self, result: Connected, attempt: Deferred[Connected]) -> None:
+        self._pending.remove(attempt)
+        self._end()
+        self.answer.callback(result)
+
+    def _failed(self, failure: Failure, attempt: Deferred[Connected], address: str) -> None:
+        if attempt not in self._pending:  # it was cancelled
+            return
+        self._pending.remove(attempt)
+        if self._waiting:
+            text = "Could not connect to {host} at {address}: {error}"
+            _log.info(text, host=self._host, address=address, error=failure.getErrorMessage())
+            self._begin()
+        elif not self._pending:
+            self.answer.errback(failure)
+
+    def _end(self) -> None:
+        """Cancel everything that is pending."""
+        self._stop()
+        self._waiting.clear()
+        pending, self._pending = self._pending, []
+        for attempt in pending:
+            attempt.cancel()
+
+    def _stop(self) -> None:
+        """Cancel the timer."""
+        timer, self._timer = self._timer, None
+        if timer is not None and timer.active():
+            timer.cancel()

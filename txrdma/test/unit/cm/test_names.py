@@ -18,7 +18,7 @@ from twisted.internet.interfaces import (
 )
 
 from txrdma.cm.connections.endpoints import RDMAClientEndpoint, RDMAServerEndpoint
-from txrdma.cm.connections.hostnames import addressesOf
+from txrdma.cm.connections.hostnames import addressesOf, ATTEMPT_DELAY
 from txrdma.cm.errors import HostUnknown, Rejected
 from txrdma.messages.protocol import MessageFactory
 from txrdma.test.support.cm.messaging import MessagingCase
@@ -117,6 +117,31 @@ class NameTests(MessagingCase):
         client.transport.loseConnection()
         self.wait(lambda: client.lost)
         port.stopListening()
+
+    def test_silentAddress(self) -> None:
+        """A silent address delays the next one by 0.3 seconds, and its attempt is withdrawn in the end."""
+        port = self.listening()
+        begun = self.clock.seconds()
+        asked = self.asking()
+        self.resolving.asked[0].answer("10.0.1.9", "10.0.1.2")
+        client = self.result(asked)
+        self.assertEqual(client.transport.getPeer().address.host, "10.0.1.2")
+        self.assertLess(self.clock.seconds() - begun, ATTEMPT_DELAY + 0.1)
+        states = client.transport.adapter.manager.states
+        self.assertEqual((states["REQ_SENT"], states["ESTABLISHED"]), (0, 1))
+        client.transport.loseConnection()
+        self.wait(lambda: client.lost)
+        port.stopListening()
+
+    def test_cancelledAttempts(self) -> None:
+        """Cancelling withdraws all attempts, and begins no other."""
+        asked = self.asking()
+        self.resolving.asked[0].answer("10.0.1.8", "10.0.1.9", "10.0.1.2")
+        self.pause(ATTEMPT_DELAY + 0.1)
+        asked.cancel()
+        self.failureResultOf(asked, CancelledError)
+        self.assertEqual(self.served, [])
+        self.assertNothingLeft()
 
     def test_errorOfLastAddress(self) -> None:
         port = self.listening()
