@@ -290,6 +290,7 @@ class ConnectionManager:
         self._timer: IDelayedCall | None = None
         self._timerAt = 0.0
         self._isTurning = False
+        self._changed: list[Managed] = []  # by requests since the last turn; their ids may be free
         with ExitStack() as undo:
             for each in (server, *others):
                 undo.callback(each.handle(ManagementClass.COMM_MGT, self, (Method.SEND,)))
@@ -464,9 +465,8 @@ class ConnectionManager:
 
     def _turned(self, managed: Managed) -> None:
         self._core.turned(managed, self.seconds())
+        self._changed.append(managed)
         self._turn()
-        if not self._isTurning:
-            self._release(managed)
 
     def _turn(self) -> None:
         """Handle events, then send messages and set the timer. Calls by event handlers are not nested."""
@@ -480,6 +480,8 @@ class ConnectionManager:
                         self._happened(managed, event)
         finally:
             self._isTurning = False
+            while self._changed:
+                self._release(self._changed.pop())
             self._transmit()
             self._reschedule()
 

@@ -19,14 +19,17 @@ from twisted.python.failure import Failure
 from txrdma.cm.connections.receives import ReceiveMemory
 from txrdma.cm.interfaces import IConnectionManager
 from txrdma.cm.layouts.messages import APStatus, CMPath
+from txrdma.cm.layouts.paths import pathFor
 from txrdma.cm.manager import ConnectionManager
 from txrdma.cm.rdmacm.manager import isManaged, isOfKernel, KernelManager
 from txrdma.error import DeviceUnavailable, InvalidRequest, ResourceExhausted
+from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID, MTU, PKey, QPN
 from txrdma.iba.verbs import AsyncEventKind, CM_SUPPORTED, Completion, GIDEntry, GIDType, usualGID
 from txrdma.interfaces import AsyncEvent, IMADPort, IQueuePair, IVerbsDevice
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.core.addressing import partitionIndex
+from txrdma.mad.layouts.values import Rate
 from txrdma.mad.ports.umad import UmadPort
 from txrdma.mad.ports.verbsport import VerbsPort
 from txrdma.mad.resolvers import sourceGID
@@ -146,6 +149,7 @@ class Adapter:
         self._tables: list[Sequence[GIDEntry]] = []
         self._places: dict[GID, tuple[int, int]] = {}
         self._mtus: list[MTU] = []
+        self._rates: list[Rate] = []
         self._refreshedAt = 0.0
         self._ports: list[IReadDescriptor] = []
         with ExitStack() as undo:
@@ -230,7 +234,9 @@ class Adapter:
         if not self._tables or not 0 <= now - self._refreshedAt < REFRESH_SECONDS:
             numbers = range(1, self.device.portCount + 1)
             self._tables = [tuple(self.device.gidTable(number)) for number in numbers]
-            self._mtus = [self.device.portAttributes(number).activeMTU for number in numbers]
+            attributes = [self.device.portAttributes(number) for number in numbers]
+            self._mtus = [each.activeMTU for each in attributes]
+            self._rates = [Rate.within(each.rate) for each in attributes]
             self._places = {}
             for number, table in enumerate(self._tables, 1):
                 for index, entry in enumerate(table):
@@ -242,6 +248,11 @@ class Adapter:
         """The largest payload of packets of a port."""
         self._refresh()
         return self._mtus[number - 1]
+
+    def cmPathOf(self, path: IBPath) -> CMPath:
+        """The path of a REQ or LAP, with the rate of the port that has its source GID."""
+        found = None if path.sgid is None else self.findGID(path.sgid)
+        return pathFor(path) if found is None else pathFor(path, rate=self._rates[found[0] - 1])
 
     def findGID(self, gid: GID) -> tuple[int, int] | None:
         """The port and the table index of a GID, RoCE v1 excluded; None if no port has it."""

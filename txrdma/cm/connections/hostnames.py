@@ -21,7 +21,6 @@ from twisted.internet.interfaces import (
     IReactorPluggableNameResolver,
     IResolutionReceiver,
 )
-
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -98,8 +97,8 @@ class Attempts(Generic[Connected]):
     """
     Attempts to connect to the addresses of a host, one begun after the other, until the first one succeeds.
 
-    @ivar answer: fires with the first result, and cancels the other attempts; fails with the error of the last
-        attempt. Cancelling it cancels them all.
+    @ivar answer: fires with the first result, and cancels the other attempts; fails with the error of the
+        last attempt. Cancelling it cancels them all.
     """
 
     def __init__(
@@ -124,7 +123,7 @@ class Attempts(Generic[Connected]):
             self._timer = self._reactor.callLater(ATTEMPT_DELAY, self._begin)
         attempt = self._connect(address)
         self._pending.append(attempt)
-        attempt.addCallbacks(self._succeeded, self._failed, (attempt,), None, (attempt, address))
+        attempt.addCallbacks(self._succeeded, self._failed, (attempt,), {}, (attempt, address))
 
     def _succeeded(self, result: Connected, attempt: Deferred[Connected]) -> None:
         self._pending.remove(attempt)

@@ -34,7 +34,7 @@ from txrdma.cm.core.events import (
 from txrdma.cm.errors import PeerSilent, Rejected, Rejection
 from txrdma.cm.interfaces import IManagedConnection, IPreparedProtocol, IRDMAProtocol
 from txrdma.cm.layouts.messages import CMTransport, FailoverAccepted, REJ, RejectReason, REP, REQ
-from txrdma.cm.layouts.paths import areSame, isPath, NO_PATH, pathFor, reversedPath
+from txrdma.cm.layouts.paths import areSame, isPath, NO_PATH, reversedPath
 from txrdma.cm.layouts.rejectinfo import informationFor, informationOf
 from txrdma.cm.terms import MessageAddress, MessagePeer, negotiate, splitGreeting, Terms
 from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError, WireError
@@ -131,8 +131,8 @@ class Attempt:
                 maxCMRetries=terms.maxCMRetries,
                 localCMResponseTimeout=terms.responseTimeout,
                 remoteCMResponseTimeout=terms.responseTimeout,
-                primary=pathFor(path),
-                alternate=NO_PATH if alternate is None else pathFor(alternate),
+                primary=adapter.cmPathOf(path),
+                alternate=NO_PATH if alternate is None else adapter.cmPathOf(alternate),
                 privateData=prefix + terms.withGreeting(userData, maximum),
             )
             self._ask(request)

@@ -404,6 +404,8 @@ class RDMATransport(MessageTransport):
                 "shared memory has no alternate paths; a software device with route=rocev2 has"
             )
         self.pathChanged()
+        if isinstance(path, IBPath):
+            path = self.adapter.cmPathOf(path)
         loading = self._cm.loadAlternatePath(path).addCallback(self._migration.whenArmed)
         loaded: Deferred[CMPath] = Deferred(lambda _: loading.cancel())
         loading.addCallbacks(loaded.callback, loaded.errback)

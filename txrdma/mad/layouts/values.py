@@ -149,6 +149,12 @@ class Rate(Code):
         """Gbit/s; None of a code that we do not know."""
         return float(self.name[5:].replace("_", ".")) if self.known else None
 
+    @classmethod
+    def within(cls, bitsPerSecond: int) -> Rate:
+        """The highest rate that is not above that of a link; 2.5 Gbit/s if that is slower or unknown."""
+        known = {rate.gigabits or 0.0: rate for rate in cls.__members__.values()}
+        return known[max((each for each in known if each * 1e9 <= bitsPerSecond), default=2.5)]
+
 
 class PathMTU(Code):
     """Code of an MTU, the payload of a packet in bytes (IBA 14.2.5.6)."""

@@ -5,6 +5,7 @@ Base class for tests of message connections between two simulated hosts.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -16,6 +17,7 @@ from txrdma.cm.connections.endpoints import IBClientEndpoint, IBServerEndpoint, 
 from txrdma.cm.terms import Terms
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import DEFAULT_PKEY, GID, PKey
+from txrdma.mad.resolvers import sourceGID
 from txrdma.messages.protocol import MessageFactory
 from txrdma.sim.network import SimulatedNetwork
 from txrdma.soft.device import SoftDevice
@@ -32,6 +34,8 @@ class MessagingCase(SynchronousTestCase):
     addresses: tuple[tuple[str, ...], ...] = (("10.0.1.1",), ("10.0.1.2",))
 
     def setUp(self) -> None:
+        # The kernel does not know the routes of a simulated network.
+        self.patch(adapters, "sourceGID", partial(sourceGID, sourceAddress=lambda target: None))
         self.clock = self.clockClass()
         self.network = SimulatedNetwork(self.clock)
         self.devices: list[SoftDevice] = [self.network.device(*each) for each in self.addresses]

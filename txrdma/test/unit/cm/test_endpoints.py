@@ -4,7 +4,7 @@ Endpoints for messages, their strings, and cancelled attempts.
 
 from __future__ import annotations
 
-from functools import partial
+from dataclasses import replace
 from typing import Any
 
 from twisted.internet.defer import CancelledError
@@ -25,7 +25,7 @@ from txrdma.cm.terms import KEEPALIVE
 from txrdma.error import InvalidRequest
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID
-from txrdma.mad.resolvers import sourceGID
+from txrdma.mad.layouts.values import Rate
 from txrdma.messages.protocol import MessageFactory
 from txrdma.test.support.cm.messaging import MessagingCase
 from txrdma.testing.protocols import MessageRecorder, Recorders
@@ -101,7 +101,6 @@ class NetworkTests(MessagingCase):
 
     def test_sourceIsChosenByDestination(self) -> None:
         """Packets leave from the address of the destination's network."""
-        self.patch(adapters, "sourceGID", partial(sourceGID, sourceAddress=lambda target: None))
         endpoint = RDMAServerEndpoint(self.clock, 7471, self.devices[1])
         self.successResultOf(endpoint.listen(MessageFactory(self.made)))
         for source, destination in zip(*self.addresses, strict=True):
@@ -110,6 +109,20 @@ class NetworkTests(MessagingCase):
             self.assertEqual(protocol.transport.path.localGID, GID.fromIP(source))
             self.wait(lambda: self.served and self.served[-1].isMade)
             self.assertEqual(self.served.pop().transport.path.remoteGID, GID.fromIP(source))
+
+    def test_rateOfPort(self) -> None:
+        """A REQ has the rate of the port: kernels limit the rate of their packets to it."""
+        attributes = replace(self.devices[0].portAttributes(1), rate=25_781_250_000)
+        self.patch(self.devices[0], "portAttributes", lambda number: attributes)
+        client = IBClientEndpoint(self.clock, 7, self.path(), self.devices[0])
+        asked = client.connect(MessageFactory(MessageRecorder))
+        adapter = adapters.adapterOf(self.clock, self.devices[0])
+        (connection,) = adapter.own._connections.values()
+        self.assertEqual(connection.request.primary.packetRate, Rate.GBPS_25)
+        asked.cancel()
+        self.failureResultOf(asked, CancelledError)
+        for rate, expected in ((0, Rate.GBPS_2_5), (10**9, Rate.GBPS_2_5), (10**10, Rate.GBPS_10)):
+            self.assertEqual(Rate.within(rate), expected)
 
     def test_noAddressOfThisKind(self) -> None:
         """A device without IPv6 cannot connect to an IPv6 address."""
