@@ -44,8 +44,8 @@ class IBStringParser:
     """
     C{ib:service=NUMBER:path=WORDS} for clients, C{ib:service=NUMBER} for servers.
 
-    Clients may have another path to migrate to, C{alternate=WORDS}. The words of paths are those of
-    L{IBPath.fromString<txrdma.iba.path.IBPath.fromString>}.
+    Clients may have another path to migrate to, C{alternate=WORDS}, or C{alternate=auto}. The words of paths
+    are those of L{IBPath.fromString<txrdma.iba.path.IBPath.fromString>}.
     """
 
     prefix = "ib"
@@ -54,16 +54,16 @@ class IBStringParser:
         self, reactor: Any, *args: str, **kwargs: str
     ) -> IMessageClientEndpoint:
         """Make the endpoint of a client."""
-        from txrdma.cm.connections.endpoints import IBClientEndpoint, USUAL
+        from txrdma.cm.connections.endpoints import AUTOMATIC, IBClientEndpoint, USUAL
         from txrdma.iba.path import IBPath
         from txrdma.verbs.devices import prepareDevice
 
         keys = Arguments("ib", ("service", "path"), args, kwargs)
         service = keys.number("service", None, 0, (1 << 64) - 1)
         path, words = IBPath.fromString(keys.take("path")), keys.take("alternate")
-        alternate = IBPath.fromString(words) if words else None
+        alternate = AUTOMATIC if words == "auto" else IBPath.fromString(words) if words else None
         for key, each in (("path", path), ("alternate", alternate)):
-            if each is not None and each.dgid is None:
+            if isinstance(each, IBPath) and each.dgid is None:
                 raise ValueError(f"ib: {key}= leads nowhere without dgid")
         device, terms = keys.take("device", "soft"), _terms(keys, USUAL)
         privateData, timeout = keys.take("privateData").encode(), keys.seconds("timeout", None)
@@ -103,7 +103,7 @@ class RDMAStringParser:
         self, reactor: Any, *args: str, **kwargs: str
     ) -> IMessageClientEndpoint:
         """Make the endpoint of a client."""
-        from txrdma.cm.connections.endpoints import RDMAClientEndpoint, UNCOUNTED_TERMS
+        from txrdma.cm.connections.endpoints import AUTOMATIC, RDMAClientEndpoint, UNCOUNTED_TERMS
         from txrdma.ports.softdevices import softDeviceAt
         from txrdma.verbs.devices import prepareDevice
 
@@ -113,9 +113,12 @@ class RDMAStringParser:
         device = keys.take("device") or (softDeviceAt(source) if source else None)
         terms, privateData = _terms(keys, UNCOUNTED_TERMS), keys.take("privateData").encode()
         timeout = keys.seconds("timeout", None)
+        alternate = AUTOMATIC if keys.choice("alternate", "no", "auto") == "auto" else None
         keys.end()
         prepareDevice(device or "soft")
-        return RDMAClientEndpoint(reactor, host, port, device, terms, privateData, timeout=timeout)
+        return RDMAClientEndpoint(
+            reactor, host, port, device, terms, privateData, timeout=timeout, alternate=alternate
+        )
 
     def parseStreamServer(  # type: ignore[override]  # it is a string that is parsed
         self, reactor: Any, *args: str, **kwargs: str

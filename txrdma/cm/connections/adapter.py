@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from twisted.internet.interfaces import IReadDescriptor
@@ -24,7 +25,7 @@ from txrdma.cm.manager import ConnectionManager
 from txrdma.cm.rdmacm.manager import isManaged, isOfKernel, KernelManager
 from txrdma.error import DeviceUnavailable, InvalidRequest, ResourceExhausted
 from txrdma.iba.path import IBPath
-from txrdma.iba.types import GID, MTU, PKey, QPN
+from txrdma.iba.types import GID, LID, MTU, PKey, QPN
 from txrdma.iba.verbs import AsyncEventKind, CM_SUPPORTED, Completion, GIDEntry, GIDType, usualGID
 from txrdma.interfaces import AsyncEvent, IMADPort, IQueuePair, IVerbsDevice
 from txrdma.mad.agent import MADAgent
@@ -248,6 +249,23 @@ class Adapter:
         """The largest payload of packets of a port."""
         self._refresh()
         return self._mtus[number - 1]
+
+    def alternateTo(self, path: IBPath) -> IBPath | None:
+        """
+        Another path to the destination of a path: from another port, else from another address of this one.
+
+        @param path: with a source GID of this device, and a destination GID.
+        @return: None if there is none.
+        """
+        assert path.sgid is not None and path.dgid is not None
+        port, _index = self.requireGID(path.sgid)
+        kind = path.dgid.isMapped, path.dgid.isLinkLocal
+        others = [
+            (place[0] == port, place, gid)
+            for gid, place in self._places.items()
+            if gid != path.sgid and (gid.isMapped, gid.isLinkLocal) == kind
+        ]
+        return replace(path, sgid=min(others)[2], slid=LID(0)) if others else None
 
     def cmPathOf(self, path: IBPath) -> CMPath:
         """The path of a REQ or LAP, with the rate of the port that has its source GID."""

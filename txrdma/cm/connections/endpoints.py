@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from enum import Enum
 from functools import partial
 from secrets import randbelow
 from typing import Any, Final, NoReturn, Union
@@ -78,6 +79,15 @@ class IPScheme(ServiceIDScheme):
         return address, request.privateData[_HEADER:]
 
 
+class Automatic(Enum):
+    """The type of L{AUTOMATIC}."""
+
+    AUTOMATIC = "auto"
+
+
+AUTOMATIC: Final = Automatic.AUTOMATIC
+"""The alternate path of a client: from another port, else from another address of its port, if it has any."""
+
 PrivateData = Union[bytes, Callable[[RDMATransport], bytes]]
 """Private data of a REQ, or a function that makes it and may allocate memory of the transport."""
 
@@ -91,15 +101,17 @@ def _connect(
     factory: IMessageProtocolFactory,
     terms: Terms,
     privateData: PrivateData,
-    alternate: IBPath | None = None,
+    alternate: IBPath | Automatic | None = None,
 ) -> Deferred[IRDMAProtocol]:
     """Connect with the adapter of a device."""
     try:
         adapter = adapterOf(reactor, device)
         release = adapter.hold()
         try:
-            other = None if alternate is None else _whole(alternate, adapter)
             complete = _whole(path, adapter)
+            if alternate is AUTOMATIC:
+                alternate = adapter.alternateTo(complete)
+            other = None if alternate is None else _whole(alternate, adapter)
             return Attempt(adapter, scheme, serviceID, complete, factory, terms, privateData, other).answer
         finally:
             release()
@@ -162,12 +174,12 @@ class IBClientEndpoint:
         device: DeviceSpec = "soft",
         terms: Terms = USUAL,
         privateData: bytes = b"",
-        alternate: IBPath | None = None,
+        alternate: IBPath | Automatic | None = None,
         timeout: float | None = None,
     ) -> None:
         """
         @param path: the source GID, hop limit and packet lifetime have defaults.
-        @param alternate: a path to migrate to. The transport's C{alternate} is None if the peer rejects it,
+        @param alternate: a path to migrate to, or L{AUTOMATIC}. The transport's C{alternate} is None if the peer rejects it,
             and over shared memory.
         @param privateData: of the REQ; at most 92 bytes, or 80 with credits.
         @param timeout: seconds until C{connect} fails; None is the time of all retransmissions.
@@ -198,6 +210,7 @@ class RDMAClientEndpoint:
         privateData: PrivateData = b"",
         space: PortSpace = PortSpace.TCP,
         timeout: float | None = None,
+        alternate: Automatic | None = None,
     ) -> None:
         """
         @param host: an IP address, or a name, whose addresses are tried as C{HostnameEndpoint} does: the next
@@ -208,6 +221,7 @@ class RDMAClientEndpoint:
         """
         self._reactor, self._device, self._terms, self._privateData = reactor, device, terms, privateData
         self._host, self._serviceID, self._timeout = host, serviceIDOf(space, port), timeout
+        self._alternate = alternate
 
     def connect(self, factory: IMessageProtocolFactory) -> Deferred[IRDMAProtocol]:
         if isAddress(self._host):
@@ -230,7 +244,7 @@ class RDMAClientEndpoint:
         scheme = IPScheme(_FIRST_PORT + randbelow((1 << 16) - _FIRST_PORT))
         return _connect(
             *(self._reactor, device, scheme, self._serviceID, path, factory),
-            *(self._terms, self._privateData),
+            *(self._terms, self._privateData, self._alternate),
         )
 
 

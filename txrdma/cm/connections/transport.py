@@ -44,6 +44,7 @@ from txrdma.cm.core.events import (
 )
 from txrdma.cm.interfaces import IManagedConnection, IPreparedProtocol, IRDMAProtocol
 from txrdma.cm.layouts.messages import APStatus, checkPrivateData, CMPath, DREQ_PRIVATE_BYTES, REP, REQ
+from txrdma.cm.layouts.paths import pathOf
 from txrdma.cm.terms import Agreed, MessageAddress, MessagePeer, Terms
 from txrdma.error import InvalidRequest, ProtectionError, RDMAError
 from txrdma.iba.path import IBPath
@@ -391,19 +392,25 @@ class RDMATransport(MessageTransport):
     def abortConnection(self) -> None:
         self._lose(ConnectionAborted())
 
-    def loadAlternatePath(self, path: IBPath | CMPath) -> Deferred[CMPath]:
+    def loadAlternatePath(self, path: IBPath | CMPath | None = None) -> Deferred[CMPath]:
         """
         Prepare both ends to migrate to another path when the one in use fails.
 
+        @param path: None for one from another port of the device, else from another address of its port.
         @return: fires with the path when both queue pairs are ready for it; for errors see
             L{CMConnection.loadAlternatePath<txrdma.cm.manager.CMConnection.loadAlternatePath>}.
-        @raise InvalidRequest: this device has no such path, or the queue pair uses shared memory.
+        @raise InvalidRequest: this device has no such path, or no other, or the queue pair uses shared
+            memory.
         """
         if self._pair is not None and self._pair.route == "shared-memory":
             raise InvalidRequest(
                 "shared memory has no alternate paths; a software device with route=rocev2 has"
             )
         self.pathChanged()
+        if path is None:
+            path = self.adapter.alternateTo(pathOf(self._cm.primary))
+            if path is None:
+                raise InvalidRequest(f"{self.adapter.device.name} has no other address of this kind")
         if isinstance(path, IBPath):
             path = self.adapter.cmPathOf(path)
         loading = self._cm.loadAlternatePath(path).addCallback(self._migration.whenArmed)

@@ -13,6 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.cm.connections import adapter as adapters
 from txrdma.cm.connections.endpoints import (
+    AUTOMATIC,
     IBClientEndpoint,
     RDMAClientEndpoint,
     RDMAServerEndpoint,
@@ -190,6 +191,9 @@ class StringTests(SynchronousTestCase):
         )
         ends = GID.fromIP("127.0.0.4"), GID.fromIP("127.0.0.5")
         self.assertEqual(client._alternate, IBPath(sgid=ends[0], dgid=ends[1]))
+        for text in (r"ib:1:dgid \:\:ffff\:127.0.0.3:alternate=auto", "rdma:127.0.0.3:1:alternate=auto"):
+            client = clientFromString(None, text)
+            self.assertIs(client._alternate, AUTOMATIC)
         server: Any = serverFromString(None, "ib:service=7:credits=no:messageBytes=100:backlog=3")
         self.assertEqual((server._device, server._backlog), ("soft", 3))
         self.assertEqual((server._terms.messageBytes, server._terms.usesCredits), (100, False))

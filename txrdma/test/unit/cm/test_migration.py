@@ -13,7 +13,14 @@ from twisted.internet.defer import CancelledError
 from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.cm.connections.endpoints import IBClientEndpoint, USUAL
+from txrdma.cm.connections.endpoints import (
+    AUTOMATIC,
+    Automatic,
+    IBClientEndpoint,
+    RDMAClientEndpoint,
+    RDMAServerEndpoint,
+    USUAL,
+)
 from txrdma.cm.layouts.messages import APStatus
 from txrdma.cm.layouts.paths import pathFor, reversedPath
 from txrdma.cm.terms import Terms
@@ -118,6 +125,18 @@ class MigrationTests(MessagingCase):
         self.wait(lambda: server.lost and client.lost)
         server.lost[0].trap(ConnectionDone)
         self.assertNothingLeft()
+
+    def test_pathFromAnotherPort(self) -> None:
+        """Without an argument, the alternate path begins at another port; a second one is refused."""
+        client, server = self.connected()
+        path = self.result(client.transport.loadAlternatePath())
+        ends = [self.addresses[0][1], self.addresses[1][0]]
+        self.assertEqual([path.localGID.ip, path.remoteGID.ip], ends)
+        self.pause(0.1)
+        self.cut(0)
+        server.transport.sendMessage(b"by the other port")
+        self.wait(lambda: client.messages and client.paths and server.paths)
+        self.assertEqual((client.lost, server.lost), ([], []))
 
     def test_endAfterCut(self) -> None:
         """If the path of an idle connection is cut, the DREQ and its answer take the alternate path."""
@@ -234,7 +253,7 @@ class RequestedTests(MessagingCase):
 
     addresses = MigrationTests.addresses
 
-    def connect(self, alternate: IBPath) -> tuple[MessageRecorder, MessageRecorder]:
+    def connect(self, alternate: IBPath | Automatic) -> tuple[MessageRecorder, MessageRecorder]:
         """Return two connected protocols, whose client has requested an alternate path."""
         port = self.serve()
         endpoint = IBClientEndpoint(self.clock, SERVICE, self.path(0), self.devices[0], USUAL, b"", alternate)
@@ -272,6 +291,28 @@ class RequestedTests(MessagingCase):
         server.transport.sendMessage(b"on")
         self.wait(lambda: client.messages and client.paths and server.paths)
         self.assertEqual((client.lost, server.lost), ([], []))
+
+    def test_automaticPath(self) -> None:
+        """An automatic alternate path begins at another port, for both kinds of endpoints."""
+        client, server = self.connect(AUTOMATIC)
+        self.assertEqual(client.transport.alternate.localGID, self.path(1).sgid)
+        self.assertEqual(server.transport.alternate.remoteGID, self.path(1).sgid)
+        listening = RDMAServerEndpoint(self.clock, 7471, self.devices[1])
+        self.successResultOf(listening.listen(MessageFactory(self.made)))
+        host = self.addresses[1][1]
+        endpoint = RDMAClientEndpoint(self.clock, host, 7471, self.devices[0], alternate=AUTOMATIC)
+        client = self.result(endpoint.connect(MessageFactory(MessageRecorder)))
+        self.assertEqual(client.transport.path.localGID, self.path(1).sgid)
+        self.assertEqual(client.transport.alternate.localGID, self.path(0).sgid)
+
+    def test_noOtherAddress(self) -> None:
+        """A device with one address has no alternate path, and connects without."""
+        self.devices[0] = self.network.device("10.0.1.9")
+        self.addCleanup(self.devices[0].close)
+        self.addresses = (("10.0.1.9", "10.0.1.9"), self.addresses[1])
+        client, _server = self.connect(AUTOMATIC)
+        self.assertIsNone(client.transport.alternate)
+        self.assertRaises(InvalidRequest, client.transport.loadAlternatePath)
 
     def test_deviceCannotMigrate(self) -> None:
         """A REP does not accept the path of the REQ if the device refuses it."""
