@@ -55,11 +55,12 @@ from txrdma.cm.status import managers
 from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError, Refused
 from txrdma.iba.path import IBPath, SUBNET_TIMEOUT
 from txrdma.iba.types import GUID
-from txrdma.interfaces import IMADHandler
+from txrdma.interfaces import IMADHandler, IPathResolver
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.core.frames import frame
 from txrdma.mad.layouts.attributes import Attribute, ManagementClass, Method
 from txrdma.mad.layouts.messages import MADRequest
+from txrdma.mad.resolvers import SAPathResolver
 from txrdma.mad.server import MADServer
 
 _log = Logger()
@@ -314,6 +315,14 @@ class ConnectionManager:
     def listeners(self) -> int:
         """The number of listeners, with those for SIDR_REQs."""
         return self._core.listeners
+
+    @property
+    def resolver(self) -> IPathResolver | None:
+        """The subnet administration, which finds paths from the first port; None on RoCE, which has none."""
+        port = self._agent.port
+        if not port.endPort.smLID:
+            return None
+        return SAPathResolver(self._agent, lambda: port.endPort, asksForLIDs=True, keepsGIDs=True)
 
     def seconds(self) -> float:
         """Return the reactor's time."""

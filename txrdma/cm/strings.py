@@ -42,8 +42,11 @@ def _terms(keys: Arguments, usual: Terms) -> Terms:
 @implementer(IPlugin, IStreamClientEndpointStringParserWithReactor, IStreamServerEndpointStringParser)
 class IBStringParser:
     """
-    C{ib:service=NUMBER:path=WORDS} for clients, C{ib:service=NUMBER} for servers.
+    C{ib:service=NUMBER:path=WORDS} or C{ib:service=NUMBER:to=PORT} for clients, C{ib:service=NUMBER} for
+    servers.
 
+    C{to} is the GID, port GUID or LID of a port, to which the subnet administration finds a path; on RoCE it
+    is a GID or an IP address.
     Clients may have another path to migrate to, C{alternate=WORDS}, or C{alternate=auto}. The words of paths
     are those of L{IBPath.fromString<txrdma.iba.path.IBPath.fromString>}.
     """
@@ -60,7 +63,8 @@ class IBStringParser:
 
         keys = Arguments("ib", ("service", "path"), args, kwargs)
         service = keys.number("service", None, 0, (1 << 64) - 1)
-        path, words = IBPath.fromString(keys.take("path")), keys.take("alternate")
+        target, words = keys.take("to"), keys.take("alternate")
+        path = target or IBPath.fromString(keys.take("path"))
         alternate = AUTOMATIC if words == "auto" else IBPath.fromString(words) if words else None
         for key, each in (("path", path), ("alternate", alternate)):
             if isinstance(each, IBPath) and each.dgid is None:

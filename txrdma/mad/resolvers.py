@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from zope.interface import implementer
@@ -77,14 +78,17 @@ class SAPathResolver:
     or lifetime: with C{asksForLIDs} the SA is queried for these.
     """
 
-    def __init__(self, agent: RPCs, endPort: EndPort, asksForLIDs: bool = False) -> None:
+    def __init__(
+        self, agent: RPCs, endPort: EndPort, asksForLIDs: bool = False, keepsGIDs: bool = False
+    ) -> None:
         """
         @param agent: sends the queries; it is not closed.
         @param endPort: end port of the agent's port, or a function that returns it.
+        @param keepsGIDs: paths within the subnet have GIDs, too, which connection management needs.
         """
         self._agent = agent
         self._endPort = endPort
-        self._asksForLIDs = asksForLIDs
+        self._asksForLIDs, self._keepsGIDs = asksForLIDs, keepsGIDs
 
     def resolve(self, target: object) -> Deferred[IBPath]:
         """Path to a port; fails with L{txrdma.mad.errors.MADError} where the SA has none."""
@@ -106,7 +110,11 @@ class SAPathResolver:
         return self._ask(PathRecord.query(sgid=end.gids[0], dgid=known, reversible=True, numbPath=1))
 
     def _ask(self, query: Query[PathRecord]) -> Deferred[IBPath]:
-        return self._agent.SubnAdmGet(query).addCallback(pathOf)
+        return self._agent.SubnAdmGet(query).addCallback(self._pathOf)
+
+    def _pathOf(self, record: PathRecord) -> IBPath:
+        path = pathOf(record)
+        return replace(path, sgid=record.sgid, dgid=record.dgid) if self._keepsGIDs else path
 
 
 @implementer(IPathResolver)

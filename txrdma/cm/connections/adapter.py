@@ -151,6 +151,7 @@ class Adapter:
         self._places: dict[GID, tuple[int, int]] = {}
         self._mtus: list[MTU] = []
         self._rates: list[Rate] = []
+        self._lids: list[LID] = []
         self._refreshedAt = 0.0
         self._ports: list[IReadDescriptor] = []
         with ExitStack() as undo:
@@ -238,6 +239,7 @@ class Adapter:
             attributes = [self.device.portAttributes(number) for number in numbers]
             self._mtus = [each.activeMTU for each in attributes]
             self._rates = [Rate.within(each.rate) for each in attributes]
+            self._lids = [each.lid for each in attributes]
             self._places = {}
             for number, table in enumerate(self._tables, 1):
                 for index, entry in enumerate(table):
@@ -265,7 +267,10 @@ class Adapter:
             for gid, place in self._places.items()
             if gid != path.sgid and (gid.isMapped, gid.isLinkLocal) == kind
         ]
-        return replace(path, sgid=min(others)[2], slid=LID(0)) if others else None
+        if not others:
+            return None
+        _isSamePort, place, gid = min(others)
+        return replace(path, sgid=gid, slid=self._lids[place[0] - 1] if path.slid else LID(0))
 
     def cmPathOf(self, path: IBPath) -> CMPath:
         """The path of a REQ or LAP, with the rate of the port that has its source GID."""

@@ -31,7 +31,9 @@ from txrdma.cm.layouts.messages import REQ
 from txrdma.cm.terms import MessageAddress, Terms
 from txrdma.error import InvalidRequest
 from txrdma.iba.path import IBPath
-from txrdma.iba.types import GID
+from txrdma.iba.types import GID, GUID, LID
+from txrdma.interfaces import IPathResolver
+from txrdma.mad.paths import parseGID
 from txrdma.messages.interfaces import IMessageClientEndpoint, IMessageProtocolFactory, IMessageServerEndpoint
 from txrdma.ports.softdevices import softDeviceTo
 from txrdma.verbs.devices import DeviceSpec
@@ -157,43 +159,67 @@ def _whole(path: IBPath, adapter: Adapter) -> IBPath:
     return replace(
         path,
         sgid=path.sgid or adapter.sourceGID(path.dgid),
-        hopLimit=path.hopLimit or _HOPS,
+        hopLimit=path.hopLimit or (0 if path.dlid else _HOPS),
         packetLifeTime=LIFE_TIME if path.packetLifeTime is None else path.packetLifeTime,
     )
 
 
 @implementer(IMessageClientEndpoint)
 class IBClientEndpoint:
-    """Connects to a service ID over a path."""
+    """Connects to a service ID over a path, or to the port that a resolver finds."""
 
     def __init__(
         self,
         reactor: Any,
         serviceID: int,
-        path: IBPath,
+        path: IBPath | str | GID | GUID | LID,
         device: DeviceSpec = "soft",
         terms: Terms = USUAL,
         privateData: bytes = b"",
         alternate: IBPath | Automatic | None = None,
         timeout: float | None = None,
+        resolver: IPathResolver | None = None,
     ) -> None:
         """
-        @param path: the source GID, hop limit and packet lifetime have defaults.
-        @param alternate: a path to migrate to, or L{AUTOMATIC}. The transport's C{alternate} is None if the peer rejects it,
-            and over shared memory.
+        @param path: the source GID, hop limit and packet lifetime have defaults. Anything else is resolved: a
+            GID, a port GUID, a LID, or the text of one.
+        @param alternate: a path to migrate to, or L{AUTOMATIC}. The transport's C{alternate} is None if the
+            peer rejects it, and over shared memory.
         @param privateData: of the REQ; at most 92 bytes, or 80 with credits.
         @param timeout: seconds until C{connect} fails; None is the time of all retransmissions.
+        @param resolver: None for the subnet administration on InfiniBand. On RoCE, a GID is a path already.
         """
         self._reactor, self._device, self._terms, self._privateData = reactor, device, terms, privateData
         self._serviceID, self._path, self._alternate = serviceID, path, alternate
-        self._timeout = timeout
+        self._timeout, self._resolver = timeout, resolver
 
     def connect(self, factory: IMessageProtocolFactory) -> Deferred[IRDMAProtocol]:
-        connecting = _connect(
-            *(self._reactor, self._device, ServiceIDScheme(), self._serviceID, self._path, factory),
+        if isinstance(self._path, IBPath):
+            connecting = self._connectBy(self._path, factory)
+        else:
+            connecting = Deferred.fromCoroutine(self._connectTo(self._path, factory))
+        return _within(self._reactor, self._timeout, connecting)
+
+    def _connectBy(self, path: IBPath, factory: IMessageProtocolFactory) -> Deferred[IRDMAProtocol]:
+        return _connect(
+            *(self._reactor, self._device, ServiceIDScheme(), self._serviceID, path, factory),
             *(self._terms, self._privateData, self._alternate),
         )
-        return _within(self._reactor, self._timeout, connecting)
+
+    async def _connectTo(self, target: object, factory: IMessageProtocolFactory) -> IRDMAProtocol:
+        adapter = adapterOf(self._reactor, self._device)
+        release = adapter.hold()
+        try:
+            resolver = self._resolver or adapter.own.resolver
+            if resolver is None:
+                path = IBPath(
+                    dgid=target if isinstance(target, GID) else parseGID(str(target), str(target), None)
+                )
+            else:
+                path = await resolver.resolve(target)
+            return await self._connectBy(path, factory)
+        finally:
+            release()
 
 
 @implementer(IMessageClientEndpoint)

@@ -122,7 +122,7 @@ class Attempt:
                 serviceID=serviceID,
                 localQPN=transport.qpn,
                 startingPSN=randbelow(_PSNS),
-                pathMTU=PathMTU(int(mtu if terms.mtu is None else min(mtu, terms.mtu))),
+                pathMTU=PathMTU(int(min(each for each in (mtu, path.mtu, terms.mtu) if each is not None))),
                 pkey=path.pkey,
                 responderResources=terms.reads,
                 initiatorDepth=terms.reads,

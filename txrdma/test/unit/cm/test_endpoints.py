@@ -27,8 +27,9 @@ from txrdma.error import InvalidRequest
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID
 from txrdma.mad.layouts.values import Rate
+from txrdma.mad.resolvers import StaticPathResolver
 from txrdma.messages.protocol import MessageFactory
-from txrdma.test.support.cm.messaging import MessagingCase
+from txrdma.test.support.cm.messaging import MessagingCase, SERVICE
 from txrdma.testing.protocols import MessageRecorder, Recorders
 
 
@@ -125,6 +126,24 @@ class NetworkTests(MessagingCase):
         for rate, expected in ((0, Rate.GBPS_2_5), (10**9, Rate.GBPS_2_5), (10**10, Rate.GBPS_10)):
             self.assertEqual(Rate.within(rate), expected)
 
+    def test_resolvedPort(self) -> None:
+        """C{ib:} clients connect to what a resolver finds; on RoCE, to a GID."""
+        self.serve()
+        there = GID.fromIP("10.0.2.2")
+        for target, resolver in (
+            (there, None),
+            ("10.0.2.2", None),
+            ("there", StaticPathResolver({"there": IBPath(dgid=there)})),
+        ):
+            client = IBClientEndpoint(self.clock, SERVICE, target, self.devices[0], resolver=resolver)
+            protocol: Any = self.result(client.connect(MessageFactory(MessageRecorder)))
+            self.assertEqual(protocol.transport.path.localGID, GID.fromIP("10.0.2.1"))
+            self.assertEqual(protocol.transport.path.remoteGID, there)
+        client = IBClientEndpoint(
+            self.clock, SERVICE, "nobody", self.devices[0], resolver=StaticPathResolver({})
+        )
+        self.failureResultOf(client.connect(MessageFactory(MessageRecorder)), ValueError)
+
     def test_noAddressOfThisKind(self) -> None:
         """A device without IPv6 cannot connect to an IPv6 address."""
         device = self.network.device("10.0.1.9")
@@ -194,6 +213,8 @@ class StringTests(SynchronousTestCase):
         for text in (r"ib:1:dgid \:\:ffff\:127.0.0.3:alternate=auto", "rdma:127.0.0.3:1:alternate=auto"):
             client = clientFromString(None, text)
             self.assertIs(client._alternate, AUTOMATIC)
+        client = clientFromString(None, r"ib:service=7:to=fe80\:\:2")
+        self.assertEqual(client._path, "fe80::2")
         server: Any = serverFromString(None, "ib:service=7:credits=no:messageBytes=100:backlog=3")
         self.assertEqual((server._device, server._backlog), ("soft", 3))
         self.assertEqual((server._terms.messageBytes, server._terms.usesCredits), (100, False))

@@ -57,6 +57,18 @@ class FabricTests(FabricTestCase):
             packetLifeTime=12,
         )
 
+    def test_pathFromSA(self) -> None:
+        """The manager's resolver asks the subnet administration for LIDs, and keeps the GIDs."""
+        expected, there = self.way(), self.host._agent.port.endPort
+        assert self.client.resolver is not None
+        for target in (there.gids[0], str(there.gids[0]), there.portGUID, there.lid):
+            resolving = self.client.resolver.resolve(target)
+            self.clock.pump([0.01] * 10)
+            path = self.successResultOf(resolving)
+            self.assertEqual((path.slid, path.dlid), (expected.slid, expected.dlid))
+            self.assertEqual((path.sgid, path.dgid), (expected.sgid, expected.dgid))
+            self.assertIsNotNone(path.packetLifeTime)
+
     def serve(self, connection: CMConnection, event: Event) -> None:
         """Accept a connection."""
         if isinstance(event, ConnectionRequested):
