@@ -5,7 +5,7 @@ Measure how many mutants of the protocol cores the tests kill.
 A mutant is one of the modules in L{GROUPS} with one small change, such as C{<} in place of C{<=}. C{draw}
 chooses mutants at random by cosmic-ray and stores them in C{tools/mutants.json}. C{run} finds for each
 a test that kills it, and stores this test as its C{full} or C{fast} result. Mutants are stored as text. One
-whose line has been rewritten since applies no more, and survives: draw again, and measure both suites.
+whose line has been rewritten since applies no more, and survives; C{redraw} chooses others in its place.
 
 The checkout is not changed: an import hook, which a C{sitecustomize} module on C{PYTHONPATH} installs, loads
 the changed source in each Python process that a test starts. The known tests and their durations are those
@@ -83,7 +83,7 @@ GROUPS: Final = {
     "smc closing": Group(
         "smc/flow",
         "closing",
-        "smc.test_closing smc.test_endings smc.test_transport smc.test_scenario smc.test_leaving",
+        "smc.test_closing smc.test_endings smc.test_transport smc.test_scenario",
     ),
     "smc handshake": Group(
         "smc",
@@ -97,8 +97,8 @@ GROUPS: Final = {
         "soft.test_atomics soft.test_migration soft.test_recorded soft.test_queuepair",
     ),
     "cm": Group(
-        "cm",
-        "_alternate _closing _connection _exchange _manager _opening _sidr",
+        "cm/core",
+        "alternate closing connection dispatcher exchange opening sidr",
         "cm.test_manager cm.test_opening cm.test_alternate cm.test_datagrams cm.test_cancel",
     ),
     "btl window": Group(
@@ -113,8 +113,8 @@ GROUPS: Final = {
         "mad.test_faults mad.test_faults_long",
     ),
     "monitor ledger": Group(
-        "monitor",
-        "ledger",
+        "monitor/diagnosis",
+        "findinglog",
         "monitor.test_findings monitor.test_keeping_true monitor.test_memory monitor.test_running",
     ),
 }
@@ -175,6 +175,11 @@ class Mutant:
         start, endBefore, endAfter = difference(self.before, self.after)
         offset = min(offsets)[1]
         return offset + start, offset + endBefore, self.after[start:endAfter]
+
+    def characters(self, source: str) -> set[tuple[str, int]]:
+        """The characters that the edit changes, with the path; none where the source has changed since."""
+        edit = self.edit(source)
+        return {(self.path, offset) for offset in range(edit[0], edit[1] + 1)} if edit else set()
 
 
 def difference(before: Sequence[Any], after: Sequence[Any]) -> tuple[int, int, int]:
@@ -254,38 +259,68 @@ def mutationsOf(source: str) -> dict[tuple[int, int], list[tuple[str, int]]]:
     return found
 
 
-def draw(seed: int) -> list[Mutant]:
-    """Choose mutants: positions at random in each group, and one of the mutations of each position."""
+def drawn(
+    chooser: random.Random, group: str, paths: list[str], number: int, kept: list[Mutant]
+) -> Iterator[Mutant]:
+    """Choose mutants of some modules beside others: positions at random, and one of the mutations of each."""
     import parso.python.tree  # noqa: F401
     from cosmic_ray.mutating import mutate_code
     from cosmic_ray.operators.provider import OperatorProvider
 
-    chooser, provider, mutants = random.Random(seed), OperatorProvider(), []
-    for name, group in GROUPS.items():
-        sources = {path: (CHECKOUT / path).read_text() for path in group.paths}
-        found = {path: mutationsOf(source) for path, source in sources.items()}
-        places = [(path, start) for path in group.paths for start in sorted(found[path])]
-        chosen: list[Mutant] = []
-        edits: set[tuple[str, int]] = set()  # characters changed: mutants are later applied together
-        for path, start in chooser.sample(places, len(places)):
-            operator, occurrence = chooser.choice(found[path][start])
-            code = mutate_code(sources[path], provider[operator](), occurrence)
-            if code is None or not compiles(code) or meaning(code) == meaning(sources[path]):
-                continue
-            lines, changed = sources[path].splitlines(keepends=True), code.splitlines(keepends=True)
-            first, endBefore, endAfter = difference(lines, changed)
-            texts = "".join(lines[first:endBefore]), "".join(changed[first:endAfter])
-            mutant = Mutant(name, path, first + 1, operator, occurrence, *texts)
-            edit = mutant.edit(sources[path])
-            assert edit is not None and mutated(sources[path], [mutant]) == code
-            characters = {(path, offset) for offset in range(edit[0], edit[1] + 1)}
-            if not characters & edits:
+    provider = OperatorProvider()
+    sources = {path: (CHECKOUT / path).read_text() for path in paths}
+    found = {path: mutationsOf(source) for path, source in sources.items()}
+    places = [(path, start) for path in paths for start in sorted(found[path])]
+    edits: set[tuple[str, int]] = set()  # characters changed: mutants are later applied together
+    for mutant in kept:
+        edits |= mutant.characters(sources[mutant.path])
+    for path, start in chooser.sample(places, len(places)):
+        if not number:
+            break
+        operator, occurrence = chooser.choice(found[path][start])
+        code = mutate_code(sources[path], provider[operator](), occurrence)
+        if code is None or not compiles(code) or meaning(code) == meaning(sources[path]):
+            continue
+        lines, changed = sources[path].splitlines(keepends=True), code.splitlines(keepends=True)
+        first, endBefore, endAfter = difference(lines, changed)
+        texts = "".join(lines[first:endBefore]), "".join(changed[first:endAfter])
+        mutant = Mutant(group, path, first + 1, operator, occurrence, *texts)
+        assert mutated(sources[path], [mutant]) == code
+        characters = mutant.characters(sources[path])
+        if not characters & edits:
+            edits |= characters
+            number -= 1
+            yield mutant
+
+
+def draw(seed: int) -> list[Mutant]:
+    """Choose mutants of all groups."""
+    chooser = random.Random(seed)
+    mutants = [list(drawn(chooser, name, group.paths, PER_GROUP, [])) for name, group in GROUPS.items()]
+    return sorted(chain.from_iterable(mutants), key=order)
+
+
+def redraw(seed: int, mutants: list[Mutant]) -> list[Mutant]:
+    """Choose another mutant of the same module for each that applies no more; the rest keep results."""
+    chooser, result = random.Random(seed), []
+    for (group, path), each in groupby(
+        sorted(mutants, key=order), lambda mutant: (mutant.group, mutant.path)
+    ):
+        before, source, edits = list(each), (CHECKOUT / path).read_text(), set[tuple[str, int]]()
+        kept = []
+        for mutant in before:
+            characters = mutant.characters(source)
+            if characters and not characters & edits:
                 edits |= characters
-                chosen.append(mutant)
-            if len(chosen) == PER_GROUP:
-                break
-        mutants += sorted(chosen, key=lambda mutant: (mutant.path, mutant.line))
-    return mutants
+                mutant.line = source.count("\n", 0, min(characters)[1]) + 1
+                kept.append(mutant)
+        result += [*kept, *drawn(chooser, group, [path], len(before) - len(kept), kept)]
+    return sorted(result, key=order)
+
+
+def order(mutant: Mutant) -> tuple[int, str, int]:
+    """Sorts mutants by group, module and line."""
+    return list(GROUPS).index(mutant.group), mutant.path, mutant.line
 
 
 def compiles(source: str) -> bool:
@@ -591,6 +626,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Measure how many mutants the tests kill.")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("draw", help="choose mutants, and forget results")
+    commands.add_parser("redraw", help="choose others in place of those whose lines have been rewritten")
     commands.add_parser("report", help="print the stored results")
     run = commands.add_parser("run", help="find a test that kills each mutant")
     run.add_argument("result", choices=["full", "fast"], help="where to store the result")
@@ -602,6 +638,9 @@ def main() -> int:
         save(draw(SEED), SEED)
         return 0
     mutants = load()
+    if options.command == "redraw":
+        mutants = redraw(SEED, mutants)
+        save(mutants, SEED)
     if options.command == "run":
         allowDescriptors()
         signal.signal(

@@ -365,3 +365,11 @@ class DiagramTests(SynchronousTestCase):
         self.assertEqual(reached, set(nodes))
         self.assertEqual({here for here, _, _ in edges}, set(nodes) - {nodes[-1]})
         self.assertTrue(text.startswith("digraph") and text.endswith("}\n"))
+
+    def test_labels(self) -> None:
+        """An edge is labelled with its event, and with what the event causes."""
+        text = diagram()
+        self.assertIn('"INIT, OPEN (INIT)" -> "OPEN, OPEN (ACTIVE)" [label="established"]', text)
+        self.assertIn(
+            '"OPEN, OPEN (ACTIVE)" -> "CLOSED, OPEN (PEERCLOSEWAIT1)" [label="close / sendClosed"]', text
+        )

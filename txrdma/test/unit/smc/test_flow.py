@@ -14,8 +14,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.iba.types import RKey
 from txrdma.iba.verbs import Capacity, SendRequest
+from txrdma.smc.common import counting
 from txrdma.smc.flow.flow import Flow
-from txrdma.smc.flow.sendqueue import LinkSendQueue, RemoteBuffer
+from txrdma.smc.flow.sendqueue import LinkSendQueue, RemoteBuffer, SIGNAL_EVERY
 from txrdma.smc.wire.cdc import CDC_START
 
 _SIZE = 32
@@ -59,11 +60,11 @@ class Reported:
         return lambda *arguments: self.log.append((name, *arguments))
 
 
-def begun() -> tuple[Flow, Reported]:
-    """Return a flow that receives messages, and its recorder."""
+def begun(size: int = _SIZE) -> tuple[Flow, Reported]:
+    """Return a flow that receives messages into a ring of C{size} bytes, and its recorder."""
     reported = Reported()
     queue = LinkSendQueue(None, Capacity(maxInline=1 << 30), lambda: None)  # type: ignore[arg-type]  # copies nothing
-    flow = Flow(queue, memoryview(bytes(range(_SIZE))), [], reported)
+    flow = Flow(queue, memoryview(bytes(number & 0xFF for number in range(size))), [], reported)
     flow.protocol = cast(IProtocol, reported)
     reported.flow = flow
     flow.attach(RemoteBuffer(queue, 0, RKey(0)), _SIZE, 7)
@@ -112,6 +113,21 @@ class ReceivedTests(SynchronousTestCase):
             written, read = one.ring.arrived, one.ring.peerConsumed
 
 
+class CountedTests(SynchronousTestCase):
+    """Statistics of a flow."""
+
+    def test_longReads(self) -> None:
+        """A long delivery counts in the class of its size, the bit length of the largest offset."""
+        flow, reported = begun(1 << 15)
+        before = list(counting.read)
+        for number, end in enumerate((1 << 14, (1 << 14) + 10_000), 1):
+            flow.received((CDC_START, number, 7, 0, end, 0, 0, 0))
+        self.assertEqual([len(data) for data in reported.log if isinstance(data, bytes)], [1 << 14, 10_000])
+        self.assertEqual(
+            [after - each for after, each in zip(counting.read, before, strict=True)][13:16], [0, 2, 0]
+        )
+
+
 class FullLane:
     """A lane that provides the peer's memory, and accepts no message."""
 
@@ -156,6 +172,23 @@ class SentTests(SynchronousTestCase):
         self.assertEqual(lane.target[:11], b"onetwothree")
         self.assertEqual([(each.identifier, each.inline[0][2:4]) for each in requests], [(2, b"\0\2")])
         self.assertEqual((flow.backlog, flow.pending, flow.last, flow.written), (0, [], 2, 2))
+
+    def test_signaled(self) -> None:
+        """Only every eighth request is signaled, because its completion is that of all before."""
+        flow, _ = begun()
+        lane: Any = OpenLane()
+        flow.queue.openLane(lane)
+        flow.queue.limit = 1000
+        flow.writeSequence([b"first"])
+        flow.fill([])
+        for _each in range(4 * SIGNAL_EVERY):
+            flow.ring.peerConsumed = flow.ring.produced
+            flow.writeSequence([b"x"])
+            flow.isDirty = False
+            if not flow.send([]):
+                flow.fill([])
+        signaled = [identifier for identifier, isSignaled, _ in lane.messages if isSignaled]
+        self.assertEqual(signaled, [SIGNAL_EVERY * number for number in range(1, 5)])
 
     def test_fullWindowAvoidsFastPath(self) -> None:
         flow, _ = begun()

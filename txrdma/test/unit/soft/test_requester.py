@@ -135,6 +135,12 @@ class SegmentationTests(RequesterCase):
         )
         self.assertEqual((runs[1].opcode, runs[1].extension), (Opcode.RC_RDMA_WRITE_LAST, b""))
 
+    def test_firstPacketOfWriteIsLongest(self) -> None:
+        """After the first packet of a WRITE, which is the longest, a system call sends one other."""
+        runs = self.post(self.request(Operation.RDMA_WRITE, 5 * MTU))
+        first, middle, last = (Opcode[f"RC_RDMA_WRITE_{place}"] for place in ("FIRST", "MIDDLE", "LAST"))
+        self.assertEqual(self.opcodes(runs), [(first, 1), (middle, 1), (middle, 2), (last, 1)])
+
     def test_singlePacketWriteWithImmediate(self) -> None:
         [run] = self.post(self.request(Operation.RDMA_WRITE_WITH_IMMEDIATE, 3, immediate=5))
         self.assertEqual(run.opcode, Opcode.RC_RDMA_WRITE_ONLY_WITH_IMMEDIATE)
@@ -621,6 +627,19 @@ class ReadTests(RequesterCase):
                 [(run.psn, RETH.decode(run.extension).length) for run in runs],
                 [(first + 1, READ_CHUNK - 4096), (first + READ_CHUNK // 4096, READ_CHUNK)],
             )
+
+    def test_tooLong(self) -> None:
+        """Full packets in place of a shorter last answer are an error, and write nothing after the end."""
+        for packets in (3, 4):
+            with self.subTest(packets=packets):
+                self.requester = self.make()
+                self.memory.put(0, bytes(8 * MTU))
+                length = (packets - 1) * MTU + 8
+                self.read(length)
+                self.answer("FIRST", PSN, b"x" * MTU)
+                self.answer("MIDDLE", PSN + 1, b"x" * (packets - 1) * MTU, packets=packets - 1)
+                self.assertEqual(self.ended(), [(1, Status.BAD_RESP_ERR)])
+                self.assertEqual(self.memory.get(length, MTU), bytes(MTU))
 
     def test_limit(self) -> None:
         """No more READs are outstanding than C{maxRDAtomic}; later requests wait as well."""
