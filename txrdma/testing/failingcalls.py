@@ -256,7 +256,7 @@ class EndpointCase:
         while (more := self.inMoreUse(before)) and reactor.seconds() < deadline:
             self.closeIdleGroups()
             gc.collect()  # frames of tracebacks reference views of memory
-            await deferLater(reactor, 0.05)
+            await deferLater(reactor, 0.01)
         self.assertEqual(more, {}, what)
 
     def inMoreUse(self: Any, before: dict[str, int]) -> dict[str, tuple[int, int]]:
@@ -277,7 +277,7 @@ class FailingCallContract(EndpointCase):
     def setUp(self: Any) -> None:
         """Shorten the time for which a closed SMC-R connection waits for a peer that has lost its link."""
         super().setUp()
-        self.patch(linkGroup, "LINGER_TIMEOUT", 2.0)
+        self.patch(linkGroup, "LINGER_TIMEOUT", 0.5)
 
     async def check(self: Any, calls: FailingCalls) -> None:
         """Use one connection for each call that can fail."""
@@ -291,6 +291,8 @@ class FailingCallContract(EndpointCase):
             await self.play("without a failure")
             await self.exchange(near, far, "without a failure")
         before = await self.settled()
+        gc.freeze()  # so that each collection takes little time
+        self.addCleanup(gc.unfreeze)
         number, isReached = 0, True
         while isReached:
             number += self.STEP

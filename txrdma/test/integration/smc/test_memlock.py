@@ -13,7 +13,7 @@ from txrdma.testing.smc.hosts import Host
 from txrdma.testing.smc.scenario import DEVICE
 
 LIMIT = 8 << 20
-EXCHANGED = 64 << 20
+EXCHANGED = 2 * LIMIT
 """Bytes that all clients together send, and the server as well."""
 
 PEERS = 4
@@ -30,8 +30,6 @@ class Counting(Listener):
 
 class PinnedTests(RaceTestCase):
     """Two hosts, each with a process that may pin 8 MiB."""
-
-    slowBecause = "64 MiB are eight times what may be pinned at the same time."
 
     def setUp(self) -> None:
         self.pinned: dict[Host, Pinned] = {}

@@ -26,11 +26,10 @@ from txrdma.testing.smc.hosts import Host
 from txrdma.verbs import pinning
 
 LIMIT = 8 << 20
-EXCHANGED = 64 << 20
+EXCHANGED = 2 * LIMIT
 """Bytes that all peers together send in each direction of a test."""
 
 PEERS = 4
-SLOW = "64 MiB are eight times what may be pinned at the same time."
 
 
 class DepthsTests(SynchronousTestCase):
@@ -55,8 +54,6 @@ class DepthsTests(SynchronousTestCase):
 
 class ModuleTests(HostsCase):
     """C{btl:} of a host that may pin 8 MiB, with several peers."""
-
-    slowBecause = SLOW
 
     def setUp(self) -> None:
         self.pinned = Pinned(LIMIT)
@@ -116,8 +113,6 @@ class PinnedMessagingCase(MessagingCase):
 class ConnectionTests(PinnedMessagingCase):
     """C{rdma:} of a host that may pin 8 MiB."""
 
-    slowBecause = SLOW
-
     def test_exchange(self) -> None:
         """Messages of all connections arrive in both directions."""
         ends = [self.connected() for _ in range(PEERS)]
@@ -176,8 +171,6 @@ class ReceivesTests(SynchronousTestCase):
 
 class RSocketTests(PinnedMessagingCase):
     """C{rsocket:} of a host that may pin 8 MiB."""
-
-    slowBecause = SLOW
 
     def exchange(self, peers: int, length: int) -> None:
         """Connect several streams, and send so many bytes in both directions of each."""
