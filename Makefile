@@ -148,6 +148,7 @@ hostile: $(VENV)/.has-test
 		$(if $(FIRST),--first $(FIRST)) $(PROTOCOLS:%=hostile-%)
 
 mutants: $(VENV)/.has-mutants
+	@test -e build/tests/results.jsonl || $(MAKE) test
 	@$(BIN)/python tools/mutants.py run fast $(MUTANT_TESTS)
 
 fuzz: $(VENV)/.has-test

@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -56,21 +57,25 @@ def activities() -> Iterator[Activity]:
         module = ".".join(path.relative_to(CHECKOUT).with_suffix("").parts)
         _, seconds = durations.get(module, (0, _UNKNOWN_SECONDS))
         yield Activity(module.removeprefix("txrdma.test.soak."), (*tests, module), seconds)
+    make = ("make", f"PYTHON={python}")
     streams = (python, "-m", "txrdma.testing.streams")
-    yield Activity("conversations", streams, 1200.0)
+    yield Activity("conversations", (*make, "conversations"), 1200.0)
     for chapter in ("closing", "halves", "readers", "deaths"):
         words = (*streams, "--route", "shared-memory", "--", chapter)
         yield Activity(f"conversations {chapter}", words, 60.0)
     yield Activity("drawn conversations", (*streams, "--drawn", "20"), 120.0, isRandom=True)
     for generator in SCENARIOS:
-        words = (python, "-m", "txrdma.testing.simulate", "--quiet", "--minutes", "{minutes}", generator)
+        words = (*make, "MINUTES={minutes}", f"GENERATORS={generator}", "simulate")
         yield Activity(f"random {generator}", words, isRandom=True)
     words = ("env", "TXRDMA_EXAMPLES=1000", *tests, "txrdma.test.unit")
     yield Activity("random examples", words, 1800.0, isRandom=True)
-    make = ("make", f"PYTHON={python}")
     yield Activity("fuzz", (*make, "SECONDS={seconds}", "fuzz"), isRandom=True)
     yield Activity("demo", (*make, "DEMO=--large 4 --files 60", "demo"), 20.0)
     yield Activity("benchmarks", (*make, "BENCH=--quick", "bench"), 600.0)
+    yield Activity("compiled benchmarks", (*make, "BENCH=--quick", "bench-compiled"), 900.0)
+    yield Activity("mutants", (*make, "mutants"), 2400.0)
+    if shutil.which("npm"):
+        yield Activity("vendor", ("sh", "-c", "make vendor && git diff --exit-code txrdma/monitor/web"), 20.0)
     yield Activity("container", (*make, "test-container"), 300.0)
 
 

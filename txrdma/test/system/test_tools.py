@@ -1,5 +1,5 @@
 """
-The small tools of the checkout: the runner of tests, the summary of CI, and the examples.
+The small tools of the checkout: the runner of tests, the Makefile, mutants, CI, and the examples.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Final
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
@@ -232,6 +233,73 @@ class RunnerTests(SynchronousTestCase):
         self.assertEqual((status, complaints), (0, ""))
         self.assertEqual(printed.splitlines()[1:], ["['sh']"] * 2)
         self.assertEqual(self.run_("bare", "sh", "-c", "exit 3")[0], 3)
+
+
+class MakefileTests(SynchronousTestCase):
+    """Targets of the Makefile."""
+
+    OTHERWISE: Final = {
+        "test": "test-all runs the same tests, and test_sample the choice of others",
+        "test-kernel": "test-kernel-ci runs a selection of its tests",
+        "format": "lint fails where it would change a file",
+        "clean": "test_clean",
+    }
+    """Targets that neither CI nor C{make soak} runs, and what does instead."""
+
+    def setUp(self) -> None:
+        self.patch(sys, "path", [str(CHECKOUT / "tools"), *sys.path])
+
+    def test_everyTargetIsRun(self) -> None:
+        """C{.ci/run} or C{make soak} runs every target."""
+        rules = (CHECKOUT / "Makefile").read_text().replace("\\\n", " ").splitlines()
+        prerequisites = {name: words.split() for name, _, words in (rule.partition(":") for rule in rules)}
+        commands = [line for line in (CHECKOUT / ".ci" / "run").read_text().splitlines() if "#" not in line]
+        commands += [" ".join(each.words) for each in importlib.import_module("soak").activities()]
+        words = {word for line in commands for word in line.partition("make ")[2].split()}
+        words |= {"vendor"}  # only where there is npm
+        targets = set(prerequisites[".PHONY"])
+        run = targets & words | set(prerequisites["check"])
+        self.assertEqual(targets - run, {*self.OTHERWISE})
+
+    def test_clean(self) -> None:
+        """C{make clean} removes what other targets make, and nothing else."""
+        folder = Path(self.mktemp())
+        for name in (".venv/bin", ".venv-compiled", "build/tests", "docs/_build", "_trial_temp.1", "txrdma"):
+            (folder / name).mkdir(parents=True)
+        shutil.copy(CHECKOUT / "Makefile", folder)
+        subprocess.run(["make", "clean"], cwd=folder, check=True, capture_output=True, timeout=60)
+        self.assertEqual(sorted(os.listdir(folder)), ["Makefile", "docs", "txrdma"])
+        self.assertEqual(os.listdir(folder / "docs"), [])
+
+
+class MutantTests(SynchronousTestCase):
+    """C{tools/mutants.py}, which C{make mutants} calls."""
+
+    slowBecause = "processes import the package for each mutant"
+
+    def setUp(self) -> None:
+        self.patch(sys, "path", [str(CHECKOUT / "tools"), *sys.path])
+        self.mutants = importlib.import_module("mutants")
+        self.recorded = self.mutants.load()
+
+    def test_apply(self) -> None:
+        """The recorded mutants change today's modules (C{tools/mutants.py redraw} replaces the others)."""
+        sources = {
+            path: (CHECKOUT / path).read_text()
+            for group in self.mutants.GROUPS.values()
+            for path in group.paths
+        }
+        applying = [mutant for mutant in self.recorded if mutant.edit(sources[mutant.path])]
+        self.assertGreater(len(applying), 0.95 * len(self.recorded))
+
+    def test_killed(self) -> None:
+        """A test that passes fails with the mutant that it kills, in a process of its own."""
+        mutant = next(each for each in self.recorded if "unit.smc.test_closing" in (each.fast or ""))
+        test = self.mutants.Test(mutant.fast, mutant.fast.rsplit(".", 2)[0], 1.0)
+        loaded: set[str] = set()
+        self.assertEqual(self.mutants.failing([mutant], [test], loaded), {test.name: "failed"})
+        self.assertEqual(self.mutants.failing([], [test], set()), {})
+        self.assertEqual(loaded, {self.mutants.moduleName(mutant.path)})
 
 
 class ExampleTests(SynchronousTestCase):
