@@ -15,7 +15,7 @@ from typing import Any
 from twisted.internet import reactor as theReactor
 from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.endpoints import TCP4ClientEndpoint, TCP4ServerEndpoint
-from twisted.internet.protocol import Factory, ProcessProtocol, Protocol
+from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.task import deferLater, react
 from twisted.trial.unittest import TestCase
 
@@ -27,6 +27,7 @@ from txrdma.monitor.web.site import MonitorSite
 from txrdma.monitor.web.watch import Watch
 from txrdma.sim.fabric import SimulatedFabric
 from txrdma.sim.nets.fattree import fatTree
+from txrdma.test.support.processes import Program
 
 READERS = 500
 EVENTS = 120
@@ -101,31 +102,6 @@ async def crowd(loop: Any, port: str) -> None:
     print(json.dumps(reported), flush=True)
 
 
-class Browsers(ProcessProtocol):
-    """The process with all readers."""
-
-    def __init__(self) -> None:
-        self.lines: list[Deferred[Any]] = [Deferred(), Deferred()]
-        self.ended: Deferred[None] = Deferred()
-        self._output = b""
-
-    def outReceived(self, data: bytes) -> None:
-        """Pass on whole lines."""
-        *lines, self._output = (self._output + data).split(b"\n")
-        for line in lines:
-            self.lines.pop(0).callback(json.loads(line))
-
-    def errReceived(self, data: bytes) -> None:
-        """Print errors of that process."""
-        sys.stderr.write(data.decode(errors="replace"))
-
-    def processEnded(self, reason: Any) -> None:
-        """Fail pending Deferreds."""
-        for line in self.lines:
-            line.errback(reason)
-        self.ended.callback(None)
-
-
 def residentBytes() -> int:
     """Return the resident memory of this process in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -148,12 +124,11 @@ class CrowdTests(TestCase):
         listening: Any = await TCP4ServerEndpoint(reactor, 0, interface="127.0.0.1").listen(site.factory)
         self.addCleanup(listening.stopListening)
         listening.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)  # of all that it accepts
-        process, port = Browsers(), str(listening.getHost().port)
-        begun, ended = process.lines
+        process, port = Program(), str(listening.getHost().port)
         environment = {**os.environ, "PYTHONPATH": str(Path(txrdma.__file__).parent.parent)}
         words = [sys.executable, "-m", "txrdma.test.soak.monitor.test_crowd", port]
         reactor.spawnProcess(process, sys.executable, words, environment)
-        self.assertEqual(await begun, {"readers": READERS})
+        self.assertEqual(json.loads(await process.line()), {"readers": READERS})
         self.assertEqual(len(site.hub.readers), READERS)
         before = residentBytes()
         for number in range(EVENTS):
@@ -162,7 +137,7 @@ class CrowdTests(TestCase):
             while any(reader._waiting for reader in self.fast(site)):
                 await deferLater(reactor, 0.001)  # as many as the others can take, and the slow one cannot
             await deferLater(reactor, 0)
-        reported = await ended
+        reported = json.loads(await process.line())
         grown = residentBytes() - before
         self.assertEqual(reported["fewest"], EVENTS)
         self.assertLess(reported["slow"], EVENTS)

@@ -9,9 +9,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from twisted.internet.defer import Deferred
-from twisted.internet.protocol import ProcessProtocol
-from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.ports.pnet import kernelTable, Networks, rdmaPorts
@@ -19,6 +16,7 @@ from txrdma.ports.pnettable import PNETEntry
 from txrdma.smc.common.realports import realPorts
 from txrdma.smc.handshake import _machine as _handshake
 from txrdma.smc.signalling import localclient as announcing
+from txrdma.test.support.processes import Program
 from txrdma.test.support.smc.ends import EndsTestCase, reactor
 from txrdma.test.system.kernel import Box, OUTSIDE, record, Witness
 
@@ -41,27 +39,6 @@ serverFromString(reactor, sys.argv[1]).listen(Factory.forProtocol(Echo)).addCall
     lambda port: print(port.getHost().port, flush=True))
 reactor.run()
 """
-
-
-class Server(ProcessProtocol):
-    """A server in a process with its own table."""
-
-    transport: Any
-
-    def __init__(self) -> None:
-        self.listening: Deferred[int] = Deferred()
-        self.ended: Deferred[None] = Deferred()
-
-    def outReceived(self, data: bytes) -> None:
-        self.listening.callback(int(data))
-
-    def errReceived(self, data: bytes) -> None:
-        sys.stderr.buffer.write(data)
-
-    def processEnded(self, reason: Failure) -> None:
-        self.ended.callback(None)
-        if not self.listening.called:
-            self.listening.errback(reason)
 
 
 class NetworkTests(SynchronousTestCase):
@@ -132,21 +109,15 @@ class AutoTests(EndsTestCase):
 
     async def serve_(self) -> int:
         """Start a server whose table names rxe1."""
-        server = Server()
+        server = Program()
         reactor.spawnProcess(
             server,
             sys.executable,
             [sys.executable, "-c", SERVER, "smc:0:interface=127.0.0.1:peer=smc:timeout=60"],
             env={**os.environ, "TXRDMA_PNET": self.table("rxe1/1"), "PYTHONPATH": os.pathsep.join(sys.path)},
         )
-
-        async def kill() -> None:
-            if not server.ended.called:
-                server.transport.signalProcess("KILL")
-                await server.ended
-
-        self.addCleanup(kill)
-        return await server.listening
+        self.addCleanup(server.kill)
+        return int(await server.line())
 
     async def answered(self, port: int) -> tuple[Any, bytes]:
         client = await self.connect(f"smc:127.0.0.1:{port}:peer=smc:timeout=60")

@@ -11,13 +11,11 @@ from pathlib import Path
 from shutil import rmtree
 from typing import Any
 
-from twisted.internet.defer import Deferred
-from twisted.internet.protocol import ProcessProtocol
-from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 
 import txrdma
 from txrdma.test.support.namespaces import reasonToSkip, Wire
+from txrdma.test.support.processes import Program
 from txrdma.test.support.smc.ends import reactor
 
 PROGRAM = """
@@ -91,46 +89,6 @@ ALICE, BOB = 64101, 64102
 GUESTS = 64200
 
 
-class Program(ProcessProtocol):
-    """One of the processes."""
-
-    transport: Any
-
-    def __init__(self) -> None:
-        self.ended: Deferred[None] = Deferred()
-        self._output = b""
-        self._waiting: Deferred[str] | None = None
-
-    def line(self) -> Deferred[str]:
-        """Return the next line of output."""
-        self._waiting = Deferred()
-        self._report()
-        return self._waiting
-
-    def outReceived(self, data: bytes) -> None:
-        self._output += data
-        self._report()
-
-    def _report(self) -> None:
-        if b"\n" in self._output and self._waiting is not None:
-            waiting, self._waiting = self._waiting, None
-            line, _, self._output = self._output.partition(b"\n")
-            waiting.callback(line.decode())
-
-    @property
-    def isQuiet(self) -> bool:
-        """Return whether there is no further output."""
-        return not self._output
-
-    def errReceived(self, data: bytes) -> None:
-        sys.stderr.buffer.write(data)
-
-    def processEnded(self, reason: Failure) -> None:
-        self.ended.callback(None)
-        if self._waiting is not None:
-            self._waiting.errback(reason)
-
-
 class ContainersTests(TestCase):
     """A server and a client in their own namespaces."""
 
@@ -175,13 +133,8 @@ class ContainersTests(TestCase):
             env={**os.environ, "TXRDMA_RUNTIME": self.place},
             path=str(Path(txrdma.__file__).parent.parent),
         )
-        self.addCleanup(self._kill, program)
+        self.addCleanup(program.kill)
         return program
-
-    async def _kill(self, program: Program) -> None:
-        if not program.ended.called:
-            program.transport.signalProcess("KILL")
-            await program.ended
 
     async def serving(self, wire: Wire | None = None, role: str = "server", **who: Any) -> Program:
         text = "8080" if role == "tcp" else "smc:8080"

@@ -12,15 +12,14 @@ from typing import Any
 
 from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.error import ConnectionDone
-from twisted.internet.protocol import ProcessProtocol
 from twisted.internet.task import deferLater
-from twisted.python.failure import Failure
 
 import txrdma
 from txrdma.smc.signalling import localclient as announcing
 from txrdma.smc.signalling import silence as _silence
 from txrdma.smc.status.control import askAll
 from txrdma.smc.wire.clc import Diagnosis
+from txrdma.test.support.processes import Program
 from txrdma.test.support.smc.ends import EndsTestCase, reactor
 
 SERVER = """
@@ -66,28 +65,6 @@ reactor.run()
 """
 
 
-class Process(ProcessProtocol):
-    """A server in its own process."""
-
-    transport: Any
-
-    def __init__(self) -> None:
-        self.listening: Deferred[int] = Deferred()
-        self.ended: Deferred[None] = Deferred()
-        self._output = b""
-
-    def outReceived(self, data: bytes) -> None:
-        self._output += data
-        if b"\n" in self._output and not self.listening.called:
-            self.listening.callback(int(self._output))
-
-    def errReceived(self, data: bytes) -> None:
-        sys.stderr.buffer.write(data)
-
-    def processEnded(self, reason: Failure) -> None:
-        self.ended.callback(None)
-
-
 class TwoProcessesTests(EndsTestCase):
     """A server in another process."""
 
@@ -95,8 +72,8 @@ class TwoProcessesTests(EndsTestCase):
 
     async def start(
         self, text: str = "smc:127.0.0.1:0", greeting: str = "", *more: str
-    ) -> tuple[Process, int]:
-        process = Process()
+    ) -> tuple[Program, int]:
+        process = Program()
         reactor.spawnProcess(
             process,
             sys.executable,
@@ -104,13 +81,8 @@ class TwoProcessesTests(EndsTestCase):
             env=None,
             path=str(Path(txrdma.__file__).parent.parent),
         )
-        self.addCleanup(self._kill, process)
-        return process, await process.listening
-
-    async def _kill(self, process: Process) -> None:
-        if not process.ended.called:
-            process.transport.signalProcess("KILL")
-            await process.ended
+        self.addCleanup(process.kill)
+        return process, int(await process.line())
 
     async def test_echo(self) -> None:
         """Megabytes are echoed through shared memory."""
@@ -233,12 +205,12 @@ class TwoProcessesTests(EndsTestCase):
         for keys in ("", r":device=soft\:route\=rocev2"):
             paths = [Path(self.mktemp()).absolute() for _ in range(2)]
             server, port = await self.start("smc:127.0.0.1:0" + keys, "hello", str(paths[0]))
-            client = Process()
+            client = Program()
             command = [sys.executable, "-c", CLIENT, f"smc:127.0.0.1:{port}{keys}:fallback=no", str(paths[1])]
             where = str(Path(txrdma.__file__).parent.parent)
             reactor.spawnProcess(client, sys.executable, command, env=None, path=where)
-            self.addCleanup(self._kill, client)
-            await client.listening
+            self.addCleanup(client.kill)
+            await client.line()
             for process in (client, server):
                 process.transport.signalProcess("TERM")
                 await process.ended

@@ -12,11 +12,10 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IPushProducer
-from twisted.internet.protocol import ProcessProtocol
 from twisted.internet.task import deferLater
-from twisted.python.failure import Failure
 
 import txrdma
+from txrdma.test.support.processes import Program
 from txrdma.test.support.smc.ends import EndsTestCase, reactor
 from txrdma.testing.protocols import Echo, Greeter
 
@@ -36,45 +35,26 @@ reactor.run()
 """
 
 
-class _Adopting(ProcessProtocol):
-    """A process that serves on a descriptor that it was given."""
-
-    def __init__(self) -> None:
-        self.listening: Deferred[None] = Deferred()
-        self.ended: Deferred[None] = Deferred()
-
-    def outReceived(self, data: bytes) -> None:
-        if not self.listening.called:
-            self.listening.callback(None)
-
-    def errReceived(self, data: bytes) -> None:
-        sys.stderr.buffer.write(data)
-
-    def processEnded(self, reason: Failure) -> None:
-        self.ended.callback(None)
-
-
 class PortTests(EndsTestCase):
     """A listening port."""
 
     async def test_adopted(self) -> None:
         """Another process serves plain TCP on the port's descriptor, to clients of both kinds."""
         _, number, port = await self.listening(Greeter)
-        process: Any = _Adopting()
+        process = Program()
         descriptor = port.fileno()
         above = {**os.environ, "PYTHONPATH": str(Path(txrdma.__file__).parent.parent)}
         words = [sys.executable, "-c", ADOPTING, str(descriptor)]
         descriptors: Any = {0: "w", 1: "r", 2: "r", descriptor: descriptor}
         reactor.spawnProcess(process, sys.executable, words, above, childFDs=descriptors)
-        await process.listening
+        self.assertEqual(await process.line(), "listening")
         port.pauseProducing()  # so that the other one accepts
         try:
             for kind in ("tcp", "smc"):
                 one = await self.connect(f"{kind}:127.0.0.1:{number}")
                 self.assertEqual(await one.receiving(7), b"adopted")
         finally:
-            process.transport.signalProcess("KILL")
-            await process.ended
+            await process.kill()
 
     async def test_paused(self) -> None:
         """A paused port accepts nobody until it is resumed, and then serves SMC-R."""
