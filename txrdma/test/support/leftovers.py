@@ -13,46 +13,31 @@ from typing import Any
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import clientFromString, serverFromString
-from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.protocol import Factory
 from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 
 from txrdma.cm.connections.protocol import RDMAProtocol
 from txrdma.messages.protocol import MessageFactory
+from txrdma.testing.protocols import Echo, Recorder
 
 
-class Asking(Protocol):
-    """Ask, and note the answer and the end."""
+class Asking(Recorder):
+    """Asks, and records the answer."""
 
-    def __init__(self) -> None:
-        self.received: Deferred[bytes] = Deferred()
-        self.ended: Deferred[None] = Deferred()
-
-    def connectionMade(self) -> None:
-        assert self.transport is not None
-        self.transport.write(b"hello")
-
-    def dataReceived(self, data: bytes) -> None:
-        self.received.callback(data)
-
-    def connectionLost(self, reason: Failure = Failure(Exception())) -> None:  # noqa: B008  # as Twisted's
-        self.ended.callback(None)
-
-
-class Answering(Protocol):
-    """Send back what comes."""
-
-    def dataReceived(self, data: bytes) -> None:
-        assert self.transport is not None
-        self.transport.write(data)
+    greeting = b"hello"
 
 
 class MessageAsking(RDMAProtocol):
-    """Ask by a message, and note the answer and the end."""
+    """Asks by a message, and records the answer and the end."""
 
     def __init__(self) -> None:
         self.received: Deferred[bytes] = Deferred()
-        self.ended: Deferred[None] = Deferred()
+        self.lost: Deferred[None] = Deferred()
+
+    def receiving(self, length: int) -> Deferred[bytes]:
+        """Return a Deferred that fires with the answer."""
+        return self.received
 
     def connectionMade(self) -> None:
         self.transport.sendMessage(b"hello")
@@ -61,7 +46,7 @@ class MessageAsking(RDMAProtocol):
         self.received.callback(data)
 
     def connectionLost(self, reason: Failure) -> None:
-        self.ended.callback(None)
+        self.lost.callback(None)
 
 
 class MessageAnswering(RDMAProtocol):
@@ -86,10 +71,10 @@ class LeftoverTests(TestCase):
         if here.startswith("rdma:"):
             answering, asked = MessageFactory(MessageAnswering), MessageFactory(MessageAsking)
         else:
-            answering, asked = Factory.forProtocol(Answering), Factory.forProtocol(Asking)
+            answering, asked = Factory.forProtocol(Echo), Factory.forProtocol(Asking)
         port = await serverFromString(reactor, here).listen(answering)
         asking = await clientFromString(reactor, there % port.getHost().port).connect(asked)
-        self.assertEqual(await asking.received, b"hello")
+        self.assertEqual(await asking.receiving(5), b"hello")
         return port, asking
 
     async def test_1(self) -> None:
@@ -101,7 +86,7 @@ class LeftoverTests(TestCase):
         """A conversation that is ended in order."""
         port, asking = await self.converse()
         asking.transport.loseConnection()
-        await asking.ended
+        await asking.lost
         await port.stopListening()
 
     async def test_2(self) -> None:

@@ -20,22 +20,13 @@ import json, subprocess, sys
 from collections import Counter
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import clientFromString, serverFromString
-from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.protocol import Factory
 from twisted.internet.task import react
 from twisted.protocols.wire import Echo
+from txrdma.testing.protocols import Recorder
 
-class Client(Protocol):
-    def __init__(self):
-        self.received, self.lost = Deferred(), Deferred()
-
-    def connectionMade(self):
-        self.transport.write(b"x")
-
-    def dataReceived(self, data):
-        self.received.callback(None)
-
-    def connectionLost(self, reason):
-        self.lost.callback(None)
+class Client(Recorder):
+    greeting = b"x"
 
 async def serve(reactor):
     port = await serverFromString(reactor, "smc:0:interface=127.0.0.1").listen(Factory.forProtocol(Echo))
@@ -48,7 +39,7 @@ async def connect(reactor, text, count):
     for _ in range(count):
         client = await endpoint.connect(Factory.forProtocol(Client))
         modes[client.transport.smc.mode] += 1
-        await client.received
+        await client.receiving(1)
         client.transport.loseConnection()
         await client.lost
     print(json.dumps(modes))

@@ -39,33 +39,25 @@ import os, select, signal, sys, time
 from collections import Counter
 from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.endpoints import clientFromString
-from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.protocol import Factory
 from twisted.internet.task import react
+from txrdma.testing.protocols import Recorder
 
-class Client(Protocol):
-    def __init__(self):
-        self.answered, self.ended = Deferred(), Deferred()
-
-    def connectionMade(self):
-        self.transport.write(b"hello")
-
-    def dataReceived(self, data):
-        self.answered.callback(data)
-
-    def connectionLost(self, reason):
-        self.ended.callback(reason.type.__name__)
+class Client(Recorder):
+    greeting = b"hello"
 
 async def main(reactor, string, server, count, busy):
     endpoint, factory = clientFromString(reactor, string), Factory.forProtocol(Client)
     clients = await gatherResults([endpoint.connect(factory) for _ in range(int(count))])
-    await gatherResults([client.answered for client in clients])
+    await gatherResults([client.receiving(5) for client in clients])
     watch = os.pidfd_open(int(server))
     os.kill(int(server), signal.SIGTERM)
     if busy == "briefly":
         time.sleep(0.5)
     else:
         select.select([watch], [], [], 30)
-    print(dict(Counter(await gatherResults([client.ended for client in clients]))))
+    await gatherResults([client.lost for client in clients])
+    print(dict(Counter(client.reason.type.__name__ for client in clients)))
 
 react(lambda reactor, *words: Deferred.fromCoroutine(main(reactor, *words)), sys.argv[1:])
 """
@@ -74,19 +66,12 @@ KEEPING: Final = """
 import os, subprocess, sys
 from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.endpoints import clientFromString
-from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.protocol import Factory
 from twisted.internet.task import deferLater, react
+from txrdma.testing.protocols import Recorder
 
-class Client(Protocol):
-    def connectionMade(self):
-        self.answered, self.ended = Deferred(), Deferred()
-        self.transport.write(b"hello")
-
-    def dataReceived(self, data):
-        self.answered.callback(data)
-
-    def connectionLost(self, reason):
-        self.ended.callback(reason.type.__name__)
+class Client(Recorder):
+    greeting = b"hello"
 
 def descriptors():
     return len(os.listdir("/proc/self/fd"))
@@ -99,10 +84,10 @@ async def main(reactor, serving, connecting, code):
         endpoint = clientFromString(reactor, connecting.format(server.stdout.readline().strip()))
         factory = Factory.forProtocol(Client)
         clients = await gatherResults([endpoint.connect(factory) for _ in range(3)])
-        await gatherResults([client.answered for client in clients])
+        await gatherResults([client.receiving(5) for client in clients])
         server.kill()
         server.communicate()
-        await gatherResults([client.ended for client in clients])
+        await gatherResults([client.lost for client in clients])
         kept += clients
         until = reactor.seconds() + 10
         while turn and descriptors() > first and reactor.seconds() < until:
