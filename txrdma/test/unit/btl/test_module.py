@@ -143,6 +143,21 @@ class MessageTests(ModuleTestCase):
         module.completed(DATA, 2)
         self.assertEqual(len(module.outgoing(0.0)), 2)
 
+    def test_acknowledgementsWithoutCredits(self) -> None:
+        """Acknowledgements of a batch that lack credits are sent when credits return."""
+        module = Module(_MTU, (8, 8))
+        for number in (1, 2):
+            module.addPeer(number, 9, ((number, 0), (number, 1)), 0, 0, None, 0.0)
+            frag = Segment(FRAG, number, 0, None, 7, b"x", attempt=1)
+            module.received(COMMAND, (number, 0), frag.encode(), 0.0)
+        module.batchEnded()
+        module.credits[COMMAND] = 1
+        (first,) = module.outgoing(0.0)
+        self.assertEqual(module.outgoing(0.0), [])
+        module.completed(COMMAND, 1)
+        (second,) = module.outgoing(0.0)
+        self.assertIsNot(first.peer, second.peer)
+
     def test_refusedCalls(self) -> None:
         """Invalid calls are refused immediately."""
         module = self.alice.module

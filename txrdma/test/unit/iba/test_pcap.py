@@ -1,10 +1,11 @@
 """
-Tests for L{txrdma.iba.pcap}: against recorded files, tshark and scapy.
+Tests for L{txrdma.iba.pcap}: against recorded files.
 """
 
 from __future__ import annotations
 
 from io import BytesIO
+from ipaddress import ip_address
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +13,16 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import WireError
-from txrdma.iba.pcap import CapturedDatagram, LinkType, PcapReader, PcapWriter
+from txrdma.iba.pcap import (
+    CapturedDatagram,
+    CapturePosition,
+    LinkType,
+    PcapReader,
+    PcapWriter,
+    RoCECapture,
+)
+from txrdma.iba.roce import UDPFlow
+from txrdma.iba.types import MACAddress
 from txrdma.test.support.captures import names, raw, records, segments
 
 
@@ -108,4 +118,25 @@ class DatagramTests(SynchronousTestCase):
         fragment = bytearray(records("verbs")[0].data)
         fragment[20] = 0x20
         self.assertIsNone(CapturedDatagram.decode(bytes(fragment)))
+        fragment[14] = 0x50  # there is no version 5 of IP
+        self.assertIsNone(CapturedDatagram.decode(bytes(fragment)))
+
+    def test_capture(self) -> None:
+        """Packets are recorded with their addresses, at RoCE's port, and with an ICRC that holds."""
+        for one, other in (("10.0.0.1", "10.0.0.2"), ("fd00::1", "fd00::2")):
+            out = BytesIO()
+            capture = RoCECapture(out)
+            here, there = (CapturePosition(each, 50_000, MACAddress(bytes(6))) for each in (one, other))
+            capture.packet(here, there, bytes(16), 1.0)
+            capture.packet(there, here, bytes(20), 2.0)
+            found = [CapturedDatagram.decode(each.data) for each in PcapReader(BytesIO(out.getvalue()))]
+            flows = []
+            for datagram in found:
+                assert datagram is not None
+                addresses = (str(ip_address(raw)) for raw in (datagram.ip.source, datagram.ip.destination))
+                source, destination = addresses
+                flow = UDPFlow(source, datagram.udp.sourcePort, destination, datagram.udp.destinationPort)
+                self.assertEqual(flow.identification(datagram.payload), 0)
+                flows.append((source, destination, datagram.udp.destinationPort, len(datagram.payload)))
+            self.assertEqual(flows, [(one, other, 4791, 20), (other, one, 4791, 24)])
         self.assertIsNone(CapturedDatagram.decode(b"\xff" * 12 + b"\x08\x06" + bytes(28)))
