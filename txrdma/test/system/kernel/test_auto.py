@@ -98,7 +98,7 @@ class AutoTests(EndsTestCase):
         Allow seconds for the handshake: emulated code opens a device slowly, which must not cause a fallback.
         """
         super().setUp()
-        self.patch(announcing, "PATIENCE", 60.0)
+        self.patch(announcing, "ANSWER_SECONDS", 60.0)
         self.patch(_handshake, "CLC_TIMEOUT", 60.0)
         self.patch(realPorts, "_until", 0.0)
 
