@@ -15,8 +15,8 @@ from twisted.python import usage
 from txrdma.commands.common import options as commandOptions
 from txrdma.commands.common.options import columns
 from txrdma.smc.signalling.option.carrier import PINS
+from txrdma.smc.signalling.option.filesystems import cgroupRoot
 from txrdma.smc.signalling.option.installing import inspect, install, Installation, remove, Users
-from txrdma.smc.signalling.option.places import cgroupRoot
 
 _INSTALL, _REMOVE, _STATUS = "install", "remove", "status"
 

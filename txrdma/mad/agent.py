@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import inf
 from os import urandom
-from typing import Any, Final
+from typing import Any
 
 from typing_extensions import Self, Unpack
 from zope.interface import implementer
@@ -26,6 +26,7 @@ from txrdma.iba.path import IBPath
 from txrdma.interfaces import IMADAgent, IMADPort, IMADReceiver
 from txrdma.mad.core.calls import Calls, Dropped, Event, Requested
 from txrdma.mad.core.frames import Keys, NO_KEYS
+from txrdma.mad.core.timeouts import RETRIES
 from txrdma.mad.core.transactions import Call
 from txrdma.mad.layouts.attributes import Attribute, ManagementClass, RPC, RPCS
 from txrdma.mad.layouts.sa import Query
@@ -35,8 +36,6 @@ from txrdma.mad.requests import Registrations, Servers, TakeRequest
 from txrdma.mad.rpcs import CallOptions, checkedKind, RPCs
 
 _log = Logger()
-
-RETRIES: Final = 3
 
 
 class _DeferredCall(Call):

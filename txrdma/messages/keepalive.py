@@ -1,5 +1,9 @@
 """
 Keepalive probes, which detect the loss of a peer while neither end sends anything.
+
+A connection passes the function that sends a probe, which is an RDMA write of no bytes:
+L{txrdma.cm.connections.transport} for C{rdma:} and C{ib:}, L{txrdma.cm.rsocket.stream} for C{rsocket:}. The
+default interval is L{txrdma.cm.terms.KEEPALIVE}. C{btl:} has its own probes (L{txrdma.btl.core.timetable}).
 """
 
 from __future__ import annotations

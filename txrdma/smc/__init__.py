@@ -6,7 +6,6 @@ Subpackages, lowest first; each imports only those to its left (C{txrdma.test.un
     common, wire < terms < flow < group < stream < handshake < kernel
                    terms < signalling < handshake
                                         stream < status < kernel
-    wire < dissect
 
 C{userspace} and C{kernel.transports} are the two backends; C{endpoints} and C{strings} are the public API.
 """

@@ -18,7 +18,7 @@ from twisted.python.failure import Failure
 
 from txrdma.smc.common.reactoruse import reactorUse, Use
 from txrdma.smc.dialing import bindingOf, cancellable, endpointTo, isNumeric, timeoutOf
-from txrdma.smc.handshake.choice import carrierFor
+from txrdma.smc.handshake.carriers import carrierFor
 from txrdma.smc.handshake.outcomes import Outcomes
 from txrdma.smc.handshake.proposing import ClientNegotiation
 from txrdma.smc.signalling.dialing import dial

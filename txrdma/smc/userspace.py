@@ -31,7 +31,7 @@ from txrdma.smc.common.realports import realPorts
 from txrdma.smc.connecting import connect
 from txrdma.smc.group.groups import linkGroups
 from txrdma.smc.handshake.accepting import HandshakeCount, ServerNegotiation
-from txrdma.smc.handshake.choice import carrierFor
+from txrdma.smc.handshake.carriers import carrierFor
 from txrdma.smc.handshake.outcomes import Outcomes
 from txrdma.smc.handshake.plaintcp import runOnTCP
 from txrdma.smc.interfaces import ISMCBackend

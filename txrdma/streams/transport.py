@@ -1,8 +1,9 @@
 """
 The transport of all streams, which provides Twisted's TCP interfaces to protocols and producers.
 
-The connection (L{End}) sends and receives the bytes and decides when it ends. It reports events to its
-transport, which handles exceptions of the application.
+The connection (L{End}) sends and receives the bytes and decides when it, or one of its directions, ends:
+L{txrdma.streams.connection} for streams over message connections, L{txrdma.smc.stream.stream} for C{smc:}. It
+reports events to its transport, which calls the application and handles its exceptions.
 """
 
 from __future__ import annotations

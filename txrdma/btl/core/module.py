@@ -36,6 +36,7 @@ from txrdma.btl.core.receivebuffer import LONG
 from txrdma.btl.core.receiving import ABOVE, BELOW, NEW
 from txrdma.btl.core.regions import Regions
 from txrdma.btl.core.shortcuts import FastPath, Probation
+from txrdma.btl.core.timetable import KEEP_ALIVE
 from txrdma.btl.core.window import COMMAND, DATA, GIVE_UP, Message, Sent, UNHEARD
 from txrdma.btl.wire import (
     ACK,
@@ -72,9 +73,6 @@ MANY_WAIT: Final = 8
 
 FAIR_SHARE: Final = 8
 """New segments of one peer before those of the next peer."""
-
-KEEP_ALIVE: Final = 30.0
-"""Seconds without a packet after which a peer is probed."""
 
 NONCE_LENGTH: Final = 8
 """Bytes of the nonce of a probe."""

@@ -1,5 +1,5 @@
 """
-The deadlines of a module's peers.
+The deadlines of a module's peers: retransmission, acknowledgement, keepalive, and giving up.
 
 An active peer is only marked, and its deadline is computed when the next deadline is needed, because most
 deadlines are postponed long before they expire. Nothing here reads a clock.
@@ -8,8 +8,12 @@ deadlines are postponed long before they expire. Nothing here reads a clock.
 from __future__ import annotations
 
 from heapq import heappop, heappush
+from typing import Final
 
 from txrdma.btl.core.peer import GONE, Peer
+
+KEEP_ALIVE: Final = 30.0
+"""Seconds without a packet after which a peer is probed."""
 
 
 class Timetable:

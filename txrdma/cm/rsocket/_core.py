@@ -239,7 +239,7 @@ class RSocket:
         """Probe the peer's queue pair, unless an outstanding message does so."""
         self._isProbing = self.isQuiet
 
-    # Mapped memory: see txrdma.cm.rsocket.interfaces
+    # Mapped memory: see txrdma.cm.rsocket.mapped
 
     def checkMapping(self, offset: int, length: int) -> None:
         """

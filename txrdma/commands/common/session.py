@@ -26,8 +26,9 @@ from txrdma.fabric.targets import combined, parsedTarget
 from txrdma.iba.path import IBDRPath, IBPath, lifetimeSeconds, MADEndPort
 from txrdma.iba.types import GID, LID, QPN
 from txrdma.interfaces import IMADPort
-from txrdma.mad.agent import MADAgent, RETRIES
+from txrdma.mad.agent import MADAgent
 from txrdma.mad.core.frames import Keys
+from txrdma.mad.core.timeouts import RETRIES
 from txrdma.mad.errors import MADError, MADFailure
 from txrdma.mad.layouts.messages import MADStatus
 from txrdma.mad.layouts.values import SAStatus

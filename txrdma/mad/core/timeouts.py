@@ -1,5 +1,6 @@
 """
-Timeouts of requests: how long to wait for a response, by path and by the response times of peers.
+Timeouts of requests: how long to wait for a response, by path and by the response times of peers, and how
+often to send a request again.
 
 Follows InfiniBand Architecture vol. 1, 13.4.6.2 (timeouts) and 13.4.8.1 (RespTimeValue). Nothing here reads a
 clock or a socket.
@@ -11,6 +12,9 @@ from typing import Final
 
 from txrdma.iba.path import IBPath, lifetimeSeconds, RESPONSE_TIME
 from txrdma.iba.types import GID, LID
+
+RETRIES: Final = 3
+"""Retransmissions of a request without a response, unless an agent or a call is given another number."""
 
 MOST_RESPONSE_TIME: Final = 22
 """Upper bound of a peer's response time, as a code: 17 seconds. Some report hours."""

@@ -1,6 +1,7 @@
 """
-The real RDMA ports of this host for C{device=auto}: which port belongs to a connection.
+A cache of this host's RDMA ports: which port belongs to the network interface of a connection.
 
+L{txrdma.smc.handshake.negotiation} uses it for C{device=auto}, and L{txrdma.ports.pnet} finds the port.
 Reading all ports and interfaces takes milliseconds, so the result is cached for some seconds. Nothing is read
 without an RDMA device or without pyverbs.
 """

@@ -1,8 +1,10 @@
 """
 Runs a CLC handshake on a TCP connection; the result is a stream over SMC-R, or plain TCP.
 
-Common part of client and server. L{txrdma.smc.handshake._machine} makes the decisions; this module connects
-it with the TCP connection, a timer and a link group.
+Common part of client and server. L{txrdma.smc.handshake._machine} decides what is sent; this module connects
+it with the TCP connection, a timer and a link group. It also chooses the device of a connection with
+C{device=auto}: the RDMA port at the connection's interface, else the software device over shared memory, else
+none (plain TCP).
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from txrdma.smc.group.groups import LinkGroups
 from txrdma.smc.group.ports import peerID
 from txrdma.smc.handshake import _machine as clcEvents
 from txrdma.smc.handshake._machine import ClientHandshake
-from txrdma.smc.handshake.choice import carrierFor
+from txrdma.smc.handshake.carriers import carrierFor
 from txrdma.smc.handshake.negotiation import hostName, Negotiation
 from txrdma.smc.handshake.outcomes import Outcomes
 from txrdma.smc.handshake.plaintcp import Foreign

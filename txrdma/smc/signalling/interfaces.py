@@ -2,7 +2,7 @@
 The interface between connections and carriers, which detect that both ends support SMC (RFC 7609, 3.1).
 
 A carrier handles the socket of a client before it connects, the socket of a listener before it listens, and
-both ends of an established connection. L{txrdma.smc.handshake.choice} chooses the carrier; other modules do
+both ends of an established connection. L{txrdma.smc.handshake.carriers} chooses the carrier; other modules do
 not depend on any of them.
 """
 

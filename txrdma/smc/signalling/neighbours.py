@@ -37,7 +37,7 @@ from twisted.python.failure import Failure
 from txrdma.kit.logs import RateLimitedLogger
 from txrdma.smc.signalling.local import Announced, AnnouncementConnection, Announcements
 from txrdma.smc.signalling.owners import TCPAddress
-from txrdma.unix.places import DirectoryListener, SocketDirectory
+from txrdma.unix.socketdirectory import DirectoryListener, SocketDirectory
 from txrdma.unix.sockets import Reactor
 
 _rateLimited = RateLimitedLogger(Logger())

@@ -20,7 +20,7 @@ from txrdma.smc.signalling.neighbours import listenersAt, ProvingSocket
 from txrdma.smc.signalling.owners import sourceFor, TCPAddress
 from txrdma.smc.signalling.silence import logUnresponsivePeer
 from txrdma.unix.lines import Lines
-from txrdma.unix.places import SocketDirectory
+from txrdma.unix.socketdirectory import SocketDirectory
 from txrdma.unix.sockets import Reactor
 
 _AGAIN: Final = 0.1

@@ -22,7 +22,7 @@ from twisted.internet.interfaces import IDelayedCall, IReadWriteDescriptor
 from twisted.python.failure import Failure
 
 from txrdma.soft.shared._rendezvous import LONGEST, meetingName, rendezvousName
-from txrdma.unix.places import DirectoryListener, SocketDirectory
+from txrdma.unix.socketdirectory import DirectoryListener, SocketDirectory
 from txrdma.unix.sockets import Credentials, isOurs, LocalListener, peerOf, Reactor
 
 _MOST_DESCRIPTORS: Final = 8

@@ -16,7 +16,7 @@ from typing import Final
 
 from txrdma.error import InvalidRequest
 from txrdma.smc.signalling.option.bpf import BPFMap
-from txrdma.smc.signalling.option.places import ownCgroup
+from txrdma.smc.signalling.option.filesystems import ownCgroup
 from txrdma.smc.signalling.option.program import load, LoadedProgram, NOTICED, SEEN, STORAGE_BYTES, WANTED
 from txrdma.smc.signalling.option.reasons import (
     effectiveCapabilities,

@@ -11,7 +11,7 @@ from typing import Final
 
 from txrdma.smc.signalling.option import bpf
 from txrdma.smc.signalling.option.carrier import openCarrier, SOCKETS
-from txrdma.smc.signalling.option.places import cgroupByInode, isBPF, mountBPF, requireCgroup, unmount
+from txrdma.smc.signalling.option.filesystems import cgroupByInode, isBPF, mountBPF, requireCgroup, unmount
 from txrdma.smc.signalling.option.program import COUNTERS, load, LoadedProgram
 from txrdma.smc.signalling.option.reasons import OptionUnavailable
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from txrdma.iba.types import GID
 from txrdma.smc.common.realports import realPorts
-from txrdma.smc.handshake.choice import reachesOthers
+from txrdma.smc.handshake.carriers import reachesOthers
 from txrdma.smc.handshake.proposing import ClientNegotiation
 from txrdma.smc.terms.options import Options
 from txrdma.test.support.smc.ends import EndsTestCase

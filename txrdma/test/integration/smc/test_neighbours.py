@@ -32,9 +32,9 @@ from txrdma.smc.signalling.netns import NeighbourApproach, seek
 from txrdma.smc.signalling.owners import TCPAddress
 from txrdma.smc.signalling.silence import silentPeers
 from txrdma.test.integration.smc.test_local import PumpedReactor
-from txrdma.unix import places as unixplaces
+from txrdma.unix import socketdirectory
 from txrdma.unix import sockets as unixsockets
-from txrdma.unix.places import SocketDirectory
+from txrdma.unix.socketdirectory import SocketDirectory
 from txrdma.unix.sockets import Reactor
 
 TARGET = TCPAddress("127.0.0.1", 8080)
@@ -109,7 +109,7 @@ class MeetingPlaceTests(PlaceTestCase):
     def test_nobody(self) -> None:
         """Two users without a number in our user namespace are not considered equal."""
         self.publish()
-        for module in (unixsockets, unixplaces):
+        for module in (unixsockets, socketdirectory):
             self.patch(module, "unmapped", lambda: frozenset({os.geteuid(), os.getegid()}))
         self.assertIsNone(self.place.connect(socket.SOCK_STREAM, "smc-1-a"))
         os.chmod(self.place.path, 0o2770)

@@ -33,8 +33,8 @@ from txrdma.commands.dissect.tcp import segmentIn, TCPHeader
 from txrdma.error import RDMAError
 from txrdma.smc.signalling.option import bpf
 from txrdma.smc.signalling.option.carrier import openCarrier, OptionCarrier, SAVE_SYN, takeSYN
+from txrdma.smc.signalling.option.filesystems import mountBPF, ownCgroup, unmount
 from txrdma.smc.signalling.option.installing import countersIn, inspect, install, remove, Users
-from txrdma.smc.signalling.option.places import mountBPF, ownCgroup, unmount
 from txrdma.smc.signalling.option.program import load, LoadedProgram, relocate, STORAGE_BYTES
 from txrdma.smc.signalling.option.reasons import OptionUnavailable
 from txrdma.test.support.smc.option_program import hasOption, sawOption, tool

@@ -12,7 +12,7 @@ from typing import cast
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.smc.signalling.option.carrier import openCarrier, OptionCarrier, SAVE_SYN
-from txrdma.smc.signalling.option.places import ownCgroup
+from txrdma.smc.signalling.option.filesystems import ownCgroup
 from txrdma.smc.signalling.option.reasons import OptionUnavailable
 from txrdma.test.support.smc.option_program import sawOption
 from txrdma.test.support.smc.optionworlds import commands

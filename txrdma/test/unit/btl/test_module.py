@@ -11,8 +11,9 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.btl.core.assembly import Budget, LONGEST, OLDEST
 from txrdma.btl.core.events import Event, MessageReceived, PeerClosed, PeerGone, SendCompleted, SendFailed
 from txrdma.btl.core.expected import MOST_NAMES, MOST_PACKETS
-from txrdma.btl.core.module import COMMAND_MTU, KEEP_ALIVE, Module
+from txrdma.btl.core.module import COMMAND_MTU, Module
 from txrdma.btl.core.peer import LINGER, Peer
+from txrdma.btl.core.timetable import KEEP_ALIVE
 from txrdma.btl.core.window import COMMAND, DATA, GIVE_UP
 from txrdma.btl.wire import ACK, CHUNK, encodePack, FRAG, PACK, PUT, REFUSED, Segment, VERSION
 from txrdma.error import InvalidRequest

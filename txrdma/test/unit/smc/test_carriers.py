@@ -8,7 +8,7 @@ from zope.interface.verify import verifyClass, verifyObject
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.smc.handshake.choice import carrierFor
+from txrdma.smc.handshake.carriers import carrierFor
 from txrdma.smc.signalling.approaching import LocalApproach
 from txrdma.smc.signalling.configured import AgreedApproach, AgreedReception, UnannouncedArrival
 from txrdma.smc.signalling.dialing import DialedClient

@@ -13,7 +13,7 @@ from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.smc.common.reactoruse import ReactorUse
-from txrdma.smc.handshake.choice import carrierFor
+from txrdma.smc.handshake.carriers import carrierFor
 from txrdma.smc.signalling.interfaces import IClientSignal, IListenerSignal
 from txrdma.smc.signalling.option import shared
 from txrdma.smc.signalling.option.carrier import OptionCarrier

@@ -13,8 +13,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.smc.signalling.option.bpf import BPFMap, numberFor
 from txrdma.smc.signalling.option.carrier import openCarrier, OptionCarrier, pinnedError
+from txrdma.smc.signalling.option.filesystems import findCgroup, Mount, parseMounts, requireCgroup
 from txrdma.smc.signalling.option.installing import inspect, remove, Users
-from txrdma.smc.signalling.option.places import findCgroup, Mount, parseMounts, requireCgroup
 from txrdma.smc.signalling.option.reasons import explained, isOlder, missingCapabilities, OptionUnavailable
 
 MOUNTS = r"""

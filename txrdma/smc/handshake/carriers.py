@@ -1,7 +1,8 @@
 """
-How an endpoint's connections find out whether their peers support SMC, by the options C{device} and C{peer}.
+The carrier of an endpoint: how its connections find out whether their peers support SMC.
 
-L{txrdma.smc.common.realports} chooses the RDMA port of a connection with C{device=auto}.
+It depends on the options C{device}, C{peer}, C{option} and C{runtime}. L{txrdma.smc.handshake.negotiation}
+chooses the device of a connection.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def carrierFor(reactor: Any, options: Options) -> Carrier:
     if options.meetingDirectory:
         from txrdma.smc.signalling.neighbours import NeighbourAnnouncements
         from txrdma.smc.signalling.netns import NeighbourApproach
-        from txrdma.unix.places import SocketDirectory
+        from txrdma.unix.socketdirectory import SocketDirectory
 
         directory = SocketDirectory(options.meetingDirectory)
         approach = partial(NeighbourApproach, reactor, takesTCP, directory)
