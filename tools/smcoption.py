@@ -247,7 +247,7 @@ def assemble(source: str = SOURCE) -> bytes:
     """
     Encode a program for a little-endian machine, 8 bytes for each instruction.
 
-    @raise ValueError: a line is no instruction, or its label is unknown.
+    @raise ValueError: a line is not an instruction, or its label is unknown.
     """
     instructions, labels = lines(source)
     code = b""

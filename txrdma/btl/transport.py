@@ -186,6 +186,7 @@ class BTLMessageTransport(MessageTransport):
         Let the peer write into memory, and read from it: see L{IRemoteMemory}.
 
         @param memory: a number of bytes, or a writable and contiguous buffer.
+        @raise InvalidRequest: the memory has no bytes, or the connection has ended.
         """
         if self._lifeline is None:
             raise InvalidRequest("the connection has ended")

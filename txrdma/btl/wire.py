@@ -288,7 +288,7 @@ def decodeSegment(packet: Buffer) -> Segment:
     """
     have = len(packet)
     if have < HEADER_LENGTH:
-        raise WireError("Header", have, f"{have} bytes, not {HEADER_LENGTH}")
+        raise WireError("Header", have, f"{have} bytes, fewer than {HEADER_LENGTH}")
     first, flags, tag, sender, sequence, acknowledged, length = _HEADER.unpack_from(packet)
     if first >> 4 != VERSION:
         raise WireError("Header", 0, f"version {first >> 4}, not {VERSION}")
@@ -303,7 +303,7 @@ def decodeSegment(packet: Buffer) -> Segment:
     elif not FRAG <= kind <= PLACED_PUT:
         raise WireError("Header", 0, f"kind {kind}")
     if have < begin + length:
-        raise WireError("Header", 16, f"{length} bytes behind the first {begin} of {have}")
+        raise WireError("Header", 16, f"{length} bytes after the first {begin} of {have}")
     payload = memoryview(packet)[begin : begin + length]
     attempt = flags & 0x7F
     acknowledgedUpTo = acknowledged if flags & 0x80 or kind == ACK else None

@@ -70,7 +70,7 @@ class IManagedConnection(Interface):
 
 
 class IConnectionManager(Interface):
-    """A manager of connections: of our own, on management datagrams, or the kernel's."""
+    """A manager of connections: txrdma's own, on management datagrams, or the kernel's."""
 
     counters: Counter[str] = Attribute("Numbers of messages, by direction and kind: C{sent REQ}.")
     states: Counter[str] = Attribute("Numbers of connections by state, with the specification's names.")
@@ -83,7 +83,7 @@ class IConnectionManager(Interface):
         backlog: int = ...,
         checkPath: PathCheck = ...,
     ) -> Callable[[], None]:
-        """Have REQs for a service reported; call the answer to listen no more."""
+        """Report REQs for a service; the returned function stops listening."""
 
     def connect(
         request: REQ,

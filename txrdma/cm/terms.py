@@ -56,7 +56,7 @@ class Terms:
     @ivar rnrRetryCount: retransmissions of the peer after receiver-not-ready, 0 to 7; 7 is unlimited.
     @ivar responseTimeout: maximum response time of a CM: 4.096 us times 2 to this power.
     @ivar maxCMRetries: retransmissions of a CM message, 0 to 15.
-    @ivar keepalive: seconds between probes of an idle peer; None for none.
+    @ivar keepalive: seconds between probes of an idle peer; None disables them.
     @ivar usesCredits: use credits if the peer does; a client sends no greeting otherwise.
     """
 

@@ -143,7 +143,9 @@ class CommandOptions(FabricOptions):
             raise usage.UsageError(f"--kind {self['kind']}: there are {', '.join(KINDS)}")
         isSampled = KINDS[self["kind"]] in _SAMPLED
         if isSampled and (self["watch"] or self["reset"] or self["reset-only"]):
-            raise usage.UsageError(f"--kind {self['kind']}: samples are neither watched nor cleared")
+            raise usage.UsageError(
+                f"--kind {self['kind']}: --watch, --reset and --reset-only do not apply to samples"
+            )
         if self["watch"] and self["reset-only"]:
             raise usage.UsageError("--watch and --reset-only don't go together: there would be no rates")
         self["sampled"] = sampledCodes(self["sample"])

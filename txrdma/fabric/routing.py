@@ -120,7 +120,7 @@ async def trace(view: View, target: int, source: int | None = None) -> list[Hop]
         if len(hops) >= MOST_HOPS:
             raise NoRoute(f"a packet for LID {target} goes in circles", hops)
         if hops and not stop.isSwitch:
-            raise NoRoute(f"a packet for LID {target} ends at {_named(stop)}, which is no switch", hops)
+            raise NoRoute(f"a packet for LID {target} ends at {_named(stop)}, which is not a switch", hops)
         port = await view.exitFor(stop, target) if stop.isSwitch else stop.info.localPortNum
         if port in (NO_PORT, 0):
             raise NoRoute(
@@ -143,7 +143,7 @@ async def traceMulticast(view: View, mlid: int, source: int | None = None) -> li
     @raise NoRoute: a packet reaches a switch twice.
     """
     if not FIRST_MULTICAST <= mlid < 0xFFFF:
-        raise InvalidRequest(f"{mlid:#06x} is no multicast LID: they are from 0xc000 to 0xfffe")
+        raise InvalidRequest(f"{mlid:#06x} is not a multicast LID: they are from 0xc000 to 0xfffe")
     first = await view.begin(source)
     hops: list[Hop] = []
     seen: set[GUID] = set()

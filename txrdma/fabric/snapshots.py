@@ -96,7 +96,7 @@ def load(document: Any) -> Fabric:
             Problem(str(one["kind"]), str(one["where"]), str(one["text"])) for one in document["problems"]
         ]
     except (KeyError, TypeError, AttributeError, IndexError, WireError) as error:
-        raise ValueError(f"this is no fabric: {error!r}") from error
+        raise ValueError(f"this is not a fabric: {error!r}") from error
     return fabric
 
 
@@ -104,7 +104,7 @@ def _readNode(fabric: Fabric, document: dict[str, Any]) -> None:
     route = None if document["route"] is None else IBDRPath.fromString(document["route"])
     node, isNew = fabric.add(_bytes(document["nodeInfo"], NodeInfo.size), route)
     if not isNew:
-        raise ValueError(f"this is no fabric: node {node.guid} is in it twice")
+        raise ValueError(f"this is not a fabric: node {node.guid} is in it twice")
     node.description = str(document["description"])
     if document["switchInfo"] is not None:
         node.switchInfo = SwitchInfo.decode(bytes.fromhex(document["switchInfo"]))
@@ -123,12 +123,12 @@ def _readLinks(fabric: Fabric, document: dict[str, Any]) -> None:
         if there is not None:
             port, peer = node.port(one["number"]), fabric.nodes[GUID.fromString(there["guid"])]
             if not fabric.link(port, peer.port(_number(there["port"]))):
-                raise ValueError(f"this is no fabric: the ends of the link of {port} contradict each other")
+                raise ValueError(f"this is not a fabric: the ends of the link of {port} differ")
 
 
 def _number(document: Any) -> int:
     if not isinstance(document, int) or not 0 <= document <= 255:
-        raise ValueError(f"this is no fabric: there is no port {document!r}")
+        raise ValueError(f"this is not a fabric: there is no port {document!r}")
     return document
 
 
@@ -136,5 +136,5 @@ def _bytes(document: str, count: int) -> bytes:
     """Decode a hexadecimal text, which must have C{count} bytes, or none unless it is a NodeInfo."""
     read = bytes.fromhex(document)
     if len(read) not in (0, count) or (not read and count == NodeInfo.size):
-        raise ValueError(f"this is no fabric: {document!r} are not {count} bytes")
+        raise ValueError(f"this is not a fabric: expected {count} bytes, not {document!r}")
     return read

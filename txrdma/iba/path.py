@@ -283,7 +283,7 @@ class IBDRPath(IBPath):
         """
         Read C{"DR 0,1,3"}, or C{"0,1,3"}, with words for all else; or what C{repr} writes.
 
-        @raise ValueError: it is no directed route.
+        @raise ValueError: it is not a directed route.
         """
         if "(" in text:
             return super(IBDRPath, cls).fromString(text)  # noqa: UP008  # slots make a second class of it
@@ -295,7 +295,7 @@ class IBDRPath(IBPath):
             if first or not all(0 < hop < 255 for hop in hops):
                 raise ValueError
         except ValueError:
-            raise ValueError(f"{text!r} is no directed route, as DR 0,1,3 is: a 0, then ports") from None
+            raise ValueError(f"{text!r} is not a directed route, as DR 0,1,3 is: a 0, then ports") from None
         return cls(**_worded(words, text, isRoute=True), drPath=tuple(hops))
 
     def then(self, port: int) -> Self:
@@ -395,7 +395,7 @@ def _baseOf(endPort: MADEndPort) -> int:
 def _bitsOf(endPort: MADEndPort, lid: int) -> int:
     bits = lid - _baseOf(endPort)
     if not 0 <= bits < 1 << endPort.lidMask:
-        raise ValueError(f"{lid} is no LID of this port")
+        raise ValueError(f"{lid} is not a LID of this port")
     return bits
 
 
@@ -497,7 +497,7 @@ def _called(text: str) -> IBPath:
         return kind(**_checked(values))
     except (SyntaxError, KeyError, AttributeError, TypeError, ValueError, RecursionError) as error:
         raise ValueError(
-            f"{text!r} is no path, as IBPath(dlid=7) is {f': {error}' if str(error) else ''}"
+            f"{text!r} is not a path, as IBPath(dlid=7) is {f': {error}' if str(error) else ''}"
         ) from None
 
 

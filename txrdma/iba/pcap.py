@@ -111,7 +111,7 @@ class PcapReader:
         self._file = file
         header = FileHeader.decode(file.read(FileHeader.size))
         if header.magic not in (_MICROSECONDS, _NANOSECONDS):
-            raise WireError("FileHeader", 0, f"{header.magic:#x} is no little-endian capture file")
+            raise WireError("FileHeader", 0, f"{header.magic:#x} is not a little-endian capture file")
         self._units = 1_000_000_000 if header.magic == _NANOSECONDS else 1_000_000
         self.linkType = header.linkType
 

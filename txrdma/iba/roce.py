@@ -255,7 +255,7 @@ class RoCEPacket:
         """
         end = len(datagram) - ICRC_LENGTH
         if end > LARGEST - ICRC_LENGTH or end % 4:
-            raise WireError("RoCEPacket", 0, f"{len(datagram)} bytes is no length of a packet")
+            raise WireError("RoCEPacket", 0, f"{len(datagram)} bytes is not a packet length")
         view = memoryview(datagram)[: max(end, 0)]
         bth = BTH.decode(view)
         offset = BTH.size

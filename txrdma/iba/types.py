@@ -80,7 +80,7 @@ class MACAddress:
         try:
             return cls(bytes(int(part, 16) for part in text.replace("-", ":").split(":")))
         except ValueError:
-            raise ValueError(f"{text!r} is no MAC address") from None
+            raise ValueError(f"{text!r} is not a MAC address") from None
 
     def toBytes(self) -> bytes:
         return self.raw
@@ -133,7 +133,7 @@ class GUID:
                 raise ValueError
             return cls(number.to_bytes(8, "big"))
         except (ValueError, OverflowError):
-            raise ValueError(f"{text!r} is no GUID") from None
+            raise ValueError(f"{text!r} is not a GUID") from None
 
     def toBytes(self) -> bytes:
         return self.raw
@@ -176,7 +176,7 @@ class GID:
                 raise ValueError
             return cls(ipaddress.IPv6Address(text).packed)
         except ValueError:
-            raise ValueError(f"{text!r} is no GID") from None
+            raise ValueError(f"{text!r} is not a GID") from None
 
     @classmethod
     def fromIP(cls, text: str) -> GID:

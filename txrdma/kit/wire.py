@@ -98,7 +98,7 @@ def bits(
     Declare a field of C{width} bits, the most significant one first.
 
     @param little: whether the field is little-endian in a layout that otherwise is big-endian.
-    @param shown: formats a value for people; see L{Field.shown}.
+    @param shown: formats a value as readable text; see L{Field.shown}.
     @param flags: names of the bits; see L{Field.flags}.
     """
     return _Spec(width=width, little=little, shown=shown, flags=flags)

@@ -18,7 +18,7 @@ class Field:
     @ivar kind: C{"number"}, C{"bytes"}, C{"value"} (of a class with C{fromBytes}) or C{"layout"}.
     @ivar width: number of bits of the field, or of one element of an array.
     @ivar offset: number of bits from the beginning of the layout.
-    @ivar shown: formats the value for people; None to use C{str}.
+    @ivar shown: formats the value as readable text; None to use C{str}.
     @ivar flags: names of the bits, if the field is a number whose bits have names; None otherwise.
     """
 

@@ -31,7 +31,7 @@ class MADFailure(RDMAError):
 
     def detailed(self, level: int = 1) -> str:
         """
-        Message with details, for people.
+        Return a readable message with details.
 
         @param level: 0 is one line, 1 adds path and headers, 2 fields, 3 bytes.
         """

@@ -1,5 +1,5 @@
 """
-Paths to ports, from the names that people give them.
+Paths to ports, from text that users type.
 
 Follows InfiniBand Architecture vol. 1, 15.2.5.16 (PathRecord) and annex A17 (addresses on RoCE v2).
 """
@@ -18,7 +18,7 @@ Target = Union[int, GID, GUID, IBPath, str]
 """Name of a port: a LID, a GID, a port GUID, a path, or text of one of these."""
 
 EndPort = Union[MADEndPort, Callable[[], MADEndPort]]
-"""LID, GIDs and SM of our own port, or a function that returns them, as they may change."""
+"""LID, GIDs and SM of the local port, or a function that returns them, as they may change."""
 
 _GUID: Final = re.compile(
     r"0x[0-9a-fA-F]{9,16}|[0-9a-fA-F]{16}|[0-9a-fA-F]{1,4}(:[0-9a-fA-F]{1,4}){3}",
@@ -31,11 +31,12 @@ _HIGHEST_LID: Final = 0xFFFE
 
 def parseTarget(text: str, endPort: MADEndPort | None = None) -> LID | GID | GUID | IBPath:
     """
-    Read the text of a target: C{"7"}, C{"lid 7"}, C{"fe80::2:c903:1:2"}, C{"fe80::2%mlx5_0/1"},
-    C{"10.0.0.2"}, C{"0x0002c90300010002"}, C{"DR 0,1,3"}, or a path's own text.
+    Parse the text of a target: C{"7"}, C{"lid 7"}, C{"fe80::2:c903:1:2"}, C{"fe80::2%mlx5_0/1"},
+    C{"10.0.0.2"}, C{"0x0002c90300010002"}, C{"DR 0,1,3"}, or the text of a path.
 
-    @param endPort: our own port: the scope of a GID, behind the percent sign, has to be a name of it. Without
-        this, the scope is ignored.
+    @param endPort: the local port, whose name the scope of a GID (after the percent sign) must be. Without
+        it, the
+        scope is ignored.
     @raise ValueError: the text is none of these.
     """
     stripped = text.strip()
@@ -57,9 +58,9 @@ def parseTarget(text: str, endPort: MADEndPort | None = None) -> LID | GID | GUI
 
 def parseGID(text: str, stripped: str, endPort: MADEndPort | None) -> GID:
     """
-    Read a GID with or without a scope, or the IPv4 address that it is on RoCE v2.
+    Parse a GID with or without a scope, or an IPv4 address, which is a GID on RoCE v2.
 
-    @raise ValueError: the text is no GID.
+    @raise ValueError: the text is not a GID, or the scope is not a name of the local port.
     """
     address, percent, scope = stripped.partition("%")
     try:
@@ -69,29 +70,29 @@ def parseGID(text: str, stripped: str, endPort: MADEndPort | None) -> GID:
             f"{text!r} names no port: a LID (7), a GID (fe80::...), a port GUID (0x...) or a route (DR 0,1)"
         ) from None
     if percent and (not scope or (endPort is not None and not endPort.isCalled(scope))):
-        raise ValueError(f"{text!r} is to be reached by {scope or 'nothing'}, which is no name of our port")
+        raise ValueError(f"{text!r}: the scope {scope!r} is not a name of the local port")
     return gid
 
 
 def current(endPort: EndPort) -> MADEndPort:
-    """LID, GIDs and SM of our own port now."""
+    """Return the current LID, GIDs and SM of the local port."""
     return endPort() if callable(endPort) else endPort
 
 
 def toLID(endPort: MADEndPort, lid: int, serviceLevel: int = 0) -> IBPath:
-    """Path to a LID for management datagrams, from our own port."""
+    """Return the path from the local port to a LID for management datagrams."""
     return IBPath(
         slid=endPort.lid, dlid=LID(lid), serviceLevel=serviceLevel, dqpn=QPN(1), sqpn=QPN(1), qkey=GMP_QKEY
     )
 
 
 def toSA(endPort: MADEndPort) -> IBPath:
-    """Path to the subnet administration (SA, IBA 15.4.2), which is at the LID of the master SM."""
+    """Return the path to the subnet administration (SA, IBA 15.4.2), which is at the LID of the master SM."""
     return toLID(endPort, endPort.smLID, endPort.smServiceLevel)
 
 
 def pathOf(record: PathRecord) -> IBPath:
-    """Path that a PathRecord describes, for management datagrams."""
+    """Return the path that a PathRecord describes, for management datagrams."""
     isGlobal = record.hopLimit > 1
     return IBPath(
         slid=record.slid,

@@ -29,8 +29,8 @@ _DISCARD: Final = 9
 
 def sourceAddress(target: str) -> str | None:
     """
-    Source address of this host for packets to an address, by the kernel's routes; None without one. Nothing
-    is sent.
+    Return the source address that the kernel's routes select for packets to an address; None if it is
+    unreachable. Nothing is sent.
     """
     try:
         family, kind, _, _, where = socket.getaddrinfo(
@@ -72,7 +72,7 @@ def sourceGID(
 @implementer(IPathResolver)
 class SAPathResolver:
     """
-    Resolver that asks the subnet administration (SA).
+    A resolver that queries the subnet administration (SA).
 
     A LID or a directed route is already a path, and needs no query. But such a path has no MTU, service level
     or lifetime: with C{asksForLIDs} the SA is queried for these.
@@ -91,7 +91,7 @@ class SAPathResolver:
         self._asksForLIDs, self._keepsGIDs = asksForLIDs, keepsGIDs
 
     def resolve(self, target: object) -> Deferred[IBPath]:
-        """Path to a port; fails with L{txrdma.mad.errors.MADError} where the SA has none."""
+        """Return the path to a port; fails with L{txrdma.mad.errors.MADError} if the SA has none."""
         end = current(self._endPort)
         try:
             known = _read(target, end)
@@ -119,14 +119,14 @@ class SAPathResolver:
 
 @implementer(IPathResolver)
 class StaticPathResolver:
-    """Resolver with a fixed table of paths."""
+    """A resolver with a fixed table of paths."""
 
     def __init__(self, table: Mapping[object, IBPath]) -> None:
         """@param table: paths by target: C{LID}, C{GID} or C{GUID}, or text."""
         self._table = dict(table)
 
     def resolve(self, target: object) -> Deferred[IBPath]:
-        """The path to a port; C{ValueError} where the table has none."""
+        """Return the path to a port; fails with C{ValueError} if the table has none."""
         path = self._table.get(target)
         if path is None:
             try:
@@ -142,7 +142,7 @@ class StaticPathResolver:
 @implementer(IPathResolver)
 class IPPathResolver:
     """
-    Resolver for RoCE v2, where an IP address is a GID (annex A17).
+    A resolver for RoCE v2, where an IP address is a GID (annex A17).
 
     The kernel resolves the neighbour's MAC address: when an address handle is created on rxe and hardware,
     and when the software device sends a UDP datagram. The resolver only chooses the source GID: see
@@ -165,15 +165,15 @@ class IPPathResolver:
 
     def resolve(self, target: object) -> Deferred[IBPath]:
         """
-        The path to an IP address, with or without a scope, or to a GID that is one.
+        Return the path to an IP address, with or without a scope, or to a GID that is one.
 
-        It fails with C{ValueError} where it is none, with C{DeviceUnavailable} where our port has no address
-        of its kind.
+        It fails with C{ValueError} if the text is not an address, and with C{DeviceUnavailable} if the local
+        port has no address of the same kind.
         """
         try:
             gid = target if isinstance(target, GID) else parseGID(str(target), str(target).strip(), None)
         except ValueError:
-            return fail(ValueError(f"{target} is no IP address"))
+            return fail(ValueError(f"{target} is not an IP address"))
         _, percent, scope = str(target).partition("%")
         ours = sourceGID(current(self._endPort).gids, gid, percent + scope, self._sourceAddress)
         if ours is None:

@@ -143,7 +143,7 @@ class MADSchedule(RPCs):
         @return: fires when nothing is left, with the result of C{work}; fails with the first exception in
             work that is not waited for, and then everything else is cancelled. Cancelling it does so, too.
         @raise RuntimeError: the schedule is running already.
-        @raise TypeError: an argument is no work.
+        @raise TypeError: an argument is not work.
         """
         return self._runner.run(work, queue, mqueue)
 

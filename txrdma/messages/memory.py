@@ -44,7 +44,7 @@ class MemoryName(Layout):
         Decode a name, and check that a range is within the memory.
 
         @param largest: the largest length of one request.
-        @raise InvalidRequest: this is no name, or the range is not within the memory, or too long.
+        @raise InvalidRequest: this is not a name, or the range is not within the memory, or too long.
         """
         if len(name) != 16:
             raise InvalidRequest(f"the name of shared memory has 16 bytes, not {len(name)}")

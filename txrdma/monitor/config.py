@@ -354,7 +354,7 @@ class _Reader:
         listen = web.get("listen", "")
         mistake = mistakeIn(listen) if listen else ""
         if mistake:
-            self._mistake("web.listen", f"{listen!r} is no endpoint: {mistake}")
+            self._mistake("web.listen", f"{listen!r} is not an endpoint: {mistake}")
         elif not (isLoopback(listen or DEFAULT_LISTEN) or web.get("tokens") or web.get("users")):
             self._mistake(
                 "web.listen",

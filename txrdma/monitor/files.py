@@ -34,9 +34,9 @@ _FIT: Final = frozenset(("duplicate-name", "firmware", "remote-errors", "unbalan
 @frozen
 class FileSettings:
     """
-    Paths of the files to write; C{""} for none.
+    Paths of the files to write; C{""} for those that are not written.
 
-    @ivar slurm: Slurm's C{topology.conf}; C{unfit} hosts not to be used, C{nodeNames} the node-name map.
+    @ivar slurm: Slurm's C{topology.conf}; C{unfit}: hosts not to be used; C{nodeNames}: the node-name map.
     """
 
     slurm: str = ""
@@ -46,11 +46,12 @@ class FileSettings:
 
 def unfitHosts(fabric: Fabric, entries: Iterable[Entry]) -> dict[str, str]:
     """
-    Hosts that should get no jobs, by name, with the reason: hosts that have findings, or whose switch port
-    has some, from warnings on.
+    Return the hosts that should get no jobs, by name, with the reason: those that have findings of severity
+    warning
+    or above, themselves or at their switch port.
 
-    Nodes choose their descriptions, so that a faulty host can claim the name of another one. A name is left
-    out if several hosts claim it and their descriptions are not those of different adapters of one host.
+    Nodes choose their descriptions, so a faulty host can claim the name of another one. A name is left out if
+    several hosts claim it and their descriptions are not those of different adapters of one host.
     """
     unfit: dict[str, str] = {}
     adapters: dict[str, list[str]] = {}
@@ -73,12 +74,14 @@ def unfitHosts(fabric: Fabric, entries: Iterable[Entry]) -> dict[str, str]:
 
 
 def _adapter(description: str) -> str:
-    """Name of a host's adapter, after the host's name in its description; C{""} of none."""
+    """
+    Return the name of a host's adapter, which follows the host's name in its description; C{""} without one.
+    """
     return description.strip().partition(" ")[2]
 
 
 def _hostAt(fabric: Fabric, guid: GUID, number: int | None) -> str | None:
-    """Description of a host, or of the one that is linked to a switch's port; None without one."""
+    """Return the description of a host, or of the host linked to a switch's port; None without one."""
     node: Node | None = fabric.nodes.get(guid)
     if node is not None and node.isSwitch:
         port = None if number is None else node.known(number)
@@ -100,14 +103,14 @@ class MaintainedFiles:
         self._version = -1
 
     def change(self, settings: FileSettings) -> None:
-        """Keep other files from now on."""
+        """Use other paths from now on."""
         self._settings = settings
         self.problems.clear()
         self._written.clear()
         self._version = -1
 
     def update(self, poller: FabricPoller) -> None:
-        """Write the files whose content is another one than before."""
+        """Write the files whose content has changed."""
         fabric, settings = poller.fabric, self._settings
         if fabric is None:
             return
@@ -122,7 +125,7 @@ class MaintainedFiles:
                 self._write(settings.nodeNames, nodeNamesText(fabric))
 
     def findings(self) -> list[Finding]:
-        """Files that could not be written."""
+        """Return findings about files that could not be written."""
         return [Finding("file-failed", path, why) for path, why in self.problems.items()]
 
     def _write(self, path: str, lines: Iterable[str]) -> None:

@@ -1,6 +1,7 @@
 """
-Checks of server endpoint strings for the pages: which accept only connections from this host, and which are
-invalid.
+Checks of server endpoint strings for the pages: whether they accept only connections from this host, and
+whether
+they are valid.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ _BY_ADDRESS: Final = {"tcp": ("port", "interface", "backlog"), "tcp6": ("port", 
 
 def _partsOf(listen: str) -> dict[str, str]:
     """
-    Parts of a string of C{tcp:} or C{tcp6:} by their names.
+    Return the parts of a C{tcp:} or C{tcp6:} string by name.
 
-    @raise ValueError: a name comes twice, or is none of these, or there are more parts than names.
+    @raise ValueError: a name is unknown or occurs twice, or there are too many parts.
     """
     (kind, *positional), named = parseString(listen, "endpoint")
     names = _BY_ADDRESS[kind]
@@ -38,7 +39,7 @@ def _kindOf(listen: str) -> str:
 
 
 def isLoopback(listen: str) -> bool:
-    """True of a server endpoint string that accepts only connections from this host."""
+    """Return whether a server endpoint string accepts only connections from this host."""
     kind = _kindOf(listen)
     if kind not in _BY_ADDRESS:
         return kind == "unix"
@@ -50,7 +51,7 @@ def isLoopback(listen: str) -> bool:
 
 
 def mistakeIn(listen: str) -> str:
-    """Mistake for which a server endpoint string means nothing; C{""} if none shows without listening."""
+    """Return what is wrong with a server endpoint string; C{""} if nothing is found without listening."""
     kind = _kindOf(listen)
     if kind in _BY_ADDRESS:
         try:
@@ -58,7 +59,7 @@ def mistakeIn(listen: str) -> str:
         except ValueError as error:
             return str(error)
         if not (port.isascii() and port.isdigit() and int(port) <= 65535):
-            return f"{port!r} is no number of a port: it is from 0 to 65535"
+            return f"{port!r} is not a port number: it is from 0 to 65535"
         return ""
     kinds = {plugin.prefix for plugin in getPlugins(IStreamServerEndpointStringParser)} | _BUILT_IN
     if kind not in kinds:

@@ -1,8 +1,8 @@
 """
-Supervised loops: periodic tasks of a monitor that go on whatever one of their runs raises.
+Supervised loops: periodic tasks of a monitor, which continue although runs raise exceptions.
 
 The next run is scheduled however the last one has ended. A failure is logged once, and is a finding until a
-run succeeds; so is a run that does not end. The watchdog of systemd is fed only while the runs of vital loops
+run succeeds; so is a run that does not end. systemd's watchdog is notified only while the runs of vital loops
 end in time.
 """
 
@@ -38,15 +38,17 @@ def _textOf(failure: Failure) -> str:
 
 class SupervisedLoop:
     """
-    Task that runs again and again, from L{start} to L{stop}, one run at a time.
+    A task that runs periodically from L{start} to L{stop}, one run at a time.
 
     @ivar name: name of the loop in findings and metrics.
     @ivar problem: what failed in the last run; C{""} if nothing did.
-    @ivar failures: number of runs that failed since the last one that did not.
-    @ivar isRunning: True during a run.
-    @ivar isVital: the process is useless without this loop: systemd restarts it when a run does not end.
-    @ivar succeededAt: time of the end of the last run that has done its work; the time of L{start} before.
-    @ivar isReported: the supervisor reports its failures; otherwise its owner does.
+    @ivar failures: number of failed runs since the last successful one.
+    @ivar isRunning: whether a run is in progress.
+    @ivar isVital: whether the process is useless without this loop: then systemd restarts it if a run does
+        not end.
+    @ivar succeededAt: time of the end of the last run that has done its work; before that, the time of
+        L{start}.
+    @ivar isReported: whether the supervisor reports its failures; otherwise its owner does.
     """
 
     def __init__(
@@ -61,7 +63,7 @@ class SupervisedLoop:
         expected: tuple[type[Exception], ...] = (RDMAError,),
     ) -> None:
         """
-        @param run: does the work once. Returns False when there was nothing to do.
+        @param run: does the work once; returns False if there was nothing to do.
         @param pauseSeconds: returns the time from the end of a run to the next one; None to wait for
             L{runIn}.
         @param lateSeconds: returns the time after which a run that has not ended is late.
@@ -88,14 +90,14 @@ class SupervisedLoop:
         self._logged: set[tuple[str, str]] = set()
 
     def start(self, seconds: float | None = 0.0) -> None:
-        """Run after so many seconds, and from then on; None to wait for L{runIn}."""
+        """Begin periodic runs, the first one after this number of seconds; None to wait for L{runIn}."""
         self._isStarted = True
         self.succeededAt = self._clock.seconds()
         if seconds is not None:
             self.runIn(seconds)
 
     def stop(self) -> Deferred[None]:
-        """Begin no other run; fires when no run is in progress. Twice is fine."""
+        """Begin no other run; fires when no run is in progress. Idempotent."""
         self._isStarted = False
         self._wantedAt = None
         self._cancelTimer()
@@ -107,14 +109,17 @@ class SupervisedLoop:
         return done
 
     def cancel(self) -> None:
-        """End the present run, which neither fails nor succeeds, and forget that earlier ones have failed."""
+        """
+        End the current run, which counts neither as a failure nor as a success, and reset the number of
+        failures.
+        """
         self._isCancelled = self.isRunning
         self._forgive()
         if self._task is not None:
             self._task.cancel()
 
     def runIn(self, seconds: float) -> None:
-        """Run in so many seconds, after the present run, and unless a run is due earlier."""
+        """Run in this number of seconds, after the current run, unless a run is due earlier."""
         if not self._isStarted:
             return
         at = self._clock.seconds() + seconds
@@ -135,11 +140,11 @@ class SupervisedLoop:
 
     @property
     def isDue(self) -> bool:
-        """True while a run is scheduled or in progress."""
+        """Return whether a run is scheduled or in progress."""
         return self.isRunning or self._timer is not None
 
     def lateBy(self) -> float:
-        """Seconds by which the present run, or the next one, is late; 0 if it is not."""
+        """Return the seconds by which the current run, or the next one, is late; 0 if it is not."""
         if self.isRunning:
             since = self._beganAt
         elif self._timer is not None:
@@ -151,9 +156,9 @@ class SupervisedLoop:
     @contextmanager
     def step(self, what: str) -> Iterator[None]:
         """
-        Isolate a part of a run: an exception makes the run a failed one, and the other parts go on.
+        Isolate a part of a run: an exception makes the run a failed one, and the other parts continue.
 
-        Only L{DeviceUnavailable}, without which there is nothing to ask, and a cancellation end the run.
+        Only L{DeviceUnavailable}, which means that nothing can be queried, and a cancellation end the run.
 
         @param what: name of the part, for the log and the finding.
         """
@@ -222,7 +227,7 @@ class SupervisedLoop:
         self._logged.clear()
 
     def _failed(self, failure: Failure, what: str) -> None:
-        """Note a failure, and log it if it was not logged since the last success."""
+        """Store a failure, and log it if it was not logged since the last success."""
         self._isBroken = True
         why = _textOf(failure)
         self.problem = f"{what}: {why}" if what else why
@@ -238,9 +243,9 @@ class SupervisedLoop:
 
 class Supervisor:
     """
-    Supervisor of all loops of a monitor.
+    Supervises all loops of a monitor.
 
-    @ivar loops: loops in the order in which they were made.
+    @ivar loops: loops in the order in which they were added.
     """
 
     def __init__(self, clock: IReactorTime) -> None:
@@ -250,21 +255,23 @@ class Supervisor:
         self._check: Callable[[], object] = lambda: None
 
     def add(self, loop: SupervisedLoop) -> SupervisedLoop:
-        """Supervise a loop from now on; returns it."""
+        """Begin to supervise a loop, and return it."""
         self.loops.append(loop)
         return loop
 
     def remove(self, loop: SupervisedLoop) -> None:
-        """Supervise a loop no more."""
+        """Stop supervising a loop."""
         self.loops.remove(loop)
 
     def start(self, check: Callable[[], object]) -> None:
-        """Call a function now and then that reports L{findings}: a run that does not end cannot do so."""
+        """
+        Call a function periodically, which reports L{findings}: a run that does not end cannot report itself.
+        """
         self._check = check
         self._timer = self._clock.callLater(CHECK_SECONDS, self._expired)
 
     def stop(self) -> None:
-        """End the checks; the loops are stopped by their owners. Twice is fine."""
+        """End the checks; the loops are stopped by their owners. Idempotent."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -277,7 +284,7 @@ class Supervisor:
             self._timer = self._clock.callLater(CHECK_SECONDS, self._expired)
 
     def findings(self) -> list[Finding]:
-        """Loops whose last run has failed, or does not end."""
+        """Return findings about loops whose last run has failed, or does not end."""
         found = [
             Finding("loop-failed", loop.name, loop.problem)
             for loop in self.loops
@@ -290,10 +297,13 @@ class Supervisor:
         return found
 
     def isAlive(self) -> bool:
-        """True while no run of a vital loop is late: runs that fail are reported, and help no restart."""
+        """
+        Return whether no run of a vital loop is late. Failed runs do not count, since a restart would not
+        help.
+        """
         return not any(loop.isVital and loop.lateBy() for loop in self.loops)
 
     def ages(self) -> list[tuple[str, float]]:
-        """Seconds since each loop has last done its work, by the names of the loops."""
+        """Return the seconds since each loop has last succeeded, by the names of the loops."""
         now = self._clock.seconds()
         return [(loop.name, now - loop.succeededAt) for loop in self.loops]

@@ -77,7 +77,7 @@ def sizeFrom(text: str) -> int:
     shift = {"k": 10, "m": 20, "g": 30}.get(number[-1:], 0)
     digits = number[:-1] if shift else number
     if not digits.isascii() or not digits.isdigit():
-        raise ValueError(f"{text!r} is no number of bytes")
+        raise ValueError(f"{text!r} is not a number of bytes")
     return int(digits) << shift
 
 

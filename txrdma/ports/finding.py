@@ -1,5 +1,5 @@
 """
-End ports by the names that people give them.
+Finds the end port that a text names.
 """
 
 from __future__ import annotations
@@ -19,19 +19,20 @@ _FIRST_MULTICAST_LID: Final = 0xC000
 
 def getEndPort(spelling: str | None = None, root: str | Path = SYS) -> EndPort:
     """
-    The end port that is meant by one of
+    Return the end port that a text names:
 
-      - nothing: the first that is active, else the first that has a link
+      - nothing: the first active port, else the first that has a link
       - C{"mlx5_0/1"} or C{"mlx5_0:1"}: device and port
       - C{"mlx5_0"}: the only port of a device, else its first active one
-      - a GID of the port, or an IP address that is one: C{"fe80::1"}, C{"10.0.0.1"}; where several ports have
-        it, followed by C{"%mlx5_0/1"} or C{"%mlx5_0"}
+      - a GID of the port, or an IP address that is one: C{"fe80::1"}, C{"10.0.0.1"}; if several ports have
+      it,
+        followed by C{"%mlx5_0/1"} or C{"%mlx5_0"}
       - a port GUID or a node GUID: C{"0002:c903:0012:3456"}, C{"0x0002c90300123456"}
       - the name of its network interface: C{"eth0"}
       - its LID: C{"7"}, C{"0x7"}
 
-    @param root: where sysfs is.
-    @raise DeviceUnavailable: there is none such, or several; the message lists what there is.
+    @param root: path at which sysfs is mounted.
+    @raise DeviceUnavailable: no port matches, or several do; the message lists the available ports.
     """
     known = devices(root)
     if not spelling:
@@ -57,7 +58,7 @@ def _byName(spelling: str, known: list[RDMADevice]) -> EndPort | None:
 
 
 def _only(spelling: str, known: list[RDMADevice], root: str | Path) -> EndPort:
-    """The one port with that GID, GUID, interface or LID."""
+    """Return the only port with this GID, GUID, interface or LID."""
     text, _, zone = spelling.partition("%")
     ports = [port for device in known for port in _portsOf(device)]
     if zone:
@@ -73,7 +74,7 @@ def _only(spelling: str, known: list[RDMADevice], root: str | Path) -> EndPort:
 
 
 def _meanings(text: str) -> Iterable[Callable[[EndPort], bool]]:
-    """What it could be, each a question to a port."""
+    """Yield the possible meanings of a text, each as a condition on a port."""
     gid = _gid(text)
     if gid is not None:
         yield lambda port: gid in port.gids()
@@ -147,7 +148,7 @@ def _integer(text: str) -> int | None:
 
 
 def _inventory(root: str | Path) -> str:
-    """Available devices and ports, for the message of an error."""
+    """Return a list of devices and ports, for the message of an error."""
     described = []
     for device in devices(root):
         for port in _portsOf(device):

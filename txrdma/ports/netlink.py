@@ -168,7 +168,7 @@ def interfaceOf(
     """
     As L{interfaceWith}, from the two dumps: takes apart only what can be meant, as there may be hundreds.
 
-    @raise ValueError: it is no IP address.
+    @raise ValueError: it is not an IP address.
     @raise WireError: as L{interfacesFrom}.
     """
     raw = _ipOf(address).packed
@@ -187,7 +187,7 @@ def interfaceWith(address: str, interfaces: Sequence[NetworkInterface]) -> Netwo
     Which of them has this IP address; of the loopback interface's IPv4 network all addresses are ours.
 
     @param address: may name a zone, as in C{"fe80::1%eth0"}.
-    @raise ValueError: it is no IP address.
+    @raise ValueError: it is not an IP address.
     """
     wanted, zone = _ipOf(address), address.partition("%")[2]
     for interface in interfaces:

@@ -118,7 +118,7 @@ class HostNetwork:
         except OSError as error:
             for each in opened:
                 each.close()
-            raise DeviceUnavailable(f"netlink is not to be had here: {error}") from error
+            raise DeviceUnavailable(f"netlink is not available: {error}") from error
         return cls(*opened)
 
     def interfaces(self) -> list[NetworkInterface]:
@@ -142,7 +142,7 @@ class HostNetwork:
         """
         The interface that has this IP address at present.
 
-        @raise ValueError: it is no IP address.
+        @raise ValueError: it is not an IP address.
         @raise DeviceUnavailable: as L{interfaces}.
         """
         return netlink.interfaceOf(address, *self._dumps())
@@ -175,7 +175,7 @@ class HostNetwork:
         return unwatch
 
     def close(self) -> None:
-        """Stop all watches. Twice is fine."""
+        """Stop all watches. Idempotent."""
         if self._closed:
             return
         self._listeners.clear()

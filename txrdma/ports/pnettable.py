@@ -60,7 +60,7 @@ class PNETEntry:
         @raise ValueError: one of them can't be a name.
         """
         if not _NETWORK.fullmatch(network.upper()) or not network.isascii():
-            raise ValueError(f"{network!r} is no name of a network: 1 to 16 letters and digits")
+            raise ValueError(f"{network!r} is not a network name: 1 to 16 letters and digits")
         if not _INTERFACE.fullmatch(member) and not _PORT.fullmatch(member):
             raise ValueError(f"{member!r} is neither an interface nor an RDMA port, as in mlx5_0/1")
         return cls(network.upper(), member)

@@ -59,11 +59,11 @@ class LinkRate:
 @frozen
 class EndPortAttributes:
     """
-    State of a port at one time, with the names of L{txrdma.iba.verbs.PortAttributes}.
+    The attributes of a port at one time, with the names of L{txrdma.iba.verbs.PortAttributes}.
 
-    @ivar activeMTU: None where it can't be known without opening the device: on InfiniBand.
-    @ivar gidTable: by index; a GID of zeros is none, and at the end such are left out.
-    @ivar pkeys: by index; zero is none, and at the end such are left out.
+    @ivar activeMTU: None on InfiniBand, where it is unknown without opening the device.
+    @ivar gidTable: by index, without unused entries (GIDs of zeros) at the end.
+    @ivar pkeys: by index, without unused entries (zero) at the end.
     """
 
     state: PortState
@@ -83,7 +83,10 @@ class EndPortAttributes:
 
 
 def contents(path: str) -> bytes:
-    """A whole attribute: one is never longer than a page. GID tables have a thousand, so no file objects."""
+    """
+    Return the content of an attribute, which is never longer than a page. (No file object: GID tables have a
+    thousand attributes.)
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return os.read(descriptor, _PAGE)
@@ -92,7 +95,7 @@ def contents(path: str) -> bytes:
 
 
 class _Folder:
-    """A folder of attributes, of which any may be missing, and all of which may vanish."""
+    """A folder of attributes, any of which may be missing, and which may disappear with its device."""
 
     def __init__(self, path: Path, root: Path) -> None:
         self._path = path
@@ -100,7 +103,7 @@ class _Folder:
         self._root = root
 
     def _read(self, name: str) -> str:
-        """Content of a file, stripped; empty if it cannot be read."""
+        """Return the content of a file, stripped; empty if it cannot be read."""
         try:
             return contents(f"{self._place}/{name}").decode("utf-8", "replace").strip("\0\n ")
         except OSError:
@@ -117,11 +120,11 @@ class _Folder:
             return otherwise
 
     def _number(self, name: str) -> int:
-        """A number that may be followed by what it is called: C{"4: ACTIVE"}, C{"0x1f"}."""
+        """Return a number that may be followed by its name: C{"4: ACTIVE"}, C{"0x1f"}."""
         return self._parsed(name, lambda text: int(text.partition(":")[0], 0), 0)
 
     def _names(self, name: str) -> list[str]:
-        """The entries of a subfolder, in numeric order; none if it does not exist."""
+        """Return the entries of a subfolder, in numeric order; none if it does not exist."""
         try:
             found = [entry.name for entry in (self._path / name).iterdir()]
         except OSError:
@@ -130,7 +133,7 @@ class _Folder:
         return sorted(found, key=lambda entry: (int(entry), "") if entry.isdecimal() else (-1, entry))
 
     def _counters(self, folder: str) -> dict[str, int]:
-        """The numbers in a folder, without files such as C{"N/A (no PMA)"}."""
+        """Return the numbers in a folder, without files such as C{"N/A (no PMA)"}."""
         texts = {name: self._read(f"{folder}/{name}") for name in self._names(folder)}
         return {name: int(text) for name, text in texts.items() if text.isdecimal()}
 
@@ -143,9 +146,7 @@ class RDMADevice(_Folder):
     """
 
     def __init__(self, name: str, root: Path = SYS) -> None:
-        """
-        @param root: where sysfs is.
-        """
+        """@param root: path at which sysfs is mounted."""
         super().__init__(root / "class" / "infiniband" / name, root)
         self.name = name
 
@@ -168,7 +169,7 @@ class RDMADevice(_Folder):
 
     @property
     def identity(self) -> int:
-        """A number that another device under the same name does not have."""
+        """A number that distinguishes the device from a later one with the same name."""
         try:
             return self._path.stat().st_ino
         except OSError:
@@ -197,7 +198,7 @@ class RDMADevice(_Folder):
 
     @property
     def hardwareType(self) -> str:
-        """What the driver calls this sort of device: C{"MT4119"}."""
+        """The type of the device as its driver names it: C{"MT4119"}."""
         return self._read("hca_type")
 
     @property
@@ -210,13 +211,13 @@ class RDMADevice(_Folder):
 
     @property
     def driver(self) -> str:
-        """Which driver serves it; empty for software devices, behind which there is no hardware."""
+        """Name of the device's driver; empty for software devices, which have no hardware."""
         link = self._path / "device" / "driver"
         return link.resolve().name if link.exists() else ""
 
     @property
     def isIWARP(self) -> bool:
-        """Whether it speaks iWARP, which has neither InfiniBand's addresses nor its packets."""
+        """Whether the device uses iWARP, which has neither InfiniBand's addresses nor its packets."""
         return self.nodeType == NodeType.RNIC
 
     @property
@@ -226,7 +227,7 @@ class RDMADevice(_Folder):
 
     @property
     def verbsName(self) -> str:
-        """Its character device for verbs, under C{/dev/infiniband}: C{"uverbs0"}."""
+        """Name of the character device for verbs, in C{/dev/infiniband}: C{"uverbs0"}."""
         return _characterDevice(self._root / "class" / "infiniband_verbs", "uverbs", self.name)
 
     @property
@@ -235,7 +236,9 @@ class RDMADevice(_Folder):
 
     def port(self, number: int) -> EndPort:
         """
-        @raise DeviceUnavailable: it has no such port.
+        Return the port with this number.
+
+        @raise DeviceUnavailable: the device has no such port.
         """
         ports = self.ports
         for port in ports:
@@ -245,7 +248,7 @@ class RDMADevice(_Folder):
         raise DeviceUnavailable(f"{self.name} has no port {number}; its ports: {known}")
 
     def counters(self) -> dict[str, int]:
-        """What the driver counts for the whole device."""
+        """The driver's counters of the whole device."""
         return self._counters("hw_counters")
 
 
@@ -293,7 +296,7 @@ class EndPort(_Folder):
 
     @property
     def lidMask(self) -> int:
-        """How many lower bits of the LID are the port's own to choose (LMC)."""
+        """Number of low bits of the LID that senders may choose (LMC)."""
         return self._number("lid_mask_count")
 
     @property
@@ -315,7 +318,7 @@ class EndPort(_Folder):
 
     @property
     def guid(self) -> GUID | None:
-        """The port's own GUID: the lower half of its first GID (IBA 4.1.1)."""
+        """The GUID of the port: the lower half of its first GID (IBA 4.1.1)."""
         first = next(self._gids(), _NO_GID)
         return first.guid if first != _NO_GID else None
 
@@ -324,7 +327,7 @@ class EndPort(_Folder):
         return [entry.gid for entry in self.gidTable()]
 
     def gidTable(self) -> list[GIDEntry]:
-        """The same, with what else is known of each GID."""
+        """The GID table, with the type and the network interface of each GID."""
         linkLayer = self.linkLayer
         table = [
             _NO_ENTRY
@@ -345,17 +348,17 @@ class EndPort(_Folder):
 
     @property
     def gidTableLength(self) -> int:
-        """How many GIDs there could be."""
+        """Number of entries of the GID table."""
         return len(self._names("gids"))
 
     @property
     def pkeyTableLength(self) -> int:
-        """How many P_Keys there could be."""
+        """Number of entries of the P_Key table."""
         return len(self._names("pkeys"))
 
     @property
     def netdev(self) -> str:
-        """The network interface that belongs to it; empty where there is none, or none is known."""
+        """The network interface of the port; empty if there is none, or if it is unknown."""
         return self._netdev(self.gidTable())
 
     @property
@@ -370,14 +373,17 @@ class EndPort(_Folder):
 
     @property
     def madName(self) -> str:
-        """Its character device for management datagrams, under C{/dev/infiniband}: C{"umad0"}."""
+        """Name of the character device for management datagrams, in C{/dev/infiniband}: C{"umad0"}."""
         return _characterDevice(
             self._root / "class" / "infiniband_mad", "umad", self.device.name, self.number
         )
 
     @property
     def smName(self) -> str:
-        """The character device that, while open, marks this port as that of a subnet manager: C{"issm0"}."""
+        """
+        Name of the character device that marks the port as one with a subnet manager while it is open:
+        C{"issm0"}.
+        """
         return _characterDevice(
             self._root / "class" / "infiniband_mad", "issm", self.device.name, self.number
         )
@@ -387,14 +393,14 @@ class EndPort(_Folder):
         return self._counters("counters")
 
     def hardwareCounters(self) -> dict[str, int]:
-        """What the driver counts besides."""
+        """The driver's other counters."""
         return self._counters("hw_counters")
 
     def attributes(self) -> EndPortAttributes:
         """
-        All of it, as it is now.
+        Return all attributes with their current values.
 
-        @raise DeviceUnavailable: the port is gone.
+        @raise DeviceUnavailable: the port has been removed.
         """
         self._checkThere()
         linkLayer, table = self.linkLayer, self.gidTable()
@@ -417,7 +423,7 @@ class EndPort(_Folder):
         )
 
     def _gids(self) -> Iterator[GID]:
-        """The whole table, empty places included."""
+        """Return the whole GID table, including unused entries."""
         for index in range(self.gidTableLength):
             text = self._read(f"gids/{index}")
             yield _NO_GID if text == _NO_GID_TEXT else _gid(text)
@@ -433,7 +439,7 @@ class EndPort(_Folder):
         return named or self.device.parent or self._netdevOfHardware()
 
     def _netdevOfHardware(self) -> str:
-        """An interface of the same hardware with this port number."""
+        """Return an interface of the same hardware with this port number."""
         folder = self.device._path / "device" / "net"
         try:
             names = sorted(entry.name for entry in folder.iterdir())
@@ -471,9 +477,9 @@ class EndPort(_Folder):
 
 def devices(root: str | Path = SYS) -> list[RDMADevice]:
     """
-    The RDMA devices of this host, by name; none where the kernel has no such thing.
+    Return the RDMA devices of this host; none if the kernel does not support RDMA.
 
-    @param root: where sysfs is.
+    @param root: path at which sysfs is mounted.
     """
     folder = Path(root) / "class" / "infiniband"
     try:
@@ -484,7 +490,7 @@ def devices(root: str | Path = SYS) -> list[RDMADevice]:
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    """C{mlx5_2} comes before C{mlx5_10}."""
+    """Return a sort key by which C{mlx5_2} precedes C{mlx5_10}."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
@@ -510,7 +516,7 @@ def _numberIn(path: Path) -> int:
 
 
 def _characterDevice(folder: Path, prefix: str, device: str, port: int | None = None) -> str:
-    """Which of the class's devices belongs to that RDMA device, and to that port of it."""
+    """Return the name of the class's device that belongs to an RDMA device, and to a port of it."""
     try:
         names = sorted((entry.name for entry in folder.iterdir()), key=_natural)
     except OSError:

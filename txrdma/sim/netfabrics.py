@@ -151,7 +151,7 @@ def _refine(node: Node, words: str, line: str) -> None:
     if (found := _LID.search(line)) is not None and not node.isSwitch:
         lid = int(found[1])
         if lid > 0xFFFF:
-            raise ValueError(f"{lid} is no LID")
+            raise ValueError(f"{lid} is not a LID")
         port.raw = port.info.replace(lid=lid, lmc=int(found[2]) & 7).encode()
     if (found := _RATE.search(line)) is not None:
         _carries(port, _WIDTHS.get(found[1], 0), int(LaneSpeed.__members__.get(found[2], 0)))
@@ -164,7 +164,7 @@ def _guid(digits: str) -> GUID:
     @raise ValueError: there are more digits than a GUID has.
     """
     if len(digits) > 16:
-        raise ValueError(f"{digits} is no port GUID")
+        raise ValueError(f"{digits} is not a port GUID")
     return GUID.fromInt(int(digits, 16))
 
 

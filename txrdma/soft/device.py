@@ -139,7 +139,7 @@ class SoftProtectionDomain(Domain):
         if shared is not None and (
             not isinstance(shared, SoftSharedReceiveQueue) or shared.domain is not self
         ):
-            raise InvalidRequest(f"{shared!r} is no shared receive queue of this domain")
+            raise InvalidRequest(f"{shared!r} is not a shared receive queue of this domain")
         queuePair = self.device.newQueuePair(self, kind, send, receive, capacity, shared)
         self._queuePairs[queuePair] = None
         return queuePair
@@ -312,7 +312,7 @@ class SoftDevice:
     def createCompletionQueue(self, depth: int, channel: ICompletionChannel) -> ICompletionQueue:
         self._checkOpen()
         if not isinstance(channel, SoftCompletionChannel) or channel not in self._channels:
-            raise InvalidRequest(f"{channel!r} is no open channel of this device")
+            raise InvalidRequest(f"{channel!r} is not an open channel of this device")
         checkRange("the depth", depth, 1, self.limits.maxCompletionQueueDepth)
         checkAvailable(self._completionQueues, self.limits.maxCompletionQueues, "completion queues")
         queue = SoftCompletionQueue(depth, channel, self.notify, self._completionQueues.pop)
@@ -425,7 +425,7 @@ class SoftDevice:
             raise InvalidRequest(f"queue pairs are RC, UD or GSI here, not {kind!r}")
         for queue in (send, receive):
             if queue not in self._completionQueues:
-                raise InvalidRequest(f"{queue!r} is no open completion queue of this device")
+                raise InvalidRequest(f"{queue!r} is not an open completion queue of this device")
         if shared is not None:
             capacity = replace(capacity, maxReceive=0, maxReceiveSegments=0)
         checkCapacity(capacity, self.limits)

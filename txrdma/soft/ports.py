@@ -139,7 +139,7 @@ class SoftPort:
         if vector.sgidIndex != 0 or not self.hasAddress:
             raise InvalidRequest(f"port {self.number} has no GID {vector.sgidIndex} at present")
         if vector.dgid.ip is None:
-            raise InvalidRequest(f"{vector.dgid} is no IP address")
+            raise InvalidRequest(f"{vector.dgid} is not an IP address")
 
     # Changes.
 

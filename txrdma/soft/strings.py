@@ -110,7 +110,7 @@ class SoftDeviceStringParser:
             route = "rocev2"
         runtime = kwargs.get("runtime")
         if runtime is not None and (not runtime.startswith("/") or route == "rocev2"):
-            raise ValueError(f"soft: runtime={runtime} is no directory in which memory can be shared")
+            raise ValueError(f"soft: runtime={runtime} is not a directory in which memory can be shared")
         usual = "127.0.0.1" if runtime is None else _ownLoopback(os.getpid())
         return SoftDeviceOptions(
             _addresses(args[0] if args else kwargs.get("address", usual)),
@@ -136,7 +136,7 @@ def _address(value: str) -> str:
     try:
         address = ipaddress.ip_address(value)
     except ValueError:
-        raise ValueError(f"soft: address={value} is no IP address") from None
+        raise ValueError(f"soft: address={value} is not an IP address") from None
     if address.is_unspecified or address.is_multicast:
         raise ValueError(f"soft: address={value} is not one of this host: a device has one of its own")
     return str(address)

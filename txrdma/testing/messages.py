@@ -240,7 +240,7 @@ class RemoteMemoryContract(MessageEnds):
         self.assertEqual((one.ends, other.ends), ([], []))
 
     def test_contractInvalidMemory(self) -> None:
-        """What is not within shared memory, is no name, or cannot be shared raises C{InvalidRequest}."""
+        """What is not within shared memory, is not a name, or cannot be shared raises C{InvalidRequest}."""
         one, other = self.connectedEnds()
         name, transport = one.transport.share(100).name, other.transport
         for arguments in ((name, 101), (name, 1, 100), (name, 1, -1), (name, -1, 5), (b"", 0), (name[1:], 5)):

@@ -95,7 +95,7 @@ def _decoded(kind: Any, raw: Any, name: str) -> object:
         return _decodedTuple(get_args(kind), raw, name)
     if isinstance(kind, type) and issubclass(kind, Enum):
         if raw not in kind.__members__:
-            raise Misfit(f"{name} is {raw!r}, which is no {kind.__name__}")
+            raise Misfit(f"{name} is {raw!r}, which is not a {kind.__name__}")
         return kind[raw]
     if is_dataclass(kind):
         return _decodedFields(cast(type, kind), raw, name)

@@ -63,9 +63,11 @@ def _unknown() -> float:
 
 class SpinBudget:
     """
-    Processor time for attempts of all readers of a process, and whether other processes need it.
+    The processor time that all readers of a process may spend on busy-polling beyond what it saves.
 
-    @ivar pollers: number of readers that busy-poll at this moment.
+    It also determines whether other processes need the processor.
+
+    @ivar pollers: number of readers that are busy-polling now.
     """
 
     def __init__(self, runQueueWait: Callable[[], float] = _unknown) -> None:

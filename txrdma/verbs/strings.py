@@ -38,7 +38,7 @@ class PyverbsDeviceStringParser:
         if len(names) > 1:
             raise ValueError(f"pyverbs: {names[1]!r} is one too many after {names[0]!r}")
         if "/" in names[0]:
-            raise ValueError(f"pyverbs: {names[0]!r} is no name of a device")
+            raise ValueError(f"pyverbs: {names[0]!r} is not a device name")
         return openPyverbsDevice(reactor, names[0])
 
     def available(self) -> Sequence[str]:

@@ -132,7 +132,7 @@ class Inputs(Protocol):
         """The queue pair reports a migration without an alternate path."""
 
     def close(self) -> None:
-        """The connection ends, by either end."""
+        """Either end closes the connection."""
 
 
 class Alternate(ExchangeCore):

@@ -235,7 +235,7 @@ class Dispatcher:
         others.sort(key=lambda each: -len(each.pattern))  # the most special one first
 
     def unlisten(self, listener: Listener) -> None:
-        """Take no more for a listener; its connections stay. Twice is fine."""
+        """Accept no more requests for a listener; its connections stay. Idempotent."""
         others = self._listeners.get(listener.serviceID, [])
         if listener in others:
             others.remove(listener)

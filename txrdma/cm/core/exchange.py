@@ -187,7 +187,7 @@ class ExchangeCore(MachineCore):
         if not self._table.has(self._place, what):
             if self._place in self._final:
                 return False
-            raise InvalidRequest(f"{what} is no request for the state {self._place}")
+            raise InvalidRequest(f"{what} is not a request for the state {self._place}")
         self._now = now
         getattr(self._inputs, what)()
         return True

@@ -78,7 +78,7 @@ class IPAddresses:
         if header.majorVersion:
             raise WireError("IPCMHeader", 0, f"its version is {header.majorVersion}, not 0")
         if header.ipVersion not in (4, 6):
-            raise WireError("IPCMHeader", 1, f"IP has no version {header.ipVersion} here")
+            raise WireError("IPCMHeader", 1, f"IP version {header.ipVersion}, not 4 or 6")
         begin = 12 if header.ipVersion == 4 else 0
         return cls(_text(header.source[begin:]), header.sourcePort, _text(header.destination[begin:]))
 

@@ -313,7 +313,7 @@ class SIDRREP(Attribute):
 @attribute(0x0019, "CommMgtSend")
 @wire(232)
 class LAP(Attribute):
-    """Load alternate path (IBA 12.8.1). Its path has another order than those of a REQ."""
+    """Load alternate path (IBA 12.8.1). The fields of its path are in another order than in a REQ."""
 
     localCommID: int = key(32)
     remoteCommID: int = key(32)

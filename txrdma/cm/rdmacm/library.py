@@ -246,7 +246,8 @@ class EventChannel:
 
     def __init__(self) -> None:
         """
-        @raise DeviceUnavailable: there is no librdmacm, or the kernel's manager is not to be had.
+        @raise DeviceUnavailable: librdmacm is not installed, or the kernel's communication manager is not
+            available.
         """
         try:
             self._library = _load()
@@ -264,7 +265,7 @@ class EventChannel:
         return self._descriptor
 
     def close(self) -> None:
-        """Destroy all ids that are left, and the channel. Twice is fine."""
+        """Destroy all remaining ids, and the channel. Idempotent."""
         channel, self._channel = self._channel, None
         self._descriptor = -1
         if channel is not None:

@@ -20,7 +20,7 @@ class Grant(NamedTuple):
     Credits returned to the peer by one message.
 
     @ivar limit: the first sequence number that it may not use.
-    @ivar half: offset of the half of the buffer that becomes a target; None for none.
+    @ivar half: offset of the half of the buffer that becomes a target, or None.
     """
 
     limit: int

@@ -47,7 +47,7 @@ class RSocketOptions:
     The options of an endpoint.
 
     @ivar sizes: sizes of buffers, and numbers of outstanding messages.
-    @ivar keepalive: seconds between probes of an idle peer; None for none.
+    @ivar keepalive: seconds between probes of an idle peer; None disables them.
     """
 
     sizes: Sizes = _USUAL_SIZES

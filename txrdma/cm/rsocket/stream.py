@@ -64,8 +64,8 @@ class RSocketEnd(StreamEnd[RSocket, RDMATransport]):
         ended: Callable[[], None] = lambda: None,
     ) -> None:
         """
-        @param keepalive: seconds between probes of an idle peer; None for none.
-        @param dress: makes the transport, with the protocol.
+        @param keepalive: seconds between probes of an idle peer; None disables them.
+        @param dress: creates the transport of the stream.
         @param ended: called after C{connectionLost}.
         """
         super().__init__(reactor, isClient, dress, ended)

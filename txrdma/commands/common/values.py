@@ -45,7 +45,7 @@ def field(text: str) -> tuple[str, str]:
     """
     name, sign, value = text.partition("=")
     if not sign or not name:
-        raise usage.UsageError(f"{text!r} is no NAME=VALUE")
+        raise usage.UsageError(f"{text!r} is not of the form NAME=VALUE")
     return name, value
 
 

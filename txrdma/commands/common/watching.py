@@ -41,7 +41,7 @@ class WatchingOptions(TableOptions):
         try:
             self["interval"] = _inRange("--watch", float(seconds[0]) if seconds else 1.0)
         except ValueError:
-            raise usage.UsageError(f"--watch {seconds[0]}: this is no number of seconds") from None
+            raise usage.UsageError(f"--watch {seconds[0]}: this is not a number of seconds") from None
 
     def postOptions(self) -> None:
         _inRange("--timeout", self["timeout"])

@@ -108,7 +108,7 @@ class Records:
     def __init__(self, kind: type[Attribute], first: bytes, message: bytes) -> None:
         """
         @param first: first datagram of the table; its header has the distance of records.
-        @raise WireError: the message is no whole number of records.
+        @raise WireError: the message is not a whole number of records.
         """
         size = kind.size
         header = first if len(first) == MAD_LENGTH else first[:MAD_LENGTH].ljust(MAD_LENGTH, b"\0")

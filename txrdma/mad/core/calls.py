@@ -69,7 +69,7 @@ _TABLES: Final = frozenset(map(int, TABLES))
 
 class Requested(NamedTuple):
     """
-    A request, or another datagram that is no response, was received.
+    A request, or another datagram that is not a response, was received.
 
     @ivar datagram: the datagram, or the first one of an RMPP transfer.
     @ivar message: bytes of the attribute.
@@ -298,7 +298,7 @@ class Calls:
         offset = kind.dataOffset or OFFSETS[managementClass]
         if method in _TABLES:  # from a port that reassembles transfers
             if not isRMPP(datagram):
-                raise WireError(kind.__name__, 24, "the table is no RMPP transfer")
+                raise WireError(kind.__name__, 24, "the table is not an RMPP transfer")
             self._messageReceived(call, datagram, answerOf(call.rpc, kind, datagram, datagram[offset:]), now)
             return
         answer = kind.decode(datagram, offset)

@@ -1,4 +1,4 @@
-"""Text of management datagrams, for people."""
+"""Management datagrams as readable text."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class Change:
 
     @ivar at: time at which it was seen, in seconds since 1970.
     @ivar kind: one of L{KINDS}.
-    @ivar where: name of the node or port, for people; C{guid} and C{port} identify it for programs.
+    @ivar where: readable name of the node or port; C{guid} and C{port} identify it for programs.
     """
 
     at: float

@@ -43,7 +43,7 @@ def _counters(kind: type[Attribute], names: tuple[str, ...]) -> type[Counters]:
         "widths": {name: bits[name] for name in names},
         "whole": kind,
     }
-    return type(f"_{kind.__name__}", (Counters,), content)  # private: it is no attribute to ask for by name
+    return type(f"_{kind.__name__}", (Counters,), content)  # private: not to be found by name
 
 
 class ReadingKind:

@@ -75,7 +75,7 @@ class Surveyor:
         self.start()
 
     def stop(self) -> None:
-        """End surveying; twice is fine."""
+        """Stop the surveys. Idempotent."""
         self._loop.stop()
         self._loop.cancel()
         if self._loop in self._poller.supervisor.loops:

@@ -18,7 +18,7 @@ from txrdma.error import DeviceUnavailable
 
 
 class HistoryRefused(DeviceUnavailable):
-    """The database is another monitor's, or no history of this version: to wait for it changes nothing."""
+    """The database is used by another monitor, or is not a history of this version: waiting does not help."""
 
 
 Columns = Mapping[str, type]
@@ -27,48 +27,49 @@ Columns = Mapping[str, type]
 
 class Database(Protocol):
     """
-    Database of one history. Everything blocks; everything but C{close} is done in a transaction.
+    The database of one history. All calls block, and all except C{close} belong in a transaction.
 
-    @ivar connections: number of connections so far: another monitor may have written between two of them.
+    @ivar connections: number of connections so far; another monitor may have written between two of them.
     """
 
     connections: int
 
     def transaction(self) -> AbstractContextManager[None]:
         """
-        Transaction: all of it is done, or nothing.
+        A transaction: all statements take effect, or none.
 
-        @raise DeviceUnavailable: the database is gone, cannot be written, or its disk is full.
+        @raise DeviceUnavailable: the database cannot be reached or written, or its disk is full.
         """
 
     def claim(self, version: int) -> None:
         """
-        Mark a new database as a history of this version; one that is marked is not written.
+        Mark an empty database as a history of this version; a marked one is only checked.
 
-        @raise HistoryRefused: it has another version, or is a database of something else.
+        @raise HistoryRefused: it has another version, or belongs to another application.
         """
 
     def own(self) -> None:
         """
-        Keep other monitors out, until the database is closed or this process ends. Not in a transaction.
+        Lock the database against other monitors, until it is closed or this process ends. Not in a
+        transaction.
 
-        @raise HistoryRefused: there is another one already.
+        @raise HistoryRefused: another monitor has locked it.
         """
 
     def tables(self) -> list[str]:
-        """Names of all tables in the database."""
+        """Return the names of all tables in the database."""
 
     def make(self, table: str, columns: Columns, key: Sequence[str]) -> None:
-        """Create a table, unless it exists, whose primary key has the columns of the key."""
+        """Create a table with these columns and this primary key, unless it exists."""
 
     def put(self, table: str, rows: Iterable[Sequence[Any]]) -> None:
-        """Store rows of a table that was made; each takes the place of one with the same key."""
+        """Store rows of a table; each replaces the one with the same key."""
 
     def execute(self, statement: str, *values: Any) -> list[Sequence[Any]]:
-        """Execute a statement, with a value for each question mark; return the rows that it finds."""
+        """Execute a statement, with a value for each question mark, and return the rows that it finds."""
 
     def close(self) -> None:
-        """Close the database. Twice is fine."""
+        """Close the database. Idempotent."""
 
 
 IN_USE: Final = "another monitor keeps its history there"
@@ -79,10 +80,10 @@ _OWNER: Final = "-owner"
 
 def ownFile(path: str) -> IO[bytes]:
     """
-    Keep other monitors away from a file, until what is returned is closed.
+    Lock a file against other monitors, until the returned object is closed.
 
-    @raise HistoryRefused: there is another one already.
-    @raise DeviceUnavailable: no file can be made beside that one.
+    @raise HistoryRefused: another monitor has locked it.
+    @raise DeviceUnavailable: the lock file beside it cannot be created.
     """
     try:
         owner = open(os.path.realpath(path) + _OWNER, "ab")  # it is closed with the database
@@ -100,15 +101,16 @@ def ownFile(path: str) -> IO[bytes]:
 
 class SQLite:
     """
-    Database of SQLite in a file.
+    A database of SQLite in a file.
 
-    A transaction that was committed is there after the process is killed; after a power failure the last ones
-    may be missing. The file is never torn.
+    Committed transactions survive when the process is killed; after a power failure the last ones may be
+    missing,
+    but the file is always consistent.
     """
 
     def __init__(self, path: str) -> None:
         """
-        @raise HistoryRefused: the file is no database.
+        @raise HistoryRefused: the file is not a database.
         @raise DeviceUnavailable: the file cannot be opened.
         """
         self.connections = 1
@@ -138,12 +140,16 @@ class SQLite:
             raise DeviceUnavailable(str(error)) from error
 
     def claim(self, version: int) -> None:
-        """Mark a new database as a history of this version, or find that it is one."""
+        """
+        Mark an empty database as a history of this version, or check the mark.
+
+        @raise HistoryRefused: it has another version, or belongs to another application.
+        """
         ((found,),) = self.execute("PRAGMA user_version")
         if found not in (0, version):
-            raise HistoryRefused(f"it has version {found}, and version {version} is known here")
+            raise HistoryRefused(f"it has version {found}, but this monitor needs version {version}")
         if not found and self.tables():
-            raise HistoryRefused("it is a database of something else")
+            raise HistoryRefused("it belongs to another application")
         if not found:
             self.execute(f"PRAGMA user_version = {version}")
 
@@ -156,13 +162,13 @@ class SQLite:
         return [name for (name,) in self.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
 
     def make(self, table: str, columns: Columns, key: Sequence[str]) -> None:
-        """Make a table with these columns, unless it is there."""
+        """Create a table with these columns, unless it exists."""
         names = ", ".join(f'"{name}"' for name in columns)  # SQLite's values have types, columns need none
         of = ", ".join(f'"{name}"' for name in key)
         self.execute(f"CREATE TABLE IF NOT EXISTS {table} ({names}, PRIMARY KEY ({of})) WITHOUT ROWID")
 
     def put(self, table: str, rows: Iterable[Sequence[Any]]) -> None:
-        """Store rows in the place of those with the same keys."""
+        """Store rows; each replaces the one with the same key."""
         several = list(rows)
         if several:
             marks = ", ".join("?" * len(several[0]))
@@ -173,7 +179,7 @@ class SQLite:
         return self._connection.execute(statement, values).fetchall()
 
     def close(self) -> None:
-        """Close the database. Twice is fine."""
+        """Close the database. Idempotent."""
         self._connection.close()
         if self._owner is not None:
             self._owner.close()

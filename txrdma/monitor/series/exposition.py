@@ -1,9 +1,10 @@
 """
-Counters and states of ports as Prometheus reads them: its text format, version 0.0.4.
+Counters and states of ports in Prometheus' text format, version 0.0.4.
 
-Families have the names that node_exporter gives them, without its C{node_}: the same name is the same counter
-in the same unit, for all ports of a fabric and not for those of a host. Ports have the labels C{guid} and
-C{port}; names, which repeat and change, are in C{infiniband_node_info}.
+Families have the names of node_exporter without C{node_}: the same name is the same counter in the same unit,
+for all ports of a fabric instead of those of a host. Ports have the labels C{guid} and C{port}. Node names
+are
+not unique and change, so they are in C{infiniband_node_info}.
 """
 
 from __future__ import annotations
@@ -114,12 +115,12 @@ _ESCAPED: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
 def guidText(guid: GUID) -> str:
-    """GUID as infiniband-diags and exporters write it: C{"0x0002c90300010002"}."""
+    """Return a GUID as infiniband-diags and exporters write it: C{"0x0002c90300010002"}."""
     return f"{int(guid):#018x}"
 
 
 def labels(**values: object) -> str:
-    """Labels of a series, escaped: C{'{guid="0x0002c90300010002",port="7"}'}."""
+    """Return the labels of a series, escaped: C{'{guid="0x0002c90300010002",port="7"}'}."""
     return (
         "{" + ",".join(f'{name}="{str(value).translate(_ESCAPED)}"' for name, value in values.items()) + "}"
     )
@@ -131,7 +132,7 @@ def _ofPort(portKey: PortKey) -> str:
 
 def family(name: str, kind: str, text: str, series: Iterable[tuple[str, object]]) -> str:
     """
-    Text of a metric family.
+    Return the text of a metric family.
 
     @param kind: type of the metric: C{"gauge"} or C{"counter"}.
     @param series: labels as L{labels} makes them, and the value, of each series.
@@ -147,9 +148,9 @@ class _Shown(NamedTuple):
     """
     A counter as exported to Prometheus.
 
-    @ivar name: name of its family, and C{text} what that is.
-    @ivar lane: number of the lane that it counts for; None for all of a port.
-    @ivar standsFull: it is exported when full, too: it counts rare errors.
+    @ivar name: name of its family; C{text}: its description.
+    @ivar lane: number of the lane that it counts; None for the whole port.
+    @ivar standsFull: whether it is exported at its maximum, because it counts rare errors.
     """
 
     name: str
@@ -159,7 +160,9 @@ class _Shown(NamedTuple):
 
 
 def _shown(counters: Iterable[str]) -> Iterator[tuple[str, _Shown]]:
-    """Counters of readings for those that are wanted, in order: those of one family follow each other."""
+    """
+    Return those counters of readings that are exported, in order: those of one family follow each other.
+    """
     for counter in counters:
         if counter in FAMILIES:
             name, text = FAMILIES[counter]
@@ -173,16 +176,19 @@ def _shown(counters: Iterable[str]) -> Iterator[tuple[str, _Shown]]:
 
 
 def correctionMeanings() -> dict[str, str]:
-    """Meanings of all counters of error correction, by their names: those of lanes have the lane's number."""
+    """
+    Return the descriptions of all error correction counters, by name; those of lanes have the lane's number.
+    """
     return {name: shown.text for name, shown in _shown(CORRECTION_FAMILIES)}
 
 
 class _Group:
     """
-    Ports with one layout of counters that have answered, in an order.
+    Ports that have the same layout of counters and have answered, in a fixed order.
 
-    A scrape differs from the one before in its numbers only, so a family is one format for all ports: that
-    takes a tenth of the time of a line for each.
+    Only the numbers change from scrape to scrape, so a family is one format string for all ports. That takes
+    a
+    tenth of the time of formatting each line.
     """
 
     __slots__ = ("_formats", "_labels", "_texts", "layout", "portKeys")
@@ -196,7 +202,7 @@ class _Group:
 
     def text(self, counter: str, shown: _Shown, values: Sequence[int]) -> str:
         """
-        Series of one counter of all ports; not of those whose counter is full, if it is such a one.
+        Return the series of one counter for all ports; without those at the maximum, except for rare errors.
 
         Most error counters are constant from scrape to scrape, so their text is cached.
         """
@@ -233,22 +239,26 @@ class _Group:
 
 class CounterExposition:
     """
-    Counters of all ports as text.
+    The counters of all ports as text.
 
-    A port that does not answer has no series, and neither has a counter of data or of error correction that
-    is full, as the latter are within hours: what is not known is not zero.
+    Ports that do not answer have no series, nor have counters of data or error correction at their maximum,
+    since
+    their value is unknown and not zero.
     """
 
     def __init__(self, counters: Iterable[str] = METRICS) -> None:
         """
-        @param counters: names of the counters that are wanted: each of them is a series for each port.
-        @raise KeyError: there is no such counter.
+        @param counters: names of the counters to export; each of them is one series per port.
+        @raise KeyError: a counter is unknown.
         """
         self._families = dict(_shown(counters))
         self._groups: dict[CounterLayout, _Group] = {}
 
     def families(self, meters: Mapping[PortKey, Meter]) -> Iterator[str]:
-        """Text of each family, one by one: a large fabric's can be written with pauses between them."""
+        """
+        Yield the text of each family, so that those of a large fabric can be written with pauses between
+        them.
+        """
         present: dict[CounterLayout, tuple[list[PortKey], list[tuple[int, ...]]]] = {}
         for portKey, meter in meters.items():
             if meter.values and not meter.isSilent:
@@ -278,9 +288,9 @@ class CounterExposition:
 
 def causeText(causes: Mapping[PortKey, Mapping[str, int]], counters: Collection[str]) -> Iterator[str]:
     """
-    Text of each metric family of causes, for ports that have dropped packets and report causes.
+    Return the text of each metric family of causes, for ports that have dropped packets and report causes.
 
-    @param counters: counters to export: causes are exported with their sum.
+    @param counters: counters to export; causes are exported with their sum.
     """
     for counter in counters:
         for cause, text in CAUSES.get(counter, {}).items():
@@ -296,7 +306,7 @@ def causeText(causes: Mapping[PortKey, Mapping[str, int]], counters: Collection[
 
 def fabricText(fabric: Fabric, nameOf: Callable[[Node], str]) -> str:
     """
-    Names, links, states and rates of a fabric, as text: the same until the next sweep.
+    Return names, links, states and rates of a fabric as text, which is the same until the next sweep.
 
     @param nameOf: returns the name of a node.
     """

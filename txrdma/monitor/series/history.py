@@ -1,8 +1,8 @@
 """
-History of a fabric, written in batches by a thread of its own.
+The history of a fabric, written in batches by a separate thread.
 
-What the next process has to know goes with them, and does not wait for the next batch. A full disk stops
-history, and not monitoring.
+State for the next process is written with them, or shortly before the next batch. A full disk stops the
+history, but not the monitor.
 """
 
 from __future__ import annotations
@@ -42,9 +42,10 @@ Runs functions in one thread, one after the other: C{partial(deferToThreadPool, 
 
 class HistoryWriter:
     """
-    Writer of a history, from L{start} to L{stop}.
+    Writes a history, from L{start} to L{stop}.
 
-    @ivar dropped: number of rows that were dropped, since they could not be written in time, or were of too
+    @ivar dropped: number of rows that were dropped, because they could not be written in time or belong to
+        too
         many ports.
     @ivar loop: writes the batches; a batch that fails is written in the next run.
     """
@@ -59,7 +60,7 @@ class HistoryWriter:
         mostRows: int = MOST_ROWS,
     ) -> None:
         """
-        @param store: owned by the writer from now on: closed at its end.
+        @param store: the store, which the writer closes at its end.
         @param wallSeconds: returns the time in seconds since 1970.
         """
         self.dropped = 0
@@ -76,7 +77,7 @@ class HistoryWriter:
         )
 
     def start(self) -> None:
-        """Write a batch now and then from now on."""
+        """Begin to write batches periodically."""
         self._isStarted = True
         self.loop.start(self._batchSeconds)
 
@@ -94,7 +95,7 @@ class HistoryWriter:
             del self._remembered[next(iter(self._remembered))]
 
     def remember(self, several: Iterable[Remembered]) -> None:
-        """Remember and forget for the next process, soon: see L{HistoryStore.remember}."""
+        """Store or delete state for the next process, shortly: see L{HistoryStore.remember}."""
         for room, name, value in several:
             self._remembered[room, name] = value
         self._bound()
@@ -104,19 +105,19 @@ class HistoryWriter:
     def series(
         self, portKey: PortKey, counter: str, begin: int, end: int, level: str = ""
     ) -> Deferred[list[Point]]:
-        """History of one counter of a port: see L{HistoryStore.series}."""
+        """Return the history of one counter of a port: see L{HistoryStore.series}."""
         return self._inThread(self._store.series, portKey, counter, begin, end, level)
 
     def rememberedIn(self, room: str) -> Deferred[list[tuple[str, str]]]:
-        """Names and values of all records of a kind: see L{HistoryStore.remembered}."""
+        """Return names and values of all stored records of a kind: see L{HistoryStore.remembered}."""
         return self._inThread(self._store.remembered, room)
 
     def rememberNow(self, several: Sequence[Remembered]) -> Deferred[None]:
-        """Remember and forget; fires when it is written, or fails when it is not."""
+        """Store or delete state at once; fires when it is written, or fails if it cannot be written."""
         return self._inThread(self._store.remember, several)
 
     def findings(self) -> list[Finding]:
-        """Fault of the history, where it has one."""
+        """Return a finding if the history cannot be written."""
         problem = self.loop.problem
         return [Finding("history-stopped", "history", problem)] if problem else []
 
@@ -138,7 +139,7 @@ class HistoryWriter:
         return True
 
     def stop(self) -> Deferred[None]:
-        """Write what is left and close the store; fires when that is done."""
+        """Write the remaining rows and close the store; fires when that is done."""
         if not self._isStarted:
             return succeed(None)
         self._isStarted = False

@@ -1,10 +1,11 @@
 """
-Store of what ports have counted, in a database: seconds for hours, minutes for weeks, hours for years.
+The history of all ports' counters in a database: readings for hours, minutes for weeks, hours for years.
 
-Each level of detail has a table for each of its periods, which is dropped as a whole when it is old. A
-coarser level is computed from the finer one, and how far that has come is in the same transaction: whenever
-the process ends, the next one goes on there. What the next process has to remember otherwise is in a table of
-its own, in rooms. Everything here blocks, and belongs into a thread.
+Each level of detail has a table for each of its periods, which is dropped as a whole when it is old. Rows of
+a coarser level are computed from the finer one, and the progress of that is stored in the same transaction,
+so
+that the next process continues where this one has ended. Other state for the next process is in a table of
+its own, by kind (C{room}). All calls block, and therefore belong in a thread.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ _DAY: Final = 24 * _HOUR
 @frozen
 class Level:
     """
-    Level of detail of a history.
+    A level of detail of a history.
 
     @ivar name: name of its tables, followed by the number of the period.
     @ivar stepSeconds: time covered by one row of a port; 0 for unmodified readings.
@@ -79,12 +80,12 @@ DEFAULT_LEVELS: Final = (
 
 class Point(NamedTuple):
     """
-    Growth of one counter in a time, as stored.
+    The growth of one counter during a time, as stored.
 
-    @ivar at: time of the reading; of minutes and hours their beginning.
-    @ivar seconds: time for which the growth is known.
-    @ivar grown: growth, in octets where it is data; None where it is not known.
-    @ivar peak: highest rate of data within, in octets each second; None for other counters.
+    @ivar at: time of the reading; for minutes and hours, their beginning.
+    @ivar seconds: duration of the part of this time for which the growth is known.
+    @ivar grown: growth, in octets for data; None if unknown.
+    @ivar peak: highest rate of data during this time, in octets per second; None for other counters.
     """
 
     at: int
@@ -104,8 +105,8 @@ def openDatabase(where: str) -> Database:
     """
     Open the database of a history.
 
-    @param where: path of a file, or an URL as SQLAlchemy has them.
-    @raise DeviceUnavailable: it cannot be opened, or what it needs is not installed.
+    @param where: path of a file, or a URL as SQLAlchemy has them.
+    @raise DeviceUnavailable: it cannot be opened, or a package that it needs is not installed.
     """
     if "://" not in where:
         return SQLite(where)
@@ -115,12 +116,12 @@ def openDatabase(where: str) -> Database:
 
 
 def _shown(where: str) -> str:
-    """Place of a database without the password of a URL."""
+    """Return the path or URL of a database, without the password."""
     return re.sub(r"(://[^/@]*?):[^/@]*@", r"\1:***@", where)
 
 
 class HistoryStore:
-    """Store of the history of one fabric."""
+    """The history of one fabric in a database."""
 
     def __init__(
         self,
@@ -132,16 +133,17 @@ class HistoryStore:
         """
         @param where: path of a file, or URL of a database.
         @param levels: levels of detail, the finest first.
-        @param mostPorts: most ports that are known; readings of others are dropped.
-        @param isPatient: a database that cannot be opened now, with a full disk or without its server, is
+        @param mostPorts: maximum number of ports; readings of others are dropped.
+        @param isPatient: a database that cannot be opened now, because the disk is full or its server is
+            down, is
             opened by the next call that needs it.
-        @raise HistoryRefused: the database is not such a store.
+        @raise HistoryRefused: the database is not a history, or of another version.
         @raise DeviceUnavailable: the database cannot be opened.
-        @raise ValueError: a period of a level is no multiple of the next one's step.
+        @raise ValueError: a period of a level is not a multiple of the next one's step.
         """
         for finer, coarser in zip(levels, levels[1:], strict=False):
             if finer.periodSeconds % coarser.stepSeconds:
-                raise ValueError(f"a table of {finer.name} is no whole number of {coarser.name}")
+                raise ValueError(f"a table of {finer.name} is not a whole number of {coarser.name}")
         self._levels = tuple(levels)
         self._mostPorts = mostPorts
         self._ports: dict[PortKey, int] = {}
@@ -167,16 +169,16 @@ class HistoryStore:
 
     @property
     def isOpen(self) -> bool:
-        """True once the database could be opened."""
+        """Whether the database has been opened."""
         return self._opened is not None
 
     @property
     def _database(self) -> Database:
-        """Database, which is opened if it is not open."""
+        """The database, which is opened if necessary."""
         return self._attach() if self._opened is None else self._opened
 
     def _attach(self) -> Database:
-        """Open the database, keep others out if that is wanted, and read what is known."""
+        """Open the database, lock it if L{own} was called, and read the known ports and levels."""
         with ExitStack() as undo:
             database = openDatabase(self._where)
             undo.callback(database.close)
@@ -222,10 +224,11 @@ class HistoryStore:
 
     def own(self) -> None:
         """
-        Keep other monitors out, until the store is closed or this process ends; of a database that is not
-        open yet, from when it is.
+        Lock the database against other monitors, until the store is closed or this process ends. A database
+        that is
+        not open yet is locked when it is opened.
 
-        @raise HistoryRefused: another monitor writes to this database: they would mix up their ports.
+        @raise HistoryRefused: another monitor writes to this database.
         """
         database = self._opened
         if database is not None:
@@ -245,7 +248,7 @@ class HistoryStore:
         self._isOwned = True
 
     def close(self) -> None:
-        """Close the database. Twice is fine."""
+        """Close the database. Idempotent."""
         if self._opened is not None:
             self._opened.close()
 
@@ -253,7 +256,7 @@ class HistoryStore:
 
     def remembered(self, room: str) -> list[tuple[str, str]]:
         """
-        Names and values of all records of a kind.
+        Return names and values of all stored records of a kind.
 
         @raise DeviceUnavailable: the database cannot be read.
         """
@@ -263,7 +266,7 @@ class HistoryStore:
 
     def remember(self, several: Iterable[Remembered]) -> None:
         """
-        Remember and forget: all or nothing.
+        Store records, or delete those whose value is None, in one transaction.
 
         @raise DeviceUnavailable: the disk is full, or the database cannot be written; nothing has changed.
         """
@@ -283,11 +286,12 @@ class HistoryStore:
 
     def write(self, rows: Iterable[Row], now: int, remembered: Iterable[Remembered] = ()) -> int:
         """
-        Store readings and what is to be remembered, all or nothing; compute what of minutes and hours is
-        over; drop what is old.
+        Store readings and state in one transaction, compute the rows of minutes and hours that have ended,
+        and drop
+        old tables.
 
-        @param now: present time, in seconds since 1970: readings come in order of time.
-        @return: number of readings that were dropped, as there are too many ports.
+        @param now: current time, in seconds since 1970; readings must be in order of time.
+        @return: number of readings that were dropped because there are too many ports.
         @raise DeviceUnavailable: the disk is full, or the database cannot be written; nothing has changed.
         """
         known = dict(self._ports)
@@ -320,7 +324,7 @@ class HistoryStore:
         return dropped
 
     def _numberOf(self, portKey: PortKey, at: int) -> int | None:
-        """Number of a port, assigned if it has none; None if there are too many ports."""
+        """Return the number of a port, assigned if it has none; None if there are too many ports."""
         if self._since is None:
             self._since = at
         number = self._ports.get(portKey)
@@ -335,10 +339,10 @@ class HistoryStore:
 
     def _makeSpace(self, at: int) -> bool:
         """
-        Drop all of some ports that came last and are not read any more: a tenth of the most.
+        Drop the history of ports that were seen last and are not read any more: a tenth of the maximum.
 
         @param at: time of the last reading.
-        @return: False if there is none, or it is not known yet which are read.
+        @return: False if there are none, or if it is unknown which ports are read.
         """
         quiet = at - _IDLE_SECONDS
         if self._since is None or self._since > quiet or at - self._fullAt < _FULL_SECONDS:
@@ -367,18 +371,18 @@ class HistoryStore:
         return True
 
     def _table(self, family: ColumnFamily, level: Level, period: int) -> str:
-        """Name of a table, which is made if it is not there."""
+        """Return the name of a table, which is created if necessary."""
         table = f"{family.head}{level.name}_{period}"
         self._database.make(table, family.columns, ("port", "at"))
         return table
 
     def _periods(self, family: ColumnFamily, level: Level) -> list[int]:
-        """Numbers of the periods that a level has tables of, in order."""
+        """Return the numbers of the periods for which a level has tables, in order."""
         head = f"{family.head}{level.name}_"
         return sorted(int(name[len(head) :]) for name in self._database.tables() if name.startswith(head))
 
     def _summarize(self, family: ColumnFamily, finer: Level, coarser: Level, now: int) -> None:
-        """Compute the rows of the coarser level whose time is over."""
+        """Compute the rows of the coarser level whose time has ended."""
         step = coarser.stepSeconds
         periods = self._periods(family, finer)
         if not periods:
@@ -404,7 +408,7 @@ class HistoryStore:
             database.put("done", [(name, end)])
 
     def _dropOld(self, family: ColumnFamily, level: Level, now: int) -> None:
-        """Drop tables that are old, once there are several newer ones: the clock may be wrong for a while."""
+        """Drop old tables if there are several newer ones, since the clock may be wrong for a while."""
         periods = self._periods(family, level)
         old = [each for each in periods if (each + 1) * level.periodSeconds < now - level.keepSeconds]
         fewest = max(_FEWEST_NEWER, level.keepSeconds // level.periodSeconds // _NEWER_SHARE)
@@ -416,11 +420,11 @@ class HistoryStore:
 
     def series(self, portKey: PortKey, counter: str, begin: int, end: int, level: str = "") -> list[Point]:
         """
-        History of one counter of a port.
+        Return the history of one counter of a port.
 
-        @param begin: beginning of the time asked for, in seconds since 1970; C{end} is its end.
-        @param level: name of the level; without one the finest that still has the beginning.
-        @raise ValueError: there is no such counter or level.
+        @param begin: beginning of the requested time, in seconds since 1970; C{end} is its end.
+        @param level: name of the level; by default the finest one that still has the beginning.
+        @raise ValueError: the counter or level is unknown.
         """
         family = next((family for family in COLUMN_FAMILIES if counter in family.counters), None)
         if family is None:

@@ -1,8 +1,9 @@
 """
-Rows of a history: what a reading of a port's counters leaves behind, in one of two families.
+Rows of a history: the growth of a port's counters between two readings, in one of two families.
 
-What all ports count is read in each interval, what error correction counts in turn, once a minute: so each
-has rows and tables of its own, with the times of its own readings.
+Counters that all ports have are read in each interval, error correction counters once a minute. So each
+family
+has its own rows and tables, with the times of its own readings.
 """
 
 from __future__ import annotations
@@ -24,13 +25,14 @@ _MOST: Final = 1 << 50
 
 class ColumnFamily:
     """
-    Counters that are read together, and so have their rows in the same tables.
+    Counters that are read together, and have their rows in the same tables.
 
-    @ivar head: beginning of the names of the tables.
-    @ivar counters: counters that are stored, data in octets.
-    @ivar peaks: columns of the highest rates, by the counters that have such.
-    @ivar columns: columns of the tables. C{summed} are those of a coarser row in SQL, and C{replaced} is what
-        becomes of a row that is there already.
+    @ivar head: prefix of the names of the tables.
+    @ivar counters: counters that are stored; data in octets.
+    @ivar peaks: columns of the highest rates, by counter.
+    @ivar columns: columns of the tables. C{summed} are those of a coarser row in SQL, and C{replaced} says
+        how an
+        existing row is changed.
     """
 
     def __init__(self, head: str, counters: tuple[str, ...], peaks: Mapping[str, str]) -> None:
@@ -68,11 +70,12 @@ KEPT: Final = tuple(counter for family in COLUMN_FAMILIES for counter in family.
 
 class Row(NamedTuple):
     """
-    Growth of a port's counters in a time, to be stored.
+    Growth of a port's counters during a time, to be stored.
 
     @ivar at: end of that time, in seconds since 1970.
-    @ivar values: length of the time in seconds; growth of the family's counters, None where it is not known;
-        the highest rates of data sent and received, in octets each second, where the family has these.
+    @ivar values: duration in seconds; growth of the family's counters, None if unknown; the highest rates of
+        data
+        sent and received, in octets per second, if the family has them.
     """
 
     portKey: PortKey
@@ -82,7 +85,7 @@ class Row(NamedTuple):
 
 
 class _Plan:
-    """Order of a layout's counters in a row, computed once for all ports."""
+    """The order of a layout's counters in a row, computed once for all ports."""
 
     __slots__ = ("columns", "data", "still")
 
@@ -101,9 +104,9 @@ _planOf = lru_cache(maxsize=64)(_Plan)
 
 def rowOf(portKey: PortKey, meter: Meter, at: float) -> Row | None:
     """
-    Last growth of a port's counters as a row; None without two readings, and in a gap.
+    Return the last growth of a port's counters as a row; None without two readings, and in a gap.
 
-    @param at: time of the last reading in seconds since 1970, which is not the reactor's.
+    @param at: time of the last reading in seconds since 1970, unlike the reactor's time.
     """
     seconds = meter.seconds
     if meter.isSilent or seconds <= 0:
@@ -128,12 +131,14 @@ def rowOf(portKey: PortKey, meter: Meter, at: float) -> Row | None:
 
 def correctionRowOf(portKey: PortKey, meter: Meter, at: float) -> Row | None:
     """
-    Last growth of a port's counters of error correction as a row; None without two readings, and in a gap.
+    Return the last growth of a port's error correction counters as a row; None without two readings, and in a
+    gap.
 
-    These have 32 bits, are never cleared here, and may be full within hours at HDR: then their growth
-    is unknown.
+    These counters have 32 bits and are never cleared by the monitor. At HDR they may reach their maximum
+    within
+    hours; then their growth is unknown.
 
-    @param at: time of the last reading in seconds since 1970, which is not the reactor's.
+    @param at: time of the last reading in seconds since 1970, unlike the reactor's time.
     """
     seconds, layout = meter.seconds, meter.layout
     if meter.isSilent or seconds <= 0:

@@ -1,7 +1,7 @@
 """
-Databases that SQLAlchemy speaks with: PostgreSQL, where a site has one.
+Databases of SQLAlchemy, such as PostgreSQL.
 
-Only where a configuration asks for one is SQLAlchemy imported.
+SQLAlchemy is imported only if a configuration requires it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _TAKE_LOCK: Final = "SELECT pg_try_advisory_lock(7526476587173962094)"
 """Takes a lock of PostgreSQL's for the connection: the number is ours, and means nothing."""
 
 _INSERTS: Final = {"postgresql": postgresql.insert, "sqlite": sqlite.insert}
-"""Dialects that can put a row in the place of another, and how they say so."""
+"""Dialects that can replace a row, with their functions for that."""
 
 _CONNECT_SECONDS: Final = 10
 """Seconds to wait for a connection to PostgreSQL, where the URL has no C{connect_timeout}."""
@@ -39,9 +39,9 @@ _CONNECT_SECONDS: Final = 10
 
 def _patient(url: str) -> sqlalchemy.URL:
     """
-    Parse a URL, and bound the time that libpq waits for a server.
+    Parse a URL, and limit the time that libpq waits for a server.
 
-    @raise ArgumentError: it is no URL.
+    @raise ArgumentError: the URL is invalid.
     """
     parsed = sqlalchemy.make_url(url)
     isLibpq = parsed.drivername in ("postgresql", "postgresql+psycopg", "postgresql+psycopg2")
@@ -51,16 +51,16 @@ def _patient(url: str) -> sqlalchemy.URL:
 
 
 class SQLDatabase:
-    """Database of SQLAlchemy at a URL. A lost connection is made again by the next transaction."""
+    """A database of SQLAlchemy at a URL. The next transaction restores a lost connection."""
 
     def __init__(self, url: str) -> None:
-        """@raise HistoryRefused: the URL has no meaning, or there is no driver for such databases."""
+        """@raise HistoryRefused: the URL is invalid, or no driver for its database is installed."""
         try:
             self._engine: Final = sqlalchemy.create_engine(_patient(url), pool_pre_ping=True, pool_size=1)
         except (ArgumentError, NoSuchModuleError) as error:
             raise HistoryRefused(str(error)) from error
         except ImportError as error:
-            raise HistoryRefused(f"there is no driver for it: {error}") from error
+            raise HistoryRefused(f"its driver is not installed: {error}") from error
         self.connections = 0
         sqlalchemy.event.listen(self._engine, "connect", self._connected)
         name = self._engine.dialect.name
@@ -80,7 +80,7 @@ class SQLDatabase:
 
     @property
     def _current(self) -> sqlalchemy.Connection:
-        assert self._connection is not None, "this is no transaction"
+        assert self._connection is not None, "this is not within a transaction"
         return self._connection
 
     @contextmanager
@@ -97,23 +97,28 @@ class SQLDatabase:
             self._connection = None
 
     def claim(self, version: int) -> None:
-        """Mark a new database as a history of this version, or find that it is one."""
+        """
+        Mark an empty database as a history of this version, or check the mark.
+
+        @raise HistoryRefused: it has another version, or belongs to another application.
+        """
         known = self.tables()
         if _VERSIONS not in known and known:
-            raise HistoryRefused("it is a database of something else: give a history one of its own")
+            raise HistoryRefused("it belongs to another application: a history needs its own database")
         self.make(_VERSIONS, {"version": int}, ("version",))
         found = [row[0] for row in self.execute(f"SELECT version FROM {_VERSIONS}")]
         if found and found != [version]:
-            raise HistoryRefused(f"it has version {found[0]}, and version {version} is known here")
+            raise HistoryRefused(f"it has version {found[0]}, but this monitor needs version {version}")
         if not found:
             self.put(_VERSIONS, [(version,)])
 
     def own(self) -> None:
         """
-        Take the database's advisory lock; of SQLite, lock a file.
+        Take the database's advisory lock; with SQLite, lock a file.
 
-        A connection that is made again later has to take the lock again. Until it can, since another monitor
-        has it, or the server has not seen yet that the connection before is gone, nothing is read or written.
+        A restored connection must take the lock again. Nothing is read or written until it has it: another
+        monitor may
+        have the lock, or the server may not have noticed yet that the former connection is lost.
         """
         if self._engine.dialect.name == "sqlite":
             self._owner = ownFile(self._engine.url.database or "")
@@ -141,7 +146,7 @@ class SQLDatabase:
         return sqlalchemy.inspect(self._current).get_table_names()
 
     def make(self, table: str, columns: Columns, key: Sequence[str]) -> None:
-        """Make a table with these columns, unless it is there."""
+        """Create a table with these columns, unless it exists."""
         if table not in self._there:
             made = sqlalchemy.Table(
                 *(table, sqlalchemy.MetaData()),
@@ -155,7 +160,7 @@ class SQLDatabase:
             self._there.add(table)
 
     def put(self, table: str, rows: Iterable[Sequence[Any]]) -> None:
-        """Store rows in the place of those with the same keys."""
+        """Store rows; each replaces the one with the same key."""
         made = self._made[table]
         names = [column.name for column in made.columns]
         several = [dict(zip(names, row, strict=True)) for row in rows]
@@ -178,7 +183,7 @@ class SQLDatabase:
         return [tuple(row) for row in found] if found.returns_rows else []
 
     def close(self) -> None:
-        """Close the database. Twice is fine."""
+        """Close the database. Idempotent."""
         self._engine.dispose()
         if self._owner is not None:
             self._owner.close()

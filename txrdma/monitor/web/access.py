@@ -257,7 +257,7 @@ def readAccess(tokens: str, users: str) -> AccessControl:
     for number, line in _lines(users):
         name, colon, password = line.partition(b":")
         if not (name and colon and password):
-            raise InvalidRequest(f"{users}, line {number}: it is no name:password")
+            raise InvalidRequest(f"{users}, line {number}: it is not of the form name:password")
         known[name] = password
     for path, content in ((tokens, found), (users, known)):
         if path and not content:

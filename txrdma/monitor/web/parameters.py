@@ -45,7 +45,7 @@ class Parameter:
         """
         Value of the parameter in a request.
 
-        @raise Wrong: the text is no value of the schema.
+        @raise Wrong: the text does not match the schema.
         """
         schema = self.schema
         kind = schema["type"]
@@ -100,7 +100,7 @@ def inQuery(parameters: Sequence[Parameter], query: Mapping[bytes, Sequence[byte
         try:
             values[name] = known[name].read(given[0].decode("utf-8"))
         except UnicodeDecodeError:
-            raise Wrong(f"{name} is no UTF-8") from None
+            raise Wrong(f"{name} is not UTF-8") from None
     for name, one in known.items():
         if one.isNeeded and values[name] is None:
             raise Wrong(f"{name} is missing")

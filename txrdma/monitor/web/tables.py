@@ -1,7 +1,7 @@
 """
-Tables of the monitor: which rows there are, what their columns mean, and pages of them by filter and order.
+Tables of the monitor: their rows, the meaning of their columns, and pages selected by filter and order.
 
-Values are taken from the model when a row is shown; filters and orders read their columns only, since
+Values are taken from the model when a row is shown, and filters and orders read only their own columns, since
 a large fabric has sixty thousand ports.
 """
 
@@ -32,23 +32,23 @@ MOST_ROWS: Final = 1000
 
 
 def orNull(schema: Schema) -> Schema:
-    """Schema of a value that may be unknown."""
+    """Return the schema of a value that may be unknown."""
     return {**schema, "type": [schema["type"], "null"]}
 
 
 def choice(*values: str) -> Schema:
-    """Schema of a text that is one of several."""
+    """Return the schema of a text that is one of several."""
     return {"type": "string", "enum": list(values)}
 
 
 @frozen
 class Column(Generic[Row]):
     """
-    Column of a table of the monitor.
+    A column of a table of the monitor.
 
     @ivar name: name of the value in JSON.
     @ivar schema: JSON schema of the value.
-    @ivar text: meaning of the value, for its description.
+    @ivar text: description of the value.
     @ivar value: takes the value from a row.
     """
 
@@ -60,7 +60,7 @@ class Column(Generic[Row]):
 
 class Table(Generic[Row]):
     """
-    Table of one kind of things.
+    A table whose rows are of one kind.
 
     @ivar name: name of a row's schema.
     @ivar columns: columns in order.
@@ -75,7 +75,7 @@ class Table(Generic[Row]):
 
     @property
     def schema(self) -> Schema:
-        """JSON schema of a row."""
+        """Return the JSON schema of a row."""
         return {
             "type": "object",
             "properties": {one.name: {**one.schema, "description": one.text} for one in self.columns},
@@ -84,15 +84,16 @@ class Table(Generic[Row]):
         }
 
     def toDict(self, context: PageContext, row: Row) -> dict[str, Any]:
-        """Row as JSON can carry it."""
+        """Return a row as a dictionary for JSON."""
         return {name: value(context, row) for name, value in self._values.items()}
 
     def select(self, context: PageContext, rows: Iterable[Row], wanted: Mapping[str, Any]) -> list[Row]:
         """
-        Rows that are wanted, in order.
+        Return the selected rows, in order.
 
-        @param wanted: values of columns by their names, C{search} for a text in some of them, and C{sort} for
-            an order: the name of a column, with a dash in front for the highest first. None is no wish.
+        @param wanted: values of columns by their names, C{search} for a text in the searched columns, and
+            C{sort}: the
+            name of a column, with a dash in front for the highest first. Values of None are ignored.
         """
         found = list(rows)
         for name, value in wanted.items():
@@ -113,7 +114,7 @@ class Table(Generic[Row]):
 
     def page(self, context: PageContext, rows: Iterable[Row], wanted: Mapping[str, Any]) -> dict[str, Any]:
         """
-        Page of the rows that are wanted, as JSON can carry it.
+        Return a page of the selected rows for JSON.
 
         @param wanted: as for L{select}, with C{limit} and C{offset}.
         """
@@ -124,7 +125,7 @@ class Table(Generic[Row]):
 
 
 def pageSchema(name: str) -> Schema:
-    """Schema of a page of rows whose schema has this name."""
+    """Return the schema of a page of rows whose schema has this name."""
     return {
         "type": "object",
         "properties": {
@@ -162,7 +163,7 @@ def _ofPeer(of: Callable[[PageContext, Port], Any]) -> Callable[[PageContext, Po
 
 
 def linkErrors(context: PageContext, port: Port) -> float | None:
-    """Errors each second at both ends of a port's link; None if neither end's are known."""
+    """Return the errors per second at both ends of a port's link; None if those of neither end are known."""
     ends = [port] if port.peer is None else [port, port.peer]
     known = [rate for rate in (context.errorRate(end) for end in ends) if rate is not None]
     return sum(known) if known else None
@@ -247,7 +248,7 @@ FINDINGS: Final[Table[Entry]] = Table(
     ("where", "text", "guid", "kind"),
     Column("kind", TEXT, "Kind of the finding", lambda _, entry: entry.finding.kind),
     Column("severity", choice(*SEVERITIES), "Severity", lambda _, entry: entry.severity.name.lower()),
-    Column("where", TEXT, "Place, for people", lambda _, entry: printable(entry.finding.where)),
+    Column("where", TEXT, "Location, as readable text", lambda _, entry: printable(entry.finding.where)),
     Column(
         *("guid", orNull(GUID_TEXT), "GUID of the node"),
         lambda _, entry: None if entry.finding.guid is None else guidText(entry.finding.guid),
@@ -267,7 +268,7 @@ CHANGES: Final[Table[Change]] = Table(
     ("where", "text", "guid"),
     Column("at", NUMBER, "Seconds since 1970", lambda _, change: change.at),
     Column("kind", choice(*KINDS), "Kind of the change", lambda _, change: change.kind),
-    Column("where", TEXT, "Place, for people", lambda _, change: printable(change.where)),
+    Column("where", TEXT, "Location, as readable text", lambda _, change: printable(change.where)),
     Column("text", TEXT, "Change in words", lambda _, change: printable(change.text)),
     Column(
         *("guid", orNull(GUID_TEXT), "GUID of the node"),

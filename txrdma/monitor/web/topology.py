@@ -91,7 +91,7 @@ def bundleName(ends: tuple[GUID, GUID]) -> str:
 
 
 def levels(fabric: Fabric, joined: Iterable[tuple[GUID, GUID]]) -> dict[GUID, int] | None:
-    """Level of each switch; None if the fabric is no fat tree."""
+    """Level of each switch; None if the fabric is not a fat tree."""
     beside: dict[GUID, list[GUID]] = {node.guid: [] for node in fabric.switches()}
     for one, other in joined:
         beside[one].append(other)

@@ -1,5 +1,5 @@
 """
-Watch over one fabric: state shared by all pages, and the context of one request.
+State that all pages share about one fabric, and the context of one request.
 """
 
 from __future__ import annotations
@@ -29,20 +29,23 @@ NODE_TYPES: Final = (*_TYPES.values(), "other")
 
 
 def nodeType(node: Node) -> str:
-    """Type of a node, one of L{NODE_TYPES}."""
+    """Return the type of a node, one of L{NODE_TYPES}."""
     return _TYPES.get(node.type, "other")
 
 
 def printable(text: str) -> str:
-    """Text of others with U+FFFD for each character that cannot be shown, controls of direction included."""
+    """
+    Return text of a peer with U+FFFD for each character that cannot be shown, including controls of
+    direction.
+    """
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
 
 
 class Watch:
     """
-    Watch over one fabric, for as long as its monitor runs.
+    The state that all pages share, for as long as the monitor runs.
 
-    @ivar poller: watches the fabric; C{history} stores what its ports counted, or is None.
+    @ivar poller: polls the fabric; C{history} stores the counters, or is None.
     @ivar rpcs: queries the fabric for paths.
     @ivar seconds: returns the time in seconds since 1970.
     """
@@ -66,9 +69,9 @@ class Watch:
 
 class PageContext:
     """
-    What pages read while one request is answered.
+    The state of the fabric that pages show while one request is answered.
 
-    @ivar fabric: the fabric as it is known; empty before the first sweep.
+    @ivar fabric: the last known fabric; empty before the first sweep.
     """
 
     def __init__(self, watch: Watch) -> None:
@@ -79,7 +82,7 @@ class PageContext:
 
     @cached_property
     def open(self) -> list[Entry]:
-        """Findings that are there, the worst first, then the latest."""
+        """Return open findings, the most severe first, then the latest."""
         entries = self.poller.findingLog.open.values()
         return sorted(entries, key=lambda entry: (-entry.severity, -entry.firstSeen))
 
@@ -89,46 +92,50 @@ class PageContext:
 
     @cached_property
     def worstAt(self) -> dict[GUID | None, Severity]:
-        """Severity of the worst finding at each node that has some."""
+        """Return the highest severity of findings at each node with findings."""
         worst: dict[GUID | None, Severity] = {}
         for entry in self.open:
             worst.setdefault(entry.finding.guid, entry.severity)
         return worst
 
     def findingsAt(self, node: Node) -> int:
-        """Number of findings at a node and its ports."""
+        """Return the number of findings at a node and its ports."""
         return self._counts[node.guid]
 
     def meter(self, port: Port) -> Meter | None:
-        """Meter of a port; None if its counters were never read."""
+        """Return the meter of a port's counters; None if they were never read."""
         return self.poller.meters.get((port.node.guid, port.number))
 
     def causes(self, port: Port) -> Mapping[str, int]:
-        """Causes for which a port has dropped packets, with their numbers; none where they are not known."""
+        """Return the number of packets that a port has dropped for each cause; empty if unknown."""
         return self.poller.details.causes.get((port.node.guid, port.number), {})
 
     def corrections(self, port: Port) -> Meter | None:
-        """Meter of the error correction of a port; None if its counters were never read."""
+        """Return the meter of a port's error correction counters; None if they were never read."""
         return self.poller.corrections.meters.get((port.node.guid, port.number))
 
     def rate(self, port: Port, counter: str) -> float | None:
-        """Growth of a port's counter each second; None if it is not known."""
+        """Return the growth of a port's counter per second; None if unknown."""
         meter = self.meter(port)
         return None if meter is None else meter.rate(counter)
 
     def isSilent(self, node: Node) -> bool:
-        """True of a node that did not answer when its counters were asked for last."""
+        """Return whether a node did not answer when its counters were last read."""
         return any(
             meter is not None and meter.isSilent for meter in (self.meter(port) for port in node.linked())
         )
 
     def load(self, port: Port) -> float | None:
-        """Share of a port's link that it sends data at, from 0 to 1; None if it is not known."""
+        """
+        Return the data rate that a port sends as a share of its link's rate, from 0 to 1; None if unknown.
+        """
         rate = self.rate(port, "portXmitData")
         return None if rate is None else shareOf(port, rate)
 
     def errorRate(self, port: Port) -> float | None:
-        """Errors each second that a port has counted, of all kinds with a limit; None if it is not known."""
+        """
+        Return the errors per second that a port has counted, of all kinds with a limit; None if unknown.
+        """
         meter = self.meter(port)
         if meter is None or meter.isSilent or meter.seconds <= 0:
             return None

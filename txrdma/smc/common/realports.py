@@ -58,28 +58,28 @@ class RealPorts:
             self._isAny = hasPyverbs() and _isAnyDevice()
         return self._isAny
 
-    def portFor(self, own: str, peer: str) -> tuple[str, int] | None:
+    def portFor(self, local: str, peer: str) -> tuple[str, int] | None:
         """Return the device string and port number for a connection between these IP addresses, or None."""
         if not self.isAny():
             return None
-        key = (own, peer)
+        key = (local, peer)
         if key not in self._choices:
             if len(self._choices) >= 1024:
                 self._choices.clear()
-            self._choices[key] = self._find(own, peer)
+            self._choices[key] = self._find(local, peer)
         choice = self._choices[key]
         return None if choice is None or monotonic() < self.failed.get(choice[0], 0.0) else choice
 
-    def _find(self, own: str, peer: str) -> tuple[str, int] | None:
+    def _find(self, local: str, peer: str) -> tuple[str, int] | None:
         # Not at the top: most hosts have no RDMA device, and do not need it.
         from txrdma.ports.pnet import Networks
 
         try:
             if self._networks is None:
                 self._networks = Networks.read()
-            found = self._networks.portFor(own, peer)
+            found = self._networks.portFor(local, peer)
         except (DeviceUnavailable, OSError) as error:
-            _rateLimited.warn("look", "can't list RDMA ports: {error}", error=error)
+            _rateLimited.warn("ports", "can't list RDMA ports: {error}", error=error)
             return None
         return None if found.port is None else (f"pyverbs:{found.port.device}", found.port.number)
 

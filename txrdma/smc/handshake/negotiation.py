@@ -415,10 +415,10 @@ class Negotiation(Protocol):
         """Return link groups and candidates of the RDMA port at the connection's interface, or None."""
         if not realPorts.isAny():
             return None
-        own, place = self._peer.own, self._peer.place
-        if own is None or place is None:
+        local, peer = self._peer.own, self._peer.place
+        if local is None or peer is None:
             return None
-        found = realPorts.portFor(own.host, place.host)
+        found = realPorts.portFor(local.host, peer.host)
         if found is None:
             return None
         device, number = found

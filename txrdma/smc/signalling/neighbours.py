@@ -60,7 +60,11 @@ def newWord() -> bytes:
 
 @implementer(IReadDescriptor)
 class ProvingSocket:
-    """A UDP socket at one address, on the reactor until its owner closes it."""
+    """
+    A UDP socket at one address, over which two processes exchange nonces to prove their addresses.
+
+    It is on the reactor until its owner closes it.
+    """
 
     def __init__(
         self,

@@ -46,7 +46,7 @@ def enterpriseID(name: str) -> bytes:
     """
     if not _UEID.fullmatch(name) or len(name) > EID_LENGTH:
         raise ValueError(
-            f"{name!r} is no UEID: up to {EID_LENGTH} of A-Z, 0-9, '.' and '-', a letter or digit first"
+            f"{name!r} is not a UEID: up to {EID_LENGTH} of A-Z, 0-9, '.' and '-', a letter or digit first"
         )
     return name.encode().ljust(EID_LENGTH)
 

@@ -402,7 +402,7 @@ class SoftQueuePair:
 
     def laneOpened(self) -> Sized:
         """Let the lane receive messages itself; return the queued completions, which precede them."""
-        assert self._route is not None, "a lane that is no route"
+        assert self._route is not None, "a lane that is not a route"
         return self.receiveQueue.pollElsewhere(self._route)
 
     def migrationChanged(self, state: MigrationState) -> None:

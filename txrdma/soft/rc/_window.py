@@ -26,7 +26,8 @@ class Window:
 
     def __init__(self, mtu: int, most: int = WIDEST) -> None:
         """
-        @param most: bytes that may be in flight without loss, as far as is known.
+        @param mtu: largest payload of a packet, in bytes.
+        @param most: estimate of the bytes in flight that fit into the peer's receive buffer.
         """
         self._widest = self._threshold = max(FEWEST_PACKETS, min(WIDEST_PACKETS, min(most, WIDEST) // mtu))
         self.size = max(FEWEST_PACKETS, min(self._widest, FIRST_PACKETS, FIRST // mtu))

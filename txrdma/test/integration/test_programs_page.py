@@ -31,7 +31,7 @@ def block(word: str) -> str:
 
 
 class Answer(LineReceiver):
-    """Says one line, and remembers the first that it hears."""
+    """Sends one line, and stores the first one that it receives."""
 
     delimiter = b"\n"
 

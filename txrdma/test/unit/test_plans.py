@@ -72,7 +72,7 @@ class PlanTests(SynchronousTestCase):
         """A plan that does not fit is an error which names the value."""
         self.assertIn("plan.seed is 'x', not int", self.misfit(seed="x"))
         self.assertIn("plan.seed is True, not int", self.misfit(seed=True))
-        self.assertIn("plan.color is 'GREEN', which is no Color", self.misfit(color="GREEN"))
+        self.assertIn("plan.color is 'GREEN', which is not a Color", self.misfit(color="GREEN"))
         self.assertIn("plan.points[1] is 5, not a Point", self.misfit(points=[{"x": 1.0}, 5]))
         self.assertIn("plan.points is 5, not a list", self.misfit(points=5))
         self.assertIn("plan.points[0].x is missing", self.misfit(points=[{}]))

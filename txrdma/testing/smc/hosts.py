@@ -492,7 +492,7 @@ class MemorySocket:
     def getsockopt(self, level: int, name: int, size: int = 0) -> int:
         """Return 0 for any socket option, or raise C{OSError} if a structure is requested."""
         if size:
-            raise OSError(errno.ENOPROTOOPT, "this is no socket")
+            raise OSError(errno.ENOPROTOOPT, "this is not a socket")
         return 0
 
     def setsockopt(self, level: int, name: int, value: object) -> None:

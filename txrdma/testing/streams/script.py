@@ -90,13 +90,13 @@ def size(text: str) -> int:
     """Return the number of bytes that C{5}, C{300kB} or C{5MB} stands for."""
     found = _SIZE.fullmatch(text)
     if found is None:
-        raise ValueError(f"{text!r} is no size: 5, 300kB, 5MB")
+        raise ValueError(f"{text!r} is not a size: 5, 300kB, 5MB")
     return int(found[1]) * _UNITS[found[2] or ""]
 
 
 def _word(text: str) -> str:
     if _WORD.fullmatch(text) is None:
-        raise ValueError(f"{text!r} is no word")
+        raise ValueError(f"{text!r} is not a word")
     return text
 
 

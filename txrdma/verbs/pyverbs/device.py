@@ -146,7 +146,7 @@ class PyverbsProtectionDomain:
         if shared is not None and not (
             isinstance(shared, PyverbsSharedReceiveQueue) and shared in self._shared
         ):
-            raise InvalidRequest(f"{shared!r} is no shared receive queue of this domain, or closed")
+            raise InvalidRequest(f"{shared!r} is not a shared receive queue of this domain, or closed")
         try:
             wanted = verbs.QPInitAttr(
                 qp_type=int(kind),
@@ -190,7 +190,7 @@ class PyverbsProtectionDomain:
     def _handleOf(self, address: Addressed) -> Any:
         """The address handle of pyverbs."""
         if not isinstance(address, PyverbsAddressHandle) or address not in self._handles:
-            raise InvalidRequest(f"{address!r} is no address handle of this domain, or closed")
+            raise InvalidRequest(f"{address!r} is not an address handle of this domain, or closed")
         return address.raw
 
     def sharedReceiveQueues(self) -> tuple[PyverbsSharedReceiveQueue, ...]:
@@ -312,7 +312,7 @@ class PyverbsDevice:
     def createCompletionQueue(self, depth: int, channel: ICompletionChannel) -> ICompletionQueue:
         context = self._checkOpen()
         if not isinstance(channel, PyverbsCompletionChannel) or channel not in self._channels:
-            raise InvalidRequest(f"{channel!r} is no channel of this device, or closed")
+            raise InvalidRequest(f"{channel!r} is not a channel of this device, or closed")
         if not 1 <= depth <= self._known.max_cqe:
             raise InvalidRequest(f"the depth is from 1 to {self._known.max_cqe}, not {depth}")
         queue = PyverbsCompletionQueue(
@@ -345,7 +345,7 @@ class PyverbsDevice:
 
     def ownQueue(self, queue: ICompletionQueue) -> PyverbsCompletionQueue:
         if not isinstance(queue, PyverbsCompletionQueue) or queue not in self._completionQueues:
-            raise InvalidRequest(f"{queue!r} is no completion queue of this device, or closed")
+            raise InvalidRequest(f"{queue!r} is not a completion queue of this device, or closed")
         return queue
 
     def admit(self, attributes: QPAttributes) -> None:

@@ -58,7 +58,11 @@ class QueueMember(Protocol):
 
 @implementer(ICompletionChannel)
 class PyverbsCompletionChannel:
-    """An epoll descriptor over the channels of all its queues, and an eventfd for our own completions."""
+    """
+    A completion channel: an epoll descriptor over the channels of its queues, and an eventfd for completions
+    that
+    this process generates itself.
+    """
 
     def __init__(self, closed: Callable[[PyverbsCompletionChannel], object]) -> None:
         self._onClosed = closed
@@ -120,7 +124,7 @@ class PyverbsCompletionChannel:
             self._rung.pop(queue, None)
 
     def ring(self, queue: PyverbsCompletionQueue) -> None:
-        """Raise an event for a completion of our own."""
+        """Raise an event for a completion that was generated here, not by the device."""
         if self._epoll is not None:
             self._rung[queue] = None
             os.eventfd_write(self._bell, 1)
@@ -232,7 +236,7 @@ class PyverbsCompletionQueue:
             self._made = deque(c for c in self._made if c.qpn != member.number)
 
     def drain(self) -> None:
-        """Move all completions from the device's queue to our own."""
+        """Move all completions from the device's queue to the local one."""
         if self.raw is None:
             return
         made, self._made = self._made, deque()
@@ -249,7 +253,7 @@ class PyverbsCompletionQueue:
         self._made = deque(c for c in self._made if c.qpn != member.number)
 
     def push(self, completion: Completion) -> None:
-        """Add a completion of our own, for an error; it counts as solicited."""
+        """Add a completion that reports an error and is generated here; it counts as solicited."""
         if self.closed:
             return
         self._made.append(completion)

@@ -78,7 +78,7 @@ class _Place:
         self._makeSpace(_CAPACITY)
 
     def point(self, segments: Sequence[Segment]) -> None:
-        """Let the segment be the one that there is; it is not used where there is none."""
+        """Point the first scatter/gather element at the only segment; without a segment it is not used."""
         for each in segments:
             self.segment.addr, self.segment.length, self.segment.lkey = each
 

@@ -141,7 +141,7 @@ class Groups:
         if "mgid" not in given or not any(mgid.raw):
             mgid = GID(bytes.fromhex("ff12a01cfe80") + bytes(8) + free[0].to_bytes(2, "big"))
         elif mgid.raw[0] != 0xFF:
-            raise MADRefusal(SAStatus.INVALID, f"{mgid} is no multicast GID")
+            raise MADRefusal(SAStatus.INVALID, f"{mgid} is not a multicast GID")
         mtu, rate = self._measure(wanted.portGID)
         record = wanted.replace(
             mgid=mgid,
@@ -173,7 +173,7 @@ class Groups:
         group = self.groups.get(wanted.mgid)
         member = None if group is None else group.members.get(wanted.portGID)
         if group is None or member is None or wanted.joinState & ~member.joinState:
-            raise MADRefusal(SAStatus.INVALID, "it is no such member")
+            raise MADRefusal(SAStatus.INVALID, "the port is not such a member of the group")
         left = member.replace(joinState=member.joinState & ~wanted.joinState)
         if left.joinState:
             group.members[wanted.portGID] = left

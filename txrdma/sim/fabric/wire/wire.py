@@ -344,7 +344,7 @@ _RMPP: Final = frozenset((0x03, 0x06, 0x10, 0x12, *range(0x30, 0x50)))
 
 
 def _isAboutRMPP(datagram: bytes) -> bool:
-    """Return whether a datagram is an ACK, a STOP or an ABORT of RMPP, which is no request."""
+    """Return whether a datagram is an ACK, a STOP or an ABORT of RMPP, which is not a request."""
     if _class(datagram) not in _RMPP:
         return False
     header = RMPPHeader.decode(datagram, MADHeader.size)

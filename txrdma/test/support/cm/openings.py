@@ -35,7 +35,7 @@ Message = tuple[int, Layout, int]
 """The number of the end that gets it, the message, and its transaction."""
 
 ENDED: Final = (ConnectionRejected, ConnectionTimedOut, Disconnected)
-"""Events that tell a program of the end, of which it hears one."""
+"""Events that report the end to a program, which gets one of them."""
 
 
 def copied(connection: Connection) -> Connection:
@@ -157,7 +157,7 @@ def broken(world: World) -> str | None:
         if notified.count(ConnectionEstablished) > 1:
             return "a connection is established twice"
         if sum(notified.count(kind) for kind in ENDED) > 1:
-            return "a program hears of the end twice"
+            return "a program gets two reports of the end"
         if TimewaitOver in notified and notified[-1] is not TimewaitOver:
             return "something happens when all is over"
         if any(isinstance(message, (DREQ, LAP)) for _, message, _ in world.sent) and not any(

@@ -246,7 +246,7 @@ def _migrations(world: World) -> Iterator[tuple[str, World]]:
         if qp.isUntold:
             after = world.twin()
             after.migrationReported(isActive)
-            yield f"{'active' if isActive else 'passive'} hears of the migration", after
+            yield f"{'active' if isActive else 'passive'} is informed of the migration", after
 
 
 def broken(world: World) -> str | None:

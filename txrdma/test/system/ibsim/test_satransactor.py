@@ -57,7 +57,7 @@ BROADCAST: Final = GID.fromString("ff12:401b:ffff::ffff:ffff")
 """The group of IP over InfiniBand, which OpenSM makes by itself."""
 
 TRUSTED: Final = Keys(smKey=1)
-"""OpenSM's own key unless told otherwise: without it, nobody hears of P_Keys."""
+"""OpenSM's default key; requests without it get no P_Keys."""
 
 CHANGING: Final = {
     "localPortNum": "is the port that the question came in by",

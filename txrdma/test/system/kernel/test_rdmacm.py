@@ -90,7 +90,7 @@ class RejectTests(RpingTestCase):
 
     def test_theyReject(self) -> None:
         """
-        Our client reports rstream's consumer reject of a connection that is no rsocket; rstream continues.
+        Our client reports rstream's consumer reject of a connection that is not a rsocket; rstream continues.
         """
         server = self.start("rstream", "-b", HERE, "-S", "64", "-C", "1", "-I", "1")
         before = counted()
@@ -104,7 +104,7 @@ class RejectTests(RpingTestCase):
 
     def refused(self) -> Any:
         """Connect to rstream without an rsocket greeting; return the reason of the reject."""
-        connecting = self.connect(PORT, privateData=b"\x63 is no version of rsockets")
+        connecting = self.connect(PORT, privateData=b"\x63 is not a version of rsockets")
         return self.assertRaises(Rejected, self.result, connecting).status
 
 

@@ -314,7 +314,7 @@ class KilledTests(KernelPeerTestCase):
     """A process of ours ends while the kernel waits for it."""
 
     skip = OUTSIDE
-    witness = Witness("smc: over pyverbs, killed or ended", "Linux AF_SMC", "its program hears of an end")
+    witness = Witness("smc: over pyverbs, killed or ended", "Linux AF_SMC", "its program detects the end")
 
     def setUp(self) -> None:
         super().setUp()

@@ -33,7 +33,7 @@ class UnitTests(SynchronousTestCase):
 
     def setUp(self) -> None:
         if not EXAMPLES.exists():
-            raise SkipTest("the examples are not here: this is no checkout")
+            raise SkipTest("the examples are not here: this is not a checkout")
 
     def test_verified(self) -> None:
         """C{systemd-analyze verify} accepts the unit."""

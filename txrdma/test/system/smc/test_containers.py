@@ -65,7 +65,7 @@ class Client(Protocol):
 def failed(failure):
     print("failed", failure.value, flush=True)
 
-if role == "tcp":  # a server that knows nothing of SMC, and says what it hears
+if role == "tcp":  # a server without support for SMC, which prints what it receives
     class Plain(Protocol):
         def connectionMade(self):
             self.transport.write(b"hello")

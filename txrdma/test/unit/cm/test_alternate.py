@@ -69,7 +69,7 @@ class SearchTests(SynchronousTestCase):
     def test_searchFindsLateMigrationReport(self) -> None:
         found = search(isTimely=False, mayReload=True)
         self.assertEqual(found.fault, "an end does not know to which path it migrated")
-        self.assertEqual(found.story[-3:], ("migration", "load 99", "active hears of the migration"))
+        self.assertEqual(found.story[-3:], ("migration", "load 99", "active is informed of the migration"))
 
 
 def lap(number: CMPath = FIRST, ends: tuple[int, int] = (1, 2), qpn: int = 12) -> LAP:

@@ -397,8 +397,8 @@ class EndTests(SynchronousTestCase):
 class LyingTests(SynchronousTestCase):
     """Peers that say whatever they like: the connection goes on, or it is a violation, and never more."""
 
-    def hears(self, number: int, length: int = 0) -> RSocket:
-        """The core of an end that hears one message."""
+    def receives(self, number: int, length: int = 0) -> RSocket:
+        """Return the core of an end that has received one message."""
         one, _ = pair(SMALL, SMALL)
         one.core.arrived(number, length)
         one.core.outgoing()
@@ -406,18 +406,18 @@ class LyingTests(SynchronousTestCase):
 
     def test_ignoredAndRefusedOperations(self) -> None:
         for operation in (1, 3, 5):
-            self.assertRaises(PeerViolation, self.hears, operation << 29)
+            self.assertRaises(PeerViolation, self.receives, operation << 29)
         for number in (
             2 << 29,
             immediate(ImmediateKind.MAPPING, 3),
             immediate(ImmediateKind.CONTROL, Control.KEEPALIVE),
         ):
-            self.assertTrue(self.hears(number).isReadable)
-        self.assertTrue(self.hears(immediate(ImmediateKind.CONTROL, 99)).isReadable)
+            self.assertTrue(self.receives(number).isReadable)
+        self.assertTrue(self.receives(immediate(ImmediateKind.CONTROL, 99)).isReadable)
 
     def test_excessDataIsViolation(self) -> None:
-        self.assertRaises(PeerViolation, self.hears, 2049, 2049)
-        self.assertRaises(PeerViolation, self.hears, (1 << 29) - 1)
+        self.assertRaises(PeerViolation, self.receives, 2049, 2049)
+        self.assertRaises(PeerViolation, self.receives, (1 << 29) - 1)
         one, _ = pair(SMALL, SMALL)
         for _ in range(16):
             one.core.arrived(0, 0)

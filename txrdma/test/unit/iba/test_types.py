@@ -33,7 +33,7 @@ class GIDTests(SynchronousTestCase):
         self.assertEqual((gid.ip, gid.isMapped), ("2001:db8::1", False))
 
     def test_none(self) -> None:
-        """The GID of all zeros is no address."""
+        """The GID of all zeros is not an address."""
         self.assertIsNone(GID(bytes(16)).ip)
 
     def test_linkLocal(self) -> None:

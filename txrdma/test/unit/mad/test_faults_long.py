@@ -166,7 +166,7 @@ class LyingTests(LongFaultTestCase):
     def test_noTable(self) -> None:
         self.respond(lambda request: [answer(request, at56=b"\x01" * 200)])
         call = self.agent.SubnAdmGetTable(NodeRecord, TO_2)
-        self.fails(call, MADClassError, "the table is no RMPP transfer")
+        self.fails(call, MADClassError, "the table is not an RMPP transfer")
 
     def test_distances(self) -> None:
         self.respond(lambda request: segments(request, table(10), distance=104))

@@ -80,7 +80,7 @@ class DirectTests(RouteTestCase):
 
     def test_wrongHost(self) -> None:
         self.set("right", self.lid("c"), 2)
-        self.assertIn("no switch", str(self.failed(routing.trace(self.view, self.lid("c")))))
+        self.assertIn("not a switch", str(self.failed(routing.trace(self.view, self.lid("c")))))
 
     def test_cut(self) -> None:
         self.set("left", self.lid("c"), 8)

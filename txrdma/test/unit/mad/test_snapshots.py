@@ -141,7 +141,7 @@ class RoundTripTests(FabricTestCase):
 
     def test_longGUID(self) -> None:
         text = 'Switch 2 "a"\n[1](12345678901234567) "a"[2]\n'
-        self.assertIn("is no port GUID", str(self.assertRaises(ValueError, readFabric, text)))
+        self.assertIn("is not a port GUID", str(self.assertRaises(ValueError, readFabric, text)))
 
 
 def made(
@@ -318,7 +318,7 @@ class Topology:
             kind[match[1]] = list(expanded(match[3]))
 
     def under(self, name: str, depth: int = 0) -> set[str]:
-        assert depth < 20, "this is no tree"
+        assert depth < 20, "this is not a tree"
         if name in self.nodes:
             return set(self.nodes[name])
         return set().union(*(self.under(child, depth + 1) for child in self.switches[name]))

@@ -187,9 +187,9 @@ class ConfigTests(SynchronousTestCase):
     def test_listenWrong(self) -> None:
         """An invalid endpoint string is refused as such, with and without users."""
         for listen, why in {
-            "tcp:http": "'http' is no number of a port",
-            "tcp": "'' is no number of a port",
-            "tcp:99999:interface=127.0.0.1": "'99999' is no number of a port",
+            "tcp:http": "'http' is not a port number",
+            "tcp": "'' is not a port number",
+            "tcp:99999:interface=127.0.0.1": "'99999' is not a port number",
             "tcp:80:host=127.0.0.1": "tcp: has port, interface, backlog, and no 'host'",
             "tcp:80:127.0.0.1:5:7": "and no more",
             "tcp:80:127.0.0.1:interface=0.0.0.0": "and no 'interface'",
@@ -200,7 +200,7 @@ class ConfigTests(SynchronousTestCase):
             for users in ("", '\nweb.users = "/etc/users"'):
                 text = f'web.listen = "{listen}"{users}'
                 error = self.assertRaises(InvalidRequest, parseConfig, text)
-                self.assertIn(f"line 1: web.listen: {listen!r} is no endpoint: ", str(error))
+                self.assertIn(f"line 1: web.listen: {listen!r} is not an endpoint: ", str(error))
                 self.assertIn(why, str(error))
                 self.assertNotIn("beyond this host", str(error))
 

@@ -74,8 +74,8 @@ class TableTests(SynchronousTestCase):
         """Invalid lines are reported with their number."""
         for text, why in (
             ("\nNET1\n", "line 2: there are no members of NET1"),
-            ("NET-1 eth0", "line 1: 'NET-1' is no name"),
-            ("N" * 17 + " eth0", "is no name"),
+            ("NET-1 eth0", "line 1: 'NET-1' is not a network name"),
+            ("N" * 17 + " eth0", "is not a network name"),
             ("NET1 mlx5_0/0", "line 1: 'mlx5_0/0' is neither"),
             ("NET1 a/b/1", "is neither"),
             ("NET1 " + "e" * 16, "is neither"),

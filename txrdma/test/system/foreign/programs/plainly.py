@@ -59,7 +59,7 @@ class _Answers(basic.LineReceiver):
 
 
 class Lines(Program):
-    """A C{LineReceiver} that hears one byte at a time, and changes between lines and raw data."""
+    """A C{LineReceiver} that receives one byte at a time, and switches between lines and raw data."""
 
     async def serve(self, ends: Ends) -> None:
         await ends.listen(factoryOf(_Lines))
@@ -313,7 +313,7 @@ class Limits(Program):
 
 
 class PROXY(Program):
-    """A server behind C{haproxy:}, which hears of the address that a PROXY line names."""
+    """A server behind C{haproxy:}, which gets the address in the PROXY line."""
 
     async def serve(self, ends: Ends) -> None:
         class Server(Protocol):
