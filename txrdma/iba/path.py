@@ -146,7 +146,7 @@ class IBPath(_Computed):
         if "(" in text:
             path = _called(text)
             if not isinstance(path, cls):
-                raise ValueError(f"{text!r} is no {cls.__name__}")
+                raise ValueError(f"{text!r} is not a valid {cls.__name__}")
             return path
         return cls(**_worded(text.split(), text))
 

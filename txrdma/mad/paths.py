@@ -35,8 +35,7 @@ def parseTarget(text: str, endPort: MADEndPort | None = None) -> LID | GID | GUI
     C{"10.0.0.2"}, C{"0x0002c90300010002"}, C{"DR 0,1,3"}, or the text of a path.
 
     @param endPort: the local port, whose name the scope of a GID (after the percent sign) must be. Without
-        it, the
-        scope is ignored.
+        it, the scope is ignored.
     @raise ValueError: the text is none of these.
     """
     stripped = text.strip()

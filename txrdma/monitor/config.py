@@ -195,7 +195,7 @@ def _format(value: object) -> str:
 
 
 def _timestamp(value: object) -> float:
-    """A time in seconds since 1970; without a time zone it is meant as the host's."""
+    """Return a time in seconds since 1970; without a time zone it is the host's local time."""
     if isinstance(value, datetime):
         return value.timestamp()
     if isinstance(value, date):
@@ -281,7 +281,7 @@ converts it. Behind L{_ANY} stands a function that checks the name, and what the
 
 class _Reader:
     """
-    Reader of a file's values, which collects its mistakes.
+    Reads the values of a file, and collects its mistakes.
 
     @ivar values: settings by the names in L{_SCHEMA}, in nested tables.
     @ivar mistakes: lines with mistakes, and the mistakes.
@@ -296,7 +296,7 @@ class _Reader:
         self._checkAccess()
 
     def table(self, *names: str) -> dict[str, Any]:
-        """Copy of a table; empty if the file does not have it."""
+        """Return a copy of a table; empty if the file does not have it."""
         found: Any = self.values
         for name in names:
             found = found.get(name, {})
@@ -307,7 +307,7 @@ class _Reader:
         self.mistakes.append((self._lineOf(key), f"{key}: {text}"))
 
     def _lineOf(self, key: str) -> int:
-        """Line of a key, or of the table around it, which may be on one line."""
+        """Return the line of a key, or of the table around it, which may be on one line."""
         while key and key not in self._lines:
             parts = [line for name, line in self._lines.items() if name.startswith(f"{key}.")]
             if parts:
@@ -316,7 +316,7 @@ class _Reader:
         return self._lines.get(key, 1)
 
     def _table(self, head: str, table: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
-        """Settings of a table, without those that are wrong."""
+        """Return the valid settings of a table."""
         found: dict[str, Any] = {}
         for name, value in table.items():
             key = f"{head}{name}"
@@ -339,7 +339,7 @@ class _Reader:
                 self._mistake(table, f"has no {name}")
 
     def _complete(self) -> None:
-        """Check for keys that are missing beside others, or exclude each other."""
+        """Report keys that are missing beside others, or exclude each other."""
         history, mail = self.table("history"), self.table("alerts", "mail")
         if history.get("file") and history.get("url"):
             self._mistake("history.url", "there is a history.file, too: which of them is it?")
@@ -363,13 +363,13 @@ class _Reader:
             )
 
     def limit(self, usual: TallyLimit) -> TallyLimit:
-        """Limit for a counter, with the changes of the file."""
+        """Return the limit for a counter, with the changes of the file."""
         given = self.table("limits", usual.counter)
         return TallyLimit(usual.counter, given.get("most", usual.most), given.get("seconds", usual.seconds))
 
 
 def _known(name: str, schema: Mapping[str, Any]) -> tuple[str, Any]:
-    """Setting of a key, and the schema or the check of its value."""
+    """Return the setting of a key, and the schema or the check of its value."""
     if _ANY in schema:
         check, known = schema[_ANY]
         return check(name), known
@@ -387,7 +387,7 @@ def _checked(check: _Check, value: object) -> Any:
 
 
 def _linesOf(text: str) -> dict[str, int]:
-    """Line numbers at which tables and keys first appear: TOML's parser does not report them."""
+    """Return the line numbers at which tables and keys first appear, which TOML's parser does not report."""
     found: dict[str, int] = {}
     head = ""
     for number, line in enumerate(text.splitlines(), 1):
@@ -412,7 +412,7 @@ def parseConfig(text: str, name: str = "fabric-monitor.toml") -> MonitorConfig:
     Parse the text of a configuration.
 
     @param name: name of the file, for messages.
-    @raise InvalidRequest: there are mistakes: each is a line of the message, with the number of its line.
+    @raise InvalidRequest: there are mistakes; the message has a line for each, with its line number.
     """
     try:
         content = tomllib.loads(text)
@@ -466,7 +466,7 @@ def parseConfig(text: str, name: str = "fabric-monitor.toml") -> MonitorConfig:
 
 
 def _secretIn(path: str, name: str) -> str:
-    """Secret in a file, on one line; C{""} without a path."""
+    """Return the secret in a file, which has one line; C{""} without a path."""
     if not path:
         return ""
     try:

@@ -47,8 +47,7 @@ class FileSettings:
 def unfitHosts(fabric: Fabric, entries: Iterable[Entry]) -> dict[str, str]:
     """
     Return the hosts that should get no jobs, by name, with the reason: those that have findings of severity
-    warning
-    or above, themselves or at their switch port.
+    warning or above, themselves or at their switch port.
 
     Nodes choose their descriptions, so a faulty host can claim the name of another one. A name is left out if
     several hosts claim it and their descriptions are not those of different adapters of one host.

@@ -30,8 +30,7 @@ class CounterLayout:
     def __init__(self, bits: Mapping[str, int], units: Mapping[str, int] | None = None) -> None:
         """
         @param bits: width of each counter, by its name, in the order of a reading's values.
-        @param units: units in which counters count, where these are not 1: 4 for data, which is counted in
-            words of 4 octets.
+        @param units: units of the counters, if not 1: 4 for data, which is counted in words of 4 octets.
         """
         self.names = tuple(bits)
         self.indices = {name: index for index, name in enumerate(bits)}
@@ -40,29 +39,29 @@ class CounterLayout:
         self._units = tuple((units or {}).get(name, 1) for name in bits)
 
     def unit(self, name: str) -> int:
-        """Unit in which a counter counts: 4 octets for data, else 1."""
+        """Return the unit of a counter: 4 octets for data, else 1."""
         return self._units[self.indices[name]]
 
     def isFull(self, index: int, value: int) -> bool:
-        """True for a value at which a counter stops counting."""
+        """Return whether a value is the maximum, at which the counter stops."""
         full = self._full[index]
         return value == full or (value == _STUCK and full > _STUCK)
 
 
 class Meter:
     """
-    Meter of one port: its last reading, and the growth of its counters from reading to reading.
+    The last reading of one port's counters, and their growth from reading to reading.
 
-    Counters are only read, never set to zero: other programs may be reading them, too.
+    Counters are only read, never set to zero, since other programs may read them, too.
 
     @ivar layout: order of the values in readings.
     @ivar values: values of the last reading; C{()} before the first.
     @ivar readAt: time of the last reading.
     @ivar seconds: time between the last two readings; 0 before the second.
-    @ivar grown: growth of each counter between the last two readings. After a reset, or at a counter that is
-        full, it is the least that it can have been.
+    @ivar grown: growth of each counter between the last two readings. After a reset, or at the counter's
+        maximum, it is the smallest possible growth.
     @ivar resetAt: time of the last reading with a counter lower than before; minus infinity without one.
-    @ivar isSilent: True if a later attempt to read the counters had no answer: a gap.
+    @ivar isSilent: whether a later attempt to read the counters had no answer.
     """
 
     __slots__ = ("_first", "grown", "isSilent", "layout", "readAt", "resetAt", "seconds", "values")
@@ -79,9 +78,9 @@ class Meter:
 
     def read(self, values: tuple[int, ...], now: float) -> bool:
         """
-        Take a reading of all counters.
+        Store a reading of all counters.
 
-        @return: True if a counter has grown since the reading before.
+        @return: whether a counter has grown since the previous reading.
         """
         before, self.values = self.values, values
         self.seconds = now - self.readAt if before else 0.0
@@ -103,18 +102,20 @@ class Meter:
 
     @property
     def counted(self) -> list[int]:
-        """Growth of each counter since the first reading."""
+        """Return the growth of each counter since the first reading."""
         return list(map(sub, self.values, self._first)) if self.values else self.layout.nothing
 
     def missed(self) -> None:
-        """Note that an attempt to read the counters had no answer: no rates until the next reading."""
+        """
+        Record that an attempt to read the counters had no answer: there are no rates until the next reading.
+        """
         self.isSilent = True
 
     def value(self, name: str) -> int | None:
         """
-        Last value of a counter, in octets where it counts data.
+        Return the last value of a counter; data in octets.
 
-        @return: None if it is not known: no answer, no such counter, or data in a counter that is full.
+        @return: None if unknown: no answer, no such counter, or data in a counter at its maximum.
         """
         index = self.layout.indices.get(name)
         if index is None or self.isSilent or not self.values:
@@ -124,10 +125,9 @@ class Meter:
 
     def rate(self, name: str) -> float | None:
         """
-        Growth of a counter each second between the last two readings, in octets where it counts data.
+        Return the growth of a counter per second between the last two readings; data in octets.
 
-        @return: None if it is not known: fewer than two readings, a gap, no such counter, or one that is
-            full.
+        @return: None if unknown: fewer than two readings, a gap, no such counter, or one at its maximum.
         """
         index = self.layout.indices.get(name)
         if index is None or self.isSilent or self.seconds <= 0:
@@ -137,6 +137,6 @@ class Meter:
         return self.grown[index] * self.layout.unit(name) / self.seconds
 
     def total(self, name: str) -> int:
-        """Growth of a counter since the first reading, in octets where it counts data; 0 without one."""
+        """Return the growth of a counter since the first reading, data in octets; 0 without readings."""
         index = self.layout.indices.get(name)
         return 0 if index is None else self.counted[index] * self.layout.unit(name)

@@ -25,8 +25,7 @@ def getEndPort(spelling: str | None = None, root: str | Path = SYS) -> EndPort:
       - C{"mlx5_0/1"} or C{"mlx5_0:1"}: device and port
       - C{"mlx5_0"}: the only port of a device, else its first active one
       - a GID of the port, or an IP address that is one: C{"fe80::1"}, C{"10.0.0.1"}; if several ports have
-      it,
-        followed by C{"%mlx5_0/1"} or C{"%mlx5_0"}
+        it, followed by C{"%mlx5_0/1"} or C{"%mlx5_0"}
       - a port GUID or a node GUID: C{"0002:c903:0012:3456"}, C{"0x0002c90300123456"}
       - the name of its network interface: C{"eth0"}
       - its LID: C{"7"}, C{"0x7"}

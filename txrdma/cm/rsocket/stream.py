@@ -99,8 +99,8 @@ class RSocketEnd(StreamEnd[RSocket, RDMATransport]):
         """
         Allocate the remote memory, and the local one if the device does not accept all bytes inline.
 
-        If that fails, try buffers of half the size, repeatedly.
-        On a device that pins memory, a stream has a share of what the process may pin.
+        If that fails, try buffers of half the size, repeatedly. On a device that pins memory, a stream has a
+        share of what the process may pin.
 
         @raise ResourceExhausted: the smallest buffers do not fit, either.
         """

@@ -34,7 +34,7 @@ class Silence:
     until: float = inf
 
     def holds(self, entry: Entry) -> bool:
-        """True if the silence applies to a finding, regardless of the time."""
+        """Return whether the silence applies to a finding, regardless of the time."""
         found = entry.finding
         return fnmatchcase(found.kind, self.kind) and fnmatchcase(found.where, self.where)
 
@@ -115,7 +115,7 @@ class AlertTracker:
             self._leaving[key] = (now, entry.toDict())
 
     def deadline(self, now: float) -> float | None:
-        """Time at which L{take} may return alerts; None while nothing waits."""
+        """Return the time at which L{take} may return alerts; None without pending alerts."""
         dues = [self._due(due, entry) for due, entry in self._waiting.values()]
         dues += [due for due, _finding in self._leaving.values()]
         first = min(dues, default=inf) + self.rules.groupSeconds
@@ -137,7 +137,7 @@ class AlertTracker:
         return alerts
 
     def _due(self, due: float, entry: Entry) -> float:
-        """Time at which a finding may be sent: after all silences for it."""
+        """Return the time at which a finding may be sent: after all silences for it."""
         for silence in sorted(self.rules.silences, key=lambda one: one.until):
             if silence.until > due and silence.holds(entry):
                 due = silence.until

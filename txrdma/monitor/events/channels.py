@@ -1,8 +1,8 @@
 """
-Channels to people and programs: webhooks, mail, and lines of JSON.
+Channels for alerts: webhooks, mail, and lines of JSON.
 
-Webhooks speak as Prometheus' Alertmanager does, in one of its two formats: that of its own API
-(C{/api/v2/alerts}), or the one in which it calls others (version 4).
+Webhooks use one of two formats of Prometheus' Alertmanager: that of its API (C{/api/v2/alerts}), or that of
+its own webhooks (version 4).
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ _NAMES: Final = {False: "resolved", True: "firing"}
 
 class AlertChannel:
     """
-    Channel that sends alerts: the base class of all channels.
+    Base class of all channels, which send alerts.
 
     @ivar name: name of the channel, for messages.
-    @ivar queue: name of what waits for it, the same after a restart.
-    @ivar repeatSeconds: time after which present findings are sent again; 0 for never.
+    @ivar queue: name of its queue, which is the same after a restart.
+    @ivar repeatSeconds: time after which open findings are sent again; 0 for never.
     """
 
     name: str
@@ -79,7 +79,7 @@ def _time(seconds: float | None) -> str:
 
 
 def labelsOf(finding: Mapping[str, Any]) -> dict[str, str]:
-    """Labels of a finding's alert: the same for as long as it is there."""
+    """Return the labels of a finding's alert, which are constant while the finding is open."""
     labels = {"alertname": finding["kind"], "severity": finding["severity"], "where": finding["where"]}
     for name in ("guid", "port"):
         if finding[name] is not None:
@@ -98,9 +98,10 @@ def _alert(one: Alert) -> dict[str, Any]:
 
 def postedAlerts(alerts: Sequence[Alert], now: float) -> list[dict[str, Any]]:
     """
-    Alerts in the format of Alertmanager's API.
+    Return alerts in the format of Alertmanager's API.
 
-    An alert that is not repeated for three times L{REPEAT_SECONDS} expires, as when the monitor has died.
+    An alert expires if it is not repeated for three times L{REPEAT_SECONDS}, for example after the monitor
+    has died.
     """
     return [
         {
@@ -112,7 +113,7 @@ def postedAlerts(alerts: Sequence[Alert], now: float) -> list[dict[str, Any]]:
 
 
 def webhookMessage(alerts: Sequence[Alert], receiver: str) -> dict[str, Any]:
-    """Alerts in the format of Alertmanager's webhooks: version 4 of its message."""
+    """Return alerts in the format of Alertmanager's webhooks: version 4 of its message."""
     posted = []
     for one in alerts:
         labels = json.dumps(labelsOf(one.finding), sort_keys=True).encode()
@@ -145,7 +146,7 @@ def _common(several: list[dict[str, str]]) -> dict[str, str]:
 
 
 class WebhookChannel(AlertChannel):
-    """Channel to a URL, by POST of JSON."""
+    """A channel that posts JSON to a URL."""
 
     def __init__(
         self, reactor: Any, name: str, url: str, isAlertmanager: bool, authorization: str = ""
@@ -203,13 +204,13 @@ class _Drain(StreamProtocol):
             transport.loseConnection()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Note the end of the body, whatever it is: the status has come before."""
+        """Handle the end of the body, whatever the reason: the status has been received before."""
         if not self._ended.called:
             self._ended.callback(None)
 
 
 def _drained(response: Any) -> Deferred[None]:
-    """Fires at the end of an answer's body."""
+    """Return a Deferred that fires at the end of a response's body."""
     ended: Deferred[None] = Deferred(lambda _: drain.giveUp())
     drain = _Drain(ended)
     response.deliverBody(drain)
@@ -217,7 +218,7 @@ def _drained(response: Any) -> Deferred[None]:
 
 
 class _AtOnce:
-    """Cooperator that does all the work at once: bodies are some kilobytes."""
+    """A cooperator that does all work at once: bodies have only some kilobytes."""
 
     def cooperate(self, work: Any) -> Any:
         for _ in work:
@@ -241,8 +242,8 @@ class MailSettings:
     """
     Settings of outgoing mail.
 
-    @ivar host: name of the host that takes the mail, by SMTP at C{port}.
-    @ivar user: name to log in with, by C{password}; C{""} for no login. With one, STARTTLS is required.
+    @ivar host: SMTP server; C{port}: its port.
+    @ivar user: user name of a login with C{password}, which requires STARTTLS; C{""} for no login.
     """
 
     host: str
@@ -254,7 +255,7 @@ class MailSettings:
 
 
 def mailOf(alerts: Sequence[Alert], settings: MailSettings, now: float) -> EmailMessage:
-    """Write a message to all receivers: new findings first, then those that have ended."""
+    """Return a message to all recipients: new findings first, then cleared ones."""
     raised = [one for one in alerts if one.isRaised]
     cleared = [one for one in alerts if not one.isRaised]
     first = (raised or cleared)[0].finding
@@ -280,7 +281,7 @@ def mailOf(alerts: Sequence[Alert], settings: MailSettings, now: float) -> Email
 
 
 class MailChannel(AlertChannel):
-    """Channel that sends a message to all receivers, by SMTP."""
+    """A channel that sends mail to all recipients, by SMTP."""
 
     queue = "mail"
 
@@ -330,7 +331,7 @@ class MailChannel(AlertChannel):
 
 def _append(path: str, content: bytes) -> None:
     """
-    Append all of this to a file, or nothing: what a full disk took of it would be there twice in the end.
+    Append a whole text to a file, or nothing: a part that fits on a full disk would be written again later.
 
     @raise OSError: the file cannot be written.
     """
@@ -346,7 +347,10 @@ def _append(path: str, content: bytes) -> None:
 
 
 class LineChannel(AlertChannel):
-    """Channel to a file of JSON, a line for each finding that came or went; to standard output for C{"-"}."""
+    """
+    A channel that appends a line of JSON to a file for each finding that was raised or cleared; C{"-"} is
+    standard output.
+    """
 
     queue = "log"
 

@@ -1,7 +1,7 @@
 """
-Memory of a monitor: findings, changes, nodes and links, for the next process.
+State of a monitor that is stored for the next process: findings, changes, nodes and links.
 
-It is stored beside the history with the same bounds as in the process: the latest changes, the latest cleared
+It is stored beside the history with the same bounds as in memory: the latest changes, the latest cleared
 findings, and nodes and links for a week after they have disappeared.
 """
 
@@ -38,7 +38,10 @@ _FEWEST: Final = 2
 
 
 def secondsToFind(kind: str, thresholds: ErrorThresholds, intervalSeconds: float) -> float:
-    """Time in which a process finds a fault that began before it started, in seconds; 0 for one sweep."""
+    """
+    Return the seconds in which a process finds a fault that began before it started; 0 if one sweep is
+    enough.
+    """
     several = {
         "node-silent": intervalSeconds * (1 << SILENT_TIMES),  # it is asked more and more seldom
         "sm-still": STILL_SECONDS + 2 * intervalSeconds,
@@ -48,7 +51,7 @@ def secondsToFind(kind: str, thresholds: ErrorThresholds, intervalSeconds: float
 
 
 class MonitorMemory:
-    """Memory of one monitor: what a former process has stored, and what this one stores for the next."""
+    """The state that a previous process has stored, and that this one stores for the next."""
 
     def __init__(
         self,
@@ -58,7 +61,7 @@ class MonitorMemory:
         presence: Presence,
         journal: Journal,
     ) -> None:
-        """@param store: read by L{restore} alone; all that is stored later goes by the writer."""
+        """@param store: read only by L{restore}; the history's writer stores everything later."""
         self._store = store
         self._writer = writer
         self._findingLog = findingLog
@@ -72,7 +75,7 @@ class MonitorMemory:
 
     def restore(self, heldUntil: Callable[[str], float]) -> None:
         """
-        Restore what a former process has stored, before the fabric is looked at; blocks.
+        Restore the state of a previous process, before the first sweep. Blocks.
 
         @param heldUntil: as for L{FindingLog.restore}.
         @raise DeviceUnavailable: the store cannot be read.
@@ -100,13 +103,13 @@ class MonitorMemory:
         return ((name, json.loads(value)) for name, value in self._store.remembered(category))
 
     def skip(self, now: float) -> None:
-        """Begin without what a former process has stored; what is stored from now on is later than that."""
+        """Ignore the state of a previous process."""
         self._number = self._journal.number = int(now)
 
     # For the next process.
 
     def update(self) -> None:
-        """Store what is new since the last time."""
+        """Store what has changed since the last call."""
         stored = [*self._newFindings(), *self._newChanges()]
         presence = self._presence
         if len(presence.present) >= _FEWEST:
@@ -161,7 +164,9 @@ def _nameOf(entry: Entry) -> _Name:
 
 
 def _stateOf(entry: Entry) -> _State:
-    """State of an entry by which it is known whether it is to be stored again; its last sight is not."""
+    """
+    Return those attributes of an entry whose change requires storing it again; its last occurrence does not.
+    """
     return entry.clearedAt, entry.times
 
 
@@ -210,7 +215,7 @@ def _entryRow(entry: Entry) -> list[Any]:
 
 
 def _entryOf(row: list[Any]) -> Entry:
-    """Entry of the finding log, with the severity and advice of this process."""
+    """Return an entry of the finding log, with the severity and advice of this process."""
     key, (where, text, guid, port), firstSeen, lastSeen, clearedAt, times = row
     finding = Finding(key[1], where, text, _guidOf(guid), port)
     advice = adviceOn(finding.kind)

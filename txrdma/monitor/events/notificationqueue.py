@@ -42,7 +42,7 @@ Stored = tuple[str, str, Union[str, None]]
 
 
 def restored(rows: Iterable[tuple[str, str]]) -> dict[str, dict[int, Alert]]:
-    """Alerts that a previous process has not sent, by the names of their queues, in order."""
+    """Return the alerts that a previous process has not sent, by the names of their queues, in order."""
     found: dict[str, dict[int, Alert]] = {}
     for name, value in sorted(rows, key=lambda row: _nameIn(row[0])[1]):
         queue, number = _nameIn(name)
@@ -52,7 +52,7 @@ def restored(rows: Iterable[tuple[str, str]]) -> dict[str, dict[int, Alert]]:
 
 
 def forgotten(queue: str, numbers: Iterable[int]) -> list[Stored]:
-    """Rows that delete alerts from the store."""
+    """Return rows that delete alerts from the store."""
     return [(QUEUE, _nameOf(queue, number), None) for number in numbers]
 
 
@@ -103,7 +103,7 @@ class NotificationQueue:
 
     @property
     def isIdle(self) -> bool:
-        """True while nothing waits and nothing is being sent."""
+        """Return whether the queue is empty and nothing is being sent."""
         return not self.loop.isRunning and not self._waiting
 
     def restore(self, alerts: dict[int, Alert]) -> None:
@@ -132,7 +132,7 @@ class NotificationQueue:
         return forgotten(self.channel.queue, oldest)
 
     def send(self) -> None:
-        """Send what waits, unless the channel is busy or waits for its next attempt."""
+        """Send queued alerts, unless the channel is busy or waits for its next attempt."""
         if self._waiting and not self.loop.isDue:
             self.loop.runNow()
 
@@ -144,14 +144,16 @@ class NotificationQueue:
                 self.loop.runNow()
 
     def _untilNext(self) -> float | None:
-        """Time until the next attempt: none, or doubled with each failure; None if the queue is empty."""
+        """
+        Return the time until the next attempt: 0, or doubled with each failure; None if the queue is empty.
+        """
         failures = self.loop.failures
         if failures:
             return min(RETRY_SECONDS * (1 << min(failures - 1, _MOST_DOUBLINGS)), LONGEST_RETRY_SECONDS)
         return 0.0 if self._waiting else None
 
     async def _sendWaiting(self) -> bool:
-        """Send all that waits, and delete it from the store when the channel has sent it."""
+        """Send all queued alerts, and delete them from the store when the channel has sent them."""
         alerts = dict(self._waiting) or self._repeated
         if not alerts:
             return False

@@ -1,7 +1,7 @@
 """
-Notifier: sends alerts to all channels, once, and again to a channel that failed.
+Sends alerts to all channels, once, and again to a channel that failed.
 
-An alert counts as sent, and is stored so, before it is sent, together with the queues in which it waits: see
+An alert is stored as sent before it is sent, together with its queues: see
 L{txrdma.monitor.events.notificationqueue}.
 """
 
@@ -82,7 +82,7 @@ class Notifier:
         self._tracker.expect(keys)
 
     def start(self) -> None:
-        """Read what was sent and what waits, then send alerts."""
+        """Read which alerts were sent and which are queued, then send alerts."""
         self._isStarted = True
         self._loop.start(None)
         for queue in self._queues:
@@ -91,9 +91,9 @@ class Notifier:
 
     def stop(self) -> Deferred[None]:
         """
-        Stop; the next process sends what waits.
+        Stop; the next process sends what is still queued.
 
-        @return: fires when all channels have sent their current messages, or their time is up.
+        @return: fires when all channels have sent their current messages, or their time limit has passed.
         """
         self._isStarted = False
         self._loop.stop()
@@ -143,7 +143,7 @@ class Notifier:
         self._reschedule()
 
     def findings(self) -> list[Finding]:
-        """Channels whose last attempt failed."""
+        """Return findings about channels whose last attempt failed."""
         return [
             Finding("notification-failed", queue.channel.name, queue.loop.problem + _lost(queue.dropped))
             for queue in self._queues
@@ -199,7 +199,7 @@ class Notifier:
             self._loop.runIn(pause)
 
     def _untilNext(self) -> float | None:
-        """Time until alerts may be due."""
+        """Return the time until alerts may be due."""
         now = self._reactor.seconds()
         deadline = self._tracker.deadline(now)
         least = RETRY_SECONDS if self._loop.failures else 0.0

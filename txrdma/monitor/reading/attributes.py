@@ -1,8 +1,8 @@
 """
-Readings of ports' counters: the attributes to query, and how their fields make one reading.
+The attributes with a port's counters, and how their fields make one reading.
 
-Traffic is taken from 64-bit counters where a port has them: at NDR a 32-bit counter is full after a third of
-a second. Nothing is ever cleared.
+Traffic is read from 64-bit counters if a port has them: at NDR a 32-bit counter reaches its maximum within a
+third of a second. Counters are never cleared.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ _UNITS: Final = {"portXmitData": WORD, "portRcvData": WORD}
 
 
 class Counters(Attribute):
-    """An attribute of counters, decoded as a tuple of some of them: a whole one takes ten times as long."""
+    """
+    An attribute with counters, decoded as a tuple of those that are used; decoding all takes ten times as
+    long.
+    """
 
     widths: ClassVar[dict[str, int]]
     whole: ClassVar[type[Any]]
@@ -48,7 +51,7 @@ def _counters(kind: type[Attribute], names: tuple[str, ...]) -> type[Counters]:
 
 class ReadingKind:
     """
-    Kind of reading that a node's performance management agent supports.
+    The kind of reading that a node's performance management agent supports.
 
     @ivar layout: order of the values in a reading.
     @ivar parts: attributes that make it.
@@ -57,7 +60,7 @@ class ReadingKind:
     __slots__ = ("_chosen", "_requests", "layout", "parts")
 
     def __init__(self, *parts: tuple[type[Attribute], tuple[str, ...]]) -> None:
-        """@param parts: attributes to ask for, and names of the counters to take from each."""
+        """@param parts: attributes to query, and names of the counters to take from each."""
         self._chosen = parts
         self.parts = tuple(_counters(*part) for part in parts)
         self.layout = CounterLayout(
@@ -66,14 +69,14 @@ class ReadingKind:
         self._requests: dict[int, tuple[bytes, ...]] = {}
 
     def without(self, names: frozenset[str]) -> ReadingKind:
-        """Make this kind without counters that an agent does not have: they would always be zero."""
+        """Return this kind without counters that an agent does not have, which would always be zero."""
         chosen = self._chosen
         return ReadingKind(
             *((kind, tuple(name for name in wanted if name not in names)) for kind, wanted in chosen)
         )
 
     def requests(self, number: int) -> tuple[bytes, ...]:
-        """Contents of the requests for the counters of a port, one for each part."""
+        """Return the contents of the requests for the counters of a port, one for each part."""
         known = self._requests.get(number)
         if known is None:
             known = tuple(part.whole(portSelect=number).encode() for part in self.parts)
@@ -103,7 +106,7 @@ WIDE: Final = ReadingKind((PortCountersExtended, ERROR_COUNTERS + DATA_COUNTERS 
 
 
 def kindOf(info: ClassPortInfo) -> ReadingKind:
-    """Kind of reading that an agent supports, by its ClassPortInfo."""
+    """Return the kind of reading that an agent supports, by its ClassPortInfo."""
     able = CounterCapabilities(info.capabilityMask, info.capabilityMask2)
     kind = NARROW
     if able.hasWideErrors:
@@ -116,5 +119,8 @@ def kindOf(info: ClassPortInfo) -> ReadingKind:
 
 @cache
 def _without(kind: ReadingKind, names: frozenset[str]) -> ReadingKind:
-    """Kind of reading shared by all nodes that lack the same counters: their ports share columns."""
+    """
+    Return the kind of reading shared by all nodes that lack the same counters, so that their ports share
+    columns.
+    """
     return kind.without(names)

@@ -13,12 +13,11 @@ _MOST_DOUBLINGS: Final = 30
 
 
 class BackOff(Generic[Name]):
-    """Back-off of all silent nodes; others take no memory."""
+    """The back-off of all silent nodes; other nodes use no memory."""
 
     def __init__(self, firstSeconds: float, mostSeconds: float) -> None:
         """
-        @param firstSeconds: pause after the first missing answer; it doubles with each further
-            one.
+        @param firstSeconds: pause after the first missing answer; each further one doubles it.
         @param mostSeconds: longest pause.
         """
         self._longest = mostSeconds
@@ -31,17 +30,17 @@ class BackOff(Generic[Name]):
         self._most = max(self._longest, firstSeconds)
 
     def __len__(self) -> int:
-        """Number of nodes that are silent."""
+        """Return the number of silent nodes."""
         return len(self._silent)
 
     def isDue(self, name: Name, now: float) -> bool:
-        """True if a node may be queried now."""
+        """Return whether a node may be queried now."""
         known = self._silent.get(name)
         return known is None or now >= known[1]
 
     def silent(self, name: Name, now: float) -> float:
         """
-        Note that a node did not answer.
+        Record that a node did not answer.
 
         @return: time until it may be queried again, in seconds.
         """
@@ -51,7 +50,7 @@ class BackOff(Generic[Name]):
         return wait
 
     def answered(self, name: Name) -> None:
-        """Note that a node answered, which ends its back-off."""
+        """Record that a node answered, which ends its back-off."""
         self._silent.pop(name, None)
 
     def keep(self, isKnown: Callable[[Name], bool]) -> None:
@@ -59,9 +58,9 @@ class BackOff(Generic[Name]):
         self._silent = {name: silence for name, silence in self._silent.items() if isKnown(name)}
 
     def clear(self) -> None:
-        """Forget all nodes, since the fault was not theirs."""
+        """Forget all nodes, because the fault was not theirs."""
         self._silent.clear()
 
     def times(self, name: Name) -> int:
-        """Number of consecutive requests that a node did not answer."""
+        """Return the number of consecutive requests that a node did not answer."""
         return self._silent.get(name, (0, 0.0))[0]

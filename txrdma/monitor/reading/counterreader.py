@@ -1,8 +1,8 @@
 """
 Reads the counters of all ports and the states of some, in rounds, with one outstanding datagram per node.
 
-A subnet manager may reassign LIDs at any time. So a node whose counters are lower than before, or have
-counted errors, is identified before these are judged: another node may have its LID.
+A subnet manager may reassign LIDs at any time. If counters are lower than before, or have counted errors, the
+reader therefore first identifies the node: another one may have its LID.
 
 This is the monitor's busiest code, so it uses neither Deferreds nor coroutines.
 """
@@ -106,7 +106,7 @@ class _Identify(Call):
         self.visit.reader._identified(self.visit, answer.nodeGUID == self.visit.guid)
 
     def failed(self, error: Exception) -> None:
-        """Accept the readings: a node without an answer to NodeInfo is taken for the known one."""
+        """Accept the readings: a node that does not answer NodeInfo is assumed to be the known one."""
         if isinstance(error, DeviceUnavailable) or not isinstance(error, MADFailure):
             self.visit.reader._failed(self.visit, error)
         else:
@@ -114,7 +114,7 @@ class _Identify(Call):
 
 
 class _RawPortInfo(PortInfo):
-    """PortInfo as bytes: it is mostly unchanged, and decoding takes ten times as long."""
+    """PortInfo as bytes: it rarely changes, and decoding takes ten times as long."""
 
     @classmethod
     def decode(cls, buffer: Buffer, offset: int = 0) -> Any:
@@ -142,12 +142,13 @@ class _State(Call):
 
 class CounterReader:
     """
-    Reader of counters and states, in rounds.
+    Reads counters and states, in rounds.
 
-    @ivar meters: meters of all ports whose counters were read, by place.
+    @ivar meters: meters of all ports whose counters were read, by GUID and port number.
     @ivar backOff: nodes that do not answer.
-    @ivar readings: ports whose counters were read; C{silences} are requests without an answer.
-    @ivar stateReads: ports whose states were read.
+    @ivar readings: number of ports whose counters were read; C{silences}: number of requests without an
+        answer.
+    @ivar stateReads: number of ports whose states were read.
     @ivar changed: nodes with ports whose state changed in this round.
     """
 
@@ -166,10 +167,10 @@ class CounterReader:
         choose: Callable[[ClassPortInfo], ReadingKind] = kindOf,
     ) -> None:
         """
-        @param choose: returns what to read of a node's ports, by what its agent can do.
-        @param onDowned: called with the GUID of a node whose port counts that its link went down.
-        @param onSilent: called with that of a node that does not answer, and did before.
-        @param onUnknownNode: called with that of a node at whose LID there is another one.
+        @param choose: returns what to read of a node's ports, by the capabilities of its agent.
+        @param onDowned: called with the GUID of a node if a port's LinkDowned counter has grown.
+        @param onSilent: called with the GUID of a node that has stopped answering.
+        @param onUnknownNode: called with the GUID of a node whose LID belongs to another node.
         """
         self.meters: dict[PortKey, Meter] = {}
         self.backOff: BackOff[GUID] = BackOff(intervalSeconds, _MOST_BACK_OFF)
@@ -205,7 +206,7 @@ class CounterReader:
 
     def keep(self, known: Collection[GUID], gone: Collection[GUID]) -> None:
         """
-        Drop what is known of nodes that are no longer in the fabric.
+        Drop the state of nodes that are no longer in the fabric.
 
         @param gone: nodes that have disappeared and may return: their meters stay, without values.
         """
@@ -218,26 +219,26 @@ class CounterReader:
             self.forget(guid)
 
     def missed(self) -> None:
-        """Note that no port can be read at present."""
+        """Record that no port can be read at present."""
         for meter in self.meters.values():
             meter.missed()
 
     def isSilent(self, guid: GUID) -> bool:
-        """True of a node that did not answer several times in a row."""
+        """Return whether a node did not answer several times in a row."""
         return self.backOff.times(guid) >= SILENT_TIMES
 
     # Rounds.
 
     def read(self, nodes: Iterable[Node], version: int, wholly: Collection[GUID] = ()) -> Deferred[None]:
         """
-        Read the counters of nodes that are not backed off.
+        Read the counters of all nodes that are not backed off.
 
-        @param version: number of the fabric's state, by which it is known whether anything has changed.
-        @param wholly: nodes whose states are read, and the counters of ports without a link, too: most
+        @param version: number of the fabric's state; the same number means that nothing has changed.
+        @param wholly: nodes of which all states are read, and the counters of ports without a link: most
             switches have many.
-        @return: fires when all have answered or are given up; fails with L{DeviceUnavailable} when our own
-            port is lost, and with the first exception when the visit of a node failed, after all others.
-            Cancelling it ends the round.
+        @return: fires when all have answered or timed out; fails with L{DeviceUnavailable} if the local port
+            is lost, and with the first exception if the visit of a node failed, after all others. Cancelling
+            it ends the round.
         """
         now = self._seconds()
         isDue = self.backOff.isDue
@@ -285,7 +286,7 @@ class CounterReader:
         ]
 
     def _statesOf(self, node: Node) -> list[tuple[Port, IBPath]]:
-        """Ports whose states are read, and paths to them."""
+        """Return the ports whose states are read, and the paths to them."""
         end, own = self._agent.port.endPort, node.lid
         ports = [port for port in node.ports.values() if port.raw]
         paths = {lid: toLID(end, lid or own) for lid in {port.lid for port in ports}}
@@ -299,7 +300,7 @@ class CounterReader:
                 self.meters.pop(stop.portKey, None)
 
     def _isWanted(self, stop: _PortReading) -> bool:
-        """False of a port without a link whose counters were constant when last read."""
+        """Return False for a port without a link whose counters were constant when last read."""
         if stop.hasLink:
             return True
         meter = stop.meter or self.meters.get(stop.portKey)
@@ -386,7 +387,7 @@ class CounterReader:
         self._settle(visit)
 
     def _settle(self, visit: _Visit) -> None:
-        """End a visit once identity, where it matters, and all states are known."""
+        """End a visit when all states are known, and the identity, if it matters."""
         if visit.doubted:
             visit.asking = _Identify(visit)
             path = visit.doubted[0].path
@@ -402,7 +403,7 @@ class CounterReader:
         self._fill()
 
     def _stated(self, visit: _Visit, raw: bytes) -> None:
-        """Compare the state of a port with the one that is known."""
+        """Compare the state of a port with the known one."""
         if visit not in self._running:
             return
         try:
@@ -505,7 +506,10 @@ class CounterReader:
         self._settle(visit)
 
     def _broken(self, visit: _Visit, error: Exception) -> None:
-        """End the visit of one node that failed, which fails the round in the end; all end without a port."""
+        """
+        End the visit of a node that raised an exception, with which the round fails at its end. Without a
+        port, end all visits.
+        """
         if isinstance(error, DeviceUnavailable):
             done = self._done
             self._stop()

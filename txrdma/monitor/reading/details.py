@@ -1,8 +1,8 @@
 """
-Reader of the optional counters: why packets were dropped, at ports that have dropped some.
+Reads the optional counters that say why packets were dropped, at ports that have dropped some.
 
 Follows InfiniBand Architecture vol. 1, 16.1.4.1 (PortRcvErrorDetails) and 16.1.4.2 (PortXmitDiscardDetails).
-Few ports drop packets, so hardly anything is asked: only where PortRcvErrors or PortXmitDiscards has changed.
+Few ports drop packets, so there are few requests: only where PortRcvErrors or PortXmitDiscards has grown.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ _ATTRIBUTES: Final[Mapping[str, type[Attribute]]] = {
 
 class DetailReader:
     """
-    Reader of causes, node by node.
+    Reads the causes of dropped packets, node by node.
 
-    @ivar causes: packets dropped by cause, of ports that report causes, by place: values of
+    @ivar causes: packets dropped by cause, by GUID and port number of ports that report causes: values of
         counters, up to 65535.
     """
 
     def __init__(self, meters: Mapping[PortKey, Meter]) -> None:
-        """@param meters: meters of all ports: what they have counted."""
+        """@param meters: meters of all ports."""
         self.causes: dict[PortKey, dict[str, int]] = {}
         self._meters = meters
         self._explained: dict[tuple[PortKey, str], int] = {}
@@ -70,11 +70,14 @@ class DetailReader:
         self.causes = {portKey: causes for portKey, causes in self.causes.items() if portKey[0] in known}
 
     def isWanted(self, node: Node) -> bool:
-        """True of a node whose ports have dropped packets that are not explained."""
+        """Return whether ports of a node have dropped packets whose causes are unknown."""
         return any(self._wanted(node))
 
     def _wanted(self, node: Node) -> Iterator[tuple[Port, str, int]]:
-        """Ports of a node that have dropped packets, what has counted them, and how many they are."""
+        """
+        Return the ports of a node that have dropped packets, the counters that show it, and the number of
+        packets.
+        """
         guid = node.guid
         for port in countingPorts(node):
             portKey = (guid, port.number)

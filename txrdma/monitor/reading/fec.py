@@ -1,9 +1,9 @@
 """
-Reader of the counters of forward error correction, of all ports with fast links, in turn with their states.
+Reads the counters of forward error correction, of all ports with fast links, in rotation with their states.
 
 Follows InfiniBand Architecture vol. 1, 16.1.4.13 (PortExtendedSpeedsCounters). The attribute is optional: a
-node that does not support it, or is silent about it alone, is not asked again while it is in the fabric. Any
-other refusal may pass: that port is asked again after pauses.
+node that does not support it, or does not answer only this request, is not queried for it again while it is
+in the fabric. Other errors may be temporary: the port is queried again after pauses.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ layoutOf: Final = cache(lambda kind, lanes: CounterLayout(namesOf(kind, lanes)))
 
 class CorrectionReader:
     """
-    Reader of the counters of error correction, node by node.
+    Reads error correction counters, node by node.
 
-    @ivar meters: meters of these counters, of ports that report them, by place.
+    @ivar meters: meters of these counters, by GUID and port number of ports that report them.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class CorrectionReader:
     ) -> None:
         """
         @param counted: meters of all ports: a node that has answered for other counters is not silent.
-        @param seconds: returns the present time.
+        @param seconds: returns the current time.
         """
         self.meters: dict[PortKey, Meter] = {}
         self._counted = counted
@@ -78,12 +78,12 @@ class CorrectionReader:
                 del guids[guid]
 
     def missed(self) -> None:
-        """Note that no port can be read at present."""
+        """Record that no port can be read at present."""
         for meter in self.meters.values():
             meter.missed()
 
     def isWanted(self, node: Node) -> bool:
-        """True of a node with a port that may have these counters, silent or not."""
+        """Return whether a node has a port that may have these counters, even if the node is silent."""
         return node.guid not in self._unable and any(True for _port in correctingPorts(node))
 
     def _isWanted(self, port: Port) -> bool:
@@ -161,7 +161,7 @@ class CorrectionReader:
     async def _formOf(
         self, port: Port, rpcs: RPCs, path: IBPath, options: Mapping[str, Any]
     ) -> type[Attribute] | None:
-        """Form of a port's counters, asked for once for each time that its link has come up."""
+        """Return the form of a port's counters, which is queried once each time its link has come up."""
         guid = port.node.guid
         portKey = (guid, port.number)
         link = (port.activeSpeed, port.width, self._counted[portKey].value("linkDownedCounter"))

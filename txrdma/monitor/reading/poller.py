@@ -1,10 +1,10 @@
 """
-Poller of a fabric: sweeps, counter readings and notices on a reactor.
+Polls a fabric: sweeps, counter readings and notices on a reactor.
 
 A round reads the counters of all linked ports once per interval, and the port states of some nodes in
-rotation: a subnet manager clears PortStateChange and drops repeated traps, so that traps alone are not
-enough. Traps and counters show which nodes may have changed; only these are queried again (a refresh). A
-whole sweep every few minutes finds what both have missed.
+rotation: a subnet manager clears PortStateChange and drops repeated traps, so traps alone are not enough.
+Traps and counters show which nodes may have changed; only these are queried again (a refresh). A whole sweep
+every few minutes finds what both have missed.
 """
 
 from __future__ import annotations
@@ -91,16 +91,16 @@ DEFAULT_RULES: Final = FindingRules({_SWEEP: 1.0, _MANAGERS: 1.0, "tables": 1.0}
 
 class FabricPoller:
     """
-    Poller of one fabric, from L{start} to L{stop}.
+    Polls one fabric, from L{start} to L{stop}.
 
     @ivar fabric: latest model of the fabric; None before the first sweep.
-    @ivar meters: meters of all ports whose counters were read, by place. C{details} has the causes of dropped
-        packets, C{corrections} the counters of error correction.
+    @ivar meters: meters of all ports whose counters were read, by GUID and port number. C{details} has the
+        causes of dropped packets, C{corrections} the counters of error correction.
     @ivar findingLog: findings. C{presence} has nodes and links that are gone, C{manager} the master SM.
     @ivar journal: changes of the fabric and of its findings.
     @ivar statistics: work so far.
     @ivar supervisor: supervises all loops of the monitor; C{sweeps} and C{rounds} are loops of the poller.
-    @ivar version: number that grows with each change of C{fabric}, its ports' states included.
+    @ivar version: number that grows with each change of C{fabric}, including the states of its ports.
     """
 
     def __init__(
@@ -232,7 +232,7 @@ class FabricPoller:
             self._server.stop()
 
     def _run(self, work: Deferred[None]) -> None:
-        """Remember work that L{stop} cancels, and log its failure."""
+        """Register work that L{stop} cancels, and log its failure."""
         self._running[work] = None
 
         def ended(result: object) -> None:
@@ -265,12 +265,12 @@ class FabricPoller:
         self._reportSelf()
 
     def _markUnread(self) -> None:
-        """Note that no port can be read at present."""
+        """Record that no port can be read at present."""
         self._reader.missed()
         self.corrections.missed()
 
     def _isOffline(self) -> bool:
-        """True while no node can be queried."""
+        """Return whether no node can be queried."""
         return bool(self._lost) or self._isIsolated or self.fabric is None
 
     def _reportSelf(self) -> None:
@@ -326,10 +326,11 @@ class FabricPoller:
 
     def _sweepSoon(self, seconds: float) -> None:
         """
-        Sweep in so many seconds, as something has changed, or as soon as unplanned sweeps may.
+        Schedule a sweep, because something may have changed.
 
-        They have pauses of four times the duration of a sweep, and L{MOST_UNPLANNED} begin in
-        C{MOST_UNPLANNED * UNPLANNED_SECONDS}: notices and silences are what any host can cause.
+        Unplanned sweeps are limited, since any host can cause notices and silences: pauses between them are
+        four times the duration of a sweep, and L{MOST_UNPLANNED} begin in C{MOST_UNPLANNED *
+        UNPLANNED_SECONDS}.
         """
         now, times = self._reactor.seconds(), self._unplanned
         if times and times[-1] > now:  # one is due
@@ -353,7 +354,9 @@ class FabricPoller:
         self.report(_SWEEP, found, isUnknown=lambda key: True)
 
     def _untilSweep(self) -> float:
-        """Time until the next sweep: until it settles a finding, with pauses of four times its duration."""
+        """
+        Return the time until the next sweep, which may settle a finding; pauses are four times its duration.
+        """
         settings = self._settings
         usual = settings.sweepSeconds
         if self._pauseSeconds is not None:
@@ -380,9 +383,9 @@ class FabricPoller:
 
     def _nodesChanged(self, loop: SupervisedLoop, fabric: Fabric, now: float) -> None:
         """
-        Follow nodes and links that have come and gone.
+        Process nodes and links that have appeared or disappeared.
 
-        @param loop: loop of the present run, of which these are steps.
+        @param loop: loop of the current run, of which these are steps.
         """
         self.version += 1
         self._rotation = deque(node for node in fabric.ordered() if node.lid)
@@ -520,9 +523,9 @@ class FabricPoller:
 
     def _refreshed(self, loop: SupervisedLoop, refresh: Refresh, fabric: Fabric, wasSign: bool) -> None:
         """
-        Enter the changes of a refresh; refresh these nodes again until their findings are settled.
+        Store the changes of a refresh, and refresh these nodes again until their findings are settled.
 
-        @param loop: loop of the present run, of which this is a part.
+        @param loop: loop of the current run, of which this is a part.
         """
         self.statistics.stateReads += refresh.asked
         if self.fabric is not fabric:  # a sweep has seen it
@@ -549,7 +552,10 @@ class FabricPoller:
     # Rounds.
 
     def _untilRound(self) -> float:
-        """Time until the next round: rounds begin in intervals, which are left out while one goes on."""
+        """
+        Return the time until the next round. Rounds begin at intervals, which are skipped during a longer
+        round.
+        """
         interval = self._settings.intervalSeconds
         passed = self._reactor.seconds() - self._roundBegan
         overruns = int(passed / interval)
@@ -644,7 +650,7 @@ class FabricPoller:
         self.report(_MASTER, watch.findings(self._reactor.seconds()))
 
     def _nextStates(self, fabric: Fabric) -> set[GUID]:
-        """Nodes whose states are read in this round: all nodes in rotation."""
+        """Return the nodes whose states are read in this round: all nodes in rotation."""
         settings = self._settings
         share = settings.intervalSeconds / settings.stateSeconds
         count = min(len(self._rotation), int(len(self._rotation) * share) + 1)
@@ -653,7 +659,7 @@ class FabricPoller:
         return chosen
 
     async def _readState(self, refresh: Refresh, node: Node) -> None:
-        """Enter what has changed at a node's ports."""
+        """Store what has changed at a node's ports."""
         with self.rounds.step("reading states"):
             try:
                 await refresh.refresh(node)

@@ -10,17 +10,17 @@ from txrdma.kit.values import record
 @record
 class PollerStatistics:
     """
-    Work of a poller so far.
+    The work of a poller so far.
 
     @ivar readings: ports whose counters were read.
-    @ivar silences: nodes that did not answer when they were asked.
-    @ivar turns: rounds of readings; C{overruns} are intervals in which the round before was not done yet.
+    @ivar silences: requests without an answer.
+    @ivar turns: rounds of readings; C{overruns}: intervals at which the previous round had not ended yet.
     @ivar turnSeconds: duration of the last round; C{sweepSeconds} that of the last sweep.
     @ivar stateReads: ports whose states were read between sweeps.
-    @ivar refreshes: number of refreshes of nodes with signs of change.
+    @ivar refreshes: number of refreshes of nodes that may have changed.
     @ivar notices: notices that the SA has reported.
-    @ivar requests: datagrams with requests that were sent since our port was opened; C{timeouts} are those
-        that had no answer in time.
+    @ivar requests: requests sent since the local port was opened; C{timeouts}: those without an answer in
+        time.
     """
 
     readings: int = 0

@@ -36,7 +36,7 @@ _LATE_SECONDS: Final = 3600.0
 
 class Surveyor:
     """
-    Surveyor of one fabric's tables, from L{start} to L{stop}.
+    Surveys one fabric's tables, from L{start} to L{stop}.
 
     @ivar surveys: number of surveys so far; C{surveySeconds} is the duration of the last one.
     """
@@ -62,14 +62,14 @@ class Surveyor:
         self._isAgain = False
 
     def start(self) -> None:
-        """Begin to survey, once the fabric is known and has settled."""
+        """Begin to survey, as soon as the fabric is known and has settled."""
         if self._everySeconds:
             self._cooperator.start()
             self._poller.supervisor.add(self._loop)
             self._loop.start(SETTLE_SECONDS)
 
     def change(self, everySeconds: float) -> None:
-        """Survey at other times from now on."""
+        """Use another interval from now on."""
         self.stop()
         self._everySeconds = everySeconds
         self.start()

@@ -104,8 +104,7 @@ class SQLite:
     A database of SQLite in a file.
 
     Committed transactions survive when the process is killed; after a power failure the last ones may be
-    missing,
-    but the file is always consistent.
+    missing, but the file is always consistent.
     """
 
     def __init__(self, path: str) -> None:

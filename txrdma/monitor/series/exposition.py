@@ -3,8 +3,7 @@ Counters and states of ports in Prometheus' text format, version 0.0.4.
 
 Families have the names of node_exporter without C{node_}: the same name is the same counter in the same unit,
 for all ports of a fabric instead of those of a host. Ports have the labels C{guid} and C{port}. Node names
-are
-not unique and change, so they are in C{infiniband_node_info}.
+are not unique and change, so they are in C{infiniband_node_info}.
 """
 
 from __future__ import annotations
@@ -187,8 +186,7 @@ class _Group:
     Ports that have the same layout of counters and have answered, in a fixed order.
 
     Only the numbers change from scrape to scrape, so a family is one format string for all ports. That takes
-    a
-    tenth of the time of formatting each line.
+    a tenth of the time of formatting each line.
     """
 
     __slots__ = ("_formats", "_labels", "_texts", "layout", "portKeys")
@@ -242,8 +240,7 @@ class CounterExposition:
     The counters of all ports as text.
 
     Ports that do not answer have no series, nor have counters of data or error correction at their maximum,
-    since
-    their value is unknown and not zero.
+    since their value is unknown and not zero.
     """
 
     def __init__(self, counters: Iterable[str] = METRICS) -> None:

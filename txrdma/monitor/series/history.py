@@ -45,8 +45,7 @@ class HistoryWriter:
     Writes a history, from L{start} to L{stop}.
 
     @ivar dropped: number of rows that were dropped, because they could not be written in time or belong to
-        too
-        many ports.
+        too many ports.
     @ivar loop: writes the batches; a batch that fails is written in the next run.
     """
 

@@ -3,8 +3,7 @@ The history of all ports' counters in a database: readings for hours, minutes fo
 
 Each level of detail has a table for each of its periods, which is dropped as a whole when it is old. Rows of
 a coarser level are computed from the finer one, and the progress of that is stored in the same transaction,
-so
-that the next process continues where this one has ended. Other state for the next process is in a table of
+so that the next process continues where this one has ended. Other state for the next process is in a table of
 its own, by kind (C{room}). All calls block, and therefore belong in a thread.
 """
 
@@ -135,8 +134,7 @@ class HistoryStore:
         @param levels: levels of detail, the finest first.
         @param mostPorts: maximum number of ports; readings of others are dropped.
         @param isPatient: a database that cannot be opened now, because the disk is full or its server is
-            down, is
-            opened by the next call that needs it.
+            down, is opened by the next call that needs it.
         @raise HistoryRefused: the database is not a history, or of another version.
         @raise DeviceUnavailable: the database cannot be opened.
         @raise ValueError: a period of a level is not a multiple of the next one's step.
@@ -225,8 +223,7 @@ class HistoryStore:
     def own(self) -> None:
         """
         Lock the database against other monitors, until the store is closed or this process ends. A database
-        that is
-        not open yet is locked when it is opened.
+        that is not open yet is locked when it is opened.
 
         @raise HistoryRefused: another monitor writes to this database.
         """
@@ -287,8 +284,7 @@ class HistoryStore:
     def write(self, rows: Iterable[Row], now: int, remembered: Iterable[Remembered] = ()) -> int:
         """
         Store readings and state in one transaction, compute the rows of minutes and hours that have ended,
-        and drop
-        old tables.
+        and drop old tables.
 
         @param now: current time, in seconds since 1970; readings must be in order of time.
         @return: number of readings that were dropped because there are too many ports.

@@ -2,8 +2,7 @@
 Rows of a history: the growth of a port's counters between two readings, in one of two families.
 
 Counters that all ports have are read in each interval, error correction counters once a minute. So each
-family
-has its own rows and tables, with the times of its own readings.
+family has its own rows and tables, with the times of its own readings.
 """
 
 from __future__ import annotations
@@ -31,8 +30,7 @@ class ColumnFamily:
     @ivar counters: counters that are stored; data in octets.
     @ivar peaks: columns of the highest rates, by counter.
     @ivar columns: columns of the tables. C{summed} are those of a coarser row in SQL, and C{replaced} says
-        how an
-        existing row is changed.
+        how an existing row is changed.
     """
 
     def __init__(self, head: str, counters: tuple[str, ...], peaks: Mapping[str, str]) -> None:
@@ -74,8 +72,7 @@ class Row(NamedTuple):
 
     @ivar at: end of that time, in seconds since 1970.
     @ivar values: duration in seconds; growth of the family's counters, None if unknown; the highest rates of
-        data
-        sent and received, in octets per second, if the family has them.
+        data sent and received, in octets per second, if the family has them.
     """
 
     portKey: PortKey
@@ -135,8 +132,7 @@ def correctionRowOf(portKey: PortKey, meter: Meter, at: float) -> Row | None:
     gap.
 
     These counters have 32 bits and are never cleared by the monitor. At HDR they may reach their maximum
-    within
-    hours; then their growth is unknown.
+    within hours; then their growth is unknown.
 
     @param at: time of the last reading in seconds since 1970, unlike the reactor's time.
     """

@@ -117,8 +117,7 @@ class SQLDatabase:
         Take the database's advisory lock; with SQLite, lock a file.
 
         A restored connection must take the lock again. Nothing is read or written until it has it: another
-        monitor may
-        have the lock, or the server may not have noticed yet that the former connection is lost.
+        monitor may have the lock, or the server may not have noticed yet that the former connection is lost.
         """
         if self._engine.dialect.name == "sqlite":
             self._owner = ownFile(self._engine.url.database or "")

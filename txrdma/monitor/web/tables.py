@@ -92,8 +92,8 @@ class Table(Generic[Row]):
         Return the selected rows, in order.
 
         @param wanted: values of columns by their names, C{search} for a text in the searched columns, and
-            C{sort}: the
-            name of a column, with a dash in front for the highest first. Values of None are ignored.
+            C{sort}: the name of a column, with a dash in front for the highest first. Values of None are
+            ignored.
         """
         found = list(rows)
         for name, value in wanted.items():

@@ -60,8 +60,7 @@ class QueueMember(Protocol):
 class PyverbsCompletionChannel:
     """
     A completion channel: an epoll descriptor over the channels of its queues, and an eventfd for completions
-    that
-    this process generates itself.
+    that this process generates itself.
     """
 
     def __init__(self, closed: Callable[[PyverbsCompletionChannel], object]) -> None:
