@@ -194,7 +194,7 @@ def end(module: str, role: str, orders: Orders) -> Iterator[subprocess.Popen[str
                 stream.close()
 
 
-def said(process: subprocess.Popen[str]) -> dict[str, Any]:
+def resultOf(process: subprocess.Popen[str]) -> dict[str, Any]:
     """Return the next line of a process."""
     assert process.stdout is not None
     line = process.stdout.readline()
@@ -242,17 +242,17 @@ def measure(
             return process
 
         server = start("server", {**atServer, "core": first})
-        port = said(server)["port"]
+        port = resultOf(server)["port"]
         connect = orders.get("connect", "").format(port=port)
         where = {"core": second, "connect": connect, "port": port, "server": server.pid}
         clients = [start("client", {**atClient, **where}) for _ in range(orders.get("clients", 1))]
-        result = together([said(client) for client in clients])
+        result = together([resultOf(client) for client in clients])
         if loss:
             result = {**lossy.counted(), **result}
         assert server.stdin is not None
         server.stdin.close()
         server.stdin = None
-        return result, said(server)
+        return result, resultOf(server)
 
 
 def together(results: list[dict[str, Any]]) -> dict[str, Any]:

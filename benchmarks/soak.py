@@ -133,7 +133,7 @@ class Soak:
         finally:
             self.open -= 1
 
-    def look(self) -> None:
+    def sample(self) -> None:
         """Sample both processes, and print the values."""
         gc.collect()
         line: dict[str, Any] = {"seconds": round(time.monotonic() - self._begun), "visits": self.begun}
@@ -181,15 +181,15 @@ async def soak(reactor: Any, options: argparse.Namespace) -> None:
             connect = options.connect.format(port=int(server.stdout.readline()))
             run = Soak(reactor, clientFromString(reactor, connect), server.pid, options.seed)
             coming = LoopingCall.withCount(run.come)
-            looking = LoopingCall(run.look)
+            sampling = LoopingCall(run.sample)
             for call, seconds in (
                 (coming, 1 / options.rate),
-                (looking, options.minutes * 60 / options.looks),
+                (sampling, options.minutes * 60 / options.samples),
             ):
                 call.start(seconds, now=False)
             await deferLater(reactor, options.minutes * 60 + 1.0)
             coming.stop()
-            looking.stop()
+            sampling.stop()
             await deferLater(reactor, MOST_SECONDS + 1.0)
         finally:
             server.terminate()
@@ -207,7 +207,7 @@ def main() -> None:
     parser = argparse.ArgumentParser("python -m benchmarks.soak", description=(__doc__ or "").splitlines()[1])
     parser.add_argument("--minutes", type=float, default=60.0, help="how long they come and go; default: 60")
     parser.add_argument("--rate", type=float, default=50.0, help="how many come in a second; default: 50")
-    parser.add_argument("--looks", type=int, default=60, help="how often memory is looked at; default: 60")
+    parser.add_argument("--samples", type=int, default=60, help="number of samples of memory; default: 60")
     parser.add_argument(
         "--seed", type=int, default=int(time.time()), help="of what the visits are; default: the time"
     )

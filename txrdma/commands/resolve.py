@@ -82,8 +82,8 @@ async def resolved(reactor: Any, options: CommandOptions) -> dict[str, Any]:
     host, bind = options["what"], options["bind"]
     addresses = await addressesOf(reactor, host)
     address = addresses[0]
-    place = options["device"] or (softDeviceAt(bind) if bind else softDeviceTo(address))
-    adapter = adapterOf(reactor, place)
+    device = options["device"] or (softDeviceAt(bind) if bind else softDeviceTo(address))
+    adapter = adapterOf(reactor, device)
     release = adapter.hold()
     try:
         source = adapter.sourceGID(GID.fromIP(address))
@@ -99,7 +99,7 @@ async def resolved(reactor: Any, options: CommandOptions) -> dict[str, Any]:
         "service": serviceDict(serviceIDOf(space, options["number"])),
         "host": host,
         "addresses": addresses,
-        "device": place,
+        "device": device,
         "port": port,
         "gidIndex": index,
         "path": str(path),
@@ -111,7 +111,7 @@ async def resolved(reactor: Any, options: CommandOptions) -> dict[str, Any]:
         "requestRetries": terms.maxCMRetries,
     }
     if options["ask"]:
-        endpoint = DatagramClientEndpoint(reactor, address, options["number"], place)
+        endpoint = DatagramClientEndpoint(reactor, address, options["number"], device)
         protocol = await endpoint.connect(DatagramProtocol())
         peer = protocol.transport.peer
         assert peer is not None  # a client has a peer

@@ -290,9 +290,9 @@ class Owners:
             return self.names.name(record.nodeInfo.nodeGUID, record.nodeDescription.text)
         if isinstance(record, sa.MCMemberRecord):
             return self.byGUID.get(record.portGID.guid, "")
-        for place in ("lid", "endPortLID", "fromLID", "dlid"):
-            if hasattr(record, place):
-                return self.byLID.get(getattr(record, place), "")
+        for name in ("lid", "endPortLID", "fromLID", "dlid"):
+            if hasattr(record, name):
+                return self.byLID.get(getattr(record, name), "")
         return ""
 
 

@@ -26,7 +26,7 @@ _SPINES: Final = frozenset((0x5A08, 0x5A0B, 0x5A32, 0x5A33, 0x5A37, 0x5A40, 0x5A
 _LINES: Final = frozenset((0x5A09, 0x5A0D, 0x5A34, 0x5A38, 0x5A42, 0x5A5B))
 """Device IDs of Voltaire's line boards: each line board of a chassis is linked to all its spine boards."""
 
-_PLACE: Final = re.compile(r"MF0;[^:]*:(?P<kind>[^/]+)/(?P<board>[LS])(?P<slot>\d+)/U(?P<chip>\d+)")
+_POSITION: Final = re.compile(r"MF0;[^:]*:(?P<kind>[^/]+)/(?P<board>[LS])(?P<slot>\d+)/U(?P<chip>\d+)")
 _BOARDS: Final = {"L": "line", "S": "spine"}
 
 
@@ -57,9 +57,9 @@ class ChassisPosition:
     chip: int
 
 
-def place(node: Node) -> ChassisPosition | None:
+def positionOf(node: Node) -> ChassisPosition | None:
     """Parse the position from a Mellanox node description (C{"MF0;core1:SX6536/L02/U1"}); None for others."""
-    match = _PLACE.match(node.description)
+    match = _POSITION.match(node.description)
     if match is None:
         return None
     return ChassisPosition(match["kind"], _BOARDS[match["board"]], int(match["slot"]), int(match["chip"]))
@@ -131,4 +131,4 @@ def _boards(first: Node, seen: set[GUID]) -> list[Node]:
 
 
 def _kind(nodes: list[Node]) -> str:
-    return next((known.kind for known in map(place, nodes) if known is not None), "")
+    return next((known.kind for known in map(positionOf, nodes) if known is not None), "")

@@ -42,7 +42,7 @@ _OF_NODE: Final = (
 
 _SWITCH: Final = int(NodeType.SWITCH)
 _TYPES: Final = {int(kind): kind for kind in NodeType}
-_PLACES: Final = bytes((3, 1, 0, 2)) + bytes([3]) * 252
+_ORDER: Final = bytes((3, 1, 0, 2)) + bytes([3]) * 252
 """Rank of node types in sorted lists: switches, channel adapters, routers, others."""
 
 _CAPABLE: Final = PortInfo(capabilityMask=PortCapability.EXTENDED_SPEEDS).encode()
@@ -338,7 +338,7 @@ def _packed(route: IBDRPath) -> bytes | IBDRPath:
 @dataclass(frozen=True, slots=True)
 class Problem:
     """
-    Error or contradiction that a sweep encountered at one place of the fabric.
+    Error or contradiction that a sweep encountered at one point of the fabric.
 
     @ivar kind: C{unreachable}, C{refused}, C{duplicate-guid}, C{duplicate-lid}, C{contradiction},
         C{incomplete}, C{interrupted}, C{left-out}.
@@ -375,7 +375,7 @@ class Fabric:
 
     def ordered(self) -> list[Node]:
         """Nodes in the order switches, channel adapters, routers, others; nodes of one type by GUID."""
-        return sorted(self.nodes.values(), key=lambda node: (_PLACES[nodeTypeIn(node.raw)], node.guid.raw))
+        return sorted(self.nodes.values(), key=lambda node: (_ORDER[nodeTypeIn(node.raw)], node.guid.raw))
 
     def ports(self) -> Iterator[Port]:
         """All known ports of the fabric."""

@@ -40,7 +40,7 @@ def around(first: Node, hops: int) -> list[Node]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _Reached:
     """
     A node of the neighbourhood, and the path by which it was reached.
 
@@ -126,23 +126,23 @@ class Neighbourhood:
         return IBDRPath() if isOurs and not isinstance(start, IBDRPath) and not self._byLIDs else start
 
     async def _run(self, start: IBPath) -> Fabric:
-        places: list[_Place] = []
-        await self._meet(start, None, None, places)
-        if not places:
+        reached: list[_Reached] = []
+        await self._meet(start, None, None, reached)
+        if not reached:
             return self.fabric
-        self.first = places[0].node
+        self.first = reached[0].node
         for distance in range(self._hops + 1):
             isLast = distance == self._hops
             if isLast and not self._withLinks:
-                await self._each(self._switch(place) for place in places)
+                await self._each(self._switch(there) for there in reached)
                 break
-            await self._each(self._whole(place) for place in places)
+            await self._each(self._whole(there) for there in reached)
             exits: list[_Exit] = []
-            await self._each(self._leave(place, exits) for place in places)
-            places = []
+            await self._each(self._leave(there, exits) for there in reached)
+            reached = []
             self._known += len(exits)
-            await self._each(self._meet(exit_.route, exit_.port, exit_.number, places) for exit_ in exits)
-            if not places:
+            await self._each(self._meet(exit_.route, exit_.port, exit_.number, reached) for exit_ in exits)
+            if not reached:
                 break
         return self.fabric
 
@@ -152,19 +152,19 @@ class Neighbourhood:
     # A node.
 
     async def _meet(
-        self, route: IBPath, arrival: Port | None, number: int | None, places: list[_Place]
+        self, route: IBPath, arrival: Port | None, number: int | None, reached: list[_Reached]
     ) -> None:
-        """Query NodeInfo and PortInfo at the end of a route, and add a new node to C{places}."""
+        """Query NodeInfo and PortInfo at the end of a route, and add a new node to C{reached}."""
         if not self._bounds.isFull and (arrival is None or arrival.peer is None):
             info = await self._asker.node(route)
             if info is not None:
-                await self._met(info, route, arrival, number or info.localPortNum, places)
+                await self._met(info, route, arrival, number or info.localPortNum, reached)
         self._done += 1
         if self.progress is not None:
             self.progress(self._done, max(self._done, self._known + 1))
 
     async def _met(
-        self, info: NodeInfo, route: IBPath, arrival: Port | None, number: int, places: list[_Place]
+        self, info: NodeInfo, route: IBPath, arrival: Port | None, number: int, reached: list[_Reached]
     ) -> None:
         if info.nodeGUID not in self.fabric.nodes and not self._bounds.admits(self.fabric, info.numPorts):
             self._bounds.fill(self.fabric)
@@ -181,31 +181,31 @@ class Neighbourhood:
             text = f"{here} is at {arrival}, and is linked to {here.peer or arrival.peer}"
             self._asker.problem("duplicate-guid", route, text)
         if isNew:
-            places.append(_Place(node, route, number))
+            reached.append(_Reached(node, route, number))
             await self._asker.description(node, route)
             if node.isSwitch:
                 await self._asker.port(node.port(0), route)
         if not here.raw and (arrival is not None or not node.isSwitch):
             await self._asker.port(here, route)
 
-    async def _switch(self, place: _Place) -> None:
-        if place.node.isSwitch:
-            await self._asker.switch(place.node, place.route)
+    async def _switch(self, there: _Reached) -> None:
+        if there.node.isSwitch:
+            await self._asker.switch(there.node, there.route)
 
-    async def _whole(self, place: _Place) -> None:
+    async def _whole(self, there: _Reached) -> None:
         """Query the remaining attributes of a node: for a switch SwitchInfo and all ports."""
-        await self._switch(place)
-        node = place.node
+        await self._switch(there)
+        node = there.node
         if node.isSwitch:
             ports = [node.port(number) for number in range(1, node.numPorts + 1)]
-            await self._each(self._asker.port(port, place.route) for port in ports if not port.raw)
+            await self._each(self._asker.port(port, there.route) for port in ports if not port.raw)
 
     # Links of a node.
 
-    async def _leave(self, place: _Place, exits: list[_Exit]) -> None:
+    async def _leave(self, there: _Reached, exits: list[_Exit]) -> None:
         """Find the links of a node that are up and not known yet, and add them to C{exits}."""
-        node, route = place.node, place.route
-        ports = node.ports.values() if node.isSwitch else [node.port(place.number)]
+        node, route = there.node, there.route
+        ports = node.ports.values() if node.isSwitch else [node.port(there.number)]
         open_ = {port.number: port for port in ports if port.number and port.peer is None and hasLink(port)}
         if not open_:
             return
@@ -215,7 +215,7 @@ class Neighbourhood:
             if len(route.drPath) < MOST_HOPS:
                 exits += [_Exit(port, route.then(number)) for number, port in open_.items()]
         elif route.drPath:
-            exits.append(_Exit(open_[place.number], self._before(route), route.drPath[-1]))
+            exits.append(_Exit(open_[there.number], self._before(route), route.drPath[-1]))
 
     def _before(self, route: IBDRPath) -> IBPath:
         """Return the path to the last switch before the end of a directed route."""

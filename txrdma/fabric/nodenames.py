@@ -17,7 +17,7 @@ from txrdma.iba.types import GUID
 if TYPE_CHECKING:
     from txrdma.fabric.model import Fabric
 
-PLACES: Final = (Path("/etc/infiniband-diags/ib-node-name-map"), Path("/etc/opensm/ib-node-name-map"))
+MAP_FILES: Final = (Path("/etc/infiniband-diags/ib-node-name-map"), Path("/etc/opensm/ib-node-name-map"))
 """Default paths of the host's map; the first file that exists is used."""
 
 _LINE: Final = re.compile(r"(0x[0-9a-fA-F]{1,16}|[0-9]+)(?:\s+(.*))?")
@@ -101,10 +101,10 @@ def readNodeNames(path: str = "") -> NodeNames:
     """
     if path:
         return _read(Path(path))
-    for place in PLACES:
-        if place.exists():
+    for file in MAP_FILES:
+        if file.exists():
             try:
-                return _read(place)
+                return _read(file)
             except InvalidRequest as error:
                 print(f"txrdma: {error}; no names are read", file=sys.stderr)
                 break

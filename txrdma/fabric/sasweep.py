@@ -76,7 +76,7 @@ class SASweep(RecordSweep):
         """
         super().__init__(mostNodes)
         self._agent = agent
-        self._places: dict[tuple[GUID, int], LID] = {}
+        self._lids: dict[tuple[GUID, int], LID] = {}
 
     def run(self) -> Deferred[Fabric]:
         """
@@ -139,11 +139,11 @@ class SASweep(RecordSweep):
         other = self._ends.setdefault(record.lid, node)
         if other is not node:
             self._problem("duplicate-lid", f"lid {record.lid}", f"{node} has it, and {other}")
-        place = node.guid, 0 if node.isSwitch else record.nodeInfo.localPortNum
-        lid = self._places.setdefault(place, record.lid)
+        key = node.guid, 0 if node.isSwitch else record.nodeInfo.localPortNum
+        lid = self._lids.setdefault(key, record.lid)
         if lid != record.lid:
             self._problem(
-                "duplicate-guid", f"lid {record.lid}", f"{node} has LID {lid} at port {place[1]}, too"
+                "duplicate-guid", f"lid {record.lid}", f"{node} has LID {lid} at port {key[1]}, too"
             )
 
     def _unknownEnd(self, lid: LID) -> None:

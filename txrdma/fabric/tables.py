@@ -27,7 +27,7 @@ from txrdma.mad.rpcs import RPCs
 from txrdma.mad.schedule import MADSchedule, MAX_OUTSTANDING
 from txrdma.mad.vendor import MlxGeneralInfo
 
-Place = tuple[GUID, int]
+PortKey = tuple[GUID, int]
 
 _MELLANOX: Final = 0x0002C9
 _KEYS_IN_BLOCK: Final = 32
@@ -64,8 +64,8 @@ class Tables:
     """
 
     linear: dict[GUID, bytes] = field(default_factory=dict)
-    pkeys: dict[Place, frozenset[int]] = field(default_factory=dict)
-    lanes: dict[Place, tuple[int, ...]] = field(default_factory=dict)
+    pkeys: dict[PortKey, frozenset[int]] = field(default_factory=dict)
+    lanes: dict[PortKey, tuple[int, ...]] = field(default_factory=dict)
     firmware: dict[GUID, Firmware] = field(default_factory=dict)
 
 

@@ -31,7 +31,7 @@ def peek(layout: type[Layout], name: str) -> Callable[[Buffer], Any]:
     @raise AttributeError: the layout has no such field, or it is an array.
     """
     field = _field(layout, name)
-    first, last, shift, mask = _place(field)
+    first, last, shift, mask = _location(field)
     if not issubclass(field.type, int):
         return itemgetter(slice(first, last))
     if last - first == 1:
@@ -55,20 +55,20 @@ def peeks(layout: type[Layout], names: Sequence[str]) -> Callable[[Buffer, int],
     @raise AttributeError: the layout has no such field, or it is an array.
     @raise ValueError: the bytes of a field are not 1, 2, 4 or 8, or overlap those of another field in part.
     """
-    places = {name: _place(_field(layout, name)) for name in names}
+    locations = {name: _location(_field(layout, name)) for name in names}
     form, end = ">", 0
     index: dict[int, int] = {}
-    for first, last in sorted({place[:2] for place in places.values()}):
+    for first, last in sorted({place[:2] for place in locations.values()}):
         if first < end or (last - first) * 8 not in _WHOLE:
             raise ValueError(f"{layout.__name__} has no whole number at byte {first}")
         index[first] = len(index)
         form += f"{first - end}x{_WHOLE[(last - first) * 8].format[1:]}"
         end = last
     unpack = Struct(form).unpack_from
-    picked = itemgetter(*(index[places[name][0]] for name in names))
+    picked = itemgetter(*(index[locations[name][0]] for name in names))
     parts = [
         (at, shift, mask)
-        for at, (first, last, shift, mask) in enumerate(places[name] for name in names)
+        for at, (first, last, shift, mask) in enumerate(locations[name] for name in names)
         if mask.bit_length() < (last - first) * 8
     ]
     if not parts:
@@ -90,7 +90,7 @@ def poke(layout: type[Layout], name: str) -> Callable[[bytearray, int], None]:
     @raise AttributeError: the layout has no such field, or it is an array.
     """
     field = _field(layout, name)
-    first, last, shift, mask = _place(field)
+    first, last, shift, mask = _location(field)
 
     def whole(raw: bytearray, value: int) -> None:
         raw[first] = value  # raises ValueError if the value is not a byte
@@ -116,7 +116,7 @@ def span(layout: type[Layout], begin: str, end: str = "") -> slice:
 
     @raise AttributeError: the layout has no such field, or it is an array.
     """
-    return slice(_place(_field(layout, begin))[0], _place(_field(layout, end or begin))[1])
+    return slice(_location(_field(layout, begin))[0], _location(_field(layout, end or begin))[1])
 
 
 def _field(layout: type[Layout], name: str) -> Field:
@@ -126,7 +126,7 @@ def _field(layout: type[Layout], name: str) -> Field:
     raise AttributeError(f"{layout.__name__} has no field {name!r}")
 
 
-def _place(field: Field) -> tuple[int, int, int, int]:
+def _location(field: Field) -> tuple[int, int, int, int]:
     """Return the first byte, the byte after the last, and the field's shift and mask in that number."""
     end = field.offset + field.width
     last = -(-end // 8)

@@ -313,7 +313,7 @@ def _checkRuns(cls: type, fields: Sequence[Field]) -> None:
     """Check that fields which share bytes fit into 64 bits, since they are read from one number."""
     begin = 0
     for field in fields:
-        for offset in field.places():
+        for offset in field.offsets():
             if offset % 8 == 0:
                 begin = offset
             elif offset + field.width - begin > 64:
@@ -387,7 +387,7 @@ def _decoded(cls: type[Layout], little: bool, buffer: Buffer, offset: int = 0) -
         for field in cls.fields:
             found = [
                 _read(field, raw, at, whole >> (at if little else width - at - field.width))
-                for at in field.places()
+                for at in field.offsets()
             ]
             setattr(self, field.name, found[0] if field.count is None else tuple(found))
     except (ValueError, OverflowError):
@@ -412,7 +412,7 @@ def _encoded(self: Layout, little: bool) -> Any:
     try:
         for field in self.fields:
             value = getattr(self, field.name)
-            for one, at in zip((value,) if field.count is None else value, field.places(), strict=True):
+            for one, at in zip((value,) if field.count is None else value, field.offsets(), strict=True):
                 if field.kind != "number" or field.little:
                     raw[at // 8 : (at + field.width) // 8] = _written(field, one)
                 elif one >> field.width:

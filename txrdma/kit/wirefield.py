@@ -48,7 +48,7 @@ class Field:
         self.shown = shown
         self.flags = flags
 
-    def places(self) -> Sequence[int]:
+    def offsets(self) -> Sequence[int]:
         """Return the offsets of all elements, in bits from the beginning of the layout."""
         return (
             (self.offset,)

@@ -115,7 +115,7 @@ _RECODED: Final[dict[type[Attribute], _Recoding]] = {
     ),
 }
 
-_Place = tuple[LID, tuple[int, ...]]
+_Route = tuple[LID, tuple[int, ...]]
 """LID at which a directed route begins, and its hops."""
 
 
@@ -137,7 +137,7 @@ class SATransactor(RPCs):
         """
         self._agent = agent
         self._endPort = endPort
-        self._lids: dict[_Place, LID] = {}
+        self._lids: dict[_Route, LID] = {}
         self._nodes: dict[LID, NodeInfo] = {}
 
     def forget(self) -> None:
@@ -240,11 +240,11 @@ class SATransactor(RPCs):
         start = current(self._endPort).lid if path.drSLID == PERMISSIVE_LID else path.dlid
         lid = start
         for length, port in enumerate(path.drPath, 1):
-            place = (start, path.drPath[:length])
-            known = question.remembered(self._lids, place)
+            route = (start, path.drPath[:length])
+            known = question.remembered(self._lids, route)
             if known is None:
                 link = await self._administered(LinkRecord.query(fromLID=lid, fromPort=port), question)
-                known = self._lids[place] = link.toLID
+                known = self._lids[route] = link.toLID
             lid = known
         return lid
 

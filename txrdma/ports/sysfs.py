@@ -99,13 +99,13 @@ class _Folder:
 
     def __init__(self, path: Path, root: Path) -> None:
         self._path = path
-        self._place = str(path)
+        self._prefix = str(path)
         self._root = root
 
     def _read(self, name: str) -> str:
         """Return the content of a file, stripped; empty if it cannot be read."""
         try:
-            return contents(f"{self._place}/{name}").decode("utf-8", "replace").strip("\0\n ")
+            return contents(f"{self._prefix}/{name}").decode("utf-8", "replace").strip("\0\n ")
         except OSError:
             self._checkThere()
             return ""

@@ -148,9 +148,9 @@ class SMCPort:
         self._begin()
 
     def _begin(self) -> None:
-        place = tcpAddressOf(self._tcp.getHost())
-        if place is not None and hasSockets(self._tcp.reactor):
-            self._reception.begin(place)
+        address = tcpAddressOf(self._tcp.getHost())
+        if address is not None and hasSockets(self._tcp.reactor):
+            self._reception.begin(address)
             if self._device:
                 self._opening = IReactorTime(self._tcp.reactor).callLater(0, self._open)
 

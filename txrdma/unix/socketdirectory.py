@@ -175,7 +175,7 @@ class DirectoryListener(LocalListener):
     def __init__(
         self,
         reactor: Reactor,
-        place: SocketDirectory,
+        directory: SocketDirectory,
         kind: int,
         name: str,
         accepted: Callable[[socket.socket], None],
@@ -187,18 +187,18 @@ class DirectoryListener(LocalListener):
 
         @raise OSError: the name is in use, or the directory is not writable.
         """
-        self._place = place
+        self._directory = directory
         self._name = name
         super().__init__(reactor, kind, name, accepted, purpose, backlog=backlog)
 
     def _listening(self, kind: int, name: str | bytes, backlog: int) -> socket.socket:
-        return self._place.publish(kind, self._name, backlog)
+        return self._directory.publish(kind, self._name, backlog)
 
     def _mayCome(self, connected: socket.socket, user: int) -> bool:
-        return self._place.admits(connected)
+        return self._directory.admits(connected)
 
     def close(self) -> None:
         """Remove the name and close. Idempotent."""
         if self.fileno() >= 0:
-            self._place.withdraw(self._name)
+            self._directory.withdraw(self._name)
         super().close()

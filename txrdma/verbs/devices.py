@@ -88,29 +88,29 @@ def sharedDevice(reactor: object, description: str) -> IVerbsDevice:
 def oneOf(
     things: dict[tuple[object, DeviceSpec], _ThingT],
     reactor: object,
-    place: DeviceSpec,
+    spec: DeviceSpec,
     make: Callable[[IVerbsDevice, Callable[[], None]], _ThingT],
 ) -> _ThingT:
     """
     The single object of a kind for a device and a reactor, made on first use.
 
     @param things: all such objects, by reactor and device.
-    @param place: a device string, whose device is opened and closed with the object, or an open device.
+    @param spec: a device string, whose device is opened and closed with the object, or an open device.
     @param make: creates the object from the device and a function to call when the object is closed.
     @raise ValueError: the string is malformed.
     @raise txrdma.error.RDMAError: the device or the object is not available.
     """
-    key = (reactor, place)
+    key = (reactor, spec)
     known = things.get(key)
     if known is not None:
         return known
-    device = sharedDevice(reactor, place) if isinstance(place, str) else place
+    device = sharedDevice(reactor, spec) if isinstance(spec, str) else spec
     made: _ThingT | None = None
 
     def closed() -> None:
         if made is not None and things.get(key) is made:
             del things[key]
-        if isinstance(place, str):
+        if isinstance(spec, str):
             device.close()
 
     try:

@@ -131,20 +131,20 @@ def assigned(kind: type[Attribute], pairs: Iterable[Pair], base: Attribute | Non
     made: Layout = kind() if base is None else base
     for name, text in pairs:
         match = _INDEXED.fullmatch(name)
-        place = _place(kind, name if match is None else match[1])
+        path = _fieldPath(kind, name if match is None else match[1])
         if match is None:
-            value = read(place[-1], text)
+            value = read(path[-1], text)
         else:
-            value = _oneOf(place[-1], _at(made, place), int(match[2]), text)
-        made = _with(made, place, value)
+            value = _oneOf(path[-1], _at(made, path), int(match[2]), text)
+        made = _with(made, path, value)
     assert isinstance(made, Attribute)
     return made
 
 
-def _at(layout: Layout, place: list[Field]) -> Any:
+def _at(layout: Layout, path: list[Field]) -> Any:
     """Return the value of a field, by the fields that lead to it."""
     value: Any = layout
-    for field in place:
+    for field in path:
         value = getattr(value, field.name)
     return value
 
@@ -205,7 +205,7 @@ def queried(record: type[Record], pairs: Iterable[Pair]) -> Query[Any]:
             raise InvalidRequest(
                 f"{record.__name__} has no component {requested}; there are {', '.join(masks)}"
             )
-        field = _place(record, component)[-1]
+        field = _fieldPath(record, component)[-1]
         if match is None:
             values[component] = read(field, text)
             continue
@@ -300,7 +300,7 @@ def _wanted(field: Field) -> str:
     return kind.__name__ if hasattr(kind, "fromString") else f"{field.width} bits"
 
 
-def _place(kind: type[Layout], name: str) -> list[Field]:
+def _fieldPath(kind: type[Layout], name: str) -> list[Field]:
     """Return the fields, from outer to inner, that lead to the named field."""
     head, dot, rest = name.partition(".")
     for field in kind.fields:
@@ -309,11 +309,11 @@ def _place(kind: type[Layout], name: str) -> list[Field]:
         if not dot:
             return [field]
         if _isLayout(field):
-            return [field, *_place(field.type, rest)]
+            return [field, *_fieldPath(field.type, rest)]
     if not dot:
         for field in kind.fields:
             if _isLayout(field) and any(inner.name.lower() == head.lower() for inner in field.type.fields):
-                return [field, *_place(field.type, head)]
+                return [field, *_fieldPath(field.type, head)]
     names = [field.name for field in kind.fields if not field.reserved]
     raise InvalidRequest(f"{kind.__name__} has no field {name}; there are {', '.join(names)}")
 
@@ -322,9 +322,9 @@ def _isLayout(field: Field) -> bool:
     return isinstance(field.type, type) and issubclass(field.type, Layout) and field.count is None
 
 
-def _with(layout: Layout, place: list[Field], value: Any) -> Layout:
+def _with(layout: Layout, path: list[Field], value: Any) -> Layout:
     """Return a copy of a layout with another value of a field, by the fields that lead to it."""
-    field, *rest = place
+    field, *rest = path
     if rest:
         value = _with(getattr(layout, field.name), rest, value)
     return _replaced(layout, **{field.name: value})

@@ -93,10 +93,10 @@ def networkPacket(data: bytes, linkType: int) -> tuple[int | None, bytes]:
     """
     if linkType in RAW_IP:
         return (ETHERTYPE_IPV6 if data[:1] >= b"\x60" else ETHERTYPE_IPV4), data
-    places = {ETHERNET: (12, 14), COOKED: (14, 16), COOKED2: (0, 20)}
-    if linkType not in places:
+    layouts = {ETHERNET: (12, 14), COOKED: (14, 16), COOKED2: (0, 20)}
+    if linkType not in layouts:
         return None, data
-    at, offset = places[linkType]
+    at, offset = layouts[linkType]
     kind = int.from_bytes(data[at : at + 2], "big")
     while kind in _TAGS and linkType == ETHERNET and len(data) > offset + 4:
         kind = int.from_bytes(data[offset + 2 : offset + 4], "big")

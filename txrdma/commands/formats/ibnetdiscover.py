@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Final
 
-from txrdma.fabric.chassis import Chassis, place
+from txrdma.fabric.chassis import Chassis, positionOf
 from txrdma.fabric.linkspeeds import activeSpeed, NAMES
 from txrdma.fabric.model import Fabric, lidIn, Node, Port, portGUIDIn
 from txrdma.fabric.nodenames import NodeNames
@@ -97,8 +97,8 @@ def _part(node: Node, known: dict[Node, _Listed], group: int = 0) -> Iterator[st
         yield head
         yield from (_hostLine(port, own, known) for port in node.linked())
         return
-    where = place(node) if group else None
-    text = "" if where is None else f"\t# {where.kind} {where.board} {where.slot} chip {where.chip}"
+    at = positionOf(node) if group else None
+    text = "" if at is None else f"\t# {at.kind} {at.board} {at.slot} chip {at.chip}"
     yield f"{guid}({int(node.portGUID(0) or node.guid):x}){text}"
     info = node.switchInfo
     kind = "enhanced" if info is not None and info.enhancedPort0 else "base"

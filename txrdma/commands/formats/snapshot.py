@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from txrdma.fabric.chassis import chassis, place
+from txrdma.fabric.chassis import chassis, positionOf
 from txrdma.fabric.model import Fabric, Node
 from txrdma.fabric.nodenames import NodeNames
 from txrdma.fabric.snapshots import nodeDict, problemDicts
@@ -30,6 +30,6 @@ def snapshotDict(fabric: Fabric, names: NodeNames) -> dict[str, Any]:
 
 
 def _member(node: Node) -> dict[str, object]:
-    where = place(node)
-    position = {} if where is None else {"board": where.board, "slot": where.slot, "chip": where.chip}
+    at = positionOf(node)
+    position = {} if at is None else {"board": at.board, "slot": at.slot, "chip": at.chip}
     return {"guid": str(node.guid), **position}

@@ -102,8 +102,8 @@ class Batches:
         lengths = come.lengths[:count].tolist()
         if lengths == self._all[:count]:
             return bytes(come.content[: count * length])
-        places = (number * length for number in range(count) if lengths[number] == length)
-        return b"".join(bytes(come.content[at : at + length]) for at in places)
+        offsets = (number * length for number in range(count) if lengths[number] == length)
+        return b"".join(bytes(come.content[at : at + length]) for at in offsets)
 
 
 def _checked(result: int) -> int:

@@ -125,7 +125,7 @@ class KeyFlows:
     def next(self, now: float) -> None:
         """Send waiting requests, as far as the window allows; none while a link is being added."""
         core = self._core
-        while self._waiting and len(self.untils) < core.window and core.place == "active":
+        while self._waiting and len(self.untils) < core.window and core.state == "active":
             if self._links.isAdding:
                 return
             flow = self._waiting.popleft()
@@ -135,7 +135,7 @@ class KeyFlows:
             flow.carrier = carrier = core.carrier
             self._flows.append(flow)
             if flow.isDeletion:
-                flow.asked = tuple(carrier.own.get(name, Token(name, 0)).rkey for name in flow.rkeys)
+                flow.asked = tuple(carrier.localTokens.get(name, Token(name, 0)).rkey for name in flow.rkeys)
                 rest = (RKey(0),) * (KEYS_AT_ONCE - len(flow.asked))
                 core.ask(DeleteRKey(count=len(flow.asked), rkeys=flow.asked + rest), 0, carrier)
             else:
@@ -144,12 +144,13 @@ class KeyFlows:
     def _askRKey(self, flow: _Flow, carrier: LinkLife) -> None:
         """Send CONFIRM RKEY with the buffer's keys on all links, by continuations if necessary."""
         name = flow.rkeys[0]
-        flow.informed = [link for link in self._core.active if name in link.own]
-        rkey, address = carrier.own.get(name, Token(name, 0))
+        flow.informed = [link for link in self._core.active if name in link.localTokens]
+        rkey, address = carrier.localTokens.get(name, Token(name, 0))
         flow.asked = (rkey,)
         others = [
-            LinkRKey(link=link.number, rkey=link.own[name].rkey, address=link.own[name].address)
+            LinkRKey(link=link.number, rkey=token.rkey, address=token.address)
             for link in flow.informed
+            for token in (link.localTokens[name],)
             if link is not carrier
         ]
         here, more = _filled(others[:2], 2), others[2:]
@@ -166,7 +167,7 @@ class KeyFlows:
         if (
             well
             and not flow.isDeletion
-            and any(name in link.own and link not in flow.informed for link in self._core.links)
+            and any(name in link.localTokens and link not in flow.informed for link in self._core.links)
         ):
             self._waiting.appendleft(flow)  # a link was added meanwhile, whose key the peer does not know
         else:
@@ -177,7 +178,7 @@ class KeyFlows:
         if flow.isDeletion:
             for link in self._core.links:
                 for name in flow.rkeys:
-                    link.own.pop(name, None)
+                    link.localTokens.pop(name, None)
             self._core.pending.append(RKeysDeleted(flow.rkeys))
         elif well:
             self._core.known.add(flow.rkeys[0])

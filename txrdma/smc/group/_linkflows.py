@@ -122,7 +122,7 @@ class LinkFlows:
         core = self._core
         most = min(core.maxLinks, core.peerLinks, MOST_LINKS)
         active = core.active
-        if most < 2 or core.place != "active":
+        if most < 2 or core.state != "active":
             return False
         if len(active) < most:
             return True
@@ -192,12 +192,12 @@ class LinkFlows:
         @return: the link; None if it is no longer wanted.
         """
         core, adding = self._core, self.current
-        if not isinstance(adding, _Adding) or adding.stage != "wanted" or core.place != "active":
+        if not isinstance(adding, _Adding) or adding.stage != "wanted" or core.state != "active":
             return None
         number = adding.peerEnd.link if adding.peerEnd is not None else self._freeNumber()
-        adding.link = link = LinkLife(local, number, own=dict(tokens), lastReceivedAt=now)
+        adding.link = link = LinkLife(local, number, localTokens=dict(tokens), lastReceivedAt=now)
         core.links.append(link)
-        old = adding.carrier.own
+        old = adding.carrier.localTokens
         pairs = [
             RKeyPair(known=old[name].rkey, new=token.rkey, address=token.address)
             for name, token in tokens.items()
@@ -277,7 +277,7 @@ class LinkFlows:
         """Record that the queue pair of a new link is connected."""
         adding = self.current
         if isinstance(adding, _Adding) and adding.link is link and adding.stage == "making":
-            adding.stage = link.place = "confirming"
+            adding.stage = link.state = "confirming"
             adding.until = now + self._core.timing.newLink
             if self._core.isServer:
                 self._core.confirmLink(0, link)
@@ -289,7 +289,7 @@ class LinkFlows:
     ) -> None:
         """Report the failure of one of several links to the peer, or request its deletion."""
         core, current = self._core, self.current
-        wasKnown = link.place in ("active", "confirming")
+        wasKnown = link.state in ("active", "confirming")
         if isinstance(current, _Adding) and link in (current.link, current.carrier):
             if current.carrier is link and current.link is not None and current.stage != "confirming":
                 self._drop(current.link, "the link that it was agreed by has failed")
@@ -311,7 +311,7 @@ class LinkFlows:
         core = self._core
         if link in core.links:
             core.links.remove(link)
-            link.place = "gone"
+            link.state = "gone"
             core.output = [each for each in core.output if each[0] is not link]
             core.pending.append(LinkLost(link, text))
 
@@ -451,7 +451,7 @@ class LinkFlows:
 
     def _confirmed(self, one: LLC, body: ConfirmLink, link: LinkLife, now: float) -> None:
         core, current = self._core, self.current
-        if not isinstance(current, _Adding) or current.link is not link or link.place != "confirming":
+        if not isinstance(current, _Adding) or current.link is not link or link.state != "confirming":
             return
         if one.isResponse != core.isServer:
             return
@@ -460,7 +460,7 @@ class LinkFlows:
             return
         if not core.isServer:
             core.confirmLink(LLCFlags.RESPONSE, link)
-        link.place = "active"
+        link.state = "active"
         link.lastReceivedAt = now
         core.pending.append(LinkAdded(link))
         if core.isServer:

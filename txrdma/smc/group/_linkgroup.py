@@ -159,12 +159,12 @@ class LinkGroup:
     @property
     def state(self) -> str:
         """The state of the link group: "fresh", "confirming", "active", "ending", "ended"."""
-        return self._core.place
+        return self._core.state
 
     @property
     def isOpen(self) -> bool:
         """Whether the group is active and not retired; it may be full."""
-        return self._core.place == "active" and not self._retired
+        return self._core.state == "active" and not self._retired
 
     @property
     def usable(self) -> bool:
@@ -190,7 +190,7 @@ class LinkGroup:
     def events(self) -> list[Event]:
         """Take the events since the last call."""
         events, self._core.pending = self._core.pending, []
-        if self._core.place == "ended":
+        if self._core.state == "ended":
             self._keyFlows.abandon()
             events, self._core.pending = self._core.pending + events, []
         return events
@@ -223,9 +223,9 @@ class LinkGroup:
         """Handle the failure of a link's queue pair: L{LinkLost} follows, or L{GroupEnded} without others."""
         link = self.first if link is None else link
         core = self._core
-        if link.place == "gone":
+        if link.state == "gone":
             return
-        if core.place not in ("active", "ending") or not any(each is not link for each in core.active):
+        if core.state not in ("active", "ending") or not any(each is not link for each in core.active):
             self._inputs.down(text)
             return
         self._linkFlows.lost(link, text, now)
@@ -269,7 +269,7 @@ class LinkGroup:
 
     def fail(self, text: str) -> None:
         """End the group because of a local failure, and notify the peer if possible."""
-        if self._core.place in ("active", "ending"):
+        if self._core.state in ("active", "ending"):
             self._core.deleteGroup(0, DeleteReason.LOST_PATH)
         self._inputs.down(text)
 
@@ -303,13 +303,13 @@ class LinkGroup:
 
     def agreed(self, rkey: RKey, address: int = 0) -> None:
         """Record a local buffer that the answer of the first contact contains: it needs no CONFIRM RKEY."""
-        self.first.own[rkey] = Token(rkey, address)
+        self.first.localTokens[rkey] = Token(rkey, address)
         self._known.add(rkey)
 
     def registered(self, name: RKey, tokens: Mapping[LinkLife, Token]) -> None:
         """Record keys and addresses of a local buffer on links; C{name} is passed to C{confirmRKey}."""
         for link, token in tokens.items():
-            link.own[name] = token
+            link.localTokens[name] = token
 
     def confirmRKey(self, rkey: RKey, address: int, now: float) -> None:
         """
@@ -317,7 +317,7 @@ class LinkGroup:
 
         @param rkey: the buffer's name: its key on the first link, or the one given to C{registered}.
         """
-        self.first.own.setdefault(rkey, Token(rkey, address))
+        self.first.localTokens.setdefault(rkey, Token(rkey, address))
         self._keyFlows.confirm(rkey, now)
 
     def deleteRKeys(self, rkeys: Sequence[RKey], now: float) -> None:
@@ -365,7 +365,7 @@ class LinkGroup:
     def deadline(self) -> float | None:
         """Return the time at which to call C{expired}, unless something happens before; None without one."""
         core = self._core
-        if core.place == "ended":
+        if core.state == "ended":
             return None
         tests = [self._testTime(link) for link in core.active]
         times = [core.until, self._linkFlows.until, *self._keyFlows.untils, *tests, self._idleTime()]
@@ -382,7 +382,7 @@ class LinkGroup:
             self._linkFlows.expired(now)
             self._keyFlows.next(now)
         for link in core.active:
-            test = self._testTime(link) if link.place == "active" else None
+            test = self._testTime(link) if link.state == "active" else None
             if test is not None and test <= now:
                 self._test(link, now)
         idle = self._idleTime()
@@ -390,7 +390,7 @@ class LinkGroup:
             self.shutdown(now)
 
     def _testTime(self, link: LinkLife) -> float | None:
-        if self._core.place != "active" or not self._timing.testIdle or self.isWatched:
+        if self._core.state != "active" or not self._timing.testIdle or self.isWatched:
             return None
         timing = self._timing
         isAlone = len(self._core.active) < 2
@@ -426,7 +426,7 @@ class LinkGroup:
             self._core.ask(TestLink(userData=each.testData), 0, each)
 
     def _idleTime(self) -> float | None:
-        if self._idleSince is None or self._core.place != "active":
+        if self._idleSince is None or self._core.state != "active":
             return None
         server = self.role is Role.SERVER
         return self._idleSince + (self._timing.serverIdle if server else self._timing.clientIdle)
@@ -437,7 +437,7 @@ class LinkGroup:
         """Process an LLC message of a link; None: the first one."""
         self._core.arriving = link = self.first if link is None else link
         link.lastReceivedAt = now
-        if self._core.place == "ended" or link.place == "gone":
+        if self._core.state == "ended" or link.state == "gone":
             return
         try:
             one = decode(raw)
@@ -468,7 +468,7 @@ class LinkGroup:
         elif isinstance(body, DeleteLink):
             self._deleteLink(one, body, link, now)
         elif isinstance(body, (AddLink, RequestAddLink)):
-            if self._core.place == "active":
+            if self._core.state == "active":
                 self._onLinks(one, link, now)
             elif not one.isResponse:
                 self._core.reply(one, LLCFlags.REJECT, RejectReason.NO_ALTERNATE_PATH)
@@ -482,7 +482,7 @@ class LinkGroup:
         before = self._core.links[:]
         self._linkFlows.received(one, link, now)
         for gone in before:
-            if gone.place == "gone":
+            if gone.state == "gone":
                 self._keyFlows.lostBy(gone, now)
         self._keyFlows.next(now)
 
@@ -492,7 +492,7 @@ class LinkGroup:
                 raise WireError("CONFIRM LINK", 3, "a client does not ask for that")
             return
         core = self._core
-        if core.place != "confirming":
+        if core.state != "confirming":
             self._inputs.confirmed(now)
         elif one.header.flags & LLCFlags.NO_EYECATCHER != LLCFlags.NO_EYECATCHER:
             self._inputs.refused(Diagnosis.RMBE_EC)
@@ -549,14 +549,14 @@ class LinkGroup:
         keys = one.deletedRKeys
         unknown = 0
         elsewhere: dict[LinkLife, list[RKey]] = {}
-        for place, rkey in enumerate(keys):
+        for index, rkey in enumerate(keys):
             buffer = link.remoteKeys.get(rkey)
             if buffer is None:
-                unknown |= 0x80 >> place if place < KEYS_AT_ONCE else 0
+                unknown |= 0x80 >> index if index < KEYS_AT_ONCE else 0
                 continue
             for other, token in buffer.items():
                 other.remoteKeys.pop(token.rkey, None)
-                if other is not link and other.place != "gone":
+                if other is not link and other.state != "gone":
                     elsewhere.setdefault(other, []).append(token.rkey)
         negative = LLCFlags.NEGATIVE if unknown else 0
         self._core.reply(one, negative, body=body.replace(errorMask=unknown))

@@ -71,7 +71,7 @@ class GroupKey(NamedTuple):
     The peer's properties are its own claims, so they identify it only together with the witness.
 
     @ivar witness: identity of the peer as reported by the kernel: its process, user, or TCP address.
-    @ivar own: the local GID.
+    @ivar localGID: the local GID.
     @ivar eid: on a server, the enterprise ID that it has chosen; empty on clients, which rely on the server.
     @ivar qpn: on a client, number of the peer's queue pair.
     """
@@ -81,7 +81,7 @@ class GroupKey(NamedTuple):
     peerID: bytes
     gid: GID
     mac: MACAddress
-    own: GID
+    localGID: GID
     version: int
     eid: bytes = b""
     qpn: QPN | None = None
@@ -94,15 +94,15 @@ class GroupKey(NamedTuple):
     @classmethod
     def ofProposal(cls, proposal: Proposal, choice: Choice, witness: Hashable) -> GroupKey:
         """Create the server's key of the group for the client of this Proposal."""
-        agreement, own = choice.agreement, choice.candidate.gid
+        agreement, localGID = choice.agreement, choice.candidate.gid
         version, eid = agreement.version, agreement.eid
-        return cls(Role.SERVER, witness, proposal.peerID, choice.gid, proposal.mac, own, version, eid)
+        return cls(Role.SERVER, witness, proposal.peerID, choice.gid, proposal.mac, localGID, version, eid)
 
     @classmethod
-    def ofAccept(cls, accept: Accept, own: GID, witness: Hashable) -> GroupKey:
+    def ofAccept(cls, accept: Accept, localGID: GID, witness: Hashable) -> GroupKey:
         """Create the client's key of the group for the server of this Accept."""
         version, qpn = accept.version, accept.qpn
-        return cls(Role.CLIENT, witness, accept.peerID, accept.gid, accept.mac, own, version, qpn=qpn)
+        return cls(Role.CLIENT, witness, accept.peerID, accept.gid, accept.mac, localGID, version, qpn=qpn)
 
 
 class LinkEnd(NamedTuple):
@@ -126,9 +126,9 @@ class LinkLife:
     The LLC state of a link of a group.
 
     @ivar number: number of the link, assigned by the server.
-    @ivar place: state of the link: C{"fresh"}, C{"confirming"}, C{"active"}, C{"gone"}.
-    @ivar own: local buffers on this link, by a name common to all links: the key on the first link where it
-        was registered.
+    @ivar state: state of the link: C{"fresh"}, C{"confirming"}, C{"active"}, C{"gone"}.
+    @ivar localTokens: local buffers on this link, by a name common to all links: the key on the first link
+        where it was registered.
     @ivar remoteKeys: the peer's buffers, by their keys on this link; links share each buffer's dictionary.
     @ivar lastReceivedAt: time of the last data from the peer on this link; its owner sets it, once per batch,
         for data that it does not pass to C{received}.
@@ -139,8 +139,8 @@ class LinkLife:
     local: LinkEnd
     number: int
     remote: LinkEnd | None = None
-    place: str = "fresh"
-    own: dict[RKey, Token] = field(default_factory=dict)
+    state: str = "fresh"
+    localTokens: dict[RKey, Token] = field(default_factory=dict)
     remoteKeys: dict[RKey, dict[LinkLife, Token]] = field(default_factory=dict)
     lastReceivedAt: float = 0.0
     testData: bytes = b""
@@ -316,18 +316,18 @@ class LinkGroupCore:
         self.until: float | None = None
         self.output: list[tuple[LinkLife, bytes]] = []
         self.pending: list[Event] = []
-        self.place = "fresh"
+        self.state = "fresh"
         self.ending = GroupEnded(DeleteReason.NONE, "")
 
     @property
     def active(self) -> list[LinkLife]:
         """The links that connections may use."""
-        return [link for link in self.links if link.place == "active"]
+        return [link for link in self.links if link.state == "active"]
 
     @property
     def carrier(self) -> LinkLife:
         """The link for messages about the group."""
-        return next((link for link in self.links if link.place == "active"), self.links[0])
+        return next((link for link in self.links if link.state == "active"), self.links[0])
 
     def ask(
         self,
@@ -384,14 +384,14 @@ def _machine() -> Callable[[LinkGroupCore], Inputs]:
 
     @fresh.upon(Inputs.begin).to(confirming)
     def begin(inputs: Inputs, core: LinkGroupCore, now: float) -> None:
-        core.place = "confirming"
+        core.state = "confirming"
         core.until = now + (core.timing.response if core.isServer else core.timing.confirmLink)
         if core.isServer:
             core.confirmLink(0, core.links[0])
 
     @confirming.upon(Inputs.confirmed).to(active)
     def confirmed(inputs: Inputs, core: LinkGroupCore, now: float) -> None:
-        core.place = core.links[0].place = "active"
+        core.state = core.links[0].state = "active"
         core.until = None
         core.pending.append(LinkConfirmed())
         if not core.isServer:
@@ -406,7 +406,7 @@ def _machine() -> Callable[[LinkGroupCore], Inputs]:
 
     @confirming.upon(Inputs.refused).to(ended)
     def refused(inputs: Inputs, core: LinkGroupCore, diagnosis: Diagnosis) -> None:
-        core.place = "ended"
+        core.state = "ended"
         core.until = None
         core.pending.append(LinkRefused(diagnosis))
 
@@ -416,14 +416,14 @@ def _machine() -> Callable[[LinkGroupCore], Inputs]:
 
     @active.upon(Inputs.shutdown).to(ending)
     def shutdown(inputs: Inputs, core: LinkGroupCore, now: float, reason: DeleteReason) -> None:
-        core.place = "ending"
+        core.state = "ending"
         core.until = now + core.timing.response
         core.ending = GroupEnded(reason, "ended by us")
         core.deleteGroup(LLCFlags.ORDERLY, reason)
 
     @active.upon(Inputs.deleteLink).to(ending)
     def asked(inputs: Inputs, core: LinkGroupCore, request: LLC, now: float) -> None:
-        core.place = "ending"
+        core.state = "ending"
         core.until = now + core.timing.response
         core.ending = GroupEnded(_reason(request), "ended by the peer", True)
         if core.isServer:  # a client only requests the deletion, which the server performs
@@ -439,25 +439,25 @@ def _machine() -> Callable[[LinkGroupCore], Inputs]:
     @ending.upon(Inputs.linkDeleted).to(ended)
     @ending.upon(Inputs.expired).to(ended)
     def gone(inputs: Inputs, core: LinkGroupCore) -> None:
-        core.place = "ended"
+        core.state = "ended"
         core.finish()
 
     @fresh.upon(Inputs.shutdown).to(ended)
     @confirming.upon(Inputs.shutdown).to(ended)
     def unused(inputs: Inputs, core: LinkGroupCore, now: float, reason: DeleteReason) -> None:
-        core.place = "ended"
+        core.state = "ended"
         core.ending = GroupEnded(reason, "ended by us")
         core.finish()
 
     def violated(inputs: Inputs, core: LinkGroupCore, text: str) -> None:
         core.pending.append(RuleBroken(text))
-        core.place = "ended"
+        core.state = "ended"
         core.ending = GroupEnded(DeleteReason.PROTOCOL_VIOLATION, text)
         core.deleteGroup(0, DeleteReason.PROTOCOL_VIOLATION)
         core.finish()
 
     def down(inputs: Inputs, core: LinkGroupCore, text: str) -> None:
-        core.place = "ended"
+        core.state = "ended"
         core.ending = GroupEnded(DeleteReason.LOST_PATH, text)
         core.finish()
 

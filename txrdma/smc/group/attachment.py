@@ -81,7 +81,7 @@ class DevicePort:
     isActive: bool = True
 
     @property
-    def place(self) -> tuple[IVerbsDevice, int]:
+    def key(self) -> tuple[IVerbsDevice, int]:
         """Identity of the port: its device and its number."""
         return self.device, self.candidate.port
 

@@ -40,10 +40,10 @@ class LinkFailover:
     def portsChanged(self) -> None:
         """Close links of ports that are down, if there are others; add links for ports that are up."""
         group = self._group
-        up = {port.place for port in group.groups.ports if port.isActive}
+        up = {port.key for port in group.groups.ports if port.isActive}
         for link in list(group.links):
-            others = [each for each in group.links if each.isActive and each.port.place in up]
-            if link.port.place not in up and any(each is not link for each in others):
+            others = [each for each in group.links if each.isActive and each.port.key in up]
+            if link.port.key not in up and any(each is not link for each in others):
                 link.broken("its port is down")
         free = next(self._free(None), None)
         end = None if free is None else LinkEnd(free.candidate.mac, free.candidate.gid, QPN(0))
@@ -51,8 +51,8 @@ class LinkFailover:
 
     def _free(self, gid: GID | None) -> Iterator[DevicePort]:
         """Return active ports without a link; those that reach the peer's GID without a router come first."""
-        used = {link.port.place for link in self._group.links}
-        return (port for port in self._able(gid) if port.place not in used)
+        used = {link.port.key for link in self._group.links}
+        return (port for port in self._able(gid) if port.key not in used)
 
     def _able(self, gid: GID | None) -> list[DevicePort]:
         """Return active ports with a route to the peer's GID (None: any), direct ones first."""
@@ -84,8 +84,8 @@ class LinkFailover:
             return free
         if peerEnd is not None and any(link.leadsTo(peerEnd.gid, peerEnd.mac, None) for link in group.links):
             return None
-        loads = [link.port.place for link in group.links]
-        return min(self._able(gid), key=lambda port: loads.count(port.place), default=None)
+        loads = [link.port.key for link in group.links]
+        return min(self._able(gid), key=lambda port: loads.count(port.key), default=None)
 
     # Setup
 

@@ -135,7 +135,7 @@ class Group:
             return True
         if (key.peer, key.version, key.eid) != (mine.peer, mine.version, mine.eid):
             return False
-        if key.own not in (mine.own, *(link.port.candidate.gid for link in self.links)):
+        if key.localGID not in (mine.localGID, *(link.port.candidate.gid for link in self.links)):
             return False
         return any(link.leadsTo(key.gid, key.mac, key.qpn) for link in self.links)
 

@@ -138,7 +138,7 @@ class Link:
         extension: AnswerV2 | None,
     ) -> _AnyAnswer:
         candidate = self.port.candidate
-        rkey, address = self.life.own[element.buffer.rkey]
+        rkey, address = self.life.localTokens[element.buffer.rkey]
         answer: _AnyAnswer = kind(
             peerID=candidate.peerID,
             gid=candidate.gid,

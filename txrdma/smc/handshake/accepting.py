@@ -114,8 +114,8 @@ class ServerNegotiation(Negotiation):
         if not self._enter():
             raise Refused(f"{self._options.handshakes} handshakes are in progress", Diagnosis.MEM)
         groups, candidates = self._candidates(isLocal=_meansMemory(proposal))
-        own = self._addresses[0].host
-        choice = choose(proposal, candidates, self._options.abilities(groups.portCount), own)
+        local = self._addresses[0].host
+        choice = choose(proposal, candidates, self._options.abilities(groups.portCount), local)
         if isinstance(choice, Diagnosis):
             raise Refused("nothing of the client's Proposal is acceptable", choice)
         group, isNew, element = await self._place(groups, proposal, choice)

@@ -415,7 +415,7 @@ class Negotiation(Protocol):
         """Return link groups and candidates of the RDMA port at the connection's interface, or None."""
         if not realPorts.isAny():
             return None
-        local, peer = self._peer.own, self._peer.place
+        local, peer = self._peer.localAddress, self._peer.peerAddress
         if local is None or peer is None:
             return None
         found = realPorts.portFor(local.host, peer.host)

@@ -132,7 +132,7 @@ class ClientNegotiation(Negotiation):
         super()._runOnSMC(stream)
 
     def _answered(self, isInTime: bool) -> None:
-        peer = self._peer.place
+        peer = self._peer.peerAddress
         if isInTime:
             silentPeers(self._reactor).answered(peer)
         elif peer is not None:

@@ -76,18 +76,18 @@ class LocalApproach:
         target = client.target
         self._silent.ask(target, self._reactor.seconds())
         try:
-            own: TCPAddress | None
+            local: TCPAddress | None
             if client.socket.getsockname()[1]:
-                own = tcpAddressOf(client.getHost())
+                local = tcpAddressOf(client.getHost())
             else:
                 port = bindSomewhere(client.socket, channel.source.host, target.port)
-                own = TCPAddress(channel.source.host, port)
+                local = TCPAddress(channel.source.host, port)
                 self._isBound = True
         except OSError:
             return False
-        if own is None or (channel.directory and own.host != channel.source.host):
+        if local is None or (channel.directory and local.host != channel.source.host):
             return False
-        self.announcement = announcement = Announcement(channel, own)
+        self.announcement = announcement = Announcement(channel, local)
         announcement.then(lambda: self._answered(announcement, client, proceed))
         return True
 

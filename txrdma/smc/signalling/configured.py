@@ -85,8 +85,8 @@ class AgreedReception:
     def prepare(self, listening: socket.socket) -> None:
         self._announced.prepare(listening)
 
-    def begin(self, place: TCPAddress) -> None:
-        self._announced.begin(place)
+    def begin(self, address: TCPAddress) -> None:
+        self._announced.begin(address)
 
     def arrived(self, transport: Connection) -> IServerSignal | None:
         return self._announced.arrived(transport) or UnannouncedArrival(isSure=False)

@@ -29,7 +29,7 @@ class PeerIdentity:
         self._user: int | None = None
         self._isKnown = False
         self._addresses: tuple[IAddress, IAddress] | None = None
-        self._place: TCPAddress | None = None
+        self._peerAddress: TCPAddress | None = None
         self.process: Credentials | None = None
         self.directory = ""
 
@@ -43,26 +43,26 @@ class PeerIdentity:
         return found
 
     @property
-    def own(self) -> TCPAddress | None:
+    def localAddress(self) -> TCPAddress | None:
         """Local address; None if it is not a TCP address."""
         return tcpAddressOf(self.addresses[0])
 
     @property
-    def place(self) -> TCPAddress | None:
+    def peerAddress(self) -> TCPAddress | None:
         """Peer address; None if it is not a TCP address."""
-        place = self._place
-        if place is None:
-            place = self._place = tcpAddressOf(self.addresses[1])
-        return place
+        address = self._peerAddress
+        if address is None:
+            address = self._peerAddress = tcpAddressOf(self.addresses[1])
+        return address
 
     @property
     def user(self) -> int | None:
         """User of the peer's process; None if unknown, or not on this host."""
         if not self._isKnown:
             self._isKnown = True
-            own, place = self.own, self.place
-            if own is not None and place is not None:
-                self._user = peerUserByTCP(own, place, self._weListen)
+            local, peer = self.localAddress, self.peerAddress
+            if local is not None and peer is not None:
+                self._user = peerUserByTCP(local, peer, self._weListen)
         return self._user
 
     def introduce(self, carried: IClientSignal | IServerSignal) -> None:
@@ -80,5 +80,5 @@ class PeerIdentity:
             return self.process
         if self.user is not None:
             return self.user
-        place = self.place
-        return None if place is None else place.host
+        address = self.peerAddress
+        return None if address is None else address.host

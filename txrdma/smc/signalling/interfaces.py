@@ -90,7 +90,7 @@ class IListenerSignal(Interface):
     def prepare(listening: socket.socket) -> None:
         """Prepare a socket that is going to listen."""
 
-    def begin(place: TCPAddress) -> None:
+    def begin(address: TCPAddress) -> None:
         """Begin to answer clients: the socket listens at this address."""
 
     def arrived(transport: Connection) -> IServerSignal | None:

@@ -64,11 +64,11 @@ _MOST_OF_OTHER_USER: Final = 64
 """Largest number of announced connections that a process of another user has not made yet."""
 
 
-def listenerName(place: TCPAddress) -> str:
+def listenerName(address: TCPAddress) -> str:
     """Return the abstract name of the listener at an address."""
-    if place.host == "0.0.0.0":
-        return f"\0txrdma/smc/*:{place.port}"
-    return f"\0txrdma/smc/{place}"
+    if address.host == "0.0.0.0":
+        return f"\0txrdma/smc/*:{address.port}"
+    return f"\0txrdma/smc/{address}"
 
 
 def candidateNames(target: TCPAddress) -> tuple[str, ...]:
@@ -89,25 +89,25 @@ class Announced:
     @ivar onWithdrawal: called if the client continues without SMC after all.
     """
 
-    __slots__ = ("_printer", "client", "directory", "number", "onWithdrawal", "place", "since")
+    __slots__ = ("_printer", "client", "directory", "number", "onWithdrawal", "address", "since")
 
     isSure = True
 
     def __init__(
-        self, announcing: AnnouncementConnection | None, place: TCPAddress, number: int, client: Credentials
+        self, announcing: AnnouncementConnection | None, address: TCPAddress, number: int, client: Credentials
     ) -> None:
         self._printer = announcing
-        self.place = place
+        self.address = address
         self.number = number
         self.client = client
         self.directory = ""
         self.since = 0.0
         self.onWithdrawal: Callable[[], None] | None = None
 
-    def isFrom(self, client: TCPAddress | None, own: TCPAddress | None) -> bool:
+    def isFrom(self, client: TCPAddress | None, local: TCPAddress | None) -> bool:
         """Return whether the user that announced the connection owns the client's socket."""
         user = self.client.user
-        if user == 0 or (client and own and user == socketUser(client, own)):
+        if user == 0 or (client and local and user == socketUser(client, local)):
             return True
         _rateLimited.warn(
             (user, "not its own"),
@@ -198,14 +198,14 @@ class AnnouncementConnection:
             self.lines.close()
             return
         most = _MOST_EXPECTED if _isTrusted(self.client.user) else _MOST_OF_OTHER_USER
-        if len(self.open) < most and self._announcements.expect(announced.place, announced):
+        if len(self.open) < most and self._announcements.expect(announced.address, announced):
             self.open[number] = announced
         else:
             announced.send(b"refused")
 
-    def announced(self, place: TCPAddress, number: int) -> Announced:
+    def announced(self, address: TCPAddress, number: int) -> Announced:
         """Create the announcement of a connection from that address."""
-        return Announced(self, place, number, self.client)
+        return Announced(self, address, number, self.client)
 
     def _ended(self) -> None:
         """Drop the announcements of a disconnected process whose connections were not accepted yet."""
@@ -245,13 +245,13 @@ class Announcements:
     def prepare(self, listening: socket.socket) -> None:
         """Do nothing: the socket needs no preparation."""
 
-    def begin(self, place: TCPAddress) -> None:
-        purpose = f"to announce a connection to {place}"
+    def begin(self, address: TCPAddress) -> None:
+        purpose = f"to announce a connection to {address}"
         try:
             self._listener = LocalListener(
                 self.reactor,
                 socket.SOCK_STREAM,
-                listenerName(place),
+                listenerName(address),
                 self._accepted,
                 purpose,
                 self.welcome,
@@ -259,9 +259,9 @@ class Announcements:
             )
         except OSError as error:
             _log.warn(
-                "processes of this host will connect to {place} by plain TCP, since another process answers"
+                "processes of this host will connect to {address} by plain TCP, since another process answers"
                 " there to those that ask for SMC: {error}",
-                place=place,
+                address=address,
                 error=error,
             )
 
@@ -334,8 +334,8 @@ class Announcements:
 
     def forget(self, announced: Announced) -> None:
         """Remove an announcement, which makes space for another connection."""
-        if self.expected.get(announced.place) is announced:
-            del self.expected[announced.place]
+        if self.expected.get(announced.address) is announced:
+            del self.expected[announced.address]
             self._coming.pop(announced, None)
             self._queue.pop(announced, None)
             self._admit()

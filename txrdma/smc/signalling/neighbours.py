@@ -84,7 +84,7 @@ class ProvingSocket:
         return "smc"
 
     @property
-    def own(self) -> TCPAddress:
+    def address(self) -> TCPAddress:
         return TCPAddress.of(*self._socket.getsockname()[:2])
 
     def doRead(self) -> None:
@@ -120,15 +120,15 @@ class AnnouncedNeighbour(Announced):
     __slots__ = ("_target",)
 
     def __init__(
-        self, announcing: Neighbour, place: TCPAddress, number: int, target: str, directory: str
+        self, announcing: Neighbour, address: TCPAddress, number: int, target: str, directory: str
     ) -> None:
-        super().__init__(announcing, place, number, announcing.client)
+        super().__init__(announcing, address, number, announcing.client)
         self._target = target
         self.directory = directory
 
-    def isFrom(self, client: TCPAddress | None, own: TCPAddress | None) -> bool:
+    def isFrom(self, client: TCPAddress | None, local: TCPAddress | None) -> bool:
         """Return whether the connection came from the announced address, to the proven one."""
-        return client == self.place and own is not None and own.host == self._target
+        return client == self.address and local is not None and local.host == self._target
 
 
 class Neighbour(AnnouncementConnection):
@@ -173,7 +173,7 @@ class Neighbour(AnnouncementConnection):
             self.lines.close()
             return
         self._proof = ProvingSocket(self.reactor, datagrams, self._challengeReceived)
-        self.lines.send(b"prove %d %s" % (self._proof.own.port, self._words[0]))
+        self.lines.send(b"prove %d %s" % (self._proof.address.port, self._words[0]))
 
     def _challengeReceived(self, data: bytes, sender: tuple[object, ...]) -> None:
         """Answer the expected nonce each time it is received, to its source address."""
@@ -185,12 +185,12 @@ class Neighbour(AnnouncementConnection):
         self._source = source
         # The answer may be lost: the client repeats its nonce until it announces something, or disconnects.
 
-    def announced(self, place: TCPAddress, number: int) -> Announced:
+    def announced(self, address: TCPAddress, number: int) -> Announced:
         """Create the announcement of a connection; raises ValueError if it is not from the proven address."""
         self._endProof()
-        if place.host != self._source:
+        if address.host != self._source:
             raise ValueError("another address")
-        return AnnouncedNeighbour(self, place, number, self._target, self._directory)
+        return AnnouncedNeighbour(self, address, number, self._target, self._directory)
 
     def _endProof(self) -> None:
         proof, self._proof = self._proof, None
@@ -210,14 +210,14 @@ class NeighbourAnnouncements(Announcements):
         self._directory = directory
         self._neighbourListener: DirectoryListener | None = None
 
-    def begin(self, place: TCPAddress) -> None:
-        super().begin(place)
-        self.beginNeighbours(place)
+    def begin(self, address: TCPAddress) -> None:
+        super().begin(address)
+        self.beginNeighbours(address)
 
-    def beginNeighbours(self, place: TCPAddress) -> None:
+    def beginNeighbours(self, address: TCPAddress) -> None:
         """Listen for processes of other network namespaces in the directory."""
-        name = listenersAt(place.port) + secrets.token_hex(8)
-        purpose = f"to announce a connection to {place} from another network namespace"
+        name = listenersAt(address.port) + secrets.token_hex(8)
+        purpose = f"to announce a connection to {address} from another network namespace"
         try:
             self._neighbourListener = DirectoryListener(
                 self.reactor, self._directory, socket.SOCK_STREAM, name, self._met, purpose, _BACKLOG

@@ -92,8 +92,8 @@ class _Candidate:
 
     def _check(self) -> None:
         proof = self._proof
-        if proof is not None and self._answer and self._answered == (proof.own.host, self._answer):
-            self._search.proven(self, TCPAddress(proof.own.host, 0))
+        if proof is not None and self._answer and self._answered == (proof.address.host, self._answer):
+            self._search.proven(self, TCPAddress(proof.address.host, 0))
 
     def release(self) -> socket.socket:
         """Release the socket to the listener, for a channel; raises ValueError after unexpected lines."""
@@ -114,12 +114,12 @@ class _Search:
     """A search for the listener of an address, for any number of connections."""
 
     def __init__(
-        self, reactor: Reactor, place: SocketDirectory, target: TCPAddress, names: frozenset[str]
+        self, reactor: Reactor, directory: SocketDirectory, target: TCPAddress, names: frozenset[str]
     ) -> None:
         self.reactor = reactor
         self.target = target
         self.waiting: list[Found] = []
-        self._place = place
+        self._directory = directory
         self._names = names
         self._since = reactor.seconds()
         self._timer: IDelayedCall | None = None
@@ -129,7 +129,7 @@ class _Search:
     def begin(self) -> bool:
         """Query the listeners; return whether there are any."""
         for name in sorted(self._names)[:_MOST_ASKED]:
-            connection = self._place.connect(socket.SOCK_STREAM, name)
+            connection = self._directory.connect(socket.SOCK_STREAM, name)
             if connection is not None:
                 self._candidates.append(_Candidate(self, connection))
         if self._candidates:
@@ -155,14 +155,14 @@ class _Search:
             candidate.lines.close()
             return
         self._candidates.remove(candidate)
-        self._finish(openChannel(self.reactor, self.target, source, connection, self._place.path))
+        self._finish(openChannel(self.reactor, self.target, source, connection, self._directory.path))
 
     def ended(self, candidate: _Candidate) -> None:
         """Remove a candidate that is not the listener."""
         if candidate in self._candidates:
             self._candidates.remove(candidate)
         if not self._candidates and not self.isOver:
-            _memoryOn(self.reactor).strange[self._place.path, self.target] = (
+            _memoryOn(self.reactor).strange[self._directory.path, self.target] = (
                 self._names,
                 self.reactor.seconds(),
             )
@@ -173,7 +173,7 @@ class _Search:
         timer, self._timer = self._timer, None
         if timer is not None and timer.active():
             timer.cancel()
-        _memoryOn(self.reactor).searches.pop((self._place.path, self.target), None)
+        _memoryOn(self.reactor).searches.pop((self._directory.path, self.target), None)
         for candidate in list(self._candidates):
             candidate.lines.close()
         waiting, self.waiting = self.waiting, []
@@ -211,21 +211,21 @@ def _memoryOn(reactor: object) -> _Memory:
     return _memories.setdefault(reactor, _Memory())
 
 
-def seek(reactor: Reactor, place: SocketDirectory, target: TCPAddress, found: Found) -> _Search | None:
+def seek(reactor: Reactor, directory: SocketDirectory, target: TCPAddress, found: Found) -> _Search | None:
     """
     Search for the listener at an address of another network namespace; return None without candidates.
 
     @param found: called later, with the channel or None.
     """
-    key, memory = (place.path, target), _memoryOn(reactor)
+    key, memory = (directory.path, target), _memoryOn(reactor)
     search = memory.searches.get(key)
     if search is None:
-        names = frozenset(place.names(listenersAt(target.port)))
+        names = frozenset(directory.names(listenersAt(target.port)))
         if not names or target.zone or memory.isStrange(key, names, reactor.seconds()):
             return None
         if sourceFor(target) is not None:
             return None
-        search = _Search(reactor, place, target, names)
+        search = _Search(reactor, directory, target, names)
         if not search.begin():
             return None
         memory.searches[key] = search
@@ -236,15 +236,15 @@ def seek(reactor: Reactor, place: SocketDirectory, target: TCPAddress, found: Fo
 class NeighbourApproach(LocalApproach):
     """A connection that is announced to a listener on this host, in any network namespace."""
 
-    def __init__(self, reactor: Reactor, takesTCP: bool, place: SocketDirectory) -> None:
+    def __init__(self, reactor: Reactor, takesTCP: bool, directory: SocketDirectory) -> None:
         super().__init__(reactor, takesTCP)
-        self._place = place
+        self._directory = directory
         self._search: _Search | None = None
         self._found: Found | None = None
 
     def _seek(self, client: IDialing, proceed: Callable[[], None]) -> bool:
         target = client.target
-        channel = knownChannel(self._reactor, target, self._place.path)
+        channel = knownChannel(self._reactor, target, self._directory.path)
         if channel is not None:
             return self._announceBy(channel, client, proceed)
 
@@ -253,7 +253,7 @@ class NeighbourApproach(LocalApproach):
             if channel is None or not self._announceBy(channel, client, proceed):
                 proceed()
 
-        self._search = seek(self._reactor, self._place, target, found)
+        self._search = seek(self._reactor, self._directory, target, found)
         self._found = None if self._search is None else found
         return self._search is not None
 

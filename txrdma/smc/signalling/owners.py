@@ -71,7 +71,7 @@ class TCPAddress(NamedTuple):
 
     @classmethod
     def of(cls, host: str, port: int) -> TCPAddress:
-        """Create a place with the canonical form of an IP address."""
+        """Create an address with the canonical form of an IP address."""
         return cls(_hostOf(host), port)
 
     @property
@@ -254,12 +254,12 @@ def socketUser(local: TCPAddress, remote: TCPAddress) -> int | None:
         return _tabledUser(local, remote)  # a kernel without sock_diag may also return ENOENT
 
 
-def peerUserByTCP(own: TCPAddress, peer: TCPAddress, weListen: bool) -> int | None:
+def peerUserByTCP(local: TCPAddress, peer: TCPAddress, weListen: bool) -> int | None:
     """Return the user at the other end of a TCP connection; None on other hosts, or if it is ambiguous."""
     if sourceFor(peer) is None:
         return None
     if weListen:
-        return socketUser(peer, own)
+        return socketUser(peer, local)
     users = acceptingUsers(peer)  # the peer may not have accepted yet
     return users.pop() if len(users) == 1 else None
 

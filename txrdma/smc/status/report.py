@@ -52,7 +52,7 @@ def describeLink(link: Link) -> dict[str, object]:
     remote = life.remote
     return {
         "number": life.number,
-        "state": life.place,
+        "state": life.state,
         "device": link.device,
         "port": candidate.port,
         "route": link.route,

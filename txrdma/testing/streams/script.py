@@ -203,12 +203,12 @@ def _matched(text: str, forms: Mapping[str, str], line: str) -> tuple[str, tuple
     """Return the constant words of the form that a text has, and the values of its variable words."""
     words = text.split()
     for form in forms:
-        places = form.split()
-        if len(places) == len(words) and all(
-            place.isupper() or place == word for place, word in zip(places, words, strict=True)
+        parts = form.split()
+        if len(parts) == len(words) and all(
+            part.isupper() or part == word for part, word in zip(parts, words, strict=True)
         ):
             try:
-                return _constant(form), tuple(_taken(places, words))
+                return _constant(form), tuple(_taken(parts, words))
             except ValueError as error:
                 raise ScriptError(f"{line!r}: {error}") from error
     raise ScriptError(f"{line!r}: {text!r} is none of: {'; '.join(forms)}")
@@ -218,10 +218,10 @@ def _constant(form: str) -> str:
     return " ".join(word for word in form.split() if not word.isupper())
 
 
-def _taken(places: list[str], words: list[str]) -> Iterator[Value]:
-    for place, word in zip(places, words, strict=True):
-        if place.isupper():
-            yield _VALUES[place](word)
+def _taken(parts: list[str], words: list[str]) -> Iterator[Value]:
+    for part, word in zip(parts, words, strict=True):
+        if part.isupper():
+            yield _VALUES[part](word)
 
 
 STEP_NAMES: Final = tuple(map(_constant, STEPS))

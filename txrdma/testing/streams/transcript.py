@@ -90,7 +90,7 @@ def joined(entries: Iterable[Entry]) -> Iterator[Entry]:
     before: Entry | None = None
     for entry in entries:
         if before is not None:
-            if entry.kind in (DATA, WROTE) and _place(entry) == _place(before):
+            if entry.kind in (DATA, WROTE) and _position(entry) == _position(before):
                 entry = Entry(entry.at, entry.connection, entry.kind, entry.about, before.since)
             else:
                 yield before
@@ -99,7 +99,7 @@ def joined(entries: Iterable[Entry]) -> Iterator[Entry]:
         yield before
 
 
-def _place(entry: Entry) -> tuple[int, str]:
+def _position(entry: Entry) -> tuple[int, str]:
     return entry.connection, entry.kind
 
 

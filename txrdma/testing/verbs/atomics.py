@@ -69,11 +69,11 @@ class AtomicEnds(TwoEnds):
         operand: int,
         compare: int = 0,
         offset: int = 0,
-        place: Segment | None = None,
+        result: Segment | None = None,
         identifier: int = 1,
     ) -> SendRequest:
         """Return a request, whose result is written to the beginning of the end's memory by default."""
-        request = SendRequest(identifier, operation, [place or end.segment(0, 8)])
+        request = SendRequest(identifier, operation, [result or end.segment(0, 8)])
         request.operand, request.compare = operand, compare
         request.remoteAddress, request.rkey = target.address + offset, target.rkey
         return request
@@ -86,7 +86,9 @@ class AtomicContract(AtomicEnds):
         """A fetch and add changes the peer's word, returns the old value, and completes only locally."""
         alice, bob, region = self.atomicPair()
         putWord(region, 40, 16)
-        alice.queuePair.postSend([self.atomic(_ADD, alice, region, 2, offset=16, place=alice.segment(64, 8))])
+        alice.queuePair.postSend(
+            [self.atomic(_ADD, alice, region, 2, offset=16, result=alice.segment(64, 8))]
+        )
         self.runUntilCompleted(alice, sends=1)
         self.assertEqual(
             alice.sent[0][:4], (1, Status.SUCCESS, CompletionOpcode.FETCH_AND_ADD, alice.queuePair.number)
@@ -183,7 +185,7 @@ class AtomicContract(AtomicEnds):
         putWord(alice.memory, 1000)
         alice.rdma(Operation.RDMA_WRITE, region, alice.segment(0, 8), identifier=1)
         alice.queuePair.postSend(
-            [self.atomic(_ADD, alice, region, 1, place=alice.segment(8, 8), identifier=2)]
+            [self.atomic(_ADD, alice, region, 1, result=alice.segment(8, 8), identifier=2)]
         )
         alice.rdma(Operation.RDMA_READ, region, alice.segment(16, 8), identifier=3)
         self.runUntilCompleted(alice, sends=3)
@@ -195,8 +197,10 @@ class AtomicContract(AtomicEnds):
         alice, bob, region = self.atomicPair()
         for index in range(15):
             bob.memory.view[index * 3000 : index * 3000 + 3000] = bytes([index + 1]) * 3000
-            place = alice.segment(60_000 + index * 8, 8)
-            alice.queuePair.postSend([self.atomic(_ADD, alice, region, 1, place=place, identifier=index * 2)])
+            result = alice.segment(60_000 + index * 8, 8)
+            alice.queuePair.postSend(
+                [self.atomic(_ADD, alice, region, 1, result=result, identifier=index * 2)]
+            )
             alice.rdma(
                 Operation.RDMA_READ,
                 bob.memory,
@@ -221,7 +225,7 @@ class AtomicContract(AtomicEnds):
             alice, bob = self.pair(access=WITH_ATOMICS, settings=settings)
             region = self.words(bob)
             requests = [
-                self.atomic(_ADD, alice, region, 1, place=alice.segment(i * 8, 8), identifier=i)
+                self.atomic(_ADD, alice, region, 1, result=alice.segment(i * 8, 8), identifier=i)
                 for i in range(40)
             ]
             alice.queuePair.postSend(requests)
@@ -237,8 +241,8 @@ class AtomicContract(AtomicEnds):
         times = 50
         for index in range(times):
             for end in (alice, carol):
-                place = end.segment(index * 8, 8)
-                end.queuePair.postSend([self.atomic(_ADD, end, region, 1, place=place, identifier=index)])
+                result = end.segment(index * 8, 8)
+                end.queuePair.postSend([self.atomic(_ADD, end, region, 1, result=result, identifier=index)])
         for end in (alice, carol):
             self.runUntilCompleted(end, sends=times)
             self.assertEqual(set(end.statuses()[0]), {Status.SUCCESS})
@@ -254,8 +258,8 @@ class AtomicContract(AtomicEnds):
         regions = {alice: self.words(bob), bob: self.words(alice)}
         for index in range(10):
             for end, region in regions.items():
-                place = end.segment(index * 8, 8)
-                end.queuePair.postSend([self.atomic(_ADD, end, region, 2, place=place, identifier=index)])
+                result = end.segment(index * 8, 8)
+                end.queuePair.postSend([self.atomic(_ADD, end, region, 2, result=result, identifier=index)])
         for end, region in regions.items():
             self.runUntilCompleted(end, sends=10)
             self.assertEqual(wordAt(region), 20)
@@ -346,7 +350,7 @@ class AtomicRefusalContract(AtomicEnds):
     def test_atomicFormAtHome(self) -> None:
         """An atomic is not posted unless its result has registered memory of at least 8 bytes."""
         alice, _bob, region = self.atomicPair()
-        short = self.atomic(_ADD, alice, region, 1, place=alice.segment(0, 7))
+        short = self.atomic(_ADD, alice, region, 1, result=alice.segment(0, 7))
         inline = replace(short, segments=(), inline=[bytes(8)])
         nothing = replace(short, segments=())
         for wrong in (short, inline, nothing):
@@ -360,15 +364,15 @@ class AtomicRefusalContract(AtomicEnds):
         for index in range(2):
             alice, _bob, region = self.atomicPair()
             home = alice.domain if index else self.end(0).domain
-            place = home.allocateMemory(64, Access.NONE if index else WITH_ATOMICS)
-            self.addCleanup(place.close)
-            request = self.atomic(_ADD, alice, region, 1, place=alice.segment(0, 8, place))
+            result = home.allocateMemory(64, Access.NONE if index else WITH_ATOMICS)
+            self.addCleanup(result.close)
+            request = self.atomic(_ADD, alice, region, 1, result=alice.segment(0, 8, result))
             alice.queuePair.postSend([request])
             alice.send(inline=[b"behind"], identifier=2)
             self.runUntilCompleted(alice, sends=2)
             self.assertEqual([c.status for c in alice.sent], [Status.LOC_PROT_ERR, Status.WR_FLUSH_ERR])
             self.assertEqual(alice.queuePair.state, QPState.ERR)
-            self.assertEqual(bytes(place.view), bytes(64))
+            self.assertEqual(bytes(result.view), bytes(64))
 
 
 __all__ = ["AtomicContract", "AtomicEnds", "AtomicRefusalContract", "putWord", "wordAt"]

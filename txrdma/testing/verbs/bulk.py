@@ -59,8 +59,8 @@ class BulkContract(TwoEnds):
     ) -> None:
         """Post a few requests at a time, until all are completed."""
         sent, received = len(alice.sent), len(bob.received)
-        places = list(range(0, mine.length, self.message))
-        count, posted = len(places), 0
+        offsets = list(range(0, mine.length, self.message))
+        count, posted = len(offsets), 0
 
         def go() -> bool:
             nonlocal posted
@@ -70,7 +70,7 @@ class BulkContract(TwoEnds):
             for completion in alice.sent[before[0] :] + bob.received[before[1] :]:
                 self.assertEqual(completion.status, Status.SUCCESS, completion)
             while posted < count and posted - (len(alice.sent) - sent) < 8:
-                at = places[posted]
+                at = offsets[posted]
                 length = min(self.message, mine.length - at)
                 here = Segment(mine.address + at, length, mine.lkey)
                 if operation is SEND:

@@ -162,9 +162,9 @@ class SendContract(TwoEnds):
             alice.send(alice.fill(noise(1500, index), index % 4 * 2000))
             self.runUntilCompleted(alice, sends=index + 1)
             self.runUntilCompleted(bob, receives=index + 1)
-            place = bob.received[-1].identifier
-            got.append(bytes(bob.memory.view[place * 2000 : place * 2000 + 1500]))
-            bob.receive(bob.segment(place * 2000, 2000), identifier=place)
+            index = bob.received[-1].identifier
+            got.append(bytes(bob.memory.view[index * 2000 : index * 2000 + 1500]))
+            bob.receive(bob.segment(index * 2000, 2000), identifier=index)
         self.assertEqual(got, [noise(1500, index) for index in range(100)])
 
     def test_strangers(self) -> None:
@@ -337,7 +337,7 @@ class RDMAContract(TwoEnds):
         self.assertEqual(bytes(localBytes), b"a bytearrayarray")
         self.assertEqual(alice.statuses(), ([Status.SUCCESS] * 3, []))
 
-    def test_regionsHaveTheirOwnPlace(self) -> None:
+    def test_regionsHaveDifferentAddresses(self) -> None:
         """A new region is zeroed, has its length, and shares neither address nor key with another."""
         alice = self.end(0)
         regions = [alice.domain.allocateMemory(length, Access.LOCAL_WRITE) for length in (1, 4096, 100_000)]

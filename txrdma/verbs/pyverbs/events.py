@@ -91,12 +91,12 @@ def read(event: Any) -> Notification | None:
     kind = KINDS.get(number)
     if kind is None:
         return None
-    place = id(event) + type(event).__basicsize__ - ctypes.sizeof(_AsyncEvent)
-    raw = _AsyncEvent.from_address(place)
+    address = id(event) + type(event).__basicsize__ - ctypes.sizeof(_AsyncEvent)
+    raw = _AsyncEvent.from_address(address)
     if raw.type != number or not raw.element:
         return Notification(kind, None)
     if number in _PORTS:
-        return Notification(kind, ctypes.c_int.from_address(place).value)
+        return Notification(kind, ctypes.c_int.from_address(address).value)
     if number in _QUEUE_PAIRS:
         return Notification(kind, _QueuePair.from_address(raw.element).number)
     if number == 0:

@@ -35,7 +35,7 @@ from txrdma.interfaces import IQueuePair
 from txrdma.verbs.pyverbs.attributes import EVERYTHING, fromPyverbs, STATE, toPyverbs
 from txrdma.verbs.pyverbs.bindings import Pyverbs, translated
 from txrdma.verbs.pyverbs.queues import PyverbsCompletionQueue
-from txrdma.verbs.pyverbs.requests import checkSend, ReceivePlaces, SendPlaces
+from txrdma.verbs.pyverbs.requests import checkSend, ReceiveWorkRequests, SendWorkRequests
 from txrdma.verbs.pyverbs.resourcetracker import ResourceTracker
 from txrdma.verbs.pyverbs.sharedreceives import PyverbsSharedReceiveQueue, SHARED
 
@@ -53,7 +53,7 @@ class _Posted(NamedTuple):
     """
     A request in one of the queues.
 
-    @ivar wanted: a success is reported; otherwise its completion only frees the place.
+    @ivar wanted: a success is reported; otherwise its completion only frees an entry of the queue.
     @ivar late: posted in ERR, and unknown to the device.
     """
 
@@ -103,8 +103,8 @@ class PyverbsQueuePair:
         self._sends: deque[_Posted] = deque()
         self._receives: deque[_Posted] = deque()
         self._quiet = 0
-        self._sendPlaces = SendPlaces(verbs)
-        self._receivePlaces = ReceivePlaces(verbs, 2 * capacity.maxReceive)
+        self._sendWorkRequests = SendWorkRequests(verbs)
+        self._receiveWorkRequests = ReceiveWorkRequests(verbs, 2 * capacity.maxReceive)
         self._error: RDMAError | None = None
         for queue in self._queues:
             queue.join(self)
@@ -161,12 +161,12 @@ class PyverbsQueuePair:
         if self._state not in _SENDING:
             raise InvalidRequest(f"nothing can be sent in {self._state.name}")
         if self._isFull(self._sends, len(requests), self.capacity.maxSend, _SEND):
-            raise QueueFull(f"the send queue has {self.capacity.maxSend} places")
+            raise QueueFull(f"the send queue has only {self.capacity.maxSend} entries")
         late = self._isError()
         quiet = self._quiet
         posted, signaled = [], []
         for request in requests:
-            # Unsignaled requests free their places with a later completion only, so signal some.
+            # Unsignaled requests free their entries with a later completion only, so signal some.
             quiet = 0 if request.signaled or quiet * 2 + 2 > self.capacity.maxSend else quiet + 1
             signaled.append(quiet == 0)
             posted.append(
@@ -181,7 +181,7 @@ class PyverbsQueuePair:
 
         def post(tokens: list[int]) -> int | None:
             handleOf, raw = self._handleOf, self._checkRaw()
-            return self._sendPlaces.post(requests, tokens, signaled, handleOf, raw.post_send)
+            return self._sendWorkRequests.post(requests, tokens, signaled, handleOf, raw.post_send)
 
         self._post(self._sends, posted, post)
         self._quiet = quiet
@@ -196,7 +196,7 @@ class PyverbsQueuePair:
         if self._state is QPState.RESET:
             raise InvalidRequest("nothing can be received in RESET")
         if self._isFull(self._receives, len(requests), self.capacity.maxReceive, _RECEIVE):
-            raise QueueFull(f"the receive queue has {self.capacity.maxReceive} places")
+            raise QueueFull(f"the receive queue has only {self.capacity.maxReceive} entries")
         late = self._isError()
         posted = [
             _Posted(
@@ -206,7 +206,7 @@ class PyverbsQueuePair:
         ]
 
         def post(tokens: list[int]) -> int | None:
-            return self._receivePlaces.post(requests, tokens, self._checkRaw().post_recv)
+            return self._receiveWorkRequests.post(requests, tokens, self._checkRaw().post_recv)
 
         self._post(self._receives, posted, post)
 
@@ -283,8 +283,8 @@ class PyverbsQueuePair:
             self._tracker.close(raw)
             for queue in self._queues:
                 queue.drain()
-        self._sendPlaces.close()
-        self._receivePlaces.close()
+        self._sendWorkRequests.close()
+        self._receiveWorkRequests.close()
 
     def _failed(self) -> None:
         """Record that a request has failed."""

@@ -64,17 +64,17 @@ def checkSend(request: SendRequest, kind: QPKind, capacity: Capacity) -> None:
         raise InvalidRequest("an atomic operation answers into one segment of 8 bytes")
 
 
-class _Place:
+class _WorkRequest:
     """A send request of libibverbs, its one segment, and memory for bytes that go inline."""
 
     __slots__ = ("_address", "_entries", "request", "segment")
 
-    def __init__(self, verbs: Pyverbs, below: _Place | None) -> None:
-        """@param below: the place whose request is posted after this one's, None for the last of a list."""
+    def __init__(self, verbs: Pyverbs, below: _WorkRequest | None) -> None:
+        """@param below: the work request that is posted after this one; None for the last one of a list."""
         self.segment = verbs.SGE(0, 0, 0)
         after: Any = None if below is None else below.request
         self.request: Any = verbs.SendWR(num_sge=1, sg=[self.segment], next_wr=after)
-        self.request.sg_list = self.segment  # itself and no copy, so that it may change
+        self.request.sg_list = self.segment  # the object itself, so that it may change
         self._makeSpace(_CAPACITY)
 
     def point(self, segments: Sequence[Segment]) -> None:
@@ -83,7 +83,7 @@ class _Place:
             self.segment.addr, self.segment.length, self.segment.lkey = each
 
     def inline(self, pieces: Sequence[Any]) -> None:
-        """Let the segment be a copy of these bytes."""
+        """Copy these bytes, and point the segment at the copy."""
         views = [memoryview(piece).cast("B") for piece in pieces]
         length = sum(map(len, views))
         if length > len(self._entries):
@@ -100,11 +100,11 @@ class _Place:
         self._entries = memoryview(memory).cast("B")  # which keeps the memory
 
 
-_idle: dict[type, list[list[_Place]]] = {}
-"""The places of queue pairs that are closed, for the next ones: what shares memory can't be closed."""
+_idle: dict[type, list[list[_WorkRequest]]] = {}
+"""Work requests of closed queue pairs, for the next ones: objects that share memory can't be closed."""
 
 
-class SendPlaces:
+class SendWorkRequests:
     """
     Reusable send requests of libibverbs for the lists of one queue pair.
 
@@ -115,7 +115,7 @@ class SendPlaces:
     def __init__(self, verbs: Pyverbs) -> None:
         self._verbs = verbs
         idle = _idle.setdefault(verbs.SendWR, [])
-        self._places: list[_Place] = idle.pop() if idle else []
+        self._workRequests: list[_WorkRequest] = idle.pop() if idle else []
 
     def post(
         self,
@@ -128,35 +128,35 @@ class SendPlaces:
         """
         Post requests as one list.
 
-        @param tokens: what libibverbs calls them.
+        @param tokens: their identifiers in libibverbs.
         @param post: pyverbs' C{post_send}.
         @return: None when all were posted; else the token of the first that was not.
         @raise RDMAError: not even the first was posted.
         """
         if any(len(request.segments) > 1 for request in requests):
             return self._postMade(requests, tokens, signaled, handleOf, post)
-        places = self._places
-        while len(places) < len(requests):
-            places.append(_Place(self._verbs, places[-1] if places else None))
+        workRequests = self._workRequests
+        while len(workRequests) < len(requests):
+            workRequests.append(_WorkRequest(self._verbs, workRequests[-1] if workRequests else None))
         top = len(requests)
         try:
             for request, token, isSignaled in zip(requests, tokens, signaled, strict=True):
                 top -= 1
-                place = places[top]
+                workRequest = workRequests[top]
                 if request.inline:
-                    place.inline(request.inline)
+                    workRequest.inline(request.inline)
                 else:
-                    place.point(request.segments)
-                _describe(place.request, request, token, isSignaled, handleOf)
+                    workRequest.point(request.segments)
+                _describe(workRequest.request, request, token, isSignaled, handleOf)
         except _MISFITS as error:
             raise _misfit(error) from error
-        return _posted(self._verbs, places[len(requests) - 1].request, post)
+        return _posted(self._verbs, workRequests[len(requests) - 1].request, post)
 
     def close(self) -> None:
-        """Leave the places to other queue pairs; idempotent."""
-        places, self._places = self._places, []
-        if places:
-            _idle[self._verbs.SendWR].append(places)
+        """Leave the work requests to other queue pairs. Idempotent."""
+        workRequests, self._workRequests = self._workRequests, []
+        if workRequests:
+            _idle[self._verbs.SendWR].append(workRequests)
 
     def _postMade(
         self,
@@ -186,7 +186,7 @@ class SendPlaces:
                 thing.close()
 
 
-class ReceivePlaces:
+class ReceiveWorkRequests:
     """
     Reusable receive requests of libibverbs for one queue, by their memory.
 
@@ -205,7 +205,7 @@ class ReceivePlaces:
         """
         Post requests, one after the other.
 
-        @param tokens: what libibverbs calls them.
+        @param tokens: their identifiers in libibverbs.
         @param post: pyverbs' C{post_recv}.
         @return: None when all were posted; else the token of the first that was not.
         @raise RDMAError: not even the first was posted.
@@ -213,37 +213,37 @@ class ReceivePlaces:
         if len(self._cache) + len(requests) > self._most:
             self.close()
         try:
-            ready = [self._place(tuple(request.segments)) for request in requests]
+            ready = [self._workRequest(tuple(request.segments)) for request in requests]
         except _MISFITS as error:
             raise _misfit(error) from error
-        for token, place in zip(tokens, ready, strict=True):
-            place.wr_id = token
+        for token, workRequest in zip(tokens, ready, strict=True):
+            workRequest.wr_id = token
             try:
-                _posted(self._verbs, place, post)
+                _posted(self._verbs, workRequest, post)
             except RDMAError:
                 if token == tokens[0]:
                     raise
                 return token
         return None
 
-    def _place(self, segments: tuple[Segment, ...]) -> Any:
-        place = self._cache.get(segments)
-        if place is None:
+    def _workRequest(self, segments: tuple[Segment, ...]) -> Any:
+        workRequest = self._cache.get(segments)
+        if workRequest is None:
             pieces: list[Any] = []
             try:
                 sg = _pieces(self._verbs, segments, pieces)
-                place = self._cache[segments] = self._verbs.RecvWR(num_sge=len(sg), sg=sg)
+                workRequest = self._cache[segments] = self._verbs.RecvWR(num_sge=len(sg), sg=sg)
             finally:
                 for piece in pieces:
                     piece.close()
-            place.num_sge = len(segments)
-        return place
+            workRequest.num_sge = len(segments)
+        return workRequest
 
     def close(self) -> None:
         """Free them; idempotent."""
         cache, self._cache = self._cache, {}
-        for place in cache.values():
-            place.close()
+        for workRequest in cache.values():
+            workRequest.close()
 
 
 def _describe(

@@ -17,7 +17,7 @@ from txrdma.iba.verbs import ReceiveRequest
 from txrdma.interfaces import ISharedReceiveQueue
 from txrdma.verbs.pyverbs.bindings import Pyverbs, translated
 from txrdma.verbs.pyverbs.queues import QueueMember
-from txrdma.verbs.pyverbs.requests import ReceivePlaces
+from txrdma.verbs.pyverbs.requests import ReceiveWorkRequests
 from txrdma.verbs.pyverbs.resourcetracker import ResourceTracker
 
 SHARED: Final = 2
@@ -59,7 +59,7 @@ class PyverbsSharedReceiveQueue:
             raise InvalidRequest(f"no shared receive queue of {maxReceive}, {maxSegments}") from error
         self.maxReceive: int = max(known.max_wr, maxReceive)
         self.maxSegments: int = max(known.max_sge, maxSegments)
-        self._places = ReceivePlaces(verbs, 2 * self.maxReceive)
+        self._workRequests = ReceiveWorkRequests(verbs, 2 * self.maxReceive)
 
     def postReceive(self, requests: Sequence[ReceiveRequest]) -> None:
         self._checkOpen()
@@ -70,11 +70,11 @@ class PyverbsSharedReceiveQueue:
             for consumer in self._consumers:
                 consumer.drainReceives()
             if len(self._receives) + len(requests) > self.maxReceive:
-                raise QueueFull(f"the shared receive queue has {self.maxReceive} places")
+                raise QueueFull(f"the shared receive queue has only {self.maxReceive} entries")
         if not requests:
             return
         tokens = [next(self._tokens) << 2 | SHARED for _ in requests]
-        failed = self._places.post(requests, tokens, self.raw.post_recv)
+        failed = self._workRequests.post(requests, tokens, self.raw.post_recv)
         for token, request in zip(tokens, requests, strict=True):
             if failed is not None and token >= failed:
                 raise QueueFull("the shared receive queue took only the first of these")
@@ -136,7 +136,7 @@ class PyverbsSharedReceiveQueue:
         raw, self.raw = self.raw, None
         if raw is not None:
             self._tracker.close(raw)
-        self._places.close()
+        self._workRequests.close()
         self._receives.clear()
 
     def _checkOpen(self) -> None:

@@ -46,7 +46,7 @@ class _Counter(NamedTuple):
 
     name: str
     key: str
-    place: int | None
+    element: int | None
     highest: int
     selector: str
     bit: int
@@ -73,13 +73,13 @@ def _group(kind: type[Attribute]) -> _Group:
         field = fields[name]
         if kind is pma.PortCountersExtended and name == "symbolErrorCounter":
             bit = width
-        for index in range(field.count or 1):
+        for element in range(field.count or 1):
             isSecond = bit >= width
             counters.append(
                 _Counter(
                     name,
-                    name if field.count is None else f"{name}{index}",
-                    None if field.count is None else index,
+                    name if field.count is None else f"{name}{element}",
+                    None if field.count is None else element,
                     (1 << field.width) - 1,
                     "counterSelect2" if isSecond else "counterSelect",
                     bit - width if isSecond else bit,
@@ -198,11 +198,11 @@ class PerformanceManagementAgents:
     @staticmethod
     def _set(ports: list[SimulatedPort], group: _Group, reply: bytearray, now: float) -> None:
         request = group.kind.decode(reply, _DATA)
-        for name, key, place, _highest, selector, bit in group.counters:
+        for name, key, element, _highest, selector, bit in group.counters:
             if getattr(request, selector, 0) >> bit & 1:
                 value = getattr(request, name)
                 for port in ports:
-                    port.count().set(now, **{key: value if place is None else value[place]})
+                    port.count().set(now, **{key: value if element is None else value[element]})
 
 
 def _selected(port: SimulatedPort, number: int) -> list[SimulatedPort]:
@@ -219,12 +219,12 @@ def _encoded(group: _Group, counted: list[SimulatedCounters], now: float) -> byt
     """Return the encoded attribute, with sums over the ports. A counter stops at its highest value."""
     values: dict[str, int | list[int]] = {}
     first, *others = counted
-    for name, key, place, highest, _selector, _bit in group.counters:
+    for name, key, element, highest, _selector, _bit in group.counters:
         value = first.value(key, now)
         for counters in others:
             value += counters.value(key, now)
         value = min(highest, value)
-        if place is None:
+        if element is None:
             values[name] = value
         else:
             several = values.setdefault(name, [])

@@ -87,7 +87,7 @@ class SubnetManager:
 
     def lay(self, mlid: int, members: Iterable[SimulatedPort]) -> None:
         """Set multicast tables for a group: a tree along the paths from its members to the first member."""
-        block, place = divmod(mlid - _FIRST_MLID, 32)
+        block, index = divmod(mlid - _FIRST_MLID, 32)
         masks: dict[SimulatedNode, int] = {}
         first: SimulatedPort | None = None
         for member in members:
@@ -97,7 +97,7 @@ class SubnetManager:
                     masks[port.node] = masks.get(port.node, 0) | 1 << port.number
         for node in self.nodes.values():
             if node.isSwitch:
-                _setMulticast(node, block, place, masks.get(node, 0))
+                _setMulticast(node, block, index, masks.get(node, 0))
 
     def _route(self, member: SimulatedPort, lid: int) -> Iterator[SimulatedPort]:
         """Yield the ports by which a packet from a port to a LID enters and leaves nodes."""
@@ -195,12 +195,12 @@ class SubnetManager:
                 end.become(PortState.ACTIVE, end.physicalState)
 
 
-def _setMulticast(switch: SimulatedNode, block: int, place: int, ports: int) -> None:
+def _setMulticast(switch: SimulatedNode, block: int, index: int, ports: int) -> None:
     """Set the output ports of a multicast LID in a switch's multicast forwarding table."""
     table = switch.multicast = switch.multicast or {}
     for position in range(switch.numPorts // 16 + 1):
         mask = ports >> position * 16 & 0xFFFF
         part = bytearray(table.get((position, block), bytes(64)))
-        part[place * 2 : place * 2 + 2] = mask.to_bytes(2, "big")
+        part[index * 2 : index * 2 + 2] = mask.to_bytes(2, "big")
         if mask or (position, block) in table:
             table[position, block] = bytes(part)

@@ -36,7 +36,7 @@ class Matcher:
         """@param leaveOut: components that are not compared."""
         size = wanted.size * 8
         self.bits = 0
-        for offset, width in _places(type(wanted), mask, frozenset(leaveOut)):
+        for offset, width in _components(type(wanted), mask, frozenset(leaveOut)):
             self.bits |= ((1 << width) - 1) << (size - offset - width)
         self.value = int.from_bytes(wanted.encode(), "big") & self.bits
 
@@ -45,7 +45,7 @@ class Matcher:
         return int.from_bytes(record, "big") & self.bits == self.value
 
 
-def _places(kind: type[Record], mask: int, leaveOut: frozenset[str]) -> Iterator[tuple[int, int]]:
+def _components(kind: type[Record], mask: int, leaveOut: frozenset[str]) -> Iterator[tuple[int, int]]:
     """Yield the bit offset and width of each component in a component mask."""
     masks, owners = componentsOf(kind)
     fields = {field.name: field for field in kind.fields}

@@ -76,12 +76,12 @@ class Base(SynchronousTestCase):
         self.addCleanup(tcp.close)
         tcp.bind(("127.0.0.1", 0))
         tcp.listen()
-        self.place = TCPAddress("127.0.0.1", tcp.getsockname()[1])
+        self.address = TCPAddress("127.0.0.1", tcp.getsockname()[1])
 
     def announcements(self, anybody: bool = False, room: int = 1000) -> Announcements:
         """Return the announcements of the listener."""
         announcements = Announcements(cast(Reactor, self.reactor), anybody, room)
-        announcements.begin(self.place)
+        announcements.begin(self.address)
         self.addCleanup(self.reactor.serve)
         self.addCleanup(announcements.stop)
         return announcements
@@ -98,24 +98,24 @@ class FindTests(Base):
 
     def test_believed(self) -> None:
         """The owner of the TCP socket is trusted."""
-        self.assertIsNone(findListener(self.place))
-        self.answering(self.place)
-        found = findListener(self.place)
+        self.assertIsNone(findListener(self.address))
+        self.answering(self.address)
+        found = findListener(self.address)
         assert found is not None
         found.close()
 
     def test_squatter(self) -> None:
         """A process that listens at the name but does not own the TCP socket is not trusted."""
-        self.answering(self.place)
+        self.answering(self.address)
         self.patch(announcing, "peerOf", lambda connection: Credentials(1, 65533))
-        self.assertIsNone(findListener(self.place))
+        self.assertIsNone(findListener(self.address))
 
 
 class AnnouncementTests(Base):
     """A client that announces a connection, and its listener."""
 
     def channel(self) -> AnnouncementChannel:
-        channel = channelTo(cast(Reactor, self.reactor), self.place)
+        channel = channelTo(cast(Reactor, self.reactor), self.address)
         assert channel is not None
         return channel
 
@@ -178,7 +178,7 @@ class AnnouncementTests(Base):
         announcement = self.announce()
         self.reactor.advance(ANSWER_SECONDS)
         self.assertEqual((self.reported, announcement.isOver, announcement.user), (["answered"], True, -1))
-        self.assertTrue(silentPeers(self.reactor).isSilent(self.place, self.reactor.seconds()))
+        self.assertTrue(silentPeers(self.reactor).isSilent(self.address, self.reactor.seconds()))
         self.assertNothingLeft()
         self.assertEqual(announcements.expected, {})
 
@@ -206,7 +206,7 @@ class AnnouncementTests(Base):
         self.reactor.advance(ANSWER_SECONDS + 5)
         self.reactor.serve()
         self.assertEqual(self.reported, ["answered", "accepted"])
-        self.assertFalse(silentPeers(self.reactor).isSilent(self.place, self.reactor.seconds()))
+        self.assertFalse(silentPeers(self.reactor).isSilent(self.address, self.reactor.seconds()))
         self.assertNothingLeft()
 
     def test_forgotten(self) -> None:
@@ -271,12 +271,12 @@ class AnnouncementTests(Base):
 
     def test_notItsOwn(self) -> None:
         """A client that announces another user's connection is refused, unless it is root."""
-        with socket.create_connection(self.place) as client:
+        with socket.create_connection(self.address) as client:
             own = TCPAddress.of(*client.getsockname())
             user = os.geteuid()
             for who, isFrom in ((user, True), (user + 1, False), (0, True)):
                 announced = Announced(None, own, 1, Credentials(1, who))
-                self.assertEqual(announced.isFrom(own, self.place), isFrom)
+                self.assertEqual(announced.isFrom(own, self.address), isFrom)
 
     def test_portUsedAgain(self) -> None:
         """An announcement whose connection broke off is not used for the next one from the same port."""
@@ -295,7 +295,7 @@ class AnnouncementTests(Base):
         second.connect(own.getsockname())
         announcements = self.announcements()
         announced = Announced(None, TCPAddress("127.0.0.1", port), 1, Credentials(os.getpid(), os.geteuid()))
-        announcements.expect(announced.place, announced)
+        announcements.expect(announced.address, announced)
         arrivals = []
         for _ in range(2):
             accepted, peer = own.accept()
@@ -315,7 +315,7 @@ class AnnouncementTests(Base):
         )
         for line in lines:
             with socket.socket(socket.AF_UNIX) as client:
-                client.connect(listenerName(self.place))
+                client.connect(listenerName(self.address))
                 client.send(line + b"\n")
                 self.reactor.serve()
                 client.setblocking(False)
@@ -338,7 +338,7 @@ class AnnouncementTests(Base):
         warn: Callable[..., None] = lambda text, **fields: entries.append(text.format(**fields))  # noqa: E731
         self.patch(signalling._log, "warn", warn)
         second = Announcements(cast(Reactor, self.reactor), False)
-        second.begin(self.place)
+        second.begin(self.address)
         second.stop()
         [entry] = entries
         self.assertIn("plain TCP", entry)
@@ -411,7 +411,7 @@ class AnnouncementTests(Base):
             self.reactor.advance(1.0)
         self.reactor.advance(ANSWER_SECONDS)
         self.assertEqual((first.isOver, first.isAccepted), (True, False))
-        self.assertFalse(silentPeers(self.reactor).isSilent(self.place, self.reactor.seconds()))
+        self.assertFalse(silentPeers(self.reactor).isSilent(self.address, self.reactor.seconds()))
         self.assertNothingLeft()
 
     def test_oneSocket(self) -> None:
@@ -422,8 +422,8 @@ class AnnouncementTests(Base):
         self.assertIs(self.channel(), first)
         self.assertEqual(len(announcements.connections), 1)
         announcements.stop()
-        self.assertIsNone(channelTo(cast(Reactor, self.reactor), self.place))
-        announcements.begin(self.place)
+        self.assertIsNone(channelTo(cast(Reactor, self.reactor), self.address))
+        announcements.begin(self.address)
         self.assertIsNot(self.channel(), first)
 
     def test_cut(self) -> None:
@@ -433,7 +433,7 @@ class AnnouncementTests(Base):
         self.reactor.serve()
         announcement = self.announce()
         announcements.stop()
-        announcements.begin(self.place)
+        announcements.begin(self.address)
         self.reactor.serve()
         self.assertEqual((self.reported, announcement.wasCut, announcement.user), (["answered"], True, -1))
         self.assertNothingLeft()
@@ -464,7 +464,7 @@ class AnnouncementTests(Base):
         clients = [socket.socket(socket.AF_UNIX) for _ in range(4)]
         for client in clients:
             self.addCleanup(client.close)
-            client.connect(listenerName(self.place))
+            client.connect(listenerName(self.address))
         self.patch(unixsockets, "peerOf", lambda connection: Credentials(1, 65533))
         self.reactor.serve()
         self.assertEqual(len(announcements.connections), 2)

@@ -49,75 +49,75 @@ class PlaceTestCase(SynchronousTestCase):
         self.addCleanup(self.use.release)
         path = tempfile.mkdtemp(prefix="txr")
         self.addCleanup(rmtree, path)
-        self.place = SocketDirectory(path)
+        self.directory = SocketDirectory(path)
 
 
 class MeetingPlaceTests(PlaceTestCase):
     """L{SocketDirectory}."""
 
     def publish(self, name: str = "smc-1-a") -> socket.socket:
-        listening = self.place.publish(socket.SOCK_STREAM, name, 5)
+        listening = self.directory.publish(socket.SOCK_STREAM, name, 5)
         self.addCleanup(listening.close)
         return listening
 
     def test_published(self) -> None:
         """A listener is found by name, and the directory contains nothing else."""
         self.publish()
-        self.assertEqual(os.listdir(self.place.path), ["smc-1-a"])
-        self.assertEqual(self.place.names("smc-1-"), ["smc-1-a"])
-        self.assertEqual(self.place.names("smc-11-"), [])
-        found = self.place.connect(socket.SOCK_STREAM, "smc-1-a")
+        self.assertEqual(os.listdir(self.directory.path), ["smc-1-a"])
+        self.assertEqual(self.directory.names("smc-1-"), ["smc-1-a"])
+        self.assertEqual(self.directory.names("smc-11-"), [])
+        found = self.directory.connect(socket.SOCK_STREAM, "smc-1-a")
         assert found is not None
         found.close()
 
     def test_taken(self) -> None:
         """A name belongs to its first owner; a second attempt leaves nothing behind."""
         self.publish()
-        self.assertRaises(FileExistsError, self.place.publish, socket.SOCK_STREAM, "smc-1-a", 5)
-        self.assertEqual(os.listdir(self.place.path), ["smc-1-a"])
+        self.assertRaises(FileExistsError, self.directory.publish, socket.SOCK_STREAM, "smc-1-a", 5)
+        self.assertEqual(os.listdir(self.directory.path), ["smc-1-a"])
 
     def test_mode(self) -> None:
         """Other users cannot connect, unless the directory has the set-group-ID bit for their group."""
         self.publish("one")
-        os.chmod(self.place.path, 0o770)
+        os.chmod(self.directory.path, 0o770)
         self.publish("two")
-        os.chmod(self.place.path, 0o2770)
+        os.chmod(self.directory.path, 0o2770)
         self.publish("three")
-        modes = [os.stat(f"{self.place.path}/{each}").st_mode & 0o777 for each in ("one", "two", "three")]
+        modes = [os.stat(f"{self.directory.path}/{each}").st_mode & 0o777 for each in ("one", "two", "three")]
         self.assertEqual(modes, [0o600, 0o600, 0o660])
 
     def test_stale(self) -> None:
         """The name of a process that has ended is removed by the first search."""
         self.publish().close()
-        self.assertIsNone(self.place.connect(socket.SOCK_STREAM, "smc-1-a"))
-        self.assertEqual(os.listdir(self.place.path), [])
+        self.assertIsNone(self.directory.connect(socket.SOCK_STREAM, "smc-1-a"))
+        self.assertEqual(os.listdir(self.directory.path), [])
 
     def test_staleWhenPublishing(self) -> None:
         """A process replaces the name of one that has ended, and not of one that exists."""
         self.publish().close()
         again = self.publish()
         self.assertRaises(FileExistsError, self.publish)
-        self.assertEqual(os.listdir(self.place.path), ["smc-1-a"])
+        self.assertEqual(os.listdir(self.directory.path), ["smc-1-a"])
         again.close()
 
     def test_file(self) -> None:
         """A file that is not a socket is not touched."""
-        Path(self.place.path, "smc-1-a").write_text("somebody's")
-        self.assertIsNone(self.place.connect(socket.SOCK_STREAM, "smc-1-a"))
-        self.assertEqual(os.listdir(self.place.path), ["smc-1-a"])
+        Path(self.directory.path, "smc-1-a").write_text("somebody's")
+        self.assertIsNone(self.directory.connect(socket.SOCK_STREAM, "smc-1-a"))
+        self.assertEqual(os.listdir(self.directory.path), ["smc-1-a"])
 
     def test_nobody(self) -> None:
         """Two users without a number in our user namespace are not considered equal."""
         self.publish()
         for module in (unixsockets, socketdirectory):
             self.patch(module, "unmapped", lambda: frozenset({os.geteuid(), os.getegid()}))
-        self.assertIsNone(self.place.connect(socket.SOCK_STREAM, "smc-1-a"))
-        os.chmod(self.place.path, 0o2770)
-        self.assertIsNone(self.place.connect(socket.SOCK_STREAM, "smc-1-a"))
+        self.assertIsNone(self.directory.connect(socket.SOCK_STREAM, "smc-1-a"))
+        os.chmod(self.directory.path, 0o2770)
+        self.assertIsNone(self.directory.connect(socket.SOCK_STREAM, "smc-1-a"))
 
     def test_missing(self) -> None:
         """Without a directory no listener is found, and publishing fails."""
-        nowhere = SocketDirectory(self.place.path + "/nowhere")
+        nowhere = SocketDirectory(self.directory.path + "/nowhere")
         self.assertEqual(nowhere.names(""), [])
         self.assertIsNone(nowhere.connect(socket.SOCK_STREAM, "x"))
         self.assertRaises(OSError, nowhere.publish, socket.SOCK_STREAM, "x", 5)
@@ -140,14 +140,14 @@ class ProofTests(PlaceTestCase):
     def listener(self) -> Announcements:
         """Return a listener in the directory."""
         reactor = cast(Reactor, self.reactor)
-        announcements = NeighbourAnnouncements(reactor, False, self.place)
+        announcements = NeighbourAnnouncements(reactor, False, self.directory)
         announcements.beginNeighbours(TARGET)
         self.addCleanup(self.reactor.serve)
         self.addCleanup(announcements.stop)
         return announcements
 
     def seek(self, target: TCPAddress = TARGET) -> bool:
-        return seek(cast(Reactor, self.reactor), self.place, target, self.found.append) is not None
+        return seek(cast(Reactor, self.reactor), self.directory, target, self.found.append) is not None
 
     def search(self) -> AnnouncementChannel | None:
         self.assertTrue(self.seek())
@@ -160,13 +160,13 @@ class ProofTests(PlaceTestCase):
         announcements = self.listener()
         channel = self.search()
         assert channel is not None
-        self.assertEqual((channel.source.host, channel.directory), ("127.0.0.1", self.place.path))
+        self.assertEqual((channel.source.host, channel.directory), ("127.0.0.1", self.directory.path))
         announcement = Announcement(channel, TCPAddress("127.0.0.1", 40000))
         self.reactor.serve()
         self.assertEqual(announcement.user, os.geteuid())
         announced = announcements.claim(TCPAddress("127.0.0.1", 40000))
         assert isinstance(announced, AnnouncedNeighbour)
-        self.assertEqual(announced.directory, self.place.path)
+        self.assertEqual(announced.directory, self.directory.path)
         self.assertTrue(announced.isFrom(TCPAddress("127.0.0.1", 40000), TARGET))
         self.assertFalse(announced.isFrom(TCPAddress("127.0.0.1", 40001), TARGET))
         self.assertFalse(announced.isFrom(TCPAddress("127.0.0.1", 40000), TCPAddress("127.0.0.2", 8080)))
@@ -188,10 +188,10 @@ class ProofTests(PlaceTestCase):
     def test_unproven(self) -> None:
         """Nothing can be announced before the proof."""
         announcements = self.listener()
-        [name] = os.listdir(self.place.path)
+        [name] = os.listdir(self.directory.path)
         liar = socket.socket(socket.AF_UNIX)
         self.addCleanup(liar.close)
-        liar.connect(f"{self.place.path}/{name}")
+        liar.connect(f"{self.directory.path}/{name}")
         liar.send(b"seeking 127.0.0.1\nconnecting 1 127.0.0.1 40000\n")
         self.reactor.serve()
         self.assertEqual(announcements.expected, {})
@@ -293,7 +293,7 @@ class ProofTests(PlaceTestCase):
 
     def test_silent(self) -> None:
         """A silent listener costs its timeout once."""
-        stopped = self.place.publish(socket.SOCK_STREAM, listenersAt(8080) + "x", 5)
+        stopped = self.directory.publish(socket.SOCK_STREAM, listenersAt(8080) + "x", 5)
         self.addCleanup(stopped.close)
         self.assertTrue(self.seek())
         self.reactor.advance(ANSWER_SECONDS)
@@ -303,7 +303,7 @@ class ProofTests(PlaceTestCase):
     def test_abandoned(self) -> None:
         """An abandoned search ends and leaves nothing."""
         self.listener()
-        search = seek(cast(Reactor, self.reactor), self.place, TARGET, self.found.append)
+        search = seek(cast(Reactor, self.reactor), self.directory, TARGET, self.found.append)
         assert search is not None
         search.abandon()
         self.assertEqual(self.found, [None])
@@ -314,7 +314,7 @@ class ProofTests(PlaceTestCase):
         """Abandon a connection during the search; neither continues."""
         self.patch(approaching, "channelTo", lambda reactor, target: None)
         self.listener()
-        approach = NeighbourApproach(cast(Reactor, self.reactor), True, self.place)
+        approach = NeighbourApproach(cast(Reactor, self.reactor), True, self.directory)
         proceeded: list[str] = []
         approach.prepare(cast(IDialing, Client()), lambda: proceeded.append("on"))
         end(approach)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.commands.formats.ibnetdiscover import listing
-from txrdma.fabric.chassis import chassis, place
+from txrdma.fabric.chassis import chassis, positionOf
 from txrdma.fabric.discovery import Sweep
 from txrdma.fabric.model import Fabric, Problem
 from txrdma.fabric.nodenames import NodeNames
@@ -211,7 +211,7 @@ class ChassisTests(SynchronousTestCase):
         made(fabric, 2, 0x2C9, 0xC738, 9, "MF0;core1:SX6536/S01/U2")
         [one] = chassis(fabric)
         self.assertEqual(one.kind, "SX6536")
-        places = [place(node) for node in one.nodes]
+        places = [positionOf(node) for node in one.nodes]
         self.assertEqual(
             [(each.board, each.slot, each.chip) for each in places if each is not None],
             [("line", 2, 1), ("spine", 1, 2)],
@@ -219,7 +219,7 @@ class ChassisTests(SynchronousTestCase):
         lines = "\n".join(listing(fabric, NodeNames(), chassis(fabric))).splitlines()
         self.assertIn("# Chassis 1 (guid 0x9) SX6536", lines)
         self.assertIn("switchguid=0x1(1)\t# SX6536 line 2 chip 1", lines)
-        self.assertIsNone(place(fabric.nodes[GUID.fromInt(1)].__class__(NodeInfo())))
+        self.assertIsNone(positionOf(fabric.nodes[GUID.fromInt(1)].__class__(NodeInfo())))
 
 
 class NetFileTests(SynchronousTestCase):

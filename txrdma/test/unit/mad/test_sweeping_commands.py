@@ -252,24 +252,24 @@ class NodeNamesTests(SynchronousTestCase):
         names = parseNodeNames('0x1 one more # x\n255 "two"\n0x1 "again"\n0x3\n')
         self.assertEqual(names.names, {GUID.fromInt(1): "one more", GUID.fromInt(255): "two"})
 
-    def test_places(self) -> None:
-        places = [Path(self.mktemp()) for _ in range(2)]
-        self.patch(nodenames, "PLACES", tuple(places))
+    def test_mapFiles(self) -> None:
+        paths = [Path(self.mktemp()) for _ in range(2)]
+        self.patch(nodenames, "MAP_FILES", tuple(paths))
         self.assertEqual(readNodeNames().names, {})
-        places[1].write_text('0x1 "of OpenSM"')
+        paths[1].write_text('0x1 "of OpenSM"')
         self.assertEqual(readNodeNames().name(GUID.fromInt(1)), "of OpenSM")
-        places[0].write_text('0x1 "ours"')
+        paths[0].write_text('0x1 "ours"')
         self.assertEqual(readNodeNames().name(GUID.fromInt(1)), "ours")
 
-    def test_brokenPlace(self) -> None:
-        place = Path(self.mktemp())
-        place.write_text("nonsense\n")
-        self.patch(nodenames, "PLACES", (place,))
+    def test_brokenMapFile(self) -> None:
+        path = Path(self.mktemp())
+        path.write_text("nonsense\n")
+        self.patch(nodenames, "MAP_FILES", (path,))
         errors = io.StringIO()
         with redirect_stderr(errors):
             self.assertEqual(readNodeNames().names, {})
         self.assertIn("line 1", errors.getvalue())
-        self.assertRaises(InvalidRequest, readNodeNames, str(place))
+        self.assertRaises(InvalidRequest, readNodeNames, str(path))
 
     def test_descriptions(self) -> None:
         self.assertEqual(NodeNames().name(GUID.fromInt(1), "a\tb\x00"), "a b ")

@@ -172,7 +172,7 @@ class End:
         self.keys += 1
         name = RKey(self.keys)
         self.buffers[name] = None
-        links = [link for link in self.made if link.place != "gone"]
+        links = [link for link in self.made if link.state != "gone"]
         self.core.registered(name, {link: Token(RKey(name + 9000 * n), name) for n, link in enumerate(links)})
         self.core.confirmRKey(name, name, now)
 
@@ -186,7 +186,7 @@ class End:
         """Perform one event's action."""
         self.events.append(event)
         if isinstance(event, LinkWanted):
-            used = {link.local for link in self.made if link.place != "gone"}
+            used = {link.local for link in self.made if link.state != "gone"}
             free = [port for port in self.ports if port not in used]
             link = self.core.offer(free[0], 1, 1, self.tokens(), now) if free else None
             if link is None:
@@ -225,14 +225,14 @@ class SeedTests(SynchronousTestCase):
                 number = random.choice(ends[0].made).number
                 for end in random.sample(ends, 2):
                     for link in end.made:
-                        if link.number == number and link.place != "gone":
+                        if link.number == number and link.state != "gone":
                             end.core.linkDown(now, "by the test", link)
                 wires = [each for each in wires if each[1] != number]
             if wires:
                 place = 0
                 end, number, raw = wires.pop(place)
                 for link in end.made:
-                    if link.number == number and link.place != "gone":
+                    if link.number == number and link.state != "gone":
                         end.core.received(raw, now, link)
                         break
                     if link is end.core.first and not link.number:
@@ -253,7 +253,7 @@ class SeedTests(SynchronousTestCase):
                 [peer] = [each for each in other.core.links if each.number == link.number]
                 for name in end.buffers:
                     if end.core.knows(name):
-                        self.assertIn(link.own[name].rkey, peer.remoteKeys, (name, link.number))
+                        self.assertIn(link.localTokens[name].rkey, peer.remoteKeys, (name, link.number))
 
     def test_seeds(self) -> None:
         """A failure names its seed."""
@@ -361,7 +361,7 @@ class SilenceTests(SynchronousTestCase):
                         self.tried.append(self.now)
                     for there in other.made:
                         if there.number in (0, link.number) and link.number not in self.silent:
-                            if there.place != "gone":
+                            if there.state != "gone":
                                 other.core.received(raw, self.now, there)
                                 break
 
@@ -443,8 +443,8 @@ class SilenceTests(SynchronousTestCase):
             assert isinstance(answered.body, AddLink)
             self.assertTrue(answered.isResponse and not answered.header.flags & LLCFlags.REJECT)
             self.assertEqual((by, answered.body.link), (client.core.first, number))
-            places = {link.number: link.place for link in client.made[-2:]}
-            self.assertEqual(places, {number - 1: "gone", number: "confirming"})
+            states = {link.number: link.state for link in client.made[-2:]}
+            self.assertEqual(states, {number - 1: "gone", number: "confirming"})
 
     def test_portReturningDuringDeletionIsUsed(self) -> None:
         server = self.ends[0]

@@ -89,7 +89,7 @@ class SimulatedContractTests(
         for index in range(60):
             place = alice.segment(index * 8, 8)
             alice.queuePair.postSend(
-                [self.atomic(Operation.FETCH_AND_ADD, alice, region, 1, place=place, identifier=index)]
+                [self.atomic(Operation.FETCH_AND_ADD, alice, region, 1, result=place, identifier=index)]
             )
         self.runUntilCompleted(alice, sends=60)
         self.assertGreater(self.network.dropped, 5)
