@@ -562,8 +562,8 @@ def contacts(quick: bool) -> list[Case]:
         def case(name: str, title: str, unit: str, reference: Orders | None, **reach: float) -> Case:
             figure = "rate" if name == "contacts" else name
             what = (f"{name}-{short}", f"{title}: {words}", "contact", unit, tested, reference, orders)
-            said = f"SMC-R {mode}, version {version}, links: {links}"
-            return Case(*what, figure=figure, mode=said, **reach)  # type: ignore[arg-type]  # all of reach are numbers
+            description = f"SMC-R {mode}, version {version}, links: {links}"
+            return Case(*what, figure=figure, mode=description, **reach)  # type: ignore[arg-type]  # all of reach are numbers
 
         found = [
             case("first", "first contact of two processes", "ms", tcp),

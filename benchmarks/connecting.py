@@ -127,7 +127,7 @@ async def imports(reactor: Any, endpoint: IStreamClientEndpoint, orders: Orders)
 # memory of connections
 
 
-class Told(Speaking):
+class RequestOnce(Speaking):
     """Requests L{ANSWER_BYTES}, and remains connected when it has them."""
 
     def __init__(self) -> None:
@@ -190,9 +190,9 @@ async def many(reactor: Any, endpoint: IStreamClientEndpoint, orders: Orders) ->
     before = memoryBytes()
     opened: list[Protocol] = []
     while len(opened) < orders["connections"]:
-        some = [Told() if orders.get("tls") else Speaking() for _ in range(50)]
+        some = [RequestOnce() if orders.get("tls") else Speaking() for _ in range(50)]
         await gatherResults([connectProtocol(endpoint, each) for each in some])
-        await gatherResults([each.done for each in some if isinstance(each, Told)])
+        await gatherResults([each.done for each in some if isinstance(each, RequestOnce)])
         opened += some
     await deferLater(reactor, 0.5)
     return {"memory": held(before, len(opened)), "mode": modes(Counter(map(carrier, opened)))}

@@ -89,7 +89,7 @@ class BenchFabric:
         """
         program = shutil.which(command[0], path=self._ibsim.environment["PATH"])
         environment = self.environment(host)
-        with pinned(cores()[1]), open(self._ibsim.folder / "said", "w+b") as said:
+        with pinned(cores()[1]), open(self._ibsim.folder / "output", "w+b") as file:
             before = resource.getrusage(resource.RUSAGE_CHILDREN)
             begun = time.perf_counter()
             done = subprocess.run(
@@ -97,14 +97,14 @@ class BenchFabric:
                 cwd=self._ibsim.folder,
                 env=environment,
                 stdin=subprocess.DEVNULL,
-                stdout=said,
+                stdout=file,
                 stderr=subprocess.PIPE,
                 timeout=TIMEOUT_SECONDS,
             )
             seconds = time.perf_counter() - begun
             after = resource.getrusage(resource.RUSAGE_CHILDREN)
-            said.seek(0)
-            output = said.read().decode(errors="replace")
+            file.seek(0)
+            output = file.read().decode(errors="replace")
         if done.returncode:
             complaint = done.stderr.decode(errors="replace").strip()[-200:]
             raise MeasurementFailed(f"{command[0]} ended with {done.returncode}: {complaint}")

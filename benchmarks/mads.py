@@ -68,8 +68,8 @@ def measured(scenario: str, environment: Mapping[str, str] | None = None, **orde
 
     @raise MeasurementFailed: the process failed.
     """
-    said: Orders = {"core": cores()[1], **orders}
-    command = [sys.executable, "-m", "benchmarks.madends", scenario, json.dumps(said)]
+    sent: Orders = {"core": cores()[1], **orders}
+    command = [sys.executable, "-m", "benchmarks.madends", scenario, json.dumps(sent)]
     done = subprocess.run(
         command,
         env=dict(environment or os.environ),
@@ -106,8 +106,10 @@ def sweeps(rounds: int, quick: bool) -> Part:
     best = min(SETTINGS, key=lambda setting: median(ran.seconds for ran in reference[setting]))
     ourSeconds = [ran.seconds for ran in tested]
     for name, setting, reach in (("best", best, 0.6), ("default", SETTINGS[0], None)):
-        said = f"wall time, start-up included; ibnetdiscover {setting}" + (", its best" * (name == "best"))
-        case = _case(f"mad-sweep-{name}", said, "s", atMost=reach)
+        description = f"wall time, start-up included; ibnetdiscover {setting}" + (
+            ", its best" * (name == "best")
+        )
+        case = _case(f"mad-sweep-{name}", description, "s", atMost=reach)
         part.outcomes.append(Outcome(case, ourSeconds, [ran.seconds for ran in reference[setting]]))
     case = _case("mad-sweep-cpu", f"CPU time; ibnetdiscover {best}", "s")
     part.outcomes.append(Outcome(case, [ran.cpu for ran in tested], [ran.cpu for ran in reference[best]]))

@@ -72,9 +72,9 @@ class Asking:
         number = self._next
         self._next = number + 1
         route = self._routes[number % len(self._routes)]
-        self._agent.SubnGet(NodeInfo, route).addCallbacks(self._told, self._refused)
+        self._agent.SubnGet(NodeInfo, route).addCallbacks(self._answered, self._refused)
 
-    def _told(self, info: NodeInfo) -> None:
+    def _answered(self, info: NodeInfo) -> None:
         assert info.numPorts
         self.answered += 1
         self._ask()

@@ -43,7 +43,7 @@ _COUNTS: Final = Struct(">QQQQ").pack_into
 _FIRST: Final = _DATA + 8
 """Offset of PortXmitData in a datagram; PortRcvData and the packet counters follow."""
 
-_TOLD: Final = 3_477
+_EXPORTED: Final = 3_477
 """Number of ports exported to Prometheus, with 76,494 series."""
 
 _ABLE: Final = ClassPortInfo(capabilityMask=0xFFFF, capabilityMask2=0x7FFFFFF).encode()
@@ -108,7 +108,7 @@ async def reading(reactor: Any, orders: Orders) -> Result:
             linked = reader.readings - before
             rounds.append((cpuSeconds() - cpu) / linked)
     exposition = CounterExposition()
-    some = dict(islice(reader.meters.items(), _TOLD))
+    some = dict(islice(reader.meters.items(), _EXPORTED))
     texts = []
     for _ in range(orders["rounds"] + 1):  # the first rendering creates the formats
         await reader.read(nodes, 1, ())

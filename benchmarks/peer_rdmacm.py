@@ -31,29 +31,29 @@ class ProgramFailed(Exception):
     """A program failed or printed no figures."""
 
 
-def connectsPerSecond(said: str) -> float:
+def connectsPerSecond(output: str) -> float:
     """
     Parse the output of C{cmtime}'s client: connections per second from the first to the last step, for one
     connection.
 
     @raise ProgramFailed: the output has no durations.
     """
-    steps = {match["step"].strip(): float(match["total"]) for match in _STEP.finditer(said)}
+    steps = {match["step"].strip(): float(match["total"]) for match in _STEP.finditer(output)}
     taken = sum(total for step, total in steps.items() if step.startswith(_PASSING))
     if not steps.keys() >= {"connect", "disconnect"} or not taken:
-        raise ProgramFailed(f"cmtime said {said[-200:]!r}")
+        raise ProgramFailed(f"cmtime printed {output[-200:]!r}")
     return 1e3 / taken
 
 
-def streamFigures(said: str) -> tuple[float, float]:
+def streamFigures(output: str) -> tuple[float, float]:
     """
     Parse the output of C{rstream}'s client: bytes per second, and seconds of a transfer in one direction.
 
     @raise ProgramFailed: the output has no figures.
     """
-    found = list(_FIGURES.finditer(said))
+    found = list(_FIGURES.finditer(output))
     if not found:
-        raise ProgramFailed(f"rstream said {said[-200:]!r}")
+        raise ProgramFailed(f"rstream printed {output[-200:]!r}")
     return float(found[-1]["gigabits"]) * 1e9 / 8, float(found[-1]["each"]) / 1e6
 
 
@@ -65,15 +65,15 @@ def measure(orders: Orders) -> dict[str, Any]:
     """
     if orders["scenario"] == "connects":
         count = orders["count"]
-        said = _both(orders, "cmtime", ["-c", str(count)])
-        return {"value": connectsPerSecond(said) * count, "mode": "cmtime"}
+        output = _both(orders, "cmtime", ["-c", str(count)])
+        return {"value": connectsPerSecond(output) * count, "mode": "cmtime"}
     if orders["scenario"] == "throughput":
         size, transfers = orders["write"], orders["bytes"] // orders["write"]
-        said = _both(orders, "rstream", ["-S", str(size), "-C", str(transfers), "-I", "1"])
-        return {"value": streamFigures(said)[0], "mode": "rstream"}
+        output = _both(orders, "rstream", ["-S", str(size), "-C", str(transfers), "-I", "1"])
+        return {"value": streamFigures(output)[0], "mode": "rstream"}
     size, count = orders["size"], orders["count"]
-    said = _both(orders, "rstream", ["-S", str(size), "-C", "1", "-I", str(count)])
-    return {"value": 2 * streamFigures(said)[1], "mode": "rstream"}
+    output = _both(orders, "rstream", ["-S", str(size), "-C", "1", "-I", str(count)])
+    return {"value": 2 * streamFigures(output)[1], "mode": "rstream"}
 
 
 def _both(orders: Orders, program: str, words: list[str]) -> str:

@@ -1,5 +1,5 @@
 """
-Additional links of a group: choice of ports, setup, and failover of connections.
+Additional links of a group: choice of ports, setup, and failover of connections with their queued bytes.
 
 Follows RFC 7609, 2.2 (symmetric and asymmetric link groups), 3.5 and 4.6. L{txrdma.smc.group._linkflows}
 decides when a link is added.

@@ -95,7 +95,8 @@ class ModulesPlan:
     The plan of a simulation.
 
     @ivar seed: seed of the noise: fate of each packet, content of messages, altered packets.
-    @ivar loss: fraction of lost packets; C{duplication}: of duplicates; C{forgery}: of a stranger's copies.
+    @ivar loss: fraction of lost packets; C{duplication}: of duplicates; C{forgery}: of packets with copies
+        from wrong addresses.
     @ivar delays: minimum seconds on the command and data channels; C{jitter}: largest addition.
     @ivar death: when a host stops forever; C{pause}: when one is busy.
     @ivar liar: number of the host that alters its packets.

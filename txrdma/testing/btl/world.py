@@ -2,7 +2,7 @@
 Modules of the byte transfer layer on a simulated network, driven by a heap of timed calls.
 
 The network loses, duplicates, delays and reorders packets, partitions hosts for some time, and stops hosts.
-In addition, strangers send copies of packets from wrong addresses, and bytes that are not packets.
+In addition, unknown hosts send copies of packets from wrong addresses, and bytes that are not packets.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ class BadNetwork:
     """
     The faults of a network.
 
-    @ivar loss: fraction of lost packets; C{duplication}: of duplicates; C{forgery}: of a stranger's copies.
+    @ivar loss: fraction of lost packets; C{duplication}: of duplicates; C{forgery}: of packets with copies
+        from wrong addresses.
     @ivar delays: minimum seconds on the command and data channels; C{jitter}: largest addition.
     @ivar partitions: begin and end in seconds, and two hosts that cannot reach each other in between.
     """

@@ -167,7 +167,7 @@ class SendContract(TwoEnds):
             bob.receive(bob.segment(index * 2000, 2000), identifier=index)
         self.assertEqual(got, [noise(1500, index) for index in range(100)])
 
-    def test_strangers(self) -> None:
+    def test_otherConnections(self) -> None:
         """Connections of the same two devices do not receive each other's messages."""
         one, two = self.pair(), self.pair()
         for _alice, bob in (one, two):

@@ -202,7 +202,7 @@ class OpeningTests(SocketCase):
         self.ports[0]._port._end()
         await self.assertFailure(Deferred.fromCoroutine(self.connect()), ConnectionRefusedError)
 
-    async def test_stranger(self) -> None:
+    async def test_noConnectionData(self) -> None:
         """A peer without connection data is rejected."""
         await self.listen()
         port = self.ports[0].getHost().port

@@ -100,7 +100,7 @@ class SystemTests(SynchronousTestCase):
         self.assertEqual(listener.output(), ["WATCHDOG=1"])
         notifier.stop()
 
-    def test_strangers(self) -> None:
+    def test_withoutSystemd(self) -> None:
         """Without systemd, with another process's watchdog or with invalid variables, nothing is sent."""
         for environment in (
             {},

@@ -257,7 +257,7 @@ class AnnouncementTests(Base):
         self.assertEqual(list(announcements.expected), [CLIENT])
         first.forget()
 
-    def test_stranger(self) -> None:
+    def test_announcementOfAnotherUser(self) -> None:
         """An announcement of the socket's owner replaces one of another user, not vice versa."""
         announcements = self.announcements(anybody=True)
         unknownPeer, other, ours = (
@@ -456,7 +456,7 @@ class AnnouncementTests(Base):
         self.assertIn(announcement._channel._lines, self.reactor.getReaders())
         announcement.forget()
 
-    def test_strangersAreFew(self) -> None:
+    def test_otherUsersAreFew(self) -> None:
         """Processes of other users can use a bounded number of a listener's descriptors."""
         self.patch(signalling, "_MOST_OTHER_USERS", 2)
         announcements = self.announcements(anybody=True)
@@ -469,7 +469,7 @@ class AnnouncementTests(Base):
         self.reactor.serve()
         self.assertEqual(len(announcements.connections), 2)
 
-    def test_strangersAreBounded(self) -> None:
+    def test_otherUsersAreBounded(self) -> None:
         """
         A process of another user can announce a bounded number of connections; those of our user have
         priority.

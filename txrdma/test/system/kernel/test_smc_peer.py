@@ -248,7 +248,7 @@ class Conversations(_Case):
         await other.lost
         self.assertNotIsInstance(other.reason.value, ConnectionDone)
 
-    async def test_strangersUEID(self) -> None:
+    async def test_noCommonUEID(self) -> None:
         """Without a common UEID the server declines, both ends use TCP, and report the reason."""
         localEnd, kernelEnd = await self.pair(OURS.replace(UEID, "OTHERS:version=2"))
         await self.exchange(localEnd, kernelEnd, 1000)

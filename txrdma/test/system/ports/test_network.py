@@ -30,19 +30,19 @@ steps = iter([
 ])
 holds = lambda: True
 
-def told():
+def changed():
     global holds
     if not holds():
         return
     command, holds = next(steps, (None, None))
     if command is None:
-        print("all told")
+        print("all changed")
         network.close()
         reactor.stop()
     else:
         subprocess.run(command.split(), check=True)
 
-network.watch(reactor, told)
+network.watch(reactor, changed)
 reactor.callWhenRunning(told)
 reactor.callLater(30, reactor.stop)
 reactor.run()
@@ -81,7 +81,7 @@ class HostTests(SynchronousTestCase):
         done = subprocess.run(
             [*alone, sys.executable, "-c", FOLLOWING], capture_output=True, text=True, timeout=120
         )
-        self.assertEqual((done.stderr, done.stdout), ("", "all told\n"))
+        self.assertEqual((done.stderr, done.stdout), ("", "all changed\n"))
 
     def test_namespace(self) -> None:
         """

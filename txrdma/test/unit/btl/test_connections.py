@@ -667,7 +667,7 @@ class ExchangeTests(HostsCase):
         self.assertNothingLeft()
         return failure
 
-    def test_strangers(self) -> None:
+    def test_invalidPeers(self) -> None:
         """Peers that send something else, or nothing, are rejected."""
         good = Introduction(
             magic=MAGIC, version=VERSION, commandQPN=2, dataQPN=3, mtu=1024, name=1, sequence=0,

@@ -294,7 +294,7 @@ class ChangingTests(LongFaultTestCase):
 
 
 class OthersTests(LongFaultTestCase):
-    def test_strangersQuestion(self) -> None:
+    def test_requestFromPeer(self) -> None:
         self.respond(lambda request: ())
         call = self.agent.SubnAdmGetTable(NodeRecord, TO_2, timeoutSeconds=100)
         pass_(self.clock, 0.01)

@@ -390,7 +390,7 @@ class EndTests(SynchronousTestCase):
         self.assertIsNone(client.deadline())
         self.assertEqual(client.events(), [])
 
-    def test_strangers(self) -> None:
+    def test_unknownTransfers(self) -> None:
         client, header = (
             RMPPTransfers(),
             RMPPHeader(version=1, type=RMPPType.ACK, active=True, data1=1, data2=9),

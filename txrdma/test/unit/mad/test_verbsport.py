@@ -176,7 +176,7 @@ class CallTests(VerbsPortCase):
             error = self.assertRaises(InvalidRequest, port.send, datagram, path)
             self.assertIn(why, str(error))
 
-    def test_strangers(self) -> None:
+    def test_malformedDatagrams(self) -> None:
         port = self.ports[1]
         reports: list[bytes] = []
         self.patch(self.other, "received", lambda datagram, envelope: reports.append(datagram))

@@ -333,7 +333,7 @@ class FindingTests(CorrectionTestCase):
             self.pump(70.0)
         self.assertIn("flapping", {kind for _what, kind, _where in self.output()})
 
-    def test_stranger(self) -> None:
+    def test_otherNode(self) -> None:
         """Counts of another node with the same LID are not attributed to this node."""
         node = self.fabric.node("h00001")
         at = (node.guid, 1)

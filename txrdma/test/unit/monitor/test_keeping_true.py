@@ -88,7 +88,7 @@ class EventTests(PollerTestCase):
         self.assertIn("c-new", {node.description for node in self.poller.fabric.nodes.values()})
         self.assertEqual((self.poller.statistics.sweeps, self.output()), (1, []))
 
-    def test_strangers(self) -> None:
+    def test_unknownSource(self) -> None:
         """A notice from an unknown source causes a sweep."""
         self.started()
         details = LocalChangeDetails(lid=LID(999))

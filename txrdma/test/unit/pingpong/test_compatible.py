@@ -127,7 +127,7 @@ class CompatibleTests(SimulatedLinks, SynchronousTestCase):
         error: Exception = self.assertRaises(RDMAError, self.successOf, doing)
         return error
 
-    def test_strangers(self) -> None:
+    def test_otherPrograms(self) -> None:
         """Other programs, and those started without a GID, are reported with a one-line error."""
         self.assertIsInstance(
             self.answered(b"SSH-2.0-OpenSSH_9.2p1 Debian-2+deb12u3 and something more\r\n"), WireError

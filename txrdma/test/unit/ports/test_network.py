@@ -210,7 +210,7 @@ class HostNetworkTests(SynchronousTestCase):
         self.assertEqual([each.index for each in self.network.interfaces()], [1, 2, 3])
         self.assertEqual(self.asking.answers[netlink.GETLINK], [])
 
-    def test_strangers(self) -> None:
+    def test_otherMessages(self) -> None:
         """Messages of other processes and answers to earlier requests are ignored."""
         self.answer()
         [links, *_] = recorded("links")
