@@ -350,7 +350,7 @@ def endpointFor(
     """Return the endpoint for connections to the server."""
     host = options["host"]
     if options["local"]:
-        return _ownServer(reactor, options)
+        return _localServer(reactor, options)
     if ":" not in host or host.count(":") > 1 and _isAddress(host):
         return HostnameEndpoint(reactor, host, usualPort)
     return cast(IStreamClientEndpoint, clientFromString(reactor, host))
@@ -364,7 +364,7 @@ def _isAddress(host: str) -> bool:
     return True
 
 
-def _ownServer(reactor: IPingPongReactor, options: CommandOptions) -> IStreamClientEndpoint:
+def _localServer(reactor: IPingPongReactor, options: CommandOptions) -> IStreamClientEndpoint:
     """Return an endpoint that starts a local server process, connected by its standard input and output."""
     command = [sys.executable, "-m", "txrdma", "pingpong", "--listen", "stdio:", "--once"]
     command += ["--port", str(options["port"]), "--max-size", str(LARGEST)]

@@ -160,7 +160,12 @@ def _cuts(changes: Sequence[PortChange]) -> bool:
 
 
 async def _done(
-    session: Session, path: IBPath, node: NodeInfo, port: int, changes: Sequence[PortChange], isOwnPath: bool
+    session: Session,
+    path: IBPath,
+    node: NodeInfo,
+    port: int,
+    changes: Sequence[PortChange],
+    isEntryPort: bool,
 ) -> dict[str, Any]:
     """Change a port if requested, print it, and return its entry for JSON."""
     info = await (session.agent if changes else session.rpcs).SubnGet(PortInfo, path, port)
@@ -169,9 +174,9 @@ async def _done(
         peer = await _peer(session, path, port, node, info)
     else:
         try:
-            info = await _changed(session, path, port, info, changes, isOwnPath)
+            info = await _changed(session, path, port, info, changes, isEntryPort)
         except MADTimeoutError as failure:
-            if not isOwnPath:
+            if not isEntryPort:
                 raise
             error = f"no answer any more after {', '.join(map(str, changes))}: {failure}"
     warnings = _warnings(info, peer)
@@ -218,7 +223,12 @@ def _showFields(info: PortInfo) -> None:
 
 
 async def _changed(
-    session: Session, path: IBPath, port: int, info: PortInfo, changes: Sequence[PortChange], isOwnPath: bool
+    session: Session,
+    path: IBPath,
+    port: int,
+    info: PortInfo,
+    changes: Sequence[PortChange],
+    isEntryPort: bool,
 ) -> PortInfo:
     """Change fields of a port, and return its new PortInfo."""
     fields: dict[str, str] = {}
@@ -228,7 +238,7 @@ async def _changed(
         else:
             fields.update(change.fields(info))
     isReset = any(change.operation == "reset" for change in changes)
-    if isReset and isOwnPath and path != IBDRPath():
+    if isReset and isEntryPort and path != IBDRPath():
         fields.update(STATES["enable"])  # POLLING also takes the link down; a second Set could not arrive
         isReset = False
     key = newKey(changes)
@@ -238,7 +248,7 @@ async def _changed(
         try:
             await session.agent.SubnSet(wanted, path, port)
         except MADTimeoutError:
-            if not isOwnPath:
+            if not isEntryPort:
                 raise  # otherwise the response was lost with the link
         info = await session.agent.call("SubnGet", PortInfo, path, port, keys=keys)
     if isReset:
@@ -294,11 +304,11 @@ async def _everywhere(session: Session) -> list[dict[str, Any]]:
 async def _oneOfMany(session: Session, port: Port, changes: Sequence[PortChange]) -> dict[str, Any]:
     node = port.node
     assert node.route is not None  # the sweep used directed routes
-    isOwnPath = port.number == _entry(node)
+    isEntryPort = port.number == _entry(node)
     error = ""
     try:
         info = await session.agent.SubnGet(PortInfo, node.route, port.number)
-        await _changed(session, node.route, port.number, info, changes, isOwnPath)
+        await _changed(session, node.route, port.number, info, changes, isEntryPort)
     except (MADFailure, InvalidRequest) as failure:
         error = str(failure)
     return {

@@ -186,12 +186,12 @@ class GID:
 
     @classmethod
     def fromParts(cls, prefix: int, guid: GUID) -> GID:
-        """The GID of a port in the subnet with that 64-bit prefix."""
+        """Return the GID of a port in the subnet with this 64-bit prefix."""
         return cls(prefix.to_bytes(8, "big") + guid.raw)
 
     @classmethod
     def linkLocal(cls, mac: MACAddress) -> GID:
-        """The link-local one that an Ethernet port has by its MAC address."""
+        """Return the link-local GID of an Ethernet port, which is derived from its MAC address."""
         return cls(b"\xfe\x80" + bytes(6) + GUID.fromMAC(mac).raw)
 
     def toBytes(self) -> bytes:

@@ -24,7 +24,7 @@ def parseString(description: str, what: str = "device") -> tuple[list[str], dict
         if key is None:
             args.append(value)
         elif key in kwargs:
-            raise ValueError(f"{what} {description!r}: {key}={value} after {key}={kwargs[key]}")
+            raise ValueError(f"{what} {description!r}: {key}= is given twice")
         else:
             kwargs[key] = value
     if not args:

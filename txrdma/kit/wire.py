@@ -479,7 +479,7 @@ def _zero(field: Field) -> object:
 def _badRead(cls: type[Layout], buffer: Buffer, offset: int, reason: Exception) -> WireError:
     there = len(buffer) - offset
     if there < cls.size:
-        return WireError(cls.__name__, offset, f"it has {cls.size} bytes, and {max(there, 0)} are there")
+        return WireError(cls.__name__, offset, f"{max(there, 0)} of {cls.size} bytes")
     return WireError(cls.__name__, offset, str(reason))
 
 

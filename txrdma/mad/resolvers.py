@@ -175,11 +175,11 @@ class IPPathResolver:
         except ValueError:
             return fail(ValueError(f"{target} is not an IP address"))
         _, percent, scope = str(target).partition("%")
-        ours = sourceGID(current(self._endPort).gids, gid, percent + scope, self._sourceAddress)
-        if ours is None:
+        source = sourceGID(current(self._endPort).gids, gid, percent + scope, self._sourceAddress)
+        if source is None:
             return fail(DeviceUnavailable(f"our port has no address from which {target} could be reached"))
         return succeed(
-            IBPath(sgid=ours, dgid=gid, hopLimit=self._hopLimit, dqpn=QPN(1), sqpn=QPN(1), qkey=GMP_QKEY)
+            IBPath(sgid=source, dgid=gid, hopLimit=self._hopLimit, dqpn=QPN(1), sqpn=QPN(1), qkey=GMP_QKEY)
         )
 
 

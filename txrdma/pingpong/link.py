@@ -231,9 +231,9 @@ class MeasuredLink:
         modify = self.queuePair.modify
         modify(QPAttributes(state=QPState.RTR))
         modify(QPAttributes(state=QPState.RTS, sqPSN=self.here.psn))
-        way = self.domain.createAddressHandle(address)
-        self._closing.callback(way.close)
-        self.addressHandle = way
+        handle = self.domain.createAddressHandle(address)
+        self._closing.callback(handle.close)
+        self.addressHandle = handle
 
     def _connectReliably(self, address: AddressVector, peer: EndAddress) -> None:
         modify = self.queuePair.modify

@@ -153,30 +153,30 @@ class Client:
         @return: settings of the link.
         @raise RDMAError: the link could not be opened.
         """
-        talk = self._conversation
+        conversation = self._conversation
         self._dropLink()
-        talk.send(Open(within(settings, Limits(size=settings.size), self._device, self._side.port)))
-        opened = await talk.receive(Opened)
+        conversation.send(Open(within(settings, Limits(size=settings.size), self._device, self._side.port)))
+        opened = await conversation.receive(Opened)
         self._link = link = self._side.link(self._device, opened.settings)
         link.connect(opened.there)
-        talk.send(Connect(link.here))
-        await talk.receive(Connected)
+        conversation.send(Connect(link.here))
+        await conversation.receive(Connected)
         self.settings = replace(opened.settings, mtu=link.mtu)
         return self.settings
 
     async def run(self, test: Test) -> Measurement:
         """Run a test, which L{interrupt} can end early."""
-        talk, link = self._conversation, self._link
+        conversation, link = self._conversation, self._link
         assert link is not None  # opened before
         checkFit(test, link.settings)
         self._activity = activity = asking(link, test, self._side.stallSeconds)
         try:
-            talk.send(Run(test))
-            await talk.receive(Ready)
+            conversation.send(Run(test))
+            await conversation.receive(Ready)
             activity.start()
             measurement = await activity.done
-            talk.send(Done(activity.messages, measurement.interrupted))
-            result = await talk.receive(Result, seconds=_RESULT_SECONDS)
+            conversation.send(Done(activity.messages, measurement.interrupted))
+            result = await conversation.receive(Result, seconds=_RESULT_SECONDS)
             if test.measure is Measure.BIDIRECTIONAL:
                 await activity.conclude(result.sent)
         except RDMAError as error:
@@ -260,7 +260,7 @@ async def connect(endpoint: IStreamClientEndpoint, side: TestSide) -> Client:
     conversation = await endpoint.connect(factory)
     assert isinstance(conversation, Conversation)
     try:
-        device = side.open(_ownAddress(conversation))
+        device = side.open(_localAddress(conversation))
     except BaseException as error:
         conversation.end(ConversationLost(str(error)))
         raise
@@ -273,7 +273,7 @@ async def connect(endpoint: IStreamClientEndpoint, side: TestSide) -> Client:
     return client
 
 
-def _ownAddress(conversation: Conversation) -> object:
+def _localAddress(conversation: Conversation) -> object:
     """Return the local address of the transport; None if it has none, as that to a child process."""
     try:
         return None if conversation.transport is None else conversation.transport.getHost()
@@ -356,7 +356,7 @@ class _Service:
     ) -> None:
         self._side = side
         self._limits = limits
-        self._talk = conversation
+        self._conversation = conversation
         self._begun = begun
         self._link: MeasuredLink | None = None
         self._activity: Activity | None = None
@@ -364,25 +364,25 @@ class _Service:
 
     async def serve(self) -> None:
         """Serve until the conversation ends."""
-        talk = self._talk
-        hello = await talk.receive(BootstrapHello)
-        talk.send(BootstrapHello(software=software()))
+        conversation = self._conversation
+        hello = await conversation.receive(BootstrapHello)
+        conversation.send(BootstrapHello(software=software()))
         _checkVersion(hello)
-        assert talk.transport is not None  # a message was received
-        self._begun(str(getattr(talk.transport.getPeer(), "host", "a client")))
-        device = self._side.open(_ownAddress(talk))
+        assert conversation.transport is not None  # a message was received
+        self._begun(str(getattr(conversation.transport.getPeer(), "host", "a client")))
+        device = self._side.open(_localAddress(conversation))
         try:
             while True:
-                asked = await talk.receive(Open, Run, seconds=None)
+                asked = await conversation.receive(Open, Run, seconds=None)
                 if isinstance(asked, Open):
                     await self._open(device, asked.settings)
                 elif isinstance(asked, Run):
                     await self._run(asked.test)
         except Exception as error:
-            talk.end(error)
+            conversation.end(error)
             # The client receives the reason before its queue pair fails.
             with suppress(TimeoutError):
-                await talk.gone.addTimeout(_PARTING_SECONDS, self._side.reactor)
+                await conversation.gone.addTimeout(_PARTING_SECONDS, self._side.reactor)
             raise
         finally:
             if self._link is not None:
@@ -390,33 +390,33 @@ class _Service:
             self._side.close(device)
 
     async def _open(self, device: IVerbsDevice, wanted: LinkSettings) -> None:
-        talk = self._talk
+        conversation = self._conversation
         if self._link is not None:
             self._link.close()
         settings = within(wanted, self._limits, device, self._side.port)
         self._link = link = self._side.link(device, settings)
         link.broken = self._linkBroken
-        talk.send(Opened(settings, link.here))
-        link.connect((await talk.receive(Connect)).there)
-        talk.send(Connected())
+        conversation.send(Opened(settings, link.here))
+        link.connect((await conversation.receive(Connect)).there)
+        conversation.send(Connected())
 
     async def _run(self, test: Test) -> None:
-        talk, link = self._talk, self._link
+        conversation, link = self._conversation, self._link
         if link is None:
             raise WireError("pingpong message", 0, "a test before there is a link")
         checkFit(test, link.settings)
         self._activity = activity = answering(link, test, self._side.stallSeconds)
         activity.start()
-        talk.send(Ready())
+        conversation.send(Ready())
         try:
-            done = await talk.receive(Done, seconds=None)
+            done = await conversation.receive(Done, seconds=None)
             if done.interrupted:
                 activity.interrupt()
             seen = await activity.conclude(done.messages)
         finally:
             _leave(activity)
             self._activity = None
-        talk.send(
+        conversation.send(
             Result(
                 activity.received, activity.messages, seen.messages, seen.nanoseconds, seen.peak, seen.wrong
             )
@@ -427,7 +427,7 @@ class _Service:
         End the conversation if the link fails during a test; between tests this happens when a client leaves.
         """
         if self._activity is not None:
-            self._talk.end(error)
+            self._conversation.end(error)
 
     def _broken(self, error: Exception) -> Exception:
         if self._activity is not None:

@@ -205,7 +205,7 @@ class MonitorService(MultiService):
         store = HistoryStore(config.history, isPatient=True) if config.history else None
         try:
             if store is not None:
-                store.own()
+                store.lock()
             self._agent = MADAgent(reactor, reopen(), reopen=reopen)
         except BaseException:
             if store is not None:

@@ -265,7 +265,7 @@ def _parsers() -> Iterator[IVerbsDeviceStringParser]:
     return iter(getPlugins(IVerbsDeviceStringParser))
 
 
-def _ours() -> Iterator[IVerbsDeviceStringParser]:
+def _builtIn() -> Iterator[IVerbsDeviceStringParser]:
     """The parsers of this package, found where L{getPlugins} finds them."""
     dropin = import_module("twisted.plugins.txrdma_devices")
     return (each for each in vars(dropin).values() if IVerbsDeviceStringParser.providedBy(each))
@@ -275,7 +275,7 @@ def _understood(description: str) -> tuple[IVerbsDeviceStringParser, list[str], 
     """The parser of a device string, with its arguments; raises ValueError if it is malformed."""
     args, kwargs = parseString(description)
     prefix, *args = args
-    for parser in chain(_ours(), _parsers()):  # scanning all plugins takes 10 ms
+    for parser in chain(_builtIn(), _parsers()):  # scanning all plugins takes 10 ms
         if parser.prefix == prefix:
             return parser, args, kwargs
     raise ValueError(f"device {description!r}: there is no kind {prefix!r}, only {', '.join(deviceKinds())}")

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from txrdma.fabric.lidsweep import LIDSweep
     from txrdma.fabric.sasweep import SASweep
 
-WAYS = ("dr", "lid", "sa")
+METHODS = ("dr", "lid", "sa")
 INTERRUPTED: Final = 130
 INTERRUPTED_SWEEP: Final = "interrupted"
 """The kind of the problem that records the interruption of a sweep."""
@@ -55,8 +55,8 @@ class SweepOptions(FabricOptions):
     def postOptions(self) -> None:
         if self["sa"]:
             self["by"] = "sa"
-        if self["by"] not in WAYS:
-            raise usage.UsageError(f"--by {self['by']}: expected one of {', '.join(WAYS)}")
+        if self["by"] not in METHODS:
+            raise usage.UsageError(f"--by {self['by']}: expected one of {', '.join(METHODS)}")
         if self["from"] and self["by"] != "dr":
             raise usage.UsageError(f"--from {self['from']}: it needs --by dr")
         if not self["nodes"]:

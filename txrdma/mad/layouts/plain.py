@@ -24,13 +24,13 @@ def text(raw: bytes) -> str:
 
 def fromPlain(kind: type[T], values: Mapping[str, object]) -> T:
     """
-    A layout with these values of its fields; fields without a value are zero.
+    Return a layout with these values of its fields; fields without a value are zero.
 
-    Numbers may be texts (C{"0x10"}), enumerations names or numbers, C{GID}s and C{GUID}s are as people write
-    them, inner layouts are mappings, arrays are lists that are complete. Bytes are hexadecimal; those that
-    are text are text, and C{{"hex": ...}} are the bytes of one that is none.
+    Numbers may be texts (C{"0x10"}), enumerations names or numbers, C{GID}s and C{GUID}s are texts, inner
+    layouts are mappings, and arrays are complete lists. Bytes are texts in hexadecimal, or plain text for
+    fields that contain text; C{{"hex": ...}} gives the bytes of such a field if they are not text.
 
-    @raise ValueError: there is no such field, or the value is none for it.
+    @raise ValueError: a field is unknown, or a value does not fit into its field.
     """
     fields = {field.name: field for field in kind.fields if not field.reserved}
     unknown = sorted(values.keys() - fields.keys())
@@ -44,7 +44,7 @@ def _read(kind: type[Layout], field: Field, value: object) -> object:
         if field.count is None:
             return _one(field, value)
         if not isinstance(value, (list, tuple)) or len(value) != field.count:
-            raise ValueError(f"it has {field.count} values")
+            raise ValueError(f"the field has {field.count} values")
         return tuple(_one(field, each) for each in value)
     except (ValueError, TypeError) as error:
         raise ValueError(f"{kind.__name__}.{field.name}: {value!r} does not fit: {error}") from error
@@ -65,10 +65,10 @@ def _one(field: Field, value: Any) -> object:
     if of is bool:
         if value in (0, 1):
             return bool(value)
-        raise ValueError("it is true or false")
+        raise ValueError("expected true or false")
     number = _number(of, value)
     if number >> field.width:
-        raise ValueError(f"it has {field.width} bits")
+        raise ValueError(f"the field has {field.width} bits")
     return of(number) if issubclass(of, enum.Enum) else number
 
 
@@ -85,7 +85,7 @@ def _bytes(field: Field, value: Any) -> bytes:
     else:
         raw = bytes.fromhex(value)
     if len(raw) != length:
-        raise ValueError(f"it has {length} bytes")
+        raise ValueError(f"the field has {length} bytes")
     return raw
 
 

@@ -16,7 +16,7 @@ from txrdma.iba.types import GUID
 from txrdma.mad.layouts.smp import SMInfo
 from txrdma.mad.layouts.values import SMState
 
-NEWS_SECONDS: Final = 600.0
+RECENT_SECONDS: Final = 600.0
 """Seconds for which a new master is reported."""
 
 STILL_SECONDS: Final = 300.0
@@ -93,6 +93,6 @@ class ManagerWatch:
             elif now - self._movedAt >= STILL_SECONDS:
                 text = f"it has done nothing for {now - self._movedAt:.0f} seconds (ActCount)"
                 found.append(Finding("sm-still", where, text))
-        if now - self._changedAt < NEWS_SECONDS:
+        if now - self._changedAt < RECENT_SECONDS:
             found.append(Finding("sm-changed", "subnet manager", self._change))
         return found

@@ -48,7 +48,7 @@ class Database(Protocol):
         @raise HistoryRefused: it has another version, or belongs to another application.
         """
 
-    def own(self) -> None:
+    def lock(self) -> None:
         """
         Lock the database against other monitors, until it is closed or this process ends. Not in a
         transaction.
@@ -78,7 +78,7 @@ _OWNER: Final = "-owner"
 """End of the name of the file that is locked: to lock the database itself would end SQLite's own locks."""
 
 
-def ownFile(path: str) -> IO[bytes]:
+def lockFile(path: str) -> IO[bytes]:
     """
     Lock a file against other monitors, until the returned object is closed.
 
@@ -152,9 +152,9 @@ class SQLite:
         if not found:
             self.execute(f"PRAGMA user_version = {version}")
 
-    def own(self) -> None:
+    def lock(self) -> None:
         """Lock a file beside the database."""
-        self._owner = ownFile(self._path)
+        self._owner = lockFile(self._path)
 
     def tables(self) -> list[str]:
         """Read the names of all tables from the database."""

@@ -60,13 +60,13 @@ class Level:
     @ivar name: name of its tables, followed by the number of the period.
     @ivar stepSeconds: time covered by one row of a port; 0 for unmodified readings.
     @ivar periodSeconds: time covered by one table.
-    @ivar keepSeconds: minimum time for which rows are stored.
+    @ivar retentionSeconds: minimum time for which rows are stored.
     """
 
     name: str
     stepSeconds: int
     periodSeconds: int
-    keepSeconds: int
+    retentionSeconds: int
 
 
 DEFAULT_LEVELS: Final = (
@@ -152,7 +152,7 @@ class HistoryStore:
         self._where = where
         self._name = f"history {_shown(where)}"
         self._isPatient = isPatient
-        self._isOwned = False
+        self._isLocked = False
         self._connections = 0
         self._opened: Database | None = None
         try:
@@ -176,12 +176,12 @@ class HistoryStore:
         return self._attach() if self._opened is None else self._opened
 
     def _attach(self) -> Database:
-        """Open the database, lock it if L{own} was called, and read the known ports and levels."""
+        """Open the database, lock it if L{lock} was called, and read the known ports and levels."""
         with ExitStack() as undo:
             database = openDatabase(self._where)
             undo.callback(database.close)
-            if self._isOwned:
-                database.own()
+            if self._isLocked:
+                database.lock()
             with database.transaction():
                 self._prepare(database)
             undo.pop_all()
@@ -220,7 +220,7 @@ class HistoryStore:
         self._connections = database.connections
         self._next = max(self._ports.values(), default=0) + 1
 
-    def own(self) -> None:
+    def lock(self) -> None:
         """
         Lock the database against other monitors, until the store is closed or this process ends. A database
         that is not open yet is locked when it is opened.
@@ -231,7 +231,7 @@ class HistoryStore:
         if database is not None:
             try:
                 with self._named():
-                    database.own()
+                    database.lock()
                     with database.transaction():  # the other one may have written until now
                         self._prepare(database)
             except HistoryRefused:
@@ -242,7 +242,7 @@ class HistoryStore:
                 _log.warn("{why}; it is tried again", why=str(error))
                 self._opened = None
                 database.close()
-        self._isOwned = True
+        self._isLocked = True
 
     def close(self) -> None:
         """Close the database. Idempotent."""
@@ -406,8 +406,8 @@ class HistoryStore:
     def _dropOld(self, family: ColumnFamily, level: Level, now: int) -> None:
         """Drop old tables if there are several newer ones, since the clock may be wrong for a while."""
         periods = self._periods(family, level)
-        old = [each for each in periods if (each + 1) * level.periodSeconds < now - level.keepSeconds]
-        fewest = max(_FEWEST_NEWER, level.keepSeconds // level.periodSeconds // _NEWER_SHARE)
+        old = [each for each in periods if (each + 1) * level.periodSeconds < now - level.retentionSeconds]
+        fewest = max(_FEWEST_NEWER, level.retentionSeconds // level.periodSeconds // _NEWER_SHARE)
         if len(periods) - len(old) >= fewest:
             for period in old:
                 self._database.execute(f"DROP TABLE {family.head}{level.name}_{period}")

@@ -62,7 +62,7 @@ CORRECTIONS: Final = ColumnFamily("fec_", (UNCORRECTABLE, CORRECTED, SYMBOLS), {
 
 COLUMN_FAMILIES: Final = (TRAFFIC, CORRECTIONS)
 
-KEPT: Final = tuple(counter for family in COLUMN_FAMILIES for counter in family.counters)
+STORED_COUNTERS: Final = tuple(counter for family in COLUMN_FAMILIES for counter in family.counters)
 """All counters that have a history."""
 
 

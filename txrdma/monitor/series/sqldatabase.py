@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any, Final, IO
 
 from txrdma.error import DeviceUnavailable
-from txrdma.monitor.series.database import Columns, HistoryRefused, IN_USE, ownFile
+from txrdma.monitor.series.database import Columns, HistoryRefused, IN_USE, lockFile
 
 try:
     import sqlalchemy
@@ -112,7 +112,7 @@ class SQLDatabase:
         if not found:
             self.put(_VERSIONS, [(version,)])
 
-    def own(self) -> None:
+    def lock(self) -> None:
         """
         Take the database's advisory lock; with SQLite, lock a file.
 
@@ -120,7 +120,7 @@ class SQLDatabase:
         monitor may have the lock, or the server may not have noticed yet that the former connection is lost.
         """
         if self._engine.dialect.name == "sqlite":
-            self._owner = ownFile(self._engine.url.database or "")
+            self._owner = lockFile(self._engine.url.database or "")
             return
         self._engine.dispose()  # so that the next connection is one that takes the lock
 

@@ -14,7 +14,7 @@ from txrdma.kit.values import frozen
 from txrdma.monitor.portcounters import Meter
 from txrdma.monitor.series.exposition import CAUSE_FAMILIES, FAMILIES
 from txrdma.monitor.series.historystore import DEFAULT_LEVELS
-from txrdma.monitor.series.rows import KEPT
+from txrdma.monitor.series.rows import STORED_COUNTERS
 from txrdma.monitor.web.parameters import listing, Parameter, TIME
 from txrdma.monitor.web.tables import (
     CHANGES,
@@ -236,7 +236,7 @@ _HISTORY: Final = record(
 
 _GUID: Final = Parameter("guid", GUID_TEXT, "GUID of a node", isInPath=True)
 _PORT: Final = Parameter("port", {**COUNT, "maximum": 255}, "Number of a port", isInPath=True)
-_COUNTER: Final = Parameter("counter", choice(*KEPT), "Counter; data is in octets", isInPath=True)
+_COUNTER: Final = Parameter("counter", choice(*STORED_COUNTERS), "Counter; data is in octets", isInPath=True)
 _FINDING_FILTERS: Final = ("severity", "kind", "guid", "port", "isOpen")
 
 ROUTES: Final = (

@@ -86,7 +86,7 @@ class Flow:
     @ivar isBlocked: the backlog exceeds the free space of the peer's ring.
     @ivar written: number of the last message that announced new bytes; C{last}: of the last message; 0: none.
     @ivar writes: number of writes to the peer's ring; C{wraps}: those that wrapped, and took two RDMA writes.
-    @ivar bearing: the peer's ring on the current link; None before C{attach}.
+    @ivar remoteBuffer: the peer's ring on the current link; None before C{attach}.
     @ivar confirmed: sequence number and produced total of the last acknowledged message, while the link
         retains unacknowledged messages.
     """
@@ -107,7 +107,7 @@ class Flow:
         *("_quickReads", "_slowReads", "_others"),
         *("_view", "_mask", "_contexts", "_isBegun", "_isReading", "_mustSend"),
         *("_address", "_rkey", "_message", "_write", "_target", "_valid"),
-        *("bearing", "confirmed", "_isMoved", "_isNew", "_posted", "_again"),
+        *("remoteBuffer", "confirmed", "_isMoved", "_isNew", "_posted", "_again"),
     )
 
     def __init__(self, queue: LinkSendQueue, view: memoryview, contexts: list[Any], owner: FlowOwner) -> None:
@@ -139,34 +139,34 @@ class Flow:
         self._write: SendRequest | None = None
         self._target: memoryview | None = None
         self._valid = _INVALID
-        self.bearing: RemoteBuffer | None = None
+        self.remoteBuffer: RemoteBuffer | None = None
         self.confirmed = (0, 0)
         self._isMoved = self._isNew = False
         self._posted = self._again = _NOTHING
 
     # Begin and end
 
-    def attach(self, bearing: RemoteBuffer, size: int, token: int) -> None:
+    def attach(self, remoteBuffer: RemoteBuffer, size: int, token: int) -> None:
         """Set the peer's buffer, its size in bytes, and the peer's alert token."""
         self.ring = Ring(self._view.nbytes, size, token)
-        self._bind(bearing)
+        self._bind(remoteBuffer)
 
-    def _bind(self, bearing: RemoteBuffer) -> None:
-        self.bearing = bearing
-        self.queue = bearing.queue
-        self._address = bearing.address
-        self._rkey = bearing.rkey
+    def _bind(self, remoteBuffer: RemoteBuffer) -> None:
+        self.remoteBuffer = remoteBuffer
+        self.queue = remoteBuffer.queue
+        self._address = remoteBuffer.address
+        self._rkey = remoteBuffer.rkey
         if self._write is not None:
-            self._write.rkey = bearing.rkey
+            self._write.rkey = remoteBuffer.rkey
         self._target = None
 
-    def move(self, bearing: RemoteBuffer, unacknowledged: Sequence[Unacknowledged]) -> None:
+    def move(self, remoteBuffer: RemoteBuffer, unacknowledged: Sequence[Unacknowledged]) -> None:
         """
         Continue on another link: validate what the peer has received, then resend the rest (RFC 7609, 4.6).
 
         @param unacknowledged: unacknowledged messages of this flow on the failed link, oldest first.
         """
-        self._bind(bearing)
+        self._bind(remoteBuffer)
         ring = self.ring
         again: list[bytes | memoryview] = []
         for each in unacknowledged:
@@ -180,7 +180,7 @@ class Flow:
         self._again = again
         self._posted = _NOTHING
         self._isMoved = self._isNew = True
-        self.last = self.written = bearing.queue.sent + 1  # the validation message
+        self.last = self.written = remoteBuffer.queue.sent + 1  # the validation message
         self.touch()
 
     def retain(self) -> None:
@@ -215,7 +215,7 @@ class Flow:
 
     def release(self) -> None:
         self._view = _EMPTY
-        self._target = self.bearing = None
+        self._target = self.remoteBuffer = None
         self._valid = _INVALID
 
     @property

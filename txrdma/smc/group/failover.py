@@ -173,18 +173,20 @@ class LinkFailover:
     ) -> None:
         group = self._group
         flow = group.flows[stream.token]
-        bearing = flow.bearing
-        tokens = None if bearing is None else group.core.elsewhere(link.life, other.life, bearing.rkey)
-        if bearing is not None and tokens is None:
+        remoteBuffer = flow.remoteBuffer
+        tokens = (
+            None if remoteBuffer is None else group.core.elsewhere(link.life, other.life, remoteBuffer.rkey)
+        )
+        if remoteBuffer is not None and tokens is None:
             stream.linkLost(False, 0)  # the peer has deleted its buffer
             return
         del link.members[stream]
         other.members[stream] = None
-        if bearing is None or tokens is None:
+        if remoteBuffer is None or tokens is None:
             stream.rebind(other)  # its handshake is not complete
             return
         here, there = tokens
-        address = there.address + bearing.address - here.address
+        address = there.address + remoteBuffer.address - here.address
         stream.move(
             other, RemoteBuffer(other.scheduler.queue, address, there.rkey), unacknowledged.get(flow, [])
         )

@@ -129,7 +129,7 @@ class Group:
     def serves(self, key: GroupKey) -> bool:
         """Return whether a key identifies this group's peer, by the first contact or by one of the links."""
         mine = self.key
-        if key.qpn is not None and key.qpn not in (mine.qpn, *[link.farQPN for link in self.links]):
+        if key.qpn is not None and key.qpn not in (mine.qpn, *[link.remoteQPN for link in self.links]):
             return False  # fast exit: a peer may have many groups
         if key == mine:
             return True
@@ -150,7 +150,7 @@ class Group:
         self._turnCore()
 
     @property
-    def hasPlace(self) -> bool:
+    def mayAccept(self) -> bool:
         """Whether a new group can accept another connection besides the first and the waiting ones."""
         return len(self._waiting) < self.agreement.maxConnections - 1
 

@@ -244,7 +244,7 @@ class LinkGroups:
             for group in self._serving(key):
                 if group.core.usable:
                     return group, False
-                if group.isNew and group.hasPlace:
+                if group.isNew and group.mayAccept:
                     making = group
             if making is None:
                 waiting = None if hasTurn else self._rateLimiter.wait()

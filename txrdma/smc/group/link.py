@@ -203,12 +203,17 @@ class Link:
         return (peerEnd.gid, peerEnd.mac) == (gid, mac) and qpn in (None, peerEnd.qpn)
 
     @property
-    def farQPN(self) -> QPN | None:
+    def remoteQPN(self) -> QPN | None:
         """Number of the peer's queue pair; None before the first contact."""
         return None if self._peerEnd is None else self._peerEnd.qpn
 
-    def bearing(self, answer: Accept | Confirm, named: Link) -> RemoteBuffer:
-        """Return the peer's ring on this link; C{named} is the link in the answer. Raises L{Refused}."""
+    def remoteBuffer(self, answer: Accept | Confirm, named: Link) -> RemoteBuffer:
+        """
+        Return the peer's ring on this link.
+
+        @param named: the link that the Accept or Confirm names.
+        @raise Refused: the peer has not announced the buffer.
+        """
         address, rkey = self.group.target(self, named, answer)
         return RemoteBuffer(self._queue, address, rkey)
 

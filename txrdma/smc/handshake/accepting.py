@@ -117,14 +117,14 @@ class ServerNegotiation(Negotiation):
         local = self._addresses[0].host
         choice = choose(proposal, candidates, self._options.abilities(groups.portCount), local)
         if isinstance(choice, Diagnosis):
-            raise Refused("nothing of the client's Proposal is acceptable", choice)
-        group, isNew, element = await self._place(groups, proposal, choice)
+            raise Refused("no device, version or ID of the client's Proposal is acceptable", choice)
+        group, isNew, element = await self._reserve(groups, proposal, choice)
         link = group.pick()
         self._stream = stream = Stream(link, element, self._addresses, self.role)
         message = link.accept(element, stream.token, isNew, hostName())
         cast(ServerHandshake, self._core).accept(message, self._reactor.seconds())
 
-    async def _place(
+    async def _reserve(
         self, groups: LinkGroups, proposal: Proposal, choice: Choice
     ) -> tuple[Group, bool, Element]:
         """Find a group for the client, and reserve a ring; return group, whether it is new, and ring."""

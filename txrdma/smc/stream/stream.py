@@ -111,9 +111,9 @@ class Stream:
         """Set the peer's buffer and token from its answer; raises L{Refused}."""
         if self._element is None:
             raise Refused("the link has ended", Diagnosis.NOACTLINK)
-        bearing = self.link.bearing(answer, self.named)
-        self._rkey = bearing.rkey
-        self.flow.attach(bearing, answer.size, answer.token)
+        remoteBuffer = self.link.remoteBuffer(answer, self.named)
+        self._rkey = remoteBuffer.rkey
+        self.flow.attach(remoteBuffer, answer.size, answer.token)
 
     def start(self, front: StreamTransport[Any], monitor: TCPMonitor, use: Use | None) -> None:
         """Connect the application; the use of the reactor passes from the handshake to this stream."""
@@ -289,12 +289,12 @@ class Stream:
         """Use another link of the group, because the named one failed during the handshake."""
         self.link = link
 
-    def move(self, link: Link, bearing: RemoteBuffer, unacknowledged: Sequence[Unacknowledged]) -> None:
+    def move(self, link: Link, remoteBuffer: RemoteBuffer, unacknowledged: Sequence[Unacknowledged]) -> None:
         """Continue on another link of the group, because this one has failed."""
         self.link = link
-        self._rkey = bearing.rkey
+        self._rkey = remoteBuffer.rkey
         self.flow.isDirty = False
-        self.flow.move(bearing, unacknowledged)
+        self.flow.move(remoteBuffer, unacknowledged)
 
     def linkLost(self, mayVanish: bool, arrived: int) -> None:
         """

@@ -227,7 +227,7 @@ def _encodeV2(extension: ProposalV2) -> bytes:
         features=extension.features,
     )
     if len(names) != EID_LENGTH * len(extension.eids):
-        raise WireError("ProposalV2", _V2Extension.size, f"an EID has {EID_LENGTH} bytes")
+        raise WireError("ProposalV2", _V2Extension.size, f"an EID whose length is not {EID_LENGTH} bytes")
     parts = [fixed.encode(), names]
     if smcd is not None:
         parts += [smcd.seid.ljust(EID_LENGTH, b"\0")[:EID_LENGTH], bytes(16)]

@@ -159,7 +159,7 @@ def decode(buffer: Buffer) -> Message:
     header = readHeader(raw) if len(raw) >= HEADER_LENGTH else None
     size = HEADER_LENGTH if header is None else header.length
     if header is None or len(raw) != size:
-        raise WireError("CLC", min(len(raw), size), f"it has {size} bytes, and {len(raw)} are there")
+        raise WireError("CLC", min(len(raw), size), f"{len(raw)} of {size} bytes")
     return _read(header, raw)
 
 

@@ -133,7 +133,7 @@ def readHeader(buffer: Buffer) -> tuple[LLCType, int, Header]:
         if head.length != LLC_LENGTH:
             raise WireError("LLC", 1, f"a length of {head.length}")
         if there < LLC_LENGTH:
-            raise WireError("LLC", there, f"it has {LLC_LENGTH} bytes")
+            raise WireError("LLC", there, f"{there} bytes, fewer than {LLC_LENGTH}")
         return head.type, LLC_LENGTH, Header(head.flags, 1, head.rejectReason)
     if head.version != 2:
         raise WireError("LLC", 0, f"version {head.version}")

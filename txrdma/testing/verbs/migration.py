@@ -288,11 +288,11 @@ class MigrationContract(TwoEnds):
         for end in (alice, bob):
             end.toInit()
         alice.toRTR(bob)
-        way = self.path(alice, bob, 2)
+        address = self.path(alice, bob, 2)
         for wrong, pkeyIndex in (
-            (replace(way, port=alice.device.portCount + 1), 0),
-            (replace(way, sgidIndex=200), 0),
-            (way, 60_000),
+            (replace(address, port=alice.device.portCount + 1), 0),
+            (replace(address, sgidIndex=200), 0),
+            (address, 60_000),
         ):
             attributes = QPAttributes(
                 state=QPState.RTS,

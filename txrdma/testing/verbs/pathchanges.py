@@ -82,5 +82,5 @@ class PathChanges:
         for side, peer in ((here, there), (there, here)):
             port = side.qp.query().port
             assert port is not None
-            way = peer.way(3 - port)
-            side.qp.modify(QPAttributes(alternateAddress=way, migrationState=MigrationState.REARM))
+            address = peer.addressOf(3 - port)
+            side.qp.modify(QPAttributes(alternateAddress=address, migrationState=MigrationState.REARM))

@@ -187,7 +187,7 @@ class Peer:
         """Number of the peer's ports."""
         return self.device.portCount
 
-    def way(self, number: int) -> AddressVector:
+    def addressOf(self, number: int) -> AddressVector:
         """Return the address vector to this peer's port, for the other peer's port of the same number."""
         return AddressVector(self.device.gids(number)[0], port=number, dmac=self.device.ports[number - 1].mac)
 
@@ -199,8 +199,8 @@ class Peer:
         self.qp.modify(
             QPAttributes(
                 state=QPState.RTR,
-                address=peer.way(1),
-                alternateAddress=peer.way(2) if migrates else None,
+                address=peer.addressOf(1),
+                alternateAddress=peer.addressOf(2) if migrates else None,
                 pathMTU=mtu,
                 destinationQPN=peer.qp.number,
                 rqPSN=peer.plan.psn,

@@ -156,12 +156,12 @@ class TransitionContract(TwoEnds):
         )
         alice.queuePair.modify(step)
         step = self.towards(alice, bob)
-        way = alice.destinationOf(bob)
+        address = alice.destinationOf(bob)
         for wrong in (
-            replace(way, sgidIndex=len(alice.device.gids(1))),
-            replace(way, sgidIndex=200),
-            replace(way, port=alice.device.portCount + 1),
-            replace(way, port=0),
+            replace(address, sgidIndex=len(alice.device.gids(1))),
+            replace(address, sgidIndex=200),
+            replace(address, port=alice.device.portCount + 1),
+            replace(address, port=0),
         ):
             self.refuses(alice, replace(step, address=wrong))
             self.assertRaises(InvalidRequest, alice.domain.createAddressHandle, wrong)
@@ -387,8 +387,8 @@ class LimitContract(TwoEnds):
     def test_noSuchAddress(self) -> None:
         """An address handle with the zero GID is refused."""
         alice = self.end(0)
-        way = alice.destinationOf(alice)
-        nowhere = AddressVector(type(way.dgid)(bytes(16)), sgidIndex=way.sgidIndex)
+        address = alice.destinationOf(alice)
+        nowhere = AddressVector(type(address.dgid)(bytes(16)), sgidIndex=address.sgidIndex)
         self.assertRaises(InvalidRequest, alice.domain.createAddressHandle, nowhere)
 
     def test_limitsAreReported(self) -> None:

@@ -121,7 +121,7 @@ class SendContract(TwoEnds):
         )
 
     def test_unsignaled(self) -> None:
-        """An unsignaled request that succeeds makes no completion, and frees its entry in the queue."""
+        """An unsignaled request that succeeds generates no completion, and frees its entry in the queue."""
         alice, bob = self.end(0, capacity=Capacity(maxSend=8)), self.end(1)
         self.connect(alice, bob)
         for index in range(alice.queuePair.capacity.maxSend * 2):

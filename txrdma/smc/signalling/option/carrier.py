@@ -16,7 +16,7 @@ from typing import Final
 
 from txrdma.error import InvalidRequest
 from txrdma.smc.signalling.option.bpf import BPFMap
-from txrdma.smc.signalling.option.filesystems import ownCgroup
+from txrdma.smc.signalling.option.filesystems import processCgroup
 from txrdma.smc.signalling.option.program import load, LoadedProgram, NOTICED, SEEN, STORAGE_BYTES, WANTED
 from txrdma.smc.signalling.option.reasons import (
     effectiveCapabilities,
@@ -138,7 +138,7 @@ def openCarrier(pins: Path = PINS, mayLoad: bool = True) -> OptionCarrier:
         reasons.append(f"to load the program this process lacks {' and '.join(missing)}")
     elif mayLoad:
         try:
-            loaded = load(ownCgroup())
+            loaded = load(processCgroup())
             return OptionCarrier(_verified(loaded.sockets), loaded)
         except OptionUnavailable as error:
             reasons.append(str(error))

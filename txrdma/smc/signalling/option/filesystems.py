@@ -68,7 +68,7 @@ def cgroupRoot() -> Path:
     raise OptionUnavailable(_NO_CGROUPS)
 
 
-def ownCgroup() -> Path:
+def processCgroup() -> Path:
     """Return the directory of this process's cgroup of version 2; raises L{OptionUnavailable}."""
     for line in _readProcess("cgroup").splitlines():
         if line.startswith("0::"):

@@ -69,7 +69,7 @@ class StartTests(SynchronousTestCase):
         path = self.mktemp()
         store = HistoryStore(path)
         self.addCleanup(store.close)
-        store.own()
+        store.lock()
         output = self.refused(f'port = "sim:ring:4"\n[web]\nlisten = ""\n[history]\nfile = "{path}"')
         self.assertIn("another monitor", output)
 

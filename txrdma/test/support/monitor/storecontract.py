@@ -227,13 +227,13 @@ class StoreContract(SynchronousTestCase):
 
     def test_owned(self) -> None:
         """A history is locked by one monitor, and available to another one when the first has closed it."""
-        self.store.own()
+        self.store.lock()
         other = self.opened()
-        error = self.assertRaises(DeviceUnavailable, other.own)
+        error = self.assertRaises(DeviceUnavailable, other.lock)
         self.assertIn("another monitor", str(error))
         self.store.write([reading(600, 1)], 601)
         self.store.close()
-        other.own()
+        other.lock()
         self.store = other
         self.assertEqual(self.sent(0, 999, "readings"), [(600, 1)])
 

@@ -33,7 +33,7 @@ from txrdma.commands.dissect.tcp import segmentIn, TCPHeader
 from txrdma.error import RDMAError
 from txrdma.smc.signalling.option import bpf
 from txrdma.smc.signalling.option.carrier import openCarrier, OptionCarrier, SAVE_SYN, takeSYN
-from txrdma.smc.signalling.option.filesystems import mountBPF, ownCgroup, unmount
+from txrdma.smc.signalling.option.filesystems import mountBPF, processCgroup, unmount
 from txrdma.smc.signalling.option.installing import countersIn, inspect, install, remove, Users
 from txrdma.smc.signalling.option.program import load, LoadedProgram, relocate, STORAGE_BYTES
 from txrdma.smc.signalling.option.reasons import OptionUnavailable
@@ -72,7 +72,7 @@ def world() -> Iterator[Path]:
     with socket.socket() as unused:
         fcntl.ioctl(unused, _SET_FLAGS, struct.pack("16sh14x", b"lo", _UP))
     try:
-        before = ownCgroup()
+        before = processCgroup()
     except OptionUnavailable:
         before = Path(tempfile.mkdtemp())
         _checked(_library.mount(b"none", os.fsencode(before), b"cgroup2", ctypes.c_ulong(0), None))

@@ -12,7 +12,7 @@ from typing import cast
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.smc.signalling.option.carrier import openCarrier, OptionCarrier, SAVE_SYN
-from txrdma.smc.signalling.option.filesystems import ownCgroup
+from txrdma.smc.signalling.option.filesystems import processCgroup
 from txrdma.smc.signalling.option.reasons import OptionUnavailable
 from txrdma.test.support.smc.option_program import sawOption
 from txrdma.test.support.smc.optionworlds import commands
@@ -121,7 +121,7 @@ class OptionTests(SynchronousTestCase):
     def test_kernel(self) -> None:
         """The command can install, use and remove the program on this kernel."""
         try:
-            cgroup = ownCgroup()
+            cgroup = processCgroup()
         except OptionUnavailable as error:
             self.fail(str(error))
         facts = commands(cgroup)

@@ -53,11 +53,11 @@ class PostgresTests(storecontract.StoreContract):
         A monitor that has lost its connection, and then the history to another monitor, no longer writes to
         it.
         """
-        self.store.own()
+        self.store.lock()
         self.store.write([reading(600, 1)], 601)
         other = self.opened()
         self.ended()
-        other.own()
+        other.lock()
         for _ in range(2):
             self.assertRaises(DeviceUnavailable, self.store.write, [reading(650, 2)], 651)
         other.write([reading(660, 3, portKey=OTHER)], 661)
@@ -68,10 +68,10 @@ class PostgresTests(storecontract.StoreContract):
 
     def test_betweenConnections(self) -> None:
         """Ports that another monitor has added while the connection was lost keep their numbers."""
-        self.store.own()
+        self.store.lock()
         self.ended()
         other = self.opened()
-        other.own()
+        other.lock()
         other.write([reading(600, 3, portKey=OTHER)], 601)
         other.close()
         try:
@@ -91,13 +91,13 @@ class PostgresTests(storecontract.StoreContract):
         link = Path(temporary.name) / "server"
         store = HistoryStore(f"postgresql+psycopg://txrdma@/{name}?host={link}", isPatient=True)
         self.addCleanup(store.close)
-        store.own()
+        store.lock()
         self.assertFalse(store.isOpen)
         self.assertRaises(DeviceUnavailable, store.write, [reading(600, 1)], 601)
         link.symlink_to(folder)
         store.write([reading(600, 1)], 601)
         self.assertTrue(store.isOpen)
-        self.assertRaises(DeviceUnavailable, self.opened().own)
+        self.assertRaises(DeviceUnavailable, self.opened().lock)
 
     def ended(self) -> None:
         """Make the server close all connections to the database, as in a restart."""

@@ -289,7 +289,7 @@ class StringTests(SynchronousTestCase):
             ("ibsim:x:y:maybe", "sm"),
             ("ibsim:colour=red", "colour"),
             ("carrier-pigeon:1", "carrier-pigeon"),
-            ("sim:loss=0.1:loss=0.2", "after"),
+            ("sim:loss=0.1:loss=0.2", "given twice"),
         ):
             error = self.assertRaises(ValueError, openMADPort, Clock(), wrong)
             self.assertIn(word, str(error))

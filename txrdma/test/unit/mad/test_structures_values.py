@@ -190,22 +190,22 @@ class JSONTests(SynchronousTestCase):
     def test_wrong(self) -> None:
         cases: list[tuple[type[Layout], dict[str, object], str]] = [
             (smp.NodeInfo, {"colour": 1}, "NodeInfo has no field colour: there are baseVersion, "),
-            (smp.NodeInfo, {"numPorts": 256}, "NodeInfo.numPorts: 256 does not fit: it has 8 bits"),
-            (smp.NodeInfo, {"numPorts": -1}, "NodeInfo.numPorts: -1 does not fit: it has 8 bits"),
+            (smp.NodeInfo, {"numPorts": 256}, "NodeInfo.numPorts: 256 does not fit: the field has 8 bits"),
+            (smp.NodeInfo, {"numPorts": -1}, "NodeInfo.numPorts: -1 does not fit: the field has 8 bits"),
             (smp.NodeInfo, {"numPorts": "many"}, "NodeInfo.numPorts: 'many' does not fit"),
             (smp.NodeInfo, {"numPorts": None}, "NodeInfo.numPorts: None does not fit: it takes a number"),
             (smp.NodeInfo, {"nodeType": "TOASTER"}, "NodeInfo.nodeType: 'TOASTER' does not fit"),
             (smp.NodeInfo, {"nodeGUID": "x"}, "NodeInfo.nodeGUID: 'x' does not fit"),
             (smp.NodeInfo, {"nodeGUID": 4}, "NodeInfo.nodeGUID: 4 does not fit: it takes a GUID"),
             (smp.NodeInfo, {"reserved": 1}, "has no field reserved"),
-            (smp.NodeDescription, {"nodeString": "x" * 65}, "does not fit: it has 64 bytes"),
-            (smp.HierarchyInfo, {"content": "00"}, "content: '00' does not fit: it has 64 bytes"),
+            (smp.NodeDescription, {"nodeString": "x" * 65}, "does not fit: the field has 64 bytes"),
+            (smp.HierarchyInfo, {"content": "00"}, "content: '00' does not fit: the field has 64 bytes"),
             (smp.HierarchyInfo, {"content": 1 << 40}, "does not fit: it takes bytes"),
             (smp.HierarchyInfo, {"content": {"hex": 4}}, "does not fit"),
-            (smp.LedInfo, {"ledMask": 2}, "LedInfo.ledMask: 2 does not fit: it is true or false"),
-            (smp.PKeyTable, {"pkeys": [1]}, "PKeyTable.pkeys: [1] does not fit: it has 32 values"),
+            (smp.LedInfo, {"ledMask": 2}, "LedInfo.ledMask: 2 does not fit: expected true or false"),
+            (smp.PKeyTable, {"pkeys": [1]}, "PKeyTable.pkeys: [1] does not fit: the field has 32 values"),
             (sa.PortInfoRecord, {"portInfo": 4}, "portInfo: 4 does not fit: it takes a mapping"),
-            (sa.PortInfoRecord, {"portInfo": {"lmc": 8}}, "PortInfo.lmc: 8 does not fit: it has 3 bits"),
+            (sa.PortInfoRecord, {"portInfo": {"lmc": 8}}, "lmc: 8 does not fit: the field has 3 bits"),
         ]  # fmt: skip
         for kind, reported, output in cases:
             error = self.assertRaises(ValueError, fromPlain, kind, reported)

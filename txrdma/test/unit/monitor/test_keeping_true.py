@@ -12,7 +12,7 @@ from txrdma.mad.layouts.messages import Notice
 from txrdma.mad.layouts.smp import PortInfo, SMInfo
 from txrdma.mad.layouts.traps import LocalChangeDetails
 from txrdma.mad.layouts.values import SMState
-from txrdma.monitor.diagnosis.managers import ManagerWatch, NEWS_SECONDS, STILL_SECONDS
+from txrdma.monitor.diagnosis.managers import ManagerWatch, RECENT_SECONDS, STILL_SECONDS
 from txrdma.monitor.reading.poller import MOST_UNPLANNED, UNPLANNED_SECONDS
 from txrdma.monitor.reading.settings import PollerSettings
 from txrdma.test.support.mad.simulated import gmp
@@ -165,7 +165,7 @@ class ManagerTests(PollerTestCase):
         subscription = self.poller._subscription
         assert subscription is not None
         self.assertTrue(subscription.isStanding)
-        self.pump(NEWS_SECONDS + 100.0)
+        self.pump(RECENT_SECONDS + 100.0)
         self.assertIn(("cleared", "sm-changed", "subnet manager"), self.output())
 
     def swap(self) -> None:

@@ -193,7 +193,7 @@ class ConfigTests(SynchronousTestCase):
             "tcp:80:host=127.0.0.1": "tcp: has port, interface, backlog, and no 'host'",
             "tcp:80:127.0.0.1:5:7": "and no more",
             "tcp:80:127.0.0.1:interface=0.0.0.0": "and no 'interface'",
-            "tcp:80:interface=127.0.0.1:interface=0.0.0.0": "interface=0.0.0.0 after interface=127.0.0.1",
+            "tcp:80:interface=127.0.0.1:interface=0.0.0.0": "interface= is given twice",
             "http:80": "there is no kind of endpoint 'http', but",
             "8080": "there is no kind of endpoint '8080', but",
         }.items():

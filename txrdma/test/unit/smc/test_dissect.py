@@ -232,4 +232,4 @@ class CommandTests(CommandTestCase):
     def test_hexadecimalMessage(self) -> None:
         digits = clc.Decline(bytes(8), clc.Diagnosis.NOUEID).encode().hex()
         self.assertIn("declines: NOUEID", self.output("decode", digits).out)
-        self.assertIn("it has 28 bytes, and 27 are there", str(self.output("decode", digits[:-2]).status))
+        self.assertIn("27 of 28 bytes", str(self.output("decode", digits[:-2]).status))
