@@ -28,7 +28,8 @@ class Program(ProcessProtocol):
 
     def line(self) -> Deferred[str]:
         """Return the next line of output; the Deferred fails if the process ends before."""
-        self._waiting = waiting = Deferred()
+        waiting: Deferred[str] = Deferred()
+        self._waiting = waiting
         self._report()
         return waiting
 
