@@ -224,10 +224,10 @@ class Announcements:
     @ivar connections: the announcing processes.
     """
 
-    def __init__(self, reactor: Reactor, anybody: bool, room: int = 50) -> None:
+    def __init__(self, reactor: Reactor, anybody: bool, capacity: int = 50) -> None:
         self.reactor = reactor
         self._acceptsOtherUsers = anybody
-        self._room = max(room, 1)
+        self._capacity = max(capacity, 1)
         self.expected: dict[TCPAddress, Announced] = {}
         self.connections: set[AnnouncementConnection] = set()
         self._coming: dict[Announced, float] = {}
@@ -284,7 +284,7 @@ class Announcements:
     def _admit(self) -> None:
         """Request clients to connect, as many as the backlog has space for."""
         queue, coming = self._queue, self._coming
-        while queue and len(coming) < self._room:
+        while queue and len(coming) < self._capacity:
             announced = next((each for each in queue if _isTrusted(each.user)), None) or next(iter(queue))
             del queue[announced]
             coming[announced] = self.reactor.seconds()

@@ -205,8 +205,10 @@ class Neighbour(AnnouncementConnection):
 class NeighbourAnnouncements(Announcements):
     """Announcements of processes in this and, by a directory, in other network namespaces of the host."""
 
-    def __init__(self, reactor: Reactor, anybody: bool, directory: SocketDirectory, room: int = 50) -> None:
-        super().__init__(reactor, anybody, room)
+    def __init__(
+        self, reactor: Reactor, anybody: bool, directory: SocketDirectory, capacity: int = 50
+    ) -> None:
+        super().__init__(reactor, anybody, capacity)
         self._directory = directory
         self._neighbourListener: DirectoryListener | None = None
 

@@ -78,9 +78,9 @@ class Base(SynchronousTestCase):
         tcp.listen()
         self.address = TCPAddress("127.0.0.1", tcp.getsockname()[1])
 
-    def announcements(self, anybody: bool = False, room: int = 1000) -> Announcements:
+    def announcements(self, anybody: bool = False, capacity: int = 1000) -> Announcements:
         """Return the announcements of the listener."""
-        announcements = Announcements(cast(Reactor, self.reactor), anybody, room)
+        announcements = Announcements(cast(Reactor, self.reactor), anybody, capacity)
         announcements.begin(self.address)
         self.addCleanup(self.reactor.serve)
         self.addCleanup(announcements.stop)
@@ -360,7 +360,7 @@ class AnnouncementTests(Base):
         """
         No more connections are accepted at once than TCP's backlog; the others are notified of free space.
         """
-        announcements = self.announcements(room=10)
+        announcements = self.announcements(capacity=10)
         many = [self.announce(CLIENT._replace(port=40000 + number)) for number in range(30)]
         expected = lambda: sum(each.user >= 0 for each in many)  # noqa: E731
         self.reactor.serve()
@@ -474,7 +474,7 @@ class AnnouncementTests(Base):
         A process of another user can announce a bounded number of connections; those of our user have
         priority.
         """
-        announcements = self.announcements(anybody=True, room=1)
+        announcements = self.announcements(anybody=True, capacity=1)
         near, far = socket.socketpair(socket.AF_UNIX)
         self.addCleanup(far.close)
         unknownPeer = AnnouncementConnection(announcements, near)
