@@ -72,7 +72,7 @@ def sourceGID(
 @implementer(IPathResolver)
 class SAPathResolver:
     """
-    A resolver that queries the subnet administration (SA).
+    Resolver that asks the subnet administration (SA).
 
     A LID or a directed route is already a path, and needs no query. But such a path has no MTU, service level
     or lifetime: with C{asksForLIDs} the SA is queried for these.
@@ -104,7 +104,7 @@ class SAPathResolver:
                 return succeed(toLID(end, known))
             return self._ask(PathRecord.query(slid=end.lid, dlid=known, reversible=True, numbPath=1))
         if not end.gids:
-            return fail(DeviceUnavailable("our port has no GID to ask from"))
+            return fail(DeviceUnavailable("the local port has no GID"))
         if isinstance(known, GUID):
             known = GID.fromParts(end.gids[0].prefix or _LINK_LOCAL, known)
         return self._ask(PathRecord.query(sgid=end.gids[0], dgid=known, reversible=True, numbPath=1))
@@ -142,7 +142,7 @@ class StaticPathResolver:
 @implementer(IPathResolver)
 class IPPathResolver:
     """
-    A resolver for RoCE v2, where an IP address is a GID (annex A17).
+    Resolver for RoCE v2, where an IP address is a GID (annex A17).
 
     The kernel resolves the neighbour's MAC address: when an address handle is created on rxe and hardware,
     and when the software device sends a UDP datagram. The resolver only chooses the source GID: see
@@ -175,11 +175,11 @@ class IPPathResolver:
         except ValueError:
             return fail(ValueError(f"{target} is not an IP address"))
         _, percent, scope = str(target).partition("%")
-        source = sourceGID(current(self._endPort).gids, gid, percent + scope, self._sourceAddress)
-        if source is None:
-            return fail(DeviceUnavailable(f"our port has no address from which {target} could be reached"))
+        ours = sourceGID(current(self._endPort).gids, gid, percent + scope, self._sourceAddress)
+        if ours is None:
+            return fail(DeviceUnavailable(f"the local port has no address that reaches {target}"))
         return succeed(
-            IBPath(sgid=source, dgid=gid, hopLimit=self._hopLimit, dqpn=QPN(1), sqpn=QPN(1), qkey=GMP_QKEY)
+            IBPath(sgid=ours, dgid=gid, hopLimit=self._hopLimit, dqpn=QPN(1), sqpn=QPN(1), qkey=GMP_QKEY)
         )
 
 
