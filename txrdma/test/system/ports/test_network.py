@@ -43,7 +43,7 @@ def changed():
         subprocess.run(command.split(), check=True)
 
 network.watch(reactor, changed)
-reactor.callWhenRunning(told)
+reactor.callWhenRunning(changed)
 reactor.callLater(30, reactor.stop)
 reactor.run()
 """
