@@ -5,7 +5,6 @@ Tests for L{txrdma.iba.pcap}: against recorded files.
 from __future__ import annotations
 
 from io import BytesIO
-from ipaddress import ip_address
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import WireError
+from txrdma.iba.headers import BTH
 from txrdma.iba.pcap import (
     CapturedDatagram,
     CapturePosition,
@@ -21,9 +21,24 @@ from txrdma.iba.pcap import (
     PcapWriter,
     RoCECapture,
 )
-from txrdma.iba.roce import UDPFlow
+from txrdma.iba.roce import RoCEPacket
 from txrdma.iba.types import MACAddress
-from txrdma.test.support.captures import names, raw, records, segments
+from txrdma.test.support.captures import names, packets, raw, records, segments
+from txrdma.test.unit.iba.test_roce import rocePackets
+
+HERE = CapturePosition("10.0.0.1", 49152, MACAddress.fromString("02:00:0a:00:00:01"))
+THERE = CapturePosition("10.0.0.2", 4791, MACAddress.fromString("02:00:0a:00:00:02"))
+HERE6 = CapturePosition("2001:db8::1", 49153, HERE.mac)
+THERE6 = CapturePosition("2001:db8::2", 5555, THERE.mac)
+
+
+def recorded(*sent: tuple[CapturePosition, CapturePosition, bytes]) -> bytes:
+    """Return a capture file of these packets, a millisecond apart."""
+    out = BytesIO()
+    capture = RoCECapture(out)
+    for number, (source, destination, packet) in enumerate(sent):
+        capture.packet(source, destination, packet, 1700000000 + number / 1000)
+    return out.getvalue()
 
 
 class FileTests(SynchronousTestCase):
@@ -121,22 +136,42 @@ class DatagramTests(SynchronousTestCase):
         fragment[14] = 0x50  # there is no version 5 of IP
         self.assertIsNone(CapturedDatagram.decode(bytes(fragment)))
 
-    def test_capture(self) -> None:
-        """Packets are recorded with their addresses, at RoCE's port, and with an ICRC that holds."""
-        for one, other in (("10.0.0.1", "10.0.0.2"), ("fd00::1", "fd00::2")):
-            out = BytesIO()
-            capture = RoCECapture(out)
-            here, there = (CapturePosition(each, 50_000, MACAddress(bytes(6))) for each in (one, other))
-            capture.packet(here, there, bytes(16), 1.0)
-            capture.packet(there, here, bytes(20), 2.0)
-            found = [CapturedDatagram.decode(each.data) for each in PcapReader(BytesIO(out.getvalue()))]
-            flows = []
-            for datagram in found:
-                assert datagram is not None
-                addresses = (str(ip_address(raw)) for raw in (datagram.ip.source, datagram.ip.destination))
-                source, destination = addresses
-                flow = UDPFlow(source, datagram.udp.sourcePort, destination, datagram.udp.destinationPort)
-                self.assertEqual(flow.identification(datagram.payload), 0)
-                flows.append((source, destination, datagram.udp.destinationPort, len(datagram.payload)))
-            self.assertEqual(flows, [(one, other, 4791, 20), (other, one, 4791, 24)])
-        self.assertIsNone(CapturedDatagram.decode(b"\xff" * 12 + b"\x08\x06" + bytes(28)))
+
+class RoCECaptureTests(SynchronousTestCase):
+    """L{RoCECapture}."""
+
+    @given(rocePackets())
+    def test_readBack(self, packet: RoCEPacket) -> None:
+        """Captured packets are read back with a valid ICRC, for both IP versions."""
+        body = packet.encode()
+        content = recorded((HERE, THERE, body), (THERE6, HERE6, body))
+        found = [CapturedDatagram.decode(record.data) for record in PcapReader(BytesIO(content))]
+        for datagram, sender in zip(found, (HERE, THERE6), strict=True):
+            assert datagram is not None
+            self.assertEqual(datagram.payload[:-4], body)
+            self.assertEqual((datagram.udp.sourcePort, datagram.udp.destinationPort), (sender.port, 4791))
+
+    def test_asRecorded(self) -> None:
+        """
+        A packet of the kernel is captured as the kernel's frame, except identification, checksums and ICRC.
+        """
+        for captured in packets("rc-pingpong"):
+            source = CapturePosition(captured.source, captured.udp.sourcePort, HERE.mac)
+            destination = CapturePosition(captured.destination, captured.udp.destinationPort, THERE.mac)
+            frame = next(
+                iter(PcapReader(BytesIO(recorded((source, destination, captured.payload[:-4])))))
+            ).data
+            ours = CapturedDatagram.decode(frame)
+            assert ours is not None
+            same = {"identification": 0, "checksum": 0}
+            self.assertEqual(ours.ip.replace(**same), captured.ip.replace(**same))
+            self.assertEqual(ours.udp.replace(checksum=0), captured.udp.replace(checksum=0))
+            self.assertEqual(ours.payload[:-4], captured.payload[:-4])
+
+    def test_manyFlows(self) -> None:
+        """New source ports do not use memory."""
+        capture = RoCECapture(BytesIO())
+        body = RoCEPacket(BTH()).encode()
+        for port in range(3000):
+            capture.packet(HERE._replace(port=port), THERE, body, 0.0)
+        self.assertLess(len(capture._flows), 1100)

@@ -1,0 +1,328 @@
+"""
+The rendezvous of devices in shared memory, with processes that break its rules.
+"""
+
+from __future__ import annotations
+
+import array
+import fcntl
+import os
+import socket
+from collections.abc import Sequence
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from txrdma.iba.types import GID, QPN
+from txrdma.iba.verbs import Status
+from txrdma.soft.shared import _doorbells, unixpackets
+from txrdma.soft.shared._rendezvous import (
+    DoorbellNotice,
+    Hello,
+    Join,
+    LAYOUTS,
+    LONGEST,
+    MAGIC,
+    makeBox,
+    mapBox,
+    PairNotice,
+    RendezvousKind,
+    rendezvousName,
+    VERSION,
+)
+from txrdma.test.support.soft.neighbours import descriptors, mappings, RealCase
+from txrdma.unix import sockets as unixsockets
+
+
+class StrangerCase(RealCase):
+    """Connected devices, and another one that a stranger connects to."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.good = self.pair()
+        self.device = self.open()
+        self.check()
+        self.before = descriptors(), mappings()
+
+    def check(self) -> None:
+        """Check that other devices still work."""
+        one, other = self.good
+        other.qp.postReceive([])
+        one.write(other, 1, 0, 64, 128)
+        self.assertEqual([c.status for c in self.take(one, 1)], [Status.SUCCESS])
+
+
+class StrangerTests(StrangerCase):
+    """Processes that connect to the rendezvous and break the rules."""
+
+    def come(self, greet: bool = True) -> socket.socket:
+        """Connect."""
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+        self.addCleanup(sock.close)
+        sock.connect(rendezvousName(self.device.address, self.device.port))
+        if greet:
+            sock.send(self.hello().encode())
+        return sock
+
+    def hello(self, version: int = VERSION) -> Hello:
+        return Hello(
+            kind=RendezvousKind.HELLO,
+            magic=MAGIC,
+            version=version,
+            port=9,
+            address=GID.fromIP("127.0.0.1"),
+        )
+
+    def sendText(self, sock: socket.socket, message: bytes, passed: Sequence[int] = ()) -> None:
+        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", passed))]
+        sock.sendmsg([message], ancillary if passed else [])
+
+    def isClosed(self, sock: socket.socket) -> bool:
+        try:
+            while sock.recv(1 << 17, socket.MSG_DONTWAIT):
+                pass
+            return True
+        except BlockingIOError:
+            return False
+        except ConnectionResetError:
+            return True
+
+    def refused(self, sock: socket.socket) -> None:
+        """Assert that the process was disconnected, nothing of it remains, and other devices work."""
+        self.runUntil(lambda: self.isClosed(sock))
+        sock.close()
+        self.check()
+        self.assertEqual((descriptors(), mappings()), self.before)
+
+    def invitation(self, box: int, *doorbells: int) -> socket.socket:
+        """Send an invitation with a box and these doorbells."""
+        sock = self.come()
+        for number, doorbell in enumerate(doorbells, 1):
+            self.sendText(
+                sock, DoorbellNotice(kind=RendezvousKind.DOORBELL, number=number).encode(), [doorbell]
+            )
+        self.sendText(sock, self.join().encode(), [box])
+        for descriptor in (box, *doorbells):
+            os.close(descriptor)
+        return sock
+
+    def join(self, number: int = 6) -> Join:
+        """Return an invitation of a local queue pair, with the doorbells 1 and 2."""
+        destination = QPN(number)
+        return Join(kind=RendezvousKind.JOIN, source=QPN(5), destination=destination, receives=1, sends=2)
+
+    def box(self) -> int:
+        descriptor, mapping = makeBox(4096)
+        mapping.close()
+        return descriptor
+
+    def bell(self) -> int:
+        return os.eventfd(0)
+
+    def test_garbage(self) -> None:
+        """Bytes that are no message are refused."""
+        sock = self.come()
+        self.sendText(sock, b"\xff" * 100)
+        self.refused(sock)
+
+    def test_tooLong(self) -> None:
+        """A message beyond the maximum length is refused."""
+        sock = self.come()
+        self.sendText(sock, b"\1" * (LONGEST + 100))
+        self.refused(sock)
+
+    def test_noGreeting(self) -> None:
+        """A message before the greeting is refused."""
+        sock = self.come(greet=False)
+        self.sendText(sock, PairNotice(kind=RendezvousKind.LEAVE, source=QPN(1), destination=QPN(2)).encode())
+        self.refused(sock)
+
+    def test_otherVersion(self) -> None:
+        """Another version is refused."""
+        sock = self.come(greet=False)
+        self.sendText(sock, self.hello(VERSION + 1).encode())
+        self.refused(sock)
+
+    def test_twoGreetings(self) -> None:
+        """A second greeting is refused."""
+        sock = self.come()
+        self.sendText(sock, self.hello().encode())
+        self.refused(sock)
+
+    def test_fewDescriptors(self) -> None:
+        """An invitation without a box, and a doorbell without a descriptor, are refused."""
+        for message in (self.join(), DoorbellNotice(kind=RendezvousKind.DOORBELL, number=1)):
+            sock = self.come()
+            self.sendText(sock, message.encode())
+            self.refused(sock)
+
+    def test_manyDescriptors(self) -> None:
+        """Messages with too many descriptors are refused."""
+        for message in (self.join(), DoorbellNotice(kind=RendezvousKind.DOORBELL, number=1)):
+            for number in (2, 20):
+                sock, given = self.come(), [self.bell() for _ in range(number)]
+                self.sendText(sock, message.encode(), given)
+                for each in given:
+                    os.close(each)
+                self.refused(sock)
+
+    def test_doorbellTwice(self) -> None:
+        """Two doorbells with the same number are refused."""
+        sock, bell = self.come(), self.bell()
+        for _ in range(2):
+            self.sendText(sock, DoorbellNotice(kind=RendezvousKind.DOORBELL, number=1).encode(), [bell])
+        os.close(bell)
+        self.refused(sock)
+
+    def test_manyDoorbells(self) -> None:
+        """Doorbells beyond the limit are refused."""
+        self.patch(_doorbells, "MOST", 20)
+        sock, bell = self.come(), self.bell()
+        for number in range(21):
+            self.sendText(sock, DoorbellNotice(kind=RendezvousKind.DOORBELL, number=number).encode(), [bell])
+        os.close(bell)
+        self.refused(sock)
+
+    def test_noDoorbell(self) -> None:
+        """An invitation with unknown doorbells is refused, and its sender may stay."""
+        sock = self.come()
+        for number in (1, 2):
+            self.sendText(sock, DoorbellNotice(kind=RendezvousKind.DOORBELL_CLOSED, number=number).encode())
+        box = self.box()
+        self.sendText(sock, self.join().encode(), [box])
+        os.close(box)
+        refusal = PairNotice(kind=RendezvousKind.LEAVE, source=QPN(6), destination=QPN(5)).encode()
+        self.runUntil(lambda: self.isAccepted(sock, refusal))
+        self.assertEqual(mappings(), self.before[1])
+        sock.close()
+        self.runUntil(lambda: (descriptors(), mappings()) == self.before)
+
+    def isAccepted(self, sock: socket.socket, message: bytes) -> bool:
+        try:
+            return sock.recv(1 << 17, socket.MSG_DONTWAIT) == message
+        except BlockingIOError:
+            return False
+
+    def test_muted(self) -> None:
+        """A doorbell that its owner withdraws is closed when no invitation uses it any more."""
+        sock = self.invitation(self.box(), self.bell(), self.bell())
+        self.runUntil(lambda: mappings() == self.before[1] + 1)
+        for number in (1, 2):
+            self.sendText(sock, DoorbellNotice(kind=RendezvousKind.DOORBELL_CLOSED, number=number).encode())
+        leave = PairNotice(kind=RendezvousKind.LEAVE, source=QPN(5), destination=QPN(6)).encode()
+        self.sendText(sock, leave)
+        self.runUntil(lambda: mappings() == self.before[1])
+        self.assertEqual(descriptors(), self.before[0] + 2)  # both ends of the connection
+        sock.close()
+        self.runUntil(lambda: descriptors() == self.before[0])
+
+    def test_anothersName(self) -> None:
+        """A process that uses another one's name does not disturb that one, and is refused."""
+        one, other = self.good
+        second, self.device = one.device, other.device
+        self.patch(unixpackets, "peerOf", lambda sock: unixsockets.peerOf(sock)._replace(pid=1))
+        sock = self.come(greet=False)
+        hello = self.hello().replace(port=second.port, address=GID.fromIP(second.address))
+        sock.send(hello.encode())
+        self.runUntil(lambda: self.isClosed(sock))
+        self.check()
+
+    def test_unsealed(self) -> None:
+        """A box that can shrink is refused."""
+        box = os.memfd_create("test", os.MFD_ALLOW_SEALING)
+        os.ftruncate(box, 8192)
+        self.refused(self.invitation(box, self.bell(), self.bell()))
+
+    def test_hugePages(self) -> None:
+        """A box of huge pages, in which a peer can punch holes, is refused."""
+        box = os.memfd_create("test", os.MFD_ALLOW_SEALING | os.MFD_HUGETLB)
+        fcntl.fcntl(box, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+        with self.assertRaisesRegex(ValueError, "pages of another size"):
+            mapBox(box)
+        os.close(box)
+
+    def test_halfSealed(self) -> None:
+        """A box that can grow is refused."""
+        box = os.memfd_create("test", os.MFD_ALLOW_SEALING)
+        os.ftruncate(box, 8192)
+        fcntl.fcntl(box, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+        self.refused(self.invitation(box, self.bell(), self.bell()))
+
+    def test_noBox(self) -> None:
+        """A box with an invalid length is refused."""
+        box = os.memfd_create("test", os.MFD_ALLOW_SEALING)
+        os.ftruncate(box, 12345)
+        fcntl.fcntl(box, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+        self.refused(self.invitation(box, self.bell(), self.bell()))
+
+    def test_noBell(self) -> None:
+        """A blocking doorbell is refused."""
+        reading, writing = os.pipe()
+        os.close(reading)
+        self.refused(self.invitation(self.box(), self.bell(), writing))
+
+    def test_timerBell(self) -> None:
+        """A doorbell that is not an eventfd is refused."""
+        self.refused(self.invitation(self.box(), self.bell(), os.pidfd_open(os.getpid())))
+
+    def test_manyInvitations(self) -> None:
+        """Invitations for unknown queue pairs are bounded."""
+        sock = self.come()
+        box, bell = self.box(), self.bell()
+        try:
+            for number in (1, 2):
+                self.sendText(
+                    sock, DoorbellNotice(kind=RendezvousKind.DOORBELL, number=number).encode(), [bell]
+                )
+            for number in range(300):
+                self.sendText(sock, self.join(number).encode(), [box])
+                if number % 20 == 0:
+                    self.reactor.iterate(0)
+        except (BrokenPipeError, ConnectionResetError):
+            pass
+        os.close(box)
+        os.close(bell)
+        self.refused(sock)
+
+    def test_waitingInvitation(self) -> None:
+        """A pending invitation is dropped with its sender."""
+        sock = self.invitation(self.box(), self.bell(), self.bell())
+        self.runUntil(lambda: mappings() == self.before[1] + 1)
+        sock.close()
+        self.runUntil(lambda: (descriptors(), mappings()) == self.before)
+
+    def test_anything(self) -> None:
+        """Arbitrary messages and descriptors break nothing, and nothing remains."""
+        numbers = [int(end.qp.number) for end in self.good]
+
+        def message(draw: st.DrawFn) -> bytes:
+            kind = draw(st.sampled_from(list(LAYOUTS)))
+            size = LAYOUTS[kind].size
+            body = bytearray(draw(st.binary(min_size=size, max_size=size)))
+            body[0] = kind
+            if draw(st.booleans()):
+                for at in (1, 5):
+                    body[at : at + 3] = draw(st.sampled_from(numbers)).to_bytes(3, "big")
+            return bytes(body) + draw(st.binary(max_size=40))
+
+        @settings(max_examples=150, deadline=None, database=None)
+        @given(st.lists(st.tuples(st.composite(message)(), st.integers(0, 3)), max_size=6), st.booleans())
+        def anything(messages: list[tuple[bytes, int]], greet: bool) -> None:
+            sock = self.come(greet)
+            for content, passed in messages:
+                given = [self.box() if not index else self.bell() for index in range(passed)]
+                try:
+                    self.sendText(sock, content, given)
+                except (BrokenPipeError, ConnectionResetError):
+                    pass
+                for each in given:
+                    os.close(each)
+                self.reactor.iterate(0)
+            sock.close()
+            for _ in range(4):
+                self.reactor.iterate(0)
+            self.assertEqual((descriptors(), mappings()), self.before)
+
+        anything()
+        self.check()
+        self.flushLoggedErrors()
