@@ -255,7 +255,7 @@ class Calls:
                 ):
                     answer: Any = kind.decode(datagram, kind.dataOffset or _PLAIN_OFFSET)
                     self._transactions.end(call)
-                    if kind is not ClassPortInfo and not self._redirected:
+                    if kind is not ClassPortInfo:
                         call.answer = answer
                         return call
                     self._succeed(call, answer, now)
