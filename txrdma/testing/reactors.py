@@ -78,6 +78,39 @@ class ReactorClock(SimulatedClock):
         return DeferredList([maybeDeferred(trigger) for trigger in triggers])
 
 
+class SteppedTime(Base):
+    """
+    A mixin for test cases whose time advances only while a test waits.
+
+    @ivar clock: the reactor.
+    """
+
+    clock: ReactorClock
+
+    def wait(self, condition: Callable[[], object], seconds: float = 30.0) -> None:
+        """Advance the clock until a condition holds; fail if that takes more than this many seconds."""
+        end = self.clock.seconds() + seconds
+        while not condition() and self.clock.seconds() < end:
+            self.clock.step()
+        self.assertTrue(condition())
+
+    def pause(self, seconds: float) -> None:
+        """Advance the clock by this many seconds."""
+        end = self.clock.seconds() + seconds
+        while self.clock.seconds() < end:
+            self.clock.step()
+
+    def result(self, answer: Deferred[Any], seconds: float = 30.0) -> Any:
+        """Return the result of a Deferred, advancing the clock until it fires."""
+        self.wait(lambda: answer.called, seconds)
+        return self.successResultOf(answer)
+
+    def failure(self, answer: Deferred[Any], kind: type[Exception]) -> Any:
+        """Return the exception that a Deferred fails with, advancing the clock until it fires."""
+        self.wait(lambda: answer.called)
+        return self.failureResultOf(answer, kind).value
+
+
 class RealTime(Base):
     """
     A mixin for test cases with their own reactor, which runs only while a test waits.

@@ -4,7 +4,6 @@ Base class for tests of message connections between two simulated hosts.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -22,12 +21,12 @@ from txrdma.messages.protocol import MessageFactory
 from txrdma.sim.network import SimulatedNetwork
 from txrdma.soft.device import SoftDevice
 from txrdma.testing.protocols import MessageRecorder
-from txrdma.testing.reactors import ReactorClock
+from txrdma.testing.reactors import ReactorClock, SteppedTime
 
 SERVICE = 0x1000000000000042
 
 
-class MessagingCase(SynchronousTestCase):
+class MessagingCase(SteppedTime, SynchronousTestCase):
     """Two hosts on a simulated network, with one address each unless a subclass has more."""
 
     clockClass: type[ReactorClock] = ReactorClock
@@ -86,23 +85,6 @@ class MessagingCase(SynchronousTestCase):
         asked = self.ask()
         asked.addCallback(lambda client: [port.stopListening(), client][1])
         return asked
-
-    def pause(self, seconds: float) -> None:
-        """Advance simulated time."""
-        end = self.clock.seconds() + seconds
-        self.wait(lambda: self.clock.seconds() >= end, 2 * seconds)
-
-    def result(self, answer: Deferred[Any], seconds: float = 30.0) -> Any:
-        """Return the result of a Deferred, advancing time until it fires."""
-        self.wait(lambda: answer.called, seconds)
-        return self.successResultOf(answer)
-
-    def wait(self, condition: Callable[[], object], seconds: float = 30.0) -> None:
-        """Advance time until a condition is true."""
-        end = self.clock.seconds() + seconds
-        while not condition() and self.clock.seconds() < end:
-            self.clock.step()
-        self.assertTrue(condition())
 
     def assertNothingLeft(self, seconds: float = 60.0) -> None:
         """

@@ -37,14 +37,14 @@ from txrdma.ports import getEndPort
 from txrdma.test.support.mad.fakekernel import FakeKernel, MOST_AGENTS
 from txrdma.test.support.mad.pairs import Answers
 from txrdma.test.support.sysfs import INFINIBAND, MLX5, ROCE, SysFS
-from txrdma.testing.reactors import ReactorClock
+from txrdma.testing.reactors import ReactorClock, SteppedTime
 
 PERFORMANCE = ManagementClass.PERFORMANCE
 ADMINISTRATION = ManagementClass.SUBN_ADM
 GIDS = ("fe80::1", "fe80::2")
 
 
-class UmadCase(SynchronousTestCase):
+class UmadCase(SteppedTime, SynchronousTestCase):
     def setUp(self) -> None:
         self.clock = ReactorClock()
         self.sysfs = SysFS(self.mktemp())
@@ -84,20 +84,6 @@ class UmadCase(SynchronousTestCase):
         answers = Answers(how)
         MADServer(agent).handle(managementClass, answers, methods or (Method.GET, Method.SET), oui)
         return answers
-
-    def wait(self, condition: Callable[[], bool], seconds: float = 30.0) -> None:
-        end = self.clock.seconds() + seconds
-        while not condition() and self.clock.seconds() < end:
-            self.clock.step()
-        self.assertTrue(condition())
-
-    def result(self, answer: Deferred[Any]) -> Any:
-        self.wait(lambda: answer.called)
-        return self.successResultOf(answer)
-
-    def failure(self, answer: Deferred[Any], kind: type[Exception]) -> Any:
-        self.wait(lambda: answer.called)
-        return self.failureResultOf(answer, kind).value
 
 
 class PortTests(UmadCase):

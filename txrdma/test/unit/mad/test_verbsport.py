@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import cast
 
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import CancelledError
 from twisted.internet.error import ConnectionDone
 from twisted.internet.interfaces import IReadDescriptor
 from twisted.python.failure import Failure
@@ -50,13 +50,13 @@ from txrdma.sim.network import Faults, SimulatedNetwork
 from txrdma.soft.device import SoftDevice
 from txrdma.soft.strings import SoftDeviceStringParser
 from txrdma.test.support.mad.pairs import Answers
-from txrdma.testing.reactors import ReactorClock
+from txrdma.testing.reactors import ReactorClock, SteppedTime
 
 PERFORMANCE = ManagementClass.PERFORMANCE
 ADMINISTRATION = ManagementClass.SUBN_ADM
 
 
-class VerbsPortCase(SynchronousTestCase):
+class VerbsPortCase(SteppedTime, SynchronousTestCase):
     addresses = ("10.0.0.1", "10.0.0.2")
 
     def setUp(self) -> None:
@@ -81,21 +81,6 @@ class VerbsPortCase(SynchronousTestCase):
         answers = Answers(how)
         self.server.handle(managementClass, answers, methods or (Method.GET, Method.SET))
         return answers
-
-    def result(self, answer: Deferred[Any], seconds: float = 30.0) -> Any:
-        self.wait(lambda: answer.called, seconds)
-        return self.successResultOf(answer)
-
-    def wait(self, condition: Callable[[], bool], seconds: float = 30.0) -> None:
-        end = self.clock.seconds() + seconds
-        while not condition() and self.clock.seconds() < end:
-            self.clock.step()
-        self.assertTrue(condition())
-
-    def pause(self, seconds: float) -> None:
-        end = self.clock.seconds() + seconds
-        while self.clock.seconds() < end:
-            self.clock.step()
 
 
 class SubscriptionTests(VerbsPortCase):
