@@ -8,7 +8,7 @@ import gc
 from typing import Any
 from weakref import ref
 
-from twisted.internet.error import ConnectError, ConnectionDone
+from twisted.internet.error import ConnectError, ConnectionDone, ConnectionLost
 from twisted.internet.protocol import Factory
 
 from txrdma.cm.connections.transport import RDMATransport
@@ -18,7 +18,7 @@ from txrdma.cm.rsocket.endpoints import RSocketClientEndpoint, RSocketOptions, R
 from txrdma.cm.rsocket.stream import RSocketEnd
 from txrdma.error import ResourceExhausted
 from txrdma.test.support.cm.messaging import MessagingCase
-from txrdma.testing.protocols import ProducerRecorder, Recorder
+from txrdma.testing.protocols import ProducerRecorder, Recorder, Recorders
 
 _UNPROBED = RSocketOptions(keepalive=None)
 
@@ -41,6 +41,27 @@ class ProducerTests(MessagingCase):
         self.wait(lambda: client.lost.called, 5.0)
         self.assertIs(client.reason.type, ConnectionDone)
         self.assertEqual(producer.calls, ["pause", "resume"])
+        port.stopListening()
+        self.assertNothingLeft()
+
+
+class KeepaliveTests(MessagingCase):
+    """Probes of idle peers."""
+
+    def test_vanishedPeer(self) -> None:
+        """A probe detects that the peer has vanished."""
+        served = Recorders(Recorder)
+        server = RSocketServerEndpoint(self.clock, 7471, self.devices[1], options=_UNPROBED)
+        port: Any = self.successResultOf(server.listen(served))
+        options = RSocketOptions(keepalive=2.0)
+        endpoint = RSocketClientEndpoint(self.clock, "10.0.1.2", 7471, self.devices[0], options)
+        client = self.result(endpoint.connect(Factory.forProtocol(Recorder)))
+        self.pause(10.0)
+        self.assertFalse(client.lost.called)
+        self.network.partition(*(each[0] for each in self.addresses))
+        self.wait(lambda: client.lost.called, 60.0)
+        self.assertIs(client.reason.type, ConnectionLost)
+        served.protocols[0].transport.abortConnection()
         port.stopListening()
         self.assertNothingLeft()
 
