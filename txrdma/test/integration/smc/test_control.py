@@ -6,14 +6,20 @@ from __future__ import annotations
 
 import os
 import socket
+from typing import cast
 
+from twisted.internet.task import deferLater
 from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.smc.common.reactoruse import reactorUse
+from txrdma.smc.signalling.silence import silentPeers
 from txrdma.smc.status import control as introspection
 from txrdma.smc.status.control import answer, answering, appear, controlName
-from txrdma.test.support.smc.control import NAMESPACE
+from txrdma.test.support.smc.control import AskingCase, NAMESPACE, reactor, ReportedStatus
+from txrdma.unix import answers as unixanswers
+from txrdma.unix import sockets as unixsockets
+from txrdma.unix.sockets import Credentials
 
 
 class InternalReactor(MemoryReactorClock):
@@ -96,3 +102,62 @@ Num       RefCount Protocol Flags    Type St Inode Path
         memory = MemoryReactorClock()
         appear(memory, dict)
         self.assertEqual(memory.getReaders(), [])
+
+
+class AskingTests(AskingCase):
+    """A process that asks itself."""
+
+    async def test_asksItself(self) -> None:
+        """A process finds itself and gets the report of its own connections."""
+        self.listen()
+        [reported] = await self.ours(os.getpid())
+        self.assertEqual(reported.error, "")
+        self.assertEqual(reported.connections, [ReportedStatus().toDict()] * 2)
+
+    async def test_silentPeers(self) -> None:
+        """Peers that do not answer are listed."""
+        self.listen()
+        silentPeers(reactor).timedOut("127.0.0.1:1", reactor.seconds())
+        self.addCleanup(silentPeers(reactor).answered, "127.0.0.1:1")
+        [reported] = await self.ours(os.getpid())
+        [silent] = [each for each in reported.silent if each["peer"] == "127.0.0.1:1"]
+        self.assertApproximates(cast(float, silent["seconds"]), 60.0, 10.0)
+
+    async def test_secondReactor(self) -> None:
+        """A process answers once, on its first reactor; a second attempt does no harm."""
+        self.listen()
+        self.assertIs(answer(reactor, dict), None)
+
+    async def test_inattentive(self) -> None:
+        """A client that does not read a long answer blocks nobody."""
+        self.listen(20_000)
+        with socket.socket(socket.AF_UNIX) as inattentive:
+            inattentive.connect(controlName(os.getpid()))
+            [reported] = await self.ours(os.getpid())
+            self.assertEqual((reported.error, len(reported.connections)), ("", 20_000))
+
+    async def test_hasty(self) -> None:
+        """A client that closes immediately does no harm."""
+        self.listen(20_000)
+        for _ in range(3):
+            with socket.socket(socket.AF_UNIX) as hasty:
+                hasty.connect(controlName(os.getpid()))
+        [reported] = await self.ours(os.getpid())
+        self.assertEqual(reported.error, "")
+
+    async def test_otherUserAsks(self) -> None:
+        """A process of another user gets no answer."""
+        self.listen()
+        self.patch(unixsockets, "peerOf", lambda connected: Credentials(1, os.geteuid() + 1))
+        with socket.socket(socket.AF_UNIX) as other:
+            other.connect(controlName(os.getpid()))
+            await deferLater(reactor, 0.05)
+            other.setblocking(False)
+            self.assertEqual(other.recv(100), b"")
+
+    async def test_otherUserAnswers(self) -> None:
+        """Answers of another user's process are ignored, whatever its name."""
+        self.listen()
+        self.patch(unixanswers, "peerOf", lambda connected: Credentials(1, os.geteuid() + 1))
+        [reported] = await self.ours(os.getpid())
+        self.assertIn("belongs to user", reported.error)

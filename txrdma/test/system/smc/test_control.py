@@ -6,54 +6,20 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import cast
 
-from zope.interface import implementer
-
-from twisted.internet.task import deferLater
-from twisted.python.runtime import platform
-from twisted.trial.unittest import TestCase
-
-from txrdma.interfaces import ISMCStatus
-from txrdma.smc.signalling.silence import silentPeers
-from txrdma.smc.status import control as introspection
-from txrdma.smc.status.control import answer, answering, askAll, ControlAnswer, controlName
-from txrdma.test.support.smc.control import NAMESPACE, reactor
-from txrdma.unix import answers as unixanswers
-from txrdma.unix import sockets as unixsockets
-from txrdma.unix.sockets import Credentials
-
-
-@implementer(ISMCStatus)
-class ReportedStatus:
-    """A stand-in for a connection's status."""
-
-    mode = "SMC-R"
-    fallbackReason = None
-    peerDiagnosis = None
-    version = 1
-    eid = ""
-    device = "soft"
-    route = "shared-memory"
-    linkGroup = "0001"
-    state = "ACTIVE"
-    bytesSent = bytesReceived = writes = messagesSent = messagesReceived = 0
-
-    def toDict(self) -> dict[str, object]:
-        return {"mode": self.mode, "state": self.state, "linkGroup": self.linkGroup}
-
+from txrdma.smc.status.control import answering, askAll
+from txrdma.test.support.smc.control import AskingCase, NAMESPACE, reactor
 
 SERVE = """
 import sys
 from twisted.internet import reactor
 from txrdma.smc.status import control as introspection
 from txrdma.smc.status.control import answer, answering, appear, askAll, controlName
-from txrdma.test.system.smc.test_control import ReportedStatus
+from txrdma.test.support.smc.control import ReportedStatus
 
 introspection.NAMESPACE = sys.argv[2]
 reported = {"connections": [ReportedStatus().toDict()] * int(sys.argv[1])}
@@ -109,45 +75,10 @@ def otherProcess(connections: int) -> Iterator[subprocess.Popen[bytes]]:
             process.kill()
 
 
-class AskingTests(TestCase):
-    """Real sockets and real processes."""
+class AskingTests(AskingCase):
+    """Other processes."""
 
     slowBecause = "starts processes"
-
-    if not platform.isLinux():
-        skip = "abstract UNIX sockets are Linux's"
-
-    def setUp(self) -> None:
-        self.patch(introspection, "NAMESPACE", NAMESPACE)
-
-    def listen(self, connections: int = 2) -> None:
-        control = answer(reactor, lambda: {"connections": [ReportedStatus().toDict()] * connections})
-        assert control is not None
-        self.addCleanup(control.close)
-
-    async def ours(self, pid: int) -> list[ControlAnswer]:
-        return [reported for reported in await askAll(reactor, 5.0) if reported.pid == pid]
-
-    async def test_asksItself(self) -> None:
-        """A process finds itself and gets the report of its own connections."""
-        self.listen()
-        [reported] = await self.ours(os.getpid())
-        self.assertEqual(reported.error, "")
-        self.assertEqual(reported.connections, [ReportedStatus().toDict()] * 2)
-
-    async def test_silentPeers(self) -> None:
-        """Peers that do not answer are listed."""
-        self.listen()
-        silentPeers(reactor).timedOut("127.0.0.1:1", reactor.seconds())
-        self.addCleanup(silentPeers(reactor).answered, "127.0.0.1:1")
-        [reported] = await self.ours(os.getpid())
-        [silent] = [each for each in reported.silent if each["peer"] == "127.0.0.1:1"]
-        self.assertApproximates(cast(float, silent["seconds"]), 60.0, 10.0)
-
-    async def test_secondReactor(self) -> None:
-        """A process answers once, on its first reactor; a second attempt does no harm."""
-        self.listen()
-        self.assertIs(answer(reactor, dict), None)
 
     async def test_otherProcess(self) -> None:
         """Another process of our user is found, and a long answer arrives completely."""
@@ -193,37 +124,3 @@ class AskingTests(TestCase):
             process.send_signal(signal.SIGSTOP)
             [reported] = [reported for reported in await askAll(reactor, 0.2) if reported.pid == process.pid]
         self.assertIn("no answer", reported.error)
-
-    async def test_inattentive(self) -> None:
-        """A client that does not read a long answer blocks nobody."""
-        self.listen(20_000)
-        with socket.socket(socket.AF_UNIX) as inattentive:
-            inattentive.connect(controlName(os.getpid()))
-            [reported] = await self.ours(os.getpid())
-            self.assertEqual((reported.error, len(reported.connections)), ("", 20_000))
-
-    async def test_hasty(self) -> None:
-        """A client that closes immediately does no harm."""
-        self.listen(20_000)
-        for _ in range(3):
-            with socket.socket(socket.AF_UNIX) as hasty:
-                hasty.connect(controlName(os.getpid()))
-        [reported] = await self.ours(os.getpid())
-        self.assertEqual(reported.error, "")
-
-    async def test_otherUserAsks(self) -> None:
-        """A process of another user gets no answer."""
-        self.listen()
-        self.patch(unixsockets, "peerOf", lambda connected: Credentials(1, os.geteuid() + 1))
-        with socket.socket(socket.AF_UNIX) as other:
-            other.connect(controlName(os.getpid()))
-            await deferLater(reactor, 0.05)
-            other.setblocking(False)
-            self.assertEqual(other.recv(100), b"")
-
-    async def test_otherUserAnswers(self) -> None:
-        """Answers of another user's process are ignored, whatever its name."""
-        self.listen()
-        self.patch(unixanswers, "peerOf", lambda connected: Credentials(1, os.geteuid() + 1))
-        [reported] = await self.ours(os.getpid())
-        self.assertIn("belongs to user", reported.error)

@@ -353,6 +353,13 @@ class DistrustTests(SynchronousTestCase):
                             smcd=SMCDArea())  # fmt: skip
         self.assertRaises(WireError, decode, proposal.encode())
 
+    def test_shortEID(self) -> None:
+        """An enterprise ID of another length than 32 bytes is not sent."""
+        v2 = ProposalV2(GID(bytes(16)), (b"short",))
+        proposal = Proposal(b"12345678", GID(bytes(16)), MACAddress(bytes(6)), version=2, v2=v2,
+                            smcd=SMCDArea())  # fmt: skip
+        self.assertRaises(WireError, proposal.encode)
+
     def test_contradictoryCount(self) -> None:
         raw = bytearray(SMC_GO["proposal"])
         raw[47] = 1
