@@ -108,17 +108,24 @@ class Stalls:
 
     def _watched(self, call: Any) -> Any:
         def watched(*arguments: Any) -> Any:
-            begun = time.monotonic() - self.waited()
+            begun = self._ran()
             self._number += 1
             try:
                 return call(*arguments)
             finally:
                 self._number += 1
-                seconds = time.monotonic() - self.waited() - begun
+                seconds = self._ran() - begun
                 if seconds > self.seconds:
                     self.seconds, self.event = seconds, repr(arguments[0]) if arguments else "delayed calls"
 
         return watched
+
+    def _ran(self) -> float:
+        """Seconds since some time in the past in which this thread did not wait for a processor."""
+        while True:
+            waited, now = self.waited(), time.monotonic()
+            if self.waited() == waited:  # otherwise the thread was suspended between the two
+                return now - waited
 
     def waited(self) -> float:
         """Seconds for which the thread was ready to run, and another one had the processor."""
