@@ -163,7 +163,7 @@ class PerfQueryTests(SharedFabricTestCase):
             (["1", "300"], "expected 0 to 255"),
             (["--kind", "foo"], "vlwait"),
             (["--watch", "1", "--reset-only"], "don't go together"),
-            (["--kind", "samples", "--reset"], "neither watched nor cleared"),
+            (["--kind", "samples", "--reset"], "do not apply to samples"),
             (["1", "1", "0xfff"], "--mask"),
             (["--sample", "1,x"], "as 1,2,5"),
             (["--sample", "0"], "as 1,2,5"),
