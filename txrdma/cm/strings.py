@@ -2,9 +2,9 @@ r"""
 Endpoint strings for protocols of messages: C{rdma:192.0.2.1:7471}, C{ib:service=0x42:path=dgid fe80\:\:1}.
 
 C{clientFromString} and C{serverFromString} of Twisted parse them. Keys of both kinds are C{device}, a device
-string; C{receives}, C{messageBytes} and C{reads}, the terms; C{credits=yes} or C{no}, whether a client greets
-as one of ours; C{privateData} of a client's REQ, and its C{timeout}; C{backlog} of a server. Twisted loads
-this module whenever it looks for plugins, so it imports next to nothing.
+string; C{receives}, C{messageBytes}, C{longest} and C{reads}, the terms; C{credits=no} to send no greeting;
+C{privateData} of a client's REQ, and its C{timeout}; C{backlog} of a server. Twisted loads this module
+whenever it looks for plugins, so it imports next to nothing.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ def _terms(keys: Arguments, usual: Terms) -> Terms:
         reads=keys.number("reads", usual.reads, 0, 255),
         usesCredits=keys.isYes("credits", usual.usesCredits),
         keepalive=keys.seconds("keepalive", usual.keepalive, mayBeZero=True) or None,
+        longest=keys.size("longest", usual.longest, 1, 1 << 30),
     )
 
 
@@ -107,7 +108,7 @@ class RDMAStringParser:
         self, reactor: Any, *args: str, **kwargs: str
     ) -> IMessageClientEndpoint:
         """Make the endpoint of a client."""
-        from txrdma.cm.connections.endpoints import AUTOMATIC, RDMAClientEndpoint, UNCOUNTED_TERMS
+        from txrdma.cm.connections.endpoints import AUTOMATIC, RDMAClientEndpoint, USUAL
         from txrdma.ports.softdevices import softDeviceAt
         from txrdma.verbs.devices import prepareDevice
 
@@ -115,7 +116,7 @@ class RDMAStringParser:
         host, port = keys.required("host"), keys.number("port", None, 1, 65535)
         source = keys.take("bindAddress")
         device = keys.take("device") or (softDeviceAt(source) if source else None)
-        terms, privateData = _terms(keys, UNCOUNTED_TERMS), keys.take("privateData").encode()
+        terms, privateData = _terms(keys, USUAL), keys.take("privateData").encode()
         timeout = keys.seconds("timeout", None)
         alternate = AUTOMATIC if keys.choice("alternate", "no", "auto") == "auto" else None
         keys.end()

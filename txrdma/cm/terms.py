@@ -1,12 +1,14 @@
 """
-Terms and addresses of message connections, and the greeting by which two ends negotiate credits.
+Terms and addresses of message connections, and the greeting by which two ends of txrdma recognize each other.
 
 REQ and REP negotiate depths, MTU and retries (IBA vol. 1, 12.7), but not message lengths and credits. An end
-that uses credits puts a greeting in front of its private data.
+that uses credits puts a greeting into the last bytes of the private data. Other programs begin at the first
+byte and have their own lengths, so they do not read it; and only a peer that has sent a greeting is sent one.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from zope.interface import implementer
@@ -14,32 +16,42 @@ from zope.interface import implementer
 from twisted.internet.interfaces import IAddress
 
 from txrdma.cm.layouts.messages import REP, REQ
-from txrdma.error import WireError
 from txrdma.iba.types import GID, MTU, QPN
 from txrdma.iba.verbs import DeviceLimits
 from txrdma.kit.values import frozen
 from txrdma.kit.wire import bits, Layout, wire
 
-MAGIC: Final = 0x74784D01
-"""The first bytes of a greeting, of version 1."""
+REQ_MAGIC: Final = 0x74784D02
+"""The last bytes of a REQ's private data with a greeting, of version 2."""
+
+REP_MAGIC: Final = 0x74784D03
+"""Those of a REP, which differ: a peer that returns our private data has not sent a greeting."""
+
+LONGEST: Final = 16 << 20
+"""Bytes of the longest message that an end accepts, if it reads long messages."""
+
+_GREETING_BYTES: Final = 16
+_NAME_BYTES: Final = 16
 
 KEEPALIVE: Final = 15.0
 """Seconds between probes of an idle peer, unless an endpoint is given others."""
 
 
-@wire(12)
+@wire(_GREETING_BYTES)
 class Greeting(Layout):
     """
-    The header of private data whose sender uses credits.
+    The end of private data whose sender uses credits.
 
-    C{receives} are posted for messages of C{messageBytes}; C{privateLength} bytes of the program follow.
+    C{receives} are posted for messages of C{messageBytes}; longer ones, up to C{longest} bytes, are read by
+    the receiver. C{privateLength} bytes of private data are the program's.
     """
 
-    magic: int = bits(32)
-    privateLength: int = bits(8)
-    reserved: int = bits(8)
     receives: int = bits(16)
+    reserved: int = bits(8)
+    privateLength: int = bits(8)
     messageBytes: int = bits(32)
+    longest: int = bits(32)
+    magic: int = bits(32)
 
 
 @frozen
@@ -47,7 +59,7 @@ class Terms:
     """
     Terms that an end wants for a connection.
 
-    @ivar messageBytes: the length of the longest message, in bytes.
+    @ivar messageBytes: the length of posted receives, in bytes.
     @ivar receives: posted receives: messages that the peer may send before the protocol has handled any.
     @ivar sends: requests that may be outstanding, and messages that wait before a producer is paused.
     @ivar reads: outstanding RDMA reads of either end.
@@ -58,6 +70,8 @@ class Terms:
     @ivar maxCMRetries: retransmissions of a CM message, 0 to 15.
     @ivar keepalive: seconds between probes of an idle peer; None disables them.
     @ivar usesCredits: use credits if the peer does; a client sends no greeting otherwise.
+    @ivar longest: the length of the longest message that this end accepts, in bytes, if the peer sends a
+        greeting: longer ones than C{messageBytes} are read from the peer's memory, which needs C{reads}.
     """
 
     messageBytes: int = 4096
@@ -71,36 +85,33 @@ class Terms:
     maxCMRetries: int = 7
     usesCredits: bool = True
     keepalive: float | None = KEEPALIVE
+    longest: int = LONGEST
 
     def within(self, limits: DeviceLimits) -> Terms:
         """These terms, with as many reads as a device supports."""
-        most = min(self.reads, limits.maxRDAtomic, limits.maxDestRDAtomic)
-        return Terms(
-            *(self.messageBytes, self.receives, self.sends, most, self.mtu),
-            *(self.retryCount, self.rnrRetryCount, self.responseTimeout, self.maxCMRetries, self.usesCredits),
-            self.keepalive,
-        )
+        return replace(self, reads=min(self.reads, limits.maxRDAtomic, limits.maxDestRDAtomic))
 
-    def withGreeting(self, privateData: bytes, maximum: int) -> bytes:
+    def withGreeting(self, privateData: bytes, maximum: int, magic: int) -> bytes:
         """
-        Put a greeting in front of private data, if this end uses credits.
+        Pad private data, and put a greeting into the last bytes if this end uses credits.
 
         @param maximum: length of the private data of the message, in bytes.
+        @param magic: L{REQ_MAGIC} or L{REP_MAGIC}.
         @raise ValueError: the private data is too long.
         """
         greeting = b""
         if self.usesCredits:
             greeting = Greeting(
-                magic=MAGIC,
-                privateLength=min(255, len(privateData)),
                 receives=self.receives,
+                privateLength=min(255, len(privateData)),
                 messageBytes=self.messageBytes,
+                longest=self.longest,
+                magic=magic,
             ).encode()
-        if len(greeting) + len(privateData) > maximum:
-            raise ValueError(
-                f"private data has {maximum - len(greeting)} bytes at most, not {len(privateData)}"
-            )
-        return (greeting + privateData).ljust(maximum, b"\0")
+        most = maximum - len(greeting)
+        if len(privateData) > most:
+            raise ValueError(f"private data has {most} bytes at most, not {len(privateData)}")
+        return privateData.ljust(most, b"\0") + greeting
 
 
 @frozen
@@ -108,7 +119,9 @@ class Agreed:
     """
     Negotiated terms of a connection, from the view of one end.
 
-    @ivar messageBytes: the length of the longest message, in bytes.
+    @ivar messageBytes: the length of the longest message that fits into a receive of either end, in bytes.
+    @ivar longest: the length of the longest message that this end may send, in bytes.
+    @ivar longestReceived: the length of the longest message that this end reads, or 0.
     @ivar receives: receives of the peer; None if credits are not used.
     @ivar sends: requests of this end that may be outstanding.
     @ivar initiatorDepth: outstanding reads of this end; C{responderResources}: those of the peer.
@@ -118,6 +131,8 @@ class Agreed:
     """
 
     messageBytes: int
+    longest: int
+    longestReceived: int
     receives: int | None
     sends: int
     initiatorDepth: int
@@ -128,21 +143,20 @@ class Agreed:
     ackTimeout: int
 
 
-def splitGreeting(privateData: bytes, terms: Terms) -> tuple[Greeting | None, bytes]:
+def splitGreeting(privateData: bytes, terms: Terms, magic: int) -> tuple[Greeting | None, bytes]:
     """
     Split private data into the greeting, if credits are used, and the data of the program without padding.
 
     Messages do not contain the length of private data. Without a greeting all zeros at the end are padding.
+
+    @param magic: L{REQ_MAGIC} or L{REP_MAGIC}.
     """
-    try:
-        greeting = Greeting.decode(privateData)
-    except WireError:
-        return None, privateData.rstrip(b"\0")
-    if greeting.magic != MAGIC or not greeting.messageBytes:
-        return None, privateData.rstrip(b"\0")
-    length = len(Greeting().encode())
-    user = privateData[length : length + greeting.privateLength]
-    return (greeting if terms.usesCredits else None), user
+    user, found = privateData[:-_GREETING_BYTES], privateData[-_GREETING_BYTES:]
+    if len(found) == _GREETING_BYTES:
+        greeting = Greeting.decode(found)
+        if greeting.magic == magic and greeting.messageBytes and greeting.privateLength <= len(user):
+            return (greeting if terms.usesCredits else None), user[: greeting.privateLength]
+    return None, privateData.rstrip(b"\0")
 
 
 def negotiate(terms: Terms, greeting: Greeting | None, request: REQ, reply: REP, isActive: bool) -> Agreed:
@@ -152,13 +166,23 @@ def negotiate(terms: Terms, greeting: Greeting | None, request: REQ, reply: REP,
     @param isActive: whether this end sent the REQ.
     """
     own, peer = (request, reply) if isActive else (reply, request)
-    most = terms.messageBytes
+    initiatorDepth = min(own.initiatorDepth, peer.responderResources)
+    responderResources = min(own.responderResources, peer.initiatorDepth)
+    messageBytes = longest = terms.messageBytes
+    longestReceived = 0
+    if greeting is not None:
+        messageBytes = longest = min(messageBytes, greeting.messageBytes)
+        if messageBytes >= _NAME_BYTES:  # long messages are announced by the name of their memory
+            longest = max(longest, greeting.longest if responderResources else 0)
+            longestReceived = terms.longest if initiatorDepth else 0
     return Agreed(
-        messageBytes=most if greeting is None else min(most, greeting.messageBytes),
+        messageBytes=messageBytes,
+        longest=longest,
+        longestReceived=longestReceived,
         receives=None if greeting is None else greeting.receives,
         sends=terms.sends,
-        initiatorDepth=min(own.initiatorDepth, peer.responderResources),
-        responderResources=min(own.responderResources, peer.initiatorDepth),
+        initiatorDepth=initiatorDepth,
+        responderResources=responderResources,
         mtu=MTU(int(request.pathMTU)),
         retryCount=request.retryCount,
         rnrRetryCount=peer.rnrRetryCount,

@@ -280,6 +280,14 @@ LIMITS: Final = (
         "The next one is dropped; its sender repeats it.",
         "unit.cm.test_badinput.StrangerTests.test_manyQuestions",
     ),
+    Limit(
+        "rdma:",
+        "bytes of a message (ib: likewise)",
+        "txrdma.cm.terms.LONGEST",
+        "The connection is closed; a conforming peer refuses to send the message.",
+        "unit.cm.test_longmessages.LiarTests.test_tooLong",
+        "longest",
+    ),
     # mad
     Limit(
         "mad",

@@ -30,6 +30,10 @@ _MOST_SENT: Final = 10000
 """Number of messages after which a producer must have been paused."""
 
 
+_LONG: Final = 500_000
+_MOST_LONG_SENT: Final = 20
+
+
 class MessageEnds(Base):
     """
     Two connected protocols.
@@ -61,7 +65,7 @@ class MessageContract(MessageEnds):
     """
     The promises of connections that carry messages.
 
-    @cvar longest: length of the longest tested message, in bytes.
+    @cvar longest: length of the longest tested message that is short, in bytes.
     """
 
     longest = 4096
@@ -86,6 +90,23 @@ class MessageContract(MessageEnds):
         self.waitUntil(lambda: len(one.messages) >= len(output) <= len(other.messages))
         self.assertEqual(one.messages, output)
         self.assertEqual(other.messages, output)
+
+    def test_contractLongMessages(self) -> None:
+        """Long messages arrive in order among short ones, in both directions, also before a close."""
+        one, other = self.connectedEnds()
+        content = Random(3).randbytes(1_000_000)
+        lengths = (5, 100_000, 7, self.longest + 1, 64, 1_000_000, 20_000, 0)
+        output = [(content[:length], None if n % 3 else 7 * n) for n, length in enumerate(lengths)]
+        for data, immediate in output:
+            one.transport.sendMessage(data, immediate)
+            other.transport.sendMessage(data, immediate)
+        self.waitUntil(lambda: len(other.messages) == len(output) == len(one.messages))
+        for data, immediate in output:
+            one.transport.sendMessage(data, immediate)
+        one.transport.loseConnection()
+        self.waitUntil(lambda: one.ends and other.ends)
+        self.assertTrue((one.messages, other.messages) == (output, output * 2), "messages differ")
+        self.assertEqual((one.ends, other.ends), (["ConnectionDone"], ["ConnectionDone"]))
 
     def test_contractPause(self) -> None:
         """A paused protocol receives no messages, and receives all of them after it resumes."""
@@ -122,6 +143,21 @@ class MessageContract(MessageEnds):
         late = ProducerRecorder()
         one.transport.registerProducer(late, True)
         self.assertEqual((producer.calls[2:], late.calls), (["stop"], ["stop"]))
+
+    def test_contractProducerOfLongMessages(self) -> None:
+        """A few messages that are long enough pause a producer, too."""
+        one, other = self.connectedEnds()
+        other.transport.pauseProducing()
+        producer = ProducerRecorder()
+        one.transport.registerProducer(producer, True)
+        sent = 0
+        while not producer.calls and sent < _MOST_LONG_SENT:
+            one.transport.sendMessage(bytes(_LONG))
+            sent += 1
+        self.assertEqual(producer.calls, ["pause"])
+        other.transport.resumeProducing()
+        self.waitUntil(lambda: len(other.messages) == sent and len(producer.calls) > 1)
+        self.assertEqual(producer.calls, ["pause", "resume"])
 
     def test_contractEnd(self) -> None:
         """A close first delivers all messages, and both ends get C{ConnectionDone}."""

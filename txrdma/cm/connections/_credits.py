@@ -5,15 +5,16 @@ Each end posts receives in advance and announces their number in its greeting; e
 credits. Once half of the credits can be returned, they are, by an RDMA write of no bytes with their number as
 immediate data. Such a write uses a receive but no credit, so each end posts two more receives than it
 announces. Two suffice: after one return the peer has half of its credits at most until it has received that.
-It can cause one more return, and needs the first for the next.
+It can cause one more return, and needs the first for the next. Two more are for reports of long messages that
+were read: see L{txrdma.cm.connections.longmessages}.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-SPARE: Final = 2
-"""Receives without a credit, for writes that return credits."""
+SPARE: Final = 4
+"""Receives without a credit: for writes that return credits, and for reports of long messages."""
 
 
 class Credits:

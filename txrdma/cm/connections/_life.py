@@ -30,6 +30,9 @@ class LifeEventKind(Enum):
     MESSAGE = "message"
     """A message or a write with immediate data, for the protocol."""
 
+    LONG = "long"
+    """The name of a long message, which is read first and then delivered."""
+
     FAILURE = "failure"
     """A receive has failed: the queue pair has."""
 
@@ -64,12 +67,14 @@ class Life(MachineCore, Generic[CompletionT]):
     The lifecycle of one transport.
 
     @ivar isPaused: the protocol takes no messages; True until there is a protocol.
+    @ivar isReading: a long message is being read, and later messages wait.
     """
 
-    __slots__ = ("_hasClosed", "_inbox", "_inputs", "_place", "isPaused")
+    __slots__ = ("_hasClosed", "_inbox", "_inputs", "_place", "isPaused", "isReading")
 
     def __init__(self) -> None:
         self.isPaused = True
+        self.isReading = False
         self._hasClosed = False
         self._inbox: deque[tuple[LifeEventKind, CompletionT]] = _NONE
         self._inputs: Inputs = TABLE.begin(self)
@@ -107,7 +112,7 @@ class Life(MachineCore, Generic[CompletionT]):
     @property
     def hasArrived(self) -> bool:
         """True if the peer has sent something that waits."""
-        return any(kind in (LifeEventKind.MESSAGE, LifeEventKind.CREDIT) for kind, _ in self._inbox)
+        return any(kind not in (LifeEventKind.REQUEST, LifeEventKind.FAILURE) for kind, _ in self._inbox)
 
     def arrived(self, kind: LifeEventKind, completion: CompletionT) -> None:
         """Keep a completion for L{next}."""
@@ -116,13 +121,19 @@ class Life(MachineCore, Generic[CompletionT]):
                 self._inbox = deque()
             self._inbox.append((kind, completion))
 
+    def wasRead(self, completion: CompletionT) -> None:
+        """Note that a long message was read, which is delivered before all that wait."""
+        self.isReading = False
+        if self._place != _CLOSED:
+            self._inbox.appendleft((LifeEventKind.LONG, completion))
+
     def next(self) -> tuple[LifeEventKind, CompletionT] | None:
         """
         Take the next completion to act on; None if there is none.
 
         While the protocol is paused that is the oldest one that is no news for it.
         """
-        if not self.isPaused:
+        if not (self.isPaused or self.isReading):
             return self._inbox.popleft() if self._inbox else None
         for index, each in enumerate(self._inbox):
             kind = each[0]

@@ -46,10 +46,7 @@ _FIRST_PORT: Final = 0xC000
 _HEADER: Final = len(IPCMHeader().encode())
 
 USUAL: Final = Terms()
-"""The default terms of C{ib} endpoints and of servers."""
-
-UNCOUNTED_TERMS: Final = Terms(usesCredits=False)
-"""The default terms of C{rdma} clients: without a greeting, which other programs do not know."""
+"""The default terms of endpoints."""
 
 
 class IPScheme(ServiceIDScheme):
@@ -185,7 +182,7 @@ class IBClientEndpoint:
             GID, a port GUID, a LID, or the text of one.
         @param alternate: a path to migrate to, or L{AUTOMATIC}. The transport's C{alternate} is None if the
             peer rejects it, and over shared memory.
-        @param privateData: of the REQ; at most 92 bytes, or 80 with credits.
+        @param privateData: of the REQ; at most 76 bytes, or 92 without credits.
         @param timeout: seconds until C{connect} fails; None is the time of all retransmissions.
         @param resolver: None for the subnet administration on InfiniBand. On RoCE, a GID is a path already.
         """
@@ -232,7 +229,7 @@ class RDMAClientEndpoint:
         host: str,
         port: int,
         device: DeviceSpec | None = None,
-        terms: Terms = UNCOUNTED_TERMS,
+        terms: Terms = USUAL,
         privateData: PrivateData = b"",
         space: PortSpace = PortSpace.TCP,
         timeout: float | None = None,
@@ -242,7 +239,7 @@ class RDMAClientEndpoint:
         @param host: an IP address, or a name, whose addresses are tried as C{HostnameEndpoint} does: the next
             one 0.3 seconds after the last, or when that has failed.
         @param device: None is the software device at the source address of the route to the host.
-        @param privateData: of the REQ; at most 56 bytes, or 44 with credits.
+        @param privateData: of the REQ; at most 40 bytes, or 56 without credits.
         @param timeout: seconds until C{connect} fails; None is the time of all retransmissions.
         """
         self._reactor, self._device, self._terms, self._privateData = reactor, device, terms, privateData

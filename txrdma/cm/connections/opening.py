@@ -36,7 +36,7 @@ from txrdma.cm.interfaces import IManagedConnection, IPreparedProtocol, IRDMAPro
 from txrdma.cm.layouts.messages import CMTransport, FailoverAccepted, REJ, RejectReason, REP, REQ
 from txrdma.cm.layouts.paths import areSame, isPath, NO_PATH, reversedPath
 from txrdma.cm.layouts.rejectinfo import informationFor, informationOf
-from txrdma.cm.terms import MessageAddress, MessagePeer, negotiate, splitGreeting, Terms
+from txrdma.cm.terms import MessageAddress, MessagePeer, negotiate, REP_MAGIC, REQ_MAGIC, splitGreeting, Terms
 from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError, WireError
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID
@@ -111,7 +111,7 @@ class Attempt:
         prefix = naming.prefix(path)
         maximum = REQ_PRIVATE_BYTES - len(prefix)
         if isinstance(privateData, bytes):
-            terms.withGreeting(privateData, maximum)  # raise before any resource is allocated
+            terms.withGreeting(privateData, maximum, REQ_MAGIC)  # raise before any resource is allocated
         mtu = adapter.mtuOf(port)
         self._transport = transport = RDMATransport(adapter, terms, port, path.pkey)
         self.answer: Deferred[IRDMAProtocol] = Deferred(lambda _: _withdraw(transport))
@@ -133,7 +133,7 @@ class Attempt:
                 remoteCMResponseTimeout=terms.responseTimeout,
                 primary=adapter.cmPathOf(path),
                 alternate=NO_PATH if alternate is None else adapter.cmPathOf(alternate),
-                privateData=prefix + terms.withGreeting(userData, maximum),
+                privateData=prefix + terms.withGreeting(userData, maximum, REQ_MAGIC),
             )
             self._ask(request)
         except BaseException:
@@ -183,7 +183,7 @@ class Attempt:
         return True
 
     def _replied(self, connection: IManagedConnection, reply: REP) -> None:
-        greeting, self._privateData = splitGreeting(reply.privateData, self._terms)
+        greeting, self._privateData = splitGreeting(reply.privateData, self._terms, REP_MAGIC)
         agreed = negotiate(self._terms, greeting, connection.request, reply, True)
         try:
             self._transport.ready(connection.request, reply, True, agreed)
@@ -318,7 +318,7 @@ class ServiceListening:
             address, requestData = self._naming.peerOf(request)
         except WireError:
             raise Rejection(RejectReason.UNSUPPORTED_REQUEST) from None
-        greeting, privateData = splitGreeting(requestData, self._terms)
+        greeting, privateData = splitGreeting(requestData, self._terms, REQ_MAGIC)
         peer = MessagePeer(replace(address, gid=connection.primary.remoteGID), request.localQPN, privateData)
         protocol = self._factory.buildProtocol(peer)
         if protocol is None:
@@ -368,9 +368,9 @@ class Acceptance:
                 responderResources=min(terms.reads, request.initiatorDepth),
                 initiatorDepth=min(terms.reads, request.responderResources),
                 rnrRetryCount=terms.rnrRetryCount,
-                privateData=terms.withGreeting(answer, REP_PRIVATE_BYTES),
+                privateData=terms.withGreeting(answer, REP_PRIVATE_BYTES, REP_MAGIC),
             )
-            greeting, _ = splitGreeting(requestData, terms)
+            greeting, _ = splitGreeting(requestData, terms, REQ_MAGIC)
             transport.ready(request, reply, False, negotiate(terms, greeting, request, reply, False))
             connection.setHandler(self._handleEvent, transport.pathChanged)
             connection.accept(reply.replace(failoverAccepted=self._failover(request)))

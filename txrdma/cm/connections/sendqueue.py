@@ -8,7 +8,6 @@ of the connection itself: credit returns, keepalive probes, and writes that arm 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred
@@ -19,12 +18,22 @@ from txrdma.cm.connections.receives import Part, ReceiveMemory
 from txrdma.error import ResourceExhausted
 from txrdma.iba.verbs import Access, AtomicCapability, Buffer, Operation, Segment, SendRequest
 from txrdma.interfaces import IMemoryRegion, IProtectionDomain, IQueuePair
+from txrdma.messages.memory import MemoryName
 
 FIRST: Final = 1 << 32
 """The first identifier of send requests; smaller ones are slots of receives."""
 
 OVERHEAD: Final = 4
 """Entries of the send queue for requests of the connection itself."""
+
+HIGH_WATER: Final = 1 << 20
+"""Bytes of waiting requests at which producers pause; they also pause at a number of requests."""
+
+ANNOUNCEMENT: Final = 1 << 31
+"""Immediate data of a write before the name of a long message: see L{txrdma.cm.connections.longmessages}."""
+
+OUTSTANDING: Final = 2
+"""Long messages whose memory the peer may read at a time."""
 
 _LEAST_BYTES: Final = 64
 """Smallest registered memory for the bytes of a read, a write or an atomic operation."""
@@ -43,6 +52,13 @@ class SendRegions:
     def allocate(self, length: int) -> IMemoryRegion:
         """Allocate zeroed memory, which stays registered until C{free} or C{close}."""
         region = self._domain.allocateMemory(length, self._access)
+        self._regions[region] = False
+        return region
+
+    def expose(self, data: bytes) -> IMemoryRegion:
+        """Copy bytes into memory that the peer may only read."""
+        region = self._domain.allocateMemory(len(data), Access.LOCAL_WRITE | Access.REMOTE_READ)
+        region.view[:] = data
         self._regions[region] = False
         return region
 
@@ -71,18 +87,32 @@ class Request:
     A request of the program until its completion.
 
     @ivar isCredited: whether it consumes a receive of the peer.
-    @ivar data: the bytes of a message or a write until it is posted.
+    @ivar size: the number of bytes of a message or a write.
+    @ivar data: these bytes until they are posted; then the name of a long message, until that is posted.
+    @ivar isAnnounced: False for a long message of which nothing is posted.
+    @ivar exposed: the memory of a long message until the peer has read it.
     @ivar result: the number of bytes of a read or an atomic operation; 0 of other requests.
     @ivar memory: the registered memory of a read, a write or an atomic operation, while it is posted.
     @ivar done: fires when the request has completed: with bytes if there is a result, else with None.
     """
 
-    __slots__ = ("data", "done", "isCredited", "memory", "request", "result", "slot")
+    __slots__ = (
+        *("data", "done", "exposed", "isAnnounced", "isCredited", "memory", "request", "result", "size"),
+        "slot",
+    )
 
     def __init__(
-        self, request: SendRequest, isCredited: bool, data: Buffer | None = None, result: int = 0
+        self,
+        request: SendRequest,
+        isCredited: bool,
+        data: Buffer | None = None,
+        result: int = 0,
+        isLong: bool = False,
     ) -> None:
         self.request, self.isCredited, self.data, self.result = request, isCredited, data, result
+        self.size = 0 if data is None else len(data)
+        self.isAnnounced = not isLong
+        self.exposed: IMemoryRegion | None = None
         self.memory: Part | None = None
         self.slot: int | None = None
         self.done: Deferred[Any] | None = None
@@ -125,17 +155,19 @@ class SendQueue:
     @ivar posted: requests that have not completed, by identifier.
     """
 
-    def __init__(self, places: int, memory: ReceiveMemory, allocate: Callable[[int], IMemoryRegion]) -> None:
+    def __init__(self, places: int, memory: ReceiveMemory, regions: SendRegions) -> None:
         """
         @param places: entries of the queue for requests of the program.
         @param memory: registered memory of reads, writes and atomic operations.
-        @param allocate: allocates registered memory of a length in bytes.
+        @param regions: registered memory of messages.
         """
         self.waiting = _NONE
+        self._waitingBytes = 0
+        self._unread = _NONE  # long messages that the peer has not read
         self.posted: dict[int, Request] = {}
         self._overhead: set[int] = set()
         self._places = places
-        self._parts, self._allocate = memory, allocate
+        self._parts, self._regions = memory, regions
         self._next = FIRST
         self._free: list[int] = []
         self._memory: IMemoryRegion | None = None
@@ -143,7 +175,7 @@ class SendQueue:
     @property
     def isIdle(self) -> bool:
         """Whether all requests of the program have completed."""
-        return not (self.waiting or self.posted)
+        return not (self.waiting or self.posted or self._unread)
 
     @property
     def isQuiet(self) -> bool:
@@ -153,7 +185,7 @@ class SendQueue:
     @property
     def isFull(self) -> bool:
         """Whether producers should pause."""
-        return len(self.waiting) >= self._places
+        return len(self.waiting) >= self._places or self._waitingBytes >= HIGH_WATER
 
     def ask(self, asked: Request) -> int:
         """Append a request, and return its identifier."""
@@ -162,7 +194,22 @@ class SendQueue:
         if self.waiting is _NONE:
             self.waiting = deque()
         self.waiting.append(asked)
+        self._waitingBytes += asked.size
         return self._next
+
+    def withdraw(self, asked: Request) -> bool:
+        """Remove a request of which nothing is posted; False if it is posted or has completed."""
+        if asked not in self.waiting or (asked.isAnnounced and asked.exposed is not None):
+            return False
+        self.waiting.remove(asked)
+        self._waitingBytes -= asked.size
+        self._unexpose(asked)
+        return True
+
+    def _unexpose(self, asked: Request) -> None:
+        exposed, asked.exposed = asked.exposed, None
+        if exposed is not None:
+            self._regions.free(exposed)
 
     def post(self, pair: IQueuePair, credits: Credits, slotBytes: int) -> None:
         """
@@ -174,6 +221,12 @@ class SendQueue:
         ready: list[SendRequest] = []
         while self.waiting and len(self.posted) < self._places:
             first = self.waiting[0]
+            if not first.isAnnounced:
+                if not (credits.mayPost and self._expose(first)):
+                    break
+                ready.append(self._announce(first))
+                credits.posted()
+                continue
             isMessage = first.isMessage
             if not (self._hasSlot(slotBytes) if isMessage else self._hasMemory(first)):
                 break  # until another request completes
@@ -182,6 +235,7 @@ class SendQueue:
                     break
                 credits.posted()
             self.waiting.popleft()
+            self._waitingBytes -= first.size
             if isMessage and first.data is not None:
                 self._fill(first, first.data, slotBytes)
             self.posted[first.request.identifier] = first
@@ -210,14 +264,55 @@ class SendQueue:
         request = self.posted.pop(identifier, None)
         if request is not None and request.slot is not None:
             self._free.append(request.slot)
+        return None if request is None or request.exposed is not None else request
+
+    def messageRead(self) -> Request | None:
+        """Remove the oldest long message, which the peer has read; None if the peer cannot have read any."""
+        if not self._unread or (self.waiting and self.waiting[0] is self._unread[0]):
+            return None
+        request = self._unread.popleft()
+        self._unexpose(request)
         return request
 
     def takeAll(self) -> list[Request]:
         """Remove all requests that have not completed, in order, when the connection ends."""
-        taken = [*self.posted.values(), *self.waiting]
+        taken = dict.fromkeys((*self._unread, *self.posted.values(), *self.waiting))
         self.posted.clear()
-        self.waiting.clear()
-        return taken
+        for queue in (self._unread, self.waiting):
+            queue.clear()
+        return list(taken)
+
+    def _expose(self, asked: Request) -> bool:
+        """
+        Copy a long message into memory that the peer may read.
+
+        @return: False if the peer has not read earlier ones, or if only other requests have memory.
+        @raise ResourceExhausted: no other request has any.
+        """
+        if len(self._unread) >= OUTSTANDING:
+            return False
+        if asked.exposed is None:
+            try:
+                asked.exposed = region = self._regions.expose(bytes(asked.data or b""))
+            except ResourceExhausted:
+                if not (self.posted or self._unread):
+                    raise
+                return False
+            name = MemoryName(address=region.address, key=region.rkey, length=asked.size)
+            asked.data = name.encode()
+        return True
+
+    def _announce(self, asked: Request) -> SendRequest:
+        """Return the request that announces a long message."""
+        announcement = SendRequest(0, Operation.RDMA_WRITE_WITH_IMMEDIATE, immediate=ANNOUNCEMENT)
+        self._next += 1
+        announcement.identifier = self._next
+        self.posted[self._next] = Request(announcement, True)
+        asked.isAnnounced = True
+        if self._unread is _NONE:
+            self._unread = deque()
+        self._unread.append(asked)
+        return announcement
 
     def _hasSlot(self, slotBytes: int) -> bool:
         """
@@ -228,7 +323,7 @@ class SendQueue:
         slots = self._places
         while self._memory is None:
             try:
-                self._memory = self._allocate(slots * slotBytes)
+                self._memory = self._regions.allocate(slots * slotBytes)
                 self._free = list(range(slots))
             except ResourceExhausted:
                 if slots == 1:

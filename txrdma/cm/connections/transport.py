@@ -28,10 +28,11 @@ from twisted.python.failure import Failure
 from txrdma.cm.connections._credits import Credits, SPARE
 from txrdma.cm.connections._life import Life, LifeEventKind
 from txrdma.cm.connections.adapter import Adapter, SharedCompletionQueue
+from txrdma.cm.connections.longmessages import HAS_READ, LongMessageReader
 from txrdma.cm.connections.migration import PathMigration
 from txrdma.cm.connections.queuepairs import toInit, toReceive, toSend
 from txrdma.cm.connections.receives import Part
-from txrdma.cm.connections.sendqueue import FIRST, OVERHEAD, Request, SendQueue, SendRegions
+from txrdma.cm.connections.sendqueue import ANNOUNCEMENT, FIRST, OVERHEAD, Request, SendQueue, SendRegions
 from txrdma.cm.core.events import (
     AlternatePathRequested,
     ConnectionRejected,
@@ -74,6 +75,8 @@ _RNR_TIMER: Final = 12
 
 _OVER: Final = ("ENDED", "TIMEWAIT", "FREE")
 
+
+_UNREAD: Final = "the peer closed the connection before its last messages were read"
 
 _NO_MEMORY: Final = ReceiveRequest(0)
 
@@ -124,7 +127,9 @@ class RDMATransport(MessageTransport):
         self._receives = terms.receives + SPARE
         self._depth = self._receives + terms.sends + OVERHEAD
         self._regions = SendRegions(adapter.domain)
-        self._sends = SendQueue(terms.sends, adapter.receives, self._regions.allocate)
+        self._sends = SendQueue(terms.sends, adapter.receives, self._regions)
+        self._reader: LongMessageReader | None = None  # from the first long message of the peer on
+        self._isAnnounced = False  # the next SEND is the name of a long message
         self._life: Life[Completion] = Life()
         self._isProcessing = False
         self._farewell = b""
@@ -210,7 +215,7 @@ class RDMATransport(MessageTransport):
         """
         Send a message: see L{IMessageTransport}.
 
-        @raise InvalidRequest: it is longer than C{agreed.messageBytes}.
+        @raise InvalidRequest: it is longer than C{agreed.longest}.
         """
         self._ask(self._message(data, immediate))
 
@@ -220,15 +225,17 @@ class RDMATransport(MessageTransport):
 
         @return: fires when the message is in the peer's memory; fails if the connection ends before. If
             cancelled before it is posted, the message is not sent.
-        @raise InvalidRequest: it is longer than C{agreed.messageBytes}.
+        @raise InvalidRequest: it is longer than C{agreed.longest}.
         """
         return self._request(self._message(data, immediate))
 
     def _message(self, data: Buffer, immediate: int | None) -> Request:
-        if len(data) > self.agreed.messageBytes:
-            raise InvalidRequest(f"a message has at most {self.agreed.messageBytes} bytes, not {len(data)}")
+        data, agreed = bytes(data), self.agreed
+        if len(data) > agreed.longest:
+            raise InvalidRequest(f"a message has at most {agreed.longest} bytes, not {len(data)}")
         operation = Operation.SEND if immediate is None else Operation.SEND_WITH_IMMEDIATE
-        return Request(SendRequest(0, operation, immediate=immediate or 0), True, bytes(data))
+        request = SendRequest(0, operation, immediate=immediate or 0)
+        return Request(request, True, data, isLong=len(data) > agreed.messageBytes)
 
     def share(self, memory: int | Buffer) -> SharedMemory:
         """Let the peer read and write memory: see L{IAtomicMemory}."""
@@ -318,8 +325,7 @@ class RDMATransport(MessageTransport):
 
         def cancel(_: Deferred[Any]) -> None:
             asked.done = None
-            if asked in self._sends.waiting:
-                self._sends.waiting.remove(asked)
+            if self._sends.withdraw(asked):
                 self._proceed()
 
         done: Deferred[Any] = Deferred(cancel)
@@ -477,6 +483,8 @@ class RDMATransport(MessageTransport):
         self._cm.disconnect()  # after this the peer may close its queue pair
         if self.protocol is None:
             self._lose(self._reasonOfEnd())
+        elif self._life.isReading:
+            self._lose(ConnectionLost(_UNREAD))
         self.process()
 
     def _reasonOfEnd(self) -> Exception:
@@ -535,6 +543,11 @@ class RDMATransport(MessageTransport):
             and not completion.length
         ):
             kind = LifeEventKind.CREDIT
+            if completion.immediate == ANNOUNCEMENT and self.agreed.longestReceived:
+                self._isAnnounced = True
+        elif self._isAnnounced and completion.opcode is not CompletionOpcode.RECEIVE_RDMA_WITH_IMMEDIATE:
+            self._isAnnounced = False
+            kind = LifeEventKind.LONG
         else:
             kind = LifeEventKind.MESSAGE
         self._life.arrived(kind, completion)
@@ -557,6 +570,8 @@ class RDMATransport(MessageTransport):
                     self._takeCredits(completion)
                 elif kind is LifeEventKind.MESSAGE:
                     self._received(completion)
+                elif kind is LifeEventKind.LONG:
+                    self._receivedLong(completion)
                 else:
                     self._broke(f"a receive has failed: {Status(completion.status).name}")
         finally:
@@ -573,9 +588,18 @@ class RDMATransport(MessageTransport):
         self._lose(ConnectionLost(f"completions could not be handled: {failure.getErrorMessage()}"))
 
     def _takeCredits(self, completion: Completion) -> None:
-        """Handle a return of credits."""
+        """Handle a return of credits, or an announcement or a report of a long message."""
         self._post(completion.identifier)  # first, since the peer may return more
-        if not self._credits.returned(completion.immediate or 0):
+        immediate = completion.immediate or 0
+        if immediate == ANNOUNCEMENT and self.agreed.longestReceived:
+            self._credits.reposted()
+        elif immediate == HAS_READ:
+            request = self._sends.messageRead()
+            if request is None:
+                self._lose(ConnectionLost("the peer has read a message that was not sent"))
+            else:
+                request.succeed()
+        elif not self._credits.returned(immediate):
             self._lose(ConnectionLost("the peer returned more credits than were used"))
 
     def _received(self, completion: Completion) -> None:
@@ -587,6 +611,30 @@ class RDMATransport(MessageTransport):
         else:
             assert self._memory is not None
             self._call(self.protocol.messageReceived, self._memory.message(slot, length), immediate)
+        self._post(slot)
+        self._credits.reposted()
+
+    def _receivedLong(self, completion: Completion) -> None:
+        """Read a long message, or deliver it if that was done."""
+        assert self.protocol is not None and self._memory is not None
+        reader, slot = self._reader, completion.identifier
+        if reader is not None and reader.message is not None:
+            message, reader.message = reader.message, None
+            self._call(self.protocol.messageReceived, *message)
+            return
+        if not self._life.mayPost:
+            self._lose(ConnectionLost(_UNREAD))
+            return
+        if reader is None:
+            reader = self._reader = LongMessageReader(self.adapter.receives)
+        announced = self._memory.message(slot, completion.length)
+        agreed = self.agreed
+        try:
+            reader.begin(announced, completion.immediate, agreed.messageBytes, agreed.longestReceived)
+        except RDMAError as error:
+            self._lose(ConnectionLost(f"a long message of the peer cannot be read: {error}"))
+            return
+        self._life.isReading = True
         self._post(slot)
         self._credits.reposted()
 
@@ -617,6 +665,8 @@ class RDMATransport(MessageTransport):
         request = self._sends.completed(completion.identifier)
         if request is not None:
             request.succeed()
+        if self._reader is not None and self._reader.completed(completion.identifier):
+            self._life.wasRead(completion)
 
     # Posting
 
@@ -638,14 +688,20 @@ class RDMATransport(MessageTransport):
 
     @property
     def _isIdle(self) -> bool:
-        """Whether all requests have completed."""
-        return self._sends.isIdle and (self._requester is None or self._requester.isIdle)
+        """Whether all requests have completed, and the peer has received all reports of its messages."""
+        return (
+            self._sends.isIdle
+            and (self._reader is None or self._reader.isIdle)
+            and (self._requester is None or self._requester.isIdle)
+        )
 
     def _advance(self) -> None:
         assert self._pair is not None
         if self._sends.waiting or self._credits.usesCredits:
             try:
                 self._sends.post(self._pair, self._credits, self.agreed.messageBytes)
+                if self._reader is not None:
+                    self._reader.proceed(self._pair, self._sends)
             except RDMAError as error:
                 self._broke(str(error))
                 return
@@ -707,6 +763,8 @@ class RDMATransport(MessageTransport):
         self._close()
         for request in requests:
             request.release()
+        if self._reader is not None:
+            self._reader.end()
         if self.connection is not None:
             self.connection.disconnect()
         self.settle()

@@ -11,7 +11,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IListeningPort
 
 from txrdma.cm.connections import adapter as adapters
-from txrdma.cm.connections.endpoints import RDMAClientEndpoint, RDMAServerEndpoint, UNCOUNTED_TERMS, USUAL
+from txrdma.cm.connections.endpoints import RDMAClientEndpoint, RDMAServerEndpoint, USUAL
 from txrdma.cm.manager import ConnectionManager
 from txrdma.cm.rdmacm import manager as kernels
 from txrdma.cm.terms import Terms
@@ -79,13 +79,13 @@ class CancelCase(MessagingCase):
         return self.successResultOf(endpoint.listen(MessageFactory(self.made)))
 
     def connecting(
-        self, number: int = PORT, terms: Terms = UNCOUNTED_TERMS, factory: IMessageProtocolFactory = NOTING
+        self, number: int = PORT, terms: Terms = USUAL, factory: IMessageProtocolFactory = NOTING
     ) -> Deferred[Any]:
         """Connect to a port of the second host."""
         host = self.addresses[1][0]
         return RDMAClientEndpoint(self.clock, host, number, self.devices[0], terms).connect(factory)
 
-    def opened(self, terms: Terms = UNCOUNTED_TERMS) -> tuple[MessageRecorder, MessageRecorder]:
+    def opened(self, terms: Terms = USUAL) -> tuple[MessageRecorder, MessageRecorder]:
         """Open another connection, and return both protocols."""
         port = self.listening(terms=terms)
         client = self.result(self.connecting(terms=terms))

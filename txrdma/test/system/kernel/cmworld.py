@@ -17,7 +17,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from txrdma.cm.connections.adapter import Adapter, adapterOf
-from txrdma.cm.connections.endpoints import RDMAClientEndpoint, RDMAServerEndpoint, UNCOUNTED_TERMS, USUAL
+from txrdma.cm.connections.endpoints import RDMAClientEndpoint, RDMAServerEndpoint, USUAL
 from txrdma.cm.connections.protocol import RDMAProtocol
 from txrdma.cm.terms import Terms
 from txrdma.messages.protocol import MessageFactory
@@ -186,14 +186,14 @@ class CMTestCase(InTheBox, SynchronousTestCase):
         self.addCleanup(port.stopListening)
         return port
 
-    def connect(self, port: int, terms: Terms = UNCOUNTED_TERMS, privateData: bytes = b"") -> Any:
+    def connect(self, port: int, terms: Terms = USUAL, privateData: bytes = b"") -> Any:
         """
         Connect from the other namespace to a program; return a Deferred, and record the protocol in C{made}.
         """
         return self.connectWith(port, Meeting, terms, privateData)
 
     def connectWith(
-        self, port: int, make: Callable[[], Any], terms: Terms = UNCOUNTED_TERMS, privateData: bytes = b""
+        self, port: int, make: Callable[[], Any], terms: Terms = USUAL, privateData: bytes = b""
     ) -> Any:
         """Connect with the given protocol."""
 

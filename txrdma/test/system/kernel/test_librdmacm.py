@@ -19,7 +19,6 @@ from txrdma.cm.connections.endpoints import (
     IBClientEndpoint,
     RDMAClientEndpoint,
     RDMAServerEndpoint,
-    UNCOUNTED_TERMS,
     USUAL,
 )
 from txrdma.cm.errors import PeerSilent, Rejected, Rejection
@@ -100,7 +99,7 @@ class KernelCase(CMTestCase):
         device, _ = self.server
         return self.listening(RDMAServerEndpoint(self.reactor, port, device, terms), MessageFactory(made))
 
-    def asking(self, make: Callable[[], Any] = Meeting, terms: Terms = UNCOUNTED_TERMS,
+    def asking(self, make: Callable[[], Any] = Meeting, terms: Terms = USUAL,
                privateData: bytes = b"", port: int = PORT) -> Any:  # fmt: skip
         """Start to connect."""
 
@@ -245,7 +244,7 @@ class KernelAsksTests(OwnOnTheWire, KernelCase):
 
     def test_nobodyThere(self) -> None:
         """An attempt to connect to an address that no host has fails with its reason."""
-        endpoint = RDMAClientEndpoint(self.reactor, "10.79.0.77", PORT, self.rxe, UNCOUNTED_TERMS)
+        endpoint = RDMAClientEndpoint(self.reactor, "10.79.0.77", PORT, self.rxe, USUAL)
         self.assertRaises(PeerSilent, self.result, endpoint.connect(MessageFactory(Meeting)), 9.0)
 
     def test_services(self) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.python.failure import Failure
 
-from txrdma.cm.connections.endpoints import UNCOUNTED_TERMS
+from txrdma.cm.connections.endpoints import USUAL
 from txrdma.cm.errors import PeerSilent, Rejected, Rejection
 from txrdma.cm.layouts.messages import RejectReason
 from txrdma.cm.rping import PingClient, PingServer, TERMS
@@ -193,7 +193,7 @@ class FaultTests(RpingTestCase):
         self.addCleanup(self.world.settle)
         self.addCleanup(self.world.setLink, False, True)
         self.world.setLink(False, False)
-        impatient = replace(UNCOUNTED_TERMS, maxCMRetries=1, responseTimeout=16)
+        impatient = replace(USUAL, maxCMRetries=1, responseTimeout=16)
         # To another port: Linux may deliver this REQ later, and rping serves the first client only.
         self.assertRaises(PeerSilent, self.result, self.connect(RPING_PORT + 1, impatient))
         client = PingClient(2, 64, True, lambda ping: None)
@@ -242,7 +242,7 @@ class StormTests(RpingTestCase):
     def test_theyStorm(self) -> None:
         """Each duplicated REQ of rping makes one connection, and our manager counts the duplicate."""
         self.world.spoil(False, *self.trouble)
-        self.serve(PORT, Meeting, UNCOUNTED_TERMS)
+        self.serve(PORT, Meeting, USUAL)
         adapter = self.adapter
         client = self.start("ucmatose", "-s", THERE, "-b", HERE, "-c", str(self.count), "-C", "0")
         self.runUntil(lambda: sum(each.isMade for each in self.made) == self.count, 6.0)
@@ -293,10 +293,7 @@ class ProgramTests(CMTestCase):
         self.expectOutput(server, "starting server")
         self.runFor(0.5)
         before = counted()
-        asked = [
-            self.connect(PORT, replace(UNCOUNTED_TERMS, receives=self.messages))
-            for _ in range(self.connections)
-        ]
+        asked = [self.connect(PORT, replace(USUAL, receives=self.messages)) for _ in range(self.connections)]
         for each in asked:
             self.result(each)
         self.runUntil(lambda: all(len(each.messages) == self.messages for each in self.made), 6.0)
@@ -315,7 +312,7 @@ class ProgramTests(CMTestCase):
         """
         ucmatose as client receives and answers our messages on each connection, and exits with status 0.
         """
-        self.serve(PORT, Meeting, replace(UNCOUNTED_TERMS, receives=self.messages))
+        self.serve(PORT, Meeting, replace(USUAL, receives=self.messages))
         client = self.start("ucmatose", "-s", THERE, "-b", HERE, *self.shape)
         self.runUntil(lambda: sum(each.isMade for each in self.made) == self.connections, 6.0)
         for each in self.made:
@@ -330,7 +327,7 @@ class ProgramTests(CMTestCase):
 
     def test_xclient(self) -> None:
         """rdma_xclient sends one message to our server, and disconnects."""
-        self.serve(PORT, Meeting, UNCOUNTED_TERMS)
+        self.serve(PORT, Meeting, USUAL)
         status, output = self.ends(self.start("rdma_xclient", "-s", THERE))
         self.assertEqual(status, 0, output)
         self.runUntil(lambda: bool(self.made) and self.made[0].lost is not None)

@@ -10,7 +10,7 @@ from random import Random
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.cm.connections._credits import Credits, SPARE
-from txrdma.cm.terms import Greeting, MAGIC, splitGreeting, Terms
+from txrdma.cm.terms import Greeting, REP_MAGIC, REQ_MAGIC, splitGreeting, Terms
 
 
 class End:
@@ -95,20 +95,27 @@ class CreditTests(SynchronousTestCase):
 
 
 class GreetingTests(SynchronousTestCase):
-    """The first bytes of private data."""
+    """The last bytes of private data."""
 
     def test_greetingLayout(self) -> None:
-        output = Terms(messageBytes=0x10203, receives=0x405).withGreeting(b"hi", 20)
-        self.assertEqual(output, bytes.fromhex("74784d01 02 00 0405 00010203") + b"hi" + bytes(6))
-        greeting, privateData = splitGreeting(output, Terms())
+        terms = Terms(messageBytes=0x10203, receives=0x405, longest=0x60708)
+        output = terms.withGreeting(b"hi", 20, REQ_MAGIC)
+        expected = b"hi" + bytes(2) + bytes.fromhex("0405 00 02 00010203 00060708 74784d02")
+        self.assertEqual(output, expected)
+        greeting, privateData = splitGreeting(output, Terms(), REQ_MAGIC)
         assert greeting is not None
         self.assertEqual((greeting.receives, greeting.messageBytes, privateData), (0x405, 0x10203, b"hi"))
+        self.assertEqual(greeting.longest, 0x60708)
 
     def test_foreignPrivateDataIsNoGreeting(self) -> None:
-        nothing = Greeting(magic=MAGIC, receives=1).encode()
-        for output in (b"", b"rping", bytes(56), b"rping".ljust(56, b"\0"), nothing):
-            self.assertEqual(splitGreeting(output, Terms()), (None, output.rstrip(b"\0")))
+        """Private data of other programs is no greeting, even if it returns that of a REQ."""
+        nothing = bytes(8) + Greeting(magic=REP_MAGIC, receives=1).encode()
+        returned = Terms().withGreeting(b"hi", 40, REQ_MAGIC)
+        tooLong = bytes(3) + Greeting(magic=REP_MAGIC, messageBytes=1, privateLength=4).encode()
+        found = (b"", b"rping", bytes(56), b"rping".ljust(56, b"\0"), nothing, returned, tooLong)
+        for output in found:
+            self.assertEqual(splitGreeting(output, Terms(), REP_MAGIC), (None, output.rstrip(b"\0")))
 
     def test_greetingIsSkippedWithoutCredits(self) -> None:
-        output = Terms().withGreeting(b"hi", 40)
-        self.assertEqual(splitGreeting(output, Terms(usesCredits=False)), (None, b"hi"))
+        output = Terms().withGreeting(b"hi", 40, REP_MAGIC)
+        self.assertEqual(splitGreeting(output, Terms(usesCredits=False), REP_MAGIC), (None, b"hi"))

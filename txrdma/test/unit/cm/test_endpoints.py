@@ -17,12 +17,11 @@ from txrdma.cm.connections.endpoints import (
     IBClientEndpoint,
     RDMAClientEndpoint,
     RDMAServerEndpoint,
-    UNCOUNTED_TERMS,
     USUAL,
 )
 from txrdma.cm.errors import Rejected
 from txrdma.cm.layouts.messages import RejectReason
-from txrdma.cm.terms import KEEPALIVE
+from txrdma.cm.terms import KEEPALIVE, LONGEST
 from txrdma.error import InvalidRequest
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID
@@ -43,7 +42,7 @@ class RDMATests(MessagingCase):
         address = port.getHost()
         self.assertEqual(address.host, "10.0.1.2")
         self.assertEqual(address.serviceID, 0x0000000001060000 | address.port)
-        for terms in (UNCOUNTED_TERMS, USUAL):
+        for terms in (replace(USUAL, usesCredits=False), USUAL):
             client = self.result(
                 RDMAClientEndpoint(
                     self.clock, "10.0.1.2", address.port, self.devices[0], terms, b"hi"
@@ -86,9 +85,8 @@ class RDMATests(MessagingCase):
         endpoint = RDMAServerEndpoint(self.clock, 7471, self.devices[1])
         port: Any = self.successResultOf(endpoint.listen(MessageFactory(MessageRecorder)))
         service = port.getHost().serviceID
-        unknownPeer = IBClientEndpoint(
-            self.clock, service, self.path(), self.devices[0], UNCOUNTED_TERMS, b"\xff" * 92
-        )
+        terms = replace(USUAL, usesCredits=False)
+        unknownPeer = IBClientEndpoint(self.clock, service, self.path(), self.devices[0], terms, b"\xff" * 92)
         asked = unknownPeer.connect(MessageFactory(MessageRecorder))
         self.wait(lambda: asked.called)
         error = self.failureResultOf(asked, Rejected).value
@@ -235,7 +233,9 @@ class StringTests(SynchronousTestCase):
     def test_rdmaString(self) -> None:
         client: Any = clientFromString(None, "rdma:127.0.0.3:7471")
         self.assertEqual((client._serviceID, client._device), (0x01061D2F, None))
-        self.assertFalse(client._terms.usesCredits)
+        self.assertEqual((client._terms.usesCredits, client._terms.longest), (True, LONGEST))
+        client = clientFromString(None, "rdma:127.0.0.3:7471:credits=no:longest=64K")
+        self.assertEqual((client._terms.usesCredits, client._terms.longest), (False, 65536))
         client = clientFromString(None, r"rdma:\:\:1:7471:bindAddress=\:\:1")
         self.assertEqual((client._host, client._device), ("::1", r"soft:\:\:1"))
         for text in ("rdma:127.0.0.3:7471", "rdma:7471:interface=127.0.0.3", "rdma:port=7471:device=soft"):

@@ -17,7 +17,7 @@ from txrdma.cm.layouts.messages import REQ
 from txrdma.cm.manager import ConnectionManager
 from txrdma.cm.rsocket.endpoints import RSocketClientEndpoint, RSocketServerEndpoint
 from txrdma.cm.rsocket.messages import ConnectionData
-from txrdma.cm.terms import Greeting, MAGIC
+from txrdma.cm.terms import Greeting, REQ_MAGIC
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import QPN
 from txrdma.mad.core.frames import frame
@@ -108,15 +108,20 @@ class PrivateDataTests(StrangerCase):
 
         addresses = IPAddresses("10.0.1.3", random.getrandbits(16), "10.0.1.2").toPrivateData()
         greeting = Greeting(
-            magic=MAGIC, privateLength=lie(8), receives=lie(16), messageBytes=lie(32)
+            receives=lie(16),
+            privateLength=lie(8),
+            messageBytes=lie(32),
+            longest=lie(32),
+            magic=REQ_MAGIC,
         ).encode()
         fields: dict[str, Any] = {
             field.name: lie(field.width) for field in ConnectionData.fields if field.name != "reserved1"
         }
         fields["version"] = random.choice((1, 1, 1, lie(8)))
         data = ConnectionData(**fields).encode()
-        found = random.choice((b"", addresses)) + random.choice((b"", greeting, data, random.randbytes(40)))
-        return (found + random.choice((b"", random.randbytes(60))))[:92].ljust(92, b"\0")
+        found = random.choice((b"", addresses)) + random.choice((b"", data, random.randbytes(40)))
+        found = (found + random.choice((b"", random.randbytes(60))))[:92].ljust(92, b"\0")
+        return random.choice((found, found[: -len(greeting)] + greeting))
 
     def play(self, random: Random, count: int) -> None:
         """Send that many REQs, each with other private data."""

@@ -14,7 +14,7 @@ from txrdma.cm.connections.endpoints import IBClientEndpoint, USUAL
 from txrdma.cm.connections.protocol import RDMAProtocol
 from txrdma.cm.errors import PeerSilent, Rejected, Rejection
 from txrdma.cm.layouts.messages import RejectReason
-from txrdma.cm.terms import Terms
+from txrdma.cm.terms import LONGEST, Terms
 from txrdma.error import InvalidRequest, ProtectionError
 from txrdma.iba.types import MTU
 from txrdma.iba.verbs import Completion, CompletionOpcode, Status
@@ -202,7 +202,7 @@ class MessageTests(MessagingCase):
 
     def test_invalidRequestsAreRefused(self) -> None:
         client, _server = self.connected()
-        self.assertRaises(InvalidRequest, client.transport.sendMessage, bytes(4097))
+        self.assertRaises(InvalidRequest, client.transport.sendMessage, bytes(LONGEST + 1))
         self.assertRaises(InvalidRequest, client.transport.registerProducer, ProducerRecorder(), False)
 
     def test_closedMemoryEndsBothEnds(self) -> None:

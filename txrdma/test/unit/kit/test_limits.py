@@ -10,6 +10,7 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from txrdma.cm.terms import Terms
 from txrdma.kit.limits import LIMITS
 from txrdma.smc.terms.options import Options
 
@@ -54,6 +55,7 @@ class LimitTests(SynchronousTestCase):
 
     def test_keys(self) -> None:
         """Keys are options of endpoint strings with this default."""
+        options: dict[str, object] = {"smc:": Options(), "rdma:": Terms()}
         for limit in LIMITS:
             if limit.key:
-                self.assertEqual((limit.part, getattr(Options(), limit.key)), ("smc:", limit.value))
+                self.assertEqual(getattr(options[limit.part], limit.key), limit.value)

@@ -1,0 +1,236 @@
+"""
+Long messages, which the receiver reads: limits, order, cancellation, and peers that break the rules.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+from twisted.internet.error import ConnectionDone, ConnectionLost
+
+from txrdma.cm.connections.endpoints import USUAL
+from txrdma.cm.connections.longmessages import HAS_READ
+from txrdma.cm.connections.sendqueue import ANNOUNCEMENT, OUTSTANDING, Request
+from txrdma.cm.terms import LONGEST, Terms
+from txrdma.error import InvalidRequest, ResourceExhausted
+from txrdma.iba.verbs import Operation, SendRequest
+from txrdma.messages.memory import MemoryName
+from txrdma.sim.network import Faults
+from txrdma.test.support.cm.messaging import MessagingCase
+from txrdma.testing.protocols import MessageRecorder
+
+CONTENT = Random(1).randbytes(200_000)
+"""Bytes of messages."""
+
+
+class LimitTests(MessagingCase):
+    """The length of the longest message is known when the connection is established."""
+
+    def limits(self, client: Terms, server: Terms) -> tuple[int, int]:
+        """Return the limits of messages of the client and of the server; neither end exceeds its limit."""
+        ends = self.connected(client, server)
+        for end in ends:
+            transport = end.transport
+            self.assertRaises(InvalidRequest, transport.send, bytes(transport.agreed.longest + 1))
+        return ends[0].transport.agreed.longest, ends[1].transport.agreed.longest
+
+    def test_eachEndKnowsTheLimitOfThePeer(self) -> None:
+        self.assertEqual(self.limits(USUAL, replace(USUAL, longest=70_000)), (70_000, LONGEST))
+
+    def test_withoutGreetingTheReceiveIsTheLimit(self) -> None:
+        self.assertEqual(self.limits(replace(USUAL, usesCredits=False), USUAL), (4096, 4096))
+
+    def test_endsThatCannotReadReceiveNoLongMessages(self) -> None:
+        self.assertEqual(self.limits(USUAL, replace(USUAL, reads=0)), (4096, 4096))
+        self.assertEqual(self.limits(USUAL, replace(USUAL, messageBytes=8)), (8, 8))
+
+    def test_longestMessageArrives(self) -> None:
+        """A message of exactly the limit arrives; one that is a byte longer is refused by its sender."""
+        client, server = self.connected(USUAL, replace(USUAL, longest=len(CONTENT)))
+        self.result(client.transport.send(CONTENT, 3))
+        self.assertRaises(InvalidRequest, client.transport.sendMessage, CONTENT + b"x")
+        self.assertTrue(server.messages == [(CONTENT, 3)])
+
+
+class LongMessageTests(MessagingCase):
+    """Long messages among others."""
+
+    def test_manyLongMessagesWithFewReceives(self) -> None:
+        """No request finds the receive queue empty, and both ends deliver all messages in order."""
+        for seed in range(6):
+            random = Random(seed)
+            terms = [
+                Terms(64, random.randrange(1, 6), random.randrange(1, 6), 1, rnrRetryCount=0)
+                for _ in range(2)
+            ]
+            ends = self.connected(*terms)
+            self.network.faults = Faults(0.01, 0.01, jitterSeconds=0.001) if seed % 2 else Faults()
+            sent = [
+                [CONTENT[: random.choice((0, 64, 65, 5000))] + bytes([n]) * (n % 3) for n in range(60)]
+                for _ in ends
+            ]
+            for end, messages in zip(ends, sent, strict=True):
+                for message in messages:
+                    end.transport.sendMessage(message)
+            self.wait(lambda ends=ends: len(ends[0].messages) == len(ends[1].messages) == 60, 60)  # type: ignore[misc]
+            for end, messages in zip(ends[::-1], sent, strict=True):
+                self.assertTrue([data for data, _ in end.messages] == messages, f"seed {seed}")
+            ends[0].transport.loseConnection()
+            self.wait(lambda ends=ends: ends[1].lost)  # type: ignore[misc]
+            self.network.faults = Faults()
+            if not seed % 2:  # an acknowledgement may be lost
+                ends[1].lost[0].trap(ConnectionDone)
+        self.assertNothingLeft(200)
+
+    def test_sendFiresWhenThePeerHasTheMessage(self) -> None:
+        """C{send} fires when the bytes are read, and then the memory is released."""
+        client, server = self.connected()
+        server.transport.pauseProducing()
+        sent = [client.transport.send(CONTENT) for _ in range(OUTSTANDING + 2)]
+        self.pause(1.0)
+        self.assertEqual([each.called for each in sent], [False] * len(sent))
+        self.assertEqual(len(client.transport._regions._regions), 1 + OUTSTANDING)
+        server.transport.resumeProducing()
+        for each in sent:
+            self.result(each)
+        self.wait(lambda: len(server.messages) == len(sent))
+        self.assertEqual(len(client.transport._regions._regions), 1)
+
+    def test_pausedWhileReading(self) -> None:
+        """A message that was read while the protocol was paused is delivered when it resumes."""
+        client, server = self.connected()
+        done = client.transport.send(CONTENT)
+        client.transport.sendMessage(b"behind")
+        self.wait(lambda: server.transport._life.isReading)
+        server.transport.pauseProducing()
+        self.result(done)
+        self.pause(1.0)
+        self.assertEqual(server.messages, [])
+        server.transport.resumeProducing()
+        self.assertTrue(server.messages == [(CONTENT, None), (b"behind", None)])
+
+    def test_closedByReceiver(self) -> None:
+        """A receiver that closes when it has a long message lets its sender end with C{ConnectionDone}."""
+        client, server = self.connected()
+        server.messageReceived = lambda data, immediate: server.transport.loseConnection()  # type: ignore[method-assign]
+        client.transport.sendMessage(CONTENT)
+        self.wait(lambda: client.lost and server.lost)
+        self.assertEqual((client.ends, server.ends), (["ConnectionDone"], ["ConnectionDone"]))
+        self.assertNothingLeft()
+
+    def test_senderAborts(self) -> None:
+        """If the sender aborts while a message is read, later messages are not delivered either."""
+        client, server = self.connected()
+        client.transport.sendMessage(CONTENT)
+        client.transport.sendMessage(b"behind")
+        self.wait(lambda: server.transport._life.isReading)
+        client.transport.abortConnection()
+        self.wait(lambda: server.lost)
+        self.assertEqual((server.messages, server.ends), ([], ["ConnectionLost"]))
+        self.assertNothingLeft()
+
+    def test_senderAbortsBeforeItIsRead(self) -> None:
+        """A paused receiver learns that the peer has aborted instead of getting later messages."""
+        client, server = self.connected()
+        server.transport.pauseProducing()
+        done = client.transport.send(CONTENT)
+        client.transport.sendMessage(b"behind")
+        self.pause(1.0)
+        client.transport.abortConnection()
+        self.failureResultOf(done)
+        self.pause(1.0)
+        server.transport.resumeProducing()
+        self.assertEqual((server.messages, server.ends), ([], ["ConnectionLost"]))
+        self.assertNothingLeft()
+
+    def test_cancelled(self) -> None:
+        """A message is withdrawn as long as it is not announced; one that is announced arrives."""
+        client, server = self.connected()
+        server.transport.pauseProducing()
+        sent = [client.transport.send(bytes([n]) * 5000) for n in range(OUTSTANDING + 3)]
+        self.pause(1.0)
+        for each in (sent[0], sent[OUTSTANDING + 1]):
+            each.cancel()
+            self.failureResultOf(each)
+        server.transport.resumeProducing()
+        for each in (*sent[1 : OUTSTANDING + 1], sent[-1]):
+            self.result(each)
+        found = [data[0] for data, _ in server.messages]
+        self.assertEqual(found, [n for n in range(len(sent)) if n != OUTSTANDING + 1])
+        client.transport.loseConnection()
+        self.wait(lambda: client.lost and server.lost)
+        self.assertNothingLeft()
+
+    def test_memoryIsShort(self) -> None:
+        """A receiver without memory closes this connection only."""
+        client, server = self.connected()
+        others = self.result(self.again())
+
+        def refuse(slots: int, slotBytes: int) -> Any:
+            raise ResourceExhausted("no memory")
+
+        self.patch(server.transport.adapter.receives, "take", refuse)
+        client.transport.sendMessage(CONTENT)
+        self.wait(lambda: client.lost and server.lost)
+        self.assertIn("no memory", server.lost[0].getErrorMessage())
+        self.result(others.transport.send(b"still here"))
+
+
+class LiarTests(MessagingCase):
+    """A peer that breaks the rules ends its own connection."""
+
+    def post(self, end: MessageRecorder, operation: Operation, immediate: int = 0, data: Any = None) -> None:
+        """Send a request that the transport would not send."""
+        end.transport._ask(Request(SendRequest(0, operation, immediate=immediate), True, data))
+
+    def announce(self, data: bytes, expected: str, terms: Terms = USUAL) -> None:
+        """Announce a long message; the receiver ends the connection for an expected reason."""
+        client, server = self.connected(USUAL, terms)
+        self.post(client, Operation.RDMA_WRITE_WITH_IMMEDIATE, ANNOUNCEMENT)
+        self.post(client, Operation.SEND, 0, data)
+        self.wait(lambda: client.lost and server.lost)
+        self.assertIn(expected, server.lost[0].getErrorMessage())
+        self.assertEqual(server.messages, [])
+        self.assertNothingLeft()
+
+    def test_tooLong(self) -> None:
+        name = MemoryName(address=4096, key=1, length=LONGEST + 1)
+        self.announce(name.encode(), f"a message of {LONGEST + 1} bytes")
+
+    def test_notLong(self) -> None:
+        self.announce(MemoryName(address=4096, key=1, length=4096).encode(), "a message of 4096 bytes")
+
+    def test_noName(self) -> None:
+        self.announce(b"hello", "without a name")
+        self.announce(MemoryName(length=5000).encode() + b"x", "a message of 5000 bytes")
+
+    def test_unknownMemory(self) -> None:
+        self.announce(MemoryName(address=1, key=2, length=5000).encode(), "REM_ACCESS_ERR")
+
+    def test_unexpectedReport(self) -> None:
+        """A report that a message was read, of which nothing or only the announcement was sent."""
+        client, server = self.connected()
+        self.post(client, Operation.RDMA_WRITE_WITH_IMMEDIATE, HAS_READ)
+        self.wait(lambda: client.lost and server.lost)
+        self.assertEqual(server.ends, ["ConnectionLost"])
+        self.assertIn("was not sent", server.lost[0].getErrorMessage())
+
+    def test_announcementsOnly(self) -> None:
+        """Announcements without a name use credits, and change nothing."""
+        client, server = self.connected()
+        for _ in range(200):
+            self.post(client, Operation.RDMA_WRITE_WITH_IMMEDIATE, ANNOUNCEMENT)
+        self.pause(1.0)
+        server.transport.sendMessage(CONTENT)
+        self.wait(lambda: client.messages)
+        self.assertEqual((client.ends, server.ends, server.messages), ([], [], []))
+
+    def test_announcementWithoutGreeting(self) -> None:
+        """An end that reads no long messages takes an announcement for a false return of credits."""
+        client, server = self.connected(USUAL, replace(USUAL, reads=0))
+        self.post(client, Operation.RDMA_WRITE_WITH_IMMEDIATE, ANNOUNCEMENT)
+        self.wait(lambda: client.lost and server.lost)
+        server.lost[0].trap(ConnectionLost)
+        self.assertIn("more credits", server.lost[0].getErrorMessage())
