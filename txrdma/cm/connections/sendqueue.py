@@ -153,11 +153,11 @@ class SendQueue:
 
     @ivar waiting: requests that are not posted yet.
     @ivar posted: requests that have not completed, by identifier.
+    @ivar places: the largest number of them.
     """
 
     def __init__(self, places: int, memory: ReceiveMemory, regions: SendRegions) -> None:
         """
-        @param places: entries of the queue for requests of the program.
         @param memory: registered memory of reads, writes and atomic operations.
         @param regions: registered memory of messages.
         """
@@ -166,7 +166,7 @@ class SendQueue:
         self._unread = _NONE  # long messages that the peer has not read
         self.posted: dict[int, Request] = {}
         self._overhead: set[int] = set()
-        self._places = places
+        self.places = places
         self._parts, self._regions = memory, regions
         self._next = FIRST
         self._free: list[int] = []
@@ -185,7 +185,7 @@ class SendQueue:
     @property
     def isFull(self) -> bool:
         """Whether producers should pause."""
-        return len(self.waiting) >= self._places or self._waitingBytes >= HIGH_WATER
+        return len(self.waiting) >= self.places or self._waitingBytes >= HIGH_WATER
 
     def ask(self, asked: Request) -> int:
         """Append a request, and return its identifier."""
@@ -219,7 +219,7 @@ class SendQueue:
         @raise txrdma.error.RDMAError: the queue pair takes no more requests.
         """
         ready: list[SendRequest] = []
-        while self.waiting and len(self.posted) < self._places:
+        while self.waiting and len(self.posted) < self.places:
             first = self.waiting[0]
             if not first.isAnnounced:
                 if not (credits.mayPost and self._expose(first)):
@@ -320,7 +320,7 @@ class SendQueue:
 
         @raise ResourceExhausted: there is no memory for a single slot.
         """
-        slots = self._places
+        slots = self.places
         while self._memory is None:
             try:
                 self._memory = self._regions.allocate(slots * slotBytes)

@@ -26,7 +26,7 @@ from txrdma.cm.core.dispatcher import BACKLOG
 from txrdma.cm.errors import PeerSilent, Rejected, Rejection
 from txrdma.cm.layouts.messages import RejectReason
 from txrdma.cm.rsocket._core import CONTROLS, Sizes
-from txrdma.cm.rsocket.stream import addressOf, REPOST, RSocketEnd
+from txrdma.cm.rsocket.stream import addressOf, MEMORY_REQUESTS, REPOST, RSocketEnd
 from txrdma.cm.rsocket.transport import RSocketTransport
 from txrdma.cm.terms import KEEPALIVE, MessageAddress, MessagePeer, Terms
 from txrdma.error import WireError
@@ -37,6 +37,9 @@ from txrdma.verbs.devices import DeviceSpec
 
 _REFUSED: Final = (RejectReason.INVALID_SERVICE_ID, RejectReason.CONSUMER_REJECT)
 
+
+READS: Final = 4
+"""Outstanding reads of either end in shared memory; a server of librdmacm agrees, its clients have none."""
 
 _USUAL_SIZES: Final = Sizes()
 
@@ -61,8 +64,8 @@ class RSocketOptions:
         return Terms(
             messageBytes=0,
             receives=receives,
-            sends=sizes.sends,
-            reads=0,
+            sends=sizes.sends + MEMORY_REQUESTS,
+            reads=READS,
             usesCredits=False,
             keepalive=None,  # RSocketEnd sends its own probes
         )

@@ -36,6 +36,9 @@ from txrdma.verbs.pinning import shareOf
 
 _DATA_BYTES: Final = len(ConnectionData().encode())
 
+MEMORY_REQUESTS: Final = 8
+"""Entries of the send queue for requests to shared memory."""
+
 REPOST: Final = 16
 """Receives are posted again in batches of so many, so there are as many more than the peer may use."""
 
@@ -50,9 +53,12 @@ def addressOf(address: MessageAddress) -> Address:
 class RSocketEnd(StreamEnd[RSocket, RDMATransport]):
     """
     The local end of an rsocket: a message protocol that carries a stream.
+
+    @ivar remoteMemory: the RDMA connection, also after the end, when its requests fail.
     """
 
     answer = b""
+    remoteMemory: RDMATransport
 
     def __init__(
         self,
@@ -135,7 +141,8 @@ class RSocketEnd(StreamEnd[RSocket, RDMATransport]):
         assert self._core is not None
         self.host: Address = addressOf(transport.getHost())
         self.peer: Address = addressOf(transport.getPeer().address)
-        self._pair = pair = transport.openQueuePair(self)
+        self.remoteMemory = transport
+        self._pair = pair = transport.openQueuePair(self, MEMORY_REQUESTS)
         self._lane = IDirectLane(pair, None)
         self._core.begin(self._own, self._peerData, self._lane is not None)
         self._begun(transport)

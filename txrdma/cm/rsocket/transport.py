@@ -11,17 +11,18 @@ from txrdma.cm.rsocket.mapped import MappedMemory, over
 from txrdma.cm.rsocket.stream import RSocketEnd
 from txrdma.cm.terms import KEEPALIVE
 from txrdma.error import InvalidRequest
+from txrdma.messages.interfaces import IAtomicMemory
 from txrdma.streams.connection import MessageStreamTransport
 
 
 class RSocketTransport(MessageStreamTransport[RSocketEnd]):
     """
-    The transport of an rsocket stream, whose ends may also write into each other's mapped memory.
+    The transport of an rsocket stream, whose ends may also access each other's memory.
 
-    Offsets are agreed on by the applications; each end has its own, from 0 to 2**63 - 1. Writes, mappings and
-    the bytes of the stream are executed in the order of the calls: an end that has read bytes of the stream
-    finds in its memory everything that was written there before. C{loseConnection} waits for all of them. TLS
-    does not encrypt mapped memory.
+    Mapped memory is that of librdmacm. Offsets are agreed on by the applications; each end has its own, from
+    0 to 2**63 - 1. Writes, mappings and the bytes of the stream are executed in the order of the calls: an
+    end that has read bytes of the stream finds in its memory everything that was written there before.
+    C{loseConnection} waits for all of them. TLS does not encrypt memory.
     """
 
     __slots__ = ()
@@ -30,6 +31,17 @@ class RSocketTransport(MessageStreamTransport[RSocketEnd]):
     def connection(self) -> RDMATransport:
         """The RDMA connection that carries the stream: its route, its manager, its terms."""
         return self.stream.connection
+
+    @property
+    def remoteMemory(self) -> IAtomicMemory:
+        """
+        Shares memory by names, as transports of C{rdma:} do, and accesses that of the peer.
+
+        Its requests are executed at once: they do not wait for bytes of the stream, nor these for them, but
+        C{loseConnection} waits for both. A peer that is a program of librdmacm does not know names; if it has
+        opened the connection, it accepts no reads and no atomic operations, which raise L{InvalidRequest}.
+        """
+        return self.stream.remoteMemory
 
     @property
     def peerMappings(self) -> list[range]:

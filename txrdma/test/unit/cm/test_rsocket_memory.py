@@ -1,0 +1,91 @@
+"""
+Shared memory of rsocket streams: the contract of C{rdma:}, beside the bytes of the stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from zope.interface import implementer
+
+from twisted.internet.protocol import connectionDone, Factory, Protocol
+from twisted.python.failure import Failure
+
+from txrdma.cm.rsocket import endpoints
+from txrdma.cm.rsocket.endpoints import RSocketClientEndpoint, RSocketOptions, RSocketServerEndpoint
+from txrdma.error import InvalidRequest
+from txrdma.messages.interfaces import IAtomicMemory
+from txrdma.test.support.cm.messaging import MessagingCase
+from txrdma.testing.contracts import AtomicMemoryContract, RemoteMemoryContract
+from txrdma.testing.protocols import MessageRecorder
+
+
+@implementer(IAtomicMemory)
+class MemoryTransport:
+    """The shared memory of a stream, with names sent as bytes of the stream."""
+
+    def __init__(self, stream: Any) -> None:
+        memory = stream.remoteMemory
+        self.share, self.read, self.write = memory.share, memory.read, memory.write
+        self.compareAndSwap, self.fetchAndAdd = memory.compareAndSwap, memory.fetchAndAdd
+        self.sendMessage, self.loseConnection = stream.write, stream.loseConnection
+
+
+class StreamOf(Protocol):
+    """The protocol of a stream whose events are passed to a recorder of messages."""
+
+    def __init__(self, recorder: MessageRecorder) -> None:
+        self.recorder = recorder
+
+    def connectionMade(self) -> None:
+        self.recorder.makeConnection(MemoryTransport(self.transport))
+
+    def dataReceived(self, data: bytes) -> None:
+        self.recorder.messageReceived(data, None)
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        self.recorder.connectionLost(reason)
+
+
+class StreamMemoryTests(AtomicMemoryContract, RemoteMemoryContract, MessagingCase):
+    """Two streams on a simulated network."""
+
+    def connectedBy(self, one: MessageRecorder, other: MessageRecorder) -> None:
+        options = RSocketOptions(keepalive=None)
+        factories = [Factory.forProtocol(lambda each=each: StreamOf(each)) for each in (one, other)]  # type: ignore[misc]  # a lambda
+        server = RSocketServerEndpoint(self.clock, 7471, self.devices[1], options=options)
+        port: Any = self.successResultOf(server.listen(factories[1]))
+        client = RSocketClientEndpoint(self.clock, "10.0.1.2", 7471, self.devices[0], options)
+        self.result(client.connect(factories[0]))
+        self.wait(lambda: one.isMade and other.isMade)
+        port.stopListening()
+
+    def waitUntil(self, condition: Callable[[], object], seconds: float = 30.0) -> None:
+        self.wait(condition, seconds)
+
+    def test_besideTheStream(self) -> None:
+        """Reads and writes execute while the stream carries bytes, and a close waits for them."""
+        one, other = self.connectedEnds()
+        shared = one.transport.share(100_000)
+        for _ in range(20):
+            other.transport.sendMessage(bytes(50_000))
+            one.transport.sendMessage(bytes(50_000))
+        done = [other.transport.write(shared.name, bytes([n]) * 5000, 5000 * n) for n in range(20)]
+        other.transport.loseConnection()
+        self.wait(lambda: one.ends and other.ends)
+        for each in done:
+            self.assertIsNone(self.successResultOf(each))
+        self.assertEqual(bytes(shared.view[::5000]), bytes(range(20)))
+        self.assertEqual(sum(len(data) for data, _ in one.messages), 1_000_000)
+        self.assertEqual(other.ends, ["ConnectionDone"])
+        self.assertNothingLeft()
+
+    def test_peerWithoutReads(self) -> None:
+        """A client of librdmacm negotiates no reads; writes need none."""
+        self.patch(endpoints, "READS", 0)
+        one, other = self.connectedEnds()
+        name = one.transport.share(100).name
+        self.assertRaises(InvalidRequest, other.transport.read, name, 1)
+        self.assertRaises(InvalidRequest, other.transport.fetchAndAdd, name, 1)
+        self.result(other.transport.write(name, b"hello"))
