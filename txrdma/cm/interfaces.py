@@ -81,6 +81,8 @@ class IConnectionManager(Interface):
         handler: Callable[[IManagedConnection, Event], None],
         *,
         backlog: int = ...,
+        offset: int = ...,
+        pattern: bytes = ...,
         checkPath: PathCheck = ...,
     ) -> Callable[[], None]:
         """Report REQs for a service; the returned function stops listening."""
@@ -90,6 +92,7 @@ class IConnectionManager(Interface):
         path: IBPath,
         handler: Callable[[IManagedConnection, Event], None],
         *,
+        isPeerToPeer: bool = ...,
         checkPath: PathCheck = ...,
     ) -> IManagedConnection:
         """Ask a peer for a connection by a REQ."""

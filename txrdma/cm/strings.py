@@ -3,8 +3,9 @@ Endpoint strings for protocols of messages: C{rdma:192.0.2.1:7471}, C{ib:service
 
 C{clientFromString} and C{serverFromString} of Twisted parse them. Keys of both kinds are C{device}, a device
 string; C{receives}, C{messageBytes}, C{longest} and C{reads}, the terms; C{credits=no} to send no greeting;
-C{privateData} of a client's REQ, and its C{timeout}; C{backlog} of a server. Twisted loads this module
-whenever it looks for plugins, so it imports next to nothing.
+C{privateData} of a client's REQ, and its C{timeout}; C{peer=yes}, if the peer connects instead of listening;
+C{backlog} of a server, and C{match}, with which private data must begin. Twisted loads this module whenever
+it looks for plugins, so it imports next to nothing.
 """
 
 from __future__ import annotations
@@ -72,9 +73,13 @@ class IBStringParser:
                 raise ValueError(f"ib: {key}= leads nowhere without dgid")
         device, terms = keys.take("device", "soft"), _terms(keys, USUAL)
         privateData, timeout = keys.take("privateData").encode(), keys.seconds("timeout", None)
+        isPeer = keys.isYes("peer", False)
         keys.end()
         prepareDevice(device)
-        return IBClientEndpoint(reactor, service, path, device, terms, privateData, alternate, timeout)
+        return IBClientEndpoint(
+            *(reactor, service, path, device, terms, privateData, alternate, timeout),
+            isPeerToPeer=isPeer,
+        )
 
     def parseStreamServer(  # type: ignore[override]  # it is a string that is parsed
         self, reactor: Any, *args: str, **kwargs: str
@@ -87,10 +92,10 @@ class IBStringParser:
         keys = Arguments("ib", ("service",), args, kwargs)
         service = keys.number("service", None, 0, (1 << 64) - 1)
         device, terms = keys.take("device", "soft"), _terms(keys, USUAL)
-        backlog = keys.number("backlog", BACKLOG, 1, 1 << 31)
+        backlog, match = keys.number("backlog", BACKLOG, 1, 1 << 31), keys.take("match").encode()
         keys.end()
         prepareDevice(device)
-        return IBServerEndpoint(reactor, service, device, terms, backlog)
+        return IBServerEndpoint(reactor, service, device, terms, backlog, match)
 
 
 @implementer(IPlugin, IStreamClientEndpointStringParserWithReactor, IStreamServerEndpointStringParser)
@@ -117,12 +122,15 @@ class RDMAStringParser:
         source = keys.take("bindAddress")
         device = keys.take("device") or (softDeviceAt(source) if source else None)
         terms, privateData = _terms(keys, USUAL), keys.take("privateData").encode()
-        timeout = keys.seconds("timeout", None)
+        timeout, isPeer = keys.seconds("timeout", None), keys.isYes("peer", False)
         alternate = AUTOMATIC if keys.choice("alternate", "no", "auto") == "auto" else None
         keys.end()
         prepareDevice(device or "soft")
         return RDMAClientEndpoint(
-            reactor, host, port, device, terms, privateData, timeout=timeout, alternate=alternate
+            *(reactor, host, port, device, terms, privateData),
+            timeout=timeout,
+            alternate=alternate,
+            isPeerToPeer=isPeer,
         )
 
     def parseStreamServer(  # type: ignore[override]  # it is a string that is parsed
@@ -138,7 +146,7 @@ class RDMAStringParser:
         port = keys.number("port", None, 0, 65535)
         device = softDeviceAt(keys.address("interface", "127.0.0.1"))
         device, terms = keys.take("device", device), _terms(keys, USUAL)
-        backlog = keys.number("backlog", BACKLOG, 1, 1 << 31)
+        backlog, match = keys.number("backlog", BACKLOG, 1, 1 << 31), keys.take("match").encode()
         keys.end()
         prepareDevice(device)
-        return RDMAServerEndpoint(reactor, port, device, terms, backlog)
+        return RDMAServerEndpoint(reactor, port, device, terms, backlog, match=match)

@@ -52,6 +52,8 @@ USUAL: Final = Terms()
 class IPScheme(ServiceIDScheme):
     """The IP CM service: service IDs contain ports, and the private data of a REQ begins with addresses."""
 
+    headerBytes = _HEADER
+
     def __init__(self, sourcePort: int = 0) -> None:
         """
         @param sourcePort: the port of an active end.
@@ -101,6 +103,7 @@ def _connect(
     terms: Terms,
     privateData: PrivateData,
     alternate: IBPath | Automatic | None = None,
+    isPeerToPeer: bool = False,
 ) -> Deferred[IRDMAProtocol]:
     """Connect with the adapter of a device."""
     try:
@@ -111,7 +114,10 @@ def _connect(
             if alternate is AUTOMATIC:
                 alternate = adapter.alternateTo(complete)
             other = None if alternate is None else _whole(alternate, adapter)
-            return Attempt(adapter, scheme, serviceID, complete, factory, terms, privateData, other).answer
+            return Attempt(
+                *(adapter, scheme, serviceID, complete, factory, terms, privateData, other),
+                isPeerToPeer,
+            ).answer
         finally:
             release()
     except Exception:
@@ -139,12 +145,13 @@ def _listen(
     factory: IMessageProtocolFactory,
     terms: Terms,
     backlog: int,
+    match: bytes,
 ) -> IListeningPort:
     """Listen with the adapter of a device."""
     adapter: Adapter = adapterOf(reactor, device)
     release = adapter.hold()
     try:
-        listening = ServiceListening(adapter, scheme, serviceID, factory, terms, backlog)
+        listening = ServiceListening(adapter, scheme, serviceID, factory, terms, backlog, match)
         listening.startListening()
     finally:
         release()
@@ -176,6 +183,7 @@ class IBClientEndpoint:
         alternate: IBPath | Automatic | None = None,
         timeout: float | None = None,
         resolver: IPathResolver | None = None,
+        isPeerToPeer: bool = False,
     ) -> None:
         """
         @param path: the source GID, hop limit and packet lifetime have defaults. Anything else is resolved: a
@@ -185,10 +193,12 @@ class IBClientEndpoint:
         @param privateData: of the REQ; at most 76 bytes, or 92 without credits.
         @param timeout: seconds until C{connect} fails; None is the time of all retransmissions.
         @param resolver: None for the subnet administration on InfiniBand. On RoCE, a GID is a path already.
+        @param isPeerToPeer: no end listens: both connect at the same time, and get one connection. If the
+            REQ of the peer counts, the REP has the private data, too.
         """
         self._reactor, self._device, self._terms, self._privateData = reactor, device, terms, privateData
         self._serviceID, self._path, self._alternate = serviceID, path, alternate
-        self._timeout, self._resolver = timeout, resolver
+        self._timeout, self._resolver, self._isPeerToPeer = timeout, resolver, isPeerToPeer
 
     def connect(self, factory: IMessageProtocolFactory) -> Deferred[IRDMAProtocol]:
         if isinstance(self._path, IBPath):
@@ -200,7 +210,7 @@ class IBClientEndpoint:
     def _connectBy(self, path: IBPath, factory: IMessageProtocolFactory) -> Deferred[IRDMAProtocol]:
         return _connect(
             *(self._reactor, self._device, ServiceIDScheme(), self._serviceID, path, factory),
-            *(self._terms, self._privateData, self._alternate),
+            *(self._terms, self._privateData, self._alternate, self._isPeerToPeer),
         )
 
     async def _connectTo(self, target: object, factory: IMessageProtocolFactory) -> IRDMAProtocol:
@@ -234,6 +244,7 @@ class RDMAClientEndpoint:
         space: PortSpace = PortSpace.TCP,
         timeout: float | None = None,
         alternate: Automatic | None = None,
+        isPeerToPeer: bool = False,
     ) -> None:
         """
         @param host: an IP address, or a name, whose addresses are tried as C{HostnameEndpoint} does: the next
@@ -241,10 +252,12 @@ class RDMAClientEndpoint:
         @param device: None is the software device at the source address of the route to the host.
         @param privateData: of the REQ; at most 40 bytes, or 56 without credits.
         @param timeout: seconds until C{connect} fails; None is the time of all retransmissions.
+        @param isPeerToPeer: no end listens: both connect at the same time, and get one connection. If the
+            REQ of the peer counts, the REP has the private data, too.
         """
         self._reactor, self._device, self._terms, self._privateData = reactor, device, terms, privateData
         self._host, self._serviceID, self._timeout = host, serviceIDOf(space, port), timeout
-        self._alternate = alternate
+        self._alternate, self._isPeerToPeer = alternate, isPeerToPeer
 
     def connect(self, factory: IMessageProtocolFactory) -> Deferred[IRDMAProtocol]:
         if isAddress(self._host):
@@ -267,7 +280,7 @@ class RDMAClientEndpoint:
         scheme = IPScheme(_FIRST_PORT + randbelow((1 << 16) - _FIRST_PORT))
         return _connect(
             *(self._reactor, device, scheme, self._serviceID, path, factory),
-            *(self._terms, self._privateData, self._alternate),
+            *(self._terms, self._privateData, self._alternate, self._isPeerToPeer),
         )
 
 
@@ -282,18 +295,22 @@ class IBServerEndpoint:
         device: DeviceSpec = "soft",
         terms: Terms = USUAL,
         backlog: int = BACKLOG,
+        match: bytes = b"",
     ) -> None:
         """
         @param backlog: limit of connections that are not established yet; further REQs are dropped.
+        @param match: bytes with which the private data of a client must begin. Of the listeners of one
+            service in a process, the one with the longest match gets the connection.
         """
         self._reactor, self._device, self._terms, self._backlog = reactor, device, terms, backlog
-        self._serviceID = serviceID
+        self._serviceID, self._match = serviceID, match
 
     def listen(self, factory: IMessageProtocolFactory) -> Deferred[IListeningPort]:
         reactor, device, terms = self._reactor, self._device, self._terms
         scheme = ServiceIDScheme()
+        backlog, match = self._backlog, self._match
         return execute(
-            _listen, reactor, device, scheme, lambda: self._serviceID, factory, terms, self._backlog
+            _listen, reactor, device, scheme, lambda: self._serviceID, factory, terms, backlog, match
         )
 
 
@@ -313,13 +330,16 @@ class RDMAServerEndpoint:
         terms: Terms = USUAL,
         backlog: int = BACKLOG,
         space: PortSpace = PortSpace.TCP,
+        match: bytes = b"",
     ) -> None:
         """
         @param port: 0 is any free port.
         @param backlog: limit of connections that are not established yet; further REQs are dropped.
+        @param match: bytes with which the private data of a client must begin. Of the listeners of one
+            service in a process, the one with the longest match gets the connection.
         """
         self._reactor, self._device, self._terms, self._backlog = reactor, device, terms, backlog
-        self._port, self._space = port, space
+        self._port, self._space, self._match = port, space, match
 
     def listen(self, factory: IMessageProtocolFactory) -> Deferred[IListeningPort]:
 
@@ -327,4 +347,5 @@ class RDMAServerEndpoint:
             return serviceIDOf(self._space, self._port or _FIRST_PORT + randbelow((1 << 16) - _FIRST_PORT))
 
         reactor, device, terms = self._reactor, self._device, self._terms
-        return execute(_listen, reactor, device, IPScheme(), number, factory, terms, self._backlog)
+        backlog, match = self._backlog, self._match
+        return execute(_listen, reactor, device, IPScheme(), number, factory, terms, backlog, match)

@@ -36,7 +36,16 @@ from txrdma.cm.interfaces import IManagedConnection, IPreparedProtocol, IRDMAPro
 from txrdma.cm.layouts.messages import CMTransport, FailoverAccepted, REJ, RejectReason, REP, REQ
 from txrdma.cm.layouts.paths import areSame, isPath, NO_PATH, reversedPath
 from txrdma.cm.layouts.rejectinfo import informationFor, informationOf
-from txrdma.cm.terms import MessageAddress, MessagePeer, negotiate, REP_MAGIC, REQ_MAGIC, splitGreeting, Terms
+from txrdma.cm.terms import (
+    Greeting,
+    MessageAddress,
+    MessagePeer,
+    negotiate,
+    REP_MAGIC,
+    REQ_MAGIC,
+    splitGreeting,
+    Terms,
+)
 from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError, WireError
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID
@@ -55,7 +64,13 @@ _PSNS: Final = 1 << 24
 
 
 class ServiceIDScheme:
-    """How endpoints use service IDs and private data; here private data has no header."""
+    """
+    How endpoints use service IDs and private data; here private data has no header.
+
+    @ivar headerBytes: the length of the header of private data in a REQ.
+    """
+
+    headerBytes = 0
 
     def prefix(self, path: IBPath) -> bytes:
         """The header of the private data of a REQ."""
@@ -78,7 +93,8 @@ class Attempt:
     """
     An attempt to connect to a service of a peer.
 
-    If the peer rejects the path MTU and names a smaller one, the REQ is repeated with that.
+    If the peer rejects the path MTU and names a smaller one, the REQ is repeated with that. In a peer-to-peer
+    connection the REQ of the peer may count instead; then this end sends a REP.
 
     @ivar answer: fires with the protocol. Cancelling it withdraws the REQ, or rejects the REP.
     """
@@ -93,15 +109,18 @@ class Attempt:
         terms: Terms,
         privateData: bytes | Callable[[RDMATransport], bytes],
         alternate: IBPath | None = None,
+        isPeerToPeer: bool = False,
     ) -> None:
         """
         @param alternate: a path to migrate to from the beginning, if the peer accepts it.
+        @param isPeerToPeer: the peer connects at the same time, by the same service ID.
         @param privateData: of the REQ, or a function that makes it and may allocate memory of the transport.
         @raise RDMAError: the device has too few resources, or no such paths.
         @raise ValueError: there is too much private data.
         """
         self._adapter, self._naming, self._factory = adapter, naming, factory
-        self._path = path
+        self._path, self._isPeerToPeer = path, isPeerToPeer
+        self._isOvertaken = False
         assert path.sgid is not None  # set by endpoints
         port, _index = adapter.requireGID(path.sgid)
         if alternate is not None:
@@ -117,7 +136,7 @@ class Attempt:
         self.answer: Deferred[IRDMAProtocol] = Deferred(lambda _: _withdraw(transport))
         transport.failed = self._failed
         try:
-            userData = privateData if isinstance(privateData, bytes) else privateData(transport)
+            self._own = userData = privateData if isinstance(privateData, bytes) else privateData(transport)
             request = REQ(
                 serviceID=serviceID,
                 localQPN=transport.qpn,
@@ -143,7 +162,9 @@ class Attempt:
     def _ask(self, request: REQ) -> None:
         adapter, transport = self._adapter, self._transport
         connection = adapter.manager.connect(
-            request, self._path, self._handleEvent, checkPath=adapter.checkPath
+            *(request, self._path, self._handleEvent),
+            isPeerToPeer=self._isPeerToPeer,
+            checkPath=adapter.checkPath,
         )
         transport.connection = connection
         connection.setHandler(self._handleEvent, transport.pathChanged)
@@ -152,6 +173,8 @@ class Attempt:
         transport = self._transport
         if isinstance(event, ConnectionReplied):
             self._replied(connection, event.reply)
+        elif isinstance(event, ConnectionRequested):
+            self._overtaken(connection)
         elif isinstance(event, ConnectionEstablished):
             self._established(connection)
         elif transport.protocol is None and isinstance(event, ConnectionRejected):
@@ -193,12 +216,29 @@ class Attempt:
         else:
             connection.ready()
 
+    def _overtaken(self, connection: IManagedConnection) -> None:
+        """Answer the REQ of the peer, which counts instead of the one of this end."""
+        self._isOvertaken = True
+        try:
+            checkRequest(self._adapter, connection, self._terms)
+            _, data = requesterOf(self._naming, connection.request)
+            greeting, self._privateData = splitGreeting(data, self._terms, REQ_MAGIC)
+            terms = replace(self._terms, usesCredits=greeting is not None)
+            connection.accept(makeReady(self._transport, connection, terms, greeting, self._own))
+        except Exception as error:
+            reject(connection, error)
+            self._failed(Failure())
+
     def _established(self, connection: IManagedConnection) -> None:
-        reply, gid = connection.reply, connection.primary.remoteGID
+        request, reply, primary = connection.request, connection.reply, connection.primary
         assert reply is not None
-        address = self._naming.addressOf(connection.request.serviceID, gid)
-        peer = MessagePeer(address, reply.localQPN, self._privateData)
-        host, _ = self._naming.peerOf(connection.request)
+        requester, _ = self._naming.peerOf(request)
+        if self._isOvertaken:
+            host = self._naming.addressOf(request.serviceID, primary.localGID)
+            peer = MessagePeer(requester, request.localQPN, self._privateData)
+        else:
+            host, address = requester, self._naming.addressOf(request.serviceID, primary.remoteGID)
+            peer = MessagePeer(address, reply.localQPN, self._privateData)
         try:
             protocol = self._factory.buildProtocol(peer)
             if protocol is None:
@@ -231,6 +271,92 @@ def _ignore(failure: Failure) -> None:
     """Ignore a failure: the outcome of the attempt was reported."""
 
 
+def reject(connection: IManagedConnection, error: Exception) -> None:
+    """Reject a REQ because of an error."""
+    if isinstance(error, Rejection):
+        connection.reject(error.reason, error.information, error.privateData)
+    else:
+        connection.reject(RejectReason.NO_RESOURCES)
+
+
+def checkRequest(adapter: Adapter, connection: IManagedConnection, terms: Terms) -> int:
+    """
+    Check that a queue pair of a device can serve a REQ.
+
+    @return: the device's port.
+    @raise Rejection: it cannot.
+    """
+    request = connection.request
+    if request.transport != CMTransport.RC:
+        raise Rejection(RejectReason.INVALID_TRANSPORT_TYPE)
+    place = adapter.findGID(connection.primary.localGID)
+    if place is None:
+        raise Rejection(RejectReason.PRIMARY_GID_REJECTED, b"", adapter.usualGID().raw)
+    port, _index = place
+    if adapter.findPKey(port, request.pkey) is None:
+        raise Rejection(RejectReason.UNSUPPORTED_REQUEST)  # IBA has no reason code for partitions
+    mtu = adapter.mtuOf(port)
+    most = PathMTU(int(mtu if terms.mtu is None else min(mtu, terms.mtu)))
+    if not request.pathMTU.known or request.pathMTU > most:
+        information = informationFor(RejectReason.INVALID_PATH_MTU, int(most))
+        raise Rejection(RejectReason.INVALID_PATH_MTU, b"", information)
+    return port
+
+
+def requesterOf(naming: ServiceIDScheme, request: REQ) -> tuple[MessageAddress, bytes]:
+    """
+    The address of the sender of a REQ, and its private data without the header.
+
+    @raise Rejection: the header is missing or invalid.
+    """
+    try:
+        return naming.peerOf(request)
+    except WireError:
+        raise Rejection(RejectReason.UNSUPPORTED_REQUEST) from None
+
+
+def makeReady(
+    transport: RDMATransport,
+    connection: IManagedConnection,
+    terms: Terms,
+    greeting: Greeting | None,
+    answer: bytes,
+) -> REP:
+    """
+    Make the queue pair of a passive end ready to send.
+
+    @param greeting: that of the REQ.
+    @return: the REP, with C{answer} as private data.
+    @raise RDMAError: the device refuses the attributes that the peer requests.
+    @raise ValueError: there is too much private data.
+    """
+    request = connection.request
+    reply = REP(
+        localQPN=transport.qpn,
+        startingPSN=connection.startingPSN(),
+        responderResources=min(terms.reads, request.initiatorDepth),
+        initiatorDepth=min(terms.reads, request.responderResources),
+        rnrRetryCount=terms.rnrRetryCount,
+        privateData=terms.withGreeting(answer, REP_PRIVATE_BYTES, REP_MAGIC),
+    )
+    transport.ready(request, reply, False, negotiate(terms, greeting, request, reply, False))
+    return reply.replace(failoverAccepted=_failover(transport, request))
+
+
+def _failover(transport: RDMATransport, request: REQ) -> FailoverAccepted:
+    """Whether the queue pair can migrate to the alternate path of a REQ."""
+    if not isPath(request.alternate):
+        return FailoverAccepted.ACCEPTED
+    if transport.isShared:
+        return FailoverAccepted.NOT_SUPPORTED
+    alternate = reversedPath(request.alternate)
+    isSame = areSame(request.alternate, request.primary)
+    if isSame or transport.adapter.checkPath(alternate, request.pkey):
+        return FailoverAccepted.REJECTED
+    isAccepted = transport.mayMigrateTo(alternate)
+    return FailoverAccepted.ACCEPTED if isAccepted else FailoverAccepted.NOT_SUPPORTED
+
+
 @implementer(IListeningPort)
 class ServiceListening:
     """A listener for a service ID of an adapter, with a factory of protocols."""
@@ -243,14 +369,17 @@ class ServiceListening:
         factory: IMessageProtocolFactory,
         terms: Terms,
         backlog: int,
+        match: bytes = b"",
     ) -> None:
         """
         @param serviceID: returns the service ID to listen to, which may be a random one.
+        @param match: bytes with which the private data of a REQ must begin; listeners of one service ID have
+            different ones.
         """
         self._adapter, self._naming, self._factory = adapter, naming, factory
         self._serviceIDs = serviceID
         self._terms = terms.within(adapter.device.limits)
-        self._backlog = backlog
+        self._backlog, self._match = backlog, match
         self._end: Callable[[], None] = lambda: None
         self._release: Callable[[], None] = lambda: None
         self.serviceID = 0
@@ -262,12 +391,15 @@ class ServiceListening:
         """
         Start listening.
 
-        @raise InvalidRequest: the service ID has a listener already.
+        @raise InvalidRequest: the service ID has a listener with the same C{match} already.
         """
         self.serviceID = self._serviceIDs()
-        manager, checkPath = self._adapter.manager, self._adapter.checkPath
-        self._end = manager.listen(
-            self.serviceID, self._requested, backlog=self._backlog, checkPath=checkPath
+        self._end = self._adapter.manager.listen(
+            *(self.serviceID, self._requested),
+            backlog=self._backlog,
+            offset=self._naming.headerBytes,
+            pattern=self._match,
+            checkPath=self._adapter.checkPath,
         )
         self._release = self._adapter.hold()
 
@@ -286,14 +418,12 @@ class ServiceListening:
             return
         try:
             self._accept(connection, event.request)
-        except Rejection as rejection:
-            connection.reject(rejection.reason, rejection.information, rejection.privateData)
-        except RDMAError as error:
-            _log.warn("{listener} can't accept a connection: {error}", listener=self, error=error)
-            connection.reject(RejectReason.NO_RESOURCES)
-        except Exception:
-            _log.failure("{listener}: buildProtocol failed", listener=self)
-            connection.reject(RejectReason.NO_RESOURCES)
+        except Exception as error:
+            if not isinstance(error, RDMAError):
+                _log.failure("{listener}: buildProtocol failed", listener=self)
+            elif not isinstance(error, Rejection):
+                _log.warn("{listener} can't accept a connection: {error}", listener=self, error=error)
+            reject(connection, error)
 
     def _accept(self, connection: IManagedConnection, request: REQ) -> None:
         """
@@ -301,23 +431,8 @@ class ServiceListening:
 
         @raise Rejection: the REQ is to be rejected.
         """
-        if request.transport != CMTransport.RC:
-            raise Rejection(RejectReason.INVALID_TRANSPORT_TYPE)
-        place = self._adapter.findGID(connection.primary.localGID)
-        if place is None:
-            raise Rejection(RejectReason.PRIMARY_GID_REJECTED, b"", self._adapter.usualGID().raw)
-        port, _index = place
-        if self._adapter.findPKey(port, request.pkey) is None:
-            raise Rejection(RejectReason.UNSUPPORTED_REQUEST)  # IBA has no reason code for partitions
-        mtu = self._adapter.mtuOf(port)
-        most = PathMTU(int(mtu if self._terms.mtu is None else min(mtu, self._terms.mtu)))
-        if not request.pathMTU.known or request.pathMTU > most:
-            information = informationFor(RejectReason.INVALID_PATH_MTU, int(most))
-            raise Rejection(RejectReason.INVALID_PATH_MTU, b"", information)
-        try:
-            address, requestData = self._naming.peerOf(request)
-        except WireError:
-            raise Rejection(RejectReason.UNSUPPORTED_REQUEST) from None
+        port = checkRequest(self._adapter, connection, self._terms)
+        address, requestData = requesterOf(self._naming, request)
         greeting, privateData = splitGreeting(requestData, self._terms, REQ_MAGIC)
         peer = MessagePeer(replace(address, gid=connection.primary.remoteGID), request.localQPN, privateData)
         protocol = self._factory.buildProtocol(peer)
@@ -355,42 +470,20 @@ class Acceptance:
         """
         self._protocol, self._peer, self._host = protocol, peer, host
         connection, terms, transport = self._connection, self._terms, self._transport
-        request = connection.request
         prepared = IPreparedProtocol(protocol, None)
         if prepared is not None:
             memoryLost = prepared.memoryLost
             transport.failed = lambda _: memoryLost()
         try:
             answer = protocol.answer if prepared is None else prepared.prepare(transport)
-            reply = REP(
-                localQPN=transport.qpn,
-                startingPSN=connection.startingPSN(),
-                responderResources=min(terms.reads, request.initiatorDepth),
-                initiatorDepth=min(terms.reads, request.responderResources),
-                rnrRetryCount=terms.rnrRetryCount,
-                privateData=terms.withGreeting(answer, REP_PRIVATE_BYTES, REP_MAGIC),
-            )
             greeting, _ = splitGreeting(requestData, terms, REQ_MAGIC)
-            transport.ready(request, reply, False, negotiate(terms, greeting, request, reply, False))
+            reply = makeReady(transport, connection, terms, greeting, answer)
             connection.setHandler(self._handleEvent, transport.pathChanged)
-            connection.accept(reply.replace(failoverAccepted=self._failover(request)))
+            connection.accept(reply)
         except BaseException:
             transport.connection = None  # the caller rejects it
             transport.abortConnection()
             raise
-
-    def _failover(self, request: REQ) -> FailoverAccepted:
-        """Whether the queue pair can migrate to the alternate path of a REQ."""
-        if not isPath(request.alternate):
-            return FailoverAccepted.ACCEPTED
-        if self._transport.isShared:
-            return FailoverAccepted.NOT_SUPPORTED
-        alternate = reversedPath(request.alternate)
-        isSame = areSame(request.alternate, request.primary)
-        if isSame or self._transport.adapter.checkPath(alternate, request.pkey):
-            return FailoverAccepted.REJECTED
-        isAccepted = self._transport.mayMigrateTo(alternate)
-        return FailoverAccepted.ACCEPTED if isAccepted else FailoverAccepted.NOT_SUPPORTED
 
     def _handleEvent(self, connection: IManagedConnection, event: Event) -> None:
         if isinstance(event, ConnectionEstablished):

@@ -323,6 +323,8 @@ class KernelManager:
         handler: EventHandler,
         *,
         backlog: int = BACKLOG,
+        offset: int = 0,
+        pattern: bytes = b"",
         checkPath: PathCheck = acceptAnyPath,
     ) -> Callable[[], None]:
         """
@@ -330,9 +332,11 @@ class KernelManager:
 
         @param checkPath: never called, since there are no alternate paths.
         @return: a function that stops listening; connections stay.
-        @raise InvalidRequest: the service ID is not a port, the port has a listener, or the device has no IP
-            address.
+        @raise InvalidRequest: the service ID is not a port, the port has a listener, the device has no IP
+            address, or there is a pattern, which the kernel does not support.
         """
+        if pattern:
+            raise InvalidRequest("the kernel's communication manager does not match private data")
         space, port = self._portOf(serviceID)
         addresses = self._addresses()
         if not addresses:
@@ -356,13 +360,22 @@ class KernelManager:
         return end
 
     def connect(
-        self, request: REQ, path: IBPath, handler: EventHandler, *, checkPath: PathCheck = acceptAnyPath
+        self,
+        request: REQ,
+        path: IBPath,
+        handler: EventHandler,
+        *,
+        isPeerToPeer: bool = False,
+        checkPath: PathCheck = acceptAnyPath,
     ) -> KernelManagedConnection:
         """
         Connect to the port of a REQ's service ID, between the addresses in its private data.
 
-        @raise InvalidRequest: the service ID is not a port.
+        @raise InvalidRequest: the service ID is not a port, or the connection is peer-to-peer, which the
+            kernel does not support.
         """
+        if isPeerToPeer:
+            raise InvalidRequest("the kernel's communication manager has no peer-to-peer connections")
         space, port = self._portOf(request.serviceID)
         addresses = IPAddresses.fromPrivateData(request.privateData)
         identifier = self.channel.create(space)

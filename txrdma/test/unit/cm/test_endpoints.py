@@ -12,6 +12,7 @@ from twisted.internet.endpoints import clientFromString, serverFromString
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.cm.connections import adapter as adapters
+from txrdma.cm.connections import opening
 from txrdma.cm.connections.endpoints import (
     AUTOMATIC,
     IBClientEndpoint,
@@ -19,7 +20,7 @@ from txrdma.cm.connections.endpoints import (
     RDMAServerEndpoint,
     USUAL,
 )
-from txrdma.cm.errors import Rejected
+from txrdma.cm.errors import Rejected, Rejection
 from txrdma.cm.layouts.messages import RejectReason
 from txrdma.cm.terms import KEEPALIVE, LONGEST
 from txrdma.error import InvalidRequest
@@ -192,6 +193,114 @@ class CancelTests(MessagingCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
 
+class MatchTests(MessagingCase):
+    """Several listeners of one service, which differ by private data."""
+
+    def test_match(self) -> None:
+        """The listener with the longest match gets a connection; without one, the client is refused."""
+        found: list[str] = []
+        ports: list[Any] = []
+
+        def listen(match: bytes) -> None:
+            def make() -> MessageRecorder:
+                found.append(match.decode())
+                return MessageRecorder()
+
+            factory = MessageFactory(make)
+            endpoint = RDMAServerEndpoint(self.clock, 7471, self.devices[1], match=match)
+            ports.append(self.successResultOf(endpoint.listen(factory)))
+
+        def connect(privateData: bytes) -> Any:
+            endpoint = RDMAClientEndpoint(
+                self.clock, "10.0.1.2", 7471, self.devices[0], privateData=privateData
+            )
+            connecting = endpoint.connect(MessageFactory(MessageRecorder))
+            self.wait(lambda: connecting.called)
+            return connecting
+
+        listen(b"b")
+        listen(b"blue")
+        for privateData in (b"blue sky", b"bl", b"bluebell"):
+            self.successResultOf(connect(privateData))
+        self.assertEqual(found, ["blue", "b", "blue"])
+        error = self.failureResultOf(connect(b"red"), Rejected).value
+        self.assertEqual(error.status, RejectReason.INVALID_SERVICE_ID)
+        again = RDMAServerEndpoint(self.clock, 7471, self.devices[1], match=b"b")
+        self.failureResultOf(again.listen(MessageFactory(MessageRecorder)), InvalidRequest)
+        for port in ports:
+            port.stopListening()
+
+
+class PeerToPeerTests(MessagingCase):
+    """Two ends that connect to each other, without a listener."""
+
+    def meet(self, delay: float, *endpoints: Any) -> None:
+        """Connect both ends, the second one later; both get one connection, which carries messages."""
+        factory = Recorders(MessageRecorder)
+        asked = []
+        for endpoint in endpoints:
+            asked.append(endpoint.connect(factory))
+            if delay:
+                self.pause(delay)
+        self.wait(lambda: all(each.called for each in asked))
+        ends = [self.successResultOf(each) for each in asked]
+        self.assertEqual(len(factory.protocols), 2)
+        for end, peer in zip(ends, ends[::-1], strict=True):
+            end.transport.sendMessage(bytes(10_000))
+            self.wait(lambda peer=peer: peer.messages)  # type: ignore[misc]  # a lambda
+            found = end.transport.getPeer()
+            self.assertEqual(
+                (found.qpn, found.address.gid), (peer.transport.qpn, peer.transport.getHost().gid)
+            )
+        privateData = [each.transport.getPeer().privateData for each in ends]
+        self.assertEqual(privateData, [b"second", b"first"])
+        ends[0].transport.loseConnection()
+        self.wait(lambda: ends[0].lost and ends[1].lost)
+        self.assertEqual([each.ends for each in ends], [["ConnectionDone"]] * 2)
+
+    def test_serviceID(self) -> None:
+        path = self.path()
+        back = replace(path, sgid=path.dgid, dgid=path.sgid)
+        for delay in (0.0, 0.5, 0.0):
+            endpoints = (
+                IBClientEndpoint(*(self.clock, 7, each, device), privateData=data, isPeerToPeer=True)
+                for each, device, data in zip((path, back), self.devices, (b"first", b"second"), strict=True)
+            )
+            self.meet(delay, *endpoints)
+        self.assertNothingLeft()
+
+    def test_port(self) -> None:
+        for delay in (0.0, 0.5):
+            endpoints = (
+                RDMAClientEndpoint(*(self.clock, host, 7471, device), privateData=data, isPeerToPeer=True)
+                for host, device, data in zip(
+                    ("10.0.1.2", "10.0.1.1"), self.devices, (b"first", b"second"), strict=True
+                )
+            )
+            self.meet(delay, *endpoints)
+        self.assertNothingLeft()
+
+    def test_unusableRequest(self) -> None:
+        """An end that cannot serve the REQ of its peer rejects it, and both attempts fail."""
+
+        def refuse(*_: object) -> int:
+            raise Rejection(RejectReason.UNSUPPORTED_REQUEST)
+
+        self.patch(opening, "checkRequest", refuse)
+        path = self.path()
+        back = replace(path, sgid=path.dgid, dgid=path.sgid)
+        asked = [
+            IBClientEndpoint(self.clock, 7, each, device, isPeerToPeer=True).connect(
+                MessageFactory(MessageRecorder)
+            )
+            for each, device in zip((path, back), self.devices, strict=True)
+        ]
+        self.wait(lambda: all(each.called for each in asked))
+        kinds = {self.failureResultOf(each).type for each in asked}
+        self.assertEqual(kinds, {Rejection, Rejected})
+        self.assertNothingLeft()
+
+
 class StringTests(SynchronousTestCase):
     """Valid and invalid strings."""
 
@@ -221,6 +330,18 @@ class StringTests(SynchronousTestCase):
         self.assertIsNone(server._terms.keepalive)
         server = serverFromString(None, "ib:service=7:keepalive=9")
         self.assertEqual(server._terms.keepalive, 9)
+
+    def test_peerAndMatch(self) -> None:
+        """C{peer=yes} is for clients, C{match=} for servers."""
+        for text in (r"ib:1:dgid \:\:ffff\:127.0.0.3", "rdma:127.0.0.3:7471"):
+            client: Any = clientFromString(None, text)
+            self.assertFalse(client._isPeerToPeer)
+            client = clientFromString(None, text + ":peer=yes")
+            self.assertTrue(client._isPeerToPeer)
+        for text in ("ib:1", "rdma:7471"):
+            server: Any = serverFromString(None, text + ":match=blue")
+            self.assertEqual(server._match, b"blue")
+            self.assertRaises(ValueError, serverFromString, None, text + ":peer=yes")
 
     def test_timeout(self) -> None:
         """C{timeout=} is that of the attempt to connect; there is none by default."""
