@@ -1,7 +1,8 @@
 r"""
-Endpoint strings for protocols of messages: C{rdma:192.0.2.1:7471}, C{ib:service=0x42:path=dgid fe80\:\:1}.
+Endpoint strings for protocols of messages: C{rdma:192.0.2.1:7471}, C{ib:service=0x42:path=dgid fe80\:\:1};
+and of datagrams: C{sidr:192.0.2.1:7471}.
 
-C{clientFromString} and C{serverFromString} of Twisted parse them. Keys of both kinds are C{device}, a device
+C{clientFromString} and C{serverFromString} of Twisted parse them. Keys of messages are C{device}, a device
 string; C{receives}, C{messageBytes}, C{longest} and C{reads}, the terms; C{credits=no} to send no greeting;
 C{privateData} of a client's REQ, and its C{timeout}; C{peer=yes}, if the peer connects instead of listening;
 C{backlog} of a server, and C{match}, with which private data must begin. Twisted loads this module whenever
@@ -39,6 +40,27 @@ def _terms(keys: Arguments, usual: Terms) -> Terms:
         keepalive=keys.seconds("keepalive", usual.keepalive, mayBeZero=True) or None,
         longest=keys.size("longest", usual.longest, 1, 1 << 30),
     )
+
+
+def _clientDevice(keys: Arguments) -> str | None:
+    """Return the device string of a client; None for the software device at the source of the route."""
+    from txrdma.ports.softdevices import softDeviceAt
+    from txrdma.verbs.devices import prepareDevice
+
+    source = keys.take("bindAddress")
+    device = keys.take("device") or (softDeviceAt(source) if source else None)
+    prepareDevice(device or "soft")
+    return device
+
+
+def _serverDevice(keys: Arguments) -> str:
+    """Return the device string of a server."""
+    from txrdma.ports.softdevices import softDeviceAt
+    from txrdma.verbs.devices import prepareDevice
+
+    device = keys.take("device", softDeviceAt(keys.address("interface", "127.0.0.1")))
+    prepareDevice(device)
+    return device
 
 
 @implementer(IPlugin, IStreamClientEndpointStringParserWithReactor, IStreamServerEndpointStringParser)
@@ -114,18 +136,14 @@ class RDMAStringParser:
     ) -> IMessageClientEndpoint:
         """Make the endpoint of a client."""
         from txrdma.cm.connections.endpoints import AUTOMATIC, RDMAClientEndpoint, USUAL
-        from txrdma.ports.softdevices import softDeviceAt
-        from txrdma.verbs.devices import prepareDevice
 
         keys = Arguments("rdma", ("host", "port"), args, kwargs)
         host, port = keys.required("host"), keys.number("port", None, 1, 65535)
-        source = keys.take("bindAddress")
-        device = keys.take("device") or (softDeviceAt(source) if source else None)
+        device = _clientDevice(keys)
         terms, privateData = _terms(keys, USUAL), keys.take("privateData").encode()
         timeout, isPeer = keys.seconds("timeout", None), keys.isYes("peer", False)
         alternate = AUTOMATIC if keys.choice("alternate", "no", "auto") == "auto" else None
         keys.end()
-        prepareDevice(device or "soft")
         return RDMAClientEndpoint(
             *(reactor, host, port, device, terms, privateData),
             timeout=timeout,
@@ -139,14 +157,46 @@ class RDMAStringParser:
         """Make the endpoint of a server."""
         from txrdma.cm.connections.endpoints import RDMAServerEndpoint, USUAL
         from txrdma.cm.core.dispatcher import BACKLOG
-        from txrdma.ports.softdevices import softDeviceAt
-        from txrdma.verbs.devices import prepareDevice
 
         keys = Arguments("rdma", ("interface", "port") if len(args) > 1 else ("port",), args, kwargs)
         port = keys.number("port", None, 0, 65535)
-        device = softDeviceAt(keys.address("interface", "127.0.0.1"))
-        device, terms = keys.take("device", device), _terms(keys, USUAL)
+        device, terms = _serverDevice(keys), _terms(keys, USUAL)
         backlog, match = keys.number("backlog", BACKLOG, 1, 1 << 31), keys.take("match").encode()
         keys.end()
-        prepareDevice(device)
         return RDMAServerEndpoint(reactor, port, device, terms, backlog, match=match)
+
+
+@implementer(IPlugin, IStreamClientEndpointStringParserWithReactor, IStreamServerEndpointStringParser)
+class SIDRStringParser:
+    """
+    C{sidr:HOST:PORT} for clients of datagram services, C{sidr:PORT} or C{sidr:ADDRESS:PORT} for services.
+
+    C{device}, C{bindAddress} and C{interface} are as for C{rdma}; clients also take C{privateData} and
+    C{timeout}.
+    """
+
+    prefix = "sidr"
+
+    def parseStreamClient(  # type: ignore[override]  # it is a string that is parsed
+        self, reactor: Any, *args: str, **kwargs: str
+    ) -> IMessageClientEndpoint:
+        """Make the endpoint of a client."""
+        from txrdma.cm.connections.datagrams import DatagramClientEndpoint
+
+        keys = Arguments("sidr", ("host", "port"), args, kwargs)
+        host, port = keys.required("host"), keys.number("port", None, 1, 65535)
+        device, privateData = _clientDevice(keys), keys.take("privateData").encode()
+        timeout = keys.seconds("timeout", None)
+        keys.end()
+        return DatagramClientEndpoint(reactor, host, port, device, privateData, timeout)
+
+    def parseStreamServer(  # type: ignore[override]  # it is a string that is parsed
+        self, reactor: Any, *args: str, **kwargs: str
+    ) -> IMessageServerEndpoint:
+        """Make the endpoint of a service."""
+        from txrdma.cm.connections.datagrams import DatagramServerEndpoint
+
+        keys = Arguments("sidr", ("interface", "port") if len(args) > 1 else ("port",), args, kwargs)
+        port, device = keys.number("port", None, 0, 65535), _serverDevice(keys)
+        keys.end()
+        return DatagramServerEndpoint(reactor, port, device)

@@ -21,6 +21,7 @@ from txrdma.commands.common.options import IReactor
 from txrdma.commands.common.rows import printJSON
 from txrdma.iba.path import IBPath, lifetimeSeconds
 from txrdma.iba.types import GID
+from txrdma.messages.protocol import MessageFactory
 from txrdma.ports.softdevices import softDeviceAt, softDeviceTo
 
 _HOPS = 64
@@ -112,7 +113,7 @@ async def resolved(reactor: Any, options: CommandOptions) -> dict[str, Any]:
     }
     if options["ask"]:
         endpoint = DatagramClientEndpoint(reactor, address, options["number"], device)
-        protocol = await endpoint.connect(DatagramProtocol())
+        protocol = await endpoint.connect(MessageFactory(DatagramProtocol))
         peer = protocol.transport.peer
         assert peer is not None  # a client has a peer
         protocol.transport.loseConnection()

@@ -20,7 +20,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.cm.connections.adapter import Adapter, adapterOf, SharedCompletionQueue
-from txrdma.cm.connections.endpoints import LIFE_TIME
+from txrdma.cm.connections.endpoints import LIFE_TIME, within
 from txrdma.cm.connections.hostnames import addressesOf
 from txrdma.cm.layouts.ipcm import IPAddresses, PortSpace, serviceIDOf
 from txrdma.cm.layouts.messages import SIDRREP, SIDRREQ, SIDRStatus
@@ -46,6 +46,7 @@ from txrdma.iba.verbs import (
 )
 from txrdma.interfaces import IAddressHandle
 from txrdma.mad.ports.verbsport import grhFields
+from txrdma.messages.interfaces import IMessageClientEndpoint, IMessageProtocolFactory, IMessageServerEndpoint
 from txrdma.ports.softdevices import softDeviceTo
 from txrdma.verbs.devices import DeviceSpec
 
@@ -291,34 +292,42 @@ class DatagramTransport:
         return shared is not None
 
 
+@implementer(IMessageClientEndpoint)
 class DatagramClientEndpoint:
     """Resolves a datagram service at a host and a port of RDMA CM's UDP port space."""
 
     def __init__(
-        self, reactor: Any, host: str, port: int, device: DeviceSpec | None = None, privateData: bytes = b""
+        self,
+        reactor: Any,
+        host: str,
+        port: int,
+        device: DeviceSpec | None = None,
+        privateData: bytes = b"",
+        timeout: float | None = None,
     ) -> None:
         """
         @param host: an IP address, or a name, of whose addresses the first one is used.
         @param device: None is the software device at the source address of the route to the host.
         @param privateData: for the service; at most 180 bytes.
+        @param timeout: seconds until C{connect} fails; None is the time of all retransmissions.
         @raise InvalidRequest: the private data is too long.
         """
         if len(privateData) > _SIDR_REQ_BYTES:
             raise InvalidRequest(f"private data has at most {_SIDR_REQ_BYTES} bytes")
         self._reactor, self._host, self._device, self._privateData = reactor, host, device, privateData
-        self._serviceID = serviceIDOf(PortSpace.UDP, port)
+        self._serviceID, self._timeout = serviceIDOf(PortSpace.UDP, port), timeout
 
-    def connect(self, protocol: DatagramProtocol) -> Deferred[DatagramProtocol]:
+    def connect(self, factory: IMessageProtocolFactory) -> Deferred[DatagramProtocol]:
         """
-        Resolve the service, and start the protocol. The Deferred can be cancelled.
+        Resolve the service, and start a protocol of the factory. The Deferred can be cancelled.
 
         @return: fires with the protocol, whose transport has the service as its C{peer}; fails with
             L{Refused<txrdma.error.Refused>}, whose status is a L{SIDRStatus}, with
             L{PeerSilent<txrdma.cm.errors.PeerSilent>}, or another L{RDMAError}.
         """
-        return Deferred.fromCoroutine(self._connect(protocol))
+        return within(self._reactor, self._timeout, Deferred.fromCoroutine(self._connect(factory)))
 
-    async def _connect(self, protocol: DatagramProtocol) -> DatagramProtocol:
+    async def _connect(self, factory: IMessageProtocolFactory) -> DatagramProtocol:
         address = (await addressesOf(self._reactor, self._host))[0]
         adapter = adapterOf(self._reactor, softDeviceTo(address) if self._device is None else self._device)
         release = adapter.hold()
@@ -329,23 +338,33 @@ class DatagramClientEndpoint:
             question = IPAddresses(source.ip or "", sourcePort, address).toPrivateData(self._privateData)
             path = IBPath(sgid=source, dgid=gid, hopLimit=_HOPS, packetLifeTime=LIFE_TIME)
             found = await adapter.own.resolve(self._serviceID, path, question)
+            peer = DatagramPeer(gid, found.qpn, found.qkey, found.privateData.rstrip(b"\0"))
+            protocol = _protocolOf(factory, peer)
             transport = DatagramTransport(adapter, source, protocol)
         finally:
             release()
-        transport.peer = DatagramPeer(gid, found.qpn, found.qkey, found.privateData.rstrip(b"\0"))
+        transport.peer = peer
         transport.begin()
         return protocol
+
+
+def _protocolOf(factory: IMessageProtocolFactory, address: IAddress) -> DatagramProtocol:
+    protocol: DatagramProtocol | None = factory.buildProtocol(address)
+    if protocol is None:
+        raise InvalidRequest("the factory has no protocol for this service")
+    return protocol
 
 
 @implementer(IListeningPort)
 class _Serving:
     """The listening port of a datagram service."""
 
-    def __init__(self, adapter: Adapter, port: int, protocol: DatagramProtocol) -> None:
-        self._gid, self._protocol = adapter.usualGID(), protocol
-        self._transport = DatagramTransport(adapter, self._gid, protocol)
-        self._manager = adapter.own
+    def __init__(self, adapter: Adapter, port: int, factory: IMessageProtocolFactory) -> None:
+        self._gid = adapter.usualGID()
         self._port = port or _FIRST_PORT + randbelow((1 << 16) - _FIRST_PORT)
+        self._protocol = _protocolOf(factory, self.getHost())
+        self._transport = DatagramTransport(adapter, self._gid, self._protocol)
+        self._manager = adapter.own
         self._end: Callable[[], None] = lambda: None
 
     def startListening(self) -> None:
@@ -384,6 +403,7 @@ class _Serving:
         )
 
 
+@implementer(IMessageServerEndpoint)
 class DatagramServerEndpoint:
     """Provides a datagram service at a port of RDMA CM's UDP port space."""
 
@@ -393,19 +413,19 @@ class DatagramServerEndpoint:
         """
         self._reactor, self._port, self._device = reactor, port, device
 
-    def listen(self, protocol: DatagramProtocol) -> Deferred[IListeningPort]:
+    def listen(self, factory: IMessageProtocolFactory) -> Deferred[IListeningPort]:
         """
-        Start to listen, with one protocol for all peers.
+        Start to listen, with one protocol of the factory for all peers.
 
         @return: fires with the port, whose C{getHost} is a L{MessageAddress}; fails with an L{RDMAError}.
         """
-        return execute(self._listen, protocol)
+        return execute(self._listen, factory)
 
-    def _listen(self, protocol: DatagramProtocol) -> IListeningPort:
+    def _listen(self, factory: IMessageProtocolFactory) -> IListeningPort:
         adapter = adapterOf(self._reactor, self._device)
         release = adapter.hold()
         try:
-            serving = _Serving(adapter, self._port, protocol)
+            serving = _Serving(adapter, self._port, factory)
             serving.startListening()
         finally:
             release()

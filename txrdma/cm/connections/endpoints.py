@@ -12,7 +12,7 @@ from dataclasses import replace
 from enum import Enum
 from functools import partial
 from secrets import randbelow
-from typing import Any, Final, NoReturn, Union
+from typing import Any, Final, NoReturn, TypeVar, Union
 
 from zope.interface import implementer
 
@@ -44,6 +44,8 @@ LIFE_TIME: Final = 16
 _HOPS: Final = 64
 _FIRST_PORT: Final = 0xC000
 _HEADER: Final = len(IPCMHeader().encode())
+
+_ProtocolT = TypeVar("_ProtocolT")
 
 USUAL: Final = Terms()
 """The default terms of endpoints."""
@@ -124,9 +126,7 @@ def _connect(
         return fail()
 
 
-def _within(
-    reactor: Any, seconds: float | None, connecting: Deferred[IRDMAProtocol]
-) -> Deferred[IRDMAProtocol]:
+def within(reactor: Any, seconds: float | None, connecting: Deferred[_ProtocolT]) -> Deferred[_ProtocolT]:
     """Let an attempt to connect fail with L{PeerSilent} after some seconds, if they are given."""
     if seconds is None:
         return connecting
@@ -205,7 +205,7 @@ class IBClientEndpoint:
             connecting = self._connectBy(self._path, factory)
         else:
             connecting = Deferred.fromCoroutine(self._connectTo(self._path, factory))
-        return _within(self._reactor, self._timeout, connecting)
+        return within(self._reactor, self._timeout, connecting)
 
     def _connectBy(self, path: IBPath, factory: IMessageProtocolFactory) -> Deferred[IRDMAProtocol]:
         return _connect(
@@ -264,7 +264,7 @@ class RDMAClientEndpoint:
             connecting = self._connectTo(self._host, factory)
         else:
             connecting = Deferred.fromCoroutine(self._connectByName(factory))
-        return _within(self._reactor, self._timeout, connecting)
+        return within(self._reactor, self._timeout, connecting)
 
     async def _connectByName(self, factory: IMessageProtocolFactory) -> IRDMAProtocol:
         addresses = await addressesOf(self._reactor, self._host)

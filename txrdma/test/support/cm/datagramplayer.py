@@ -18,6 +18,7 @@ from txrdma.cm.connections.datagrams import (
     DatagramProtocol,
     DatagramServerEndpoint,
 )
+from txrdma.messages.protocol import MessageFactory
 from txrdma.ports.softdevices import softDeviceAt
 
 PORT = 7471
@@ -55,14 +56,18 @@ async def main(reactor: Any, role: str, here: str, there: str, count: str) -> No
     """Run a role, and print its result."""
     if role == "server":
         shouting = Shouting()
-        port: Any = await DatagramServerEndpoint(reactor, PORT, softDeviceAt(here)).listen(shouting)
+        port: Any = await DatagramServerEndpoint(reactor, PORT, softDeviceAt(here)).listen(
+            MessageFactory(lambda: shouting)
+        )
         print("listening", flush=True)
         await shouting.ended
         await port.stopListening()
         print(shouting.count >= int(count), flush=True)
         return
     asking = Asking()
-    await DatagramClientEndpoint(reactor, there, PORT, softDeviceAt(here)).connect(asking)
+    await DatagramClientEndpoint(reactor, there, PORT, softDeviceAt(here)).connect(
+        MessageFactory(lambda: asking)
+    )
     assert asking.transport.peer is not None
     print(asking.transport.peer.privateData.rstrip(b"\0").decode(), flush=True)
     words = {b"word %d" % number: b"WORD %d" % number for number in range(int(count))}

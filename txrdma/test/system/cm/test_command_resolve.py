@@ -21,6 +21,7 @@ from txrdma.cm.connections.datagrams import DatagramProtocol, DatagramServerEndp
 from txrdma.cm.errors import HostUnknown
 from txrdma.command import TxrdmaOptions
 from txrdma.commands.resolve import lines, resolved
+from txrdma.messages.protocol import MessageFactory
 from txrdma.ports.softdevices import softDeviceAt
 
 CHECKOUT = Path(txrdma.__file__).parent.parent
@@ -60,7 +61,9 @@ class ResolveTests(TestCase):
     async def test_ask(self) -> None:
         """The command queries a datagram service for its queue pair."""
         protocol = DatagramProtocol()
-        port: Any = await DatagramServerEndpoint(reactor, 7471, softDeviceAt(self.there)).listen(protocol)
+        port: Any = await DatagramServerEndpoint(reactor, 7471, softDeviceAt(self.there)).listen(
+            MessageFactory(lambda: protocol)
+        )
         found = await resolved(reactor, options(self.there, "7471", "--udp", "--ask", "-I", self.here))
         self.assertEqual(found["answer"]["qpn"], protocol.transport.qpn)
         self.assertIn(f"queue pair {protocol.transport.qpn:#x}, Q_Key 0x01234567", lines(found)[-1])

@@ -242,12 +242,12 @@ class ServiceTests(CancelCase):
 
     def serving(self) -> Any:
         service = DatagramServerEndpoint(self.clock, PORT, self.devices[1])
-        return self.successResultOf(service.listen(DatagramProtocol()))
+        return self.successResultOf(service.listen(MessageFactory(DatagramProtocol)))
 
-    def asking(self, protocol: DatagramProtocol | None = None) -> Deferred[Any]:
+    def asking(self, kind: type[DatagramProtocol] = DatagramProtocol) -> Deferred[Any]:
         """Query the service."""
         endpoint = DatagramClientEndpoint(self.clock, self.addresses[1][0], PORT, self.devices[0])
-        return endpoint.connect(protocol or DatagramProtocol())
+        return endpoint.connect(MessageFactory(kind))
 
     def test_resolve(self) -> None:
         here, there = (adapterOf(self.clock, device).own for device in self.devices)
@@ -289,10 +289,10 @@ class ServiceTests(CancelCase):
 
         before = self.held()
         service = DatagramServerEndpoint(self.clock, PORT, self.devices[1])
-        self.failureResultOf(service.listen(Failing()), RuntimeError)
+        self.failureResultOf(service.listen(MessageFactory(Failing)), RuntimeError)
         self.assertEqual(self.held(), before)
         port = self.serving()
-        asked = self.asking(Failing())
+        asked = self.asking(Failing)
         self.wait(lambda: asked.called)
         self.failureResultOf(asked, RuntimeError)
         port.stopListening()

@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.endpoints import clientFromString, serverFromString
 
 from txrdma.cm.connections.adapter import adapterOf
 from txrdma.cm.connections.datagrams import (
@@ -22,6 +23,7 @@ from txrdma.cm.errors import PeerSilent
 from txrdma.cm.layouts.ipcm import IPAddresses
 from txrdma.cm.layouts.messages import SIDRREP, SIDRREQ, SIDRStatus
 from txrdma.error import InvalidRequest, Refused
+from txrdma.messages.protocol import MessageFactory
 from txrdma.test.support.cm.messaging import MessagingCase
 
 
@@ -53,12 +55,12 @@ class DatagramTests(MessagingCase):
     def listening(self, port: int = 7471) -> Any:
         """Listen at the second host."""
         endpoint = DatagramServerEndpoint(self.clock, port, self.devices[1])
-        return self.successResultOf(endpoint.listen(self.service))
+        return self.successResultOf(endpoint.listen(MessageFactory(lambda: self.service)))
 
     def asking(self, port: int = 7471, **more: Any) -> Deferred[Any]:
         """Query the service."""
         endpoint = DatagramClientEndpoint(self.clock, "10.0.1.2", port, self.devices[0], **more)
-        return endpoint.connect(Noting())
+        return endpoint.connect(MessageFactory(Noting))
 
     def test_datagramsAndAnswers(self) -> None:
         port = self.listening()
@@ -136,13 +138,53 @@ class DatagramTests(MessagingCase):
         self.failureResultOf(asked, CancelledError)
         self.assertNothingLeft()
 
+    def test_timeout(self) -> None:
+        """C{timeout} limits the time of a resolution."""
+        asked = self.asking(timeout=2.0)
+        self.wait(lambda: asked.called, 3.0)
+        self.failureResultOf(asked, PeerSilent)
+        self.assertNothingLeft()
+
+    def test_strings(self) -> None:
+        """C{sidr:} strings have the keys of C{rdma:} strings that datagrams need."""
+        client: Any = clientFromString(None, r"sidr:127.0.0.3:7471:bindAddress=127.0.0.2:timeout=2s")
+        self.assertIsInstance(client, DatagramClientEndpoint)
+        self.assertEqual((client._serviceID, client._device), (0x01111D2F, "soft:127.0.0.2"))
+        self.assertEqual((client._host, client._timeout, client._privateData), ("127.0.0.3", 2.0, b""))
+        client = clientFromString(None, "sidr:host:7471:privateData=hello")
+        self.assertEqual((client._device, client._privateData), (None, b"hello"))
+        for text in (
+            "sidr:127.0.0.3:7471",
+            "sidr:7471:interface=127.0.0.3",
+            r"sidr:7471:device=soft\:127.0.0.3",
+        ):
+            server: Any = serverFromString(None, text)
+            self.assertIsInstance(server, DatagramServerEndpoint)
+            self.assertEqual((server._port, server._device), (7471, "soft:127.0.0.3"))
+        self.assertRaises(ValueError, serverFromString, None, "sidr:7471:receives=3")
+        self.assertRaises(ValueError, clientFromString, None, "sidr:127.0.0.3:0")
+
+    def test_factoryWithoutProtocol(self) -> None:
+        """A factory that returns None makes C{listen} and C{connect} fail."""
+        nothing = MessageFactory(lambda: None)
+        server = DatagramServerEndpoint(self.clock, 7471, self.devices[1])
+        self.failureResultOf(server.listen(nothing), InvalidRequest)
+        port = self.listening()
+        asked = DatagramClientEndpoint(self.clock, "10.0.1.2", 7471, self.devices[0]).connect(nothing)
+        self.wait(lambda: asked.called)
+        self.failureResultOf(asked, InvalidRequest)
+        port.stopListening()
+        self.assertNothingLeft()
+
     def test_portServesOneService(self) -> None:
         port = self.listening()
         before = len(self.devices[1]._queuePairs)
         endpoint = DatagramServerEndpoint(self.clock, 7471, self.devices[1])
-        self.failureResultOf(endpoint.listen(Noting()), InvalidRequest)
+        self.failureResultOf(endpoint.listen(MessageFactory(Noting)), InvalidRequest)
         self.failureResultOf(
-            DatagramServerEndpoint(self.clock, 7472, self.devices[1]).listen(Noting(bytes(137))),
+            DatagramServerEndpoint(self.clock, 7472, self.devices[1]).listen(
+                MessageFactory(lambda: Noting(bytes(137)))
+            ),
             InvalidRequest,
         )
         self.assertEqual(len(self.devices[1]._queuePairs), before)
