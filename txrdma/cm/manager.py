@@ -367,7 +367,7 @@ class ConnectionManager:
         @return: a function that stops answering.
         @raise InvalidRequest: there is a listener already.
         """
-        listener = Listener(serviceID)
+        listener = Listener(serviceID, isForSIDR=True)
         self._core.listen(listener)
         self._services[listener] = handler
 

@@ -26,7 +26,7 @@ class PathMigration:
 
     def __init__(self, adapter: Adapter, pkey: int, sends: SendQueue) -> None:
         self._adapter, self._pkey, self._sends = adapter, pkey, sends
-        self._isArmed = self._isOver = False
+        self._isArmed = self._isOver = self._isProbing = False
         self._refusal: RDMAError | None = None
         self._probe = 0
         self._arming: Deferred[CMPath] | None = None
@@ -56,11 +56,26 @@ class PathMigration:
         """
         try:
             self.load(pair, path)
-            self._probe = self._sends.postOverhead(pair, SendRequest(0, Operation.RDMA_WRITE))
+            self._isProbing, self._probe = True, 0
+            self.proceed(pair)
             self._refusal = None
         except RDMAError as error:
             _log.warn("{pair} cannot migrate to its alternate path: {error}", pair=pair, error=error)
-            self._refusal = error
+            self._isProbing, self._refusal = False, error
+
+    @property
+    def isDue(self) -> bool:
+        """Whether the empty write is not posted yet."""
+        return self._isProbing and not self._probe
+
+    def proceed(self, pair: IQueuePair) -> None:
+        """
+        Post the empty write if that was not done, as soon as the send queue has an entry.
+
+        @raise txrdma.error.RDMAError: the queue pair takes no more requests.
+        """
+        if self.isDue:
+            self._probe = self._sends.postOverhead(pair, SendRequest(0, Operation.RDMA_WRITE))
 
     def hasMigrated(self, pair: IQueuePair) -> bool:
         """Return whether the queue pair has migrated since it was armed; True only once."""
@@ -79,7 +94,7 @@ class PathMigration:
         """
         if self._refusal is not None:
             raise self._refusal
-        if not self._probe or self._isOver:
+        if not self._isProbing or self._isOver:
             return path
 
         def cancel(_: Deferred[CMPath]) -> None:
@@ -96,7 +111,7 @@ class PathMigration:
         """
         if identifier != self._probe:
             return
-        self._probe = 0
+        self._isProbing = False
         arming, self._arming = self._arming, None
         if arming is not None:
             arming.callback(path)

@@ -699,12 +699,15 @@ class RDMATransport(MessageTransport):
         )
 
     def _advance(self) -> None:
-        assert self._pair is not None
-        if self._sends.waiting or self._credits.usesCredits:
+        pair = self._pair
+        assert pair is not None
+        if self._sends.waiting or self._credits.usesCredits or self._migration.isDue:
             try:
-                self._sends.post(self._pair, self._credits, self.agreed.messageBytes)
+                self._sends.post(pair, self._credits, self.agreed.messageBytes)
                 if self._reader is not None:
-                    self._reader.proceed(self._pair, self._sends)
+                    self._reader.proceed(pair, self._sends)
+                if self._migration.isDue:
+                    self._migration.proceed(pair)
             except RDMAError as error:
                 self._broke(str(error))
                 return

@@ -80,10 +80,20 @@ class Listener:
 
     @ivar backlog: limit of C{waiting}. REQs beyond it are dropped; peers retransmit them.
     @ivar pattern: bytes that the private data of a REQ must have at C{offset}.
+    @ivar isForSIDR: it takes SIDR_REQs only, and REQs are rejected.
     @ivar waiting: local comm ids of requested connections that are not established yet.
     """
 
-    __slots__ = ("backlog", "checkPath", "mayReload", "offset", "pattern", "serviceID", "waiting")
+    __slots__ = (
+        "backlog",
+        "checkPath",
+        "isForSIDR",
+        "mayReload",
+        "offset",
+        "pattern",
+        "serviceID",
+        "waiting",
+    )
 
     def __init__(
         self,
@@ -93,13 +103,14 @@ class Listener:
         pattern: bytes = b"",
         mayReload: bool = False,
         checkPath: PathCheck = acceptAnyPath,
+        isForSIDR: bool = False,
     ) -> None:
         """
         @param mayReload: passed on to L{txrdma.cm.core.alternate.Alternate}, as C{checkPath}.
         """
         self.serviceID = serviceID
         self.backlog, self.offset, self.pattern = backlog, offset, pattern
-        self.mayReload, self.checkPath = mayReload, checkPath
+        self.mayReload, self.checkPath, self.isForSIDR = mayReload, checkPath, isForSIDR
         self.waiting: set[int] = set()
 
     def wants(self, privateData: bytes) -> bool:
@@ -385,7 +396,7 @@ class Dispatcher:
     def _ofListener(self, request: REQ, transactionID: int, path: IBPath) -> Managed | None:
         candidates = self._listeners.get(request.serviceID, ())
         listener = next((each for each in candidates if each.wants(request.privateData)), None)
-        if listener is None:
+        if listener is None or listener.isForSIDR:
             self._refuse(request, RejectReason.INVALID_SERVICE_ID, transactionID, path)
             return None
         if len(listener.waiting) >= listener.backlog:

@@ -19,12 +19,14 @@ from txrdma.cm.connections.datagrams import (
     RECEIVES,
     SENDS,
 )
-from txrdma.cm.errors import PeerSilent
+from txrdma.cm.connections.endpoints import IBClientEndpoint
+from txrdma.cm.errors import PeerSilent, Rejected
 from txrdma.cm.layouts.ipcm import IPAddresses
-from txrdma.cm.layouts.messages import SIDRREP, SIDRREQ, SIDRStatus
+from txrdma.cm.layouts.messages import RejectReason, SIDRREP, SIDRREQ, SIDRStatus
 from txrdma.error import InvalidRequest, Refused
 from txrdma.messages.protocol import MessageFactory
 from txrdma.test.support.cm.messaging import MessagingCase
+from txrdma.testing.protocols import MessageRecorder
 
 
 class Noting(DatagramProtocol):
@@ -173,6 +175,17 @@ class DatagramTests(MessagingCase):
         asked = DatagramClientEndpoint(self.clock, "10.0.1.2", 7471, self.devices[0]).connect(nothing)
         self.wait(lambda: asked.called)
         self.failureResultOf(asked, InvalidRequest)
+        port.stopListening()
+        self.assertNothingLeft()
+
+    def test_REQToDatagramService(self) -> None:
+        """A REQ to a datagram service is rejected, since its service ID has no connections."""
+        port = self.listening()
+        endpoint = IBClientEndpoint(self.clock, port.getHost().serviceID, self.path(), self.devices[0])
+        asked = endpoint.connect(MessageFactory(MessageRecorder))
+        self.wait(lambda: asked.called)
+        error = self.failureResultOf(asked, Rejected).value
+        self.assertEqual(error.status, RejectReason.INVALID_SERVICE_ID)
         port.stopListening()
         self.assertNothingLeft()
 

@@ -13,6 +13,7 @@ from twisted.internet.defer import CancelledError
 from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.trial.unittest import SynchronousTestCase
 
+from txrdma.cm.connections import sendqueue
 from txrdma.cm.connections.endpoints import (
     AUTOMATIC,
     Automatic,
@@ -161,6 +162,18 @@ class MigrationTests(MessagingCase):
         client.transport.sendMessage(b"at once")
         self.wait(lambda: server.length and client.paths)
         self.assertEqual(client.lost, [])
+
+    def test_loadedPathIsArmedWhenAnEntryIsFree(self) -> None:
+        """While the send queue has no entry for the write that arms the path, the Deferred does not fire."""
+        client, _server = self.connected(self.terms, self.terms)
+        self.patch(sendqueue, "OVERHEAD", 0)
+        loading = client.transport.loadAlternatePath(self.path(1))
+        self.wait(lambda: client.transport.alternate is not None)
+        self.pause(1.0)
+        self.assertNoResult(loading)
+        self.patch(sendqueue, "OVERHEAD", 4)
+        client.transport.sendMessage(b"x")
+        self.assertEqual(self.result(loading), pathFor(self.path(1)))
 
     def test_connectionEndFailsArming(self) -> None:
         client, _server = self.connected()
