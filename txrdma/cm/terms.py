@@ -8,7 +8,7 @@ byte and have their own lengths, so they do not read it; and only a peer that ha
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import Final
 
 from zope.interface import implementer
@@ -194,29 +194,19 @@ def negotiate(terms: Terms, greeting: Greeting | None, request: REQ, reply: REP,
 @frozen
 class MessageAddress:
     """
-    The address of an end.
+    The address of an end or of a listener. Both ends of a connection have equal addresses of each of them.
 
     @ivar gid: of its port; None for a listener at all ports.
     @ivar serviceID: of the listener.
     @ivar host: IP address, or C{""}; C{port}: port number, or 0.
+    @ivar qpn: the number of the queue pair of a peer; otherwise 0. It is not compared.
+    @ivar privateData: private data of a peer's program, without zeros at the end if it sent no greeting;
+        otherwise empty. It is not compared.
     """
 
     gid: GID | None
     serviceID: int
     host: str = ""
     port: int = 0
-
-
-@implementer(IAddress)
-@frozen
-class MessagePeer:
-    """
-    The other end of a connection.
-
-    @ivar qpn: the number of its queue pair.
-    @ivar privateData: private data of its program, without zeros at the end if it sent no greeting.
-    """
-
-    address: MessageAddress
-    qpn: QPN
-    privateData: bytes
+    qpn: QPN = field(default=QPN(0), compare=False)
+    privateData: bytes = field(default=b"", compare=False)

@@ -15,7 +15,7 @@ from twisted.python.failure import Failure
 from txrdma.cm.connections.endpoints import RDMAClientEndpoint, RDMAServerEndpoint
 from txrdma.cm.interfaces import IRDMAProtocol
 from txrdma.cm.rping import LARGEST, PingClient, PingServer, PORT, TERMS
-from txrdma.cm.terms import MessagePeer
+from txrdma.cm.terms import MessageAddress
 from txrdma.commands.common.options import CommandOptions as BaseOptions
 from txrdma.commands.common.options import IReactor
 from txrdma.messages.interfaces import IMessageProtocolFactory
@@ -104,9 +104,9 @@ class PingFactory:
         self._living: dict[PingServer, None] = {}
         self.over: Deferred[None] = Deferred()
 
-    def buildProtocol(self, peer: MessagePeer) -> IRDMAProtocol | None:
+    def buildProtocol(self, peer: MessageAddress) -> IRDMAProtocol | None:
         """Return a new protocol; a server for one client rejects others while it is connected."""
-        who = f"{peer.address.host} port {peer.address.port}"
+        who = f"{peer.host} port {peer.port}"
         if self._living and not self._options["persistent"]:
             self._options.debug(f"rejected: {who}")
             return None

@@ -51,10 +51,10 @@ class IMessageTransport(IPushProducer):
         """Close the connection at once."""
 
     def getHost() -> IAddress:
-        """The local address."""
+        """The local address, with C{host} and C{port}; equal to that of C{getPeer} at the peer."""
 
     def getPeer() -> IAddress:
-        """The address of the peer."""
+        """The address of the peer, of the same type."""
 
 
 class ISharedMemory(Interface):

@@ -71,13 +71,14 @@ class MessageContract(MessageEnds):
     longest = 4096
 
     def test_contractInterface(self) -> None:
-        """Protocol and transport provide their interfaces, and both ends have addresses."""
+        """Protocol and transport provide their interfaces, and both ends have the same addresses."""
         one, other = self.connectedEnds()
-        for end in (one, other):
+        for end, peer in ((one, other), (other, one)):
             verifyObject(IMessageProtocol, end)
             verifyObject(IMessageTransport, end.transport)
-            self.assertIsNotNone(end.transport.getHost())
-            self.assertIsNotNone(end.transport.getPeer())
+            here, there = end.transport.getHost(), peer.transport.getPeer()
+            self.assertIs(type(here), type(there))
+            self.assertEqual((here, here.host, here.port), (there, there.host, there.port))
 
     def test_contractOrder(self) -> None:
         """Messages of all lengths arrive once and in order, with their immediate data, in both directions."""

@@ -39,7 +39,6 @@ from txrdma.cm.layouts.rejectinfo import informationFor, informationOf
 from txrdma.cm.terms import (
     Greeting,
     MessageAddress,
-    MessagePeer,
     negotiate,
     REP_MAGIC,
     REQ_MAGIC,
@@ -235,10 +234,10 @@ class Attempt:
         requester, _ = self._naming.peerOf(request)
         if self._isOvertaken:
             host = self._naming.addressOf(request.serviceID, primary.localGID)
-            peer = MessagePeer(requester, request.localQPN, self._privateData)
+            peer = replace(requester, qpn=request.localQPN, privateData=self._privateData)
         else:
             host, address = requester, self._naming.addressOf(request.serviceID, primary.remoteGID)
-            peer = MessagePeer(address, reply.localQPN, self._privateData)
+            peer = replace(address, qpn=reply.localQPN, privateData=self._privateData)
         try:
             protocol = self._factory.buildProtocol(peer)
             if protocol is None:
@@ -434,7 +433,8 @@ class ServiceListening:
         port = checkRequest(self._adapter, connection, self._terms)
         address, requestData = requesterOf(self._naming, request)
         greeting, privateData = splitGreeting(requestData, self._terms, REQ_MAGIC)
-        peer = MessagePeer(replace(address, gid=connection.primary.remoteGID), request.localQPN, privateData)
+        gid = connection.primary.remoteGID
+        peer = replace(address, gid=gid, qpn=request.localQPN, privateData=privateData)
         protocol = self._factory.buildProtocol(peer)
         if protocol is None:
             raise Rejection
@@ -460,7 +460,7 @@ class Acceptance:
         self._transport.connection = connection
 
     def accept(
-        self, protocol: IRDMAProtocol, peer: MessagePeer, host: MessageAddress, requestData: bytes
+        self, protocol: IRDMAProtocol, peer: MessageAddress, host: MessageAddress, requestData: bytes
     ) -> None:
         """
         Make the queue pair ready, and send a REP.

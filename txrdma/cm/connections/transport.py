@@ -46,7 +46,7 @@ from txrdma.cm.core.events import (
 from txrdma.cm.interfaces import IManagedConnection, IPreparedProtocol, IRDMAProtocol
 from txrdma.cm.layouts.messages import APStatus, checkPrivateData, CMPath, DREQ_PRIVATE_BYTES, REP, REQ
 from txrdma.cm.layouts.paths import pathOf
-from txrdma.cm.terms import Agreed, MessageAddress, MessagePeer, Terms
+from txrdma.cm.terms import Agreed, MessageAddress, Terms
 from txrdma.error import InvalidRequest, ProtectionError, RDMAError
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import QPN, RKey
@@ -111,7 +111,7 @@ class RDMATransport(MessageTransport):
 
     agreed: Agreed
     _host: MessageAddress
-    _peer: MessagePeer
+    _peer: MessageAddress
 
     def __init__(self, adapter: Adapter, terms: Terms, port: int, pkey: int) -> None:
         """
@@ -205,8 +205,8 @@ class RDMATransport(MessageTransport):
     def getHost(self) -> MessageAddress:
         return self._host
 
-    def getPeer(self) -> MessagePeer:
-        """The peer, with its private data."""
+    def getPeer(self) -> MessageAddress:
+        """The address of the peer, with its private data."""
         return self._peer
 
     # Requests of the program
@@ -442,7 +442,7 @@ class RDMATransport(MessageTransport):
         self._pair.modify(toReceive(request, reply, isActive, port, index, _RNR_TIMER))
         self._pair.modify(toSend(request, reply, isActive))
 
-    def established(self, protocol: IRDMAProtocol, host: MessageAddress, peer: MessagePeer) -> None:
+    def established(self, protocol: IRDMAProtocol, host: MessageAddress, peer: MessageAddress) -> None:
         """Connect the protocol, since the connection is established."""
         self._host, self._peer, self.protocol = host, peer, protocol
         self._life.isPaused = False

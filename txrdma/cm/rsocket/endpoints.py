@@ -28,7 +28,7 @@ from txrdma.cm.layouts.messages import RejectReason
 from txrdma.cm.rsocket._core import CONTROLS, Sizes
 from txrdma.cm.rsocket.stream import addressOf, MEMORY_REQUESTS, REPOST, RSocketEnd
 from txrdma.cm.rsocket.transport import RSocketTransport
-from txrdma.cm.terms import KEEPALIVE, MessageAddress, MessagePeer, Terms
+from txrdma.cm.terms import KEEPALIVE, MessageAddress, Terms
 from txrdma.error import WireError
 from txrdma.kit.values import frozen
 from txrdma.streams.endpoints import AcceptedStreams, StreamAttempt
@@ -112,9 +112,9 @@ class _Connecting(StreamAttempt[RSocketEnd]):
         super().__init__(factory)
         self.end = RSocketEnd(reactor, options.sizes, options.keepalive, True, self.dress, self.ended)
 
-    def buildProtocol(self, peer: MessagePeer) -> RSocketEnd:
+    def buildProtocol(self, peer: MessageAddress) -> RSocketEnd:
         self.end.introduce(peer.privateData)
-        return super().buildProtocol(addressOf(peer.address))
+        return super().buildProtocol(addressOf(peer))
 
     def failed(self, failure: Failure) -> Failure:
         self.end.memoryLost()
@@ -165,7 +165,7 @@ class _Accepting(AcceptedStreams[RSocketEnd]):
         super().__init__(factory)
         self._reactor, self._options = reactor, options
 
-    def buildProtocol(self, peer: MessagePeer) -> RSocketEnd:
+    def buildProtocol(self, peer: MessageAddress) -> RSocketEnd:
         options = self._options
         end = RSocketEnd(self._reactor, options.sizes, options.keepalive, False, self.dress)
         try:

@@ -140,7 +140,7 @@ class RSocketEnd(StreamEnd[RSocket, RDMATransport]):
     def makeConnection(self, transport: RDMATransport) -> None:
         assert self._core is not None
         self.host: Address = addressOf(transport.getHost())
-        self.peer: Address = addressOf(transport.getPeer().address)
+        self.peer: Address = addressOf(transport.getPeer())
         self.remoteMemory = transport
         self._pair = pair = transport.openQueuePair(self, MEMORY_REQUESTS)
         self._lane = IDirectLane(pair, None)

@@ -133,9 +133,9 @@ class OwnOnTheWire(_KernelCase):
         self.assertEqual((kernels.transport.managedBy, ours.transport.managedBy), ("librdmacm", "txrdma"))
         self.assertEqual(client.transport.getPeer().privateData, b"welcome")
         self.assertEqual(server.transport.getPeer().privateData, b"hello")
-        self.assertEqual(server.transport.getPeer().address.host, self.client[1])
-        self.assertEqual(client.transport.getPeer().address.host, self.server[1])
-        self.assertEqual(client.transport.getPeer().address.port, PORT)
+        self.assertEqual(server.transport.getPeer().host, self.client[1])
+        self.assertEqual(client.transport.getPeer().host, self.server[1])
+        self.assertEqual(client.transport.getPeer().port, PORT)
         sent = [bytes([n]) * (n * 40) for n in range(1, 101)]
         for each in sent:
             client.transport.sendMessage(each, 7)

@@ -53,14 +53,33 @@ class RDMATests(MessagingCase):
             peer = factory.addresses.pop()
             self.assertEqual(peer.privateData, b"hi")
             host = client.transport.getHost()
-            self.assertEqual((peer.address.host, peer.address.port), ("10.0.1.1", host.port))
+            self.assertEqual((peer.host, peer.port), ("10.0.1.1", host.port))
             self.assertGreaterEqual(host.port, 0xC000)
-            self.assertEqual(client.transport.getPeer().address, address)
+            self.assertEqual(client.transport.getPeer(), address)
             self.assertEqual(client.transport.agreed.receives, 32 if terms is USUAL else None)
             client.transport.loseConnection()
             self.wait(lambda c=client: c.lost and self.served[-1].lost)  # type: ignore[misc]  # a lambda
         port.stopListening()
         self.assertNothingLeft()
+
+    def test_pausedReceiverIsNotAskedAgainAndAgain(self) -> None:
+        """While the receiver is paused, the client sends no more than its credits and a few probes."""
+        port: Any = self.successResultOf(
+            RDMAServerEndpoint(self.clock, 7471, self.devices[1]).listen(MessageFactory(self.made))
+        )
+        endpoint = RDMAClientEndpoint(self.clock, "10.0.1.2", 7471, self.devices[0])
+        client = self.result(endpoint.connect(MessageFactory(MessageRecorder)))
+        self.wait(lambda: self.served[-1].isMade)
+        self.served[-1].transport.pauseProducing()
+        for _ in range(100):
+            client.transport.sendMessage(b"x")
+        self.pause(1.0)
+        before = self.network.sent
+        self.pause(60.0)
+        self.assertLess(self.network.sent - before, 20)
+        self.served[-1].transport.resumeProducing()
+        self.wait(lambda: len(self.served[-1].messages) == 100)
+        port.stopListening()
 
     def test_portsOfDeviceAreQueriedOnce(self) -> None:
         adapter = adapters.adapterOf(self.clock, self.devices[0])
@@ -249,9 +268,7 @@ class PeerToPeerTests(MessagingCase):
             end.transport.sendMessage(bytes(10_000))
             self.wait(lambda peer=peer: peer.messages)  # type: ignore[misc]  # a lambda
             found = end.transport.getPeer()
-            self.assertEqual(
-                (found.qpn, found.address.gid), (peer.transport.qpn, peer.transport.getHost().gid)
-            )
+            self.assertEqual((found.qpn, found.gid), (peer.transport.qpn, peer.transport.getHost().gid))
         privateData = [each.transport.getPeer().privateData for each in ends]
         self.assertEqual(privateData, [b"second", b"first"])
         ends[0].transport.loseConnection()

@@ -55,7 +55,7 @@ class OpeningTests(MessagingCase):
         self.assertEqual(client.transport.getPeer().privateData, b"welcome\0\0")
         self.assertEqual(client.transport.getPeer().qpn, self.served[0].transport.qpn)
         self.assertEqual(client.transport.getHost().gid, self.path().sgid)
-        self.assertEqual(self.served[0].transport.getPeer().address.gid, self.path().sgid)
+        self.assertEqual(self.served[0].transport.getPeer().gid, self.path().sgid)
 
     def test_tooMuchPrivateData(self) -> None:
         self.failureResultOf(self.ask(privateData=bytes(81)), ValueError)
