@@ -125,7 +125,7 @@ class NameTests(MessagingCase):
         asked = self.asking()
         self.resolving.asked[0].answer("10.0.1.9", "10.0.1.2")
         client = self.result(asked)
-        self.assertEqual(client.transport.getPeer().address.host, "10.0.1.2")
+        self.assertEqual(client.transport.getPeer().host, "10.0.1.2")
         self.assertLess(self.clock.seconds() - begun, ATTEMPT_DELAY + 0.1)
         states = client.transport.adapter.manager.states
         self.assertEqual((states["REQ_SENT"], states["ESTABLISHED"]), (0, 1))
