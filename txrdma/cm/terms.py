@@ -89,7 +89,8 @@ class Terms:
 
     def within(self, limits: DeviceLimits) -> Terms:
         """These terms, with as many reads as a device supports."""
-        return replace(self, reads=min(self.reads, limits.maxRDAtomic, limits.maxDestRDAtomic))
+        reads = min(self.reads, limits.maxRDAtomic, limits.maxDestRDAtomic)
+        return self if reads == self.reads else replace(self, reads=reads)
 
     def withGreeting(self, privateData: bytes, maximum: int, magic: int) -> bytes:
         """

@@ -7,6 +7,9 @@ immediate data. Such a write uses a receive but no credit, so each end posts two
 announces. Two suffice: after one return the peer has half of its credits at most until it has received that.
 It can cause one more return, and needs the first for the next. Two more are for reports of long messages that
 were read: see L{txrdma.cm.connections.longmessages}.
+
+Until the first message arrives, only L{FIRST_RECEIVES} are posted and may be used, since receives take much
+memory of an idle connection. The others are posted then, and returned like those of messages.
 """
 
 from __future__ import annotations
@@ -15,6 +18,10 @@ from typing import Final
 
 SPARE: Final = 4
 """Receives without a credit: for writes that return credits, and for reports of long messages."""
+
+
+FIRST_RECEIVES: Final = 8
+"""Receives with a credit that are posted, and credits that a peer has, until the first message."""
 
 
 class Credits:
@@ -31,7 +38,8 @@ class Credits:
         """
         self.usesCredits = remote is not None
         self._local = local
-        self._remote = self._left = remote or 0
+        self._remote = remote or 0
+        self._left = min(self._remote, FIRST_RECEIVES)
         self._taken = 0
 
     @property
@@ -56,6 +64,10 @@ class Credits:
     def reposted(self) -> None:
         """Note that the receive of a message was posted again."""
         self._taken += 1
+
+    def completed(self) -> None:
+        """Note that the receives after the first ones were posted."""
+        self._taken += max(0, self._local - FIRST_RECEIVES)
 
     def due(self) -> int:
         """The credits to return now; 0 until half of them are free."""

@@ -29,10 +29,10 @@ class Part:
     """
     Memory for the receives of one connection, in slots of the same length.
 
-    @ivar requests: a receive for each slot; its identifier is the number of the slot.
+    @ivar requests: receives of the first slots; the identifier of each is the number of its slot.
     """
 
-    __slots__ = ("_region", "_slotBytes", "_view", "requests")
+    __slots__ = ("_address", "_lkey", "_region", "_slotBytes", "_view", "requests")
 
     def __init__(self, region: _Region, begin: int, slots: int, slotBytes: int) -> None:
         """
@@ -41,11 +41,16 @@ class Part:
         self._region, self._slotBytes = region, slotBytes
         memory = region.memory
         self._view = memory.view[begin : begin + slots * slotBytes]
-        address, lkey = memory.address + begin, memory.lkey
-        self.requests = [
-            ReceiveRequest(slot, (Segment(address + slot * slotBytes, slotBytes, lkey),))
-            for slot in range(slots)
-        ]
+        self._address, self._lkey = memory.address + begin, memory.lkey
+        self.requests: list[ReceiveRequest] = []
+
+    def prepare(self, slots: int) -> list[ReceiveRequest]:
+        """Return the receives of so many slots."""
+        requests, length = self.requests, self._slotBytes
+        for slot in range(len(requests), slots):
+            segment = Segment(self._address + slot * length, length, self._lkey)
+            requests.append(ReceiveRequest(slot, (segment,)))
+        return requests[:slots]
 
     def message(self, slot: int, length: int) -> bytes:
         """The first bytes of a slot."""
@@ -55,8 +60,7 @@ class Part:
     def fill(self, data: Buffer, length: int) -> Segment:
         """Copy bytes into the first slot; return the segment of C{length} bytes there."""
         self._view[: len(data)] = data
-        (slot,) = self.requests[0].segments
-        return Segment(slot.address, length, slot.lkey)
+        return Segment(self._address, length, self._lkey)
 
     def giveBack(self) -> None:
         """Return the memory; no queue pair may have a receive in it any more."""

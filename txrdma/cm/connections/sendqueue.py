@@ -165,7 +165,7 @@ class SendQueue:
         self._waitingBytes = 0
         self._unread = _NONE  # long messages that the peer has not read
         self.posted: dict[int, Request] = {}
-        self._overhead: set[int] = set()
+        self._overhead: list[int] = []
         self.places = places
         self._parts, self._regions = memory, regions
         self._next = FIRST
@@ -255,12 +255,13 @@ class SendQueue:
         self._next += 1
         request.identifier = self._next
         pair.postSend([request])
-        self._overhead.add(self._next)
+        self._overhead.append(self._next)
         return self._next
 
     def completed(self, identifier: int) -> Request | None:
         """Remove a request that succeeded; None for one of the connection itself."""
-        self._overhead.discard(identifier)
+        if identifier in self._overhead:
+            self._overhead.remove(identifier)
         request = self.posted.pop(identifier, None)
         if request is not None and request.slot is not None:
             self._free.append(request.slot)

@@ -25,7 +25,7 @@ from twisted.internet.interfaces import IPushProducer
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from txrdma.cm.connections._credits import Credits, SPARE
+from txrdma.cm.connections._credits import Credits, FIRST_RECEIVES, SPARE
 from txrdma.cm.connections._life import Life, LifeEventKind
 from txrdma.cm.connections.adapter import Adapter, SharedCompletionQueue
 from txrdma.cm.connections.longmessages import HAS_READ, LongMessageReader
@@ -149,9 +149,11 @@ class RDMATransport(MessageTransport):
             self._pair = adapter.domain.createQueuePair(QPKind.RC, shared.queue, shared.queue, capacity)
             adapter.attach(shared, self._pair, self)
             receives: Sequence[ReceiveRequest] = (_NO_MEMORY,) * self._receives
+            self._posted = self._receives
             if terms.messageBytes:
                 self._memory = adapter.receives.take(self._receives, terms.messageBytes)
-                receives = self._memory.requests
+                self._posted = min(self._receives, FIRST_RECEIVES + SPARE)
+                receives = self._memory.prepare(self._posted)
             self._pair.modify(toInit(port, terms.reads, adapter.requirePKey(port, pkey)))
             self._pair.postReceive(receives)
         except BaseException:
@@ -439,6 +441,8 @@ class RDMATransport(MessageTransport):
         self.agreed = agreed
         self._credits = Credits(self.terms.receives, agreed.receives)
         port, index = self.adapter.requireGID(self.connection.primary.localGID)
+        if agreed.receives is None:
+            self._pair.postReceive(self._takeRest())
         self._pair.modify(toReceive(request, reply, isActive, port, index, _RNR_TIMER))
         self._pair.modify(toSend(request, reply, isActive))
 
@@ -595,6 +599,7 @@ class RDMATransport(MessageTransport):
         self._post(completion.identifier)  # first, since the peer may return more
         immediate = completion.immediate or 0
         if immediate == ANNOUNCEMENT and self.agreed.longestReceived:
+            self._postRest()
             self._credits.reposted()
         elif immediate == HAS_READ:
             request = self._sends.messageRead()
@@ -608,6 +613,8 @@ class RDMATransport(MessageTransport):
     def _received(self, completion: Completion) -> None:
         """Deliver a message, or report a write of the peer."""
         assert self.protocol is not None
+        if self._posted < self._receives:
+            self._postRest()
         slot, length, immediate = completion.identifier, completion.length, completion.immediate
         if completion.opcode is CompletionOpcode.RECEIVE_RDMA_WITH_IMMEDIATE:
             self._call(self.protocol.writeReceived, length, immediate)
@@ -719,6 +726,17 @@ class RDMATransport(MessageTransport):
         isDone = self._life.isLosing and self._isIdle and self._producer is None
         if isDone and self._cm.state == "ESTABLISHED":
             self._cm.disconnect(self._farewell)
+
+    def _takeRest(self) -> Sequence[ReceiveRequest]:
+        """Return the receives after the first ones, if they are not posted."""
+        posted, self._posted = self._posted, self._receives
+        return () if self._memory is None else self._memory.prepare(self._receives)[posted:]
+
+    def _postRest(self) -> None:
+        """Post the receives after the first ones, if that was not done."""
+        if self._posted < self._receives:
+            self._postReceives(self._takeRest())
+            self._credits.completed()
 
     def _post(self, slot: int) -> None:
         """Post the receive of a slot again."""

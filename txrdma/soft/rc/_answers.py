@@ -15,6 +15,7 @@ from typing import Final, TYPE_CHECKING, Union
 
 from txrdma.iba.headers import NO_CREDITS, Opcode
 from txrdma.iba.verbs import Access
+from txrdma.soft.rc._entries import NO_ENTRIES
 from txrdma.soft.rc._packets import Outgoing, PSN_MASK
 
 if TYPE_CHECKING:
@@ -70,20 +71,33 @@ Answer = Union[Read, Atomic]
 
 
 class Answers:
-    """The answers of one queue pair, of which C{waiting} are not complete."""
+    """
+    The answers of one queue pair.
+
+    @ivar waiting: those that are not complete; only L{queue} appends to it.
+    """
+
+    __slots__ = ("_batch", "_domain", "_keys", "_mtu", "_results", "_retained", "waiting")
 
     def __init__(self, keys: KeyTable, domain: Domain, mtu: int, batch: int) -> None:
         self._keys = keys
         self._domain = domain
         self._mtu = mtu
         self._batch = batch
-        self.waiting: deque[Answer] = deque()
-        self._results: deque[Atomic] = deque(maxlen=1)
+        self.waiting: deque[Answer] = NO_ENTRIES
+        self._results: list[Atomic] = []
+        self._retained = 1
 
     def keep(self, count: int) -> None:
         """Set the number of results of atomic operations that are retained for repeated requests."""
-        if count != self._results.maxlen:
-            self._results = deque(self._results, maxlen=count)
+        self._retained = count
+        del self._results[: max(0, len(self._results) - count)]
+
+    def queue(self, answer: Answer) -> None:
+        """Queue an answer behind earlier ones."""
+        if self.waiting is NO_ENTRIES:
+            self.waiting = deque()
+        self.waiting.append(answer)
 
     @property
     def new(self) -> int:
@@ -100,7 +114,8 @@ class Answers:
             target[:] = operand.to_bytes(ATOMIC_LENGTH, sys.byteorder)
         result = Atomic(psn, (opcode, header), original)
         self._results.append(result)
-        self.waiting.append(result)
+        self.keep(self._retained)
+        self.queue(result)
 
     def known(self, psn: int, opcode: int, header: bytes) -> Atomic | None:
         """The retained result of a repeated atomic request; None if it is not retained."""
@@ -118,7 +133,7 @@ class Answers:
         while waiting and waiting[-1].end > answer.first:  # the peer has gone back, and asks for all of these
             waiting.pop()
         if len(waiting) <= most:
-            waiting.append(answer)
+            self.queue(answer)
 
     def give(self, room: int, messages: int, runs: list[Outgoing]) -> int:
         """

@@ -32,7 +32,7 @@ from txrdma.iba.times import rnrTimerSeconds
 from txrdma.iba.types import QPN
 from txrdma.iba.verbs import Completion, CompletionOpcode, SendRequest, Status
 from txrdma.soft.core.roundtrip import RetryTimer
-from txrdma.soft.rc._entries import RequestEntry, WRITE_FIRST
+from txrdma.soft.rc._entries import NO_ENTRIES, RequestEntry, WRITE_FIRST
 from txrdma.soft.rc._packets import (
     BTH_LENGTH,
     Bytes,
@@ -88,6 +88,13 @@ class Requester:
     @ivar resent: number of resent packets.
     """
 
+    __slots__ = (
+        *("_askAgainAt", "_asked", "_batch", "_chunk", "_cursor", "_domain", "_end", "_entries", "_events"),
+        *("_held", "_keys", "_limit", "_maxRDAtomic", "_mostInFlight", "_mtu", "_next", "_number", "_oldest"),
+        *("_patience", "_pausedUntil", "_probing", "_reads", "_recovering", "_rnrLeft", "_rnrRetry"),
+        *("_stopped", "alternate", "pathFailed", "resent", "sent", "window"),
+    )
+
     def __init__(
         self,
         number: QPN,
@@ -118,11 +125,11 @@ class Requester:
         self._mostInFlight = mostInFlight
         self.window = Window(mtu, mostInFlight)
         self._held = False  # whether the window limits sending
-        self._entries: deque[RequestEntry] = deque()
+        self._entries: deque[RequestEntry] = NO_ENTRIES
         self._cursor = 0  # the entry that _next is in
         self._oldest = self._next = self._end = self.sent = psn
         self._asked = psn  # the latest that an acknowledgement was asked for
-        self._reads: deque[int] = deque()  # where each outstanding READ or atomic request ends
+        self._reads: deque[int] = NO_ENTRIES  # where each outstanding READ or atomic request ends
         self._limit = psn  # PSN limit of packets in flight
         self._patience = RetryTimer(timeout, retryCount)
         self._pausedUntil: float | None = None
@@ -161,6 +168,8 @@ class Requester:
 
     def post(self, requests: Sequence[SendRequest], now: float) -> None:
         """Queue requests behind earlier ones."""
+        if self._entries is NO_ENTRIES:
+            self._entries = deque()
         entries, mtu, end = self._entries, self._mtu, self._end
         for request in requests:
             entry = RequestEntry(request, end, mtu)
@@ -335,6 +344,8 @@ class Requester:
             self.resent += 1
         question = entry.question(offset, length)
         runs.append(Outgoing(entry.opcode, next, 1, question, b"", self._mtu, True))
+        if self._reads is NO_ENTRIES:
+            self._reads = deque()
         self._reads.append(stop)
         self._next = self._asked = stop
         return True

@@ -405,7 +405,7 @@ class Responder:
         if run.opcode == _READ_REQUEST:
             read = self._read(psn, run, number, again=False)
             self._admit()
-            self._answers.waiting.append(read)
+            self._answers.queue(read)
             self._expected = read.end
         else:
             header = self._atomicHeader(run, number)

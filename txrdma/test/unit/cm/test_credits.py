@@ -9,7 +9,7 @@ from random import Random
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.cm.connections._credits import Credits, SPARE
+from txrdma.cm.connections._credits import Credits, FIRST_RECEIVES, SPARE
 from txrdma.cm.terms import Greeting, REP_MAGIC, REQ_MAGIC, splitGreeting, Terms
 
 
@@ -23,7 +23,8 @@ class End:
 
     def __init__(self, local: int, remote: int, total: int) -> None:
         self.credits = Credits(local, remote)
-        self.free = local + SPARE
+        self.free = min(local, FIRST_RECEIVES) + SPARE
+        self.rest = max(0, local - FIRST_RECEIVES)
         self.flying: deque[int | None] = deque()
         self.arrived: deque[int | None] = deque()
         self.left = total
@@ -46,6 +47,9 @@ class End:
         self.free += 1
         if given is not None:
             return self.credits.returned(given)
+        if self.rest:
+            self.free, self.rest = self.free + self.rest, 0
+            self.credits.completed()
         self.taken += 1
         self.credits.reposted()
         return True
@@ -57,7 +61,7 @@ class CreditTests(SynchronousTestCase):
     def play(self, seed: int) -> None:
         """Send, deliver and take messages in any order."""
         random = Random(seed)
-        depths = [random.choice((1, 2, 3, 4, 5, 8, 33)) for _ in range(2)]
+        depths = [random.choice((1, 2, 3, 4, 5, 8, 9, 16, 33)) for _ in range(2)]
         ends = [End(depths[0], depths[1], 200), End(depths[1], depths[0], random.choice((0, 1, 200)))]
         totals = [end.left for end in ends]
         retryPolicy = random.random()

@@ -40,8 +40,8 @@ class ReceiveMemoryTests(SynchronousTestCase):
     def test_connectionsShareNoByte(self) -> None:
         begins: list[int] = []
         for part in self.take(2 * PARTS + 1):
-            self.assertEqual([request.identifier for request in part.requests], [0, 1, 2])
-            segments = [segment for request in part.requests for segment in request.segments]
+            self.assertEqual([request.identifier for request in part.prepare(3)], [0, 1, 2])
+            segments = [segment for request in part.prepare(3) for segment in request.segments]
             self.assertEqual({segment.length for segment in segments}, {100})
             begins += [segment.address for segment in segments]
         begins.sort()
@@ -57,14 +57,14 @@ class ReceiveMemoryTests(SynchronousTestCase):
 
     def test_returnedMemoryIsReused(self) -> None:
         (part,) = self.take(1)
-        before = part.requests[0].segments
+        before = part.prepare(1)[0].segments
         part.giveBack()
         (again,) = self.take(1)
-        self.assertEqual((again.requests[0].segments, self.regions), (before, 1))
+        self.assertEqual((again.prepare(1)[0].segments, self.regions), (before, 1))
 
     def test_messageOfSlot(self) -> None:
         first, second = self.take(2)
-        segment = second.requests[1].segments[0]
+        segment = second.prepare(2)[1].segments[0]
         (region,) = self.device.keys.regionsOf(self.domain)  # type: ignore[arg-type]  # the device's own
         at = segment.address - region.address
         region.view[at : at + 5] = b"hello"

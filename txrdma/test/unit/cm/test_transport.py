@@ -10,6 +10,7 @@ from typing import Any
 
 from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
 
+from txrdma.cm.connections._credits import FIRST_RECEIVES, SPARE
 from txrdma.cm.connections.endpoints import IBClientEndpoint, USUAL
 from txrdma.cm.connections.protocol import RDMAProtocol
 from txrdma.cm.errors import PeerSilent, Rejected, Rejection
@@ -236,6 +237,20 @@ class MessageTests(MessagingCase):
             self.wait(lambda s=server: s.lost)  # type: ignore[misc]
             server.lost[0].trap(ConnectionDone)
         self.assertNothingLeft()
+
+    def test_idleConnectionPostsFewReceives(self) -> None:
+        """The first message lets its receiver post all receives; without credits they are posted at once."""
+        client, server = self.connected()
+        posted = [len(end.transport._pair.receives) for end in (client, server)]
+        self.assertEqual(posted, [FIRST_RECEIVES + SPARE] * 2)
+        for _ in range(FIRST_RECEIVES + 1):
+            client.transport.sendMessage(b"x")
+        self.wait(lambda: len(server.messages) == FIRST_RECEIVES + 1)
+        posted = [len(end.transport._pair.receives) for end in (client, server)]
+        self.assertEqual(posted, [FIRST_RECEIVES + SPARE, USUAL.receives + SPARE])
+        ends = self.connected(replace(USUAL, usesCredits=False), USUAL)
+        posted = [len(end.transport._pair.receives) for end in ends]
+        self.assertEqual(posted, [USUAL.receives + SPARE] * 2)
 
     def test_faultyNetworkDeliversOnceInOrder(self) -> None:
         for seed in range(4):
