@@ -9,7 +9,6 @@ has seen that the record is consumed; see L{txrdma.soft.shared._layout}.
 from __future__ import annotations
 
 import sys
-from collections import deque
 from typing import Final, TYPE_CHECKING
 
 from txrdma.error import ProtectionError
@@ -63,17 +62,24 @@ def perform(memory: memoryview, operation: int, operand: int, compare: int) -> i
     return before
 
 
-class Atomics(deque[tuple[int, list[memoryview]]]):
-    """Outstanding atomics: the end position of each record, and the buffers for its result."""
+class Atomics(list[tuple[int, list[memoryview]]]):
+    """
+    Outstanding atomics: the end position of each record, and the buffers for its result.
 
-    delivered = 0
+    They are few, and most queue pairs have none: an empty deque takes 760 bytes.
+    """
+
+    __slots__ = ("delivered",)
+
+    def __init__(self) -> None:
+        self.delivered = 0
 
     def deliver(self, results: memoryview, consumed: int) -> None:
         """Write the results of consumed atomics to their buffers."""
         if not ORDERED:
             barrier()
         while self and self[0][0] <= consumed:
-            _, pieces = self.popleft()
+            _, pieces = self.pop(0)
             word = results[RESULTS + self.delivered % RESULT_COUNT]
             spread(pieces, 0, memoryview(word.to_bytes(WORD_BYTES, sys.byteorder)))
             self.delivered += 1
