@@ -92,8 +92,9 @@ class Attempt:
     """
     An attempt to connect to a service of a peer.
 
-    If the peer rejects the path MTU and names a smaller one, the REQ is repeated with that. In a peer-to-peer
-    connection the REQ of the peer may count instead; then this end sends a REP.
+    If the peer rejects the path MTU and names a smaller one, the REQ is repeated with that. If the peer still
+    has a connection with the number of our queue pair, it is repeated with another queue pair. In a
+    peer-to-peer connection the REQ of the peer may count instead; then this end sends a REP.
 
     @ivar answer: fires with the protocol. Cancelling it withdraws the REQ, or rejects the REP.
     """
@@ -121,7 +122,7 @@ class Attempt:
         self._path, self._isPeerToPeer = path, isPeerToPeer
         self._isOvertaken = False
         assert path.sgid is not None  # set by endpoints
-        port, _index = adapter.requireGID(path.sgid)
+        self._port, _index = adapter.requireGID(path.sgid)
         if alternate is not None:
             assert alternate.sgid is not None  # set by endpoints
             adapter.requireGID(alternate.sgid)
@@ -130,9 +131,10 @@ class Attempt:
         maximum = REQ_PRIVATE_BYTES - len(prefix)
         if isinstance(privateData, bytes):
             terms.withGreeting(privateData, maximum, REQ_MAGIC)  # raise before any resource is allocated
-        mtu = adapter.mtuOf(port)
-        self._transport = transport = RDMATransport(adapter, terms, port, path.pkey)
-        self.answer: Deferred[IRDMAProtocol] = Deferred(lambda _: _withdraw(transport))
+        self._isReplaceable = isinstance(privateData, bytes)  # else it is about this queue pair's memory
+        mtu = adapter.mtuOf(self._port)
+        self._transport = transport = RDMATransport(adapter, terms, self._port, path.pkey)
+        self.answer: Deferred[IRDMAProtocol] = Deferred(lambda _: _withdraw(self._transport))
         transport.failed = self._failed
         try:
             self._own = userData = privateData if isinstance(privateData, bytes) else privateData(transport)
@@ -177,7 +179,7 @@ class Attempt:
         elif isinstance(event, ConnectionEstablished):
             self._established(connection)
         elif transport.protocol is None and isinstance(event, ConnectionRejected):
-            if self._retryWithMTU(connection, event.rejection):
+            if self._retry(connection, event.rejection):
                 return
             self._failed(Failure(Rejected(event.rejection)))
         elif transport.protocol is None and isinstance(event, ConnectionTimedOut):
@@ -186,20 +188,31 @@ class Attempt:
             self._failed(Failure(DeviceUnavailable("the peer ended the connection before it was ready")))
         transport.handleEvent(connection, event)
 
-    def _retryWithMTU(self, connection: IManagedConnection, rejection: REJ) -> bool:
+    def _retry(self, connection: IManagedConnection, rejection: REJ) -> bool:
         """
-        Repeat the REQ with the path MTU that a rejection names, if that is smaller.
+        Repeat the REQ with a path MTU that a rejection names, or with another queue pair.
 
         @return: whether the REQ was repeated.
         """
-        if self.answer.called or rejection.reason != RejectReason.INVALID_PATH_MTU:
+        if self.answer.called:
             return False
-        wanted, request = informationOf(rejection), connection.request
-        if not isinstance(wanted, int) or not PathMTU.MTU_256 <= wanted < request.pathMTU:
+        request, old = connection.request, self._transport
+        if rejection.reason == RejectReason.INVALID_PATH_MTU:
+            wanted = informationOf(rejection)
+            if not isinstance(wanted, int) or not PathMTU.MTU_256 <= wanted < request.pathMTU:
+                return False
+            request = request.replace(pathMTU=PathMTU(wanted))
+        elif rejection.reason != RejectReason.STALE_CONNECTION or not self._isReplaceable:
             return False
         connection.setHandler(ignoreEvent)
         try:
-            self._ask(request.replace(pathMTU=PathMTU(wanted)))
+            if rejection.reason == RejectReason.STALE_CONNECTION:
+                self._isReplaceable = False
+                self._transport = RDMATransport(self._adapter, self._terms, self._port, self._path.pkey)
+                self._transport.failed = self._failed
+                request = request.replace(localQPN=self._transport.qpn)
+                _withdraw(old)  # after the other one was made, which has another number
+            self._ask(request)
         except RDMAError:
             self._failed(Failure())
         return True

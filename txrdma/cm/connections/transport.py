@@ -613,8 +613,6 @@ class RDMATransport(MessageTransport):
     def _received(self, completion: Completion) -> None:
         """Deliver a message, or report a write of the peer."""
         assert self.protocol is not None
-        if self._posted < self._receives:
-            self._postRest()
         slot, length, immediate = completion.identifier, completion.length, completion.immediate
         if completion.opcode is CompletionOpcode.RECEIVE_RDMA_WITH_IMMEDIATE:
             self._call(self.protocol.writeReceived, length, immediate)
@@ -622,6 +620,8 @@ class RDMATransport(MessageTransport):
             assert self._memory is not None
             self._call(self.protocol.messageReceived, self._memory.message(slot, length), immediate)
         self._post(slot)
+        if self._posted < self._receives:
+            self._postRest()
         self._credits.reposted()
 
     def _receivedLong(self, completion: Completion) -> None:

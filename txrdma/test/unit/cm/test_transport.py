@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
+from secrets import randbelow
 from typing import Any
 
 from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
@@ -120,6 +121,26 @@ class OpeningTests(MessagingCase):
             error = self.failureResultOf(asked, Rejected).value
             self.assertEqual((error.status, reported), (RejectReason.INVALID_PATH_MTU, expected))
         port.stopListening()
+        self.assertNothingLeft()
+
+    def test_staleQueuePairIsReplaced(self) -> None:
+        """If the peer still has a connection with the number of our queue pair, another one is used."""
+        client, server = self.connected()
+        beside = self.result(self.again())  # so that the devices stay open
+        number = client.transport.qpn
+        client.transport.loseConnection()
+        self.wait(lambda: client.lost and server.lost)
+        numbers = [number]  # as a device that reuses numbers at once
+        self.devices[0]._oldNumbers = softdevice.RecentNumbers(1)
+        self.patch(softdevice, "randbelow", lambda most: numbers.pop() if numbers else randbelow(most))
+        again = self.result(self.again())
+        self.assertEqual(numbers, [])
+        self.assertNotEqual(again.transport.qpn, number)
+        self.assertEqual(again.transport.connection.request.localQPN, again.transport.qpn)
+        self.result(again.transport.send(b"hello"))
+        for each in (again, beside):
+            each.transport.loseConnection()
+        self.wait(lambda: again.lost and beside.lost)
         self.assertNothingLeft()
 
     def test_queuePairsUseThePartitionOfThePath(self) -> None:
