@@ -75,7 +75,6 @@ _RNR_TIMER: Final = 12
 
 _OVER: Final = ("ENDED", "TIMEWAIT", "FREE")
 
-
 _UNREAD: Final = "the peer closed the connection before its last messages were read"
 
 _NO_MEMORY: Final = ReceiveRequest(0)
@@ -441,7 +440,7 @@ class RDMATransport(MessageTransport):
         self.agreed = agreed
         self._credits = Credits(self.terms.receives, agreed.receives)
         port, index = self.adapter.requireGID(self.connection.primary.localGID)
-        if agreed.receives is None:
+        if agreed.receives is None and self._posted < self._receives:
             self._pair.postReceive(self._takeRest())
         self._pair.modify(toReceive(request, reply, isActive, port, index, _RNR_TIMER))
         self._pair.modify(toSend(request, reply, isActive))
@@ -698,12 +697,8 @@ class RDMATransport(MessageTransport):
 
     @property
     def _isIdle(self) -> bool:
-        """Whether all requests have completed, and the peer has received all reports of its messages."""
-        return (
-            self._sends.isIdle
-            and (self._reader is None or self._reader.isIdle)
-            and (self._requester is None or self._requester.isIdle)
-        )
+        """Whether all requests have completed."""
+        return self._sends.isIdle and (self._requester is None or self._requester.isIdle)
 
     def _advance(self) -> None:
         pair = self._pair
@@ -724,7 +719,8 @@ class RDMATransport(MessageTransport):
             elif not self._sends.waiting:
                 self._resumeProducer()
         isDone = self._life.isLosing and self._isIdle and self._producer is None
-        if isDone and self._cm.state == "ESTABLISHED":
+        hasReported = self._reader is None or self._reader.isIdle  # else the peer's message may seem lost
+        if isDone and hasReported and self._cm.state == "ESTABLISHED":
             self._cm.disconnect(self._farewell)
 
     def _takeRest(self) -> Sequence[ReceiveRequest]:

@@ -111,6 +111,19 @@ class LongMessageTests(MessagingCase):
         server.transport.resumeProducing()
         self.assertTrue(server.messages == [(CONTENT, None), (b"behind", None)])
 
+    def test_closedBySenderOnFaultyNetwork(self) -> None:
+        """A receiver ends with C{ConnectionDone}, even if its report was received and not acknowledged."""
+        for seed in range(12):
+            self.network.reseed(seed)
+            client, server = self.connected()
+            self.network.faults = Faults(0.2)
+            client.transport.sendMessage(CONTENT[:5000])
+            client.transport.loseConnection()
+            self.wait(lambda c=client, s=server: c.lost and s.lost, 100)  # type: ignore[misc]  # a lambda
+            self.network.faults = Faults()
+            self.assertEqual((server.ends, len(server.messages)), (["ConnectionDone"], 1), f"seed {seed}")
+        self.assertNothingLeft(200)
+
     def test_closedByReceiver(self) -> None:
         """A receiver that closes when it has a long message lets its sender end with C{ConnectionDone}."""
         client, server = self.connected()
