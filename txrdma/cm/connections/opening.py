@@ -137,7 +137,9 @@ class Attempt:
         self.answer: Deferred[IRDMAProtocol] = Deferred(lambda _: _withdraw(self._transport))
         transport.failed = self._failed
         try:
-            self._own = userData = privateData if isinstance(privateData, bytes) else privateData(transport)
+            self._userData = userData = (
+                privateData if isinstance(privateData, bytes) else privateData(transport)
+            )
             request = REQ(
                 serviceID=serviceID,
                 localQPN=transport.qpn,
@@ -236,7 +238,7 @@ class Attempt:
             _, data = requesterOf(self._naming, connection.request)
             greeting, self._privateData = splitGreeting(data, self._terms, REQ_MAGIC)
             terms = replace(self._terms, usesCredits=greeting is not None)
-            connection.accept(makeReady(self._transport, connection, terms, greeting, self._own))
+            connection.accept(makeReady(self._transport, connection, terms, greeting, self._userData))
         except Exception as error:
             reject(connection, error)
             self._failed(Failure())

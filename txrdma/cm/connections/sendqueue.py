@@ -153,10 +153,10 @@ class SendQueue:
 
     @ivar waiting: requests that are not posted yet.
     @ivar posted: requests that have not completed, by identifier.
-    @ivar places: the largest number of them.
+    @ivar entries: the largest number of them.
     """
 
-    def __init__(self, places: int, memory: ReceiveMemory, regions: SendRegions) -> None:
+    def __init__(self, entries: int, memory: ReceiveMemory, regions: SendRegions) -> None:
         """
         @param memory: registered memory of reads, writes and atomic operations.
         @param regions: registered memory of messages.
@@ -166,7 +166,7 @@ class SendQueue:
         self._unread = _NONE  # long messages that the peer has not read
         self.posted: dict[int, Request] = {}
         self._overhead: list[int] = []
-        self.places = places
+        self.entries = entries
         self._parts, self._regions = memory, regions
         self._next = FIRST
         self._free: list[int] = []
@@ -185,7 +185,7 @@ class SendQueue:
     @property
     def isFull(self) -> bool:
         """Whether producers should pause."""
-        return len(self.waiting) >= self.places or self._waitingBytes >= HIGH_WATER
+        return len(self.waiting) >= self.entries or self._waitingBytes >= HIGH_WATER
 
     def ask(self, asked: Request) -> int:
         """Append a request, and return its identifier."""
@@ -219,7 +219,7 @@ class SendQueue:
         @raise txrdma.error.RDMAError: the queue pair takes no more requests.
         """
         ready: list[SendRequest] = []
-        while self.waiting and len(self.posted) < self.places:
+        while self.waiting and len(self.posted) < self.entries:
             first = self.waiting[0]
             if not first.isAnnounced:
                 if not (credits.mayPost and self._expose(first)):
@@ -321,7 +321,7 @@ class SendQueue:
 
         @raise ResourceExhausted: there is no memory for a single slot.
         """
-        slots = self.places
+        slots = self.entries
         while self._memory is None:
             try:
                 self._memory = self._regions.allocate(slots * slotBytes)

@@ -347,16 +347,16 @@ class RDMATransport(MessageTransport):
         """
         self._regions.free(region)
 
-    def openQueuePair(self, requester: Requester, places: int) -> IQueuePair:
+    def openQueuePair(self, requester: Requester, entries: int) -> IQueuePair:
         """
         Let the protocol use the queue pair itself from now on, instead of messages.
 
         Receives without memory are posted, which it has to post again: see L{receiveAgain}.
 
-        @param places: entries of the send queue that remain for requests to shared memory.
+        @param entries: those of the send queue that remain for requests to shared memory.
         """
         assert self._pair is not None
-        self._sends.places = places
+        self._sends.entries = entries
         self._requester, self.completed = requester, requester.completed
         return self._pair
 

@@ -24,6 +24,7 @@ from txrdma.mad.ports import verbsport
 from txrdma.messages.protocol import MessageFactory
 from txrdma.sim.network import Faults
 from txrdma.soft import device as softdevice
+from txrdma.soft.core.recent import RecentNumbers
 from txrdma.test.support.cm.messaging import MessagingCase, SERVICE
 from txrdma.testing.protocols import MessageRecorder, ProducerRecorder, Recorders
 
@@ -131,7 +132,7 @@ class OpeningTests(MessagingCase):
         client.transport.loseConnection()
         self.wait(lambda: client.lost and server.lost)
         numbers = [number]  # as a device that reuses numbers at once
-        self.devices[0]._oldNumbers = softdevice.RecentNumbers(1)
+        self.devices[0]._oldNumbers = RecentNumbers(1)
         self.patch(softdevice, "randbelow", lambda most: numbers.pop() if numbers else randbelow(most))
         again = self.result(self.again())
         self.assertEqual(numbers, [])
