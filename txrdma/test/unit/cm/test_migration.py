@@ -30,6 +30,7 @@ from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID
 from txrdma.iba.verbs import QPAttributes
 from txrdma.messages.protocol import MessageFactory
+from txrdma.sim.network import Faults
 from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.test.support.cm.messaging import MessagingCase, SERVICE
 from txrdma.testing.protocols import MessageRecorder
@@ -63,11 +64,10 @@ def refuseMigration(test: SynchronousTestCase, end: MessageRecorder) -> None:
     test.patch(pair, "modify", lambda attributes: refusing(lambda _, each: real(each), pair, attributes))
 
 
-class MigrationTests(MessagingCase):
+class TwoPortCase(MessagingCase):
     """Two hosts with two ports each."""
 
     addresses = (("10.0.1.1", "10.0.2.1"), ("10.0.1.2", "10.0.2.2"))
-    terms = Terms(messageBytes=BLOCK, receives=8, sends=8)
 
     def cut(self, number: int) -> None:
         """Cut a path."""
@@ -81,39 +81,70 @@ class MigrationTests(MessagingCase):
         self.served.append(Hashing(answer))
         return self.served[-1]
 
-    def test_twoCutsLoseNoData(self) -> None:
+
+class CutTests(TwoPortCase):
+    """
+    Transfers while the path in use is cut twice.
+
+    @ivar totalBytes: multiple of four blocks.
+    """
+
+    totalBytes = 4 << 20
+    terms = Terms(messageBytes=BLOCK, receives=8, sends=8)
+
+    def transfer(self) -> None:
+        """Send everything, and cut the path in use twice, while a quarter of the data is on the way."""
         client, server = self.connected(self.terms, self.terms)
         assert isinstance(server, Hashing)
         random, expected, sent = Random(7), sha256(), 0
+        quarter = self.totalBytes // 4
 
-        def feed(upTo: int) -> None:
+        def feed() -> None:
             nonlocal sent
-            while sent < upTo:
+            for _ in range(quarter // BLOCK):
                 block = random.randbytes(BLOCK)
                 expected.update(block)
                 client.transport.sendMessage(block)
-                sent += BLOCK
+            sent += quarter
+
+        def arrived(total: int) -> None:
+            self.wait(lambda: server.length >= total or server.lost or client.lost, 600.0)
+            self.assertEqual((client.lost, server.lost), ([], []))
 
         paths = [self.path(0), self.path(1)]
         for turn in range(2):
             here, there = turn % 2, 1 - turn % 2
             loaded = self.result(client.transport.loadAlternatePath(paths[there]))
-            self.assertEqual(loaded, pathFor(paths[there]))
+            self.assertEqual(loaded, pathFor(paths[there], rate=loaded.packetRate))
             self.assertEqual(server.transport.alternate, reversedPath(loaded))
-            feed(sent + 100 * BLOCK)
-            self.wait(lambda most=sent - 50 * BLOCK: server.length > most)  # type: ignore[misc]
+            feed()
+            arrived(sent - quarter // 2)
             self.cut(here)
-            feed(sent + 100 * BLOCK)
+            feed()
             self.wait(lambda count=turn + 1: len(client.paths) == len(server.paths) == count)  # type: ignore[misc]
+            self.assertLess(server.length, sent)
             self.assertEqual((client.transport.path, client.transport.alternate), (loaded, None))
             self.assertEqual((client.paths[-1], server.paths[-1]), (loaded, reversedPath(loaded)))
-            self.wait(lambda most=sent: server.length == most)  # type: ignore[misc]
+            arrived(sent)
             self.mend(here)
-        self.assertEqual(server.hash.digest(), expected.digest())
+        self.assertEqual((server.length, server.hash.digest()), (self.totalBytes, expected.digest()))
         client.transport.loseConnection()
         self.wait(lambda: server.lost)
         server.lost[0].trap(ConnectionDone)
         self.assertNothingLeft()
+
+    def test_twoCutsLoseNoData(self) -> None:
+        """All bytes arrive, once and in order, on the paths that are left."""
+        self.transfer()
+
+    def test_twoCutsOfLossyPaths(self) -> None:
+        """They do on paths that lose, duplicate and reorder packets as well."""
+        self.network.faults = Faults(loss=0.001, duplication=0.001, jitterSeconds=30e-6)
+        self.transfer()
+
+
+class MigrationTests(TwoPortCase):
+    """Alternate paths that are loaded after the connection was established."""
 
     def test_idleConnectionMigrates(self) -> None:
         client, server = self.connected()
@@ -264,7 +295,7 @@ class MigrationTests(MessagingCase):
 class RequestedTests(MessagingCase):
     """Alternate paths requested by a REQ."""
 
-    addresses = MigrationTests.addresses
+    addresses = TwoPortCase.addresses
 
     def connect(self, alternate: IBPath | Automatic) -> tuple[MessageRecorder, MessageRecorder]:
         """Return two connected protocols, whose client has requested an alternate path."""
