@@ -1,12 +1,15 @@
 """
-Network namespaces with a wire between two of them, for tests that may make them: those that run as root.
+Network namespaces with wires between two of them, for tests that may make them.
 """
 
 from __future__ import annotations
 
 import os
 import subprocess
+import sys
+import time
 from collections.abc import Sequence
+from shutil import which
 
 _made = 0
 
@@ -54,3 +57,66 @@ class Wire:
         """Remove the namespaces, and the wire with them."""
         for name in self.names:
             _ip("netns", "del", name)
+
+
+def unshared() -> list[str]:
+    """Return the words before a command that run it in a new network namespace; none if that is impossible."""
+    wanted = ["unshare", "nsenter", "ip"]
+    if sys.platform == "linux" and all(map(which, wanted)):
+        for words in (["unshare", "--net"], ["unshare", "--map-root-user", "--net"]):
+            veth = [*words, "ip", "link", "add", "a0", "type", "veth", "peer", "name", "b0"]
+            if subprocess.run(veth, capture_output=True).returncode == 0:
+                return words
+    return []
+
+
+class TwoHosts:
+    """
+    Two hosts on several networks: the current network namespace, which must be new, and another one.
+
+    @ivar second: the words before a command that run it on the second host.
+    """
+
+    def __init__(self, networks: Sequence[str]) -> None:
+        """
+        @param networks: the first three bytes of the addresses of each network; the hosts are 1 and 2.
+        """
+        self._networks = networks
+        self._sleeping = subprocess.Popen(["unshare", "--net", "sleep", "3600"])
+        time.sleep(0.2)
+        self.second = ["nsenter", "--net", f"--target={self._sleeping.pid}"]
+        for number, network in enumerate(networks):
+            self._ip(0, "link", "add", f"a{number}", "type", "veth", "peer", "name", f"b{number}")
+            self._ip(0, "link", "set", f"b{number}", "netns", str(self._sleeping.pid))
+            for side, name in enumerate("ab"):
+                self._ip(side, "address", "add", f"{network}.{side + 1}/24", "dev", f"{name}{number}")
+                self._ip(side, "link", "set", f"{name}{number}", "up")
+        for side in (0, 1):
+            self._ip(side, "link", "set", "lo", "up")
+
+    def run(self, side: int, *command: str) -> None:
+        """Run a command on the first host (0) or the second one (1)."""
+        subprocess.run([*(self.second if side else ()), *command], check=True)
+
+    def _ip(self, side: int, *words: str) -> None:
+        self.run(side, "ip", *words)
+
+    def silence(self, number: int, action: str) -> None:
+        """
+        Add or delete rules that drop all packets of a network, so that neither end is notified of the cut.
+        """
+        for side in (0, 1):
+            for way in ("from", "to"):
+                peer = f"{self._networks[number]}.{2 - side}"
+                self._ip(side, "rule", action, way, peer, "blackhole", "pref", "0")
+
+    def down(self, number: int, state: str) -> None:
+        """
+        Set the first host's interface of a network up or down; the second one's follows by its carrier.
+        """
+        self._ip(0, "link", "set", f"a{number}", state)
+
+    def close(self) -> None:
+        """Remove the second host."""
+        self._sleeping.kill()
+        self._sleeping.wait()

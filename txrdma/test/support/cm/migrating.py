@@ -1,9 +1,10 @@
 """
 One end of a connection that migrates: C{python -m txrdma.test.support.cm.migrating ROLE HERE THERE
-MEBIBYTES}.
+MEBIBYTES [wire]}.
 
 C{HERE} and C{THERE} are two addresses each, with a comma between. The client sends, and twice takes down the
-port of its device that the connection uses: once on the way, and again when another path is loaded.
+port of its device that the connection uses: once on the way, and again when another path is loaded. With
+C{wire} it prints C{add} or C{del} and the number of the network that is to be cut or restored instead.
 """
 
 from __future__ import annotations
@@ -65,11 +66,11 @@ class Player(RDMAProtocol):
 
 @implementer(IPushProducer)
 class Sender(Player):
-    """The end that sends, and disables ports."""
+    """The end that sends, and disables ports or networks."""
 
-    def __init__(self, paths: list[IBPath], total: int) -> None:
+    def __init__(self, paths: list[IBPath], total: int, cutsWire: bool) -> None:
         super().__init__()
-        self.paths, self.total = paths, total
+        self.paths, self.total, self.cutsWire = paths, total, cutsWire
         self.random = Random(1)
         self.cuts = 0
         self.cutAt = 0
@@ -123,17 +124,24 @@ class Sender(Player):
         self.isPaused = True
 
     def cut(self) -> None:
-        """Disable the port of the path in use."""
+        """Disable the path in use."""
         self.cutAt = 0
         self.cuts += 1
         gid = self.transport.path.localGID
         self.down = next(number for number in (1, 2) if gid in self.device.gids(number))
-        self.device.setPortEnabled(self.down, False)
+        self.enable(False)
+
+    def enable(self, isEnabled: bool) -> None:
+        """Disable or enable a port, or its network."""
+        if self.cutsWire:
+            print("del" if isEnabled else "add", self.down - 1, flush=True)
+        else:
+            self.device.setPortEnabled(self.down, isEnabled)
 
     def pathMigrated(self, path: CMPath) -> None:
         super().pathMigrated(path)
         if self.down:
-            self.device.setPortEnabled(self.down, True)
+            self.enable(True)
             self.down = 0
         if self.cuts < CUTS:
             self.load()
@@ -141,7 +149,7 @@ class Sender(Player):
             self.feed()
 
 
-async def main(reactor: Any, role: str, here: str, there: str, mebibytes: str) -> None:
+async def main(reactor: Any, role: str, here: str, there: str, mebibytes: str, wire: str = "") -> None:
     """Run a role, and print its result: length, hash, migrations and the end."""
     device = f"soft:{here}:route=rocev2"
     if role == "server":
@@ -154,7 +162,7 @@ async def main(reactor: Any, role: str, here: str, there: str, mebibytes: str) -
             IBPath(sgid=GID.fromIP(one), dgid=GID.fromIP(other), hopLimit=64, packetLifeTime=15)
             for one, other in zip(here.split(","), there.split(","), strict=True)
         ]
-        player = Sender(paths, int(mebibytes) << 20)
+        player = Sender(paths, int(mebibytes) << 20, bool(wire))
         client = IBClientEndpoint(reactor, SERVICE, paths[0], device, TERMS)
         await client.connect(MessageFactory(lambda: player))
     reason = await player.ended

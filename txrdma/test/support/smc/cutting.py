@@ -28,6 +28,7 @@ from twisted.protocols.basic import LineOnlyReceiver
 from twisted.python.failure import Failure
 
 from txrdma.smc.group.groups import linkGroups
+from txrdma.test.support.namespaces import TwoHosts
 
 NETWORKS = ("10.77.0", "10.77.1", "10.77.2")
 KEEPALIVE = {"time": 2, "intvl": 1, "probes": 3}
@@ -181,44 +182,15 @@ class Play:
 
     def __init__(self) -> None:
         self.seen: dict[str, Any] = {}
-        self.there = subprocess.Popen(["unshare", "--net", "sleep", "600"])
-        time.sleep(0.2)
-        self._inside = ["nsenter", "--net", f"--target={self.there.pid}"]
-        for number, network in enumerate(NETWORKS):
-            self._ip(0, "link", "add", f"a{number}", "type", "veth", "peer", "name", f"b{number}")
-            self._ip(0, "link", "set", f"b{number}", "netns", str(self.there.pid))
-            for side, name in enumerate("ab"):
-                self._ip(side, "address", "add", f"{network}.{side + 1}/24", "dev", f"{name}{number}")
-                self._ip(side, "link", "set", f"{name}{number}", "up")
+        self.hosts = TwoHosts(NETWORKS)
         for side in (0, 1):
-            self._ip(side, "link", "set", "lo", "up")
             for name, value in KEEPALIVE.items():
-                self._run(side, "sh", "-c", f"echo {value} > /proc/sys/net/ipv4/tcp_keepalive_{name}")
+                path = f"/proc/sys/net/ipv4/tcp_keepalive_{name}"
+                self.hosts.run(side, "sh", "-c", f"echo {value} > {path}")
         self.server = Process("server", "0")
         port = str(self.server.answer())
-        self.client = Process("client", port, *self._inside)
+        self.client = Process("client", port, *self.hosts.second)
         self.ends = (self.server, self.client)
-
-    def _run(self, side: int, *command: str) -> None:
-        subprocess.run([*(self._inside if side else ()), *command], check=True)
-
-    def _ip(self, side: int, *words: str) -> None:
-        self._run(side, "ip", *words)
-
-    def silence(self, number: int, action: str) -> None:
-        """
-        Add or delete rules that drop all packets of a network, so that neither end is notified of the cut.
-        """
-        for side in (0, 1):
-            for way in ("from", "to"):
-                peer = f"{NETWORKS[number]}.{2 - side}"
-                self._ip(side, "rule", action, way, peer, "blackhole", "pref", "0")
-
-    def down(self, number: int, state: str) -> None:
-        """
-        Set the server's interface of a network up or down; the client's interface follows by its carrier.
-        """
-        self._ip(0, "link", "set", f"a{number}", state)
 
     def until(self, what: str, isSo: Callable[[list[Any]], bool]) -> None:
         """Wait until the reports of both ends satisfy a condition, and record the duration as C{what}."""
@@ -250,14 +222,14 @@ class Play:
         """
         self.flows("begun", 2)
         for number in networks:
-            self.down(number, "down")
+            self.hosts.down(number, "down")
             self.flows(f"down {number}", 1)
-            self.down(number, "up")
+            self.hosts.down(number, "up")
             self.flows(f"up {number}", 2)
         for number in (1 - each for each in networks):
-            self.silence(number, "add")
+            self.hosts.silence(number, "add")
             self.flows(f"silent {number}", 1)
-            self.silence(number, "del")
+            self.hosts.silence(number, "del")
             self.flows(f"received {number}", 2)
 
     def whole(self) -> None:
@@ -270,15 +242,16 @@ class Play:
         """Cut both networks, and record how and after which time the connection ends."""
         begun = time.monotonic()
         for number in (0, 1):
-            self.silence(number, "add")
+            self.hosts.silence(number, "add")
         self.seen["ends"] = [end.ask("end") for end in self.ends]
         self.seen["both"] = round(time.monotonic() - begun, 2)
 
     def close(self) -> None:
         """Kill all processes."""
-        for process in (self.server.process, self.client.process, self.there):
+        for process in (self.server.process, self.client.process):
             process.kill()
             process.wait()
+        self.hosts.close()
 
 
 if __name__ == "__main__":

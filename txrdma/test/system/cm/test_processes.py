@@ -4,7 +4,6 @@ Connections between two processes, over software devices on loopback.
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -36,12 +35,8 @@ class ProcessTests(TestCase):
         return [f"127.{'.'.join(str(random.randrange(2, 250)) for _ in range(3))}" for _ in range(count)]
 
     def test_migration(self) -> None:
-        """
-        Data continues when the active path fails, and again on a path that was loaded meanwhile.
-
-        TXRDMA_MIGRATION_MIB in the environment is the amount of data.
-        """
-        mebibytes = os.environ.get("TXRDMA_MIGRATION_MIB", "12")
+        """Data continues when the active path fails, and again on a path that was loaded meanwhile."""
+        mebibytes = "12"
         addresses = self.addresses(4)
         here, there = ",".join(addresses[:2]), ",".join(addresses[2:])
         server = self.start("migrating", "server", there, here, mebibytes)

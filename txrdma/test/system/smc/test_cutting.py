@@ -9,26 +9,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from shutil import which
 from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
 import txrdma
+from txrdma.test.support.namespaces import unshared
 
-
-def prefix() -> list[str]:
-    """Return the words before a command that run it in its own network namespace."""
-    wanted = ["unshare", "nsenter", "ip"]
-    if sys.platform == "linux" and all(map(which, wanted)):
-        for words in (["unshare", "--net"], ["unshare", "--map-root-user", "--net"]):
-            veth = [*words, "ip", "link", "add", "a0", "type", "veth", "peer", "name", "b0"]
-            if subprocess.run(veth, capture_output=True).returncode == 0:
-                return words
-    return []
-
-
-BEFORE = prefix()
+BEFORE = unshared()
 
 
 class CuttingTests(SynchronousTestCase):
