@@ -117,6 +117,14 @@ class IRDMAProtocol(IMessageProtocol):
         @param length: the number of bytes.
         """
 
+    def alternatePathRequested(path: CMPath) -> bool:
+        """
+        Called when the peer requests an alternate path, by a LAP or in its REQ.
+
+        @param path: as this end sees it; the device has its local GID.
+        @return: whether to accept the path.
+        """
+
     def pathMigrated(path: CMPath) -> None:
         """Called when the connection has migrated to its alternate path."""
 

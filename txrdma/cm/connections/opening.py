@@ -33,7 +33,7 @@ from txrdma.cm.core.events import (
 )
 from txrdma.cm.errors import PeerSilent, Rejected, Rejection
 from txrdma.cm.interfaces import IManagedConnection, IPreparedProtocol, IRDMAProtocol
-from txrdma.cm.layouts.messages import CMTransport, FailoverAccepted, REJ, RejectReason, REP, REQ
+from txrdma.cm.layouts.messages import CMPath, CMTransport, FailoverAccepted, REJ, RejectReason, REP, REQ
 from txrdma.cm.layouts.paths import areSame, isPath, NO_PATH, reversedPath
 from txrdma.cm.layouts.rejectinfo import informationFor, informationOf
 from txrdma.cm.terms import (
@@ -335,11 +335,13 @@ def makeReady(
     terms: Terms,
     greeting: Greeting | None,
     answer: bytes,
+    acceptsPath: Callable[[CMPath], bool] = lambda path: True,
 ) -> REP:
     """
     Make the queue pair of a passive end ready to send.
 
     @param greeting: that of the REQ.
+    @param acceptsPath: whether the application accepts an alternate path.
     @return: the REP, with C{answer} as private data.
     @raise RDMAError: the device refuses the attributes that the peer requests.
     @raise ValueError: there is too much private data.
@@ -354,10 +356,12 @@ def makeReady(
         privateData=terms.withGreeting(answer, REP_PRIVATE_BYTES, REP_MAGIC),
     )
     transport.ready(request, reply, False, negotiate(terms, greeting, request, reply, False))
-    return reply.replace(failoverAccepted=_failover(transport, request))
+    return reply.replace(failoverAccepted=_failover(transport, request, acceptsPath))
 
 
-def _failover(transport: RDMATransport, request: REQ) -> FailoverAccepted:
+def _failover(
+    transport: RDMATransport, request: REQ, acceptsPath: Callable[[CMPath], bool]
+) -> FailoverAccepted:
     """Whether the queue pair can migrate to the alternate path of a REQ."""
     if not isPath(request.alternate):
         return FailoverAccepted.ACCEPTED
@@ -365,7 +369,8 @@ def _failover(transport: RDMATransport, request: REQ) -> FailoverAccepted:
         return FailoverAccepted.NOT_SUPPORTED
     alternate = reversedPath(request.alternate)
     isSame = areSame(request.alternate, request.primary)
-    if isSame or transport.adapter.checkPath(alternate, request.pkey):
+    refusal = transport.adapter.checkPath(alternate, request.pkey)
+    if isSame or refusal is not None or not acceptsPath(alternate):
         return FailoverAccepted.REJECTED
     isAccepted = transport.mayMigrateTo(alternate)
     return FailoverAccepted.ACCEPTED if isAccepted else FailoverAccepted.NOT_SUPPORTED
@@ -492,7 +497,8 @@ class Acceptance:
         try:
             answer = protocol.answer if prepared is None else prepared.prepare(transport)
             greeting, _ = splitGreeting(requestData, terms, REQ_MAGIC)
-            reply = makeReady(transport, connection, terms, greeting, answer)
+            accepts = protocol.alternatePathRequested
+            reply = makeReady(transport, connection, terms, greeting, answer, accepts)
             connection.setHandler(self._handleEvent, transport.pathChanged)
             connection.accept(reply)
         except BaseException:

@@ -22,5 +22,9 @@ class RDMAProtocol(MessageProtocol):
     def writeReceived(self, length: int, immediate: int) -> None:
         """Called when the peer has written into memory of this end, with immediate data."""
 
+    def alternatePathRequested(self, path: CMPath) -> bool:
+        """Called when the peer requests an alternate path; returns whether to accept it."""
+        return True
+
     def pathMigrated(self, path: CMPath) -> None:
         """Called when the connection has migrated to its alternate path."""

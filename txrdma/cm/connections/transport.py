@@ -466,8 +466,7 @@ class RDMATransport(MessageTransport):
         elif isinstance(event, ConnectionTimedOut):
             self._lose(ConnectionLost("the peer does not answer"))
         elif isinstance(event, AlternatePathRequested):
-            status = APStatus.LOADED if self.mayMigrateTo(event.path) else APStatus.NOT_SUPPORTED
-            connection.replyAlternatePath(event.transactionID, status)
+            connection.replyAlternatePath(event.transactionID, self._loadRequested(event.path))
         elif isinstance(event, QPArmed):
             self._arm(event.path)
         elif isinstance(event, PathMigrated) and self.protocol is not None and not self._life.isClosed:
@@ -516,6 +515,16 @@ class RDMATransport(MessageTransport):
             _log.info("{transport} cannot migrate to {path}: {error}", transport=self, path=path, error=error)
             return False
         return True
+
+    def _loadRequested(self, path: CMPath) -> APStatus:
+        """Set the path of a LAP as the alternate one, unless the application or the device refuses it."""
+        try:
+            if self.protocol is not None and not self.protocol.alternatePathRequested(path):
+                return APStatus.REJECTED
+        except Exception:
+            self._logFailure()
+            return APStatus.REJECTED
+        return APStatus.LOADED if self.mayMigrateTo(path) else APStatus.NOT_SUPPORTED
 
     def _arm(self, path: CMPath) -> None:
         if self._pair is not None and self._life.mayPost:

@@ -250,6 +250,10 @@ class RSocketEnd(StreamEnd[RSocket, RDMATransport]):
     def writeReceived(self, length: int, immediate: int) -> None:
         """Do nothing: see C{completed}."""
 
+    def alternatePathRequested(self, path: CMPath) -> bool:
+        """Accept it."""
+        return True
+
     def pathMigrated(self, path: CMPath) -> None:
         """Do nothing."""
 

@@ -60,7 +60,7 @@ class Wire:
 
 
 def unshared() -> list[str]:
-    """Return the words before a command that run it in a new network namespace; none if that is impossible."""
+    """Return the words before a command that run it in a new network namespace; none if there can be none."""
     wanted = ["unshare", "nsenter", "ip"]
     if sys.platform == "linux" and all(map(which, wanted)):
         for words in (["unshare", "--net"], ["unshare", "--map-root-user", "--net"]):

@@ -41,9 +41,16 @@ BLOCK = 1 << 14
 class Hashing(MessageRecorder):
     """A protocol that counts and hashes received bytes."""
 
+    answersToPaths: list[bool]
+
     def connectionMade(self) -> None:
         super().connectionMade()
         self.length, self.hash = 0, sha256()
+        self.answersToPaths = []
+
+    def alternatePathRequested(self, path: Any) -> bool:
+        """Return the next answer, by default True."""
+        return self.answersToPaths.pop(0) if self.answersToPaths else True
 
     def messageReceived(self, data: bytes, immediate: int | None) -> None:
         self.length += len(data)
@@ -256,6 +263,27 @@ class MigrationTests(TwoPortCase):
         self.patch(self.devices[0], "pkeys", tables.__getitem__)
         self.assertRaises(InvalidRequest, client.transport.loadAlternatePath, self.path(1))
 
+    def test_applicationRefuses(self) -> None:
+        """The protocol of the passive end may refuse a path; the next one can be loaded."""
+        client, server = self.connected()
+        assert isinstance(server, Hashing)
+        server.answersToPaths.append(False)
+        loading = client.transport.loadAlternatePath(self.path(1))
+        self.wait(lambda: loading.called)
+        self.assertEqual(self.failureResultOf(loading, Refused).value.status, APStatus.REJECTED)
+        self.assertIsNone(server.transport.alternate)
+        self.result(client.transport.loadAlternatePath(self.path(1)))
+
+    def test_applicationFailsOnRequest(self) -> None:
+        """A protocol that raises refuses the path, and its connection ends."""
+        client, server = self.connected()
+        server.alternatePathRequested = lambda path: 1 // 0  # type: ignore[method-assign, assignment, return-value]
+        loading = client.transport.loadAlternatePath(self.path(1))
+        self.wait(lambda: server.lost and client.lost and loading.called)
+        loading.addErrback(lambda failure: failure.trap(Refused, DeviceUnavailable))
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        self.assertNothingLeft()
+
     def test_deviceOfPeerRefuses(self) -> None:
         """A device that cannot migrate refuses the path, and the connection stays."""
         client, server = self.connected()
@@ -362,6 +390,14 @@ class RequestedTests(MessagingCase):
         """A REP does not accept the path of the REQ if the device refuses it."""
         real = SoftQueuePair.modify
         self.patch(SoftQueuePair, "modify", lambda pair, attributes: refusing(real, pair, attributes))
+        client, server = self.connect(self.path(1))
+        self.assertEqual((client.transport.alternate, server.transport.alternate), (None, None))
+        client.transport.sendMessage(b"by the first")
+        self.wait(lambda: server.messages)
+
+    def test_applicationRefusesPathOfREQ(self) -> None:
+        """The protocol of the passive end may refuse the path of a REQ, and accept the connection."""
+        self.patch(MessageRecorder, "alternatePathRequested", lambda recorder, path: False)
         client, server = self.connect(self.path(1))
         self.assertEqual((client.transport.alternate, server.transport.alternate), (None, None))
         client.transport.sendMessage(b"by the first")
