@@ -183,10 +183,13 @@ class CMConnection:
     def disconnect(self, privateData: bytes = b"") -> None:
         self._do(lambda now: self._core.disconnect(now, privateData))
 
-    def loadAlternatePath(self, path: IBPath | CMPath, privateData: bytes = b"") -> Deferred[CMPath]:
+    def loadAlternatePath(
+        self, path: IBPath | CMPath, privateData: bytes = b"", isLegacyPeer: bool = False
+    ) -> Deferred[CMPath]:
         """
         Send a LAP.
 
+        @param isLegacyPeer: see L{Alternate.load<txrdma.cm.core.alternate.Alternate.load>}.
         @return: fires with the path when both ends have it; fails with L{Refused}, whose status is an
             L{APStatus}, with L{PeerSilent} if no answer arrives, or with L{DeviceUnavailable} if the
             connection has ended. If cancelled, the answer is ignored: a LAP cannot be withdrawn.
@@ -202,7 +205,7 @@ class CMConnection:
         answer: Deferred[CMPath] = Deferred(ignore)
         self._loading = answer
         try:
-            self._do(lambda now: self._core.loadAlternatePath(asked, now, privateData))
+            self._do(lambda now: self._core.loadAlternatePath(asked, now, privateData, isLegacyPeer))
         except RDMAError:
             self._loading = None
             raise

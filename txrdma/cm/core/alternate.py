@@ -201,11 +201,23 @@ class Alternate(ExchangeCore):
 
     # Requests of a program
 
-    def load(self, path: CMPath, transactionID: int, now: float, privateData: bytes = b"") -> bool:
+    def load(
+        self,
+        path: CMPath,
+        transactionID: int,
+        now: float,
+        privateData: bytes = b"",
+        isLegacyPeer: bool = False,
+    ) -> bool:
         """
         Send a LAP. The answer, or its absence, is reported by an event.
 
+        An APR in the transaction of the REQ may be for any LAP. It counts until a LAP has timed out, again
+        after a migration, and with C{isLegacyPeer}.
+
         @param transactionID: one more than that of the previous LAP.
+        @param isLegacyPeer: the peer answers in the transaction of the REQ, and no answer to an earlier LAP
+            is in the network any more.
         @return: False if the connection has ended; the same for all requests of this class.
         @raise InvalidRequest: this end cannot load alternate paths, or not now, or not this path.
         """
@@ -226,6 +238,7 @@ class Alternate(ExchangeCore):
         checkFits(path)
         if self._place == _IDLE:
             self._path, self._lapTransaction, self._private = path, transactionID & LOW_BITS, privateData
+            self._timedOut = self._timedOut and not isLegacyPeer
         return self._ask("load", now)
 
     def reply(
@@ -417,6 +430,7 @@ class Alternate(ExchangeCore):
         self.primary, self.alternate = self.alternate, None
         self._retryPolicy = self._retryPolicy.by(self.primary)
         self._answered = None  # nobody waits for it: the peer could not have migrated
+        self._timedOut = False
         self._emit(PathMigrated(self.primary))
 
     def _reportUnexpected(self) -> None:

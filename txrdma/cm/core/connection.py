@@ -200,13 +200,15 @@ class Connection:
         if self.closing is not None and self.closing.state == "ESTABLISHED":
             self.disconnect(now)
 
-    def loadAlternatePath(self, path: CMPath, now: float, privateData: bytes = b"") -> bool:
+    def loadAlternatePath(
+        self, path: CMPath, now: float, privateData: bytes = b"", isLegacyPeer: bool = False
+    ) -> bool:
         """
-        Send a LAP for a path.
+        Send a LAP for a path: see L{Alternate.load}.
 
         @raise InvalidRequest: there is no connection, or see L{Alternate.load}.
         """
-        return self._established().load(path, self.nextTransaction(), now, privateData)
+        return self._established().load(path, self.nextTransaction(), now, privateData, isLegacyPeer)
 
     def replyAlternatePath(
         self, transactionID: int, status: APStatus, now: float, information: bytes = b""
