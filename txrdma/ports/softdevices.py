@@ -34,8 +34,8 @@ def ownLoopback(process: int) -> str:
 
 
 def softDeviceAt(address: str) -> str:
-    """The string of the software device at an IP address; the zone of an IPv6 address is left out."""
-    return "soft:" + address.partition("%")[0].replace(":", "\\:")
+    """The string of the software device at an IP address; a link-local one has a zone."""
+    return "soft:" + address.replace(":", "\\:")
 
 
 def softDeviceTo(host: str) -> str:
@@ -49,10 +49,13 @@ def softDeviceTo(host: str) -> str:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect((host, ROCE_PORT))  # nothing is sent
+            found = socket.getaddrinfo(host, ROCE_PORT, family, flags=socket.AI_NUMERICHOST)
+            probe.connect(found[0][-1])  # nothing is sent
         except OSError as error:
             raise InvalidRequest(f"there is no route to {host}: {error}") from error
-        source: str = probe.getsockname()[0]
+        source, _, *scoped = probe.getsockname()
+    if any(scoped):  # flow and scope of a link-local address
+        source += f"%{socket.if_indextoname(scoped[1])}"
     if family == socket.AF_INET and (source == host or source.startswith("127.")):
         source = ownLoopback(os.getpid())
     return softDeviceAt(source)
