@@ -430,6 +430,8 @@ class DeviceAttributes:
     @ivar atomics: C{HCA} if they are atomic only with respect to each other, within the device.
     @ivar acknowledgesByProgram: packets are acknowledged by the program that has opened the device, and most
         likely by one at the other end, and not while it is busy: an adapter's C{timeout} is too short then.
+    @ivar ackDelay: maximum time until the device acknowledges a packet, a time's code; 0 is next to nothing.
+    @ivar canMigrate: whether queue pairs can have alternate paths (IBA 17.2.8). One may still refuse a path.
     """
 
     nodeType: NodeType
@@ -441,6 +443,8 @@ class DeviceAttributes:
     hardwareVersion: int = 0
     atomics: AtomicCapability = AtomicCapability.NONE
     acknowledgesByProgram: bool = False
+    ackDelay: int = 0
+    canMigrate: bool = False
 
 
 _UNLIMITED: Final = 1 << 16

@@ -198,6 +198,7 @@ class SoftDevice:
             firmware=__version__,  # our version stands for it
             atomics=AtomicCapability.HCA,
             acknowledgesByProgram=True,
+            canMigrate=True,
         )
         for number, port in enumerate(self.ports, 1):
             port.adopt(number, self.notify)

@@ -257,8 +257,10 @@ class Adapter:
         Another path to the destination of a path: from another port, else from another address of this one.
 
         @param path: with a source GID of this device, and a destination GID.
-        @return: None if there is none.
+        @return: None if there is none, or the device cannot migrate.
         """
+        if not self.device.attributes.canMigrate:
+            return None
         assert path.sgid is not None and path.dgid is not None
         port, _index = self.requireGID(path.sgid)
         kind = path.dgid.isMapped, path.dgid.isLinkLocal
@@ -273,9 +275,10 @@ class Adapter:
         return replace(path, sgid=gid, slid=self._lids[place[0] - 1] if path.slid else LID(0))
 
     def cmPathOf(self, path: IBPath) -> CMPath:
-        """The path of a REQ or LAP, with the rate of the port that has its source GID."""
+        """The path of a REQ or LAP, with the rate of the port that has its source GID, and the ACK delay."""
+        delay = self.device.attributes.ackDelay
         found = None if path.sgid is None else self.findGID(path.sgid)
-        return pathFor(path) if found is None else pathFor(path, rate=self._rates[found[0] - 1])
+        return pathFor(path, delay) if found is None else pathFor(path, delay, self._rates[found[0] - 1])
 
     def findGID(self, gid: GID) -> tuple[int, int] | None:
         """The port and the table index of a GID, RoCE v1 excluded; None if no port has it."""

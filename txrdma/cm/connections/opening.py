@@ -126,6 +126,8 @@ class Attempt:
         if alternate is not None:
             assert alternate.sgid is not None  # set by endpoints
             adapter.requireGID(alternate.sgid)
+            if not adapter.device.attributes.canMigrate:
+                raise InvalidRequest(f"{adapter.device.name} has no path migration")
         self._terms = terms = terms.within(adapter.device.limits)
         prefix = naming.prefix(path)
         maximum = REQ_PRIVATE_BYTES - len(prefix)
@@ -350,6 +352,7 @@ def makeReady(
     reply = REP(
         localQPN=transport.qpn,
         startingPSN=connection.startingPSN(),
+        targetACKDelay=transport.device.attributes.ackDelay,
         responderResources=min(terms.reads, request.initiatorDepth),
         initiatorDepth=min(terms.reads, request.responderResources),
         rnrRetryCount=terms.rnrRetryCount,
@@ -365,7 +368,7 @@ def _failover(
     """Whether the queue pair can migrate to the alternate path of a REQ."""
     if not isPath(request.alternate):
         return FailoverAccepted.ACCEPTED
-    if transport.isShared:
+    if not transport.canMigrate:
         return FailoverAccepted.NOT_SUPPORTED
     alternate = reversedPath(request.alternate)
     isSame = areSame(request.alternate, request.primary)

@@ -179,9 +179,10 @@ class RDMATransport(MessageTransport):
         return self._pair.number
 
     @property
-    def isShared(self) -> bool:
-        """Whether the queue pair has no paths, because it shares memory with its peer or is closed."""
-        return self._pair is None or self._pair.route == "shared-memory"
+    def canMigrate(self) -> bool:
+        """Whether the queue pair can have an alternate path; over shared memory it has no paths."""
+        pair = self._pair
+        return self.device.attributes.canMigrate and pair is not None and pair.route != "shared-memory"
 
     @property
     def path(self) -> CMPath:
@@ -416,6 +417,8 @@ class RDMATransport(MessageTransport):
             raise InvalidRequest(
                 "shared memory has no alternate paths; a software device with route=rocev2 has"
             )
+        if not self.adapter.device.attributes.canMigrate:
+            raise InvalidRequest(f"{self.adapter.device.name} has no path migration")
         self.pathChanged()
         if path is None:
             path = self.adapter.alternateTo(pathOf(self._cm.primary))
@@ -450,7 +453,7 @@ class RDMATransport(MessageTransport):
         self._host, self._peer, self.protocol = host, peer, protocol
         self._life.isPaused = False
         alternate = self._cm.alternate  # of the REQ, which the REP has accepted
-        if alternate is not None and not self.isShared:
+        if alternate is not None and self.canMigrate:
             self._arm(alternate)
         reactor = self.adapter.reactor
         self._keepalive = Keepalive(reactor, self.terms.keepalive, self._probeIdle)
@@ -507,7 +510,7 @@ class RDMATransport(MessageTransport):
 
     def mayMigrateTo(self, path: CMPath) -> bool:
         """Set a path that the peer offers as the alternate one; return whether the device accepts it."""
-        if self._pair is None or self.isShared:
+        if self._pair is None or not self.canMigrate:
             return False
         try:
             self._migration.load(self._pair, path)

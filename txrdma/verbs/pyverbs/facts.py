@@ -45,6 +45,9 @@ _LANE_RATES: Final = {
 }
 """Bits per second of one lane, by the bit of its speed, rounded as the kernel does."""
 
+_AUTO_PATH_MIG: Final = 1 << 4
+"""Capability flag of devices with automatic path migration: see ibv_query_device(3)."""
+
 _INLINE_SIZES: Final = (4096, 2048, 1024, 512, 256, 128, 64)
 
 
@@ -59,6 +62,8 @@ def deviceAttributes(name: str, known: Any) -> DeviceAttributes:
         vendorPartID=known.vendor_part_id,
         hardwareVersion=known.hw_ver,
         atomics=AtomicCapability(known.atomic_caps),
+        ackDelay=known.local_ca_ack_delay,
+        canMigrate=bool(known.device_cap_flags & _AUTO_PATH_MIG),
     )
 
 

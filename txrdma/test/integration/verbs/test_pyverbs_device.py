@@ -74,7 +74,9 @@ class QueuePairTests(FakeDevice):
 
     def test_acknowledges(self) -> None:
         """The kernel's devices acknowledge without the application's help."""
-        self.assertFalse(self.device.attributes.acknowledgesByProgram)
+        attributes = self.device.attributes
+        self.assertFalse(attributes.acknowledgesByProgram)
+        self.assertEqual((attributes.ackDelay, attributes.canMigrate), (15, True))
 
     def test_requests(self) -> None:
         """Requests are posted in order with their fields."""

@@ -147,8 +147,15 @@ class Context(Thing):
         self.events: deque[Any] = deque()
 
     def query_device(self) -> Any:
-        limits = Record(phys_port_cnt=1, max_cqe=100, max_qp_rd_atom=8, max_qp_init_rd_atom=8, fw_version="1")
-        return limits
+        return Record(
+            phys_port_cnt=1,
+            max_cqe=100,
+            max_qp_rd_atom=8,
+            max_qp_init_rd_atom=8,
+            fw_version="1",
+            local_ca_ack_delay=15,
+            device_cap_flags=1 << 4,
+        )
 
     def query_port(self, number: int) -> Any:
         return Record(pkey_tbl_len=1, gid_tbl_len=1, state=4, max_mtu=5, active_mtu=3)

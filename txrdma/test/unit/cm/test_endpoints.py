@@ -144,6 +144,17 @@ class NetworkTests(MessagingCase):
         for rate, expected in ((0, Rate.GBPS_2_5), (10**9, Rate.GBPS_2_5), (10**10, Rate.GBPS_10)):
             self.assertEqual(Rate.within(rate), expected)
 
+    def test_acknowledgeDelayOfDevice(self) -> None:
+        """Each end waits for acknowledgements as long as the device of the other end may take."""
+        for device, delay in zip(self.devices, (16, 18), strict=True):
+            device.attributes = replace(device.attributes, ackDelay=delay)
+        client, server = self.connected()
+        request, reply = client.transport.connection.request, server.transport.connection.reply
+        self.assertEqual(request.primary.localACKTimeout, 17)  # 2 * 2**10 + 2**16
+        self.assertEqual(reply.targetACKDelay, 18)
+        self.assertEqual(server.transport._pair.query().timeout, 17)
+        self.assertEqual(client.transport._pair.query().timeout, 19)
+
     def test_resolvedPort(self) -> None:
         """C{ib:} clients connect to what a resolver finds; on RoCE, to a GID."""
         self.serve()

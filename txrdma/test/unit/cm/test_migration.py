@@ -5,6 +5,7 @@ Alternate paths of connections with queue pairs: loaded by the application; devi
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from hashlib import sha256
 from random import Random
 from typing import Any
@@ -23,7 +24,7 @@ from txrdma.cm.connections.endpoints import (
     USUAL,
 )
 from txrdma.cm.layouts.messages import APStatus
-from txrdma.cm.layouts.paths import pathFor, reversedPath
+from txrdma.cm.layouts.paths import isPath, pathFor, reversedPath
 from txrdma.cm.terms import Terms
 from txrdma.error import DeviceUnavailable, InvalidRequest, Refused
 from txrdma.iba.path import IBPath
@@ -308,6 +309,18 @@ class MigrationTests(TwoPortCase):
         self.wait(lambda: server.length)
         self.assertEqual((client.lost, server.lost), ([], []))
 
+    def test_deviceWithoutMigration(self) -> None:
+        """A device that reports no path migration has no alternate paths, whichever end it is."""
+        client, server = self.connected()
+        device = self.devices[1]
+        device.attributes = replace(device.attributes, canMigrate=False)
+        loading = client.transport.loadAlternatePath()
+        self.wait(lambda: loading.called)
+        self.assertEqual(self.failureResultOf(loading, Refused).value.status, APStatus.NOT_SUPPORTED)
+        device = self.devices[0]
+        device.attributes = replace(device.attributes, canMigrate=False)
+        self.assertRaises(InvalidRequest, client.transport.loadAlternatePath)
+
     def test_passiveEndCannotLoadPaths(self) -> None:
         _client, server = self.connected()
         self.assertRaises(InvalidRequest, server.transport.loadAlternatePath, self.path(1))
@@ -385,6 +398,15 @@ class RequestedTests(MessagingCase):
         client, _server = self.connect(AUTOMATIC)
         self.assertIsNone(client.transport.alternate)
         self.assertRaises(InvalidRequest, client.transport.loadAlternatePath)
+
+    def test_deviceWithoutMigration(self) -> None:
+        """A client on a device without path migration requests no alternate path."""
+        device = self.devices[0]
+        device.attributes = replace(device.attributes, canMigrate=False)
+        client, server = self.connect(AUTOMATIC)
+        self.assertFalse(isPath(server.transport.connection.request.alternate))
+        endpoint = IBClientEndpoint(self.clock, SERVICE, self.path(0), device, alternate=self.path(1))
+        self.failureResultOf(endpoint.connect(MessageFactory(MessageRecorder)), InvalidRequest)
 
     def test_deviceCannotMigrate(self) -> None:
         """A REP does not accept the path of the REQ if the device refuses it."""
