@@ -37,6 +37,7 @@ from txrdma.test.support.cm.messaging import MessagingCase, SERVICE
 from txrdma.testing.protocols import MessageRecorder
 
 BLOCK = 1 << 14
+TERMS = Terms(messageBytes=BLOCK, receives=8, sends=8)
 
 
 class Hashing(MessageRecorder):
@@ -98,11 +99,10 @@ class CutTests(TwoPortCase):
     """
 
     totalBytes = 4 << 20
-    terms = Terms(messageBytes=BLOCK, receives=8, sends=8)
 
     def transfer(self) -> None:
         """Send everything, and cut the path in use twice, while a quarter of the data is on the way."""
-        client, server = self.connected(self.terms, self.terms)
+        client, server = self.connected(TERMS, TERMS)
         assert isinstance(server, Hashing)
         random, expected, sent = Random(7), sha256(), 0
         quarter = self.totalBytes // 4
@@ -204,7 +204,7 @@ class MigrationTests(TwoPortCase):
 
     def test_loadedPathIsArmedWhenAnEntryIsFree(self) -> None:
         """While the send queue has no entry for the write that arms the path, the Deferred does not fire."""
-        client, _server = self.connected(self.terms, self.terms)
+        client, _server = self.connected(TERMS, TERMS)
         self.patch(sendqueue, "OVERHEAD", 0)
         loading = client.transport.loadAlternatePath(self.path(1))
         self.wait(lambda: client.transport.alternate is not None)
