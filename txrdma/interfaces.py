@@ -311,6 +311,22 @@ class IDirectDatagrams(Interface):
         """Send C{head} and C{body} as one datagram, behind all posted requests; False: post it instead."""
 
 
+class IServiceClaims(Interface):
+    """
+    Optional on a device whose queue pair 1 receives messages for the devices of several processes, and on its
+    management port.
+    """
+
+    share: int | None = Attribute("Upper 8 bits of communication IDs and request IDs; None for any.")
+
+    def claimService(serviceID: int) -> Callable[[], None]:
+        """
+        Receive requests for a service ID, until the returned function is called.
+
+        @raise txrdma.error.ResourceExhausted: another device of the same address has it.
+        """
+
+
 class IReactorDevice(Interface):
     """Optional on a device that uses the reactor, and may leave it while no connection is in use."""
 

@@ -288,6 +288,27 @@ LIMITS: Final = (
         "unit.cm.test_longmessages.LiarTests.test_tooLong",
         "longest",
     ),
+    Limit(
+        "rdma:",
+        "services of a process at one address",
+        "txrdma.soft.host._coordinator.SERVICES",
+        "Further ones cannot be listened for.",
+        "unit.soft.host.test_coordinator.CoordinatorTests.test_tooManyServices",
+    ),
+    Limit(
+        "rdma:",
+        "software devices that share port 4791 of an address",
+        "txrdma.soft.core.netdev.SHARES",
+        "Further ones cannot listen or connect there.",
+        "integration.soft.test_device.OpeningTests.test_allTaken",
+    ),
+    Limit(
+        "rdma:",
+        "connections of processes of the same user to the one that coordinates port 4791",
+        "txrdma.soft.host.member.LINES",
+        "Further ones are closed; they are tried again.",
+        "integration.soft.test_sharing.SharingTests.test_tooManyLines",
+    ),
     # mad
     Limit(
         "mad",

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from secrets import randbelow
 from typing import cast, Final, TYPE_CHECKING
 
@@ -43,11 +44,13 @@ from txrdma.interfaces import (
     IProtectionDomain,
     IQueuePair,
     IReactorDevice,
+    IServiceClaims,
     ISharedReceiveQueue,
     IVerbsDevice,
 )
 from txrdma.soft.core.completion import SoftCompletionChannel, SoftCompletionQueue
 from txrdma.soft.core.memory import Domain, KeyTable
+from txrdma.soft.core.netdev import shareOf
 from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.core.recent import RecentNumbers
 from txrdma.soft.core.route import Route
@@ -55,7 +58,7 @@ from txrdma.soft.core.routeport import RoutePort
 from txrdma.soft.core.sharedreceives import SoftSharedReceiveQueue
 from txrdma.soft.hostinterfaces import HostInterfaces
 from txrdma.soft.limits import checkAvailable, checkCapacity, checkRange, LIMITS
-from txrdma.soft.opening import openPort
+from txrdma.soft.opening import isTaken, openPort, udpPorts
 from txrdma.soft.ports import PKEYS, SoftPort
 from txrdma.soft.shared.routes import SharedMemoryPort
 
@@ -171,9 +174,13 @@ class SoftProtectionDomain(Domain):
         checkRange("the length of a memory region", length, 1, self.device.limits.maxMemoryRegionLength)
 
 
-@implementer(IVerbsDevice, IReactorDevice)
+@implementer(IVerbsDevice, IReactorDevice, IServiceClaims)
 class SoftDevice:
-    """A device with one or more ports, each at one IP address of this host."""
+    """
+    A device with one or more ports, each at one IP address of this host.
+
+    @ivar share: upper 8 bits of all queue pair numbers, if the device shares port 4791 with others.
+    """
 
     limits = LIMITS
     isAttended = False
@@ -188,6 +195,7 @@ class SoftDevice:
     ) -> None:
         self.name = name
         self.ports = tuple(ports)
+        self.share = shareOf(self.ports[0].udpPort)
         self.portCount = len(self.ports)
         self.keys = KeyTable(LIMITS.maxMemoryRegions)
         guid = GUID.fromMAC(self.ports[0].mac)
@@ -294,6 +302,14 @@ class SoftDevice:
     @property
     def routes(self) -> Sequence[RoutePort]:
         return self.ports[0].routes
+
+    # IServiceClaims
+
+    def claimService(self, serviceID: int) -> Callable[[], None]:
+        with ExitStack() as undo:
+            for route in self._routePorts:
+                undo.callback(route.claimService(serviceID))
+            return undo.pop_all().close
 
     # Objects.
 
@@ -436,7 +452,7 @@ class SoftDevice:
         while (
             number < 2 or number in self._numbers or number in self._oldNumbers
         ):  # 0 and 1 are for management (IBA 3.5.3)
-            number = QPN(randbelow(0xFFFFFF))
+            number = QPN(randbelow(0xFFFFFF) if self.share is None else self.share << 16 | randbelow(1 << 16))
         number = _GSI if isGSI else number
         queuePair = SoftQueuePair(
             self,
@@ -489,6 +505,30 @@ def _linkSiblings(ports: Sequence[SoftPort]) -> None:
                 route.siblings = siblings
 
 
+def _openPorts(
+    addresses: Sequence[str], numbers: Sequence[int], make: Callable[..., SoftPort]
+) -> tuple[list[SoftPort], Callable[[], None]]:
+    """
+    Open a port at each address, at the first of these UDP ports that is free at all of them.
+
+    @return: the ports, and a function that closes them.
+    """
+    for tried, number in enumerate(numbers, 1):
+        isLast = tried == len(numbers)
+        with ExitStack() as undo:
+            ports = []
+            try:
+                for address in addresses:
+                    ports.append(make(address=address, port=number, isLast=isLast))
+                    undo.callback(ports[-1].close)
+            except DeviceUnavailable as error:
+                if isLast or not isTaken(error):
+                    raise
+            else:
+                return ports, undo.pop_all().close
+    raise AssertionError("there is a last port")
+
+
 def openSoftDevice(
     reactor: object,
     addresses: str | Sequence[str] = "127.0.0.1",
@@ -501,7 +541,8 @@ def openSoftDevice(
     """
     Open a software device at one or more IP addresses of this host, each of which is a port.
 
-    @param port: UDP port, 0 for any free one; by default 4791 (RoCE v2), or any free one if that is in use.
+    @param port: UDP port, 0 for any free one; by default one of 24792 to 25045, for a device that shares
+        port 4791 (RoCE v2) with others.
     @param route: one of L{ROUTES <txrdma.soft.opening.ROUTES>}: the routes of its connections.
     @param pcap: name of a file that records all packets; implies the route C{rocev2}.
     @param mtu: the largest payload of a packet, where the interface's own MTU allows more.
@@ -528,10 +569,11 @@ def openSoftDevice(
             capture = RoCECapture(file)
         interfaces = HostInterfaces()
         undo.callback(interfaces.close)
-        ports = []
-        for address in addresses:
-            ports.append(openPort(reactor, interfaces.known, address, port, route, capture, mtu, runtime))
-            undo.callback(ports[-1].close)
+        make = partial(
+            openPort, reactor, interfaces.known, route=route, capture=capture, mtu=mtu, runtime=runtime
+        )
+        ports, close = _openPorts(addresses, udpPorts(port), make)
+        undo.callback(close)
         name = "soft" if addresses == ("127.0.0.1",) else "soft:" + ",".join(addresses).replace(":", r"\:")
         closing = ExitStack()
         device = SoftDevice(IReactorTime(reactor), ports, name, closing.close, interfaces)

@@ -13,7 +13,7 @@ from txrdma.error import InvalidRequest, ResourceExhausted
 from txrdma.iba.verbs import Capacity, DeviceLimits
 
 LIMITS: Final = DeviceLimits(
-    maxQueuePairs=1 << 16,
+    maxQueuePairs=1 << 15,  # half of the numbers of a share
     maxQueuePairRequests=1 << 16,
     maxSegments=256,
     maxCompletionQueues=1 << 16,

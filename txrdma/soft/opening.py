@@ -4,18 +4,20 @@ Opening a port of a software device: its sockets and its routes.
 
 from __future__ import annotations
 
+import errno
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from secrets import randbelow
 from typing import cast, Final, TYPE_CHECKING
 
 from twisted.internet.interfaces import IReactorFDSet, IReactorTime
 from twisted.logger import Logger
 
 from txrdma.error import DeviceUnavailable
-from txrdma.iba.types import MTU
+from txrdma.iba.types import MTU, ROCE_PORT
 from txrdma.iba.verbs import QPKind
-from txrdma.soft.core.netdev import activeMTU
+from txrdma.soft.core.netdev import activeMTU, portOfShare, shareOf, SHARES
 from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.core.route import Route
 from txrdma.soft.core.routeport import RoutePort
@@ -51,9 +53,13 @@ class _DatagramsOnly(RoutePort):
 
     def rest(self) -> None:
         self._carrier.setReading(False)
+        if self._port is not None:
+            self._port.rest()
 
     def wake(self) -> None:
         self._carrier.setReading(True)
+        if self._port is not None:
+            self._port.wake()
 
     def connect(self, owner: SoftQueuePair) -> Route | None:
         if owner.kind is not QPKind.UD:
@@ -62,6 +68,9 @@ class _DatagramsOnly(RoutePort):
             self._port = self._makePort()
             self._port.setEnabled(self._isEnabled)
         return self._port.connect(owner)
+
+    def claimService(self, serviceID: int) -> Callable[[], None]:
+        return super().claimService(serviceID) if self._port is None else self._port.claimService(serviceID)
 
     def setEnabled(self, isEnabled: bool) -> None:
         self._isEnabled = isEnabled
@@ -75,51 +84,67 @@ class _DatagramsOnly(RoutePort):
         self._carrier.close()
 
 
+def udpPorts(port: int | None) -> Sequence[int]:
+    """
+    The UDP ports to try for a device.
+
+    Without a wish these are the ports of shares, from any on: a new device should not get the numbers of one
+    that has just closed. The name for shared memory of a free port may be taken, by a process that is
+    closing or of another user, so that any port is tried several times.
+    """
+    if port is not None:
+        return [port] if port else [0] * _ATTEMPTS
+    if sys.platform != "linux":
+        return ROCE_PORT, 0
+    first = randbelow(SHARES)
+    return [*(portOfShare((first + number) % SHARES + 1) for number in range(SHARES)), 0]
+
+
+def isTaken(error: DeviceUnavailable) -> bool:
+    """Whether a port could not be opened because another program has its UDP port, or its name."""
+    return isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EADDRINUSE
+
+
 def openPort(
     reactor: object,
     interfaces: HostInterfaces | None,
     address: str,
-    port: int | None,
+    port: int,
     route: str,
     capture: RoCECapture | None,
     mtu: MTU | None,
-    runtime: str | None = None,
+    runtime: str | None,
+    isLast: bool,
 ) -> SoftPort:
-    """Open a port; for parameters and errors see L{openSoftDevice <txrdma.soft.device.openSoftDevice>}."""
+    """
+    Open a port; for other parameters and errors see L{openSoftDevice <txrdma.soft.device.openSoftDevice>}.
+
+    @param port: the UDP port. If it is that of a share, the device shares port 4791 with others.
+    @param isLast: whether no other UDP port will be tried.
+    """
     interface = None if interfaces is None else interfaces.interfaceOf(address)
     if interface is None:
         interfaces = None  # a local address without an interface: nothing to watch
     longest = activeMTU(None if interface is None else interface.mtu, ":" in address, mtu)
-    # The rendezvous name of a free UDP port may be taken, by a process that is closing or of another user:
-    # then another port is tried.
-    left = _ATTEMPTS if not port and route != "rocev2" else 1
-    while True:
-        left -= 1
-        carrier = UDPCarrier(IReactorFDSet(reactor), address, port)
-        shared: SharedMemoryPort | None = None
-        try:
-            if route != "rocev2":
-                needed = route == "shared-memory" or left > 0
-                shared = _sharedMemory(reactor, address, carrier.port, needed, runtime)
-            break
-        except DeviceUnavailable:
-            carrier.close()
-            if left == 0:
-                raise
-            port = 0
-        except BaseException:
-            carrier.close()
-            raise
 
     def makeRoCE() -> RoCEPort:
         # Not at the top: the import takes 15 ms, and shared memory does not need it.
+        lanes = None if shared is None else shared.datagrams
+        share = shareOf(carrier.port)
+        if share is not None:
+            from txrdma.soft.rc.wellknown import SharingPort
+
+            return SharingPort(cast(Reactor, reactor), carrier, share, capture, longest, lanes)
         from txrdma.soft.rc.roce import RoCEPort
 
-        lanes = None if shared is None else shared.datagrams
         return RoCEPort(IReactorTime(reactor), carrier, capture, longest, lanes)
 
     with ExitStack() as undo:
+        carrier = UDPCarrier(IReactorFDSet(reactor), address, port)
         undo.callback(carrier.close)
+        shared: SharedMemoryPort | None = None
+        if route != "rocev2":
+            shared = _sharedMemory(reactor, address, carrier.port, route == "shared-memory", isLast, runtime)
         routes: list[RoutePort] = [] if shared is None else [shared]
         if shared is not None:
             undo.callback(shared.close)
@@ -135,6 +160,7 @@ def _sharedMemory(
     address: str,
     port: int,
     isNeeded: bool,
+    isLast: bool,
     runtime: str | None,
 ) -> SharedMemoryPort | None:
     try:
@@ -144,7 +170,7 @@ def _sharedMemory(
         sharing = cast(SharingReactor, reactor)
         return SharedMemoryPort(sharing, address, port, rendezvous=rendezvous)
     except DeviceUnavailable as error:
-        if isNeeded:
+        if isNeeded or (isTaken(error) and not isLast):
             raise
         _log.warn("no shared memory at {address}: {error}", address=address, error=error)
         return None

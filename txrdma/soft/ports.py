@@ -27,7 +27,7 @@ from txrdma.iba.verbs import (
 )
 from txrdma.interfaces import AsyncEvent
 from txrdma.ports.netlink import NetworkInterface
-from txrdma.soft.core.netdev import activeMTU, laneCount, softMAC
+from txrdma.soft.core.netdev import activeMTU, laneCount, shareOf, softMAC
 from txrdma.soft.core.routeport import RoutePort
 from txrdma.soft.hostinterfaces import HostInterfaces
 
@@ -125,7 +125,7 @@ class SoftPort:
             physicalState=physical,
             linkLayer=LinkLayer.ETHERNET,
             width=laneCount(rate),
-            capabilities=CM_SUPPORTED if self.udpPort == ROCE_PORT else 0,
+            capabilities=CM_SUPPORTED if self.udpPort == ROCE_PORT or shareOf(self.udpPort) else 0,
         )
 
     @property

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ipaddress
 import os
 from collections.abc import Sequence
-from functools import lru_cache
 from importlib import import_module
 from typing import NamedTuple, TYPE_CHECKING
 
@@ -23,14 +22,6 @@ if TYPE_CHECKING:
     from txrdma.iba.types import MTU
 
 _KEYS = ("address", "port", "route", "pcap", "mtu", "runtime")
-
-
-@lru_cache(1)
-def _ownLoopback(pid: int) -> str:
-    """A loopback address that is unlikely to be used in other network namespaces with the same directory."""
-    from txrdma.ports.softdevices import someLoopback
-
-    return someLoopback()
 
 
 class SoftDeviceOptions(NamedTuple):
@@ -51,7 +42,8 @@ class SoftDeviceStringParser:
     C{runtime}.
 
     C{ADDRESS} is an IP address of this host; each is a port of the device. C{port} is a UDP port, or 0 for
-    any free one; by default 4791, or any free one if 4791 is in use. C{route} is C{auto}, C{rocev2} or
+    any free one; by default one of 24792 to 25045, for devices that share port 4791 with others. C{route} is
+    C{auto}, C{rocev2} or
     C{shared-memory}. C{pcap} names a file that records all packets; it implies C{route=rocev2}. C{mtu} is the
     largest payload of a packet: 256, 512, 1024, 2048 or 4096. C{runtime} is a directory in which processes of
     different network namespaces find each other, to share memory.
@@ -77,7 +69,7 @@ class SoftDeviceStringParser:
         """Import the modules of a device; those of RoCE only if the route may be RoCE v2."""
         import_module("txrdma.soft.device")
         if kwargs.get("route") != "shared-memory":
-            import_module("txrdma.soft.rc.roce")
+            import_module("txrdma.soft.rc.wellknown")
             import_module("txrdma.soft.rc.peers")
             if kwargs.get("pcap"):
                 import_module("txrdma.iba.pcap")
@@ -111,7 +103,11 @@ class SoftDeviceStringParser:
         runtime = kwargs.get("runtime")
         if runtime is not None and (not runtime.startswith("/") or route == "rocev2"):
             raise ValueError(f"soft: runtime={runtime} is not a directory in which memory can be shared")
-        usual = "127.0.0.1" if runtime is None else _ownLoopback(os.getpid())
+        usual = "127.0.0.1"
+        if runtime is not None:
+            from txrdma.ports.softdevices import ownLoopback
+
+            usual = ownLoopback(os.getpid())
         return SoftDeviceOptions(
             _addresses(args[0] if args else kwargs.get("address", usual)),
             _port(kwargs.get("port")),

@@ -28,6 +28,7 @@ from txrdma.interfaces import (
     ICompletionQueue,
     IProtectionDomain,
     IReactorDevice,
+    IServiceClaims,
     IVerbsDevice,
     IVerbsDeviceStringParser,
 )
@@ -175,6 +176,10 @@ class _Share:
         if holding.driven is not None:
             alsoProvides(self, IReactorDevice)
             self.canRest, self.isAttended = holding.driven.canRest, holding.driven.isAttended
+        self._claims = IServiceClaims(holding.device, None)
+        if self._claims is not None:
+            alsoProvides(self, IServiceClaims)
+            self.share = self._claims.share
         if holding.resting is not None:
             holding.resting.wake()
 
@@ -212,6 +217,10 @@ class _Share:
         unsubscribe = self._device.subscribe(listener)
         self._unsubscribers.append(unsubscribe)
         return unsubscribe
+
+    def claimService(self, serviceID: int) -> Callable[[], None]:
+        assert self._claims is not None  # the interface is not provided otherwise
+        return self._claims.claimService(serviceID)
 
     def rest(self) -> None:
         holding = self._holding

@@ -16,7 +16,8 @@ from txrdma.iba.internet import ETHERTYPE_IPV4, ETHERTYPE_IPV6
 from txrdma.iba.linkheaders import LinkNextHeader, LRH
 from txrdma.iba.path import GMP_QKEY
 from txrdma.iba.pcap import CapturedDatagram, LinkType
-from txrdma.iba.types import GID, ROCE_PORT
+from txrdma.iba.types import GID
+from txrdma.soft.core.netdev import isRoCE
 
 LENGTH: Final = 256
 
@@ -112,7 +113,7 @@ def _isMAD(data: bytes) -> bool:
 
 def _inIP(data: bytes) -> Inside | None:
     datagram = CapturedDatagram.decode(data, LinkType.RAW_IP)
-    if datagram is None or datagram.udp.destinationPort != ROCE_PORT:
+    if datagram is None or not isRoCE(datagram.udp.destinationPort):
         return None
     found = _inTransport(datagram.payload)
     source, destination = (ipaddress.ip_address(raw) for raw in (datagram.ip.source, datagram.ip.destination))

@@ -23,9 +23,10 @@ from txrdma.iba.headers import GRH
 from txrdma.iba.internet import ETHERTYPE_IPV4, ETHERTYPE_IPV6
 from txrdma.iba.pcap import CapturedDatagram, LinkType
 from txrdma.iba.roce import RoCEPacket
-from txrdma.iba.types import GID, ROCE_PORT
+from txrdma.iba.types import GID
 from txrdma.kit.wire import Layout
 from txrdma.mad.layouts.attributes import plain
+from txrdma.soft.core.netdev import isRoCE
 
 _BTH_NEXT = 0x1B
 _IP_ADDRESSES = {4: (12, 16, 20), 6: (8, 24, 40)}
@@ -78,7 +79,7 @@ class Explanation:
             if datagram is None:
                 segment = segmentIn(data)
                 return conversation.segment(*_addresses(data), segment)
-            if datagram.udp.destinationPort != ROCE_PORT:
+            if not isRoCE(datagram.udp.destinationPort):
                 return []
             source, destination = (GID.fromIP(each) for each in _addresses(data))
             return conversation.packet(source, destination, RoCEPacket.decode(datagram.payload))

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from zope.interface import implementer
+from zope.interface import alsoProvides, implementer
 
 from twisted.internet.interfaces import IDelayedCall, IReactorFDSet, IReactorTime, IReadDescriptor
 from twisted.logger import Logger
@@ -44,7 +44,14 @@ from txrdma.iba.verbs import (
     SendRequest,
     Status,
 )
-from txrdma.interfaces import AsyncEvent, IAddressHandle, IMADPort, IMADReceiver, IVerbsDevice
+from txrdma.interfaces import (
+    AsyncEvent,
+    IAddressHandle,
+    IMADPort,
+    IMADReceiver,
+    IServiceClaims,
+    IVerbsDevice,
+)
 from txrdma.mad.core.addressing import HOPS, mayBeFrom, partitionIndex, sourceIndex
 from txrdma.mad.layouts.messages import MAD_LENGTH
 from txrdma.mad.ports.descriptor import DescriptorPort
@@ -138,6 +145,10 @@ class VerbsPort(DescriptorPort):
         self._free = deque(range(SENDS))
         self._posted = 0
         self._closers: list[Callable[[], None]] = [device.close if closesDevice else lambda: None]
+        self._claims = IServiceClaims(device, None) if isGSI else None
+        if self._claims is not None:
+            alsoProvides(self, IServiceClaims)
+            self.share = self._claims.share
         try:
             self._make()
             self.endPort = self.refresh()
@@ -148,6 +159,11 @@ class VerbsPort(DescriptorPort):
 
     def __repr__(self) -> str:
         return f"<VerbsPort {self.name} queue pair {self.qpn:#x}>"
+
+    def claimService(self, serviceID: int) -> Callable[[], None]:
+        """Receive requests for a service ID; see L{IServiceClaims}."""
+        assert self._claims is not None  # the interface is not provided otherwise
+        return self._claims.claimService(serviceID)
 
     # IMADPort
 

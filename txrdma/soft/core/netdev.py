@@ -42,6 +42,34 @@ def laneCount(rate: int) -> int:
     return 1 if rate <= 10 * _GIGA or 20 * _GIGA < rate <= 25 * _GIGA else 4
 
 
+SHARES: Final = 254
+"""The number of software devices that can share RoCE's port at an address."""
+
+_BEFORE_SHARES: Final = 24791
+
+
+def shareOf(port: int) -> int | None:
+    """The share of a device with this UDP port, from 1 to L{SHARES}; None without one."""
+    share = port - _BEFORE_SHARES
+    return share if 0 < share <= SHARES else None
+
+
+def isRoCE(port: int) -> bool:
+    """Whether UDP datagrams to this port are usually RoCE v2, of any device or between software devices."""
+    return port == ROCE_PORT or shareOf(port) is not None
+
+
+def portOfShare(share: int) -> int:
+    """The UDP port of the device with a share."""
+    return _BEFORE_SHARES + share
+
+
+def portOfQueuePair(number: int) -> int | None:
+    """The UDP port of the device that a queue pair number names by its share; None if it names none."""
+    share = number >> 16
+    return portOfShare(share) if 0 < share <= SHARES else None
+
+
 @lru_cache(maxsize=256)
 def softMAC(address: str, port: int) -> MACAddress:
     """The locally administered MAC address of a software device, which contains the UDP port."""

@@ -4,6 +4,8 @@ The local end of all routes of one kind at a port of the device: a UDP socket, o
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.core.route import Route
 
@@ -33,6 +35,14 @@ class RoutePort:
     def drive(self) -> bool:
         """Do the work of the reactor once, after its end; return whether acknowledgements are outstanding."""
         return False
+
+    def claimService(self, serviceID: int) -> Callable[[], None]:
+        """
+        Receive requests for a service ID, where devices share queue pair 1; return a function that ends that.
+
+        @raise txrdma.error.ResourceExhausted: another device has the service.
+        """
+        return lambda: None
 
     def setEnabled(self, isEnabled: bool) -> None:
         """Enable or disable the port for RoCE; connections fail after their usual retries."""

@@ -149,7 +149,7 @@ class Datagrams:
             )
 
     def write(
-        self, requests: Sequence[SendRequest], laneTo: Callable[[AddressVector], DatagramLane | None]
+        self, requests: Sequence[SendRequest], laneTo: Callable[[AddressVector, int], DatagramLane | None]
     ) -> tuple[int, int]:
         """
         Write the first requests that are plain and have a lane; return their number and bytes (hot loop).
@@ -165,10 +165,11 @@ class Datagrams:
         for request in requests:
             assert request.address is not None
             address = request.address.address
-            if address is not latest:  # those of a batch often go the same way
+            if address is not latest or request.remoteQPN != there:  # those of a batch are often alike
                 if lane is not None:
                     lane.announce()
-                latest, lane = address, laneTo(address)
+                latest, there = address, request.remoteQPN
+                lane, head = laneTo(address, there), _ONLY | heading(there)
             inline, segments = request.inline, request.segments
             if lane is None or request.operation is not _PLAIN:
                 break
@@ -185,9 +186,6 @@ class Datagrams:
                 break
             if length > mtu:
                 break
-            if request.remoteQPN != there:
-                there = request.remoteQPN
-                head = _ONLY | heading(there)
             qkey = request.remoteQKey
             qkey = self.qkey if qkey & _CONTROLLED else qkey & 0xFFFFFFFF
             pad = -length & 3

@@ -11,7 +11,8 @@ from struct import Struct
 from typing import Final
 
 from txrdma.iba.headers import Opcode
-from txrdma.iba.types import DEFAULT_PKEY, QPN
+from txrdma.iba.types import DEFAULT_PKEY, QPN, ROCE_PORT
+from txrdma.soft.core.netdev import portOfQueuePair
 from txrdma.soft.rc._datagram import START
 from txrdma.soft.rc._packets import FRAME, ICRC_LENGTH, Outgoing, PSN_MASK
 from txrdma.soft.rc.peers import Peer, PortRoute, RoutesPort
@@ -86,8 +87,15 @@ class LocalPeers:
         home.counters.packetsReceived += taken
         home.counters.bytesReceived += octets
 
-    def laneTo(self, peer: Peer) -> DatagramLane | None:
-        """The lane to that peer, if it is up; requests one at intervals."""
+    def laneTo(self, peer: Peer, number: int) -> DatagramLane | None:
+        """The lane to the device of a peer's queue pair, if it is up; requests one at intervals."""
+        if peer.port == ROCE_PORT and peer.lane is None:  # which several devices may share
+            port = portOfQueuePair(number)
+            sharing = None if port is None else self._home.peerNamed(peer.ip, port)
+            if sharing is not None:
+                lane = self.laneTo(sharing, number)
+                if lane is not None or sharing.lane is not None:
+                    return lane
         lane = peer.lane
         if lane is not None and not lane.isClosed:
             return lane if lane.isUp else None

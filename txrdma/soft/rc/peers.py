@@ -82,8 +82,8 @@ class RoutesPort(Protocol):
     def emitDatagram(self, peer: Peer, heading: int, run: Outgoing) -> None:
         """Send a datagram, through shared memory if possible, else with the frame."""
 
-    def directLaneTo(self, address: AddressVector) -> DatagramLane | None:
-        """The lane of shared memory to that address, if it is up."""
+    def directLaneTo(self, address: AddressVector, number: int) -> DatagramLane | None:
+        """The lane of shared memory to the device with a queue pair at that address, if it is up."""
 
     def wrote(self, packets: int, size: int) -> None:
         """Count packets sent through a lane, of C{size} bytes in total."""
@@ -96,6 +96,9 @@ class RoutesPort(Protocol):
 
     def localPeerAt(self, source: tuple[str, int]) -> Peer | None:
         """The peer on this host that sent packets by shared memory; None where they are dropped."""
+
+    def peerNamed(self, ip: str, port: int) -> Peer | None:
+        """The peer with this IP address and UDP port; None where the IP family differs."""
 
     def packetReceived(self, packet: memoryview, peer: Peer, now: float) -> None:
         """Process one packet from shared memory, of any kind."""

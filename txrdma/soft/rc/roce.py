@@ -340,18 +340,18 @@ class RoCEPort(RoutePort):
 
     def emitDatagram(self, peer: Peer, heading: int, run: Outgoing) -> None:
         localPeers = self._localPeers
-        lane = None if localPeers is None else localPeers.laneTo(peer)
+        lane = None if localPeers is None else localPeers.laneTo(peer, heading & 0xFFFFFF)
         if localPeers is None or lane is None:
             self.emit(peer, heading, run)
         elif self.isEnabled:
             localPeers.write(lane, heading, run)
 
-    def directLaneTo(self, address: AddressVector) -> DatagramLane | None:
+    def directLaneTo(self, address: AddressVector, number: int) -> DatagramLane | None:
         localPeers = self._localPeers
         if localPeers is None or not self.isEnabled:
             return None
         peer = self.peerAt(address)
-        return None if peer is None else localPeers.laneTo(peer)
+        return None if peer is None else localPeers.laneTo(peer, number)
 
     def wrote(self, packets: int, size: int) -> None:
         self.counters.packetsSent += packets
@@ -459,14 +459,16 @@ class RoCEPort(RoutePort):
             self._single(peer, data, segment, peer.guess if segment >= size else 0, now)
 
     def localPeerAt(self, source: tuple[str, int]) -> Peer | None:
-        if not self.isEnabled:
-            return None
-        raw = source if source in self._peers else self._carrier.rawAddress(*source)  # IPv4's are the same
-        if raw is None:
-            return None
-        self._inTurn = True
-        self.counters.reads += 1
-        return self._peers.get(raw) or self._peer(raw)
+        peer = self.peerNamed(*source) if self.isEnabled else None
+        if peer is not None:
+            self._inTurn = True
+            self.counters.reads += 1
+        return peer
+
+    def peerNamed(self, ip: str, port: int) -> Peer | None:
+        known = self._peers.get((ip, port))  # IPv4's names are those of sockets
+        raw = self._carrier.rawAddress(ip, port) if known is None else None
+        return known if raw is None else self._peer(raw)
 
     def packetReceived(self, packet: memoryview, peer: Peer, now: float) -> None:
         size = len(packet)

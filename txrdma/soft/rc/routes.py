@@ -333,8 +333,10 @@ class RoCERoute(Route):
 
 
 def _isSame(peer: Peer, known: Peer | None) -> bool:
-    """Whether these are one path: kernels send from any UDP port."""
-    return peer is known or (known is not None and peer.at is known.at and peer.ip == known.ip)
+    """Whether these are one path: peers send from any UDP port, and to port 4791 or that of the device."""
+    return peer is known or (
+        known is not None and peer.ip == known.ip and peer.at.address == known.at.address
+    )
 
 
 class DatagramRoute(Route, PortRoute):
@@ -403,7 +405,7 @@ class DatagramRoute(Route, PortRoute):
 
     def put(self, address: AddressVector, qpn: QPN, qkey: int, head: Buffer, body: Buffer) -> bool:
         port = self.port
-        lane = port.directLaneTo(address)
+        lane = port.directLaneTo(address, qpn)
         size = 0 if lane is None else self.datagrams.put(lane, qpn, qkey, head, body)
         if size:
             port.wrote(1, size)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import socket
 import sys
-from typing import Final, Protocol, Union
+from typing import Any, Final, Protocol, Union
 
 from zope.interface import implementer
 
@@ -20,7 +20,6 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.error import DeviceUnavailable
-from txrdma.iba.types import ROCE_PORT
 
 _log = Logger()
 
@@ -110,26 +109,44 @@ def ipAndPort(address: RawAddress) -> tuple[str, int]:
 
 @implementer(IReadDescriptor, IWriteDescriptor)
 class UDPCarrier:
-    """A UDP socket with Don't Fragment and counted IPv4 identifications; C{dropped} were not sent."""
+    """
+    A UDP socket with Don't Fragment and counted IPv4 identifications; C{dropped} were not sent.
+
+    @ivar isAlone: whether no other socket had the same port when this one was bound.
+    """
 
     isLive = True
+    isAlone = True
 
     def __init__(
-        self, reactor: IReactorFDSet, address: str, port: int | None = None, offload: bool = True
+        self,
+        reactor: IReactorFDSet,
+        address: str,
+        port: int,
+        offload: bool = True,
+        shared: socket.socket | None = None,
     ) -> None:
         """
-        @param port: by default RoCE's, or any other if that is in use.
+        @param port: the UDP port; 0 for any.
         @param offload: use UDP_SEGMENT and UDP_GRO if available.
+        @param shared: the socket, by L{udpSocket}, if others of our user may have the same port
+            (SO_REUSEPORT); closed by this object.
         """
         self._reactor = reactor
         self._receiver: Receiver | None = None
         self._writing = False
-        self._socket: socket.socket | None = None
+        self._socket: socket.socket | None = shared
         self.dropped = 0
         self._reported: set[int] = set()
         try:
-            self._socket = self._bound(address, port)
+            made = self._socket = udpSocket(address) if shared is None else shared
+            if shared is not None:
+                self.isAlone = _isFree(address, port)
+                made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            made.bind(_socketAddress(address, port))
         except OSError as error:
+            if self._socket is not None:
+                self._socket.close()
             raise DeviceUnavailable(f"no UDP socket at {address}: {error}") from error
         self._setBuffers(self._socket)
         self.receiveBuffer = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
@@ -145,32 +162,11 @@ class UDPCarrier:
     def __repr__(self) -> str:
         return f"<UDPCarrier {self.address} port {self.port}>"
 
-    @staticmethod
-    def _bound(address: str, port: int | None) -> socket.socket:
-        host = address.encode("ascii", "replace")  # of a text Python takes it for a name, and imports IDNA
-        family, kind, protocol, _name, target = socket.getaddrinfo(
-            host, ROCE_PORT if port is None else port, type=socket.SOCK_DGRAM, flags=socket.AI_NUMERICHOST
-        )[0]
-        bound = socket.socket(family, kind | getattr(socket, "SOCK_CLOEXEC", 0), protocol)
-        try:
-            bound.setblocking(False)
-            if family == socket.AF_INET6:
-                bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            if sys.platform == "linux":  # with it, and only while not connected, the identification is 0
-                if family == socket.AF_INET6:
-                    bound.setsockopt(socket.IPPROTO_IPV6, _IPV6_MTU_DISCOVER, _PMTUDISC_DO)
-                else:
-                    bound.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _PMTUDISC_DO)
-            try:
-                bound.bind(target)
-            except OSError as error:
-                if port is not None or error.errno not in (errno.EADDRINUSE, errno.EACCES):
-                    raise
-                bound.bind((target[0], 0, *target[2:]))
-        except BaseException:
-            bound.close()
-            raise
-        return bound
+    @property
+    def bound(self) -> socket.socket:
+        """The socket, while the carrier is open."""
+        assert self._socket is not None
+        return self._socket
 
     @staticmethod
     def _setBuffers(bound: socket.socket) -> None:
@@ -316,6 +312,48 @@ class UDPCarrier:
         """Close, unless the reactor ends: then the owner may still send, and closes."""
         if not reason.check(ConnectionLost, ConnectionDone):
             self.close()
+
+
+def _socketAddress(address: str, port: int) -> tuple[Any, ...]:
+    host = address.encode("ascii", "replace")  # of a text Python takes it for a name, and imports IDNA
+    return socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM, flags=socket.AI_NUMERICHOST)[0][4]
+
+
+def udpSocket(address: str) -> socket.socket:
+    """
+    Create a UDP socket for RoCE, which is not bound yet; it belongs to the present network namespace.
+
+    @raise DeviceUnavailable: the system creates none.
+    """
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    made: socket.socket | None = None
+    try:
+        made = socket.socket(family, socket.SOCK_DGRAM | getattr(socket, "SOCK_CLOEXEC", 0))
+        made.setblocking(False)
+        if family == socket.AF_INET6:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        if sys.platform == "linux":  # with it, and only while not connected, the identification is 0
+            if family == socket.AF_INET6:
+                made.setsockopt(socket.IPPROTO_IPV6, _IPV6_MTU_DISCOVER, _PMTUDISC_DO)
+            else:
+                made.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _PMTUDISC_DO)
+    except BaseException as error:
+        if made is not None:
+            made.close()
+        if isinstance(error, OSError):
+            raise DeviceUnavailable(f"no UDP socket at {address}: {error}") from error
+        raise
+    return made
+
+
+def _isFree(address: str, port: int) -> bool:
+    """Whether no socket has this address and port."""
+    with udpSocket(address) as trial:
+        try:
+            trial.bind(_socketAddress(address, port))
+        except OSError:
+            return False
+    return True
 
 
 def _canSegment(bound: socket.socket) -> bool:

@@ -16,10 +16,10 @@ from typing import cast, Final
 from twisted.logger import Logger
 
 from txrdma.error import DeviceUnavailable, ProtectionError, WireError
-from txrdma.iba.types import GID, QPN
+from txrdma.iba.types import GID, QPN, ROCE_PORT
 from txrdma.iba.verbs import AsyncEventKind, QPKind
 from txrdma.kit.logs import RateLimitedLogger
-from txrdma.soft.core.netdev import udpPort
+from txrdma.soft.core.netdev import portOfQueuePair, udpPort
 from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.core.route import Route
 from txrdma.soft.core.routeport import RoutePort
@@ -407,7 +407,11 @@ class SharedMemoryPort(RoutePort):
         address = attributes.address.dgid.ip
         if address is None:
             return None
-        peer = self._connect((address, udpPort(attributes.address)))
+        number = udpPort(attributes.address)
+        peer = self._connect((address, number))
+        sharing = portOfQueuePair(attributes.destinationQPN)
+        if peer is None and number == ROCE_PORT and sharing is not None:
+            peer = self._connect((address, sharing))
         if peer is None:
             return None
         connection = SharedQueuePair(

@@ -184,6 +184,11 @@ class PacketSocket:
     def isClosed(self) -> bool:
         return self._closed
 
+    @property
+    def isWaiting(self) -> bool:
+        """Whether messages are queued, because the peer does not read."""
+        return bool(self._queued)
+
     def fileno(self) -> int:
         return self._socket.fileno()
 

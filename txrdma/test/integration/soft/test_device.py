@@ -19,13 +19,13 @@ from twisted.plugin import IPlugin
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import DeviceUnavailable
-from txrdma.iba.types import GID, MTU, ROCE_PORT
+from txrdma.iba.types import GID, MTU
 from txrdma.iba.verbs import (
     CM_SUPPORTED,
 )
 from txrdma.interfaces import IVerbsDeviceStringParser
 from txrdma.soft import device, opening
-from txrdma.soft.core.netdev import softMAC
+from txrdma.soft.core.netdev import portOfShare, softMAC
 from txrdma.soft.device import openSoftDevice, SoftDevice
 from txrdma.soft.rc.roce import RoCEPort
 from txrdma.soft.shared._rendezvous import rendezvousName
@@ -51,20 +51,26 @@ class OpeningTests(SynchronousTestCase):
         self.assertTrue(verifyObject(IPlugin, self.parser))
 
     def test_twoOnOneHost(self) -> None:
-        """When the RoCE port is in use a device takes another one, unless the string names it."""
+        """Each device has a port and a share of its own; a port that the string names must be free."""
         one, other = self.open(), self.open()
         self.assertNotEqual(one.port, other.port)
+        self.assertEqual([portOfShare(device.share or 0) for device in (one, other)], [one.port, other.port])
         self.assertRaises(DeviceUnavailable, self.open, port=str(other.port))
         self.assertEqual(other.gids(1), (GID.fromIP("127.0.0.1"),))
 
     def test_anyPort(self) -> None:
-        """With C{port=0} the RoCE port stays free, and the device's port reports that it has no CM."""
+        """With C{port=0} a device does not share port 4791, and its port reports that it has no CM."""
         address = "127.91.8.35"
-        shy, known = self.open(address, port="0"), self.open(address)
-        self.assertNotIn(shy.port, (0, ROCE_PORT))
-        self.assertEqual(known.port, ROCE_PORT)
-        output = [device.portAttributes(1).capabilities & CM_SUPPORTED for device in (shy, known)]
-        self.assertEqual(output, [0, CM_SUPPORTED])
+        shy, known, alone = (self.open(address, port=port) for port in ("0", "24792", "4791"))
+        self.assertEqual([device.share for device in (shy, known, alone)], [None, 1, None])
+        output = [device.portAttributes(1).capabilities & CM_SUPPORTED for device in (shy, known, alone)]
+        self.assertEqual(output, [0, CM_SUPPORTED, CM_SUPPORTED])
+
+    def test_allTaken(self) -> None:
+        """When all shares are taken a device takes any port."""
+        self.patch(opening, "SHARES", 1)
+        one, other = self.open("127.91.8.36"), self.open("127.91.8.36")
+        self.assertEqual([device.share for device in (one, other)], [1, None])
 
     def test_keys(self) -> None:
         """Address, MTU and route are those of the string."""
@@ -115,7 +121,7 @@ class OpeningTests(SynchronousTestCase):
     def test_pcapRoute(self) -> None:
         """A device that records packets has the RoCE route only."""
         recording = self.open(pcap=self.mktemp())
-        self.assertEqual([type(route).__name__ for route in recording.routes], ["RoCEPort"])
+        self.assertEqual([type(route).__name__ for route in recording.routes], ["SharingPort"])
         self.assertRaises(ValueError, openSoftDevice, self.reactor, route="shared-memory", pcap=self.mktemp())
 
     def test_nonsense(self) -> None:
@@ -187,17 +193,15 @@ class OpeningTests(SynchronousTestCase):
     @skipUnless(sys.platform == "linux", "abstract UNIX sockets are Linux's")
     def test_nameTaken(self) -> None:
         """When the name for shared memory is in use, the device takes another port."""
-        first = openSoftDevice(self.reactor, "127.0.0.9", route="rocev2")
-        port = first.portAttributes(1).mac
-        assert port is not None
-        number = int.from_bytes(port.raw[4:], "big")
-        first.close()
+        self.patch(opening, "randbelow", lambda below: 4)
+        number = portOfShare(5)
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as squatter:
             squatter.bind(rendezvousName("127.0.0.9", number))
             for route in ("auto", "shared-memory"):
                 device = openSoftDevice(self.reactor, "127.0.0.9", route=route)
                 self.addCleanup(device.close)
                 self.assertEqual(len(device.routes), 2)
+                self.assertNotEqual(device.port, number)
             self.assertRaises(
                 DeviceUnavailable,
                 openSoftDevice,

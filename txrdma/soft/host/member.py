@@ -1,0 +1,564 @@
+"""
+A device's part in the sharing of port 4791 of its address: a member, or the coordinator.
+
+L{txrdma.soft.host} describes the whole. This module owns the sockets and the timer, and finds the
+coordinator.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from secrets import randbits
+from typing import Final, Protocol
+
+from twisted.internet.interfaces import IDelayedCall
+from twisted.logger import Logger
+
+from txrdma.error import DeviceUnavailable, ResourceExhausted, WireError
+from txrdma.iba.types import GID
+from txrdma.iba.verbs import Buffer
+from txrdma.kit.logs import RateLimitedLogger
+from txrdma.soft.core.netdev import SHARES
+from txrdma.soft.host._coordinator import Coordinator, SERVICES
+from txrdma.soft.host._filter import attachFilter, filterProgram, POSITION
+from txrdma.soft.host._management import Destination, destinationOf
+from txrdma.soft.host._messages import (
+    decode,
+    Enter,
+    ForwardedPacket,
+    HostMessageKind,
+    LONGEST_PACKET,
+    ManagementNotice,
+    Ping,
+    ProbeSeen,
+    ServiceNotice,
+    VERSION,
+)
+from txrdma.soft.host.names import claimService, hostName, isClaimed, isShareTaken
+from txrdma.soft.shared.unixpackets import PacketSocket
+from txrdma.unix.sockets import isOurs, LocalListener, peerOf, Reactor
+
+_log = Logger()
+_rateLimited = RateLimitedLogger(_log)
+
+SEEK_SECONDS: Final = 0.005
+"""Seconds between attempts to find or to become the coordinator, after another one has ended."""
+
+PING_SECONDS: Final = 1.0
+"""Seconds between pings of the coordinator."""
+
+FIRST_PING_SECONDS: Final = 0.5
+"""Seconds until a new member's first ping must be answered, and another one after a missing answer."""
+
+NAMES: Final = 16
+"""Number of names that a coordinator may have: the next one is used while a stopped process has the first."""
+
+LINES: Final = 2 * SHARES
+"""Number of connections that a coordinator accepts: each device may have an old one that is ending."""
+
+_REFUSED_SECONDS: Final = 1.0
+_UNANSWERED_SECONDS: Final = 0.1
+_NONCE_BYTES: Final = 8
+_GSI: Final = 1
+
+
+class SharedPort(Protocol):
+    """What a L{PortMember} needs of the RoCE port: L{RoCEPort <txrdma.soft.rc.roce.RoCEPort>}."""
+
+    def sendProbe(self, payload: bytes) -> None:
+        """Send a packet to queue pair 0 of our own address and port."""
+
+    def forwarded(self, source: tuple[str, int], packet: memoryview) -> None:
+        """Process a packet that another device of the address has received, from BTH to ICRC."""
+
+
+class _Line:
+    """
+    A line between the coordinator and a member.
+
+    @ivar share: the member's, at the coordinator's end.
+    @ivar wasAnswered: whether the coordinator has answered a ping, at the member's end.
+    """
+
+    def __init__(self, home: PortMember, line: PacketSocket, isMember: bool) -> None:
+        self.line = line
+        self.share: int | None = None
+        self.wasAnswered = False
+        self._home = home
+        self._isMember = isMember
+        line.start(self)
+
+    def messageReceived(self, message: bytes, descriptors: list[int]) -> None:
+        """Process a message; an invalid one closes the line."""
+        try:
+            parsed, packet = decode(message)
+            if isinstance(parsed, ForwardedPacket):
+                self._home.packetReceived(self, parsed, packet)
+            elif self._isMember:
+                self._home.memberReported(self, parsed)
+            elif isinstance(parsed, Ping):
+                self.wasAnswered = self._home.isAnswered = True
+            else:
+                raise ValueError("the coordinator only forwards packets")
+        except (WireError, ValueError) as error:
+            _rateLimited.warn(
+                self._home.address,
+                "port 4791 of {address}: invalid message of process {pid}: {error}",
+                address=self._home.address,
+                pid=self.line.process.pid,
+                error=error,
+            )
+            self.line.close(str(error))
+
+    def descriptorsLost(self, message: bytes) -> None:
+        """Close the line: its messages have no descriptors."""
+        self.line.close("unexpected descriptors")
+
+    def ended(self, reason: str) -> None:
+        self._home.lineEnded(self)
+
+    def forward(self, source: tuple[str, int], packet: Buffer) -> None:
+        """Pass on a packet; it is dropped while the other end does not read."""
+        if len(packet) <= LONGEST_PACKET and not self.line.isWaiting:
+            address, port = source
+            head = ForwardedPacket(kind=HostMessageKind.PACKET, port=port, address=GID.fromIP(address))
+            self.line.send(head.encode() + packet)
+
+
+class PortMember:
+    """
+    A device at UDP port 4791 of an address, which it shares with others.
+
+    @ivar share: of the device.
+    @ivar isCoordinator: whether this device is the coordinator at present.
+    @ivar isAnswered: whether the coordinator has answered the last ping.
+    """
+
+    def __init__(
+        self, reactor: Reactor, address: str, share: int, bound: socket.socket, isAlone: bool
+    ) -> None:
+        """
+        @param bound: the UDP socket, which the caller closes before this object.
+        @param isAlone: no other device had the port before.
+        @raise DeviceUnavailable: a process of another user claims to be the coordinator.
+        """
+        self.address = address
+        self.share = share
+        self._reactor = reactor
+        self._bound = bound
+        self._port: SharedPort | None = None
+        self._services: dict[int, Callable[[], None]] = {}
+        self._isReceiving = self._isResting = self._isClosed = False
+        self._coordinator: Coordinator | None = None
+        self._listener: LocalListener | None = None
+        self._home: _Line | None = None
+        self._members: dict[int, _Line] = {}
+        self._lines: dict[_Line, None] = {}
+        self._timer: IDelayedCall | None = None
+        self._timerAt = 0.0
+        self._name = 0
+        self.isAnswered = self._isSuspect = False
+        self._seek(not isAlone)
+
+    def __repr__(self) -> str:
+        return f"<PortMember {self.share} of {self.address}>"
+
+    @property
+    def isCoordinator(self) -> bool:
+        return self._coordinator is not None
+
+    def start(self, port: SharedPort) -> None:
+        """Exchange packets with this port from now on."""
+        self._port = port
+        self._turn()
+
+    def receiveNow(self) -> None:
+        """Process what the others have sent, without the reactor."""
+        for line in tuple(self._lines):
+            line.line.receiveNow()
+
+    def rest(self) -> None:
+        """Leave the reactor, and the others. Idempotent."""
+        self._isResting = True
+        self._leave()
+
+    def wake(self) -> None:
+        """Return. Idempotent."""
+        if self._isResting and not self._isClosed:
+            self._isResting = False
+            self._seekAgain()
+
+    # Services
+
+    def claim(self, serviceID: int) -> Callable[[], None]:
+        """
+        Receive requests for a service ID.
+
+        @return: a function that ends that.
+        @raise ResourceExhausted: another device of the address has the service, or this one has too many.
+        """
+        if len(self._services) >= SERVICES:
+            raise ResourceExhausted(f"the device serves {SERVICES} services of {self.address} already")
+        release = self._services[serviceID] = claimService(self.address, serviceID)
+        self._reportService(serviceID, True)
+
+        def end() -> None:
+            if self._services.get(serviceID) is release:
+                del self._services[serviceID]
+                release()
+                self._reportService(serviceID, False)
+
+        return end
+
+    def setReceiving(self, isReceiving: bool) -> None:
+        """Report whether queue pair 1 of this device receives."""
+        if isReceiving != self._isReceiving and not self._isClosed:
+            self._isReceiving = isReceiving
+            if self._coordinator is not None:
+                self._coordinator.receives(self.share, isReceiving)
+            self._report(ManagementNotice(kind=HostMessageKind.MANAGEMENT, isReceiving=isReceiving).encode())
+
+    def _reportService(self, serviceID: int, isServed: bool) -> None:
+        if self._coordinator is not None:
+            self._coordinator.serves(self.share, serviceID, isServed)
+        self._report(
+            ServiceNotice(kind=HostMessageKind.SERVICE, isServed=isServed, serviceID=serviceID).encode()
+        )
+
+    def _report(self, message: bytes) -> None:
+        if self._home is not None:
+            self._home.line.send(message)
+
+    # Packets
+
+    def redirect(self, number: int, packet: memoryview, source: tuple[str, int]) -> bool:
+        """
+        Pass a received packet to the device that it belongs to.
+
+        @param number: of its destination queue pair, which is 1 or does not exist here.
+        @return: False if the packet belongs to this device.
+        """
+        if not number:
+            self._probeReceived(packet, source)
+            return True
+        if number == _GSI:
+            destination = destinationOf(packet)
+            if destination.serviceID in self._services:
+                return False
+        else:
+            destination = Destination(share=number >> 16)
+        if destination.share == self.share:
+            return False
+        if self._isAwaited(destination):
+            return True
+        line = self._home if self._coordinator is None else self._lineFor(number, destination)
+        if line is None:
+            return not self._isOwn(number, destination)
+        line.forward(source, packet)
+        return True
+
+    def _isAwaited(self, destination: Destination) -> bool:
+        """Whether a message is for a process that exists, but has not reported to this coordinator yet."""
+        coordinator, (service, share) = self._coordinator, destination
+        if coordinator is None or coordinator.isKnown(destination):
+            return False
+        if service is not None:
+            return isClaimed(self.address, service)
+        return share is not None and isShareTaken(self.address, share)
+
+    def _lineFor(self, number: int, destination: Destination) -> _Line | None:
+        """The line to the member to which a packet belongs; None if there is none, or it is our own."""
+        assert self._coordinator is not None
+        if number == _GSI:
+            share = self._coordinator.shareOf(destination)
+        else:
+            share = destination.share
+        return None if share is None else self._members.get(share)
+
+    def _isOwn(self, number: int, destination: Destination) -> bool:
+        """Whether this device, as the coordinator, receives a packet that names no other device."""
+        return (
+            self._coordinator is not None
+            and number == _GSI
+            and self._coordinator.shareOf(destination) == self.share
+        )
+
+    def packetReceived(self, line: _Line, parsed: ForwardedPacket, packet: memoryview) -> None:
+        """Process a packet that another device has forwarded; raises ValueError if it is too short."""
+        ip = parsed.address.ip
+        if ip is None or len(packet) < 8:
+            raise ValueError("a packet without a header or a sender")
+        source = ip, parsed.port
+        if self._coordinator is not None:
+            number = int.from_bytes(packet[5:8], "big")
+            known = destinationOf(packet) if number == _GSI else Destination(share=number >> 16)
+            target = None if known.share == self.share else self._lineFor(number, known)
+            if self._isAwaited(known):
+                return
+            if target is not None:
+                target.forward(source, packet)
+                return
+            if known.share != self.share and not self._isOwn(number, known):
+                return
+        if self._port is not None:
+            self._port.forwarded(source, packet)
+
+    def _probeReceived(self, packet: memoryview, source: tuple[str, int]) -> None:
+        raw = bytes(packet[POSITION : POSITION + 1 + _NONCE_BYTES])
+        if source[0] != self.address or len(raw) <= _NONCE_BYTES:
+            return
+        position, nonce = raw[0], int.from_bytes(raw[1:], "big")
+        if self._coordinator is not None:
+            self._coordinator.seen(self.share, position, nonce, self._reactor.seconds())
+            self._turn()
+        else:
+            self._report(ProbeSeen(kind=HostMessageKind.SEEN, position=position, nonce=nonce).encode())
+
+    # The coordinator
+
+    def memberReported(self, line: _Line, parsed: object) -> None:
+        """Process a member's message; raises ValueError if it is invalid."""
+        coordinator, now = self._coordinator, self._reactor.seconds()
+        if coordinator is None:
+            return
+        if isinstance(parsed, Enter):
+            if parsed.version != VERSION or line.share is not None:
+                raise ValueError(f"version {parsed.version}, not {VERSION}")
+            coordinator.entered(parsed.share, now)
+            former, self._members[parsed.share] = self._members.get(parsed.share), line
+            line.share = parsed.share
+            if former is not None:
+                former.share = None
+                former.line.close("its device has another line")
+        elif line.share is None:
+            raise ValueError("no ENTER was sent")
+        elif isinstance(parsed, Ping):
+            line.line.send(parsed.encode())
+            return
+        elif isinstance(parsed, ServiceNotice):
+            coordinator.serves(line.share, parsed.serviceID, parsed.isServed)
+        elif isinstance(parsed, ManagementNotice):
+            coordinator.receives(line.share, parsed.isReceiving)
+        elif isinstance(parsed, ProbeSeen):
+            coordinator.seen(line.share, parsed.position, parsed.nonce, now)
+        self._turn()
+
+    def _accepted(self, sock: socket.socket) -> None:
+        if len(self._lines) >= LINES:
+            sock.close()
+            _rateLimited.warn(
+                self.address,
+                "too many connections of processes that share port 4791 of {address}: {count}",
+                address=self.address,
+                count=LINES,
+            )
+            return
+        line = _Line(self, PacketSocket(self._reactor, sock), True)
+        if not line.line.isClosed:
+            self._lines[line] = None
+
+    def _turn(self) -> None:
+        """Install the latest filter, send probes, and set the timer."""
+        coordinator = self._coordinator
+        if coordinator is None or self._port is None or self._isClosed:
+            return
+        for changed in coordinator.events():
+            try:
+                attachFilter(self._bound, filterProgram(changed.positions, changed.home))
+            except OSError as error:  # packets are forwarded
+                _rateLimited.warn(
+                    self.address,
+                    "no filter for port 4791 of {address}, which slows down: {error}",
+                    address=self.address,
+                    error=error,
+                )
+        for probe in coordinator.outgoing():
+            self._port.sendProbe(bytes((probe.position,)) + probe.nonce.to_bytes(_NONCE_BYTES, "big"))
+        deadline = coordinator.deadline()
+        timer = self._timer
+        if timer is not None and (not timer.active() or deadline is None or deadline < self._timerAt):
+            self._stopTimer()
+        if deadline is not None and self._timer is None:
+            self._timerAt = deadline
+            self._timer = self._reactor.callLater(max(0.0, deadline - self._reactor.seconds()), self._expired)
+
+    def _expired(self) -> None:
+        self._timer = None
+        if self._coordinator is not None:
+            self._coordinator.expired(self._reactor.seconds())
+            self._turn()
+
+    # Finding the coordinator
+
+    def lineEnded(self, line: _Line) -> None:
+        """Handle the end of a line: a member has left, or another coordinator is needed."""
+        self._lines.pop(line, None)
+        if line is self._home:
+            self._home = None
+            self._stopTimer()
+            if line.wasAnswered:
+                self._seekAgain()
+            else:  # it may be of another version
+                self._timer = self._reactor.callLater(_UNANSWERED_SECONDS, self._seekAgain)
+            return
+        if self._isSucceeded():
+            self._resign()
+        elif line.share is not None and self._members.get(line.share) is line:
+            del self._members[line.share]
+            if self._coordinator is not None:
+                self._coordinator.left(line.share, self._reactor.seconds())
+                self._turn()
+
+    def _isSucceeded(self) -> bool:
+        """Whether there is a later coordinator, because this process did not run for a while."""
+        if self._coordinator is None:
+            return False
+        for name in range(self._name + 1, NAMES):
+            with suppress(DeviceUnavailable):
+                connected = self._connected(name)
+                if connected is not None:
+                    connected.close()
+                    return True
+        return False
+
+    def _resign(self) -> None:
+        """Become a member again."""
+        self._leave()
+        self._seekAgain()
+
+    def _ping(self) -> None:
+        """Ping the coordinator again; replace one that has not answered twice."""
+        self._timer = None
+        home = self._home
+        if home is not None:
+            home.line.receiveNow()  # this process may not have run for a while
+        if home is None or self._home is not home:
+            return
+        if self.isAnswered:
+            self._sendPing(PING_SECONDS)
+        elif not self._isSuspect:
+            self._sendPing(FIRST_PING_SECONDS, True)
+        else:
+            _log.info("the coordinator of {address} does not answer", address=self.address)
+            self._leave()
+            self._seekAgain(self._name + 1)
+
+    def _sendPing(self, seconds: float, isSuspect: bool = False) -> None:
+        self.isAnswered, self._isSuspect = False, isSuspect
+        self._report(Ping(kind=HostMessageKind.PING).encode())
+        self._timer = self._reactor.callLater(seconds, self._ping)
+
+    def _seekAgain(self, first: int = 0) -> None:
+        """Find the coordinator, or become it."""
+        self._timer = None
+        try:
+            self._seek(True, first)
+        except DeviceUnavailable as error:
+            _rateLimited.warn(self.address, "{error}", error=error)
+            self._timer = self._reactor.callLater(_REFUSED_SECONDS, self._seekAgain)
+
+    def _seek(self, isTakeover: bool, first: int = 0) -> None:
+        """
+        Find the coordinator, or become it.
+
+        @param first: ignore coordinators with earlier names, which do not answer.
+        """
+        first = min(first, NAMES - 1)
+        for _ in range(2):
+            for self._name in range(first, NAMES):
+                connected = self._connected(self._name)
+                if connected is not None:
+                    self._enter(connected)
+                    return
+            self._name = first
+            try:
+                self._listener = LocalListener(
+                    self._reactor,
+                    socket.SOCK_SEQPACKET,
+                    hostName(self.address, self._name),
+                    self._accepted,
+                    "our port 4791",
+                )
+            except OSError:
+                continue  # another device was faster
+            self._become(isTakeover)
+            return
+        self._timer = self._reactor.callLater(SEEK_SECONDS, self._seekAgain)
+
+    def _connected(self, name: int) -> socket.socket | None:
+        """Connect to the coordinator; None without one. Raises L{DeviceUnavailable} if it is not ours."""
+        kind = socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
+        try:
+            sock = socket.socket(socket.AF_UNIX, kind)
+        except OSError as error:
+            raise DeviceUnavailable(f"no UNIX socket: {error}") from error
+        try:
+            sock.connect(hostName(self.address, name))
+        except OSError as error:
+            sock.close()
+            if error.errno not in (errno.ECONNREFUSED, errno.EAGAIN):
+                raise DeviceUnavailable(f"no line to the coordinator of {self.address}: {error}") from error
+            return None
+        process = peerOf(sock)
+        if not isOurs(process.user):
+            sock.close()
+            raise DeviceUnavailable(
+                f"process {process.pid} of user {process.user} claims to coordinate {self.address} for us"
+            )
+        return sock
+
+    def _enter(self, sock: socket.socket) -> None:
+        """Become a member."""
+        line = _Line(self, PacketSocket(self._reactor, sock), False)
+        self._home = line
+        self._lines[line] = None
+        self._report(Enter(kind=HostMessageKind.ENTER, version=VERSION, share=self.share).encode())
+        if self._isReceiving:
+            self._report(ManagementNotice(kind=HostMessageKind.MANAGEMENT, isReceiving=True).encode())
+        for serviceID in tuple(self._services):
+            self._reportService(serviceID, True)
+        if self._home is not None:
+            self._sendPing(FIRST_PING_SECONDS)
+
+    def _become(self, isTakeover: bool) -> None:
+        """Become the coordinator."""
+        coordinator = Coordinator(self.share, partial(randbits, 64), self._reactor.seconds(), isTakeover)
+        coordinator.receives(self.share, self._isReceiving)
+        for serviceID in self._services:
+            coordinator.serves(self.share, serviceID, True)
+        self._coordinator = coordinator
+        if isTakeover:
+            _log.info("this process coordinates port 4791 of {address} now", address=self.address)
+        self._turn()
+
+    def close(self) -> None:
+        """Leave. Idempotent."""
+        if self._isClosed:
+            return
+        self._isClosed = True
+        self._leave()
+        services, self._services = self._services, {}
+        for release in services.values():
+            release()
+        self._port = None
+
+    def _leave(self) -> None:
+        """Close all lines, and the name."""
+        self._stopTimer()
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+        lines, self._lines = self._lines, {}
+        for line in lines:
+            line.line.close()
+        self._members.clear()
+        self._coordinator = self._home = None
+
+    def _stopTimer(self) -> None:
+        timer, self._timer = self._timer, None
+        if timer is not None and timer.active():
+            timer.cancel()

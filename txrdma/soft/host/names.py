@@ -1,0 +1,71 @@
+"""
+What devices own at an IP address: the name where they find the coordinator, service IDs, and shares.
+
+A name is that of an abstract UNIX socket, which only one process of a network namespace can have, and which
+the kernel releases when the process ends. See unix(7).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from collections.abc import Callable
+from contextlib import ExitStack
+
+from txrdma.error import DeviceUnavailable, ResourceExhausted
+from txrdma.soft.core.netdev import portOfShare, SHARES
+from txrdma.unix.sockets import isOurs, peerOf
+
+
+def hostName(address: str, *parts: object) -> bytes:
+    """The abstract socket name of something at an IP address, for processes of our user."""
+    return "/".join(map(str, ("\0txrdma/host", os.geteuid(), address, *parts))).encode()
+
+
+def _claimName(address: str, serviceID: int) -> bytes:
+    return hostName(address, "service", f"{serviceID:#x}")
+
+
+def claimService(address: str, serviceID: int) -> Callable[[], None]:
+    """
+    Claim a service ID at an address.
+
+    @return: a function that releases it.
+    @raise ResourceExhausted: another device has it.
+    """
+    with ExitStack() as undo:
+        try:
+            made = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+            undo.callback(made.close)
+            made.bind(_claimName(address, serviceID))
+            made.listen(1)  # for isClaimed, which connects; nothing is accepted
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise DeviceUnavailable(f"no UNIX socket: {error}") from error
+            reason = f"service ID {serviceID:#x} of {address} is in use by another program"
+            raise ResourceExhausted(reason) from error
+        return undo.pop_all().close
+
+
+def isClaimed(address: str, serviceID: int) -> bool:
+    """Whether a device at an address has claimed a service ID."""
+    kind = socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
+    try:
+        with socket.socket(socket.AF_UNIX, kind) as trial:
+            trial.connect(_claimName(address, serviceID))
+            return isOurs(peerOf(trial).user)
+    except OSError as error:
+        return error.errno == errno.EAGAIN  # others have connected before, who are not accepted either
+
+
+def isShareTaken(address: str, share: int) -> bool:
+    """Whether a device at an address has a share, by its UDP port."""
+    if not 0 < share <= SHARES:
+        return False
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM) as trial:
+        try:
+            trial.bind((address, portOfShare(share)))
+        except OSError:
+            return True
+    return False

@@ -1,0 +1,277 @@
+"""
+Devices that share UDP port 4791 of an address, with the kernel's sockets and filter.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from functools import partial
+from random import Random
+from typing import Any
+from unittest import skipUnless
+
+from twisted.internet import reactor
+from twisted.trial.unittest import TestCase
+
+from txrdma.error import DeviceUnavailable, ResourceExhausted
+from txrdma.iba.types import ROCE_PORT
+from txrdma.iba.verbs import AddressVector, Completion, Status
+from txrdma.soft.device import openSoftDevice, SoftDevice
+from txrdma.soft.host import member as members
+from txrdma.soft.host.member import PortMember
+from txrdma.soft.host.names import hostName
+from txrdma.soft.rc.wellknown import SharingPort, WellKnownPort
+from txrdma.test.support.soft.pairs import End
+from txrdma.test.unit.soft.host.test_filter import message
+from txrdma.testing.reactors import waitUntil
+
+PACKETS = 20
+
+
+def sharingPortOf(device: SoftDevice, number: int = 1) -> SharingPort:
+    """The RoCE port of one of the device's addresses."""
+    (port,) = (each for each in device.ports[number - 1].routes if isinstance(each, SharingPort))
+    return port
+
+
+def wellKnownOf(device: SoftDevice, number: int = 1) -> WellKnownPort:
+    """Port 4791 of the device, which it opens now at the latest."""
+    return sharingPortOf(device, number)._join()
+
+
+def memberOf(device: SoftDevice) -> PortMember:
+    """The device's part in sharing port 4791."""
+    return wellKnownOf(device).member
+
+
+def badPackets(device: SoftDevice) -> int:
+    """Packets that the device's sockets have received with a wrong ICRC, as those of these tests have."""
+    return wellKnownOf(device).counters.wrongICRC
+
+
+def isEnded(line: socket.socket) -> bool:
+    """Whether the peer has closed a connection, without sending anything."""
+    try:
+        return line.recv(100) == b""
+    except BlockingIOError:
+        return False
+
+
+class AddressedEnd(End):
+    """An end whose peers know its address, and not its own UDP port."""
+
+    def way(self) -> AddressVector:
+        return AddressVector(self.device.gids(1)[0])
+
+
+class DependenceTests(TestCase):
+    """Which connections depend on port 4791."""
+
+    def setUp(self) -> None:
+        address = f"127.{'.'.join(str(Random().randrange(2, 250)) for _ in range(3))}"
+        self.devices = [openSoftDevice(reactor, address, route="rocev2") for _ in range(2)]
+        for device in self.devices:
+            self.addCleanup(device.close)
+
+    async def writes(self, kind: type[End]) -> None:
+        """Connect the devices, and write from one to the other."""
+        one, other = ends = [kind(device) for device in self.devices]
+        one.join(other, timeout=18)
+        other.join(one, timeout=18)
+        one.region.view[:5] = b"hello"
+        one.write(other, 1, 0, 5)
+        completions: list[Completion] = []
+
+        def isComplete() -> bool:
+            completions.extend(one.poll())
+            return bool(completions)
+
+        await waitUntil(reactor, isComplete)
+        self.assertEqual([each.status for each in completions], [Status.SUCCESS])
+        self.assertEqual(bytes(ends[1].region.view[:5]), b"hello")
+
+    async def test_knownPorts(self) -> None:
+        """
+        Software devices that know each other's ports do not use port 4791, so that no other process matters.
+        """
+        await self.writes(End)
+        self.assertEqual([sharingPortOf(device).wellKnown for device in self.devices], [None, None])
+
+    async def test_addresses(self) -> None:
+        """Those that know addresses only, as the kernel does, are connected through port 4791."""
+        await self.writes(AddressedEnd)
+        self.assertNotIn(None, [sharingPortOf(device).wellKnown for device in self.devices])
+
+    async def test_namespace(self) -> None:
+        """The socket at port 4791 belongs to the network namespace in which the device was opened."""
+        made = [sharingPortOf(device)._unbound for device in self.devices]
+        await self.writes(AddressedEnd)
+        self.assertEqual([memberOf(device)._bound for device in self.devices], made)
+
+    async def test_otherProgram(self) -> None:
+        """If another program has port 4791, only connections that need it fail."""
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
+            taken.bind((self.devices[0].address, ROCE_PORT))
+            await self.writes(End)
+            with self.assertRaises(DeviceUnavailable):
+                await self.writes(AddressedEnd)
+
+
+class SharingTests(TestCase):
+    """Several devices in one process."""
+
+    def setUp(self) -> None:
+        random = Random()
+        self.address = f"127.{'.'.join(str(random.randrange(2, 250)) for _ in range(3))}"
+        self.sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.addCleanup(self.sender.close)
+
+    def open(self, *more: str) -> SoftDevice:
+        """Open another device at the address, which receives at port 4791."""
+        device = openSoftDevice(reactor, (self.address, *more), route="rocev2")
+        self.addCleanup(device.close)
+        for number in range(1, device.portCount + 1):
+            wellKnownOf(device, number)
+        return device
+
+    async def isSettled(self, *devices: SoftDevice) -> None:
+        """Each device's socket receives the packets for its queue pairs, and no others."""
+
+        def isRight() -> bool:
+            before = [badPackets(device) for device in devices]
+            for device in devices:
+                assert device.share is not None
+                packet = bytes(5) + bytes((device.share,)) + bytes(54)
+                for _ in range(PACKETS):
+                    self.sender.sendto(packet, (self.address, ROCE_PORT))
+            for device in devices:
+                wellKnownOf(device).poll()
+            return [badPackets(device) for device in devices] == [each + PACKETS for each in before]
+
+        await waitUntil(reactor, isRight)
+
+    async def test_filter(self) -> None:
+        """Each socket gets the packets of its device, also after devices have closed."""
+        devices = [self.open() for _ in range(5)]
+        self.assertEqual(len({device.share for device in devices}), 5)
+        self.assertEqual([memberOf(device).isCoordinator for device in devices], [True] + [False] * 4)
+        await self.isSettled(*devices)
+        devices.pop(1).close()
+        await self.isSettled(*devices)
+        devices.append(self.open())
+        await self.isSettled(*devices)
+
+    async def test_takeover(self) -> None:
+        """When the coordinator closes, another device takes over, and its filter is right."""
+        devices = [self.open() for _ in range(4)]
+        await self.isSettled(*devices)
+        for _ in range(3):
+            (coordinator,) = (device for device in devices if memberOf(device).isCoordinator)
+            devices.remove(coordinator)
+            coordinator.close()
+            await waitUntil(reactor, lambda: any(memberOf(device).isCoordinator for device in devices))
+            await self.isSettled(*devices)
+
+    async def test_stopped(self) -> None:
+        """A coordinator that does not answer is replaced, and becomes a member when it does again."""
+        devices = [self.open() for _ in range(3)]
+        await self.isSettled(*devices)
+        stopped, lines = memberOf(devices[0]), list(memberOf(devices[0])._lines)
+        readers: list[Any] = [stopped._listener, *(line.line for line in lines)]
+        for each in readers:
+            each.setReading(False)
+        await waitUntil(reactor, lambda: any(memberOf(device).isCoordinator for device in devices[1:]))
+        await self.isSettled(*devices[1:])
+        for each in readers:
+            each.setReading(True)
+        await waitUntil(reactor, lambda: not stopped.isCoordinator)
+        await self.isSettled(*devices)
+
+    async def test_invalidMessages(self) -> None:
+        """A member whose message is invalid is disconnected; the others stay."""
+        devices = [self.open() for _ in range(2)]
+        await self.isSettled(*devices)
+        bad = (b"\x00", b"\x02\x80\0\0" + bytes(8), b"\x01\0\x09\x20", b"\x01\0\x01\x00", b"\x05" + bytes(19))
+        for raw in bad:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
+                line.connect(hostName(self.address, 0))
+                line.setblocking(False)
+                line.send(raw)
+                await waitUntil(reactor, partial(isEnded, line))
+        self.assertTrue(memberOf(devices[0]).isCoordinator)
+        await self.isSettled(*devices)
+
+    async def test_tooManyLines(self) -> None:
+        """A coordinator with too many connections closes further ones, and keeps its members."""
+        devices = [self.open() for _ in range(2)]
+        self.patch(members, "LINES", 1)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
+            line.connect(hostName(self.address, 0))
+            line.setblocking(False)
+            await waitUntil(reactor, partial(isEnded, line))
+        await self.isSettled(*devices)
+
+    async def test_claims(self) -> None:
+        """A service ID belongs to one device of an address at a time, and to one of another address."""
+        one, other = self.open(), self.open()
+        release = one.claimService(0x42)
+        self.assertRaises(ResourceExhausted, other.claimService, 0x42)
+        other.claimService(0x43)()
+        release()
+        other.claimService(0x42)
+        one.close()
+        self.assertRaises(ResourceExhausted, self.open().claimService, 0x42)
+
+    async def test_busyProcess(self) -> None:
+        """A new coordinator drops messages for a process that is still busy, instead of rejecting them."""
+        devices = [self.open() for _ in range(3)]
+        await self.isSettled(*devices)
+        release = devices[1].claimService(0x42)
+        busy, successor = memberOf(devices[1]), memberOf(devices[2])
+        busy.rest()
+        memberOf(devices[0]).close()
+        successor.setReceiving(True)
+        await waitUntil(reactor, lambda: successor.isCoordinator)
+        request = memoryview(message(0x10, bytes(8) + (0x42).to_bytes(8, "big")))
+        reply = memoryview(message(0x13, bytes(4) + bytes((busy.share, 0, 0, 1))))
+
+        def areDropped() -> list[bool]:
+            return [successor.redirect(1, each, ("192.0.2.1", 50_000)) for each in (request, reply)]
+
+        self.assertEqual(areDropped(), [True, True])
+        release()
+        self.assertEqual(areDropped(), [False, True])
+        devices[1].close()
+        self.assertEqual(areDropped(), [False, False])
+
+    async def test_twoAddresses(self) -> None:
+        """A device with two addresses has the same share at both; a claim is for both or for none."""
+        second = "127.251." + self.address.partition(".")[2].partition(".")[2]
+        both = self.open(second)
+        self.assertEqual({wellKnownOf(both, number).member.share for number in (1, 2)}, {both.share})
+        alone = openSoftDevice(reactor, second, route="rocev2")
+        self.addCleanup(alone.close)
+        wellKnownOf(alone)
+        alone.claimService(0x42)
+        self.assertRaises(ResourceExhausted, both.claimService, 0x42)
+        self.open().claimService(0x42)()
+
+    @skipUnless(hasattr(os, "seteuid") and os.geteuid() == 0, "needs root, to act as another user")
+    async def test_otherUser(self) -> None:
+        """If a process of another user claims to be the coordinator, a device does not use port 4791."""
+        name = hostName(self.address, 0)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as impostor:
+            os.seteuid(65534)
+            try:
+                impostor.bind(name)
+                impostor.listen()
+            finally:
+                os.seteuid(0)
+            with self.assertRaisesRegex(DeviceUnavailable, "user 65534 claims to coordinate"):
+                self.open()
+            impostor.setblocking(False)
+            connected, _ = impostor.accept()
+            with connected:
+                self.assertEqual(connected.recv(100), b"")  # nothing was sent to it
+        self.assertTrue(memberOf(self.open()).isCoordinator)

@@ -1,0 +1,3 @@
+"""
+Tests of L{txrdma.soft.host}.
+"""

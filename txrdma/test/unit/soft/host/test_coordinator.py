@@ -1,0 +1,241 @@
+"""
+The coordinator of the devices at one address: positions of sockets, and destinations of packets.
+"""
+
+from __future__ import annotations
+
+from itertools import count
+from random import Random
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.soft.host._coordinator import Coordinator, FilterChanged, ROUNDS, SERVICES
+from txrdma.soft.host._management import Destination
+
+OWN = 7
+
+
+class Sockets:
+    """
+    The sockets of a port, numbered as the kernel does: the last one replaces one that closes.
+
+    @ivar deaf: shares of devices that do not answer probes.
+    """
+
+    def __init__(self, coordinator: Coordinator, *shares: int) -> None:
+        self.coordinator = coordinator
+        self.shares = list(shares)
+        self.deaf: set[int] = set()
+        self.filter: FilterChanged | None = None
+
+    def close(self, share: int) -> None:
+        """Close a device's socket."""
+        position = self.shares.index(share)
+        last = self.shares.pop()
+        if last != share:
+            self.shares[position] = last
+
+    def turn(self, now: float) -> None:
+        """Deliver all probes and their reports, and install the latest filter."""
+        for probe in self.coordinator.outgoing():
+            share = self.shares[probe.position if probe.position < len(self.shares) else -1]
+            if share not in self.deaf:
+                self.coordinator.seen(share, probe.position, probe.nonce, now)
+        for event in self.coordinator.events():
+            self.filter = event
+
+
+class CoordinatorTests(SynchronousTestCase):
+    """A coordinator with simulated sockets."""
+
+    def make(self, isTakeover: bool = False) -> Coordinator:
+        """Make the coordinator of a device."""
+        return Coordinator(OWN, count(1000).__next__, 0.0, isTakeover)
+
+    def test_alone(self) -> None:
+        """A coordinator without members sends no probes, and needs no timer."""
+        coordinator = self.make()
+        self.assertEqual(coordinator.outgoing(), [])
+        self.assertEqual(coordinator.events(), [FilterChanged({}, 0)])
+        self.assertIsNone(coordinator.deadline())
+
+    def test_members(self) -> None:
+        """The filter has the position of each member that has entered."""
+        coordinator = self.make()
+        sockets = Sockets(coordinator, OWN, 9, 20)
+        for share in (20, 9):
+            coordinator.entered(share, 1.0)
+            sockets.turn(1.0)
+        self.assertEqual(sockets.filter, FilterChanged({OWN: 0, 9: 1, 20: 2}, 0))
+        self.assertIsNone(coordinator.deadline())
+
+    def test_left(self) -> None:
+        """After a member has left, the filter has the new positions of the others."""
+        coordinator = self.make()
+        sockets = Sockets(coordinator, OWN, 9, 20)
+        coordinator.entered(9, 1.0)
+        coordinator.entered(20, 1.0)
+        sockets.turn(1.0)
+        sockets.close(9)
+        coordinator.left(9, 2.0)
+        sockets.turn(2.0)
+        self.assertEqual(sockets.filter, FilterChanged({OWN: 0, 20: 1}, 0))
+        self.assertEqual(coordinator.shares, {OWN, 20})
+
+    def test_leftBeforeItsSocket(self) -> None:
+        """If a member's line ends before its socket, the positions are found in a later round."""
+        coordinator = self.make()
+        sockets = Sockets(coordinator, OWN, 9, 20)
+        coordinator.entered(9, 1.0)
+        coordinator.entered(20, 1.0)
+        sockets.turn(1.0)
+        coordinator.left(9, 2.0)
+        sockets.deaf.add(9)
+        sockets.turn(2.0)
+        sockets.close(9)
+        deadline = coordinator.deadline()
+        assert deadline is not None
+        coordinator.expired(deadline)
+        sockets.turn(deadline)
+        self.assertEqual(sockets.filter, FilterChanged({OWN: 0, 20: 1}, 0))
+        self.assertIsNone(coordinator.deadline())
+
+    def test_deaf(self) -> None:
+        """A member that does not answer is missing in the filter, until it answers an old probe."""
+        coordinator = self.make()
+        sockets = Sockets(coordinator, OWN, 9)
+        sockets.deaf.add(9)
+        coordinator.entered(9, 0.0)
+        sent = coordinator.outgoing()
+        coordinator.seen(OWN, 0, sent[0].nonce, 0.0)
+        rounds = 0
+        while (deadline := coordinator.deadline()) is not None:
+            coordinator.expired(deadline)
+            sockets.turn(deadline)
+            rounds += 1
+        self.assertEqual(rounds, ROUNDS)
+        self.assertEqual(sockets.filter, FilterChanged({OWN: 0}, 0))
+        sockets.deaf.clear()
+        coordinator.seen(9, 1, sent[1].nonce, 60.0)
+        sockets.turn(60.0)
+        self.assertEqual(sockets.filter, FilterChanged({OWN: 0, 9: 1}, 0))
+
+    def test_stopped(self) -> None:
+        """The sockets of stopped processes, which are no members, only cost further rounds."""
+        coordinator = self.make(True)
+        sockets = Sockets(coordinator, 50, 51, OWN, 52, 9)
+        sockets.deaf = {50, 51, 52}
+        coordinator.entered(9, 1.0)
+        sockets.turn(1.0)
+        while (deadline := coordinator.deadline()) is not None:
+            coordinator.expired(deadline)
+            sockets.turn(deadline)
+        self.assertEqual(sockets.filter, FilterChanged({OWN: 2, 9: 4}, 2))
+
+    def test_home(self) -> None:
+        """While the coordinator has not received its own probe, requests go to a member, which forwards."""
+        coordinator = self.make(True)
+        coordinator.entered(9, 1.0)
+        probe = coordinator.outgoing()[1]
+        coordinator.seen(9, probe.position, probe.nonce, 1.0)
+        deadline = coordinator.deadline()
+        assert deadline is not None
+        coordinator.expired(deadline)
+        self.assertEqual(coordinator.events(), [FilterChanged({9: 1}, 1)])
+
+    def test_entersAgain(self) -> None:
+        """A member that enters again on another line has only the services that it reports then."""
+        coordinator = self.make()
+        coordinator.entered(9, 1.0)
+        coordinator.serves(9, 0x42, True)
+        coordinator.receives(9, True)
+        coordinator.entered(9, 2.0)
+        self.assertIsNone(coordinator.shareOf(Destination(serviceID=0x42)))
+
+    def test_invalidShares(self) -> None:
+        """A member can't have the coordinator's own share, nor 0 or 255."""
+        coordinator = self.make()
+        for share in (0, OWN, 255):
+            self.assertRaises(ValueError, coordinator.entered, share, 1.0)
+
+    def test_services(self) -> None:
+        """Requests go to the device that serves the service, others to one whose queue pair 1 receives."""
+        coordinator = self.make()
+        coordinator.entered(9, 1.0)
+        coordinator.serves(9, 0x42, True)
+        coordinator.receives(9, True)
+        self.assertEqual(coordinator.shareOf(Destination(serviceID=0x42)), 9)
+        self.assertEqual(coordinator.shareOf(Destination(serviceID=0x43)), 9)
+        coordinator.receives(OWN, True)
+        self.assertEqual(coordinator.shareOf(Destination(serviceID=0x43)), OWN)
+        self.assertEqual(coordinator.shareOf(Destination()), OWN)
+        coordinator.serves(9, 0x42, False)
+        self.assertEqual(coordinator.shareOf(Destination(serviceID=0x42)), OWN)
+
+    def test_connections(self) -> None:
+        """Messages of connections go to the device whose share their ID has."""
+        coordinator = self.make()
+        coordinator.entered(9, 1.0)
+        coordinator.receives(OWN, True)
+        self.assertEqual(coordinator.shareOf(Destination(share=9)), 9)
+        self.assertEqual(coordinator.shareOf(Destination(share=10)), OWN)
+        coordinator.left(9, 3.0)
+        self.assertEqual(coordinator.shareOf(Destination(share=9)), OWN)
+
+    def test_tooManyServices(self) -> None:
+        """A member can't serve more services than the limit."""
+        coordinator = self.make()
+        coordinator.entered(9, 1.0)
+        for service in range(SERVICES):
+            coordinator.serves(9, service, True)
+        self.assertRaises(ValueError, coordinator.serves, 9, SERVICES, True)
+
+    def test_takeover(self) -> None:
+        """After a takeover, nothing is known until members enter again."""
+        coordinator = self.make(True)
+        service, share = Destination(serviceID=0x42), Destination(share=9)
+        self.assertEqual([coordinator.isKnown(each) for each in (service, share)], [False, False])
+        coordinator.entered(9, 0.05)
+        self.assertEqual([coordinator.isKnown(each) for each in (service, share)], [False, True])
+        coordinator.serves(9, 0x42, True)
+        self.assertEqual([coordinator.isKnown(each) for each in (service, share)], [True, True])
+
+    def test_anyOrder(self) -> None:
+        """
+        Whatever devices open and close, in whatever order their lines and sockets do, the filter is right in
+        the end.
+        """
+        for seed in range(200):
+            random = Random(seed)
+            coordinator, now = self.make(), 0.0
+            sockets = Sockets(coordinator, OWN)
+            lines: set[int] = set()
+            for _ in range(30):
+                now += random.random() / 50
+                share = random.choice((3, 9, 20, 33))
+                if share not in lines and share not in sockets.shares:
+                    sockets.shares.append(share)  # the socket is bound before the line is opened
+                elif share not in lines:
+                    if random.random() < 0.5:
+                        lines.add(share)
+                        coordinator.entered(share, now)
+                        sockets.deaf.discard(share)
+                    elif share in sockets.deaf:
+                        sockets.close(share)
+                        sockets.deaf.discard(share)
+                else:
+                    lines.discard(share)
+                    sockets.deaf.add(share)
+                    coordinator.left(share, now)
+                coordinator.expired(now)
+                if random.random() < 0.7:
+                    sockets.turn(now)
+            for share in set(sockets.shares) - lines - {OWN}:
+                sockets.close(share)
+            while (deadline := coordinator.deadline()) is not None:
+                now = max(now, deadline)
+                coordinator.expired(now)
+                sockets.turn(now)
+            assert sockets.filter is not None
+            expected = {each: position for position, each in enumerate(sockets.shares)}
+            self.assertEqual((seed, sockets.filter.positions), (seed, expected))
