@@ -20,6 +20,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 
+from txrdma.cm.claims import ServiceClaims
 from txrdma.cm.core.alternate import acceptAnyPath, PathCheck
 from txrdma.cm.core.connection import Connection
 from txrdma.cm.core.dispatcher import BACKLOG, Dispatcher, Listener, Managed
@@ -282,11 +283,13 @@ class ConnectionManager:
             the port that has the source GID of the path.
         @raise txrdma.error.ResourceExhausted: the management class is in use, for example by the kernel's CM.
         """
+        self._claims = ServiceClaims(server.agent.port)
+        self._peerClaims: dict[Managed, Callable[[], None]] = {}
         self.guid = guid or GUID(bytes((urandom(1)[0] & 0xFC | 2,)) + urandom(7))
         self._agent: MADAgent = server.agent
         self._agents = [server.agent, *(other.agent for other in others)]
         self._reactor = self._agent.reactor
-        self._core = Dispatcher(self.guid, lambda: int.from_bytes(urandom(4), "big"))
+        self._core = self._makeCore()
         self._connections: dict[Managed, CMConnection] = {}
         self._handlers: dict[Listener, EventHandler] = {}
         self._services: dict[Listener, SIDRHandler] = {}
@@ -354,11 +357,11 @@ class ConnectionManager:
         @raise InvalidRequest: there is such a listener already.
         """
         listener = Listener(serviceID, backlog, offset, pattern, mayReload, checkPath)
-        self._core.listen(listener)
+        unlisten = self._listen(listener)
         self._handlers[listener] = handler
 
         def end() -> None:
-            self._core.unlisten(listener)
+            unlisten()
             self._handlers.pop(listener, None)
 
         return end
@@ -371,14 +374,25 @@ class ConnectionManager:
         @raise InvalidRequest: there is a listener already.
         """
         listener = Listener(serviceID, isForSIDR=True)
-        self._core.listen(listener)
+        unlisten = self._listen(listener)
         self._services[listener] = handler
 
         def end() -> None:
-            self._core.unlisten(listener)
+            unlisten()
             self._services.pop(listener, None)
 
         return end
+
+    def _makeCore(self) -> Dispatcher:
+        return Dispatcher(self.guid, lambda: int.from_bytes(urandom(4), "big"), self._claims.share)
+
+    def _listen(self, listener: Listener) -> Callable[[], None]:
+        """Listen in the core, with a claim for the service; return a function that ends both."""
+        with ExitStack() as undo:
+            self._core.listen(listener)
+            undo.callback(self._core.unlisten, listener)
+            undo.callback(self._claims.claim(listener.serviceID))
+            return undo.pop_all().close
 
     def connect(
         self,
@@ -404,7 +418,14 @@ class ConnectionManager:
         checkFits(request)
         if request.primary == CMPath():
             request = request.replace(primary=pathFor(path))
-        managed = self._core.connect(request, path, self.seconds(), isPeerToPeer, mayReload, checkPath)
+        unclaim = self._claims.claim(request.serviceID) if isPeerToPeer else _doNothing
+        try:
+            managed = self._core.connect(request, path, self.seconds(), isPeerToPeer, mayReload, checkPath)
+        except BaseException:
+            unclaim()
+            raise
+        if isPeerToPeer:
+            self._peerClaims[managed] = unclaim
         made = self._connections[managed] = CMConnection(self, managed, handler)
         self._turn()
         return made
@@ -448,7 +469,8 @@ class ConnectionManager:
             self._timer = None
         self._transmit()  # there may be a last DREP
         managers.leave(self)
-        self._core = Dispatcher(self.guid, self._core._random)
+        self._core = self._makeCore()
+        self._claims.close()
         connections, self._connections = self._connections, {}
         for managed, connection in connections.items():
             connection._loaded(DeviceUnavailable("the communication manager is closed"))
@@ -520,6 +542,7 @@ class ConnectionManager:
             connection = self._connections.pop(managed, None)
             if connection is not None:
                 connection._over()
+            self._peerClaims.pop(managed, _doNothing)()
 
     def _resolved(self, managed: Managed, event: ServiceResolved | ServiceTimedOut) -> None:
         answer = self._resolving.pop(managed, None)

@@ -55,10 +55,11 @@ def _clientDevice(keys: Arguments) -> str | None:
 
 def _serverDevice(keys: Arguments) -> str:
     """Return the device string of a server."""
-    from txrdma.ports.softdevices import softDeviceAt
+    from txrdma.ports.softdevices import softDeviceListening
     from txrdma.verbs.devices import prepareDevice
 
-    device = keys.take("device", softDeviceAt(keys.address("interface", "127.0.0.1")))
+    interface = keys.address("interface", "::")
+    device = keys.take("device") or softDeviceListening(interface)
     prepareDevice(device)
     return device
 
@@ -126,7 +127,7 @@ class RDMAStringParser:
     C{rdma:HOST:PORT} for clients, C{rdma:PORT} or C{rdma:ADDRESS:PORT} for servers; hosts may have names.
 
     Without C{device} the software device is used: at C{bindAddress}, or where the way to the host begins; of
-    a server, at C{interface}, or at 127.0.0.1.
+    a server, at C{interface}, or at all addresses of the host.
     """
 
     prefix = "rdma"

@@ -1,21 +1,20 @@
 """
 Strings of the software device at an IP address of this host: a given one, or the source address to a peer.
-
-A software device has its queue pair 1 at UDP port 4791, and only one process can have that port of an
-address. So a client of an address of this host gets a loopback address of its own.
 """
 
 from __future__ import annotations
 
 import os
 import socket
+from contextlib import closing
 from functools import lru_cache
 from ipaddress import ip_address
 from secrets import randbelow
 from typing import Final
 
-from txrdma.error import InvalidRequest
+from txrdma.error import DeviceUnavailable, InvalidRequest
 from txrdma.iba.types import ROCE_PORT
+from txrdma.ports.network import HostNetwork
 
 _LOOPBACK: Final = 127 << 24
 _SPARED: Final = 1 << 16
@@ -29,8 +28,19 @@ def someLoopback() -> str:
 
 @lru_cache(1)
 def ownLoopback(process: int) -> str:
-    """The loopback address of a process, at which others ask it for nothing."""
+    """The loopback address of a process, which is unlikely to be used elsewhere."""
     return someLoopback()
+
+
+def _canShare(address: str) -> bool:
+    """Whether this user can share port 4791 of an address, which another user may have."""
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        try:
+            probe.bind((address, ROCE_PORT))
+        except OSError:
+            return False
+    return True
 
 
 def softDeviceAt(address: str) -> str:
@@ -38,11 +48,36 @@ def softDeviceAt(address: str) -> str:
     return "soft:" + address.replace(":", "\\:")
 
 
+def softDeviceListening(interface: str) -> str:
+    """
+    The string of the software device of a server.
+
+    @param interface: an IP address of this host; C{0.0.0.0} is all of its IPv4 addresses, and C{::} all
+        addresses, except for link-local ones.
+    """
+    address = ip_address(interface.partition("%")[0])
+    if not address.is_unspecified:
+        return softDeviceAt(interface)
+    try:
+        with closing(HostNetwork.open()) as network:
+            found = [
+                each.ip
+                for interfaceFound in network.interfaces()
+                for each in interfaceFound.addresses
+                if interfaceFound.isUp and each.isUsable and not ip_address(each.ip).is_link_local
+            ]
+    except DeviceUnavailable:
+        found = []
+    wanted = [each for each in found if address.version == 6 or ":" not in each]
+    return softDeviceAt(",".join(dict.fromkeys(wanted)) or "127.0.0.1")
+
+
 def softDeviceTo(host: str) -> str:
     """
     The string of the software device at the address from which this host sends to another one.
 
-    Where C{host} is this host itself, by IPv4, it is at a loopback address that only this process has.
+    Where C{host} is this host itself, it is at the same address. If another user has port 4791 there, it is
+    at a loopback address that only this process has, by IPv4.
 
     @raise InvalidRequest: this host has no route to it.
     """
@@ -57,5 +92,5 @@ def softDeviceTo(host: str) -> str:
     if any(scoped):  # flow and scope of a link-local address
         source += f"%{socket.if_indextoname(scoped[1])}"
     if family == socket.AF_INET and (source == host or source.startswith("127.")):
-        source = ownLoopback(os.getpid())
+        source = host if _canShare(host) else ownLoopback(os.getpid())
     return softDeviceAt(source)

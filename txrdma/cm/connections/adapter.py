@@ -171,18 +171,26 @@ class Adapter:
 
     def _ownManager(self, reactor: Any, device: IVerbsDevice, undo: ExitStack) -> ConnectionManager:
         """Make our own manager, on queue pair 1 of each port, or on umad where the kernel owns that."""
-        servers = []
+        servers: list[MADServer] = []
+        unavailable: list[ResourceExhausted] = []
         for number in range(1, device.portCount + 1):
             port: IMADPort
             if isOfKernel(device):
                 port = UmadPort(reactor, getEndPort(f"{device.name}/{number}"), False)
             else:
-                _checkIsFound(device, number)
-                port = VerbsPort(reactor, device, number, isGSI=True, closesDevice=False)
+                try:
+                    port = _openGSI(reactor, device, number)
+                except ResourceExhausted as error:
+                    unavailable.append(error)
+                    continue
                 self._ports.append(port)
             agent = MADAgent(reactor, port)
             undo.callback(agent.close)
             servers.append(MADServer(agent))
+        for each in unavailable:
+            if not servers:
+                raise each
+            _log.warn("connections at the other addresses only: {error}", error=each)
         return ConnectionManager(servers[0], None, servers[1:])
 
     def __repr__(self) -> str:
@@ -384,24 +392,23 @@ class Adapter:
                 handler.pathChanged()
 
 
-def _checkIsFound(device: IVerbsDevice, number: int) -> None:
+def _openGSI(reactor: Any, device: IVerbsDevice, number: int) -> VerbsPort:
     """
-    Check that peers reach queue pair 1 of this port by its address.
+    Open queue pair 1 of a port, which peers reach by the port's address.
 
-    @raise ResourceExhausted: another device of the host receives the packets of the port's address.
+    @raise ResourceExhausted: another program receives the packets of the port's address.
     """
-    if device.portAttributes(number).capabilities & CM_SUPPORTED:
-        return
-    address = device.gids(number)[0].ip
-    reason = f"queue pair 1 of {address} belongs to another software device"
-    if os.path.exists(RXE):
-        reason += ", or to the kernel's rdma_rxe, which takes that of all addresses: use its own device"
-    else:
-        reason += (
-            ": take an address of your own, by interface= of a server, bindAddress= of a client; within one "
-            "host any of 127.0.0.0/8 will do"
+    if not device.portAttributes(number).capabilities & CM_SUPPORTED:
+        raise ResourceExhausted(
+            f"peers cannot reach queue pair 1 of {device.name}, as its UDP port is not 4791"
         )
-    raise ResourceExhausted(reason)
+    try:
+        return VerbsPort(reactor, device, number, isGSI=True, closesDevice=False)
+    except ResourceExhausted as error:
+        if os.path.exists(RXE):
+            reason = f"{error}; the kernel's rdma_rxe takes that of all addresses: use its own device"
+            raise ResourceExhausted(reason) from error
+        raise
 
 
 _adapters: dict[tuple[object, DeviceSpec], Adapter] = {}

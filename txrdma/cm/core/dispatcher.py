@@ -196,10 +196,13 @@ class Dispatcher:
         C{"received REQ"}, C{"duplicate REQ"} (late ones, too), C{"stray REP"} (of no connection).
     """
 
-    def __init__(self, guid: GUID, random: Callable[[], int]) -> None:
+    def __init__(self, guid: GUID, random: Callable[[], int], share: int | None = None) -> None:
         """
         @param random: returns unpredictable numbers of 32 bits.
+        @param share: upper 8 bits of all communication IDs and request IDs, by which messages find this
+            manager among others of the same address; None for any.
         """
+        self._share = share
         self.guid = guid
         self.counters: Counter[str] = Counter()
         self._random = random
@@ -493,6 +496,8 @@ class Dispatcher:
         """An unused, unpredictable number that was not in use recently."""
         for _ in range(_TRIES):
             number = self._random() & LOW_BITS
+            if self._share is not None:
+                number = self._share << 24 | number & 0xFFFFFF
             if number and number not in taken:
                 return number
         raise ResourceExhausted("no id is free")

@@ -80,7 +80,7 @@ class RSocketServerParser:
     C{rsocket:PORT}, C{rsocket:ADDRESS:PORT} or C{rsocket:PORT:interface=ADDRESS}, with C{device}, C{backlog},
     and the keys of a client's sizes.
 
-    Without a device the software device is used, at the address, or at 127.0.0.1.
+    Without a device the software device is used, at the address, or at all addresses of the host.
     """
 
     prefix = "rsocket"
@@ -90,14 +90,15 @@ class RSocketServerParser:
     ) -> IStreamServerEndpoint:
         from txrdma.cm.core.dispatcher import BACKLOG
         from txrdma.cm.rsocket.endpoints import RSocketServerEndpoint
-        from txrdma.ports.softdevices import softDeviceAt
+        from txrdma.ports.softdevices import softDeviceListening
         from txrdma.verbs.devices import prepareDevice
 
         keys = Arguments("rsocket", ("interface", "port") if len(args) > 1 else ("port",), args, kwargs)
         port = keys.number("port", None, 0, 65535)
-        device = softDeviceAt(keys.address("interface", "127.0.0.1"))
-        device, backlog = keys.take("device", device), keys.number("backlog", BACKLOG, 1, 1 << 31)
+        interface = keys.address("interface", "::")
+        device, backlog = keys.take("device"), keys.number("backlog", BACKLOG, 1, 1 << 31)
         options = _options(keys)
         keys.end()
+        device = device or softDeviceListening(interface)
         prepareDevice(device)
         return RSocketServerEndpoint(reactor, port, device, options, backlog)

@@ -4,7 +4,7 @@ Endpoints for messages and their strings on a real reactor.
 
 from __future__ import annotations
 
-from contextlib import closing
+import socket
 from random import Random
 from typing import Any
 
@@ -22,8 +22,10 @@ from txrdma.cm.connections import adapter as adapters
 from txrdma.cm.connections.protocol import RDMAProtocol
 from txrdma.cm.terms import MessageAddress
 from txrdma.error import ResourceExhausted
+from txrdma.iba.types import ROCE_PORT
 from txrdma.messages.protocol import MessageFactory
-from txrdma.verbs.devices import openDevice
+from txrdma.ports.netlink import InterfaceAddress, NetworkInterface
+from txrdma.ports.network import HostNetwork
 
 
 class Echo(RDMAProtocol):
@@ -73,16 +75,42 @@ class LoopbackTests(TestCase):
         """Messages pass in both directions over RoCE v2."""
         return Deferred.fromCoroutine(self.converse(r"\:route=rocev2"))
 
+    async def test_allAddresses(self) -> None:
+        """A server without an address listens at all of the host, except where port 4791 is taken."""
+        addresses = [f"127.{'.'.join(str(Random().randrange(2, 250)) for _ in range(3))}" for _ in range(3)]
+        self.patch(
+            HostNetwork,
+            "interfaces",
+            lambda network: [
+                NetworkInterface(
+                    *(1, "lo", 65536, True, True, True),
+                    addresses=tuple(InterfaceAddress(each, 8) for each in addresses),
+                )
+            ],
+        )
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
+            taken.bind((addresses[1], ROCE_PORT))
+            port: Any = await serverFromString(reactor, "rdma:0").listen(MessageFactory(Echo))
+        for address in (addresses[0], addresses[2]):
+            text = f"rdma:{address}:{port.getHost().port}:device=soft\\:{addresses[0]}"
+            protocol: Any = await clientFromString(reactor, text).connect(MessageFactory(Asking))
+            self.assertEqual(await protocol.ended, [(b"hello", 7), ConnectionDone])
+        port.stopListening()
+
     async def test_taken(self) -> None:
-        """A server whose port is in use by another process fails with an error that names the remedy."""
+        """A server whose port is in use by another program fails with an error that names the remedy."""
         address = f"127.{'.'.join(str(Random().randrange(2, 250)) for _ in range(3))}"
-        with closing(openDevice(reactor, f"soft:{address}")):
-            for rxe, advice in (("/nowhere", "take an address of your own"), ("/", "use its own device")):
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
+            taken.bind((address, ROCE_PORT))
+            for rxe, advice in (
+                ("/nowhere", "another program has UDP port"),
+                ("/", "use its own device"),
+            ):
                 self.patch(adapters, "RXE", rxe)
                 server = serverFromString(reactor, f"rdma:{address}:7471")
                 with self.assertRaisesRegex(ResourceExhausted, advice):
                     await server.listen(MessageFactory(Echo))
-        port = await server.listen(MessageFactory(Echo))  # the other device is closed
+        port = await server.listen(MessageFactory(Echo))  # the other socket is closed
         port.stopListening()
 
     def addressOfItsOwn(self) -> str:

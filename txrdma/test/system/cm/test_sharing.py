@@ -1,0 +1,141 @@
+"""
+Several processes at one address: services, clients, and the process that coordinates them.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+from threading import Timer
+
+from twisted.trial.unittest import TestCase
+
+import txrdma
+
+CHECKOUT = Path(txrdma.__file__).parent.parent
+PORTS = ("7471", "7472")
+ROUTES = ("auto", "rocev2")
+PATIENCE = 60
+"""Seconds after which a process that has not ended is killed."""
+
+
+class SharingTests(TestCase):
+    """
+    Two services and several clients, each in its own process, at one address.
+
+    @cvar clients: number of clients while processes are killed.
+    @cvar questions: number of times that each of them asks each service.
+    @cvar kills: number of processes that are killed.
+    """
+
+    slowBecause = "thirteen processes start"
+    clients = 10
+    questions = 20
+    kills = 4
+
+    def setUp(self) -> None:
+        seed = Random().randrange(1 << 32)
+        self.random = Random(seed)
+        self.note = f"seed {seed}"
+        self.address = f"127.{'.'.join(str(self.random.randrange(2, 250)) for _ in range(3))}"
+
+    def start(
+        self, role: str, route: str, count: int, *ports: str, address: str = "", stderr: int | None = None
+    ) -> subprocess.Popen[str]:
+        """Start a process, with the server's address unless it gets its own."""
+        device = f"soft:{address or self.address}:route={route}"
+        words = (role, device, self.address, str(count), *ports)
+        command = [sys.executable, "-m", "txrdma.test.support.cm.sharing", *words]
+        process = subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, stderr=stderr, text=True)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        return process
+
+    def line(self, process: subprocess.Popen[str]) -> str:
+        """The next line that a process prints."""
+        assert process.stdout is not None
+        return process.stdout.readline().strip()
+
+    def begin(self) -> list[subprocess.Popen[str]]:
+        """Start the coordinator, and the services."""
+        coordinator = self.start("idle", "auto", 0)
+        self.assertIn("ready", self.line(coordinator))
+        servers = [self.start("server", "auto", 0, port) for port in PORTS]
+        for server in servers:
+            self.assertIn("ready", self.line(server))
+        return [coordinator, *servers]
+
+    def finish(self, clients: list[subprocess.Popen[str]]) -> None:
+        """Each client has got all its answers."""
+        for client in clients:
+            assert client.stdout is not None
+            watchdog = Timer(PATIENCE, client.kill)
+            watchdog.start()
+            output = client.stdout.read()  # what readline has buffered, too
+            client.wait()
+            watchdog.cancel()
+            self.assertEqual((self.note, output.split()[-1:], client.returncode), (self.note, ["done"], 0))
+
+    def test_undisturbed(self) -> None:
+        """Clients of the same address use both services, by shared memory and by UDP."""
+        self.begin()
+        clients = [self.start("client", route, 3, *PORTS) for route in ROUTES * 2]
+        self.finish(clients)
+
+    def test_otherAddress(self) -> None:
+        """Clients at another address, which they share as well, use both services."""
+        self.begin()
+        other = "127.251." + self.address.partition(".")[2].partition(".")[2]
+        clients = [self.start("client", route, 3, *PORTS, address=other) for route in ROUTES * 2]
+        self.finish(clients)
+
+    def test_killed(self) -> None:
+        """When coordinators and clients are killed at random, the other clients get all answers."""
+        idle = self.begin()[:1]
+        routes = ROUTES * (self.clients // 2)
+        clients = [self.start("client", route, self.questions, *PORTS) for route in routes]
+        for client in clients:
+            self.assertEqual(self.line(client), "0")
+        victim = idle[0]
+        for _ in range(self.kills):
+            victim.kill()
+            if victim in idle:
+                idle = [self.start("idle", "auto", 0)]
+                self.assertIn("ready", self.line(idle[0]))
+            else:
+                clients.remove(victim)
+            self.line(self.random.choice(clients))
+            victim = self.random.choice([*idle, *clients[self.clients // 2 :]])
+        self.finish(clients)
+
+    def test_nextCoordinator(self) -> None:
+        """After each of several coordinators has been killed, new clients can connect."""
+        coordinator = self.begin()[0]
+        for _ in range(3):
+            follower = self.start("idle", "auto", 0)
+            self.assertIn("ready", self.line(follower))
+            coordinator.kill()
+            self.finish([self.start("client", route, 1, *PORTS) for route in ROUTES])
+            coordinator = follower
+
+    def test_stopped(self) -> None:
+        """A coordinator that is stopped is replaced; when it runs again, it is a member."""
+        coordinator = self.begin()[0]
+        for each in (signal.SIGSTOP, signal.SIGCONT):
+            coordinator.send_signal(each)
+            self.finish([self.start("client", route, 1, *PORTS) for route in ROUTES])
+
+    def test_claimed(self) -> None:
+        """A service that another process has cannot be listened for, until that process ends."""
+        servers = self.begin()[1:]
+        late = self.start("server", "auto", 0, PORTS[0], stderr=subprocess.PIPE)
+        _, errors = late.communicate(timeout=30)
+        self.assertIn("is in use by another program", errors)
+        servers[0].kill()
+        servers[0].wait()
+        again = self.start("server", "auto", 0, PORTS[0])
+        self.assertIn("ready", self.line(again))
+        self.finish([self.start("client", "auto", 1, *PORTS)])
