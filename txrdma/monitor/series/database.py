@@ -1,8 +1,8 @@
 """
-Databases that store the history: the interface used by L{txrdma.monitor.series.historystore}, and SQLite.
+Databases that store the history: SQLite, and PostgreSQL through psycopg.
 
-Statements use what SQLite and PostgreSQL have in common; column names are in double quotes, since PostgreSQL
-folds other names to lower case.
+Statements use what both have in common, with a question mark for each value; column names are in double
+quotes, since PostgreSQL folds other names to lower case. Both classes commit explicitly.
 """
 
 from __future__ import annotations
@@ -11,42 +11,89 @@ import fcntl
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, ExitStack
-from typing import Any, Final, IO, Protocol
+from contextlib import closing, contextmanager, ExitStack, suppress
+from typing import Any, Final, IO
 
 from txrdma.error import DeviceUnavailable
 
 
 class HistoryRefused(DeviceUnavailable):
-    """The database is used by another monitor, or is not a history of this version: waiting does not help."""
+    """The database is another monitor's, or no history that can be read here: waiting changes nothing."""
 
 
 Columns = Mapping[str, type]
 """Columns of a table: C{int} of 64 bits, C{float}, C{str} or C{bytes}, by their names."""
 
+IN_USE: Final = "another monitor keeps its history there"
 
-class Database(Protocol):
+_VERSIONS: Final = "history_version"
+_TYPES: Final = {int: "bigint", float: "double precision", str: "text", bytes: "bytea"}
+_KINDS: Final = {name: kind for kind, name in _TYPES.items()}
+_KEY: Final = ("port", "at")
+"""Primary key of tables of time series."""
+
+_ROW_OCTETS: Final = 100
+"""Octets of a row of a time series, where SQLite cannot measure tables: the mean of busy and idle ports."""
+
+_OWNER: Final = "-owner"
+"""End of the name of the file that is locked: to lock the database itself would end SQLite's own locks."""
+
+_TAKE_LOCK: Final = "SELECT pg_try_advisory_lock(7526476587173962094)"
+"""Takes a lock of PostgreSQL for the connection; the number is arbitrary."""
+
+_CONNECT_SECONDS: Final = 10
+"""Seconds to wait for a connection to PostgreSQL, where the URL has no C{connect_timeout}."""
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return ", ".join(f'"{name}"' for name in names)
+
+
+class Database:
     """
-    The database of one history. All calls block, and all except C{close} belong in a transaction.
+    Database of one history. Everything blocks; all but C{own} and C{close} is done in a transaction.
 
     @ivar connections: number of connections so far; another monitor may have written between two of them.
     """
 
-    connections: int
+    _errors: type[Exception] = sqlite3.Error
+    _begins = "BEGIN IMMEDIATE"
 
-    def transaction(self) -> AbstractContextManager[None]:
+    def __init__(self) -> None:
+        self.connections = 0
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
         """
-        A transaction: all statements take effect, or none.
+        Begin a transaction, which is committed or rolled back at its end.
 
         @raise DeviceUnavailable: the database cannot be reached or written, or its disk is full.
         """
+        try:
+            self._begin()
+            try:
+                yield
+                self.execute("COMMIT")
+            except BaseException:
+                with suppress(self._errors):
+                    self.execute("ROLLBACK")
+                raise
+        except self._errors as error:
+            raise DeviceUnavailable(str(error).strip()) from error
 
-    def claim(self, version: int) -> None:
-        """
-        Mark an empty database as a history of this version; a marked one is only checked.
+    def _begin(self) -> None:
+        self.execute(self._begins)
 
-        @raise HistoryRefused: it has another version, or belongs to another application.
-        """
+    def version(self) -> int:
+        """Version of the history in the database; 0 if there is none."""
+        known = _VERSIONS in self.tables()
+        return int(self.execute(f"SELECT version FROM {_VERSIONS}")[0][0]) if known else 0
+
+    def setVersion(self, version: int) -> None:
+        """Store the version of the history."""
+        self.make(_VERSIONS, {"version": int}, ("version",))
+        self.execute(f"DELETE FROM {_VERSIONS}")
+        self.execute(f"INSERT INTO {_VERSIONS} VALUES (?)", version)
 
     def lock(self) -> None:
         """
@@ -55,30 +102,69 @@ class Database(Protocol):
 
         @raise HistoryRefused: another monitor has locked it.
         """
+        raise NotImplementedError
 
     def tables(self) -> list[str]:
-        """Return the names of all tables in the database."""
+        """Read the names of all tables from the database."""
+        raise NotImplementedError
 
-    def make(self, table: str, columns: Columns, key: Sequence[str]) -> None:
-        """Create a table with these columns and this primary key, unless it exists."""
+    def columns(self, table: str) -> dict[str, type]:
+        """Read the columns of a table from the database."""
+        raise NotImplementedError
 
-    def put(self, table: str, rows: Iterable[Sequence[Any]]) -> None:
-        """Store rows of a table; each replaces the one with the same key."""
+    def octets(self, table: str) -> int:
+        """Size of a table with its indices on disk."""
+        raise NotImplementedError
+
+    def make(self, table: str, columns: Columns, key: Sequence[str], options: str = "") -> None:
+        """Create a table, unless it exists, whose primary key has the columns of the key."""
+        declared = ", ".join(f'"{name}" {_TYPES[kind]}' for name, kind in columns.items())
+        primary = f", PRIMARY KEY ({_quoted(key)})"
+        self.execute(f"CREATE TABLE IF NOT EXISTS {table} ({declared}{primary}){options}")
+
+    def makeIndex(self, table: str, columns: Sequence[str]) -> None:
+        """Create an index of a table, unless it exists."""
+        name = "_".join((table, *columns))
+        self.execute(f"CREATE INDEX IF NOT EXISTS {name} ON {table} ({_quoted(columns)})")
+
+    def makePeriod(self, series: str, period: str, begin: int, end: int, columns: Columns) -> None:
+        """
+        Create the table of one period of a time series, unless it exists.
+
+        @param series: name of the time series.
+        @param period: name of the table, whose rows have times from C{begin} to before C{end}.
+        """
+        raise NotImplementedError
+
+    def change(self, table: str, columns: Columns, renamed: Mapping[str, str]) -> None:
+        """
+        Add missing columns to a table; the columns that are not known remain.
+
+        @param renamed: new names of columns by their old ones.
+        """
+        known = set(self.columns(table))
+        for old, new in renamed.items():
+            if old in known and new not in known:
+                self.execute(f'ALTER TABLE {table} RENAME COLUMN "{old}" TO "{new}"')
+                known.add(new)
+        for name, kind in columns.items():
+            if name not in known:
+                self.execute(f'ALTER TABLE {table} ADD COLUMN "{name}" {_TYPES[kind]}')
+
+    def put(self, table: str, columns: Columns, rows: Iterable[Sequence[Any]], key: Sequence[str]) -> None:
+        """Store rows of values for these columns; each replaces a row with the same key."""
+        raise NotImplementedError
 
     def execute(self, statement: str, *values: Any) -> list[Sequence[Any]]:
-        """Execute a statement, with a value for each question mark, and return the rows that it finds."""
+        """Execute a statement, with a value for each question mark; return the rows that it finds."""
+        raise NotImplementedError
 
     def close(self) -> None:
         """Close the database. Idempotent."""
+        raise NotImplementedError
 
 
-IN_USE: Final = "another monitor keeps its history there"
-
-_OWNER: Final = "-owner"
-"""End of the name of the file that is locked: to lock the database itself would end SQLite's own locks."""
-
-
-def lockFile(path: str) -> IO[bytes]:
+def _lockFile(path: str) -> IO[bytes]:
     """
     Lock a file against other monitors, until the returned object is closed.
 
@@ -99,7 +185,7 @@ def lockFile(path: str) -> IO[bytes]:
     return owner
 
 
-class SQLite:
+class SQLite(Database):
     """
     A database of SQLite in a file.
 
@@ -112,6 +198,7 @@ class SQLite:
         @raise HistoryRefused: the file is not a database.
         @raise DeviceUnavailable: the file cannot be opened.
         """
+        super().__init__()
         self.connections = 1
         self._path: Final = path
         self._owner: IO[bytes] | None = None
@@ -128,50 +215,48 @@ class SQLite:
                 raise HistoryRefused(str(error)) from error
             undo.pop_all()
 
-    @contextmanager
-    def transaction(self) -> Iterator[None]:
-        """Begin a transaction, which is committed or rolled back at its end."""
-        try:
-            with self._connection:
-                self._connection.execute("BEGIN IMMEDIATE")
-                yield
-        except sqlite3.Error as error:
-            raise DeviceUnavailable(str(error)) from error
-
-    def claim(self, version: int) -> None:
-        """
-        Mark an empty database as a history of this version, or check the mark.
-
-        @raise HistoryRefused: it has another version, or belongs to another application.
-        """
+    def version(self) -> int:
+        """Version in the head of the file, or in the table that a history through SQLAlchemy had."""
         ((found,),) = self.execute("PRAGMA user_version")
-        if found not in (0, version):
-            raise HistoryRefused(f"it has version {found}, but this monitor needs version {version}")
-        if not found and self.tables():
-            raise HistoryRefused("it belongs to another application")
-        if not found:
-            self.execute(f"PRAGMA user_version = {version}")
+        return int(found) or super().version()
+
+    def setVersion(self, version: int) -> None:
+        """Store the version in the head of the file."""
+        self.execute(f"PRAGMA user_version = {version}")
+        self.execute(f"DROP TABLE IF EXISTS {_VERSIONS}")
 
     def lock(self) -> None:
         """Lock a file beside the database."""
-        self._owner = lockFile(self._path)
+        self._owner = _lockFile(self._path)
 
     def tables(self) -> list[str]:
         """Read the names of all tables from the database."""
         return [name for (name,) in self.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
 
-    def make(self, table: str, columns: Columns, key: Sequence[str]) -> None:
-        """Create a table with these columns, unless it exists."""
-        names = ", ".join(f'"{name}"' for name in columns)  # SQLite's values have types, columns need none
-        of = ", ".join(f'"{name}"' for name in key)
-        self.execute(f"CREATE TABLE IF NOT EXISTS {table} ({names}, PRIMARY KEY ({of})) WITHOUT ROWID")
+    def columns(self, table: str) -> dict[str, type]:
+        """Read the columns of a table; those of version 1 have no types."""
+        return {
+            row[1]: _KINDS.get(row[2].lower(), int) for row in self.execute(f"PRAGMA table_info({table})")
+        }
 
-    def put(self, table: str, rows: Iterable[Sequence[Any]]) -> None:
-        """Store rows; each replaces the one with the same key."""
-        several = list(rows)
-        if several:
-            marks = ", ".join("?" * len(several[0]))
-            self._connection.executemany(f"INSERT OR REPLACE INTO {table} VALUES ({marks})", several)
+    def octets(self, table: str) -> int:
+        """Measure a table, or estimate it where SQLite was compiled without C{dbstat}."""
+        try:
+            ((octets,),) = self.execute("SELECT sum(pgsize) FROM dbstat WHERE name = ?", table)
+        except sqlite3.OperationalError:
+            ((rows,),) = self.execute(f"SELECT count(*) FROM {table}")
+            octets = rows * _ROW_OCTETS
+        return int(octets or 0)
+
+    def makePeriod(self, series: str, period: str, begin: int, end: int, columns: Columns) -> None:
+        """Create a table that is clustered by port and time."""
+        self.make(period, columns, _KEY, " WITHOUT ROWID")
+
+    def put(self, table: str, columns: Columns, rows: Iterable[Sequence[Any]], key: Sequence[str]) -> None:
+        """Store rows one by one, which is what SQLite does fastest."""
+        marks = ", ".join("?" * len(columns))
+        statement = f"INSERT OR REPLACE INTO {table} ({_quoted(columns)}) VALUES ({marks})"
+        self._connection.executemany(statement, rows)
 
     def execute(self, statement: str, *values: Any) -> list[Sequence[Any]]:
         """Execute a statement, with a value for each question mark."""
@@ -182,3 +267,147 @@ class SQLite:
         self._connection.close()
         if self._owner is not None:
             self._owner.close()
+
+
+class PostgreSQL(Database):
+    """
+    Database of PostgreSQL at a URL; time series are partitioned by time.
+
+    A lost connection is made again by the next transaction.
+    """
+
+    _begins = "BEGIN"
+
+    def __init__(self, url: str) -> None:
+        """@raise HistoryRefused: psycopg is not installed, or the URL has no meaning."""
+        super().__init__()
+        try:
+            import psycopg
+            from psycopg.conninfo import conninfo_to_dict
+        except ImportError as error:
+            raise HistoryRefused(f"it needs psycopg ({error}): pip install 'txrdma[postgres]'") from error
+        self._psycopg: Final = psycopg
+        self._errors = psycopg.Error
+        try:
+            settings: dict[str, Any] = conninfo_to_dict(f"postgresql://{url.partition('://')[2]}")
+        except psycopg.Error:
+            raise HistoryRefused("it is no URL of PostgreSQL") from None  # the error may show the password
+        self._settings: Final = {"connect_timeout": _CONNECT_SECONDS, **settings}
+        self._connection: psycopg.Connection | None = None
+        self._isOwner = False
+
+    def _connect(self) -> None:
+        with ExitStack() as undo:
+            connection = self._psycopg.connect(**self._settings, autocommit=True)
+            undo.callback(connection.close)
+            if self._isOwner and connection.execute(_TAKE_LOCK).fetchone() != (True,):
+                raise HistoryRefused(IN_USE)
+            undo.pop_all()
+        self._connection = connection
+        self.connections += 1
+
+    def _begin(self) -> None:
+        if self._connection is not None:
+            with suppress(self._errors):
+                super()._begin()
+                return
+            self.close()
+        self._connect()
+        super()._begin()
+
+    def lock(self) -> None:
+        """
+        Take the database's advisory lock.
+
+        A connection that is made again later has to take the lock again. Until it can, since another monitor
+        has it, or the server has not noticed yet that the previous connection is lost, nothing is read or
+        written.
+        """
+        self.close()  # so that the next connection takes the lock
+        self._isOwner = True
+        try:
+            with self.transaction():
+                pass
+        except DeviceUnavailable:
+            self._isOwner = False
+            raise
+
+    def tables(self) -> list[str]:
+        """Read the names of all tables from the database."""
+        statement = "SELECT tablename FROM pg_tables WHERE schemaname = current_schema()"
+        return [name for (name,) in self.execute(statement)]
+
+    def columns(self, table: str) -> dict[str, type]:
+        """Read the columns of a table."""
+        statement = (
+            "SELECT column_name, data_type FROM information_schema.columns"
+            " WHERE table_schema = current_schema() AND table_name = ? ORDER BY ordinal_position"
+        )
+        return {name: _KINDS.get(kind, int) for name, kind in self.execute(statement, table)}
+
+    def octets(self, table: str) -> int:
+        """Measure a table with its indices."""
+        return int(self.execute("SELECT pg_total_relation_size(CAST(? AS regclass))", table)[0][0])
+
+    def makePeriod(self, series: str, period: str, begin: int, end: int, columns: Columns) -> None:
+        """Create a partition, or attach the table of a history of version 1."""
+        known = self.tables()
+        if series not in known:
+            every = {**columns, **self.columns(period)}
+            self.make(series, every, _KEY, " PARTITION BY RANGE (at)")
+            self.execute(f"CREATE INDEX {series}_at ON {series} USING brin (at)")
+        values = f"FOR VALUES FROM ({begin:d}) TO ({end:d})"
+        if period in known:
+            self.execute(f"ALTER TABLE {series} ATTACH PARTITION {period} {values}")
+        else:
+            self.execute(f"CREATE TABLE {period} PARTITION OF {series} {values}")
+
+    def put(self, table: str, columns: Columns, rows: Iterable[Sequence[Any]], key: Sequence[str]) -> None:
+        """Copy rows into a temporary table, and from there into theirs."""
+        several = {row[: len(key)]: row for row in rows}  # the key comes first
+        if several:
+            names, staged = _quoted(columns), f"incoming_{table.rpartition('_')[0] or table}"
+            self.execute(f"CREATE TEMPORARY TABLE IF NOT EXISTS {staged} (LIKE {table})")
+            self.execute(f"TRUNCATE {staged}")
+            assert self._connection is not None, "this is no transaction"
+            with self._connection.cursor().copy(f"COPY {staged} ({names}) FROM STDIN".encode()) as copy:
+                for row in several.values():
+                    copy.write_row(row)
+            replaced = ", ".join(f'"{name}" = excluded."{name}"' for name in columns if name not in key)
+            self.execute(
+                f"INSERT INTO {table} ({names}) SELECT {names} FROM {staged}"
+                f" ON CONFLICT ({_quoted(key)}) DO UPDATE SET {replaced}"
+            )
+
+    def execute(self, statement: str, *values: Any) -> list[Sequence[Any]]:
+        """Execute a statement, with a value for each question mark."""
+        assert self._connection is not None, "this is no transaction"
+        cursor = self._connection.execute(statement.replace("?", "%s").encode(), values or None)
+        return list(cursor.fetchall()) if cursor.description else []
+
+    def close(self) -> None:
+        """Close the connection, and release the lock before, since the server ends it later. Idempotent."""
+        if self._connection is not None:
+            with suppress(self._errors):
+                self.execute("SELECT pg_advisory_unlock_all()")
+            self._connection.close()
+            self._connection = None
+
+
+def openDatabase(where: str) -> Database:
+    """
+    Open the database of a history.
+
+    @param where: path of a file, or a URL: C{postgresql://...} or C{sqlite:///PATH}; the name of a driver after
+        C{+} means nothing.
+    @raise DeviceUnavailable: it cannot be opened, or what it needs is not installed.
+    """
+    scheme, isURL, rest = where.partition("://")
+    kind = scheme.partition("+")[0]
+    if not isURL:
+        return SQLite(where)
+    if kind == "sqlite":
+        return SQLite(rest.partition("/")[2])
+    if kind not in ("postgresql", "postgres"):
+        raise HistoryRefused(f"a history can be in SQLite or PostgreSQL, not in {scheme}")
+    return PostgreSQL(where)

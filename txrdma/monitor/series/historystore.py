@@ -1,15 +1,19 @@
 """
 The history of all ports' counters in a database: readings for hours, minutes for weeks, hours for years.
 
-Each level of detail has a table for each of its periods, which is dropped as a whole when it is old. Rows of
-a coarser level are computed from the finer one, and the progress of that is stored in the same transaction,
-so that the next process continues where this one has ended. Other state for the next process is in a table of
-its own, by kind (C{room}). All calls block, and therefore belong in a thread.
+Each level of detail has a table for each of its periods, which is dropped as a whole when it is old, or when
+the level is too large. A coarser level is computed from the finer one, and how far that has come is in the
+same transaction: whenever the process ends, the next one goes on there. What the next process has to remember
+otherwise is in a table of its own, in rooms. Everything here blocks, and belongs into a thread.
+
+A history of an older version is migrated when it is opened. Counters need no new version: missing columns
+are added to all tables, those of L{RENAMED} are renamed, and others remain with what they contain.
 """
 
 from __future__ import annotations
 
 import re
+from bisect import insort
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, ExitStack
 from typing import Any, Final, NamedTuple, Union
@@ -20,12 +24,14 @@ from txrdma.error import DeviceUnavailable
 from txrdma.iba.types import GUID
 from txrdma.kit.values import frozen
 from txrdma.monitor.diagnosis.thresholds import PortKey
-from txrdma.monitor.series.database import Columns, Database, HistoryRefused, SQLite
-from txrdma.monitor.series.rows import COLUMN_FAMILIES, ColumnFamily, Row
+from txrdma.monitor.series.database import Columns, Database, HistoryRefused, openDatabase
+from txrdma.monitor.series.rows import COLUMN_FAMILIES, ColumnFamily, RENAMED, Row
 
 _log = Logger()
 
-_VERSION: Final = 1
+VERSION: Final = 2
+"""Version of the tables other than columns of counters; see the migrations in L{HistoryStore}."""
+
 _LATE_SECONDS: Final = 30
 """Seconds by which readings may be late, and still count in their minute."""
 
@@ -61,20 +67,26 @@ class Level:
     @ivar stepSeconds: time covered by one row of a port; 0 for unmodified readings.
     @ivar periodSeconds: time covered by one table.
     @ivar retentionSeconds: minimum time for which rows are stored.
+    @ivar mostOctets: size beyond which the oldest tables are dropped earlier. The newest one comes on top.
     """
 
     name: str
     stepSeconds: int
     periodSeconds: int
     retentionSeconds: int
+    mostOctets: int = 256 << 30
+
+    def span(self, period: int) -> tuple[int, int]:
+        """Begin and end of a period by its number, in seconds since 1970."""
+        return period * self.periodSeconds, (period + 1) * self.periodSeconds
 
 
 DEFAULT_LEVELS: Final = (
-    Level("readings", 0, 600, 6 * _HOUR),
+    Level("readings", 0, 600, 6 * _HOUR, 32 << 30),
     Level("minutes", 60, _DAY, 28 * _DAY),
     Level("hours", _HOUR, 30 * _DAY, 1100 * _DAY),
 )
-"""Readings of six hours, minutes of four weeks and hours of three years."""
+"""Readings of six hours, minutes of four weeks and hours of three years; of huge fabrics less."""
 
 
 class Point(NamedTuple):
@@ -95,23 +107,10 @@ class Point(NamedTuple):
 
 _PORTS: Final[Columns] = {"id": int, "guid": bytes, "number": int}
 _DONE: Final[Columns] = {"level": str, "until": int}
+_SIZES: Final[Columns] = {"period": str, "octets": int}
 _REMEMBERED: Final[Columns] = {"room": str, "name": str, "value": str}
 Remembered = tuple[str, str, Union[str, None]]
 """Room, name there and value of a thing to remember; no value for one that is to be forgotten."""
-
-
-def openDatabase(where: str) -> Database:
-    """
-    Open the database of a history.
-
-    @param where: path of a file, or a URL as SQLAlchemy has them.
-    @raise DeviceUnavailable: it cannot be opened, or a package that it needs is not installed.
-    """
-    if "://" not in where:
-        return SQLite(where)
-    from txrdma.monitor.series.sqldatabase import SQLDatabase
-
-    return SQLDatabase(where)
 
 
 def _shown(where: str) -> str:
@@ -154,6 +153,8 @@ class HistoryStore:
         self._isPatient = isPatient
         self._isLocked = False
         self._connections = 0
+        self._known: dict[str, list[int]] = {}
+        self._sizes: dict[str, int] = {}
         self._opened: Database | None = None
         try:
             with self._named():
@@ -204,21 +205,45 @@ class HistoryStore:
                     if database.connections != self._connections:
                         self._prepare(database)
                     yield
-            except DeviceUnavailable:
+            except BaseException:
                 self._connections = 0  # what is known of the database may not be in it
                 raise
 
     def _prepare(self, database: Database) -> None:
-        database.claim(_VERSION)
+        """Migrate the database to this version, and read what is known."""
+        version, tables = database.version(), database.tables()
+        if version > VERSION:
+            raise HistoryRefused(f"it has version {version}, and versions up to {VERSION} are known here")
+        if not version and tables:
+            raise HistoryRefused("it is a database of something else: a history needs one of its own")
         database.make("ports", _PORTS, ("id",))
         database.make("done", _DONE, ("level",))
+        database.make("sizes", _SIZES, ("period",))
         database.make("remembered", _REMEMBERED, ("room", "name"))
+        self._known = {}
+        for family in COLUMN_FAMILIES:
+            for level in self._levels:
+                self._arrange(database, tables, family, level)
+        if version != VERSION:
+            database.setVersion(VERSION)
         self._ports = {
             (GUID(bytes(guid)), port): number
             for number, guid, port in database.execute("SELECT id, guid, number FROM ports")
         }
+        self._sizes = {str(name): int(octets) for name, octets in database.execute("SELECT * FROM sizes")}
         self._connections = database.connections
         self._next = max(self._ports.values(), default=0) + 1
+
+    def _arrange(self, database: Database, tables: list[str], family: ColumnFamily, level: Level) -> None:
+        """Give the tables of a level the columns of this release."""
+        head = family.head + level.name
+        periods = {name: int(name[len(head) + 1 :]) for name in tables if name.startswith(f"{head}_")}
+        for name in [head] if head in tables else periods:
+            database.change(name, family.columns, RENAMED)
+        self._known[head] = sorted(periods.values())
+        if head not in tables:
+            for name, period in periods.items():
+                database.makePeriod(head, name, *level.span(period), family.columns)
 
     def lock(self) -> None:
         """
@@ -277,7 +302,7 @@ class HistoryStore:
                 self._database.execute("DELETE FROM remembered WHERE room = ? AND name = ?", room, name)
             else:
                 stored.append((room, name, value))
-        self._database.put("remembered", stored)
+        self._database.put("remembered", _REMEMBERED, stored, ("room", "name"))
 
     # Writing.
 
@@ -316,7 +341,7 @@ class HistoryStore:
             else:
                 tables.setdefault((family, at // level.periodSeconds), []).append((number, at, *values))
         for (family, period), several in tables.items():
-            self._database.put(self._table(family, level, period), several)
+            self._database.put(self._table(family, level, period), family.columns, several, ("port", "at"))
         return dropped
 
     def _numberOf(self, portKey: PortKey, at: int) -> int | None:
@@ -329,7 +354,7 @@ class HistoryStore:
                 return None
             number = self._ports[portKey] = self._next
             self._next += 1
-            self._database.put("ports", [(number, portKey[0].raw, portKey[1])])
+            self._database.put("ports", _PORTS, [(number, portKey[0].raw, portKey[1])], ("id",))
         self._last[number] = at
         return number
 
@@ -350,12 +375,7 @@ class HistoryStore:
             self._fullAt = at
             return False
         numbers = [self._ports.pop(portKey) for portKey in dropped]
-        tables = [
-            f"{family.head}{level.name}_{period}"
-            for family in COLUMN_FAMILIES
-            for level in self._levels
-            for period in self._periods(family, level)
-        ]
+        tables = [f"{head}_{period}" for head, periods in self._known.items() for period in periods]
         for begin in range(0, len(numbers), _AT_ONCE):
             some = numbers[begin : begin + _AT_ONCE]
             marks = ", ".join("?" * len(some))
@@ -367,20 +387,23 @@ class HistoryStore:
         return True
 
     def _table(self, family: ColumnFamily, level: Level, period: int) -> str:
-        """Return the name of a table, which is created if necessary."""
-        table = f"{family.head}{level.name}_{period}"
-        self._database.make(table, family.columns, ("port", "at"))
+        """Name of a table, which is made if it is not there."""
+        head = family.head + level.name
+        table, periods = f"{head}_{period}", self._known[head]
+        if period not in periods:
+            self._database.makePeriod(head, table, *level.span(period), family.columns)
+            insort(periods, period)
         return table
 
-    def _periods(self, family: ColumnFamily, level: Level) -> list[int]:
-        """Return the numbers of the periods for which a level has tables, in order."""
-        head = f"{family.head}{level.name}_"
-        return sorted(int(name[len(head) :]) for name in self._database.tables() if name.startswith(head))
-
     def _summarize(self, family: ColumnFamily, finer: Level, coarser: Level, now: int) -> None:
-        """Compute the rows of the coarser level whose time has ended."""
+        """
+        Compute the rows of the coarser level whose time is over.
+
+        The rows of a period are sorted by port, so they are read port by port: the rows of the coarser
+        level's step alone. (PostgreSQL may prefer its index by time.)
+        """
         step = coarser.stepSeconds
-        periods = self._periods(family, finer)
+        periods = self._known[family.head + finer.name]
         if not periods:
             return
         database = self._database
@@ -391,26 +414,50 @@ class HistoryStore:
         begin = min(done, end)  # the clock may have been set back
         for period in periods:
             table = f"{family.head}{finer.name}_{period}"
-            low = max(begin, period * finer.periodSeconds)
-            high = min(end, (period + 1) * finer.periodSeconds)
-            for at in range(low // step * step, high, step):
+            first, last = finer.span(period)
+            for at in range(max(begin, first) // step * step, min(end, last), step):
                 into = self._table(family, coarser, at // coarser.periodSeconds)
                 database.execute(
-                    f"INSERT INTO {into} SELECT port, CAST(? AS BIGINT), {family.summed} FROM {table}"
-                    f" WHERE at >= ? AND at < ? GROUP BY port {family.replaced}",
+                    f"INSERT INTO {into} ({family.names}) SELECT id, CAST(? AS BIGINT), {family.summed}"
+                    f" FROM ports CROSS JOIN {table}"
+                    f" WHERE port = id AND at >= ? AND at < ? GROUP BY id {family.replaced}",
                     *(at, at, at + step),
                 )
         if end != done:
-            database.put("done", [(name, end)])
+            database.put("done", _DONE, [(name, end)], ("level",))
 
     def _dropOld(self, family: ColumnFamily, level: Level, now: int) -> None:
-        """Drop old tables if there are several newer ones, since the clock may be wrong for a while."""
-        periods = self._periods(family, level)
-        old = [each for each in periods if (each + 1) * level.periodSeconds < now - level.retentionSeconds]
+        """
+        Drop tables that are old, once there are several newer ones: the clock may be wrong for a while; and
+        the oldest ones while the level is too large.
+        """
+        head = family.head + level.name
+        periods = self._known[head]
+        old = [each for each in periods if level.span(each)[1] < now - level.retentionSeconds]
         fewest = max(_FEWEST_NEWER, level.retentionSeconds // level.periodSeconds // _NEWER_SHARE)
-        if len(periods) - len(old) >= fewest:
-            for period in old:
-                self._database.execute(f"DROP TABLE {family.head}{level.name}_{period}")
+        dropped = old if len(periods) - len(old) >= fewest else []
+        excess = self._octets(head) - level.mostOctets
+        for period in periods[:-1]:
+            if excess <= 0:
+                break
+            excess -= self._sizes.get(f"{head}_{period}", 0)
+            if period not in dropped:
+                dropped.append(period)
+        for period in dropped:
+            periods.remove(period)
+            self._database.execute(f"DROP TABLE {head}_{period}")
+            if self._sizes.pop(f"{head}_{period}", None) is not None:
+                self._database.execute("DELETE FROM sizes WHERE period = ?", f"{head}_{period}")
+
+    def _octets(self, head: str) -> int:
+        """Size of the tables of a level but the newest, of which one is measured at a time, and once."""
+        tables = [f"{head}_{period}" for period in self._known[head][:-1]]
+        for table in reversed(tables):
+            if table not in self._sizes:
+                self._sizes[table] = self._database.octets(table)
+                self._database.put("sizes", _SIZES, [(table, self._sizes[table])], ("period",))
+                break
+        return sum(self._sizes.get(table, 0) for table in tables)
 
     # Reading.
 
@@ -430,8 +477,9 @@ class HistoryStore:
         peak = f'"{family.peaks[counter]}"' if counter in family.peaks else "NULL"
         with self._transaction():
             chosen = self._chosen(family, level, begin)
-            for period in self._periods(family, chosen) if number is not None else ():
-                if period * chosen.periodSeconds < end and (period + 1) * chosen.periodSeconds > begin:
+            for period in self._known[family.head + chosen.name] if number is not None else ():
+                first, last = chosen.span(period)
+                if first < end and last > begin:
                     rows = self._database.execute(
                         f'SELECT at, seconds, "{counter}", {peak} FROM {family.head}{chosen.name}_{period}'
                         " WHERE port = ? AND at >= ? AND at < ? ORDER BY at",
@@ -447,7 +495,7 @@ class HistoryStore:
                     return level
             raise ValueError(f"there is no level {name!r}, but {', '.join(one.name for one in self._levels)}")
         for level in self._levels:
-            periods = self._periods(family, level)
+            periods = self._known[family.head + level.name]
             if periods and periods[0] * level.periodSeconds <= begin:
                 return level
         return self._levels[-1]

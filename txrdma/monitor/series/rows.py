@@ -26,11 +26,11 @@ class ColumnFamily:
     """
     Counters that are read together, and have their rows in the same tables.
 
-    @ivar head: prefix of the names of the tables.
-    @ivar counters: counters that are stored; data in octets.
-    @ivar peaks: columns of the highest rates, by counter.
-    @ivar columns: columns of the tables. C{summed} are those of a coarser row in SQL, and C{replaced} says
-        how an existing row is changed.
+    @ivar head: beginning of the names of the tables.
+    @ivar counters: counters that are stored, data in octets.
+    @ivar peaks: columns of the highest rates, by the counters that have such.
+    @ivar columns: columns of the tables, C{names} the same in SQL. C{summed} are those of a coarser row in SQL, and C{replaced} is what
+        becomes of a row that is there already.
     """
 
     def __init__(self, head: str, counters: tuple[str, ...], peaks: Mapping[str, str]) -> None:
@@ -44,6 +44,7 @@ class ColumnFamily:
             **dict.fromkeys(counters, int),
             **dict.fromkeys(peaks.values(), float),
         }
+        self.names = ", ".join(f'"{name}"' for name in self.columns)
         sums = [f'sum("{name}")' for name in ("seconds", *counters)]
         self.summed = ", ".join([*sums, *(f'max("{name}")' for name in peaks.values())])
         self.replaced = "ON CONFLICT (port, at) DO UPDATE SET " + ", ".join(
@@ -61,6 +62,9 @@ CORRECTIONS: Final = ColumnFamily("fec_", (UNCORRECTABLE, CORRECTED, SYMBOLS), {
 """Columns of the counters of forward error correction, of ports whose links have it."""
 
 COLUMN_FAMILIES: Final = (TRAFFIC, CORRECTIONS)
+
+RENAMED: Final[Mapping[str, str]] = {}
+"""New names of renamed counters, by their names in histories of older releases."""
 
 STORED_COUNTERS: Final = tuple(counter for family in COLUMN_FAMILIES for counter in family.counters)
 """All counters that have a history."""

@@ -33,8 +33,8 @@ def programs() -> Path | None:
 
 def why() -> str:
     """Return the reason why no server can be started; C{""} if one can."""
-    if find_spec("sqlalchemy") is None or find_spec("psycopg") is None:
-        return "SQLAlchemy or psycopg is not installed: pip install 'txrdma[postgres]'"
+    if find_spec("psycopg") is None:
+        return "psycopg is not installed: pip install 'txrdma[postgres]'"
     return "" if programs() else "PostgreSQL is not here: apt-get install postgresql"
 
 

@@ -4,6 +4,11 @@ The contract of all stores of a history.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import DeviceUnavailable
@@ -12,8 +17,17 @@ from txrdma.fabric.errorcounters import UNCORRECTABLE
 from txrdma.iba.types import GUID
 from txrdma.monitor.diagnosis.thresholds import PortKey
 from txrdma.monitor.portcounters import CounterLayout, Meter
+from txrdma.monitor.series import historystore
 from txrdma.monitor.series.historystore import DEFAULT_LEVELS, HistoryStore, Level
-from txrdma.monitor.series.rows import correctionRowOf, CORRECTIONS, COUNTERS, Row, rowOf
+from txrdma.monitor.series.rows import (
+    ColumnFamily,
+    correctionRowOf,
+    CORRECTIONS,
+    COUNTERS,
+    Row,
+    rowOf,
+    TRAFFIC,
+)
 
 PORT: PortKey = (GUID(bytes(7) + b"\1"), 3)
 OTHER: PortKey = (GUID(bytes(7) + b"\1"), 4)
@@ -21,6 +35,9 @@ CORRECTION_LAYOUT = CounterLayout({UNCORRECTABLE: 32, CORRECTED: 32, SYMBOLS: 32
 LAYOUT = CounterLayout(
     {"portXmitData": 32, "symbolErrorCounter": 16, "portRcvData": 64}, {"portXmitData": 4, "portRcvData": 4}
 )
+
+HISTORIES = Path(__file__).parent / "histories"
+"""Dumps of histories that older versions have written."""
 
 SHORT = (
     *(Level("readings", 0, 60, 300), Level("minutes", 60, 3600, 7200)),
@@ -142,11 +159,70 @@ class StoreContract(SynchronousTestCase):
         self.assertGreaterEqual(self.corrected(0, 200_000, "minutes")[0][0], 9_000)
         self.assertEqual(self.corrected(0, 200_000, "hours")[0], (0, 3600.0, 60))
 
+    # Other releases.
+
+    def load(self, version: int) -> None:
+        """Load a history that an older version has written into the new database."""
+        raise NotImplementedError
+
+    def statements(self, name: str) -> str:
+        """Return a dump of a history."""
+        return (HISTORIES / name).read_text()
+
+    def releasedWith(self, *counters: str, renamed: Mapping[str, str] = MappingProxyType({})) -> ColumnFamily:
+        """Open the history by a release with other counters."""
+        self.store.close()
+        family = ColumnFamily(TRAFFIC.head, counters, TRAFFIC.peaks)
+        self.patch(historystore, "COLUMN_FAMILIES", (family, CORRECTIONS))
+        self.patch(historystore, "RENAMED", renamed)
+        self.store = self.opened()
+        return family
+
+    def test_counterAdded(self) -> None:
+        """A history continues with an added counter, which is unknown in earlier rows of all levels."""
+        self.store.write([reading(at, 1) for at in range(600)], 601)
+        family = self.releasedWith("newCounter", *COUNTERS)
+        self.assertEqual(self.store.series(PORT, "newCounter", 100, 101)[0].grown, None)
+        rows = [
+            Row(PORT, at, (1.0, 3, *row.values[1:]), family)
+            for at, row in ((at, reading(at, 2)) for at in range(600, 7200))
+        ]
+        self.store.write(rows, 7300)
+        minutes = self.store.series(PORT, "newCounter", 540, 660, "minutes")
+        self.assertEqual([point.grown for point in minutes], [None, 180])
+        hours = self.store.series(PORT, "newCounter", 0, 7200, "hours")
+        self.assertEqual([point.grown for point in hours], [9000, 10800])
+        self.assertEqual(self.sent(540, 660, "minutes"), [(540, 60), (600, 120)])
+
+    def test_counterRemoved(self) -> None:
+        """A history continues without a counter, whose earlier values are there again if it returns."""
+        self.store.write([reading(at, 1) for at in range(600)], 601)
+        family = self.releasedWith(*(name for name in COUNTERS if name != "symbolErrorCounter"))
+        self.assertRaises(ValueError, self.store.series, PORT, "symbolErrorCounter", 0, 1)
+        index = 1 + COUNTERS.index("symbolErrorCounter")
+        values = [reading(at, 2).values for at in range(600, 900)]
+        rows = [
+            Row(PORT, at, (*one[:index], *one[index + 1 :]), family) for at, one in enumerate(values, 600)
+        ]
+        self.store.write(rows, 1000)
+        self.assertEqual(self.sent(540, 660, "minutes"), [(540, 60), (600, 120)])
+        self.releasedWith(*COUNTERS)
+        points = self.store.series(PORT, "symbolErrorCounter", 480, 600, "minutes")
+        self.assertEqual([point.grown for point in points], [0, None])
+
+    def test_counterRenamed(self) -> None:
+        """A renamed counter has its earlier values under its new name."""
+        self.store.write([reading(at, 1) for at in range(600)], 601)
+        names = ["sentOctets" if name == "vl15Dropped" else name for name in COUNTERS]
+        family = self.releasedWith(*names, renamed={"vl15Dropped": "sentOctets"})
+        self.store.write([Row(PORT, at, reading(at, 2).values, family) for at in range(600, 900)], 1000)
+        points = self.store.series(PORT, "sentOctets", 540, 660, "minutes")
+        self.assertEqual([point.grown for point in points], [0, 0])
+        self.assertEqual(self.sent(540, 660, "minutes"), [(540, 60), (600, 120)])
+
     def test_older(self) -> None:
         """A history of an older monitor without error correction is continued with all its data."""
         self.store.write([reading(at, 1) for at in range(600)], 700)
-        with self.store._transaction():  # as that monitor has left it: tables of what it knew alone
-            self.assertEqual([name for name in self.store._database.tables() if name.startswith("fec_")], [])
         before = self.sent(0, 999, "readings"), self.sent(0, 999, "minutes")
         self.store.close()
         self.store = self.opened()
@@ -154,6 +230,63 @@ class StoreContract(SynchronousTestCase):
         self.store.write([correction(700, 3), correction(760, 4)], 860)
         self.assertEqual((self.sent(0, 999, "readings"), self.sent(0, 999, "minutes")), before)
         self.assertEqual(self.corrected(0, 999, "minutes"), [(660, 60.0, 3), (720, 60.0, 4)])
+
+    def test_version1(self) -> None:
+        """A history of version 1 is migrated, and continued with all its data."""
+        self.store.close()
+        self.path = self.where()
+        self.load(1)
+        self.store = self.opened()
+        for _ in range(2):
+            self.assertEqual(
+                self.sent(3000, 3660, "readings"),
+                [(at + second, 1 + second) for at in (3000, 3300, 3600) for second in (0, 20, 40)],
+            )
+            self.assertEqual(self.sent(3000, 3660, "minutes"), [(3000, 63), (3300, 63), (3600, 63)])
+            self.assertEqual(
+                self.sent(0, 3600, "readings", OTHER), [(at + 5, 7) for at in range(0, 3600, 300)]
+            )
+            self.assertEqual(self.sent(0, 9999, "hours"), [(0, 756)])
+            self.assertEqual(self.corrected(0, 9999, "hours"), [(0, 720.0, 24)])
+            self.store.close()
+            self.store = self.opened()
+        self.store.write([reading(5400, 4), correction(5430, 5)], 7300)
+        self.assertEqual(self.sent(0, 9999, "hours"), [(0, 756), (3600, 382)])
+        self.assertEqual(self.corrected(0, 9999, "hours"), [(0, 720.0, 24), (3600, 420.0, 17)])
+
+    def test_newerVersion(self) -> None:
+        """A history of a newer version is refused and not changed."""
+        with self.store._transaction():
+            self.store._database.setVersion(historystore.VERSION + 1)
+        self.store.close()
+        error = self.assertRaises(DeviceUnavailable, self.opened)
+        self.assertIn(f"it has version {historystore.VERSION + 1}", str(error))
+
+    # Levels.
+
+    def test_size(self) -> None:
+        """A level that is larger than it may be loses its oldest tables, whatever their age."""
+        self.store.close()
+        levels = Level("readings", 0, 60, 86400, 150_000), *DEFAULT_LEVELS[1:]
+        self.store = self.opened(*levels)
+        for at in range(0, 3000, 60):
+            self.store.write([reading(second, 1) for second in range(at, at + 60)], at + 60)
+        with self.store._transaction():
+            sizes = {
+                name: self.store._database.octets(name)
+                for name in self.store._database.tables()
+                if re.fullmatch(r"readings_\d+", name)
+            }
+        newest = max(sizes, key=lambda name: int(name.rpartition("_")[2]))
+        self.assertLessEqual(sum(sizes.values()) - sizes[newest], 150_000)
+        self.assertGreater(sum(sizes.values()), 50_000)
+        self.assertEqual(self.sent(2940, 3000, "readings")[-1], (2999, 1))
+        self.assertEqual(self.sent(0, 60, "readings"), [])
+        self.assertEqual(self.sent(0, 60, "minutes"), [(0, 60)])
+        self.store.close()
+        self.store = self.opened(*levels)
+        self.store.write([reading(second, 1) for second in range(3000, 3060)], 3060)
+        self.assertEqual(self.sent(2940, 3060, "readings")[-1], (3059, 1))
 
     def test_minutes(self) -> None:
         """A minute is the sum of its readings, with the highest rate, and is stored when it is complete."""

@@ -30,6 +30,34 @@ class PostgresTests(storecontract.StoreContract):
             PostgresTests.server = Postgres()
         return PostgresTests.server.newURL()
 
+    def load(self, version: int) -> None:
+        import psycopg
+
+        with psycopg.connect(self.path.replace("+psycopg", "")) as connection:
+            connection.execute(self.statements(f"version{version}.postgresql.sql").encode())
+
+    def test_partitions(self) -> None:
+        """Each level is one table, partitioned by time, also in a history that version 1 has written."""
+        import psycopg
+
+        for isOlder in (False, True):
+            self.path = self.where()
+            if isOlder:
+                self.load(1)
+            store = self.opened()
+            store.write([reading(at, 1) for at in range(5400, 6000, 10)], 6100)
+            with psycopg.connect(self.path.replace("+psycopg", "")) as connection:
+                (rows,) = connection.execute("SELECT count(*) FROM readings WHERE at >= 5400").fetchall()
+                (kind,) = connection.execute(
+                    "SELECT amname FROM pg_am JOIN pg_class ON relam = pg_am.oid WHERE relname = 'readings_at'"
+                ).fetchall()
+                (alone,) = connection.execute(
+                    r"SELECT count(*) FROM pg_class WHERE relkind = 'r' AND NOT relispartition"
+                    r" AND relname ~ '_\d+$'"
+                ).fetchall()
+            self.assertEqual((rows, kind, alone), ((60,), ("brin",), (0,)))
+            store.close()
+
     def test_again(self) -> None:
         """A history can be opened again; two histories need two databases."""
         self.store.write([reading(600, 1)], 601)
