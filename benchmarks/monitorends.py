@@ -31,7 +31,8 @@ from txrdma.monitor.config import parseConfig
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
 from txrdma.monitor.reading.counterreader import CounterReader
 from txrdma.monitor.series.exposition import CounterExposition
-from txrdma.monitor.series.historystore import HistoryStore, Level
+from txrdma.monitor.series.historystore import HistoryStore
+from txrdma.monitor.series.level import Level
 from txrdma.monitor.series.rows import COUNTERS, Row
 from txrdma.sim.clock import SimulatedClock
 from txrdma.sim.fabric import SimulatedFabric

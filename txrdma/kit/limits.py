@@ -468,10 +468,10 @@ LIMITS: Final = (
     ),
     Limit(
         "monitor",
-        "other values that wait for the disk",
-        "txrdma.monitor.series.history.MOST_VALUES",
+        "events that wait for the disk",
+        "txrdma.monitor.series.history.MOST_EVENTS",
         _OLDEST,
-        "unit.monitor.test_history.WriterTests.test_manyValues",
+        "unit.monitor.test_history.WriterTests.test_manyEvents",
     ),
     Limit(
         "monitor",

@@ -16,7 +16,7 @@ from twisted.application.service import IService, MultiService
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import serverFromString
 from twisted.internet.error import CannotListenError
-from twisted.internet.interfaces import IAddress, IDelayedCall, IListeningPort, IStreamServerEndpoint
+from twisted.internet.interfaces import IAddress, IListeningPort, IStreamServerEndpoint
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 from twisted.python import usage
@@ -31,9 +31,10 @@ from txrdma.mad.agent import MADAgent
 from txrdma.mad.ports import defaultMADPort, openMADPort
 from txrdma.monitor.config import MonitorConfig, parseConfig, readConfig
 from txrdma.monitor.diagnosis.findinglog import FindingEvent, Raised, Resumed
+from txrdma.monitor.diagnosis.journal import FabricEvent
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds, fabricFindings
 from txrdma.monitor.events.channels import AlertChannel, LineChannel, MailChannel, WebhookChannel
-from txrdma.monitor.events.memory import MonitorMemory, secondsToFind
+from txrdma.monitor.events.memory import restoreState, secondsToFind
 from txrdma.monitor.events.notifier import Notifier
 from txrdma.monitor.files import MaintainedFiles
 from txrdma.monitor.listening import isLoopback
@@ -239,12 +240,9 @@ class MonitorService(MultiService):
             supervisor,
         )
         watch = Watch(self.poller, self._agent, self._writer, reactor.seconds)
-        self._updating: IDelayedCall | None = None
-        self._memory = None
         if store is not None and self._writer is not None:
-            known = (self.poller.findingLog, self.poller.presence, self.poller.journal)
-            self._memory = MonitorMemory(store, self._writer, *known)
-            self._restore(self._memory, store)
+            self._restore(store)
+            self.poller.journal.store = self._writer.append
         self._alerts = Notifier(reactor, config.alerts, channels, self._writer, supervisor)
         self._alerts.expect(self.poller.findingLog.open)
         self._files = MaintainedFiles(config.files)
@@ -256,7 +254,7 @@ class MonitorService(MultiService):
             listening._raiseSynchronously = True  # if the port is in use, twistd exits, as in strports
             listening.setServiceParent(self)
 
-    def _restore(self, memory: MonitorMemory, store: HistoryStore) -> None:
+    def _restore(self, store: HistoryStore) -> None:
         """Restore the state of the previous process; a finding stays until this one could have found it."""
         began: float = self._seconds()
         interval = self.config.settings.intervalSeconds
@@ -266,26 +264,15 @@ class MonitorService(MultiService):
 
         if store.isOpen:
             try:
-                memory.restore(heldUntil)
-                return
+                poller = self.poller
+                restoreState(store, poller.findingLog, poller.presence, poller.journal, heldUntil)
             except RDMAError as error:
                 _log.warn("what a former process has found is not known: {why}", why=str(error))
-        memory.skip(began)
 
     def _logFinding(self, event: FindingEvent) -> None:
         for receive in (logFinding, self._alerts.findingChanged, self.site.hub.findingChanged):
             with _log.failuresHandled("while {event!r} was reported", event=event):
                 receive(event)
-        if self._memory is not None and self._updating is None:  # once per reactor iteration
-            self._updating = self._reactor.callLater(0, self._update)
-
-    def _update(self) -> None:
-        """Store the state for the next process."""
-        if self._updating is not None and self._updating.active():
-            self._updating.cancel()
-        self._updating = None
-        if self._memory is not None:
-            self._memory.update()
 
     def _read(self, since: float) -> None:
         """Pass the readings of a round to history, files and pages; an error in one does not stop others."""
@@ -303,8 +290,6 @@ class MonitorService(MultiService):
         self.poller.report("notifications", self._alerts.findings() + self._files.findings())
         with step("updating pages"):
             self.site.hub.fabricChanged()
-        with step("remembering"):
-            self._update()
 
     def _rowsSince(self, since: float) -> list[Row]:
         """Return history rows of all ports that were read since a time."""
@@ -360,6 +345,9 @@ class MonitorService(MultiService):
         self._files.change(config.files)
         self._alerts.change(config.alerts, channels)
         _log.info("the configuration was read again")
+        text = "the configuration was read again"
+        reloaded = FabricEvent(self._seconds(), "operator-reloaded", "the monitor", text)
+        self.poller.journal.add([reloaded])
         return True
 
     def _hung(self, number: int, frame: object) -> None:
@@ -425,7 +413,6 @@ class MonitorService(MultiService):
         self._surveyor.stop()
         await self.poller.stop()
         await self._alerts.stop()
-        self._update()
         if self._writer is not None:
             await self._writer.stop()
             self._pool.stop()

@@ -1,33 +1,45 @@
-"""Journal of changes: nodes and links that appear or disappear, speeds and widths of links, findings."""
+"""
+Events of a fabric: nodes and links that appear or disappear, findings, notifications, and operators' actions.
+
+Events are appended to the history and never changed. The last event of each subject is its state, from which
+the next process continues; L{KINDS} are those that people see, where they have a text.
+"""
 
 from __future__ import annotations
 
+import json
 from collections import deque
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
 
+from txrdma.fabric.advice import adviceOn
+from txrdma.fabric.health import Finding
 from txrdma.iba.types import GUID
 from txrdma.kit.values import frozen
-from txrdma.monitor.diagnosis.findinglog import FindingEvent, Raised, Resumed
+from txrdma.monitor.diagnosis.findinglog import Cleared, Entry, FindingEvent, Key, Resumed
 
 KINDS: Final = (
     *("node-came", "node-gone", "link-came", "link-gone", "link-changed"),
-    *("finding-raised", "finding-cleared"),
+    *("finding-raised", "finding-cleared", "operator-reloaded"),
 )
-"""Kinds of changes."""
+"""Kinds of changes: events that people see."""
 
 MOST_CHANGES: Final = 10_000
 """Maximum number of changes in a journal; the oldest are dropped."""
 
 
 @frozen
-class Change:
+class FabricEvent:
     """
-    Change of a fabric, or of its findings.
+    Something that has happened, as it is stored.
 
     @ivar at: time at which it was seen, in seconds since 1970.
-    @ivar kind: one of L{KINDS}.
-    @ivar where: readable name of the node or port; C{guid} and C{port} identify it for programs.
+    @ivar kind: one of L{KINDS}; C{node-forgotten}, C{link-forgotten}; C{alert-raised}, C{alert-cleared};
+        C{notification-queued}, C{notification-sent} or C{notification-dropped}.
+    @ivar where: name of the node, port or channel, for people; C{guid} and C{port} identify it for programs.
+    @ivar text: the event for people; C{""} if only the state of the subject is new.
+    @ivar subject: identity of what has a new state; C{""} for an event that is no state.
+    @ivar detail: further values of the state, which JSON can represent.
     """
 
     at: float
@@ -36,32 +48,32 @@ class Change:
     text: str
     guid: GUID | None = None
     port: int | None = None
+    subject: str = ""
+    detail: Any = None
 
 
 class Journal:
     """
-    Journal of the most recent changes of one fabric.
+    Journal of the most recent events of one fabric.
 
-    @ivar changes: changes in chronological order.
-    @ivar number: number of changes so far.
+    @ivar changes: the last changes, in chronological order.
+    @ivar store: stores new events; a monitor without a history drops them.
     """
 
     def __init__(self) -> None:
-        self.changes: deque[Change] = deque(maxlen=MOST_CHANGES)
-        self.number = 0
+        self.changes: deque[FabricEvent] = deque(maxlen=MOST_CHANGES)
+        self.store: Callable[[Sequence[FabricEvent]], object] = len
 
-    def restore(self, changes: Iterable[Change], number: int) -> None:
-        """Add the changes that a previous process has stored; it had counted C{number} of them."""
+    def restore(self, changes: Iterable[FabricEvent]) -> None:
+        """Add the changes that a previous process has stored."""
         self.changes.extend(changes)
-        self.number = number
 
-    def add(self, changes: Iterable[Change]) -> None:
-        """Add changes, in chronological order."""
-        for change in changes:
-            self.changes.append(change)
-            self.number += 1
+    def add(self, events: Sequence[FabricEvent]) -> None:
+        """Add events, in chronological order."""
+        self.changes.extend(event for event in events if event.text)
+        self.store(events)
 
-    def since(self, at: float) -> list[Change]:
+    def since(self, at: float) -> list[FabricEvent]:
         """Return the changes since a time, the latest first."""
         found = []
         for change in reversed(self.changes):
@@ -73,7 +85,25 @@ class Journal:
     def findingChanged(self, event: FindingEvent, now: float) -> None:
         """Add a finding that was raised or cleared."""
         if not isinstance(event, Resumed):
-            finding = event.entry.finding
-            kind = "finding-raised" if isinstance(event, Raised) else "finding-cleared"
-            text = f"{finding.kind}: {finding.text}"
-            self.add([Change(now, kind, finding.where, text, finding.guid, finding.port)])
+            found = event.entry.finding
+            kind = "finding-cleared" if isinstance(event, Cleared) else "finding-raised"
+            self.add([_findingEvent(event.entry, kind, f"{found.kind}: {found.text}", now)])
+
+
+def _findingEvent(entry: Entry, kind: str, text: str, at: float) -> FabricEvent:
+    found = entry.finding
+    detail = [list(entry.key), found.text, entry.firstSeen, entry.lastSeen, entry.clearedAt, entry.times]
+    subject = json.dumps([*entry.key, entry.firstSeen])
+    return FabricEvent(at, kind, found.where, text, found.guid, found.port, subject, detail)
+
+
+def entryOf(event: FabricEvent) -> Entry:
+    """
+    Entry of the finding log from its last event, with the severity and advice of this process.
+
+    @raise ValueError, TypeError: the event has another form.
+    """
+    key, text, firstSeen, lastSeen, clearedAt, times = event.detail
+    finding = Finding(Key(*key).kind, event.where, text, event.guid, event.port)
+    advice = adviceOn(finding.kind)
+    return Entry(Key(*key), finding, advice.severity, advice.text, firstSeen, lastSeen, clearedAt, times)

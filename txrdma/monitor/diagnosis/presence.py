@@ -1,13 +1,15 @@
 """
 Nodes and links of a fabric over time: which have appeared, disappeared or changed, and when.
 
-L{Presence.follow} is the only place where the fabric is compared with its former state. It returns changes,
-which the journal, the findings and the pages are made of.
+L{Presence.follow} is the only place where the fabric is compared with its former state. It returns events,
+which the journal, the findings and the pages are made of, and from which L{Presence.restore} restores the
+state.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from math import inf
 from typing import Any, Final, TypeVar
 
@@ -15,7 +17,7 @@ from txrdma.fabric.health import Finding
 from txrdma.fabric.model import Fabric, Node, Port
 from txrdma.iba.types import GUID
 from txrdma.kit.values import record
-from txrdma.monitor.diagnosis.journal import Change
+from txrdma.monitor.diagnosis.journal import FabricEvent
 from txrdma.monitor.diagnosis.thresholds import PortKey
 
 FORGET_SECONDS: Final = 7 * 86400.0
@@ -32,6 +34,9 @@ _FEWEST: Final = 2
 
 Link = tuple[PortKey, PortKey]
 """A link, by its two ports."""
+
+STATES: Final = ("node-came", "node-gone", "link-came", "link-changed", "link-gone")
+"""Kinds of the events that are the state of a node or link."""
 
 Key = TypeVar("Key")
 
@@ -76,41 +81,60 @@ class Presence:
         self._modes: dict[Link, tuple[int, str]] = {}
         self._isRestored = False
 
-    def restore(
-        self,
-        present: Mapping[GUID, tuple[str, str]],
-        linked: Mapping[Link, tuple[str, str]],
-        nodes: Mapping[GUID, Gone],
-        links: Mapping[Link, Gone],
-    ) -> None:
-        """Set the state that a previous process has stored, before the first sweep."""
-        self.present, self.linked = present, linked
-        self.nodes.update(nodes)
-        self.links.update(links)
-        self._isRestored = True
+    def restore(self, states: Iterable[FabricEvent]) -> None:
+        """
+        Set the state that a previous process has stored, before the first sweep.
 
-    def _compare(self, fabric: Fabric) -> None:
+        @param states: last events of nodes and links; without effect if fewer than two nodes were there.
+        @raise ValueError, TypeError: an event has another form.
+        """
+        present: dict[GUID, tuple[str, str]] = {}
+        linked: dict[Link, tuple[str, str]] = {}
+        nodes: dict[GUID, Gone] = {}
+        links: dict[Link, Gone] = {}
+        for one in states:
+            names, isGone = (one.where, one.detail), one.kind.endswith("-gone")
+            if one.kind.startswith("node"):
+                guid = GUID.fromString(one.subject)
+                if isGone:
+                    nodes[guid] = Gone(*names, one.at, guid)
+                else:
+                    present[guid] = names
+            else:
+                link = _linkOf(one.subject)
+                if isGone:
+                    links[link] = Gone(*names, one.at, *link[0])
+                else:
+                    linked[link] = names
+        if len(present) >= _FEWEST:
+            self.present, self.linked, self.nodes, self.links = present, linked, nodes, links
+            self._isRestored = True
+
+    def _elsewhere(self, fabric: Fabric, now: float) -> Iterator[FabricEvent]:
         """Forget the state of a process that watched another fabric: the local node may be in both."""
-        self._isRestored = False
         if len(self.present) >= _FEWEST and sum(guid in self.present for guid in fabric.nodes) < _FEWEST:
+            for guid in (*self.present, *self.nodes):
+                yield _nodeEvent(now, "node-forgotten", guid)
+            for link in (*self.linked, *self.links):
+                yield _linkEvent(now, "link-forgotten", link)
             self.present, self.linked = {}, {}
             self.nodes.clear()
             self.links.clear()
 
-    def follow(self, fabric: Fabric, now: float) -> list[Change]:
+    def follow(self, fabric: Fabric, now: float) -> list[FabricEvent]:
         """
         Compare a fabric with its previous state, and store it as the new one.
 
-        @return: changes; none for the first fabric.
+        @return: events; those of the first fabric have no text.
         """
+        events: list[FabricEvent] = []
         if self._isRestored:
-            self._compare(fabric)
+            self._isRestored = False
+            events += self._elsewhere(fabric, now)
         nodes = {guid: (str(node), _attachment(node)) for guid, node in fabric.nodes.items()}
         for guid, (name, beyond) in self.present.items():
             if guid not in nodes:
                 self.nodes[guid] = Gone(name, beyond, now, guid)
-        for guid in [guid for guid in self.nodes if guid in nodes]:
-            del self.nodes[guid]
         links: dict[Link, tuple[str, str]] = {}
         modes: dict[Link, tuple[int, str]] = {}
         for one, other in fabric.links():
@@ -119,13 +143,14 @@ class Presence:
         for link, (name, beyond) in self.linked.items():
             if link not in links:
                 self.links[link] = Gone(name, beyond, now, *link[0])
+        before = set(self.nodes), set(self.links)
+        for guid in [guid for guid in self.nodes if guid in nodes]:
+            del self.nodes[guid]
         taken = {end for link in links for end in link}
         for link in [link for link in self.links if link in links or taken.intersection(link)]:
             del self.links[link]  # it is back, or a port of it is linked elsewhere
-        changes: list[Change] = []
-        if self.present:
-            changes += self._nodeChanges(fabric, now)
-            changes += self._linkChanges(links, modes, nodes, now)
+        events += self._nodeEvents(nodes, fabric, now)
+        events += self._linkEvents(links, modes, nodes, now)
         self.changes += nodes != self.present or links != self.linked
         self._noteTimes(nodes, links, now)
         self.present, self.linked, self._modes = nodes, links, modes
@@ -133,37 +158,51 @@ class Presence:
         for gone in several:
             _forget(gone, now - self._forgetSeconds)
             self._bound(gone)
-        return changes
+        for guid in before[0] - nodes.keys() - self.nodes.keys():
+            events.append(_nodeEvent(now, "node-forgotten", guid))
+        for link in before[1] - links.keys() - self.links.keys():
+            events.append(_linkEvent(now, "link-forgotten", link))
+        return events
 
-    def _nodeChanges(self, fabric: Fabric, now: float) -> Iterator[Change]:
-        for guid in self.present.keys() - fabric.nodes.keys():
-            yield Change(now, "node-gone", self.present[guid][0], "it is gone", guid)
-        for guid in fabric.nodes.keys() - self.present.keys():
-            node = fabric.nodes[guid]
-            linked = node.linked()
-            text = f"it is there, at {linked[0].peer}" if linked else "it is there"
-            yield Change(now, "node-came", str(node), text, guid)
+    def _nodeEvents(
+        self, nodes: Mapping[GUID, tuple[str, str]], fabric: Fabric, now: float
+    ) -> Iterator[FabricEvent]:
+        isFirst = not self.present
+        for guid, names in self.present.items():
+            if guid not in nodes:
+                yield _nodeEvent(now, "node-gone", guid, names, "it is gone")
+        for guid, names in nodes.items():
+            if guid not in self.present:
+                linked = fabric.nodes[guid].linked()
+                text = f"it is there, at {linked[0].peer}" if linked else "it is there"
+                yield _nodeEvent(now, "node-came", guid, names, "" if isFirst else text)
+            elif names != self.present[guid]:
+                yield _nodeEvent(now, "node-came", guid, names)
 
-    def _linkChanges(
+    def _linkEvents(
         self,
         links: Mapping[Link, tuple[str, str]],
         modes: Mapping[Link, tuple[int, str]],
         nodes: Collection[GUID],
         now: float,
-    ) -> Iterator[Change]:
-        """Return the changes of links, except those that are missing because their node is."""
-        for link in self.linked.keys() - links.keys():
-            if all(guid in nodes for guid, _number in link):
-                name, beyond = self.linked[link]
-                yield Change(now, "link-gone", name, f"its link to {beyond} is gone", *link[0])
-        for link, (name, beyond) in links.items():
+    ) -> Iterator[FabricEvent]:
+        """Return the events of links; those that are missing because their node is have no text."""
+        isFirst = not self.present
+        for link, names in self.linked.items():
+            if link not in links:
+                isSeen = all(guid in nodes for guid, _number in link)
+                text = f"its link to {names[1]} is gone" if isSeen else ""
+                yield _linkEvent(now, "link-gone", link, names, text)
+        for link, names in links.items():
             (width, speed), (oldWidth, oldSpeed) = modes[link], self._modes.get(link, (0, ""))
             if link not in self.linked:
-                text = f"it is linked to {beyond}, {width}x {speed}"
-                yield Change(now, "link-came", name, text, *link[0])
+                text = f"it is linked to {names[1]}, {width}x {speed}"
+                yield _linkEvent(now, "link-came", link, names, "" if isFirst else text)
             elif (width, speed) != (oldWidth, oldSpeed) and width and oldWidth:
-                text = f"its link to {beyond} runs at {width}x {speed}, not {oldWidth}x {oldSpeed}"
-                yield Change(now, "link-changed", name, text, *link[0])
+                text = f"its link to {names[1]} runs at {width}x {speed}, not {oldWidth}x {oldSpeed}"
+                yield _linkEvent(now, "link-changed", link, names, text)
+            elif names != self.linked[link]:
+                yield _linkEvent(now, "link-came", link, names)
 
     def _noteTimes(self, nodes: Collection[GUID], links: Collection[Link], now: float) -> None:
         """Record when nodes and links appeared; those of the first sweep count as always present."""
@@ -212,3 +251,22 @@ def _attachment(node: Node) -> str:
 
 def _seenAt(beyond: str) -> str:
     return f"it is gone; {beyond} led to it" if beyond else "it is gone"
+
+
+def _nodeEvent(
+    now: float, kind: str, guid: GUID, names: tuple[str, str] = ("", ""), text: str = ""
+) -> FabricEvent:
+    return FabricEvent(now, kind, names[0], text, guid, None, str(guid), names[1])
+
+
+def _linkEvent(
+    now: float, kind: str, link: Link, names: tuple[str, str] = ("", ""), text: str = ""
+) -> FabricEvent:
+    (guid, port), (peer, peerPort) = link
+    subject = json.dumps([str(guid), port, str(peer), peerPort])
+    return FabricEvent(now, kind, names[0], text, guid, port, subject, names[1])
+
+
+def _linkOf(subject: str) -> Link:
+    guid, port, peer, peerPort = json.loads(subject)
+    return (GUID.fromString(guid), port), (GUID.fromString(peer), peerPort)

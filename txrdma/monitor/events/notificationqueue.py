@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Final, Union
+from typing import Final
 
 from twisted.internet.defer import CancelledError, Deferred, maybeDeferred, TimeoutError
 from twisted.internet.error import ConnectError, ConnectionClosed
@@ -18,6 +18,7 @@ from twisted.mail.smtp import SMTPError
 
 from txrdma.error import DeviceUnavailable, RDMAError
 from txrdma.monitor.diagnosis.findinglog import Key
+from txrdma.monitor.diagnosis.journal import FabricEvent
 from txrdma.monitor.events.alerts import Alert
 from txrdma.monitor.events.channels import AlertChannel
 from txrdma.monitor.supervisor import SupervisedLoop
@@ -35,34 +36,26 @@ STOP_SECONDS: Final = 5.0
 MOST_ALERTS: Final = 1000
 """Maximum number of alerts that wait for a channel; the oldest are dropped."""
 
-QUEUE: Final = "notifications"
-"""Table of stored alerts, by the name of the queue and a number."""
+QUEUED: Final = "notification-queued"
+"""Kind of the events of alerts that wait, whose subject is the name of the queue and a number."""
 
-Stored = tuple[str, str, Union[str, None]]
+DROPPED: Final = "notification-dropped"
+_SENT: Final = "notification-sent"
 
 
-def restored(rows: Iterable[tuple[str, str]]) -> dict[str, dict[int, Alert]]:
-    """Return the alerts that a previous process has not sent, by the names of their queues, in order."""
+def restored(events: Iterable[FabricEvent]) -> dict[str, dict[int, Alert]]:
+    """Alerts that a previous process has not sent, by the names of their queues, in order."""
     found: dict[str, dict[int, Alert]] = {}
-    for name, value in sorted(rows, key=lambda row: _nameIn(row[0])[1]):
-        queue, number = _nameIn(name)
-        key, isRaised, finding = json.loads(value)
+    for event in events:
+        queue, number = json.loads(event.subject)
+        key, isRaised, finding = event.detail
         found.setdefault(queue, {})[number] = Alert(Key(*key), isRaised, finding)
     return found
 
 
-def forgotten(queue: str, numbers: Iterable[int]) -> list[Stored]:
-    """Return rows that delete alerts from the store."""
-    return [(QUEUE, _nameOf(queue, number), None) for number in numbers]
-
-
-def _nameOf(queue: str, number: int) -> str:
-    return json.dumps([queue, number])
-
-
-def _nameIn(name: str) -> tuple[str, int]:
-    queue, number = json.loads(name)
-    return str(queue), int(number)
+def ended(kind: str, queue: str, numbers: Iterable[int], now: float) -> list[FabricEvent]:
+    """Events of alerts that were sent or dropped."""
+    return [FabricEvent(now, kind, queue, "", subject=json.dumps([queue, number])) for number in numbers]
 
 
 class NotificationQueue:
@@ -78,11 +71,11 @@ class NotificationQueue:
         self,
         reactor: IReactorTime,
         channel: AlertChannel,
-        store: Callable[[Sequence[Stored]], Awaitable[None]],
+        store: Callable[[Sequence[FabricEvent]], Awaitable[None]],
         took: Callable[[], object],
     ) -> None:
         """
-        @param store: stores rows, and handles its errors.
+        @param store: stores events, and handles its errors.
         @param took: called after each message that the channel has sent.
         """
         self.channel = channel
@@ -111,25 +104,24 @@ class NotificationQueue:
         self._waiting = {**alerts, **self._waiting}
         self._number = max([self._number, *alerts])
 
-    def admit(self, alerts: Iterable[Alert]) -> list[Stored]:
-        """Queue alerts; returns the rows to store before L{send} is called."""
-        rows: list[Stored] = []
+    def admit(self, alerts: Iterable[Alert]) -> list[FabricEvent]:
+        """Queue alerts; returns the events to store before L{send} is called."""
+        events: list[FabricEvent] = []
+        queue, now = self.channel.queue, self._reactor.seconds()
         for one in alerts:
             self._number += 1
             self._waiting[self._number] = one
-            rows.append(self._row(self._number, one))
-        return rows + self._bound()
+            subject = json.dumps([queue, self._number])
+            detail = [one.key, one.isRaised, one.finding]
+            events.append(FabricEvent(now, QUEUED, queue, "", subject=subject, detail=detail))
+        return events + self._bound()
 
-    def _row(self, number: int, alert: Alert) -> Stored:
-        value = json.dumps([alert.key, alert.isRaised, alert.finding])
-        return QUEUE, _nameOf(self.channel.queue, number), value
-
-    def _bound(self) -> list[Stored]:
+    def _bound(self) -> list[FabricEvent]:
         oldest = list(self._waiting)[: max(0, len(self._waiting) - MOST_ALERTS)]
         for number in oldest:
             del self._waiting[number]
         self.dropped += len(oldest)
-        return forgotten(self.channel.queue, oldest)
+        return ended(DROPPED, self.channel.queue, oldest, self._reactor.seconds())
 
     def send(self) -> None:
         """Send queued alerts, unless the channel is busy or waits for its next attempt."""
@@ -171,7 +163,7 @@ class NotificationQueue:
         else:
             for number in alerts:
                 self._waiting.pop(number, None)
-            await self._store(forgotten(self.channel.queue, alerts))
+            await self._store(ended(_SENT, self.channel.queue, alerts, self._reactor.seconds()))
         return True
 
     def replaceChannel(self, channel: AlertChannel) -> None:

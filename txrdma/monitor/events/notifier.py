@@ -19,23 +19,26 @@ from twisted.python.failure import Failure
 from txrdma.error import RDMAError
 from txrdma.fabric.health import Finding
 from txrdma.monitor.diagnosis.findinglog import Cleared, FindingEvent, Key
+from txrdma.monitor.diagnosis.journal import FabricEvent
 from txrdma.monitor.events.alerts import Alert, AlertRules, AlertTracker
 from txrdma.monitor.events.channels import AlertChannel
 from txrdma.monitor.events.notificationqueue import (
-    forgotten,
+    DROPPED,
+    ended,
     NotificationQueue,
-    QUEUE,
+    QUEUED,
     restored,
     RETRY_SECONDS,
-    Stored,
 )
 from txrdma.monitor.series.history import HistoryWriter
 from txrdma.monitor.supervisor import SupervisedLoop, Supervisor
 
 _log = Logger()
 
-_ROOM: Final = "told"
-"""Table of stored values: open findings that were sent."""
+_RAISED: Final = "alert-raised"
+"""Kind of the events of open findings that were sent."""
+
+_CLEARED: Final = "alert-cleared"
 
 MEMORY_SECONDS: Final = 30.0
 """Seconds to wait for the database: one that hangs does not prevent alerts."""
@@ -163,27 +166,30 @@ class Notifier:
 
     async def _restore(self) -> None:
         """Read what a previous process has sent, and what waits for channels that still exist."""
-        sent = {Key(*json.loads(name)): json.loads(value) for name, value in await self._remembered(_ROOM)}
+        sent = {Key(*json.loads(one.subject)): one.detail for one in await self._states(_RAISED)}
         self._tracker.remember(sent)
-        left = restored(await self._remembered(QUEUE))
+        left = restored(await self._states(QUEUED))
         for queue in self._queues:
             queue.restore(left.pop(queue.channel.queue, {}))
-        await self._store([row for queue, alerts in left.items() for row in forgotten(queue, alerts)])
+        now = self._reactor.seconds()
+        await self._store(
+            [event for queue, alerts in left.items() for event in ended(DROPPED, queue, alerts, now)]
+        )
 
-    async def _remembered(self, room: str) -> list[tuple[str, str]]:
+    async def _states(self, kind: str) -> list[FabricEvent]:
         if self._memory is None:
             return []
         try:
-            return await self._memory.rememberedIn(room).addTimeout(MEMORY_SECONDS, self._reactor)
+            return await self._memory.states(kind).addTimeout(MEMORY_SECONDS, self._reactor)
         except (RDMAError, TimeoutError) as error:
             _log.warn("cannot read which alerts were sent before: {why}", why=str(error))
             return []
 
-    async def _store(self, rows: Sequence[Stored]) -> None:
-        """Store rows for the next process, if possible; the history reports its errors."""
-        if self._memory is not None and rows:
+    async def _store(self, events: Sequence[FabricEvent]) -> None:
+        """Store events for the next process, if possible; the history reports its errors."""
+        if self._memory is not None and events:
             try:
-                await self._memory.rememberNow(rows).addTimeout(MEMORY_SECONDS, self._reactor)
+                await self._memory.appendNow(events).addTimeout(MEMORY_SECONDS, self._reactor)
             except (RDMAError, TimeoutError) as error:
                 _log.debug("cannot store which alerts were sent: {why}", why=str(error))
 
@@ -207,17 +213,16 @@ class Notifier:
 
     async def _take(self) -> bool:
         """Store due alerts and their queues, then send them. False if there are none."""
-        alerts = self._tracker.take(self._reactor.seconds())
+        now = self._reactor.seconds()
+        alerts = self._tracker.take(now)
         if not alerts:
             return False
-        rows: list[Stored] = [
-            (_ROOM, json.dumps(one.key), json.dumps(one.finding) if one.isRaised else None) for one in alerts
-        ]
+        events = [_eventOf(one, now) for one in alerts]
         queues = list(self._queues)
         for queue in queues:
-            rows += queue.admit(alerts)
+            events += queue.admit(alerts)
         with self._loop.step("storing"):
-            await self._store(rows)
+            await self._store(events)
         for queue in queues:
             queue.send()
         return True
@@ -232,6 +237,12 @@ class Notifier:
         """Send a channel all open findings again; the receiver removes duplicates."""
         self._repeatIn(queue)
         queue.repeat([Alert(key, True, finding) for key, finding in self._tracker.sent.items()])
+
+
+def _eventOf(alert: Alert, now: float) -> FabricEvent:
+    kind = _RAISED if alert.isRaised else _CLEARED
+    where = alert.finding["where"]
+    return FabricEvent(now, kind, where, "", subject=json.dumps(alert.key), detail=alert.finding)
 
 
 def _lost(number: int) -> str:

@@ -227,7 +227,8 @@ class SQLite(Database):
 
     def lock(self) -> None:
         """Lock a file beside the database."""
-        self._owner = _lockFile(self._path)
+        if self._owner is None:
+            self._owner = _lockFile(self._path)
 
     def tables(self) -> list[str]:
         """Read the names of all tables from the database."""
@@ -323,6 +324,8 @@ class PostgreSQL(Database):
         has it, or the server has not noticed yet that the previous connection is lost, nothing is read or
         written.
         """
+        if self._isOwner:
+            return
         self.close()  # so that the next connection takes the lock
         self._isOwner = True
         try:
@@ -398,8 +401,8 @@ def openDatabase(where: str) -> Database:
     """
     Open the database of a history.
 
-    @param where: path of a file, or a URL: C{postgresql://...} or C{sqlite:///PATH}; the name of a driver after
-        C{+} means nothing.
+    @param where: path of a file, or a URL: C{postgresql://...} or C{sqlite:///PATH}; the name of a driver
+        after C{+} means nothing.
     @raise DeviceUnavailable: it cannot be opened, or what it needs is not installed.
     """
     scheme, isURL, rest = where.partition("://")

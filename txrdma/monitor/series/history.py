@@ -1,12 +1,12 @@
 """
 The history of a fabric, written in batches by a separate thread.
 
-State for the next process is written with them, or shortly before the next batch. A full disk stops the
-history, but not the monitor.
+Events go with them, and do not wait for the next batch. A full disk stops history, and not monitoring.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
@@ -15,8 +15,9 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from txrdma.fabric.health import Finding
+from txrdma.monitor.diagnosis.journal import FabricEvent
 from txrdma.monitor.diagnosis.thresholds import PortKey
-from txrdma.monitor.series.historystore import HistoryStore, Point, Remembered
+from txrdma.monitor.series.historystore import HistoryStore, Point
 from txrdma.monitor.series.rows import Row
 from txrdma.monitor.supervisor import SupervisedLoop
 
@@ -26,10 +27,10 @@ BATCH_SECONDS: Final = 5.0
 """Seconds between batches: readings of that time are what a process that is killed loses at most."""
 
 _SOON_SECONDS: Final = 0.1
-"""Seconds until what is to be remembered is written, together with what comes meanwhile."""
+"""Seconds until events are written, together with those of that time."""
 
-MOST_VALUES: Final = 200_000
-"""Maximum number of named values that wait for the disk; the oldest are dropped."""
+MOST_EVENTS: Final = 200_000
+"""Maximum number of events that wait for the disk; the oldest are dropped."""
 
 MOST_ROWS: Final = 1_000_000
 """Maximum number of rows that wait for the disk; the oldest are dropped."""
@@ -69,7 +70,7 @@ class HistoryWriter:
         self._batchSeconds = batchSeconds
         self._mostRows = mostRows
         self._rows: list[Row] = []
-        self._remembered: dict[tuple[str, str], str | None] = {}
+        self._events: deque[FabricEvent] = deque(maxlen=MOST_EVENTS)
         self._isStarted = False
         self.loop = SupervisedLoop(
             *(reactor, "history", self._write, lambda: self._batchSeconds), isReported=False
@@ -90,15 +91,11 @@ class HistoryWriter:
         if excess > 0:
             del self._rows[:excess]
             self.dropped += excess
-        while len(self._remembered) > MOST_VALUES:
-            del self._remembered[next(iter(self._remembered))]
 
-    def remember(self, several: Iterable[Remembered]) -> None:
-        """Store or delete state for the next process, shortly: see L{HistoryStore.remember}."""
-        for room, name, value in several:
-            self._remembered[room, name] = value
-        self._bound()
-        if self._remembered and not self.loop.problem:
+    def append(self, events: Iterable[FabricEvent]) -> None:
+        """Append events, soon; at most L{MOST_EVENTS} wait for the disk, and the oldest are dropped."""
+        self._events.extend(events)
+        if self._events and not self.loop.problem:
             self.loop.runIn(_SOON_SECONDS)
 
     def series(
@@ -107,13 +104,13 @@ class HistoryWriter:
         """Return the history of one counter of a port: see L{HistoryStore.series}."""
         return self._inThread(self._store.series, portKey, counter, begin, end, level)
 
-    def rememberedIn(self, room: str) -> Deferred[list[tuple[str, str]]]:
-        """Return names and values of all stored records of a kind: see L{HistoryStore.remembered}."""
-        return self._inThread(self._store.remembered, room)
+    def states(self, *kinds: str) -> Deferred[list[FabricEvent]]:
+        """Last events of all subjects: see L{HistoryStore.states}."""
+        return self._inThread(self._store.states, *kinds)
 
-    def rememberNow(self, several: Sequence[Remembered]) -> Deferred[None]:
-        """Store or delete state at once; fires when it is written, or fails if it cannot be written."""
-        return self._inThread(self._store.remember, several)
+    def appendNow(self, events: Sequence[FabricEvent]) -> Deferred[None]:
+        """Append events; fires when they are written, or fails when they are not."""
+        return self._inThread(self._store.append, events)
 
     def findings(self) -> list[Finding]:
         """Return a finding if the history cannot be written."""
@@ -123,13 +120,13 @@ class HistoryWriter:
     async def _write(self) -> bool:
         """Write a batch; if that fails, retain it for the next run, within bounds."""
         rows, self._rows = self._rows, []
-        remembered, self._remembered = self._remembered, {}
-        several = [(*name, value) for name, value in remembered.items()]
+        events = list(self._events)
+        self._events.clear()
         try:
-            dropped = await self._inThread(self._store.write, rows, int(self._wallSeconds()), several)
+            dropped = await self._inThread(self._store.write, rows, int(self._wallSeconds()), events)
         except BaseException:
             self._rows[:0] = rows
-            self._remembered = {**remembered, **self._remembered}
+            self._events = deque([*events, *self._events], maxlen=MOST_EVENTS)
             self._bound()
             raise
         self.dropped += dropped

@@ -3,8 +3,8 @@ The history of all ports' counters in a database: readings for hours, minutes fo
 
 Each level of detail has a table for each of its periods, which is dropped as a whole when it is old, or when
 the level is too large. A coarser level is computed from the finer one, and how far that has come is in the
-same transaction: whenever the process ends, the next one goes on there. What the next process has to remember
-otherwise is in a table of its own, in rooms. Everything here blocks, and belongs into a thread.
+same transaction: whenever the process ends, the next one goes on there. Events of the fabric have a table of
+their own. Everything here blocks, and belongs into a thread.
 
 A history of an older version is migrated when it is opened. Counters need no new version: missing columns
 are added to all tables, those of L{RENAMED} are renamed, and others remain with what they contain.
@@ -16,15 +16,18 @@ import re
 from bisect import insort
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, ExitStack
-from typing import Any, Final, NamedTuple, Union
+from typing import Any, Final, NamedTuple
 
 from twisted.logger import Logger
 
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.types import GUID
-from txrdma.kit.values import frozen
+from txrdma.monitor.diagnosis.journal import FabricEvent, MOST_CHANGES
 from txrdma.monitor.diagnosis.thresholds import PortKey
 from txrdma.monitor.series.database import Columns, Database, HistoryRefused, openDatabase
+from txrdma.monitor.series.eventtable import EventTable, MOST_STATES
+from txrdma.monitor.series.level import DEFAULT_LEVELS, EVENTS, Level
+from txrdma.monitor.series.migrations import eventsOfVersion1
 from txrdma.monitor.series.rows import COLUMN_FAMILIES, ColumnFamily, RENAMED, Row
 
 _log = Logger()
@@ -54,40 +57,6 @@ _NEWER_SHARE: Final = 8
 
 _FEWEST_NEWER: Final = 2
 
-_HOUR: Final = 3600
-_DAY: Final = 24 * _HOUR
-
-
-@frozen
-class Level:
-    """
-    A level of detail of a history.
-
-    @ivar name: name of its tables, followed by the number of the period.
-    @ivar stepSeconds: time covered by one row of a port; 0 for unmodified readings.
-    @ivar periodSeconds: time covered by one table.
-    @ivar retentionSeconds: minimum time for which rows are stored.
-    @ivar mostOctets: size beyond which the oldest tables are dropped earlier. The newest one comes on top.
-    """
-
-    name: str
-    stepSeconds: int
-    periodSeconds: int
-    retentionSeconds: int
-    mostOctets: int = 256 << 30
-
-    def span(self, period: int) -> tuple[int, int]:
-        """Begin and end of a period by its number, in seconds since 1970."""
-        return period * self.periodSeconds, (period + 1) * self.periodSeconds
-
-
-DEFAULT_LEVELS: Final = (
-    Level("readings", 0, 600, 6 * _HOUR, 32 << 30),
-    Level("minutes", 60, _DAY, 28 * _DAY),
-    Level("hours", _HOUR, 30 * _DAY, 1100 * _DAY),
-)
-"""Readings of six hours, minutes of four weeks and hours of three years; of huge fabrics less."""
-
 
 class Point(NamedTuple):
     """
@@ -108,9 +77,6 @@ class Point(NamedTuple):
 _PORTS: Final[Columns] = {"id": int, "guid": bytes, "number": int}
 _DONE: Final[Columns] = {"level": str, "until": int}
 _SIZES: Final[Columns] = {"period": str, "octets": int}
-_REMEMBERED: Final[Columns] = {"room": str, "name": str, "value": str}
-Remembered = tuple[str, str, Union[str, None]]
-"""Room, name there and value of a thing to remember; no value for one that is to be forgotten."""
 
 
 def _shown(where: str) -> str:
@@ -127,14 +93,16 @@ class HistoryStore:
         levels: Sequence[Level] = DEFAULT_LEVELS,
         mostPorts: int = MOST_PORTS,
         isPatient: bool = False,
+        events: Level = EVENTS,
     ) -> None:
         """
         @param where: path of a file, or URL of a database.
         @param levels: levels of detail, the finest first.
-        @param mostPorts: maximum number of ports; readings of others are dropped.
-        @param isPatient: a database that cannot be opened now, because the disk is full or its server is
-            down, is opened by the next call that needs it.
-        @raise HistoryRefused: the database is not a history, or of another version.
+        @param mostPorts: most ports that are known; readings of others are dropped.
+        @param isPatient: a database that cannot be opened now, with a full disk or without its server, is
+            opened by the next call that needs it.
+        @param events: retention of events.
+        @raise HistoryRefused: the database is not such a store.
         @raise DeviceUnavailable: the database cannot be opened.
         @raise ValueError: a period of a level is not a multiple of the next one's step.
         """
@@ -143,6 +111,7 @@ class HistoryStore:
                 raise ValueError(f"a table of {finer.name} is not a whole number of {coarser.name}")
         self._levels = tuple(levels)
         self._mostPorts = mostPorts
+        self._events = EventTable(events)
         self._ports: dict[PortKey, int] = {}
         self._next = 1
         self._last: dict[int, int] = {}
@@ -181,8 +150,10 @@ class HistoryStore:
         with ExitStack() as undo:
             database = openDatabase(self._where)
             undo.callback(database.close)
-            if self._isLocked:
-                database.lock()
+            with database.transaction():
+                isOlder = 0 < database.version() < VERSION
+            if self._isLocked or isOlder:
+                database.lock()  # a monitor of an older release may be running
             with database.transaction():
                 self._prepare(database)
             undo.pop_all()
@@ -219,11 +190,13 @@ class HistoryStore:
         database.make("ports", _PORTS, ("id",))
         database.make("done", _DONE, ("level",))
         database.make("sizes", _SIZES, ("period",))
-        database.make("remembered", _REMEMBERED, ("room", "name"))
+        self._events.prepare(database)
         self._known = {}
         for family in COLUMN_FAMILIES:
             for level in self._levels:
                 self._arrange(database, tables, family, level)
+        if version == 1:
+            self._events.append(database, eventsOfVersion1(database))
         if version != VERSION:
             database.setVersion(VERSION)
         self._ports = {
@@ -274,42 +247,42 @@ class HistoryStore:
         if self._opened is not None:
             self._opened.close()
 
-    # What the next process has to know.
+    # Events.
 
-    def remembered(self, room: str) -> list[tuple[str, str]]:
+    def states(self, *kinds: str, most: int = MOST_STATES) -> list[FabricEvent]:
         """
-        Return names and values of all stored records of a kind.
+        Last events of all subjects whose last event has one of these kinds, in order.
+
+        @param most: number of events that are returned, the latest.
+        @raise DeviceUnavailable: the database cannot be read.
+        """
+        with self._transaction():
+            return self._events.states(self._database, kinds, most)
+
+    def changes(self) -> list[FabricEvent]:
+        """
+        Last changes, in order.
 
         @raise DeviceUnavailable: the database cannot be read.
         """
         with self._transaction():
-            statement = "SELECT name, value FROM remembered WHERE room = ?"
-            return [(name, value) for name, value in self._database.execute(statement, room)]
+            return self._events.changes(self._database, MOST_CHANGES)
 
-    def remember(self, several: Iterable[Remembered]) -> None:
+    def append(self, events: Iterable[FabricEvent]) -> None:
         """
-        Store records, or delete those whose value is None, in one transaction.
+        Append events: all or none.
 
         @raise DeviceUnavailable: the disk is full, or the database cannot be written; nothing has changed.
         """
         with self._transaction():
-            self._remember(several)
-
-    def _remember(self, several: Iterable[Remembered]) -> None:
-        stored = []
-        for room, name, value in several:
-            if value is None:
-                self._database.execute("DELETE FROM remembered WHERE room = ? AND name = ?", room, name)
-            else:
-                stored.append((room, name, value))
-        self._database.put("remembered", _REMEMBERED, stored, ("room", "name"))
+            self._events.append(self._database, events)
 
     # Writing.
 
-    def write(self, rows: Iterable[Row], now: int, remembered: Iterable[Remembered] = ()) -> int:
+    def write(self, rows: Iterable[Row], now: int, events: Iterable[FabricEvent] = ()) -> int:
         """
-        Store readings and state in one transaction, compute the rows of minutes and hours that have ended,
-        and drop old tables.
+        Store readings and events, all or nothing; compute what of minutes and hours is
+        over; drop what is old.
 
         @param now: current time, in seconds since 1970; readings must be in order of time.
         @return: number of readings that were dropped because there are too many ports.
@@ -319,7 +292,8 @@ class HistoryStore:
         try:
             with self._transaction():
                 dropped = self._insert(rows)
-                self._remember(remembered)
+                self._events.append(self._database, events)
+                self._events.deleteOld(self._database, now)
                 for family in COLUMN_FAMILIES:
                     for finer, coarser in zip(self._levels, self._levels[1:], strict=False):
                         self._summarize(family, finer, coarser, now)

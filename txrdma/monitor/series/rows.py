@@ -29,8 +29,8 @@ class ColumnFamily:
     @ivar head: beginning of the names of the tables.
     @ivar counters: counters that are stored, data in octets.
     @ivar peaks: columns of the highest rates, by the counters that have such.
-    @ivar columns: columns of the tables, C{names} the same in SQL. C{summed} are those of a coarser row in SQL, and C{replaced} is what
-        becomes of a row that is there already.
+    @ivar columns: columns of the tables; C{names} are the same in SQL. C{summed} are those of a coarser row
+        in SQL, and C{replaced} is what becomes of a row that is there already.
     """
 
     def __init__(self, head: str, counters: tuple[str, ...], peaks: Mapping[str, str]) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from twisted.web.template import Tag
 
 from txrdma.monitor.diagnosis.findinglog import Entry
-from txrdma.monitor.diagnosis.journal import Change
+from txrdma.monitor.diagnosis.journal import FabricEvent
 from txrdma.monitor.web.layout import (
     badge,
     errors,
@@ -47,7 +47,7 @@ def findingTable(context: PageContext, entries: list[Entry], empty: str, caption
     )
 
 
-def changeTable(context: PageContext, changes: list[Change], empty: str) -> Part:
+def changeTable(context: PageContext, changes: list[FabricEvent], empty: str) -> Part:
     """Table of changes, with their times."""
     rows = [
         [

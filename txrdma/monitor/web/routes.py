@@ -13,7 +13,7 @@ from txrdma.iba.types import GUID
 from txrdma.kit.values import frozen
 from txrdma.monitor.portcounters import Meter
 from txrdma.monitor.series.exposition import CAUSE_FAMILIES, FAMILIES
-from txrdma.monitor.series.historystore import DEFAULT_LEVELS
+from txrdma.monitor.series.level import DEFAULT_LEVELS
 from txrdma.monitor.series.rows import STORED_COUNTERS
 from txrdma.monitor.web.parameters import listing, Parameter, TIME
 from txrdma.monitor.web.tables import (

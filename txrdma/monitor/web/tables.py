@@ -13,7 +13,7 @@ from typing import Any, Final, Generic, TypeVar
 from txrdma.fabric.model import Node, Port
 from txrdma.kit.values import frozen
 from txrdma.monitor.diagnosis.findinglog import Entry
-from txrdma.monitor.diagnosis.journal import Change, KINDS
+from txrdma.monitor.diagnosis.journal import FabricEvent, KINDS
 from txrdma.monitor.series.exposition import guidText
 from txrdma.monitor.web.watch import NODE_TYPES, nodeType, PageContext, printable
 
@@ -263,7 +263,7 @@ FINDINGS: Final[Table[Entry]] = Table(
     Column("isOpen", TRUTH, "It is there", lambda _, entry: entry.clearedAt is None),
 )
 
-CHANGES: Final[Table[Change]] = Table(
+CHANGES: Final[Table[FabricEvent]] = Table(
     "Change",
     ("where", "text", "guid"),
     Column("at", NUMBER, "Seconds since 1970", lambda _, change: change.at),

@@ -86,10 +86,9 @@ class StartTests(SynchronousTestCase):
         self.failureResultOf(Deferred.fromCoroutine(writer._write()), DeviceUnavailable)
         service.poller.report("test", [entryOf().finding])
         folder.mkdir()
-        service._update()
         self.successResultOf(Deferred.fromCoroutine(writer._write()))
         self.addCleanup(writer._store.close)
-        self.assertEqual(len(writer._store.remembered("changes")), 1)
+        self.assertEqual(len(writer._store.changes()), 1)
         self.assertIn("another monitor", self.refused(text))
 
     def test_inPlain(self) -> None:

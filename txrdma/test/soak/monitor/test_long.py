@@ -238,8 +238,7 @@ class KillTests(SynchronousTestCase):
 
     def changes(self, store: HistoryStore) -> Counter[tuple[str, str]]:
         """Return findings about such hosts from the stored list of changes."""
-        rows = [json.loads(value) for _name, value in store.remembered("changes")]
-        return Counter((row[2], row[3]) for row in rows if row[4].startswith("node-gone: "))
+        return Counter((one.kind, one.where) for one in store.changes() if one.text.startswith("node-gone: "))
 
     def test_killed(self) -> None:
         """After each kill the history is intact, and all processes together announce nothing twice."""

@@ -4,6 +4,7 @@ The contract of all stores of a history.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,10 +16,17 @@ from txrdma.error import DeviceUnavailable
 from txrdma.fabric.errorcorrection import CORRECTED, SYMBOLS
 from txrdma.fabric.errorcounters import UNCORRECTABLE
 from txrdma.iba.types import GUID
+from txrdma.monitor.diagnosis.findinglog import FindingLog, Key
+from txrdma.monitor.diagnosis.journal import FabricEvent, Journal
+from txrdma.monitor.diagnosis.presence import Presence
 from txrdma.monitor.diagnosis.thresholds import PortKey
+from txrdma.monitor.events.memory import restoreState
+from txrdma.monitor.events.notificationqueue import QUEUED, restored
 from txrdma.monitor.portcounters import CounterLayout, Meter
+from txrdma.monitor.reading.poller import DEFAULT_RULES
 from txrdma.monitor.series import historystore
-from txrdma.monitor.series.historystore import DEFAULT_LEVELS, HistoryStore, Level
+from txrdma.monitor.series.historystore import HistoryStore
+from txrdma.monitor.series.level import DEFAULT_LEVELS, Level
 from txrdma.monitor.series.rows import (
     ColumnFamily,
     correctionRowOf,
@@ -254,6 +262,33 @@ class StoreContract(SynchronousTestCase):
         self.assertEqual(self.sent(0, 9999, "hours"), [(0, 756), (3600, 382)])
         self.assertEqual(self.corrected(0, 9999, "hours"), [(0, 720.0, 24), (3600, 420.0, 17)])
 
+    def test_version1Events(self) -> None:
+        """What version 1 has stored for the next process is there as events."""
+        self.store.close()
+        self.path = self.where()
+        self.load(1)
+        self.store = self.opened()
+        findingLog, presence, journal = FindingLog(DEFAULT_RULES), Presence(), Journal()
+        restoreState(self.store, findingLog, presence, journal, lambda kind: 0.0)
+        lost = Key("sweep", "node-gone", "0000:0000:0010:0006", None)
+        self.assertEqual([(key, one.firstSeen) for key, one in findingLog.open.items()], [(lost, 337.0)])
+        (cleared,) = findingLog.closed
+        self.assertEqual((cleared.finding.kind, cleared.finding.port), ("link-gone", 3))
+        self.assertEqual((cleared.firstSeen, cleared.clearedAt), (40.0, 170.0))
+        self.assertEqual(
+            [(one.at, one.kind) for one in journal.changes],
+            [(40.0, "link-gone"), (44.33, "finding-raised"), (137.0, "link-came"), (170.0, "finding-cleared")]
+            + [(337.0, "node-gone"), (339.0, "finding-raised")],
+        )
+        self.assertEqual((len(presence.present), len(presence.linked)), (5, 6))
+        (gone,) = presence.nodes.values()
+        self.assertEqual((gone.where, gone.since), ("c (0000:0000:0010:0006)", 337.0))
+        self.assertEqual([one.since for one in presence.links.values()], [337.0])
+        (raised,) = self.store.states("alert-raised")
+        self.assertEqual(Key(*json.loads(raised.subject)), lost)
+        (queued,) = restored(self.store.states(QUEUED))["recorded"].values()
+        self.assertEqual((queued.key, queued.isRaised, queued.finding), (lost, True, raised.detail))
+
     def test_newerVersion(self) -> None:
         """A history of a newer version is refused and not changed."""
         with self.store._transaction():
@@ -380,17 +415,61 @@ class StoreContract(SynchronousTestCase):
         self.store.write([reading(650, 1, portKey=OTHER)], 700)
         self.assertEqual(self.sent(0, 999, "readings", OTHER), [(650, 1)])
 
-    def test_remembered(self) -> None:
-        """Stored state is available to the next process, by section, until it is deleted."""
-        self.store.remember([("a", "one", "1"), ("a", "two", "2"), ("b", "one", "x")])
-        self.store.write(
-            [reading(600, 1)], 601, [("a", "one", None), ("a", "two", "22"), ("a", "three", "3")]
-        )
+    # Events.
+
+    def event(self, at: float, kind: str, subject: str = "", text: str = "") -> FabricEvent:
+        return FabricEvent(at, kind, f"at {subject}", text, PORT[0], 3, subject, [subject, {"at": at}])
+
+    def test_events(self) -> None:
+        """The last event of each subject is its state for the next process; those with a text are changes."""
+        first = self.event(1.0, "node-came", "a")
+        second = self.event(2.0, "node-came", "b", "it is there")
+        third = self.event(3.0, "node-gone", "a", "it is gone")
+        self.store.append([first, second])
+        self.assertEqual(self.store.states("node-came"), [first, second])
+        self.store.write([reading(600, 1)], 601, [third, self.event(4.0, "node-forgotten", "b")])
+        for _ in range(2):
+            self.assertEqual(self.store.states("node-came", "node-gone"), [third])
+            self.assertEqual(self.store.states("node-came"), [])
+            self.assertEqual(self.store.changes(), [second, third])
+            self.store.close()
+            self.store = self.opened()
+        fourth, fifth = self.event(5.0, "node-came", "c"), self.event(6.0, "node-came", "d")
+        self.store.append([fourth, fifth])
+        self.assertEqual(self.store.states("node-came", most=1), [fifth])
+
+    def test_eventTexts(self) -> None:
+        """Names that a database could not store do not prevent others from being stored."""
+        self.store.append([FabricEvent(1.0, "node-came", "a\0\udcff\n", "it's \u00e9")])
+        (found,) = self.store.changes()
+        self.assertEqual((found.where, found.text), ("a\\x00\\udcff\n", "it's \u00e9"))
+
+    def test_eventsAge(self) -> None:
+        """Old events are deleted, but for the last state of a subject that still has one."""
         self.store.close()
-        self.store = self.opened()
-        self.assertEqual(sorted(self.store.remembered("a")), [("three", "3"), ("two", "22")])
-        self.assertEqual(self.store.remembered("b"), [("one", "x")])
-        self.assertEqual(self.store.remembered("c"), [])
+        self.store = HistoryStore(self.path, events=Level("events", 0, 100, 1000))
+        self.addCleanup(self.store.close)
+        kept = [self.event(10.0, "node-came", "a"), self.event(20.0, "node-gone", "b")]
+        self.store.append([self.event(5.0, "node-came", "b", "old"), *kept])
+        self.store.append([self.event(30.0, "finding-cleared", "f", "old"), self.event(40.0, "x", "", "old")])
+        recent = self.event(1900.0, "finding-cleared", "g", "recent")
+        self.store.write([], 1950, [recent])
+        self.assertEqual(self.store.changes(), [recent])
+        self.assertEqual(self.store.states("node-came", "node-gone"), kept)
+
+    def test_eventsSize(self) -> None:
+        """If events take more than they may, the oldest that are not needed are deleted."""
+        self.store.close()
+        self.store = HistoryStore(self.path, events=Level("events", 0, 100, 10**9, 100_000))
+        self.addCleanup(self.store.close)
+        kept = self.event(1.0, "node-came", "a")
+        self.store.append([kept, *(self.event(at, "x", "", "often") for at in range(1000))])
+        self.store.write([], 2000)
+        left = self.store.changes()
+        self.assertGreater(len(left), 200)
+        self.assertLess(len(left), 500)
+        self.assertEqual(left[-1].at, 999.0)
+        self.assertEqual(self.store.states("node-came"), [kept])
 
     def test_dropped(self) -> None:
         """Old data is deleted, level by level."""

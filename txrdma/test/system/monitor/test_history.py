@@ -11,15 +11,18 @@ import subprocess
 import sys
 import time
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
 import txrdma
 from txrdma.error import DeviceUnavailable
-from txrdma.monitor.series.historystore import HistoryStore, Level
+from txrdma.monitor.diagnosis.journal import FabricEvent
+from txrdma.monitor.series.database import SQLite
+from txrdma.monitor.series.historystore import HistoryStore
+from txrdma.monitor.series.level import Level
 from txrdma.test.support.monitor import storecontract
 from txrdma.test.support.monitor.storecontract import PORT, reading, SHORT
 
@@ -41,6 +44,7 @@ _FULL_DISK = """
 import resource, sys
 from txrdma.error import DeviceUnavailable
 from txrdma.monitor.config import parseConfig
+from txrdma.monitor.diagnosis.journal import FabricEvent
 from txrdma.tap.monitor import MonitorService
 from twisted.internet import reactor
 _soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -49,12 +53,12 @@ text = 'port = "sim:fattree:4"\\n[web]\\nlisten = ""\\n[history]\\nfile = "%s"'
 service = MonitorService(reactor, parseConfig(text % sys.argv[1]))
 store = service._writer._store
 try:
-    store.remember([("room", "other", "value")])
+    store.append([FabricEvent(2.0, "node-came", "b", "it is there")])
 except DeviceUnavailable:
     refused = "refused"
 resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
 print(refused)
-print(store.remembered("room"))
+print([event.where for event in store.changes()])
 """
 """A monitor that starts while nothing can be written."""
 
@@ -70,7 +74,7 @@ class FullDiskTests(SynchronousTestCase):
         """
         path = self.mktemp()
         store = HistoryStore(path)
-        store.remember([("room", "name", "value")])
+        store.append([FabricEvent(1.0, "node-came", "a", "it is there")])
         store.close()
         environment = {**os.environ, "PYTHONPATH": str(Path(txrdma.__file__).parent.parent)}
         program = subprocess.run(
@@ -80,7 +84,7 @@ class FullDiskTests(SynchronousTestCase):
             check=False,
             env=environment,
         )
-        self.assertEqual((program.stdout, program.returncode), ("refused\n[('name', 'value')]\n", 0), program)
+        self.assertEqual((program.stdout, program.returncode), ("refused\n['a']\n", 0), program)
 
 
 class StoreTests(storecontract.StoreContract):
@@ -107,9 +111,10 @@ class StoreTests(storecontract.StoreContract):
             for at in range(begin, 23 * 3600, 60):
                 rows = [reading(at, 1, portKey=port) for port in ports]
                 store.write(rows, at + 60)
-            count = [0]
-            database: Any = store._database
-            database._connection.set_progress_handler(lambda: count.append(0), 100)
+            count: list[int] = []
+            database = store._database
+            assert isinstance(database, SQLite)
+            database._connection.set_progress_handler(partial(count.append, 0), 100)
             store.write([], 23 * 3600 + 600)
             steps.append(len(count))
             self.assertEqual(

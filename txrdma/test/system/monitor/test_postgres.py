@@ -49,7 +49,8 @@ class PostgresTests(storecontract.StoreContract):
             with psycopg.connect(self.path.replace("+psycopg", "")) as connection:
                 (rows,) = connection.execute("SELECT count(*) FROM readings WHERE at >= 5400").fetchall()
                 (kind,) = connection.execute(
-                    "SELECT amname FROM pg_am JOIN pg_class ON relam = pg_am.oid WHERE relname = 'readings_at'"
+                    "SELECT amname FROM pg_am JOIN pg_class ON relam = pg_am.oid"
+                    " WHERE relname = 'readings_at'"
                 ).fetchall()
                 (alone,) = connection.execute(
                     r"SELECT count(*) FROM pg_class WHERE relkind = 'r' AND NOT relispartition"

@@ -13,9 +13,9 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import DeviceUnavailable
+from txrdma.monitor.diagnosis.journal import FabricEvent
 from txrdma.monitor.series import history
 from txrdma.monitor.series.history import HistoryWriter
-from txrdma.monitor.series.historystore import Remembered
 from txrdma.monitor.series.rows import Row
 from txrdma.test.support.monitor.storecontract import reading
 
@@ -25,15 +25,15 @@ class FakeStore:
 
     def __init__(self) -> None:
         self.batches: list[list[Row]] = []
-        self.values: list[Remembered] = []
+        self.events: list[FabricEvent] = []
         self.error: Exception | None = None
         self.isClosed = False
 
-    def write(self, rows: list[Row], now: int, remembered: list[Remembered]) -> int:
+    def write(self, rows: list[Row], now: int, events: list[FabricEvent]) -> int:
         if self.error is not None:
             raise self.error
         self.batches.append(rows)
-        self.values += remembered
+        self.events += events
         return 0
 
     def close(self) -> None:
@@ -93,13 +93,18 @@ class WriterTests(SynchronousTestCase):
         self.assertEqual(self.writer.findings(), [])
         self.assertEqual([row.at for row in self.store.batches[0]], [2, 3, 4, 5])
 
-    def test_manyValues(self) -> None:
-        """Queued values are bounded, too: the oldest are dropped."""
-        self.patch(history, "MOST_VALUES", 3)
-        self.writer.remember(("room", str(number), "x") for number in range(5))
+    def test_manyEvents(self) -> None:
+        """Queued events are bounded, too, also while the disk is full: the oldest are dropped."""
+        most = history.MOST_EVENTS
+        self.writer.append(FabricEvent(at, "node-came", "a", "") for at in range(most + 2))
+        self.store.error = DeviceUnavailable("history: database or disk is full")
         self.clock.advance(5.0)
         self.work()
-        self.assertEqual([name for _room, name, _value in self.store.values], ["2", "3", "4"])
+        self.writer.append([FabricEvent(most + 2, "node-came", "a", "")])
+        self.store.error = None
+        self.clock.advance(5.0)
+        self.work()
+        self.assertEqual([one.at for one in self.store.events], [*range(3, most + 3)])
 
     def test_bug(self) -> None:
         """An unexpected exception is logged and does not stop the writer."""

@@ -4,23 +4,21 @@ Restarts of a monitor: what the next process restores and does not report again.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any
 
 from twisted.internet.defer import Deferred, maybeDeferred
-from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.types import GUID
 from txrdma.mad.agent import MADAgent
 from txrdma.monitor.diagnosis.findinglog import Entry, FindingEvent, FindingLog, Resumed
-from txrdma.monitor.diagnosis.journal import Change, Journal, MOST_CHANGES
+from txrdma.monitor.diagnosis.journal import FabricEvent, Journal, MOST_CHANGES
 from txrdma.monitor.diagnosis.presence import Presence
 from txrdma.monitor.diagnosis.tallies import TallyLimit
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
-from txrdma.monitor.events.memory import MonitorMemory, secondsToFind
+from txrdma.monitor.events.memory import restoreState, secondsToFind
 from txrdma.monitor.reading.poller import DEFAULT_RULES, FabricPoller
 from txrdma.monitor.series.history import HistoryWriter
 from txrdma.monitor.series.historystore import HistoryStore
@@ -51,14 +49,14 @@ class RestartTests(PollerTestCase):
             *(self.clock, self.agent, self.settings),
             thresholds=thresholds,
             notify=self.received,
-            onRound=self.polled,
         )
         self.journal = poller.journal
-        self.memory = MonitorMemory(self.store, self.writer, poller.findingLog, poller.presence, self.journal)
         began = self.clock.seconds()
-        self.memory.restore(
-            lambda kind: began + secondsToFind(kind, thresholds, self.settings.intervalSeconds)
+        restoreState(
+            *(self.store, poller.findingLog, poller.presence, self.journal),
+            lambda kind: began + secondsToFind(kind, thresholds, self.settings.intervalSeconds),
         )
+        self.journal.store = self.writer.append
         return poller
 
     def received(self, event: FindingEvent) -> None:
@@ -67,10 +65,6 @@ class RestartTests(PollerTestCase):
             self.changes.append((self.clock.seconds(), "resumed", found.kind, found.where))
         else:
             super().received(event)
-        self.memory.update()
-
-    def polled(self, began: float) -> None:
-        self.memory.update()
 
     def ended(self) -> None:
         """End the process like a kill: nothing more is written."""
@@ -199,7 +193,7 @@ class RestartTests(PollerTestCase):
     def test_nonsense(self) -> None:
         """Invalid stored state is refused."""
         self.started()
-        self.store.remember([("findings", "x", json.dumps(["nonsense"]))])
+        self.store.append([FabricEvent(1.0, "finding-raised", "a", "", subject="x", detail=["nonsense"])])
         self.ended()
         self.assertRaises(DeviceUnavailable, self.made)
         self.store.close()
@@ -209,37 +203,18 @@ class BoundTests(SynchronousTestCase):
     """Bounds of the stored state."""
 
     def test_changes(self) -> None:
-        """The last ten thousand changes are stored and restored in order."""
+        """The last ten thousand changes are restored in order."""
         store = HistoryStore(self.mktemp())
         self.addCleanup(store.close)
-        clock = Clock()
-
-        def memoryOf(journal: Journal) -> MonitorMemory:
-            writer = HistoryWriter(clock, store, atOnce, clock.seconds)
-            writer.start()
-            return MonitorMemory(store, writer, FindingLog(DEFAULT_RULES), Presence(), journal)
-
         journal = Journal()
-        memory = memoryOf(journal)
-        memory.restore(lambda kind: 0.0)
-        for number in range(MOST_CHANGES + 300):
-            journal.add([Change(float(number), "node-came", f"n{number}", "it is there")])
-            if not number % 777:
-                memory.update()
-                clock.advance(1.0)
-        memory.update()
-        clock.advance(1.0)
-        self.assertEqual(len(store.remembered("changes")), MOST_CHANGES)
+        journal.store = store.append
+        for number in range(0, MOST_CHANGES + 300, 100):
+            several = range(number, number + 100)
+            journal.add([FabricEvent(float(at), "node-came", f"n{at}", "it is there") for at in several])
+        self.assertEqual(len(journal.changes), MOST_CHANGES)
         other = Journal()
-        memory = memoryOf(other)
-        memory.restore(lambda kind: 0.0)
+        restoreState(store, FindingLog(DEFAULT_RULES), Presence(), other, lambda kind: 0.0)
         self.assertEqual(list(other.changes), list(journal.changes))
-        self.assertEqual(other.number, MOST_CHANGES + 300)
-        other.add([Change(1e6, "node-gone", "last", "it is gone")])
-        memory.update()
-        clock.advance(1.0)
-        rows = sorted(json.loads(value)[0] for _name, value in store.remembered("changes"))
-        self.assertEqual((len(rows), rows[-1]), (MOST_CHANGES, MOST_CHANGES + 301))
 
     def test_held(self) -> None:
         """

@@ -19,6 +19,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.error import DeviceUnavailable
 from txrdma.fabric.advice import Severity
 from txrdma.monitor.diagnosis.findinglog import Cleared, Raised
+from txrdma.monitor.diagnosis.journal import FabricEvent
 from txrdma.monitor.events.alerts import Alert, AlertRules, GRACE_SECONDS, Silence
 from txrdma.monitor.events.channels import (
     AlertChannel,
@@ -31,7 +32,7 @@ from txrdma.monitor.events.channels import (
 )
 from txrdma.monitor.events.notificationqueue import LONGEST_RETRY_SECONDS
 from txrdma.monitor.events.notifier import Notifier
-from txrdma.monitor.series.historystore import HistoryStore, Remembered
+from txrdma.monitor.series.historystore import HistoryStore
 from txrdma.test.support.monitor.alerts import alertsOf, entryOf
 
 RULES = AlertRules(delaySeconds=60.0, groupSeconds=10.0)
@@ -63,11 +64,11 @@ class StoredMemory:
     def __init__(self, store: HistoryStore) -> None:
         self._store = store
 
-    def rememberedIn(self, room: str) -> Deferred[list[tuple[str, str]]]:
-        return succeed(self._store.remembered(room))
+    def states(self, kind: str) -> Deferred[list[FabricEvent]]:
+        return succeed(self._store.states(kind))
 
-    def rememberNow(self, several: Sequence[Remembered]) -> Deferred[None]:
-        self._store.remember(several)
+    def appendNow(self, events: Sequence[FabricEvent]) -> Deferred[None]:
+        self._store.append(events)
         return succeed(None)
 
 
@@ -204,7 +205,7 @@ class NotifierTests(SynchronousTestCase):
         self.assertEqual(self.channel.output(), [[(True, "width", "leaf 3")]])
         self.clock.pump([10.0] * int(GRACE_SECONDS // 10))
         self.assertEqual(self.channel.output(), [[(False, "width", "leaf 2")]])
-        names = sorted(json.loads(name)[2] for name, _finding in store.remembered("told"))
+        names = sorted(json.loads(one.subject)[2] for one in store.states("alert-raised"))
         self.assertEqual(names, ["leaf 1", "leaf 3"])
 
     def test_change(self) -> None:

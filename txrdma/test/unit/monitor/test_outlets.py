@@ -14,7 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.monitor.diagnosis.findinglog import Cleared, Raised
 from txrdma.monitor.events.alerts import Alert, AlertRules
-from txrdma.monitor.events.notificationqueue import LONGEST_RETRY_SECONDS, MOST_ALERTS, QUEUE, STOP_SECONDS
+from txrdma.monitor.events.notificationqueue import LONGEST_RETRY_SECONDS, MOST_ALERTS, QUEUED, STOP_SECONDS
 from txrdma.monitor.events.notifier import Notifier
 from txrdma.monitor.series.historystore import HistoryStore
 from txrdma.test.support.monitor.alerts import entryOf
@@ -70,7 +70,7 @@ class QueueTests(SynchronousTestCase):
             self.clock.advance(0.0)
 
     def waiting(self) -> int:
-        return len(self.store.remembered(QUEUE))
+        return len(self.store.states(QUEUED))
 
     def test_tenMinutes(self) -> None:
         """After ten minutes without the receiver nothing is lost; attempts become less frequent."""
@@ -165,6 +165,6 @@ class QueueTests(SynchronousTestCase):
         self.clock.pump([10.0] * 60)
         self.assertEqual(other.tries, tries)
         notifier.stop()
-        self.assertEqual({json.loads(name)[0] for name, _ in self.store.remembered(QUEUE)}, {"other"})
+        self.assertEqual({json.loads(one.subject)[0] for one in self.store.states(QUEUED)}, {"other"})
         self.started(moved)
         self.assertEqual((self.waiting(), moved.wheres()), (0, []))

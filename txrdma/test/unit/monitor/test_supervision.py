@@ -16,6 +16,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.error import DeviceUnavailable
 from txrdma.monitor.config import parseConfig
 from txrdma.monitor.diagnosis.findinglog import Raised
+from txrdma.monitor.diagnosis.journal import FabricEvent
 from txrdma.monitor.events.alerts import Alert, AlertRules
 from txrdma.monitor.events.channels import AlertChannel
 from txrdma.monitor.events.notifier import MEMORY_SECONDS, Notifier
@@ -309,7 +310,7 @@ class ServiceTests(SynchronousTestCase):
         assert service._writer is not None
         parts = [
             *((service._notifier, "ready"), (service._writer, "add"), (service._files, "update")),
-            *((service, "_clockFindings"), (service.site.hub, "fabricChanged"), (service, "_update")),
+            *((service, "_clockFindings"), (service.site.hub, "fabricChanged")),
         ]
         names = [name for _owner, name in parts]
         for broken in names:
@@ -363,11 +364,11 @@ class _Memory:
             return self.outcome()
         return succeed(result)
 
-    def rememberedIn(self, room: str) -> Deferred[list[tuple[str, str]]]:
-        return self._result("rememberedIn", [])
+    def states(self, kind: str) -> Deferred[list[FabricEvent]]:
+        return self._result("states", [])
 
-    def rememberNow(self, several: object) -> Deferred[None]:
-        return self._result("rememberNow", None)
+    def appendNow(self, events: object) -> Deferred[None]:
+        return self._result("appendNow", None)
 
 
 class NotificationTests(SynchronousTestCase):
@@ -393,7 +394,7 @@ class NotificationTests(SynchronousTestCase):
 
     def test_memory(self) -> None:
         """If the store raises or does not answer, findings are still sent."""
-        for broken in ("rememberedIn", "rememberNow"):
+        for broken in ("states", "appendNow"):
             for outcome in (lambda: fail(ValueError("the memory fails")), Deferred):
                 channel = _Channel("one", failures=0)
                 memory: Any = _Memory(broken, outcome)

@@ -1,0 +1,46 @@
+"""
+Levels of detail of a history, and how long each is stored.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from txrdma.kit.values import frozen
+
+_HOUR: Final = 3600
+_DAY: Final = 24 * _HOUR
+
+
+@frozen
+class Level:
+    """
+    Level of detail of a history.
+
+    @ivar name: name of its tables, followed by the number of the period.
+    @ivar stepSeconds: time covered by one row of a port; 0 for unmodified readings.
+    @ivar periodSeconds: time covered by one table.
+    @ivar retentionSeconds: minimum time for which rows are stored.
+    @ivar mostOctets: size beyond which the oldest tables are dropped earlier. The newest one comes on top.
+    """
+
+    name: str
+    stepSeconds: int
+    periodSeconds: int
+    retentionSeconds: int
+    mostOctets: int = 256 << 30
+
+    def span(self, period: int) -> tuple[int, int]:
+        """Begin and end of a period by its number, in seconds since 1970."""
+        return period * self.periodSeconds, (period + 1) * self.periodSeconds
+
+
+DEFAULT_LEVELS: Final = (
+    Level("readings", 0, 600, 6 * _HOUR, 32 << 30),
+    Level("minutes", 60, _DAY, 28 * _DAY),
+    Level("hours", _HOUR, 30 * _DAY, 1100 * _DAY),
+)
+"""Readings of six hours, minutes of four weeks and hours of three years; of huge fabrics less."""
+
+EVENTS: Final = Level("events", 0, _HOUR, 400 * _DAY, 256 << 20)
+"""Events of more than a year. They are in one table, which is examined once in each period."""
