@@ -2,13 +2,16 @@
 Alerts: which findings are sent to channels, and when.
 
 A finding is sent once, after it has been open for a while, together with others of about the same time. What
-a previous process has sent is not sent again. The time is an argument.
+a previous process has sent is not sent again, unless it ended before that was stored. The time is an
+argument.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
+from hashlib import blake2b
 from math import inf
 from typing import Any, Final
 
@@ -67,6 +70,12 @@ class Alert:
     isRaised: bool
     finding: Mapping[str, Any]
 
+    @property
+    def identity(self) -> str:
+        """Identity of the notification, by which receivers recognize one that they have had before."""
+        occurrence = (*self.key, self.finding["firstSeen"], self.finding["times"], self.isRaised)
+        return blake2b(json.dumps(occurrence).encode(), digest_size=8).hexdigest()
+
 
 class AlertTracker:
     """
@@ -111,8 +120,9 @@ class AlertTracker:
         key = entry.key
         self._unseen.pop(key, None)
         self._waiting.pop(key, None)
-        if self.sent.pop(key, None) is not None:
-            self._leaving[key] = (now, entry.toDict())
+        sent = self.sent.pop(key, None)
+        if sent is not None:
+            self._leaving[key] = (now, {**entry.toDict(), "severity": sent["severity"]})
 
     def deadline(self, now: float) -> float | None:
         """Return the time at which L{take} may return alerts; None without pending alerts."""

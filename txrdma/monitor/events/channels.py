@@ -79,19 +79,26 @@ def _time(seconds: float | None) -> str:
 
 
 def labelsOf(finding: Mapping[str, Any]) -> dict[str, str]:
-    """Return the labels of a finding's alert, which are constant while the finding is open."""
-    labels = {"alertname": finding["kind"], "severity": finding["severity"], "where": finding["where"]}
-    for name in ("guid", "port"):
-        if finding[name] is not None:
-            labels[name] = str(finding[name])
-    return labels
+    """
+    Labels of a finding's alert: the same from its raising to its end.
+
+    Nodes are identified by GUID, as their names may change; only what is no node has its name as a label.
+    """
+    names = ("where",) if finding["guid"] is None else ("guid", "port")
+    labels = {"alertname": finding["kind"], "severity": finding["severity"]}
+    return {**labels, **{name: str(finding[name]) for name in names if finding[name] is not None}}
 
 
 def _alert(one: Alert) -> dict[str, Any]:
     finding = one.finding
     return {
         "labels": labelsOf(finding),
-        "annotations": {"summary": finding["text"], "description": finding["advice"]},
+        "annotations": {
+            "summary": finding["text"],
+            "description": finding["advice"],
+            "where": finding["where"],
+            "id": one.identity,
+        },
         "startsAt": _time(finding["firstSeen"]),
     }
 
@@ -267,6 +274,10 @@ def mailOf(alerts: Sequence[Alert], settings: MailSettings, now: float) -> Email
     message["To"] = ", ".join(settings.receivers)
     message["Date"] = formatdate(now)
     message["Auto-Submitted"] = "auto-generated"
+    identity = blake2b("".join(one.identity for one in alerts).encode(), digest_size=16).hexdigest()
+    message["Message-ID"] = (
+        f"<{identity}@{settings.sender.partition('@')[2]}>"  # the same if it is sent again
+    )
     lines = []
     for title, several in (("There is", raised), ("Cleared", cleared)):
         for one in several[:_MOST_LINES]:
@@ -361,7 +372,8 @@ class LineChannel(AlertChannel):
     def send(self, alerts: Sequence[Alert]) -> Deferred[None]:
         """Append lines; the file is opened each time, so that it can be rotated."""
         lines = "".join(
-            json.dumps({"status": _NAMES[one.isRaised], **one.finding}, ensure_ascii=True) + "\n"
+            json.dumps({"status": _NAMES[one.isRaised], "id": one.identity, **one.finding}, ensure_ascii=True)
+            + "\n"
             for one in alerts
         )
         try:

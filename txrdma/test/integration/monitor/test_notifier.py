@@ -107,8 +107,8 @@ class ChannelTests(TestCase):
             channel: AlertChannel = WebhookChannel(reactor, "me", url, isAlertmanager)
             await channel.send(alertsOf("leaf 1"))
         (first, second) = hook.bodies
-        self.assertEqual((first[0], first[1][0]["labels"]["where"]), ("application/json", "leaf 1"))
-        self.assertEqual(second[1]["alerts"][0]["labels"]["where"], "leaf 1")
+        self.assertEqual((first[0], first[1][0]["annotations"]["where"]), ("application/json", "leaf 1"))
+        self.assertEqual(second[1]["alerts"][0]["annotations"]["where"], "leaf 1")
         self.assertEqual(hook.authorizations, [None, None])
         channel = WebhookChannel(reactor, "me", url, True, "Bearer abc")
         await channel.send(alertsOf("leaf 1"))

@@ -18,11 +18,13 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import DeviceUnavailable
 from txrdma.fabric.advice import Severity
+from txrdma.fabric.health import Finding
 from txrdma.monitor.diagnosis.findinglog import Cleared, Raised
 from txrdma.monitor.diagnosis.journal import FabricEvent
 from txrdma.monitor.events.alerts import Alert, AlertRules, GRACE_SECONDS, Silence
 from txrdma.monitor.events.channels import (
     AlertChannel,
+    labelsOf,
     LineChannel,
     mailOf,
     MailSettings,
@@ -35,6 +37,7 @@ from txrdma.monitor.events.notifier import Notifier
 from txrdma.monitor.series.historystore import HistoryStore
 from txrdma.test.support.monitor.alerts import alertsOf, entryOf
 
+MAIL = MailSettings("mail", "fabric@example.org", ("ops@example.org",))
 RULES = AlertRules(delaySeconds=60.0, groupSeconds=10.0)
 
 
@@ -56,6 +59,18 @@ class RecordingOutlet(AlertChannel):
     def output(self) -> list[list[tuple[bool, str, str]]]:
         messages, self.messages = self.messages, []
         return messages
+
+
+class KeepingOutlet(AlertChannel):
+    """A channel that retains all alerts."""
+
+    def __init__(self) -> None:
+        self.name = self.queue = "kept"
+        self.alerts: list[Alert] = []
+
+    def send(self, alerts: Sequence[Alert]) -> Deferred[None]:
+        self.alerts += alerts
+        return succeed(None)
 
 
 class StoredMemory:
@@ -224,6 +239,71 @@ class NotifierTests(SynchronousTestCase):
         self.assertEqual(other.output(), [[(False, "width", "leaf 1")]])
 
 
+class IdentityTests(SynchronousTestCase):
+    """Identity of notifications: at least once, and the same whenever they are sent again."""
+
+    def setUp(self) -> None:
+        self.store = HistoryStore(self.mktemp())
+        self.addCleanup(self.store.close)
+        self.clock = Clock()
+        self.clock.advance(5000.0)
+
+    def started(self, channel: AlertChannel) -> Notifier:
+        memory: Any = StoredMemory(self.store)
+        notifier = Notifier(self.clock, AlertRules(0.0, 0.0), [channel], memory)
+        notifier.start()
+        self.addCleanup(notifier.stop)
+        return notifier
+
+    def test_renamed(self) -> None:
+        """An alert is resolved under the labels under which it fired, whatever its node is called by then."""
+        channel = KeepingOutlet()
+        notifier, entry = self.started(channel), entryOf(where="localhost")
+        notifier.findingChanged(Raised(entry))
+        self.clock.advance(0.0)
+        entry.finding = Finding("width", "node17", "it is slow", entry.finding.guid, 7)
+        entry.severity, entry.clearedAt = Severity.CRITICAL, 6000.0
+        notifier.findingChanged(Cleared(entry))
+        self.clock.advance(0.0)
+        fired, resolved = webhookMessage(channel.alerts, "me")["alerts"]
+        self.assertEqual((fired["status"], resolved["status"]), ("firing", "resolved"))
+        for name in ("labels", "fingerprint", "startsAt"):
+            self.assertEqual(fired[name], resolved[name])
+        self.assertEqual(resolved["annotations"]["where"], "node17")
+        self.assertEqual(labelsOf({**entryOf().toDict(), "guid": None, "port": None})["where"], "leaf 1")
+
+    def test_sentAgain(self) -> None:
+        """A process that is killed when it has sent alerts sends them again, with the same identity."""
+        channel, again = KeepingOutlet(), KeepingOutlet()
+        append = self.store.append
+        self.patch(self.store, "append", lambda events: "sent" in events[0].kind or append(events))
+        notifier = self.started(channel)
+        notifier.findingChanged(Raised(entryOf()))
+        self.clock.advance(0.0)
+        self.assertEqual(len(channel.alerts), 1)
+        notifier.stop()
+        self.started(again)
+        self.assertEqual([one.identity for one in again.alerts], [one.identity for one in channel.alerts])
+        self.assertEqual(
+            mailOf(again.alerts, MAIL, 0.0)["Message-ID"], mailOf(channel.alerts, MAIL, 9.0)["Message-ID"]
+        )
+        path = self.mktemp()
+        for several in (channel.alerts, again.alerts):
+            self.successResultOf(LineChannel(path).send(several))
+        identities = [json.loads(line)["id"] for line in Path(path).read_text().splitlines()]
+        self.assertEqual(identities, [again.alerts[0].identity] * 2)
+
+    def test_differ(self) -> None:
+        """The end of a finding, its return, and other findings have other identities."""
+        entry = entryOf()
+        alerts = [Alert(entry.key, isRaised, entry.toDict()) for isRaised in (True, False)]
+        entry.times += 1
+        alerts += [Alert(entry.key, True, entry.toDict()), *alertsOf("leaf 2")]
+        self.assertEqual(len({alert.identity for alert in alerts}), 4)
+        posted = [alert["annotations"]["id"] for alert in postedAlerts(alerts, 3000.0)]
+        self.assertEqual(posted, [alert.identity for alert in alerts])
+
+
 class FormatTests(SynchronousTestCase):
     """Formats of alerts."""
 
@@ -232,7 +312,10 @@ class FormatTests(SynchronousTestCase):
         (alert,) = postedAlerts(alertsOf("leaf 1"), 3000.0)
         self.assertEqual(alert["labels"]["alertname"], "width")
         self.assertEqual((alert["labels"]["severity"], alert["labels"]["port"]), ("warning", "7"))
-        self.assertEqual(alert["annotations"], {"summary": "it is slow", "description": "Mend it."})
+        self.assertEqual(
+            {name: alert["annotations"][name] for name in ("summary", "description", "where")},
+            {"summary": "it is slow", "description": "Mend it.", "where": "leaf 1"},
+        )
         self.assertEqual(alert["startsAt"], "1970-01-01T00:16:40Z")
         self.assertEqual(alert["endsAt"], "1970-01-01T01:05:00Z")
         self.assertEqual(3000.0 + 3 * REPEAT_SECONDS, 3900.0)
@@ -245,8 +328,8 @@ class FormatTests(SynchronousTestCase):
         self.assertEqual((message["version"], message["status"], message["receiver"]), ("4", "firing", "me"))
         self.assertEqual([alert["status"] for alert in message["alerts"]], ["firing", "firing", "resolved"])
         self.assertEqual(message["commonLabels"]["alertname"], "width")
-        self.assertNotIn("where", message["commonLabels"])
-        self.assertEqual(len({alert["fingerprint"] for alert in message["alerts"]}), 3)
+        self.assertNotIn("where", message["commonAnnotations"])
+        self.assertEqual(len({alert["annotations"]["id"] for alert in message["alerts"]}), 3)
         self.assertEqual(webhookMessage(alertsOf("leaf 1", isRaised=False), "me")["status"], "resolved")
 
     def test_mail(self) -> None:
