@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -26,6 +27,7 @@ from txrdma.monitor.listening import isLoopback, mistakeIn
 from txrdma.monitor.reading.poller import DEFAULT_RULES
 from txrdma.monitor.reading.settings import PollerSettings
 from txrdma.monitor.series.exposition import METRICS
+from txrdma.monitor.series.level import DEFAULT_LEVELS, EVENTS, Level
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -38,6 +40,7 @@ DEFAULT_SURVEY_SECONDS: Final = 900.0
 
 _YEAR: Final = 365 * 86400.0
 _MOST: Final = 1_000_000
+_LEAST_DAYS: Final = 0.05
 _TABLE: Final = re.compile(r"\s*\[\[?\s*([^\[\]]+?)\s*\]\]?\s*(#.*)?$")
 _KEY: Final = re.compile(r"\s*([A-Za-z0-9_.\"'-]+)\s*=")
 _FORMATS: Final = ("alertmanager", "webhook")
@@ -55,6 +58,7 @@ class MonitorConfig:
         none.
     @ivar counters: names of the counters exported to Prometheus.
     @ivar history: path of the file of its history, or URL of its database; C{""} for none.
+    @ivar levels: levels of detail of the history, with their retention; C{events} is the retention of events.
     @ivar surveySeconds: time between surveys of the tables of a fabric that does not change; 0 for none.
     @ivar alerts: rules for notifications.
     @ivar webhooks: names of webhooks, their URLs, formats, and Authorization headers or C{""}; C{mail} is
@@ -71,6 +75,8 @@ class MonitorConfig:
     users: str
     counters: tuple[str, ...]
     history: str
+    levels: tuple[Level, ...]
+    events: Level
     settings: PollerSettings
     rules: FindingRules
     limits: tuple[TallyLimit, ...]
@@ -120,6 +126,16 @@ def _seconds(least: float) -> Callable[[object], float]:
         return float(value)
 
     return check
+
+
+def _days(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not _LEAST_DAYS <= value <= _MOST:
+        raise _Mistake(f"days, from {_LEAST_DAYS} to {_MOST}")
+    return int(value * 86400)
+
+
+def _megabytes(value: object) -> int:
+    return _whole(1)(value) << 20
 
 
 def _share(value: object) -> float:
@@ -230,7 +246,14 @@ _SCHEMA: Final[Mapping[str, Any]] = {
     "port": ("port", _text),
     "web": {"listen": ("listen", _text), "tokens": ("tokens", _text), "users": ("users", _text)},
     "metrics": {"counters": ("counters", _counters)},
-    "history": {"file": ("file", _text), "url": ("url", _databaseURL)},
+    "history": {
+        "file": ("file", _text),
+        "url": ("url", _databaseURL),
+        **{
+            level.name: {"days": ("retentionSeconds", _days), "megabytes": ("mostOctets", _megabytes)}
+            for level in (*DEFAULT_LEVELS, EVENTS)
+        },
+    },
     "poll": {
         "interval": ("intervalSeconds", _seconds(0.1)),
         "sweep": ("sweepSeconds", _seconds(1.0)),
@@ -437,6 +460,8 @@ def parseConfig(text: str, name: str = "fabric-monitor.toml") -> MonitorConfig:
         users=web.get("users", ""),
         counters=reader.table("metrics").get("counters", METRICS),
         history=history.get("url") or history.get("file", ""),
+        levels=tuple(replace(level, **history.get(level.name, {})) for level in DEFAULT_LEVELS),
+        events=replace(EVENTS, **history.get(EVENTS.name, {})),
         surveySeconds=poll.pop("surveySeconds", DEFAULT_SURVEY_SECONDS),
         settings=PollerSettings(**poll),
         rules=FindingRules(

@@ -63,7 +63,7 @@ _UNHEARD: Final = (CannotListenError, OSError, OverflowError)
 _AHEAD_SECONDS: Final = 60.0
 """Seconds by which the clock may be ahead of the system time without a finding."""
 
-_FIXED: Final = ("port", "listen", "counters", "history")
+_FIXED: Final = ("port", "listen", "counters", "history", "levels", "events")
 """Settings whose changes take effect only after a restart."""
 
 
@@ -203,10 +203,10 @@ class MonitorService(MultiService):
             )
         channels, check = channelsOf(reactor, config), checkOf(config)
         reopen = reopen or partial(openMADPort, reactor, portOf(config))
-        store = HistoryStore(config.history, isPatient=True) if config.history else None
+        store = None
+        if config.history:
+            store = HistoryStore(config.history, config.levels, isOwner=True, events=config.events)
         try:
-            if store is not None:
-                store.lock()
             self._agent = MADAgent(reactor, reopen(), reopen=reopen)
         except BaseException:
             if store is not None:

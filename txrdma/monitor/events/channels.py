@@ -262,7 +262,11 @@ class MailSettings:
 
 
 def mailOf(alerts: Sequence[Alert], settings: MailSettings, now: float) -> EmailMessage:
-    """Return a message to all recipients: new findings first, then cleared ones."""
+    """
+    Write a message to all receivers: new findings first, then those that have ended.
+
+    If it is sent again, its Message-ID is the same, by which mail servers recognize it.
+    """
     raised = [one for one in alerts if one.isRaised]
     cleared = [one for one in alerts if not one.isRaised]
     first = (raised or cleared)[0].finding

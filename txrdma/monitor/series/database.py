@@ -28,7 +28,6 @@ IN_USE: Final = "another monitor keeps its history there"
 
 _VERSIONS: Final = "history_version"
 _TYPES: Final = {int: "bigint", float: "double precision", str: "text", bytes: "bytea"}
-_KINDS: Final = {name: kind for kind, name in _TYPES.items()}
 _KEY: Final = ("port", "at")
 """Primary key of tables of time series."""
 
@@ -97,10 +96,9 @@ class Database:
 
     def lock(self) -> None:
         """
-        Lock the database against other monitors, until it is closed or this process ends. Not in a
-        transaction.
+        Keep other monitors out, until the database is closed or this process ends. Before all transactions.
 
-        @raise HistoryRefused: another monitor has locked it.
+        @raise HistoryRefused: there is another one already; PostgreSQL raises it from the first transaction.
         """
         raise NotImplementedError
 
@@ -108,8 +106,8 @@ class Database:
         """Read the names of all tables from the database."""
         raise NotImplementedError
 
-    def columns(self, table: str) -> dict[str, type]:
-        """Read the columns of a table from the database."""
+    def columns(self, table: str) -> set[str]:
+        """Read the names of a table's columns from the database."""
         raise NotImplementedError
 
     def octets(self, table: str) -> int:
@@ -129,7 +127,7 @@ class Database:
 
     def makePeriod(self, series: str, period: str, begin: int, end: int, columns: Columns) -> None:
         """
-        Create the table of one period of a time series, unless it exists.
+        Create the table of one period of a time series.
 
         @param series: name of the time series.
         @param period: name of the table, whose rows have times from C{begin} to before C{end}.
@@ -142,7 +140,7 @@ class Database:
 
         @param renamed: new names of columns by their old ones.
         """
-        known = set(self.columns(table))
+        known = self.columns(table)
         for old, new in renamed.items():
             if old in known and new not in known:
                 self.execute(f'ALTER TABLE {table} RENAME COLUMN "{old}" TO "{new}"')
@@ -227,18 +225,15 @@ class SQLite(Database):
 
     def lock(self) -> None:
         """Lock a file beside the database."""
-        if self._owner is None:
-            self._owner = _lockFile(self._path)
+        self._owner = _lockFile(self._path)
 
     def tables(self) -> list[str]:
         """Read the names of all tables from the database."""
         return [name for (name,) in self.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
 
-    def columns(self, table: str) -> dict[str, type]:
-        """Read the columns of a table; those of version 1 have no types."""
-        return {
-            row[1]: _KINDS.get(row[2].lower(), int) for row in self.execute(f"PRAGMA table_info({table})")
-        }
+    def columns(self, table: str) -> set[str]:
+        """Read the names of a table's columns from the database."""
+        return {row[1] for row in self.execute(f"PRAGMA table_info({table})")}
 
     def octets(self, table: str) -> int:
         """Measure a table, or estimate it where SQLite was compiled without C{dbstat}."""
@@ -318,52 +313,36 @@ class PostgreSQL(Database):
 
     def lock(self) -> None:
         """
-        Take the database's advisory lock.
+        Take the database's advisory lock with each connection.
 
-        A connection that is made again later has to take the lock again. Until it can, since another monitor
-        has it, or the server has not noticed yet that the previous connection is lost, nothing is read or
+        A connection that is made again has to take the lock again. Until it can, since another monitor has
+        it, or the server has not noticed yet that the previous connection is lost, nothing is read or
         written.
         """
-        if self._isOwner:
-            return
-        self.close()  # so that the next connection takes the lock
         self._isOwner = True
-        try:
-            with self.transaction():
-                pass
-        except DeviceUnavailable:
-            self._isOwner = False
-            raise
 
     def tables(self) -> list[str]:
         """Read the names of all tables from the database."""
         statement = "SELECT tablename FROM pg_tables WHERE schemaname = current_schema()"
         return [name for (name,) in self.execute(statement)]
 
-    def columns(self, table: str) -> dict[str, type]:
-        """Read the columns of a table."""
+    def columns(self, table: str) -> set[str]:
+        """Read the names of a table's columns from the database."""
         statement = (
-            "SELECT column_name, data_type FROM information_schema.columns"
-            " WHERE table_schema = current_schema() AND table_name = ? ORDER BY ordinal_position"
+            "SELECT column_name FROM information_schema.columns"
+            " WHERE table_schema = current_schema() AND table_name = ?"
         )
-        return {name: _KINDS.get(kind, int) for name, kind in self.execute(statement, table)}
+        return {name for (name,) in self.execute(statement, table)}
 
     def octets(self, table: str) -> int:
         """Measure a table with its indices."""
         return int(self.execute("SELECT pg_total_relation_size(CAST(? AS regclass))", table)[0][0])
 
     def makePeriod(self, series: str, period: str, begin: int, end: int, columns: Columns) -> None:
-        """Create a partition, or attach the table of a history of version 1."""
-        known = self.tables()
-        if series not in known:
-            every = {**columns, **self.columns(period)}
-            self.make(series, every, _KEY, " PARTITION BY RANGE (at)")
-            self.execute(f"CREATE INDEX {series}_at ON {series} USING brin (at)")
-        values = f"FOR VALUES FROM ({begin:d}) TO ({end:d})"
-        if period in known:
-            self.execute(f"ALTER TABLE {series} ATTACH PARTITION {period} {values}")
-        else:
-            self.execute(f"CREATE TABLE {period} PARTITION OF {series} {values}")
+        """Create a partition. Tables of version 1 are none, since to attach them would read them all."""
+        self.make(series, columns, _KEY, " PARTITION BY RANGE (at)")
+        self.makeIndex(series, ("at",))  # BRIN would read what autovacuum has not summarized yet
+        self.execute(f"CREATE TABLE {period} PARTITION OF {series} FOR VALUES FROM ({begin:d}) TO ({end:d})")
 
     def put(self, table: str, columns: Columns, rows: Iterable[Sequence[Any]], key: Sequence[str]) -> None:
         """Copy rows into a temporary table, and from there into theirs."""

@@ -92,17 +92,18 @@ class HistoryStore:
         where: str,
         levels: Sequence[Level] = DEFAULT_LEVELS,
         mostPorts: int = MOST_PORTS,
-        isPatient: bool = False,
+        isOwner: bool = False,
         events: Level = EVENTS,
     ) -> None:
         """
         @param where: path of a file, or URL of a database.
         @param levels: levels of detail, the finest first.
         @param mostPorts: most ports that are known; readings of others are dropped.
-        @param isPatient: a database that cannot be opened now, with a full disk or without its server, is
-            opened by the next call that needs it.
+        @param isOwner: keep other monitors out, from when the database is opened until the store is closed or
+            the process ends. A database that cannot be opened now, with a full disk or without its server,
+            is opened by the next call that needs it.
         @param events: retention of events.
-        @raise HistoryRefused: the database is not such a store.
+        @raise HistoryRefused: the database is not such a store, or another monitor writes to it.
         @raise DeviceUnavailable: the database cannot be opened.
         @raise ValueError: a period of a level is not a multiple of the next one's step.
         """
@@ -119,8 +120,7 @@ class HistoryStore:
         self._fullAt = -_FULL_SECONDS
         self._where = where
         self._name = f"history {_shown(where)}"
-        self._isPatient = isPatient
-        self._isLocked = False
+        self._isOwner = isOwner
         self._connections = 0
         self._known: dict[str, list[int]] = {}
         self._sizes: dict[str, int] = {}
@@ -131,7 +131,7 @@ class HistoryStore:
         except HistoryRefused:
             raise
         except DeviceUnavailable as error:
-            if not isPatient:
+            if not isOwner:
                 raise
             _log.warn("{why}; it is tried again", why=str(error))
 
@@ -150,10 +150,8 @@ class HistoryStore:
         with ExitStack() as undo:
             database = openDatabase(self._where)
             undo.callback(database.close)
-            with database.transaction():
-                isOlder = 0 < database.version() < VERSION
-            if self._isLocked or isOlder:
-                database.lock()  # a monitor of an older release may be running
+            if self._isOwner:
+                database.lock()  # before a migration, as a monitor of an older release may be running
             with database.transaction():
                 self._prepare(database)
             undo.pop_all()
@@ -211,36 +209,9 @@ class HistoryStore:
         """Give the tables of a level the columns of this release."""
         head = family.head + level.name
         periods = {name: int(name[len(head) + 1 :]) for name in tables if name.startswith(f"{head}_")}
-        for name in [head] if head in tables else periods:
+        for name in ([head] if head in tables else []) + list(periods):  # the partitioned table first
             database.change(name, family.columns, RENAMED)
         self._known[head] = sorted(periods.values())
-        if head not in tables:
-            for name, period in periods.items():
-                database.makePeriod(head, name, *level.span(period), family.columns)
-
-    def lock(self) -> None:
-        """
-        Lock the database against other monitors, until the store is closed or this process ends. A database
-        that is not open yet is locked when it is opened.
-
-        @raise HistoryRefused: another monitor writes to this database.
-        """
-        database = self._opened
-        if database is not None:
-            try:
-                with self._named():
-                    database.lock()
-                    with database.transaction():  # the other one may have written until now
-                        self._prepare(database)
-            except HistoryRefused:
-                raise
-            except DeviceUnavailable as error:
-                if not self._isPatient:
-                    raise
-                _log.warn("{why}; it is tried again", why=str(error))
-                self._opened = None
-                database.close()
-        self._isLocked = True
 
     def close(self) -> None:
         """Close the database. Idempotent."""
@@ -411,7 +382,7 @@ class HistoryStore:
         fewest = max(_FEWEST_NEWER, level.retentionSeconds // level.periodSeconds // _NEWER_SHARE)
         dropped = old if len(periods) - len(old) >= fewest else []
         excess = self._octets(head) - level.mostOctets
-        for period in periods[:-1]:
+        for period in periods[:-_FEWEST_NEWER]:
             if excess <= 0:
                 break
             excess -= self._sizes.get(f"{head}_{period}", 0)

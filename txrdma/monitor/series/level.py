@@ -21,7 +21,7 @@ class Level:
     @ivar stepSeconds: time covered by one row of a port; 0 for unmodified readings.
     @ivar periodSeconds: time covered by one table.
     @ivar retentionSeconds: minimum time for which rows are stored.
-    @ivar mostOctets: size beyond which the oldest tables are dropped earlier. The newest one comes on top.
+    @ivar mostOctets: size beyond which the oldest tables are dropped earlier. The newest two come on top.
     """
 
     name: str

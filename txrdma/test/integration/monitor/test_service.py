@@ -67,9 +67,8 @@ class StartTests(SynchronousTestCase):
     def test_historyInUse(self) -> None:
         """A second monitor with the same history is refused."""
         path = self.mktemp()
-        store = HistoryStore(path)
+        store = HistoryStore(path, isOwner=True)
         self.addCleanup(store.close)
-        store.lock()
         output = self.refused(f'port = "sim:ring:4"\n[web]\nlisten = ""\n[history]\nfile = "{path}"')
         self.assertIn("another monitor", output)
 

@@ -68,14 +68,8 @@ class FullDiskTests(SynchronousTestCase):
 
     slowBecause = "it starts a process"
 
-    def test_fullDisk(self) -> None:
-        """
-        A monitor starts with a full disk (here a limit of the file size) and attaches the history later.
-        """
-        path = self.mktemp()
-        store = HistoryStore(path)
-        store.append([FabricEvent(1.0, "node-came", "a", "it is there")])
-        store.close()
+    def places(self, path: str) -> str:
+        """Return the places of all changes that a monitor finds which has started with a full disk."""
         environment = {**os.environ, "PYTHONPATH": str(Path(txrdma.__file__).parent.parent)}
         program = subprocess.run(
             *([sys.executable, "-c", _FULL_DISK, path],),
@@ -84,7 +78,26 @@ class FullDiskTests(SynchronousTestCase):
             check=False,
             env=environment,
         )
-        self.assertEqual((program.stdout, program.returncode), ("refused\n['a']\n", 0), program)
+        refused, _, places = program.stdout.partition("\n")
+        self.assertEqual((refused, program.returncode), ("refused", 0), program)
+        return places
+
+    def test_fullDisk(self) -> None:
+        """
+        A monitor starts with a full disk (here a limit of the file size) and attaches the history later.
+        """
+        path = self.mktemp()
+        store = HistoryStore(path)
+        store.append([FabricEvent(1.0, "node-came", "a", "it is there")])
+        store.close()
+        self.assertEqual(self.places(path), "['a']\n")
+
+    def test_upgrade(self) -> None:
+        """A history of version 1 that cannot be migrated, as the disk is full, is migrated later."""
+        path = self.mktemp()
+        with closing(sqlite3.connect(path)) as database:
+            database.executescript((storecontract.HISTORIES / "version1.sqlite.sql").read_text())
+        self.assertEqual(self.places(path).count("0000:0000:0020:0000"), 4)
 
 
 class StoreTests(storecontract.StoreContract):

@@ -21,6 +21,7 @@ from txrdma.monitor.diagnosis.tallies import TallyLimit
 from txrdma.monitor.diagnosis.thresholds import DEFAULT_LIMITS
 from txrdma.monitor.reading.settings import PollerSettings
 from txrdma.monitor.series.exposition import METRICS
+from txrdma.monitor.series.level import DEFAULT_LEVELS, EVENTS
 from txrdma.monitor.web.metrics import Metrics
 from txrdma.tap.monitor import Options
 from txrdma.test.support.monitor.service import WHOLE
@@ -216,7 +217,17 @@ class ConfigTests(SynchronousTestCase):
             self.assertIn("authorization of webhook a", str(error))
 
     def test_database(self) -> None:
-        """A history may be in a database, given by its URL."""
+        """A history may be in a database, given by its URL; its levels and events have limits."""
+        text = "history.readings.days = 1\nhistory.minutes = {days = 7.5, megabytes = 100}\n"
+        config = parseConfig(f"{text}history.events.megabytes = 1")
+        readings, minutes, hours = config.levels
+        self.assertEqual(
+            (readings.retentionSeconds, readings.mostOctets), (86400, DEFAULT_LEVELS[0].mostOctets)
+        )
+        self.assertEqual((minutes.retentionSeconds, minutes.mostOctets), (648_000, 100 << 20))
+        self.assertEqual((hours, config.events), (DEFAULT_LEVELS[2], replace(EVENTS, mostOctets=1 << 20)))
+        for mistake in ("history.hours.days = 0", "history.events.megabytes = 0.5"):
+            self.assertRaises(InvalidRequest, parseConfig, mistake)
         url = "postgresql+psycopg://fabric@db/history"
         self.assertEqual(parseConfig(f'history.url = "{url}"').history, url)
         error = self.assertRaises(InvalidRequest, parseConfig, 'history.url = "history.db"')
