@@ -468,6 +468,13 @@ LIMITS: Final = (
     ),
     Limit(
         "monitor",
+        "states of one kind that are read from the history at a restart",
+        "txrdma.monitor.series.eventtable.MOST_STATES",
+        _OLDEST,
+        "support.monitor.storecontract.StoreContract.test_events",
+    ),
+    Limit(
+        "monitor",
         "events that wait for the disk",
         "txrdma.monitor.series.history.MOST_EVENTS",
         _OLDEST,

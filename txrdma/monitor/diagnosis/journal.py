@@ -2,7 +2,7 @@
 Events of a fabric: nodes and links that appear or disappear, findings, notifications, and operators' actions.
 
 Events are appended to the history and never changed. The last event of each subject is its state, from which
-the next process continues; L{KINDS} are those that people see, where they have a text.
+the next process continues. Those with a text are changes, which pages show.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ KINDS: Final = (
     *("node-came", "node-gone", "link-came", "link-gone", "link-changed"),
     *("finding-raised", "finding-cleared", "operator-reloaded"),
 )
-"""Kinds of changes: events that people see."""
+"""Kinds of changes: the events that pages show."""
 
 MOST_CHANGES: Final = 10_000
 """Maximum number of changes in a journal; the oldest are dropped."""
@@ -36,8 +36,8 @@ class FabricEvent:
     @ivar at: time at which it was seen, in seconds since 1970.
     @ivar kind: one of L{KINDS}; C{node-forgotten}, C{link-forgotten}; C{alert-raised}, C{alert-cleared};
         C{notification-queued}, C{notification-sent} or C{notification-dropped}.
-    @ivar where: name of the node, port or channel, for people; C{guid} and C{port} identify it for programs.
-    @ivar text: the event for people; C{""} if only the state of the subject is new.
+    @ivar where: readable name of the node, port or channel; C{guid} and C{port} identify it for programs.
+    @ivar text: description of a change; C{""} if only the state of the subject is new.
     @ivar subject: identity of what has a new state; C{""} for an event that is no state.
     @ivar detail: further values of the state, which JSON can represent.
     """
@@ -99,7 +99,7 @@ def _findingEvent(entry: Entry, kind: str, text: str, at: float) -> FabricEvent:
 
 def entryOf(event: FabricEvent) -> Entry:
     """
-    Entry of the finding log from its last event, with the severity and advice of this process.
+    Return the entry of a finding by its last event, with the severity and advice of this process.
 
     @raise ValueError, TypeError: the event has another form.
     """

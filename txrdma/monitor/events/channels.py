@@ -80,7 +80,7 @@ def _time(seconds: float | None) -> str:
 
 def labelsOf(finding: Mapping[str, Any]) -> dict[str, str]:
     """
-    Labels of a finding's alert: the same from its raising to its end.
+    Return the labels of a finding's alert, which are constant while the finding is open.
 
     Nodes are identified by GUID, as their names may change; only what is no node has its name as a label.
     """
@@ -263,7 +263,7 @@ class MailSettings:
 
 def mailOf(alerts: Sequence[Alert], settings: MailSettings, now: float) -> EmailMessage:
     """
-    Write a message to all receivers: new findings first, then those that have ended.
+    Return a message to all recipients: new findings first, then cleared ones.
 
     If it is sent again, its Message-ID is the same, by which mail servers recognize it.
     """

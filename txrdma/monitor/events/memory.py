@@ -42,7 +42,7 @@ def restoreState(
     heldUntil: Callable[[str], float],
 ) -> None:
     """
-    Restore what a former process has stored, before the fabric is swept; blocks.
+    Restore the state of a previous process, before the first sweep. Blocks.
 
     @param heldUntil: as for L{FindingLog.restore}.
     @raise DeviceUnavailable: the store cannot be read.

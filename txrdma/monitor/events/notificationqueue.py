@@ -44,7 +44,7 @@ _SENT: Final = "notification-sent"
 
 
 def restored(events: Iterable[FabricEvent]) -> dict[str, dict[int, Alert]]:
-    """Alerts that a previous process has not sent, by the names of their queues, in order."""
+    """Return the alerts that a previous process has not sent, by the names of their queues, in order."""
     found: dict[str, dict[int, Alert]] = {}
     for event in events:
         queue, number = json.loads(event.subject)
@@ -54,7 +54,7 @@ def restored(events: Iterable[FabricEvent]) -> dict[str, dict[int, Alert]]:
 
 
 def ended(kind: str, queue: str, numbers: Iterable[int], now: float) -> list[FabricEvent]:
-    """Events of alerts that were sent or dropped."""
+    """Return the events of alerts that were sent or dropped."""
     return [FabricEvent(now, kind, queue, "", subject=json.dumps([queue, number])) for number in numbers]
 
 

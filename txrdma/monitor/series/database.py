@@ -18,7 +18,7 @@ from txrdma.error import DeviceUnavailable
 
 
 class HistoryRefused(DeviceUnavailable):
-    """The database is another monitor's, or no history that can be read here: waiting changes nothing."""
+    """The database is used by another monitor, or its history cannot be read here: waiting does not help."""
 
 
 Columns = Mapping[str, type]
@@ -50,7 +50,7 @@ def _quoted(names: Iterable[str]) -> str:
 
 class Database:
     """
-    Database of one history. Everything blocks; all but C{own} and C{close} is done in a transaction.
+    The database of one history. All calls block, and all except C{lock} and C{close} belong in a transaction.
 
     @ivar connections: number of connections so far; another monitor may have written between two of them.
     """
@@ -96,14 +96,15 @@ class Database:
 
     def lock(self) -> None:
         """
-        Keep other monitors out, until the database is closed or this process ends. Before all transactions.
+        Lock the database against other monitors, until it is closed or this process ends. Before all
+        transactions.
 
-        @raise HistoryRefused: there is another one already; PostgreSQL raises it from the first transaction.
+        @raise HistoryRefused: another monitor has locked it; PostgreSQL raises this from a transaction.
         """
         raise NotImplementedError
 
     def tables(self) -> list[str]:
-        """Read the names of all tables from the database."""
+        """Return the names of all tables in the database."""
         raise NotImplementedError
 
     def columns(self, table: str) -> set[str]:
@@ -115,7 +116,7 @@ class Database:
         raise NotImplementedError
 
     def make(self, table: str, columns: Columns, key: Sequence[str], options: str = "") -> None:
-        """Create a table, unless it exists, whose primary key has the columns of the key."""
+        """Create a table with these columns and this primary key, unless it exists."""
         declared = ", ".join(f'"{name}" {_TYPES[kind]}' for name, kind in columns.items())
         primary = f", PRIMARY KEY ({_quoted(key)})"
         self.execute(f"CREATE TABLE IF NOT EXISTS {table} ({declared}{primary}){options}")
@@ -154,7 +155,7 @@ class Database:
         raise NotImplementedError
 
     def execute(self, statement: str, *values: Any) -> list[Sequence[Any]]:
-        """Execute a statement, with a value for each question mark; return the rows that it finds."""
+        """Execute a statement, with a value for each question mark, and return the rows that it finds."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -269,13 +270,13 @@ class PostgreSQL(Database):
     """
     Database of PostgreSQL at a URL; time series are partitioned by time.
 
-    A lost connection is made again by the next transaction.
+    The next transaction restores a lost connection.
     """
 
     _begins = "BEGIN"
 
     def __init__(self, url: str) -> None:
-        """@raise HistoryRefused: psycopg is not installed, or the URL has no meaning."""
+        """@raise HistoryRefused: psycopg is not installed, or the URL is invalid."""
         super().__init__()
         try:
             import psycopg
@@ -287,16 +288,16 @@ class PostgreSQL(Database):
         try:
             settings: dict[str, Any] = conninfo_to_dict(f"postgresql://{url.partition('://')[2]}")
         except psycopg.Error:
-            raise HistoryRefused("it is no URL of PostgreSQL") from None  # the error may show the password
+            raise HistoryRefused("it is not a URL of PostgreSQL") from None  # the error may show the password
         self._settings: Final = {"connect_timeout": _CONNECT_SECONDS, **settings}
         self._connection: psycopg.Connection | None = None
-        self._isOwner = False
+        self._isLocking = False
 
     def _connect(self) -> None:
         with ExitStack() as undo:
             connection = self._psycopg.connect(**self._settings, autocommit=True)
             undo.callback(connection.close)
-            if self._isOwner and connection.execute(_TAKE_LOCK).fetchone() != (True,):
+            if self._isLocking and connection.execute(_TAKE_LOCK).fetchone() != (True,):
                 raise HistoryRefused(IN_USE)
             undo.pop_all()
         self._connection = connection
@@ -315,11 +316,10 @@ class PostgreSQL(Database):
         """
         Take the database's advisory lock with each connection.
 
-        A connection that is made again has to take the lock again. Until it can, since another monitor has
-        it, or the server has not noticed yet that the previous connection is lost, nothing is read or
-        written.
+        Nothing is read or written until a restored connection has the lock: another monitor may have it, or
+        the server may not have noticed yet that the former connection is lost.
         """
-        self._isOwner = True
+        self._isLocking = True
 
     def tables(self) -> list[str]:
         """Read the names of all tables from the database."""
@@ -351,7 +351,7 @@ class PostgreSQL(Database):
             names, staged = _quoted(columns), f"incoming_{table.rpartition('_')[0] or table}"
             self.execute(f"CREATE TEMPORARY TABLE IF NOT EXISTS {staged} (LIKE {table})")
             self.execute(f"TRUNCATE {staged}")
-            assert self._connection is not None, "this is no transaction"
+            assert self._connection is not None, "this is not within a transaction"
             with self._connection.cursor().copy(f"COPY {staged} ({names}) FROM STDIN".encode()) as copy:
                 for row in several.values():
                     copy.write_row(row)
@@ -363,7 +363,7 @@ class PostgreSQL(Database):
 
     def execute(self, statement: str, *values: Any) -> list[Sequence[Any]]:
         """Execute a statement, with a value for each question mark."""
-        assert self._connection is not None, "this is no transaction"
+        assert self._connection is not None, "this is not within a transaction"
         cursor = self._connection.execute(statement.replace("?", "%s").encode(), values or None)
         return list(cursor.fetchall()) if cursor.description else []
 
@@ -381,7 +381,7 @@ def openDatabase(where: str) -> Database:
     Open the database of a history.
 
     @param where: path of a file, or a URL: C{postgresql://...} or C{sqlite:///PATH}; the name of a driver
-        after C{+} means nothing.
+        after C{+} is ignored.
     @raise DeviceUnavailable: it cannot be opened, or what it needs is not installed.
     """
     scheme, isURL, rest = where.partition("://")

@@ -81,7 +81,7 @@ class EventTable:
 
     def states(self, database: Database, kinds: Sequence[str], most: int) -> list[FabricEvent]:
         """
-        Last events of all subjects whose last event has one of these kinds, in order.
+        Return the last events of all subjects whose last event has one of these kinds, in order.
 
         @param most: number of events that are returned, the latest.
         """
@@ -91,7 +91,7 @@ class EventTable:
         )
 
     def changes(self, database: Database, most: int) -> list[FabricEvent]:
-        """Last events that have a text, in order."""
+        """Return the last events that have a text, in order."""
         return self._found(database, "text <> ''", (), most)
 
     @staticmethod

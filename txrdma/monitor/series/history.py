@@ -105,7 +105,7 @@ class HistoryWriter:
         return self._inThread(self._store.series, portKey, counter, begin, end, level)
 
     def states(self, *kinds: str) -> Deferred[list[FabricEvent]]:
-        """Last events of all subjects: see L{HistoryStore.states}."""
+        """Return the last events of all subjects: see L{HistoryStore.states}."""
         return self._inThread(self._store.states, *kinds)
 
     def appendNow(self, events: Sequence[FabricEvent]) -> Deferred[None]:

@@ -2,12 +2,12 @@
 The history of all ports' counters in a database: readings for hours, minutes for weeks, hours for years.
 
 Each level of detail has a table for each of its periods, which is dropped as a whole when it is old, or when
-the level is too large. A coarser level is computed from the finer one, and how far that has come is in the
-same transaction: whenever the process ends, the next one goes on there. Events of the fabric have a table of
-their own. Everything here blocks, and belongs into a thread.
+the level is too large. Rows of a coarser level are computed from the finer one, and the progress of that is
+stored in the same transaction, so that the next process continues where this one has ended. Events of the
+fabric have their own table. All calls block, and therefore belong in a thread.
 
-A history of an older version is migrated when it is opened. Counters need no new version: missing columns
-are added to all tables, those of L{RENAMED} are renamed, and others remain with what they contain.
+A history of an older version is migrated when it is opened. Changed counters need no new version: missing
+columns are added to all tables, those of L{RENAMED} are renamed, and unknown ones remain unchanged.
 """
 
 from __future__ import annotations
@@ -99,9 +99,9 @@ class HistoryStore:
         @param where: path of a file, or URL of a database.
         @param levels: levels of detail, the finest first.
         @param mostPorts: most ports that are known; readings of others are dropped.
-        @param isOwner: keep other monitors out, from when the database is opened until the store is closed or
-            the process ends. A database that cannot be opened now, with a full disk or without its server,
-            is opened by the next call that needs it.
+        @param isOwner: lock the database against other monitors, until the store is closed or the process
+            ends. A database that cannot be opened now, because the disk is full or its server is not
+            reachable, is opened by the next call that needs it.
         @param events: retention of events.
         @raise HistoryRefused: the database is not such a store, or another monitor writes to it.
         @raise DeviceUnavailable: the database cannot be opened.
@@ -182,9 +182,9 @@ class HistoryStore:
         """Migrate the database to this version, and read what is known."""
         version, tables = database.version(), database.tables()
         if version > VERSION:
-            raise HistoryRefused(f"it has version {version}, and versions up to {VERSION} are known here")
+            raise HistoryRefused(f"it has version {version}, but this monitor knows versions up to {VERSION}")
         if not version and tables:
-            raise HistoryRefused("it is a database of something else: a history needs one of its own")
+            raise HistoryRefused("it belongs to another application: a history needs its own database")
         database.make("ports", _PORTS, ("id",))
         database.make("done", _DONE, ("level",))
         database.make("sizes", _SIZES, ("period",))
@@ -206,7 +206,7 @@ class HistoryStore:
         self._next = max(self._ports.values(), default=0) + 1
 
     def _arrange(self, database: Database, tables: list[str], family: ColumnFamily, level: Level) -> None:
-        """Give the tables of a level the columns of this release."""
+        """Add or rename columns, so that the tables of a level have those of this release."""
         head = family.head + level.name
         periods = {name: int(name[len(head) + 1 :]) for name in tables if name.startswith(f"{head}_")}
         for name in ([head] if head in tables else []) + list(periods):  # the partitioned table first
@@ -222,7 +222,7 @@ class HistoryStore:
 
     def states(self, *kinds: str, most: int = MOST_STATES) -> list[FabricEvent]:
         """
-        Last events of all subjects whose last event has one of these kinds, in order.
+        Return the last events of all subjects whose last event has one of these kinds, in order.
 
         @param most: number of events that are returned, the latest.
         @raise DeviceUnavailable: the database cannot be read.
@@ -232,7 +232,7 @@ class HistoryStore:
 
     def changes(self) -> list[FabricEvent]:
         """
-        Last changes, in order.
+        Return the last changes, in order.
 
         @raise DeviceUnavailable: the database cannot be read.
         """
@@ -252,45 +252,46 @@ class HistoryStore:
 
     def write(self, rows: Iterable[Row], now: int, events: Iterable[FabricEvent] = ()) -> int:
         """
-        Store readings and events, all or nothing; compute what of minutes and hours is
-        over; drop what is old.
+        Store readings and events, all or nothing; compute what of minutes and hours is over; drop what is
+        old.
 
         @param now: current time, in seconds since 1970; readings must be in order of time.
         @return: number of readings that were dropped because there are too many ports.
         @raise DeviceUnavailable: the disk is full, or the database cannot be written; nothing has changed.
         """
-        known = dict(self._ports)
-        try:
-            with self._transaction():
-                dropped = self._insert(rows)
-                self._events.append(self._database, events)
-                self._events.deleteOld(self._database, now)
-                for family in COLUMN_FAMILIES:
-                    for finer, coarser in zip(self._levels, self._levels[1:], strict=False):
-                        self._summarize(family, finer, coarser, now)
-                    for level in self._levels:
-                        self._dropOld(family, level, now)
-        except DeviceUnavailable:
-            self._ports = known
-            raise
+        with self._transaction():
+            dropped = self._insert(rows)
+            self._events.append(self._database, events)
+            self._events.deleteOld(self._database, now)
+            for family in COLUMN_FAMILIES:
+                for finer, coarser in zip(self._levels, self._levels[1:], strict=False):
+                    self._summarize(family, finer, coarser, now)
+                for level in self._levels:
+                    self._dropOld(family, level, now)
         return dropped
 
     def _insert(self, rows: Iterable[Row]) -> int:
         level = self._levels[0]
         dropped = 0
+        added: list[tuple[int, bytes, int]] = []
         tables: dict[tuple[ColumnFamily, int], list[tuple[Any, ...]]] = {}
         for portKey, at, values, family in rows:
-            number = self._numberOf(portKey, at)
+            number = self._numberOf(portKey, at, added)
             if number is None:
                 dropped += 1
             else:
                 tables.setdefault((family, at // level.periodSeconds), []).append((number, at, *values))
+        self._database.put("ports", _PORTS, added, ("id",))
         for (family, period), several in tables.items():
             self._database.put(self._table(family, level, period), family.columns, several, ("port", "at"))
         return dropped
 
-    def _numberOf(self, portKey: PortKey, at: int) -> int | None:
-        """Return the number of a port, assigned if it has none; None if there are too many ports."""
+    def _numberOf(self, portKey: PortKey, at: int, added: list[tuple[int, bytes, int]]) -> int | None:
+        """
+        Return the number of a port, assigned if it has none; None if there are too many ports.
+
+        @param added: list to which the row of a new port is appended.
+        """
         if self._since is None:
             self._since = at
         number = self._ports.get(portKey)
@@ -299,7 +300,7 @@ class HistoryStore:
                 return None
             number = self._ports[portKey] = self._next
             self._next += 1
-            self._database.put("ports", _PORTS, [(number, portKey[0].raw, portKey[1])], ("id",))
+            added.append((number, portKey[0].raw, portKey[1]))
         self._last[number] = at
         return number
 
@@ -332,7 +333,7 @@ class HistoryStore:
         return True
 
     def _table(self, family: ColumnFamily, level: Level, period: int) -> str:
-        """Name of a table, which is made if it is not there."""
+        """Return the name of a table, which is created if necessary."""
         head = family.head + level.name
         table, periods = f"{head}_{period}", self._known[head]
         if period not in periods:
@@ -342,10 +343,10 @@ class HistoryStore:
 
     def _summarize(self, family: ColumnFamily, finer: Level, coarser: Level, now: int) -> None:
         """
-        Compute the rows of the coarser level whose time is over.
+        Compute the rows of the coarser level whose time has ended.
 
-        The rows of a period are sorted by port, so they are read port by port: the rows of the coarser
-        level's step alone. (PostgreSQL may prefer its index by time.)
+        SQLite sorts a table's rows by port, so each port's rows of that time are read from there. PostgreSQL
+        may prefer its index by time.
         """
         step = coarser.stepSeconds
         periods = self._known[family.head + finer.name]
@@ -373,8 +374,8 @@ class HistoryStore:
 
     def _dropOld(self, family: ColumnFamily, level: Level, now: int) -> None:
         """
-        Drop tables that are old, once there are several newer ones: the clock may be wrong for a while; and
-        the oldest ones while the level is too large.
+        Drop old tables if there are several newer ones, since the clock may be wrong for a while; and the
+        oldest ones while the level is too large.
         """
         head = family.head + level.name
         periods = self._known[head]
@@ -395,7 +396,7 @@ class HistoryStore:
                 self._database.execute("DELETE FROM sizes WHERE period = ?", f"{head}_{period}")
 
     def _octets(self, head: str) -> int:
-        """Size of the tables of a level but the newest, of which one is measured at a time, and once."""
+        """Return the size of a level without its newest table. Each call measures at most one table."""
         tables = [f"{head}_{period}" for period in self._known[head][:-1]]
         for table in reversed(tables):
             if table not in self._sizes:

@@ -15,13 +15,13 @@ _DAY: Final = 24 * _HOUR
 @frozen
 class Level:
     """
-    Level of detail of a history.
+    A level of detail of a history.
 
     @ivar name: name of its tables, followed by the number of the period.
     @ivar stepSeconds: time covered by one row of a port; 0 for unmodified readings.
     @ivar periodSeconds: time covered by one table.
     @ivar retentionSeconds: minimum time for which rows are stored.
-    @ivar mostOctets: size beyond which the oldest tables are dropped earlier. The newest two come on top.
+    @ivar mostOctets: size beyond which older tables are dropped, too; the newest two are not counted.
     """
 
     name: str

@@ -22,14 +22,15 @@ def eventsOfVersion1(database: Database) -> list[FabricEvent]:
     """
     Return what version 1 has stored for the next process, as events; drop its table.
 
-    States that have no time in version 1 get that of the last change.
+    States that have no time in version 1 get that of the last roll-up or change.
     """
     if "remembered" not in database.tables():
         return []
     rooms: dict[str, list[tuple[str, Any]]] = {}
     for room, name, value in database.execute("SELECT room, name, value FROM remembered"):
         rooms.setdefault(room, []).append((name, json.loads(value)))
-    now = max((value[1] for _name, value in rooms.get("changes", [])), default=0.0)
+    ((until,),) = database.execute("SELECT coalesce(max(until), 0) FROM done")
+    now = max([float(until), *(value[1] for _name, value in rooms.get("changes", []))])
     events = [event for room, convert in _ROOMS.items() for event in convert(room, rooms.get(room, []), now)]
     database.execute("DROP TABLE remembered")
     return events

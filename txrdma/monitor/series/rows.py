@@ -26,11 +26,11 @@ class ColumnFamily:
     """
     Counters that are read together, and have their rows in the same tables.
 
-    @ivar head: beginning of the names of the tables.
-    @ivar counters: counters that are stored, data in octets.
-    @ivar peaks: columns of the highest rates, by the counters that have such.
+    @ivar head: prefix of the names of the tables.
+    @ivar counters: counters that are stored; data in octets.
+    @ivar peaks: columns of the highest rates, by counter.
     @ivar columns: columns of the tables; C{names} are the same in SQL. C{summed} are those of a coarser row
-        in SQL, and C{replaced} is what becomes of a row that is there already.
+        in SQL, and C{replaced} says how an existing row is changed.
     """
 
     def __init__(self, head: str, counters: tuple[str, ...], peaks: Mapping[str, str]) -> None:
