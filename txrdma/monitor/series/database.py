@@ -111,8 +111,12 @@ class Database:
         """Read the names of a table's columns from the database."""
         raise NotImplementedError
 
+    def size(self) -> int:
+        """Return the octets of the whole database on disk, without reading it."""
+        raise NotImplementedError
+
     def octets(self, table: str) -> int:
-        """Size of a table with its indices on disk."""
+        """Return the octets of a table with its indices on disk."""
         raise NotImplementedError
 
     def make(self, table: str, columns: Columns, key: Sequence[str], options: str = "") -> None:
@@ -236,8 +240,13 @@ class SQLite(Database):
         """Read the names of a table's columns from the database."""
         return {row[1] for row in self.execute(f"PRAGMA table_info({table})")}
 
+    def size(self) -> int:
+        """Return the octets of all pages."""
+        statement = "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size"
+        return int(self.execute(statement)[0][0])
+
     def octets(self, table: str) -> int:
-        """Measure a table, or estimate it where SQLite was compiled without C{dbstat}."""
+        """Measure a table, which reads it, or estimate it where SQLite was compiled without C{dbstat}."""
         try:
             ((octets,),) = self.execute("SELECT sum(pgsize) FROM dbstat WHERE name = ?", table)
         except sqlite3.OperationalError:
@@ -333,6 +342,10 @@ class PostgreSQL(Database):
             " WHERE table_schema = current_schema() AND table_name = ?"
         )
         return {name for (name,) in self.execute(statement, table)}
+
+    def size(self) -> int:
+        """Return the octets of the whole database on disk."""
+        return int(self.execute("SELECT pg_database_size(current_database())")[0][0])
 
     def octets(self, table: str) -> int:
         """Measure a table with its indices."""

@@ -382,7 +382,8 @@ class HistoryStore:
         old = [each for each in periods if level.span(each)[1] < now - level.retentionSeconds]
         fewest = max(_FEWEST_NEWER, level.retentionSeconds // level.periodSeconds // _NEWER_SHARE)
         dropped = old if len(periods) - len(old) >= fewest else []
-        excess = self._octets(head) - level.mostOctets
+        isLarge = self._database.size() > level.mostOctets  # else no table has to be measured
+        excess = self._octets(head) - level.mostOctets if isLarge else 0
         for period in periods[:-_FEWEST_NEWER]:
             if excess <= 0:
                 break
