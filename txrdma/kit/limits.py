@@ -493,14 +493,14 @@ LIMITS: Final = (
         "doorbells of a peer",
         "txrdma.soft.shared._doorbells.MOST",
         "The peer's connections are closed.",
-        "system.soft.test_sharedmemory.StrangerTests.test_manyDoorbells",
+        "integration.soft.test_rendezvous.StrangerTests.test_manyDoorbells",
     ),
     Limit(
         "shared memory",
         "invitations of a peer that meet no queue pair",
         "txrdma.soft.shared.routes._MOST_WAITING",
         "The peer's connections are closed.",
-        "system.soft.test_sharedmemory.StrangerTests.test_manyInvitations",
+        "integration.soft.test_rendezvous.StrangerTests.test_manyInvitations",
     ),
     Limit(
         "UNIX sockets",
