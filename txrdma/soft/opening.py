@@ -134,7 +134,7 @@ def openPort(
         if share is not None:
             from txrdma.soft.rc.wellknown import SharingPort
 
-            return SharingPort(cast(Reactor, reactor), carrier, share, capture, longest, lanes)
+            return SharingPort(cast(Reactor, reactor), carrier, address, share, capture, longest, lanes)
         from txrdma.soft.rc.roce import RoCEPort
 
         return RoCEPort(IReactorTime(reactor), carrier, capture, longest, lanes)

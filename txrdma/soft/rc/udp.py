@@ -144,10 +144,12 @@ class UDPCarrier:
                 self.isAlone = _isFree(address, port)
                 made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             made.bind(_socketAddress(address, port))
-        except OSError as error:
+        except BaseException as error:
             if self._socket is not None:
                 self._socket.close()
-            raise DeviceUnavailable(f"no UDP socket at {address}: {error}") from error
+            if isinstance(error, OSError):
+                raise DeviceUnavailable(f"no UDP socket at {address}: {error}") from error
+            raise
         self._setBuffers(self._socket)
         self.receiveBuffer = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
         name: RawAddress = self._socket.getsockname()

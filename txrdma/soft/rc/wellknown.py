@@ -107,19 +107,21 @@ class SharingPort(RoCEPort):
         self,
         reactor: Reactor,
         carrier: DatagramCarrier,
+        address: str,
         share: int,
         capture: RoCECapture | None = None,
         mtu: MTU = MTU.MTU_4096,
         lanes: SharedDatagrams | None = None,
     ) -> None:
         """
+        @param address: of the carrier, a link-local one with its zone.
         @param share: upper 8 bits of the device's queue pair numbers.
         """
         self.wellKnown: WellKnownPort | None = None
         self._reactor = reactor
-        self._share = share
+        self._zonedAddress, self._share = address, share
         # A device belongs to the network namespace in which it was opened, which the process may leave.
-        self._unbound: socket.socket | None = udpSocket(carrier.address)
+        self._unbound: socket.socket | None = udpSocket(address)
         super().__init__(reactor, carrier, capture, mtu, lanes)
 
     def _join(self) -> WellKnownPort:
@@ -130,8 +132,8 @@ class SharingPort(RoCEPort):
         """
         if self.wellKnown is None:
             with ExitStack() as undo:
-                shared, self._unbound = self._unbound or udpSocket(self.address), None
-                carrier = UDPCarrier(self._reactor, self.address, ROCE_PORT, shared=shared)
+                shared, self._unbound = self._unbound or udpSocket(self._zonedAddress), None
+                carrier = UDPCarrier(self._reactor, self._zonedAddress, ROCE_PORT, shared=shared)
                 undo.callback(carrier.close)
                 member = PortMember(self._reactor, self.address, self._share, carrier.bound, carrier.isAlone)
                 undo.callback(member.close)

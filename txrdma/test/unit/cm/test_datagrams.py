@@ -163,7 +163,7 @@ class DatagramTests(MessagingCase):
             server: Any = serverFromString(None, text)
             self.assertIsInstance(server, DatagramServerEndpoint)
             self.assertEqual((server._port, server._device), (7471, "soft:127.0.0.3"))
-        self.assertRaises(ValueError, serverFromString, None, "sidr:7471:receives=3")
+        self.assertRaises(ValueError, serverFromString, None, "sidr:127.0.0.3:7471:receives=3")
         self.assertRaises(ValueError, clientFromString, None, "sidr:127.0.0.3:0")
 
     def test_factoryWithoutProtocol(self) -> None:

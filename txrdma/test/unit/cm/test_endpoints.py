@@ -366,7 +366,7 @@ class StringTests(SynchronousTestCase):
             self.assertFalse(client._isPeerToPeer)
             client = clientFromString(None, text + ":peer=yes")
             self.assertTrue(client._isPeerToPeer)
-        for text in ("ib:1", "rdma:7471"):
+        for text in ("ib:1", "rdma:127.0.0.3:7471"):
             server: Any = serverFromString(None, text + ":match=blue")
             self.assertEqual(server._match, b"blue")
             self.assertRaises(ValueError, serverFromString, None, text + ":peer=yes")

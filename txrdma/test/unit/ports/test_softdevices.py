@@ -48,7 +48,7 @@ class ListeningTests(SynchronousTestCase):
     def test_one(self) -> None:
         """An address of the host is that of the device."""
         self.assertEqual(softDeviceListening("192.0.2.1"), "soft:192.0.2.1")
-        self.assertEqual(softDeviceListening("fe80::1%eth0"), r"soft:fe80\:\:1")
+        self.assertEqual(softDeviceListening("fe80::1%eth0"), r"soft:fe80\:\:1%eth0")
 
     def test_all(self) -> None:
         """The unspecified address is all addresses that are up, usable, and not link-local, each once."""
