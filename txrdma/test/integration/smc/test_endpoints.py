@@ -40,6 +40,7 @@ from txrdma.test.support.smc.ends import EndsTestCase, reactor
 from txrdma.testing.protocols import Echo, Greeter, Recorder, Recorders
 from txrdma.unix import sockets as unixsockets
 from txrdma.unix.sockets import Credentials
+from txrdma.verbs.completions import runQueueWait
 
 NOT_THERE = r"device=soft\:192.0.2.1"
 
@@ -94,10 +95,12 @@ class ModeTests(EndsTestCase):
     async def test_name(self) -> None:
         """
         A host name is resolved; a listener at the host's IPv4 address is found without delay, as with TCP.
+
+        Waiting for a processor does not count.
         """
-        begun = reactor.seconds()
+        begun = reactor.seconds() - runQueueWait()
         await self.check("smc:127.0.0.1:0", "smc:localhost:{port}", "SMC-R", (None, None))
-        self.assertLess(reactor.seconds() - begun, 0.29)
+        self.assertLess(reactor.seconds() - runQueueWait() - begun, 0.29)
 
     async def test_bindAddress(self) -> None:
         """A connection comes from C{bindAddress}, and can be announced from there."""
