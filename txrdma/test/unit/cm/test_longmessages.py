@@ -74,11 +74,11 @@ class LongMessageTests(MessagingCase):
             for end, messages in zip(ends, sent, strict=True):
                 for message in messages:
                     end.transport.sendMessage(message)
-            self.wait(lambda ends=ends: len(ends[0].messages) == len(ends[1].messages) == 60, 60)  # type: ignore[misc]
+            self.wait(lambda ends=ends: len(ends[0].messages) == len(ends[1].messages) == 60, 60)  # type: ignore[misc]  # a lambda
             for end, messages in zip(ends[::-1], sent, strict=True):
                 self.assertTrue([data for data, _ in end.messages] == messages, f"seed {seed}")
             ends[0].transport.loseConnection()
-            self.wait(lambda ends=ends: ends[1].lost)  # type: ignore[misc]
+            self.wait(lambda ends=ends: ends[1].lost)  # type: ignore[misc]  # a lambda
             self.network.faults = Faults()
             if not seed % 2:  # an acknowledgement may be lost
                 ends[1].lost[0].trap(ConnectionDone)
@@ -127,7 +127,7 @@ class LongMessageTests(MessagingCase):
     def test_closedByReceiver(self) -> None:
         """A receiver that closes when it has a long message lets its sender end with C{ConnectionDone}."""
         client, server = self.connected()
-        server.messageReceived = lambda data, immediate: server.transport.loseConnection()  # type: ignore[method-assign]
+        server.messageReceived = lambda data, immediate: server.transport.loseConnection()  # type: ignore[method-assign]  # for the test
         client.transport.sendMessage(CONTENT)
         self.wait(lambda: client.lost and server.lost)
         self.assertEqual((client.ends, server.ends), (["ConnectionDone"], ["ConnectionDone"]))

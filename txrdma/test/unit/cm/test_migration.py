@@ -129,7 +129,7 @@ class CutTests(TwoPortCase):
             arrived(sent - quarter // 2)
             self.cut(here)
             feed()
-            self.wait(lambda count=turn + 1: len(client.paths) == len(server.paths) == count)  # type: ignore[misc]
+            self.wait(lambda count=turn + 1: len(client.paths) == len(server.paths) == count)  # type: ignore[misc]  # a lambda
             self.assertLess(server.length, sent)
             self.assertEqual((client.transport.path, client.transport.alternate), (loaded, None))
             self.assertEqual((client.paths[-1], server.paths[-1]), (loaded, reversedPath(loaded)))
@@ -278,7 +278,7 @@ class MigrationTests(TwoPortCase):
     def test_applicationFailsOnRequest(self) -> None:
         """A protocol that raises refuses the path, and its connection ends."""
         client, server = self.connected()
-        server.alternatePathRequested = lambda path: 1 // 0  # type: ignore[method-assign, assignment, return-value]
+        server.alternatePathRequested = lambda path: 1 // 0  # type: ignore[method-assign, assignment, return-value]  # it raises
         loading = client.transport.loadAlternatePath(self.path(1))
         self.wait(lambda: server.lost and client.lost and loading.called)
         loading.addErrback(lambda failure: failure.trap(Refused, DeviceUnavailable))

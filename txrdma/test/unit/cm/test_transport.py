@@ -252,11 +252,11 @@ class MessageTests(MessagingCase):
             for each, messages in zip((client, server), sent, strict=True):
                 for message in messages:
                     each.transport.sendMessage(message)
-            self.wait(lambda s=server, c=client: len(s.messages) == len(c.messages) == 500)  # type: ignore[misc]
+            self.wait(lambda s=server, c=client: len(s.messages) == len(c.messages) == 500)  # type: ignore[misc]  # a lambda
             for each, messages in zip((server, client), sent, strict=True):
                 self.assertEqual([data for data, _ in each.messages], messages)
             client.transport.loseConnection()
-            self.wait(lambda s=server: s.lost)  # type: ignore[misc]
+            self.wait(lambda s=server: s.lost)  # type: ignore[misc]  # a lambda
             server.lost[0].trap(ConnectionDone)
         self.assertNothingLeft()
 
@@ -283,7 +283,7 @@ class MessageTests(MessagingCase):
             for message in messages:
                 client.transport.sendMessage(message, len(message))
             client.transport.loseConnection()
-            self.wait(lambda s=server, c=client: s.lost and c.lost, 100)  # type: ignore[misc]
+            self.wait(lambda s=server, c=client: s.lost and c.lost, 100)  # type: ignore[misc]  # a lambda
             self.network.faults = Faults()
             self.assertEqual(server.messages, [(message, len(message)) for message in messages])
             for each in (client, server):
@@ -361,11 +361,11 @@ class EndTests(MessagingCase):
                 server.transport.pauseProducing()
                 self.clock.callLater(1.0, server.transport.resumeProducing)
 
-            server.messageReceived = takeOne  # type: ignore[method-assign]
+            server.messageReceived = takeOne  # type: ignore[method-assign]  # for the test
             for number in range(32):
                 client.transport.sendMessage(b"%d" % number)
             client.transport.loseConnection()
-            self.wait(lambda c=client, s=server: c.lost and s.lost, 60.0)  # type: ignore[misc]
+            self.wait(lambda c=client, s=server: c.lost and s.lost, 60.0)  # type: ignore[misc]  # a lambda
             self.assertEqual([data for data, _ in server.messages], [b"%d" % each for each in range(32)])
             for each in (client, server):
                 each.lost[0].trap(ConnectionDone)
