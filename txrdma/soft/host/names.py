@@ -66,6 +66,6 @@ def isShareTaken(address: str, share: int) -> bool:
     with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM) as trial:
         try:
             trial.bind((address, portOfShare(share)))
-        except OSError:
-            return True
+        except OSError as error:
+            return error.errno == errno.EADDRINUSE
     return False

@@ -20,7 +20,7 @@ from txrdma.iba.verbs import AddressVector, Completion, Status
 from txrdma.soft.device import openSoftDevice, SoftDevice
 from txrdma.soft.host import member as members
 from txrdma.soft.host.member import PortMember
-from txrdma.soft.host.names import hostName
+from txrdma.soft.host.names import hostName, isShareTaken
 from txrdma.soft.rc.wellknown import SharingPort, WellKnownPort
 from txrdma.test.support.soft.pairs import End
 from txrdma.test.unit.soft.host.test_filter import message
@@ -224,6 +224,10 @@ class SharingTests(TestCase):
         other.claimService(0x42)
         one.close()
         self.assertRaises(ResourceExhausted, self.open().claimService, 0x42)
+
+    def test_unusableAddress(self) -> None:
+        """A share is not taken because its address cannot be bound, here for lack of a zone."""
+        self.assertFalse(isShareTaken("fe80::1", 7))
 
     async def test_busyProcess(self) -> None:
         """A new coordinator drops messages for a process that is still busy, instead of rejecting them."""
