@@ -83,7 +83,7 @@ class TwoHosts:
         """
         self._networks = networks
         self._sleeping = subprocess.Popen(["unshare", "--net", "sleep", "3600"])
-        time.sleep(0.2)
+        self._awaitNamespace()
         self.second = ["nsenter", "--net", f"--target={self._sleeping.pid}"]
         for number, network in enumerate(networks):
             self._ip(0, "link", "add", f"a{number}", "type", "veth", "peer", "name", f"b{number}")
@@ -97,6 +97,14 @@ class TwoHosts:
     def run(self, side: int, *command: str) -> None:
         """Run a command on the first host (0) or the second one (1)."""
         subprocess.run([*(self.second if side else ()), *command], check=True)
+
+    def _awaitNamespace(self) -> None:
+        """Wait until the process of the second host has its own network namespace."""
+        deadline = time.monotonic() + 10.0
+        while os.path.samefile("/proc/self/ns/net", f"/proc/{self._sleeping.pid}/ns/net"):
+            if time.monotonic() > deadline:
+                raise TimeoutError("the second host has no network namespace")
+            time.sleep(0.01)
 
     def _ip(self, side: int, *words: str) -> None:
         self.run(side, "ip", *words)
