@@ -26,7 +26,15 @@ from txrdma.cm.rdmacm.manager import isManaged, isOfKernel, KernelManager
 from txrdma.error import DeviceUnavailable, InvalidRequest, ResourceExhausted
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID, LID, MTU, PKey, QPN
-from txrdma.iba.verbs import AsyncEventKind, CM_SUPPORTED, Completion, GIDEntry, GIDType, usualGID
+from txrdma.iba.verbs import (
+    AsyncEventKind,
+    CM_SUPPORTED,
+    Completion,
+    GIDEntry,
+    GIDType,
+    PortAttributes,
+    usualGID,
+)
 from txrdma.interfaces import AsyncEvent, IMADPort, IQueuePair, IVerbsDevice
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.core.addressing import partitionIndex
@@ -149,9 +157,7 @@ class Adapter:
         self._pairs: dict[IQueuePair, CompletionHandler] = {}
         self._tables: list[Sequence[GIDEntry]] = []
         self._places: dict[GID, tuple[int, int]] = {}
-        self._mtus: list[MTU] = []
-        self._rates: list[Rate] = []
-        self._lids: list[LID] = []
+        self._attributes: list[PortAttributes] = []
         self._refreshedAt = 0.0
         self._ports: list[IReadDescriptor] = []
         with ExitStack() as undo:
@@ -244,10 +250,7 @@ class Adapter:
         if not self._tables or not 0 <= now - self._refreshedAt < REFRESH_SECONDS:
             numbers = range(1, self.device.portCount + 1)
             self._tables = [tuple(self.device.gidTable(number)) for number in numbers]
-            attributes = [self.device.portAttributes(number) for number in numbers]
-            self._mtus = [each.activeMTU for each in attributes]
-            self._rates = [Rate.within(each.rate) for each in attributes]
-            self._lids = [each.lid for each in attributes]
+            self._attributes = [self.device.portAttributes(number) for number in numbers]
             self._places = {}
             for number, table in enumerate(self._tables, 1):
                 for index, entry in enumerate(table):
@@ -258,7 +261,7 @@ class Adapter:
     def mtuOf(self, number: int) -> MTU:
         """The largest payload of packets of a port."""
         self._refresh()
-        return self._mtus[number - 1]
+        return self._attributes[number - 1].activeMTU
 
     def alternateTo(self, path: IBPath) -> IBPath | None:
         """
@@ -280,13 +283,15 @@ class Adapter:
         if not others:
             return None
         _isSamePort, place, gid = min(others)
-        return replace(path, sgid=gid, slid=self._lids[place[0] - 1] if path.slid else LID(0))
+        return replace(path, sgid=gid, slid=self._attributes[place[0] - 1].lid if path.slid else LID(0))
 
     def cmPathOf(self, path: IBPath) -> CMPath:
         """The path of a REQ or LAP, with the rate of the port that has its source GID, and the ACK delay."""
         delay = self.device.attributes.ackDelay
         found = None if path.sgid is None else self.findGID(path.sgid)
-        return pathFor(path, delay) if found is None else pathFor(path, delay, self._rates[found[0] - 1])
+        if found is None:
+            return pathFor(path, delay)
+        return pathFor(path, delay, Rate.within(self._attributes[found[0] - 1].rate))
 
     def findGID(self, gid: GID) -> tuple[int, int] | None:
         """The port and the table index of a GID, RoCE v1 excluded; None if no port has it."""

@@ -152,8 +152,10 @@ class Rate(Code):
     @classmethod
     def within(cls, bitsPerSecond: int) -> Rate:
         """The highest rate that is not above that of a link; 2.5 Gbit/s if that is slower or unknown."""
-        known = {rate.gigabits or 0.0: rate for rate in cls.__members__.values()}
-        return known[max((each for each in known if each * 1e9 <= bitsPerSecond), default=2.5)]
+        return next((rate for gigabits, rate in _BY_SPEED if gigabits * 1e9 <= bitsPerSecond), cls.GBPS_2_5)
+
+
+_BY_SPEED: Final = sorted(((rate.gigabits or 0.0, rate) for rate in Rate.__members__.values()), reverse=True)
 
 
 class PathMTU(Code):
