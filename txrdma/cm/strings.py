@@ -43,7 +43,7 @@ def _terms(keys: Arguments, usual: Terms) -> Terms:
 
 
 def _clientDevice(keys: Arguments) -> str | None:
-    """Return the device string of a client; None for the software device at the source of the route."""
+    """Return the device string of a client; None: the software device at the route's source."""
     from txrdma.ports.softdevices import softDeviceAt
     from txrdma.verbs.devices import prepareDevice
 

@@ -22,10 +22,10 @@ from txrdma.kit.values import frozen
 from txrdma.kit.wire import bits, Layout, wire
 
 REQ_MAGIC: Final = 0x74784D02
-"""The last bytes of a REQ's private data with a greeting, of version 2."""
+"""The last four bytes of a REQ's private data if it contains a greeting (version 2)."""
 
 REP_MAGIC: Final = 0x74784D03
-"""Those of a REP, which differ: a peer that returns our private data has not sent a greeting."""
+"""The same of a REP. It differs, since a peer that only returns our private data has sent no greeting."""
 
 LONGEST: Final = 16 << 20
 """Bytes of the longest message that an end accepts, if it reads long messages."""

@@ -21,7 +21,7 @@ SPARE: Final = 4
 
 
 FIRST_RECEIVES: Final = 8
-"""Receives with a credit that are posted, and credits that a peer has, until the first message."""
+"""Number of receives with a credit that are posted, and so of credits, until the first message arrives."""
 
 
 class Credits:

@@ -45,7 +45,7 @@ class Part:
         self.requests: list[ReceiveRequest] = []
 
     def prepare(self, slots: int) -> list[ReceiveRequest]:
-        """Return the receives of so many slots."""
+        """Return the receives of the first C{slots} slots."""
         requests, length = self.requests, self._slotBytes
         for slot in range(len(requests), slots):
             segment = Segment(self._address + slot * length, length, self._lkey)

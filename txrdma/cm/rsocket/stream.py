@@ -251,7 +251,7 @@ class RSocketEnd(StreamEnd[RSocket, RDMATransport]):
         """Do nothing: see C{completed}."""
 
     def alternatePathRequested(self, path: CMPath) -> bool:
-        """Accept it."""
+        """Accept every alternate path."""
         return True
 
     def pathMigrated(self, path: CMPath) -> None:

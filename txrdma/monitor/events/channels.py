@@ -82,7 +82,8 @@ def labelsOf(finding: Mapping[str, Any]) -> dict[str, str]:
     """
     Return the labels of a finding's alert, which are constant while the finding is open.
 
-    Nodes are identified by GUID, as their names may change; only what is no node has its name as a label.
+    Nodes are identified by GUID, as their names may change. A finding that is not about a node has the label
+    C{where} instead.
     """
     names = ("where",) if finding["guid"] is None else ("guid", "port")
     labels = {"alertname": finding["kind"], "severity": finding["severity"]}

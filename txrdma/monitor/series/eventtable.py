@@ -55,7 +55,10 @@ class EventTable:
     """Table of the events of one fabric, in transactions of its caller."""
 
     def __init__(self, retention: Level) -> None:
-        """@param retention: age and size beyond which events are deleted; its period is the time between."""
+        """
+        @param retention: the age and the size beyond which events are deleted, and the interval at which old
+            events are looked for.
+        """
         self._retention = retention
         self._number = 0
         self._deletedAt: int | None = None
@@ -100,7 +103,7 @@ class EventTable:
         return [_eventOf(row) for row in reversed(database.execute(statement, *values, most))]
 
     def deleteOld(self, database: Database, now: int) -> None:
-        """Delete what is old or too much and not needed, from time to time."""
+        """Delete old events, and the oldest of too many, except for those that are the state of a subject."""
         retention = self._retention
         if self._deletedAt is not None and 0 <= now - self._deletedAt < retention.periodSeconds:
             return
@@ -118,7 +121,7 @@ class EventTable:
 
 
 def _stored(text: str) -> str:
-    """Text that a database can store: a node may be called anything."""
+    """Return text that a database can store: names of nodes may have surrogates and NUL."""
     return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
 
 
