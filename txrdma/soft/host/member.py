@@ -161,6 +161,7 @@ class PortMember:
         self._timer: IDelayedCall | None = None
         self._timerAt = 0.0
         self._name = 0
+        self._pause = SEEK_SECONDS
         self.isAnswered = self._isSuspect = False
         self._seek(not isAlone)
 
@@ -401,9 +402,11 @@ class PortMember:
             self._home = None
             self._stopTimer()
             if line.wasAnswered:
+                self._pause = SEEK_SECONDS
                 self._seekAgain()
-            else:  # it may be of another version
-                self._timer = self._reactor.callLater(_UNANSWERED_SECONDS, self._seekAgain)
+            else:  # by a process that is ending, or of another version: then it would go on forever
+                self._timer = self._reactor.callLater(self._pause, self._seekAgain)
+                self._pause = min(2 * self._pause, _UNANSWERED_SECONDS)
             return
         if self._isSucceeded():
             self._resign()

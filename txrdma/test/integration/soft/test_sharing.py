@@ -175,6 +175,18 @@ class SharingTests(TestCase):
             await waitUntil(reactor, lambda: any(memberOf(device).isCoordinator for device in devices))
             await self.isSettled(*devices)
 
+    async def test_lineToEndingProcess(self) -> None:
+        """
+        A process that ends may accept a last line before its name is free. That delays no takeover: another
+        attempt follows soon.
+        """
+        self.patch(members, "_UNANSWERED_SECONDS", 60.0)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as ending:
+            ending.bind(hostName(self.address, 0))
+            ending.listen(4)
+            device = self.open()
+        await waitUntil(reactor, lambda: memberOf(device).isCoordinator)
+
     async def test_stopped(self) -> None:
         """A coordinator that does not answer is replaced, and becomes a member when it does again."""
         devices = [self.open() for _ in range(3)]
