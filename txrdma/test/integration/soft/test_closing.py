@@ -115,7 +115,7 @@ class World:
 
 
 def collect() -> None:
-    """Collect what earlier tests have left. What is freed may release further cycles, so once is not enough."""
+    """Collect what earlier tests have left. What is freed may release further cycles, hence the loop."""
     while gc.collect():
         pass
 
