@@ -14,6 +14,7 @@ from twisted.internet.interfaces import IReadDescriptor, IWriteDescriptor
 from twisted.internet.task import deferLater
 
 from txrdma.sim.clock import SimulatedClock
+from txrdma.verbs.completions import runQueueWait
 
 if TYPE_CHECKING:
     from twisted.trial.unittest import SynchronousTestCase
@@ -21,6 +22,11 @@ if TYPE_CHECKING:
     Base = SynchronousTestCase
 else:
     Base = object
+
+
+def unqueuedSeconds() -> float:
+    """Monotonic seconds, without those that this process waited for a processor: for limits in tests."""
+    return time.monotonic() - runQueueWait()
 
 
 class ReactorClock(SimulatedClock):

@@ -433,7 +433,7 @@ class EndTests(EndsTestCase):
 class ManyTests(EndsTestCase):
     """Many connections share a link."""
 
-    slowBecause = "it opens more connections than a link group has"
+    slowBecause = "it opens a hundred connections"
 
     async def test_hundred(self) -> None:
         """A hundred concurrent connections share one link group, and each has its own bytes."""
@@ -475,15 +475,6 @@ class ManyTests(EndsTestCase):
         self.assertEqual(len(buffers), 1)
         await deferLater(reactor, 0.05)
         self.assertEqual(link.group.streams(), [])
-
-    async def test_moreThanAGroup(self) -> None:
-        """Connections beyond the capacity of a group create another one."""
-        self.patch(groups, "RINGS", ())
-        self.patch(groups, "SMALL_RING", 16384)
-        factory, port = await self.serve()
-        ends = [await self.connect(f"smc:127.0.0.1:{port}") for _ in range(300)]
-        self.assertEqual({end.smc.mode for end in ends}, {"SMC-R"})
-        self.assertEqual(len({end.smc.linkGroup for end in ends}), 2)
 
 
 class WritingInConnectionMadeTests(EndsTestCase):

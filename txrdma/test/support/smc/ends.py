@@ -21,7 +21,7 @@ reactor: Any = theReactor
 class EndsTestCase(TestCase):
     """A test with servers and clients, which are closed when it ends."""
 
-    timeout = 20
+    timeout = 60
 
     def setUp(self) -> None:
         self.patch(groups, "PARTING_SECONDS", 0.5)  # peers in processes that were killed do not answer
