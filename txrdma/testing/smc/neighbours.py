@@ -172,7 +172,7 @@ def ticking() -> Iterator[None]:
         yield
 
 
-def _descriptors() -> Counter[str]:
+def openDescriptors() -> Counter[str]:
     """Count the open descriptors of this process, by their targets."""
     found: Counter[str] = Counter()
     for each in os.listdir("/proc/self/fd"):
@@ -189,13 +189,13 @@ def playMemory(plan: MemoryPlan) -> Outcome:
 
     @raise Violation: a promise was violated.
     """
-    before = _descriptors()
+    before = openDescriptors()
     with ticking():
         outcome = playScenario(MemoryScenario, plan)
-    left = _descriptors() - before
+    left = openDescriptors() - before
     if left:
         gc.collect()
-        left = _descriptors() - before
+        left = openDescriptors() - before
     if {"killed", "stopped"}.isdisjoint(outcome.kinds):  # otherwise the system closes them
         check(not left, f"descriptors stay open: {left}")
     return outcome

@@ -35,7 +35,7 @@ from txrdma.soft.shared._rendezvous import (
 from txrdma.soft.shared._rings import RingPair
 from txrdma.soft.shared.datagramlane import DatagramLane
 from txrdma.soft.shared.routes import SharedMemoryPort
-from txrdma.test.support.soft.neighbours import descriptors, mappings, RealCase
+from txrdma.test.support.soft.neighbours import Added, RealCase
 from txrdma.test.support.soft.pairs import End, QKEY
 from txrdma.verbs.completions import CompletionReader, ReaderReactor
 
@@ -408,12 +408,12 @@ class SharedDatagramTests(DatagramCase):
 
     def test_released(self) -> None:
         """Closing leaves neither descriptors nor mappings."""
-        before = descriptors(), mappings()
+        added = Added()
         for _ in range(3):
             one, other = self.both()
             one.device.close()
             other.device.close()
-        self.runUntil(lambda: (descriptors(), mappings()) == before)
+        self.runUntil(added.isNothing)
 
     def test_rests(self) -> None:
         """A suspended device has no timer, and delivers later what arrived meanwhile."""
@@ -441,7 +441,7 @@ class StrangeMailTests(DatagramCase):
         self.target = DatagramEnd(self.open())
         self.meet(self.good[0], self.target)
         self.check()
-        self.before = descriptors(), mappings()
+        self.added = Added()
 
     def check(self) -> None:
         """Check that other devices still work."""
@@ -499,7 +499,7 @@ class StrangeMailTests(DatagramCase):
         if rings is not None:
             rings.close()
         self.check()
-        self.runUntil(lambda: (descriptors(), mappings()) == self.before)
+        self.runUntil(self.added.isNothing)
 
     def test_dies(self) -> None:
         """Datagrams written before a process dies arrive, and an incomplete record does not."""

@@ -30,7 +30,7 @@ from txrdma.soft.shared._rendezvous import (
     rendezvousName,
     VERSION,
 )
-from txrdma.test.support.soft.neighbours import descriptors, mappings, RealCase
+from txrdma.test.support.soft.neighbours import Added, RealCase
 from txrdma.unix import sockets as unixsockets
 
 
@@ -42,7 +42,7 @@ class StrangerCase(RealCase):
         self.good = self.pair()
         self.device = self.open()
         self.check()
-        self.before = descriptors(), mappings()
+        self.added = Added()
 
     def check(self) -> None:
         """Check that other devices still work."""
@@ -92,7 +92,7 @@ class StrangerTests(StrangerCase):
         self.runUntil(lambda: self.isClosed(sock))
         sock.close()
         self.check()
-        self.assertEqual((descriptors(), mappings()), self.before)
+        self.assertTrue(self.added.isNothing())
 
     def invitation(self, box: int, *doorbells: int) -> socket.socket:
         """Send an invitation with a box and these doorbells."""
@@ -193,9 +193,9 @@ class StrangerTests(StrangerCase):
         os.close(box)
         refusal = PairNotice(kind=RendezvousKind.LEAVE, source=QPN(6), destination=QPN(5)).encode()
         self.runUntil(lambda: self.isAccepted(sock, refusal))
-        self.assertEqual(mappings(), self.before[1])
+        self.assertEqual(self.added.mappings(), 0)
         sock.close()
-        self.runUntil(lambda: (descriptors(), mappings()) == self.before)
+        self.runUntil(self.added.isNothing)
 
     def isAccepted(self, sock: socket.socket, message: bytes) -> bool:
         try:
@@ -206,15 +206,15 @@ class StrangerTests(StrangerCase):
     def test_muted(self) -> None:
         """A doorbell that its owner withdraws is closed when no invitation uses it any more."""
         sock = self.invitation(self.box(), self.bell(), self.bell())
-        self.runUntil(lambda: mappings() == self.before[1] + 1)
+        self.runUntil(lambda: self.added.mappings() == 1)
         for number in (1, 2):
             self.sendText(sock, DoorbellNotice(kind=RendezvousKind.DOORBELL_CLOSED, number=number).encode())
         leave = PairNotice(kind=RendezvousKind.LEAVE, source=QPN(5), destination=QPN(6)).encode()
         self.sendText(sock, leave)
-        self.runUntil(lambda: mappings() == self.before[1])
-        self.assertEqual(descriptors(), self.before[0] + 2)  # both ends of the connection
+        self.runUntil(lambda: self.added.mappings() == 0)
+        self.assertEqual(self.added.descriptors(), 2)  # both ends of the connection
         sock.close()
-        self.runUntil(lambda: descriptors() == self.before[0])
+        self.runUntil(lambda: self.added.descriptors() == 0)
 
     def test_anothersName(self) -> None:
         """A process that uses another one's name does not disturb that one, and is refused."""
@@ -287,9 +287,9 @@ class StrangerTests(StrangerCase):
     def test_waitingInvitation(self) -> None:
         """A pending invitation is dropped with its sender."""
         sock = self.invitation(self.box(), self.bell(), self.bell())
-        self.runUntil(lambda: mappings() == self.before[1] + 1)
+        self.runUntil(lambda: self.added.mappings() == 1)
         sock.close()
-        self.runUntil(lambda: (descriptors(), mappings()) == self.before)
+        self.runUntil(self.added.isNothing)
 
     def test_anything(self) -> None:
         """Arbitrary messages and descriptors break nothing, and nothing remains."""
@@ -321,7 +321,7 @@ class StrangerTests(StrangerCase):
             sock.close()
             for _ in range(4):
                 self.reactor.iterate(0)
-            self.assertEqual((descriptors(), mappings()), self.before)
+            self.assertTrue(self.added.isNothing())
 
         anything()
         self.check()

@@ -24,7 +24,7 @@ from txrdma.soft.shared import routes
 from txrdma.soft.shared._rendezvous import (
     RendezvousKind,
 )
-from txrdma.test.support.soft.neighbours import descriptors, mappings, RealCase
+from txrdma.test.support.soft.neighbours import Added, mappings, RealCase
 from txrdma.test.support.soft.pairs import ALL, End, INIT, RTR, RTS
 
 
@@ -56,10 +56,10 @@ class ManyTests(RealCase):
         one, other = ends
         one.write(other, 1, 0, 64, 128)
         self.take(one, 1)
-        before = descriptors(), mappings()
+        added = Added()
         pairs = [self.more(*ends) for _ in range(50)]
-        self.runUntil(lambda: mappings() == before[1] + 200)  # both rings of each, in both devices
-        self.assertEqual(descriptors(), before[0])
+        self.runUntil(lambda: added.mappings() == 200)  # both rings of each, in both devices
+        self.assertEqual(added.descriptors(), 0)
         for number, (here, there) in enumerate(pairs):
             there.postReceive([ReceiveRequest(number, (other.segment(0, 64),))])
             here.postSend([SendRequest(number, Operation.SEND, (one.segment(0, 5),))])
@@ -68,7 +68,7 @@ class ManyTests(RealCase):
         for here, there in pairs:
             here.close()
             there.close()
-        self.runUntil(lambda: (descriptors(), mappings()) == before)
+        self.runUntil(added.isNothing)
 
     def test_closedChannel(self) -> None:
         """A queue pair that cannot be connected because its channel is closed leaves nothing behind."""
@@ -78,14 +78,14 @@ class ManyTests(RealCase):
         queuePair = one.domain.createQueuePair(QPKind.RC, queue, queue, Capacity(4, 4, 1, 1))
         queuePair.modify(INIT)
         channel.close()
-        before = descriptors(), mappings()
+        added = Added()
         for _ in range(3):
             self.assertRaises(
                 InvalidRequest,
                 queuePair.modify,
                 replace(RTR, address=other.way(), destinationQPN=other.qp.number),
             )
-        self.assertEqual((descriptors(), mappings()), before)
+        self.assertTrue(added.isNothing())
 
     def test_receivesBeforehand(self) -> None:
         """Receives posted before there is a peer take its messages in order, like later ones."""

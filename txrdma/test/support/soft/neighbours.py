@@ -8,6 +8,7 @@ import gc
 import os
 import subprocess
 import sys
+from collections import Counter
 
 from twisted.internet.epollreactor import EPollReactor
 from twisted.trial.unittest import SynchronousTestCase
@@ -17,17 +18,40 @@ from txrdma.soft.device import openSoftDevice, SoftDevice
 from txrdma.test.support.soft.neighbour import connect, describe
 from txrdma.test.support.soft.pairs import End
 from txrdma.testing.reactors import RealTime
-
-
-def descriptors() -> int:
-    """Return the number of open descriptors of this process."""
-    return len(os.listdir("/proc/self/fd"))
+from txrdma.testing.smc.neighbours import openDescriptors
 
 
 def mappings() -> int:
     """Return how many of our regions this process has mapped."""
+    return sum(_mappings().values())
+
+
+def _mappings() -> Counter[str]:
     with open("/proc/self/maps") as maps:
-        return sum("memfd:txrdma" in line for line in maps)
+        return Counter(line.split()[0] for line in maps if "memfd:txrdma" in line)
+
+
+class Added:
+    """
+    Descriptors and mapped regions of this process that did not exist when this object was created.
+
+    What ends meanwhile does not count: an earlier test, or a thread of its reactor, may have left it.
+    """
+
+    def __init__(self) -> None:
+        self._before = openDescriptors(), _mappings()
+
+    def descriptors(self) -> int:
+        """Return the number of new descriptors."""
+        return (openDescriptors() - self._before[0]).total()
+
+    def mappings(self) -> int:
+        """Return the number of new mapped regions."""
+        return (_mappings() - self._before[1]).total()
+
+    def isNothing(self) -> bool:
+        """Return whether there are none."""
+        return not self.descriptors() and not self.mappings()
 
 
 class RealCase(RealTime, SynchronousTestCase):
