@@ -315,9 +315,11 @@ class PeerConnection(StreamProtocol):
             introduction = chosen[0][1]
             rails[0].meet(introduction, self, allowance)
             self.peer = rails[0].peer
-            if _isOneHost(self.host, self.peerHost):
+            hasWrites = introduction.hasWrites == 1
+            if hasWrites or _isOneHost(self.host, self.peerHost):
                 self._receiveBuffers = RemoteReceiveBuffers(
-                    self._reactor, self.module, rails[0].peer, introduction.place, self._sendFrame
+                    *(self._reactor, self.module, rails[0].peer, introduction.place, self._sendFrame),
+                    hasWrites,
                 )
             self.send, self.soon = partial(self.module.core.send, self.peer), self.module.soon
             self.sendFast = partial(self.module.sendFast, self.peer)
@@ -394,8 +396,10 @@ class PeerConnection(StreamProtocol):
             self.module.turn()
         elif kind == FrameKind.ECHO:
             self._echoed(content)
-        elif kind in (FrameKind.QUEUE_PAIR, FrameKind.RECEIVE_BUFFER) and self._receiveBuffers is not None:
-            self._receiveBuffers.frameReceived(kind, content)
+        elif kind in (FrameKind.QUEUE_PAIR, FrameKind.RECEIVE_BUFFER):
+            # RDMA to an address that is not validated is not allowed; peers that follow the rules never ask for it.
+            if self._receiveBuffers is not None and not self._isMissing():
+                self._receiveBuffers.frameReceived(kind, content)
 
     def _maybeEstablished(self) -> None:
         if self._isMissing() or not self._isPeerReady or self.user is not None or self._isOver:

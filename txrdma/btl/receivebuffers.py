@@ -1,24 +1,27 @@
 """
 Receive buffers of a connection: memory into which the peer writes long messages.
 
-A reliable queue pair between two software devices of one host maps the peer's memory. On the first long
-message of a connection, both ends create such a queue pair and a receive buffer, and announce them in frames
-on the TCP connection. Everything else uses datagrams, and so do long messages if there is no receive buffer:
-because the ends are on different hosts, one of them refuses, or the queue pair failed.
+On the first long message of a connection, both ends create a reliable queue pair and a receive buffer, and
+announce them in frames on the TCP connection. If the queue pair maps the peer's memory, which it does between
+two software devices of one host, the program copies its bytes there; otherwise RDMA writes them. Whether
+memory is shared is decided by the queue pair: it provides L{IDirectLane<txrdma.interfaces.IDirectLane>} or
+not.
 
-Whether memory is shared is decided by the queue pair: it provides
-L{IDirectLane<txrdma.interfaces.IDirectLane>} or not.
+Everything else uses datagrams, and so do long messages if there is no receive buffer, because one end refuses
+or the queue pair failed. What RDMA has not written then is sent in datagrams. A receive buffer remains
+until the connection ends, because it may contain messages that are not delivered yet.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Any, Final
 
 from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
 from txrdma.btl.core.peer import GONE, OPEN, Peer
 from txrdma.btl.core.receivebuffer import ReceiveBuffer
@@ -26,9 +29,22 @@ from txrdma.btl.introductions import FrameKind, QueuePairPart, ReceiveBufferFram
 from txrdma.btl.module import ChannelPlace, ModulePort
 from txrdma.error import RDMAError, ResourceExhausted
 from txrdma.iba.types import MTU, QPN, RKey
-from txrdma.iba.verbs import Access, Capacity, QPAttributes, QPKind, QPState
+from txrdma.iba.verbs import (
+    Access,
+    Capacity,
+    Completion,
+    Operation,
+    QPAttributes,
+    QPKind,
+    QPState,
+    Segment,
+    SendRequest,
+    Status,
+)
 from txrdma.interfaces import IDirectLane, IMemoryRegion, IQueuePair
 from txrdma.kit.wire import Buffer
+from txrdma.verbs.completions import CompletionReader
+from txrdma.verbs.pinning import shareOf
 
 _log = Logger()
 
@@ -41,9 +57,21 @@ MOST_RECEIVE_BUFFERS: Final = 256 << 20
 SMALLEST_RECEIVE_BUFFER: Final = 1 << 20
 """Bytes of the smallest useful receive buffer of a peer."""
 
+SMALLEST_PINNED: Final = 1 << 18
+"""Bytes of the smallest one on a device that pins memory."""
+
+PINNED_SHARE: Final = 4
+"""
+Largest fraction of C{ulimit -l} for all receive buffers of a module, and as much for the memory from which
+RDMA writes, on a device that pins memory.
+"""
+
+MOST_WRITES: Final = 64
+"""Largest number of RDMA writes in flight on a connection."""
+
 _SHARE: Final = 16
 _RETRIES: Final = 7
-_TIMEOUT: Final = 16
+_TIMEOUT: Final = 20  # a peer may be busy for half a minute
 
 
 def createReceiveBuffer(module: ModulePort) -> tuple[IMemoryRegion, Callable[[], None]]:
@@ -53,8 +81,12 @@ def createReceiveBuffer(module: ModulePort) -> tuple[IMemoryRegion, Callable[[],
     @return: the memory, and a function that releases it, to be called once.
     @raise ResourceExhausted: too little is left.
     """
-    length = (MOST_RECEIVE_BUFFERS - module.receiveBufferBytes) // _SHARE
-    if length < SMALLEST_RECEIVE_BUFFER:
+    pinned = shareOf(module.device, PINNED_SHARE)
+    if pinned is None:
+        length = (MOST_RECEIVE_BUFFERS - module.receiveBufferBytes) // _SHARE
+    else:
+        length = (min(pinned, MOST_RECEIVE_BUFFERS) - module.receiveBufferBytes) // PINNED_SHARE
+    if length < (SMALLEST_RECEIVE_BUFFER if pinned is None else SMALLEST_PINNED):
         raise ResourceExhausted(
             f"{module.receiveBufferBytes} bytes are used by receive buffers of other peers"
         )
@@ -78,16 +110,20 @@ class RemoteReceiveBuffers:
         peer: Peer,
         remotePlace: ChannelPlace,
         sendFrame: Callable[[FrameKind, bytes], None],
+        mayWrite: bool,
     ) -> None:
         """
         @param remotePlace: the address of the peer's module.
         @param sendFrame: sends a frame to the peer.
+        @param mayWrite: whether the peer accepts RDMA where no memory is shared.
         """
+        self._mayWrite = mayWrite
         self._reactor, self._sendFrame = reactor, sendFrame
         self._module, self._peer, self._remotePlace = module, peer, remotePlace
         self._timer: IDelayedCall | None = None
         self._pair: IQueuePair | None = None
-        self._isConnected = self._isClosed = False
+        self._isConnected = self._isClosed = self._isWriting = False
+        self._writes = 0
         self._closing = ExitStack()
         peer.mayAsk = True
 
@@ -125,6 +161,8 @@ class RemoteReceiveBuffers:
             part = ReceiveBufferFrame.decode(content)
             if part.length:
                 self._prepare(self._pair, part)
+            elif self._isWriting:
+                self._stop()
             else:
                 self.close()
 
@@ -133,10 +171,15 @@ class RemoteReceiveBuffers:
         device, domain, closing = self._module.device, self._module.domain, self._closing
         channel = device.createChannel()
         closing.callback(channel.close)
-        queue = device.createCompletionQueue(1, channel)  # unused: pieces are copied without work requests
+        queue = device.createCompletionQueue(MOST_WRITES, channel)  # unused where memory is shared
         closing.callback(queue.close)
-        pair = domain.createQueuePair(QPKind.RC, queue, queue, Capacity(1, 1, 1, 1))
+        limits = device.limits
+        self._maxInline = limits.maxInline if limits.hasUnlimitedInline else 0
+        capacity = Capacity(MOST_WRITES, 1, 1, 1, self._maxInline)
+        pair = domain.createQueuePair(QPKind.RC, queue, queue, capacity)
         closing.callback(pair.close)
+        self._reader = CompletionReader(self._reactor, channel, [queue], self._completed, self._readerFailed)
+        closing.callback(self._reader.stop)
         access = Access.LOCAL_WRITE | Access.REMOTE_WRITE
         pair.modify(QPAttributes(state=QPState.INIT, pkeyIndex=0, port=1, access=access))
         self._pair = pair
@@ -151,7 +194,7 @@ class RemoteReceiveBuffers:
         """
         Connect the queue pair to the peer's, and allocate a receive buffer for the peer.
 
-        @raise RDMAError: the ends share no memory, or there is no memory for a receive buffer.
+        @raise RDMAError: there is no route to the peer, or no memory for a receive buffer.
         """
         pair = self._makePair() if self._pair is None else self._pair
         module, remotePlace = self._module, self._remotePlace
@@ -176,7 +219,9 @@ class RemoteReceiveBuffers:
         )
         pair.modify(rts)
         if IDirectLane(pair, None) is None:
-            raise ResourceExhausted(f"no memory is shared with the peer ({pair.route})")
+            if not self._mayWrite:
+                raise ResourceExhausted(f"no memory is shared with the peer ({pair.route})")
+            self._reader.start()
         self._isConnected = True
         memory, release = createReceiveBuffer(module)
         self._closing.callback(release)
@@ -185,10 +230,16 @@ class RemoteReceiveBuffers:
         self._sendFrame(FrameKind.RECEIVE_BUFFER, part.encode())
 
     def _prepare(self, pair: IQueuePair, part: ReceiveBufferFrame) -> None:
-        """Map the peer's receive buffer."""
+        """Map the peer's receive buffer if possible; otherwise use RDMA."""
         lane = IDirectLane(pair, None)
         if lane is not None:
             lane.prepare(RKey(part.rkey), partial(self._known, pair, lane, part))
+        elif self._isConnected and not self._isWriting and self._peer.state != GONE:
+            try:
+                self._writeBy(pair, part)
+            except RDMAError as error:
+                _log.debug("{connection}: no memory to write from: {error}", connection=self, error=error)
+            self._answered()
 
     def _known(self, pair: IQueuePair, lane: IDirectLane, part: ReceiveBufferFrame) -> None:
         """Use the peer's receive buffer from now on, if it was mapped."""
@@ -214,6 +265,78 @@ class RemoteReceiveBuffers:
             length=len(target),
         )
 
+    def _writeBy(self, pair: IQueuePair, part: ReceiveBufferFrame) -> None:
+        """
+        Write into the peer's receive buffer by RDMA from now on.
+
+        @raise RDMAError: the device needs registered memory for it, and has none.
+        """
+        length, staging = part.length, None
+        if not self._maxInline:  # the device reads from memory with the layout of the receive buffer
+            staging, release = createReceiveBuffer(self._module)
+            self._closing.callback(release)
+            length = min(length, staging.length)
+
+        def write(place: int, data: Buffer) -> bool:
+            if self._writes == MOST_WRITES:
+                return False
+            request = SendRequest(0, Operation.RDMA_WRITE, (), (data,))
+            if staging is not None:
+                staging.view[place : place + len(data)] = data
+                segment = Segment(staging.address + place, len(data), staging.lkey)
+                request.segments, request.inline = (segment,), ()
+            request.remoteAddress, request.rkey = part.address + place, RKey(part.rkey)
+            try:
+                pair.postSend((request,))
+            except RDMAError:
+                self._reactor.callLater(0, self._failed, "the device refuses requests")
+                return False
+            self._writes += 1
+            return True
+
+        self._isWriting = True
+        self._peer.receiveBuffer = ReceiveBuffer(length, write, isRemote=True)
+        _log.debug(
+            "long messages to {peer} are written by RDMA, {length} bytes at a time",
+            peer=self._remotePlace.gid.ip,
+            length=length,
+        )
+
+    def _completed(self, batch: Sequence[Completion]) -> None:
+        """Announce what RDMA has written."""
+        done = 0
+        for completion in batch:
+            if completion.status is not Status.SUCCESS:
+                break
+            done += 1
+        self._writes -= done
+        if self._isWriting:
+            self._module.core.written(self._peer, done)
+            if done < len(batch):
+                self._failed(batch[done].status.name)
+            self._module.turn()
+
+    def _readerFailed(self, failure: Failure) -> None:
+        self._failed(failure.getErrorMessage())
+
+    def _failed(self, reason: str) -> None:
+        """Use datagrams only from now on, and tell the peer, which cannot write either."""
+        if self._isWriting and not self._isClosed:
+            _log.info(
+                "long messages with {peer} use datagrams: {reason}",
+                peer=self._remotePlace.gid.ip,
+                reason=reason,
+            )
+            self._stop()
+            self._sendFrame(FrameKind.RECEIVE_BUFFER, ReceiveBufferFrame().encode())
+
+    def _stop(self) -> None:
+        """Write no more by RDMA; what was not written is sent in datagrams."""
+        if self._isWriting:
+            self._isWriting = False
+            self._module.core.withdraw(self._peer)
+            self._module.soon()
+
     def _refuse(self, error: RDMAError) -> None:
         """Use datagrams only, and tell the peer that there is no receive buffer."""
         _log.debug(
@@ -225,6 +348,7 @@ class RemoteReceiveBuffers:
     def close(self) -> None:
         """Release the receive buffers of both ends; may be called twice."""
         self._isClosed = True
+        self._stop()
         self._peer.receiveBuffer = self._peer.localReceiveBuffer = None
         self._closing.close()
         self._answered()

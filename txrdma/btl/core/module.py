@@ -275,6 +275,18 @@ class Module(FastPath):
         if peer.state != GONE:
             self._makeReady(peer)
 
+    def written(self, peer: Peer, count: int) -> None:
+        """Note that RDMA has written the bytes of the next segments into the peer's receive buffer."""
+        if peer.state != GONE:
+            peer.written += count
+            self._makeReady(peer)
+
+    def withdraw(self, peer: Peer) -> None:
+        """Send messages in datagrams from now on, as well as those that RDMA has not written completely."""
+        peer.withdraw()
+        if peer.state != GONE:
+            self._makeReady(peer)
+
     def lose(self, peer: Peer, reason: str, error: Exception | None = None) -> None:
         """
         Give up a peer: its messages fail, and nothing is sent to it any more.
@@ -540,6 +552,8 @@ class Module(FastPath):
 
     def _forget(self, peer: Peer) -> None:
         peer.state, peer.others, peer.receiveBuffer, peer.localReceiveBuffer = GONE, (), None, None
+        peer.writing.clear()
+        peer.written = 0
         peer.assembly.drop()
         peer.order.drop()
         del self._peers[peer.name]
@@ -686,15 +700,18 @@ class Module(FastPath):
                     break
                 if len(queue := peer.turn()) == 1 and isEarly:
                     return
-                channel = self._channelOf(queue[0])
+                isWritten = peer.written > 0
+                channel = self._channelOf(queue[0]) if queue and not isWritten else DATA
                 if credits[channel] <= 1:
                     return
                 try:
-                    sent = peer.cut(queue)
+                    sent = peer.takeWritten() if isWritten else peer.cut(queue)
                 except Exception as error:  # the loop removes a lost peer from the ready list
                     self.lose(peer, "a segment to the peer could not be made", error)
                     continue
-                if sent is None:  # C{goOn}, or an acknowledgement that frees space, makes the peer ready
+                if sent is None and isWritten:
+                    continue
+                if sent is None:  # C{goOn}, C{written}, or an acknowledgement that frees space makes it ready
                     ready.popleft()
                     peer.isReady = False
                     break

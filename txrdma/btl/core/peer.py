@@ -6,6 +6,10 @@ L{Peer.cut} makes the next segment of its first message: the whole message, seve
 a chunk, whose bytes may be in the peer's receive buffer instead of the packet. A message leaves its queue
 when it is completely cut, and is complete when no segment of it is unacknowledged.
 
+If RDMA writes to the receive buffer, segments get their sequence numbers when their bytes are there, in the order
+of their messages. Until then other usual messages wait. Segments whose bytes did not arrive return to the
+queue.
+
 States only advance: OPEN; CLOSING or LEFT, depending on which end has closed; ENDED, which was reported to
 the user; GONE. A C{BYE} is a segment like others: the peer has left when all segments up to its number have
 arrived. An ended peer lingers: its last segments are acknowledged again if an acknowledgement was lost.
@@ -20,7 +24,7 @@ from typing import Final
 from txrdma.btl.core.assembly import Assembly, Budget
 from txrdma.btl.core.counters import ModuleCounters
 from txrdma.btl.core.ordering import Ordering
-from txrdma.btl.core.receivebuffer import FULL, LONG, ReceiveBuffer, UNREACHED, WORTH_WAITING
+from txrdma.btl.core.receivebuffer import FULL, LONG, LONG_REMOTE, ReceiveBuffer, UNREACHED, WORTH_WAITING
 from txrdma.btl.core.receiving import ReceiveWindow
 from txrdma.btl.core.window import Message, SendWindow, Sent
 from txrdma.btl.wire import (
@@ -76,8 +80,10 @@ class Peer:
     @ivar context: the module user's object for this peer.
     @ivar urgent: queue of urgent messages; C{usual}: queue of the others. The two objects are never replaced.
     @ivar queuedBytes: bytes of messages that have not arrived, for back pressure.
-    @ivar receiveBuffer: the peer's receive buffer, if both ends share memory; C{localReceiveBuffer}: the one
-        of this end, into which the peer writes.
+    @ivar receiveBuffer: the peer's receive buffer, if there is one; C{localReceiveBuffer}: the one of this end,
+        into which the peer writes.
+    @ivar writing: segments whose bytes RDMA writes into the peer's receive buffer, in order; C{written}: how
+        many of the first ones have their bytes there.
     @ivar mayAsk: whether a long message may request receive buffers; C{isAsking}: whether a request is
         pending, for which long messages wait.
     @ivar others: the L{Peer} objects of the same connection in other modules, if it has several rails.
@@ -114,6 +120,8 @@ class Peer:
             "urgent",
             "usual",
             "wakeAt",
+            "writing",
+            "written",
         ),
     )
 
@@ -140,7 +148,8 @@ class Peer:
         self.others: tuple[Peer, ...] = ()
         self.urgent: deque[Message] = deque()
         self.usual: deque[Message] = deque()
-        self.queuedBytes = 0
+        self.writing: deque[Sent] = deque()
+        self.queuedBytes = self.written = 0
         self.state = OPEN
         self.bye: int | None = None  # sequence number of the peer's last segment
         self.lingerUntil = 0.0
@@ -160,7 +169,7 @@ class Peer:
             urgent.popleft()
         while usual and usual[0].isOver:
             usual.popleft()
-        return bool(urgent or usual)
+        return bool(urgent or usual or self.writing)
 
     def join(self, queue: deque[Message], tag: int, data: Buffer, context: object) -> bool:
         """
@@ -225,6 +234,8 @@ class Peer:
         """
         Make the next segment of the first queued message; None if the message waits for a receive buffer.
         """
+        if queue is self.usual and self._write():
+            return None
         message = queue[0]
         kind = message.kind
         if kind == PUT or (kind == FRAG and message.total > self.mtu - HEADER_LENGTH):
@@ -247,13 +258,62 @@ class Peer:
         if self.isAsking and total >= LONG and not begin and self.queuedBytes >= WORTH_WAITING:
             return None
         end, place = min(total, begin + self.mtu - (PUT_LENGTH if isPut else CHUNK_LENGTH)), -1
-        if end < total and self.receiveBuffer is not None:
+        if end < total and self.receiveBuffer is not None and not self.receiveBuffer.isRemote:
             further = begin + self.receiveBuffer.fitting(begin, total)
             place = self.receiveBuffer.place(_part(message, begin, further))
             if place == FULL:
                 return None
             if place >= 0:
                 end = further
+        return self._segment(message, end, place)
+
+    def _write(self) -> bool:
+        """
+        Begin to write the first usual messages by RDMA, if they are long. Return whether the following ones wait
+        for it.
+        """
+        buffer, usual = self.receiveBuffer, self.usual
+        if buffer is None or not buffer.isRemote:
+            return bool(self.writing)
+        while usual and (usual[0].isOver or (usual[0].kind in (FRAG, PUT) and usual[0].total >= LONG_REMOTE)):
+            message = usual[0]
+            if not message.isOver:
+                end = message.begun + buffer.fitting(message.begun, message.total)
+                place = buffer.place(_part(message, message.begun, end))
+                if place == FULL:
+                    return True
+                self.writing.append(self._segment(message, end, place))
+            if message.isOver or message.begun == message.total:
+                usual.popleft()
+        return bool(self.writing) or not usual
+
+    def takeWritten(self) -> Sent | None:
+        """Return the next segment whose bytes are in the peer's receive buffer, if there is one."""
+        while self.written:
+            self.written -= 1
+            sent = self.writing.popleft()
+            assert sent.message is not None
+            if not sent.message.isOver:
+                return sent
+            self.release(sent)
+        return None
+
+    def withdraw(self) -> None:
+        """Stop using the peer's receive buffer. Segments that RDMA has not written are cut again."""
+        while len(self.writing) > self.written:
+            sent = self.writing.pop()
+            message = sent.message
+            assert message is not None
+            message.waiting -= 1
+            message.begun = sent.offset - (message.offset if message.kind == PUT else 0)
+            if not self.usual or self.usual[0] is not message:
+                self.usual.appendleft(message)
+            self._counters.rdmaMisses += 1
+        self.receiveBuffer = None
+
+    def _segment(self, message: Message, end: int, place: int) -> Sent:
+        """Make a segment of the next bytes of a message, which are in the receive buffer if C{place} is valid."""
+        begin, total, isPut = message.begun, message.total, message.kind == PUT
         message.begun = end
         message.waiting += 1
         self._count(isPut, place, end - begin)
@@ -317,7 +377,8 @@ class Peer:
         """
         Return all unfinished messages of the queues and the window, without a C{BYE}, in no particular order.
         """
-        found = {id(each): each for each in (*self.sent.unfinished(), *self.urgent, *self.usual)}
+        writing = [each.message for each in self.writing if each.message is not None]
+        found = {id(each): each for each in (*self.sent.unfinished(), *writing, *self.urgent, *self.usual)}
         return [each for each in found.values() if not each.isOver and each.kind != BYE]
 
     def answersElsewhere(self, now: float) -> bool:

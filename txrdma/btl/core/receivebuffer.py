@@ -22,6 +22,9 @@ UNREACHED: Final = -2
 LONG: Final = 8 << 10
 """Minimum bytes of a message that uses a receive buffer; packets would take twice the time."""
 
+LONG_REMOTE: Final = 32 << 10
+"""Minimum bytes of a message that uses a receive buffer to which RDMA writes."""
+
 WORTH_WAITING: Final = 256 << 10
 """Minimum queued bytes that wait for a requested receive buffer; packets would take longer."""
 
@@ -37,15 +40,18 @@ class ReceiveBuffer:
     are touched and remain in the caches. When the buffer is empty, allocation starts over.
 
     @ivar size: bytes.
+    @ivar isRemote: whether bytes are written by RDMA, whose end is reported later: see
+        L{Peer.writing<txrdma.btl.core.peer.Peer>}.
     """
 
-    __slots__ = ("_free", "_head", "_idle", "_isEmptying", "_orders", "_part", "_write", "size")
+    __slots__ = ("_free", "_head", "_idle", "_isEmptying", "_orders", "_part", "_write", "isRemote", "size")
 
-    def __init__(self, size: int, write: Callable[[int, Buffer], bool]) -> None:
+    def __init__(self, size: int, write: Callable[[int, Buffer], bool], isRemote: bool = False) -> None:
         """
-        @param write: writes bytes at a position; returns False if the memory is not accessible.
+        @param write: writes bytes at a position. It returns False if the memory is not accessible, or, with
+            C{isRemote}, if the bytes have to wait until other writes are complete.
         """
-        self.size = size
+        self.size, self.isRemote = size, isRemote
         self._part = 1 << max(0, (size // _PARTS).bit_length() - 1)
         self._write = write
         self._orders: dict[int, int] = {}  # log2 of the size of each piece, by position
@@ -72,7 +78,7 @@ class ReceiveBuffer:
         if at == FULL or self._write(at, data):
             return at
         self.release(at)
-        return UNREACHED
+        return FULL if self.isRemote else UNREACHED
 
     def _take(self, order: int) -> int:
         length = min(1 << order, self.size)
