@@ -196,6 +196,9 @@ class RoCEPort(RoutePort):
         self._deadlines.pop(route, None)
         self._more.pop(route, None)
         self._touched.pop(route, None)
+        if not self._deadlines and self._timer is not None and self._timer.active():
+            self._timer.cancel()
+            self._timer = None
 
     def release(self, route: PortRoute) -> None:
         self._deadlines.pop(route, None)
