@@ -14,6 +14,7 @@ until the connection ends, because it may contain messages that are not delivere
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -69,6 +70,24 @@ RDMA writes, on a device that pins memory.
 MOST_WRITES: Final = 64
 """Largest number of RDMA writes in flight on a connection."""
 
+MOST_WRITTEN: Final = 2 << 20
+"""Bytes in flight on a connection above which RDMA writes wait, if there are two."""
+
+LOSSY: Final = 12
+"""
+Retransmissions in L{SAMPLE} packets for which datagrams are faster than RDMA writes: a reliable queue pair sends
+everything again from a lost packet on, a module only what was lost.
+"""
+
+SAMPLE: Final = 2048
+"""Number of packets after which retransmissions are counted anew."""
+
+PAUSE_SECONDS: Final = 10.0
+"""Seconds for which datagrams are used after losses. Each pause is twice as long as the one before."""
+
+LONGEST_PAUSE: Final = 300.0
+"""Longest pause in seconds."""
+
 _SHARE: Final = 16
 _RETRIES: Final = 7
 _TIMEOUT: Final = 20  # a peer may be busy for half a minute
@@ -123,7 +142,11 @@ class RemoteReceiveBuffers:
         self._timer: IDelayedCall | None = None
         self._pair: IQueuePair | None = None
         self._isConnected = self._isClosed = self._isWriting = False
-        self._writes = 0
+        self._lengths: deque[int] = deque()  # bytes of the writes in flight
+        self._bytesInFlight = self._packets = self._rewindsBefore = 0
+        self._isTried = False  # until one write is complete, others wait
+        self._pauseSeconds = PAUSE_SECONDS
+        self._pause: IDelayedCall | None = None
         self._closing = ExitStack()
         peer.mayAsk = True
 
@@ -198,11 +221,13 @@ class RemoteReceiveBuffers:
         """
         pair = self._makePair() if self._pair is None else self._pair
         module, remotePlace = self._module, self._remotePlace
+        pathMTU = MTU.fitting(min(remotePlace.mtu, module.place.mtu))
+        self._pathMTU = pathMTU.bytes
         pair.modify(
             QPAttributes(
                 state=QPState.RTR,
                 address=module.destinationOf(remotePlace),
-                pathMTU=MTU.fitting(min(remotePlace.mtu, module.place.mtu)),
+                pathMTU=pathMTU,
                 destinationQPN=qpn,
                 rqPSN=0,
                 maxDestRDAtomic=0,
@@ -278,7 +303,9 @@ class RemoteReceiveBuffers:
             length = min(length, staging.length)
 
         def write(place: int, data: Buffer) -> bool:
-            if self._writes == MOST_WRITES:
+            lengths = self._lengths
+            isFull = len(lengths) == MOST_WRITES or (len(lengths) > 1 and self._bytesInFlight >= MOST_WRITTEN)
+            if isFull or (lengths and not self._isTried):
                 return False
             request = SendRequest(0, Operation.RDMA_WRITE, (), (data,))
             if staging is not None:
@@ -291,7 +318,8 @@ class RemoteReceiveBuffers:
             except RDMAError:
                 self._reactor.callLater(0, self._failed, "the device refuses requests")
                 return False
-            self._writes += 1
+            lengths.append(len(data))
+            self._bytesInFlight += len(data)
             return True
 
         self._isWriting = True
@@ -309,12 +337,40 @@ class RemoteReceiveBuffers:
             if completion.status is not Status.SUCCESS:
                 break
             done += 1
-        self._writes -= done
+        written = sum(self._lengths.popleft() for _each in range(done))
+        self._bytesInFlight -= written
         if self._isWriting:
             self._module.core.written(self._peer, done)
             if done < len(batch):
                 self._failed(batch[done].status.name)
+            else:
+                self._countRewinds(written)
             self._module.turn()
+
+    def _countRewinds(self, written: int) -> None:
+        """Let datagrams carry long messages for a while if the queue pair often sends packets again."""
+        buffer, pair = self._peer.receiveBuffer, self._pair
+        assert pair is not None
+        self._packets += -(-written // self._pathMTU)
+        if buffer is None or buffer.isPaused:
+            return
+        rewinds, self._isTried = pair.rewinds - self._rewindsBefore, True
+        if rewinds >= LOSSY:
+            _log.debug(
+                "long messages to {peer} use datagrams for {seconds} s: {rewinds} retransmissions",
+                peer=self._remotePlace.gid.ip,
+                seconds=self._pauseSeconds,
+                rewinds=rewinds,
+            )
+            buffer.isPaused, self._isTried = True, False
+            self._pause = self._reactor.callLater(self._pauseSeconds, self._resume, buffer)
+            self._pauseSeconds = min(2 * self._pauseSeconds, LONGEST_PAUSE)
+        if self._packets >= SAMPLE or buffer.isPaused:
+            self._packets, self._rewindsBefore = 0, pair.rewinds
+
+    def _resume(self, buffer: ReceiveBuffer) -> None:
+        """Write by RDMA again, as the path may have become better."""
+        self._pause, buffer.isPaused = None, False
 
     def _readerFailed(self, failure: Failure) -> None:
         self._failed(failure.getErrorMessage())
@@ -332,6 +388,9 @@ class RemoteReceiveBuffers:
 
     def _stop(self) -> None:
         """Write no more by RDMA; what was not written is sent in datagrams."""
+        pause, self._pause = self._pause, None
+        if pause is not None and pause.active():
+            pause.cancel()
         if self._isWriting:
             self._isWriting = False
             self._module.core.withdraw(self._peer)

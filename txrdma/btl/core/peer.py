@@ -273,7 +273,7 @@ class Peer:
         for it.
         """
         buffer, usual = self.receiveBuffer, self.usual
-        if buffer is None or not buffer.isRemote:
+        if buffer is None or not buffer.isRemote or buffer.isPaused:
             return bool(self.writing)
         while usual and (usual[0].isOver or (usual[0].kind in (FRAG, PUT) and usual[0].total >= LONG_REMOTE)):
             message = usual[0]

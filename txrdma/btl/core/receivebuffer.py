@@ -42,16 +42,20 @@ class ReceiveBuffer:
     @ivar size: bytes.
     @ivar isRemote: whether bytes are written by RDMA, whose end is reported later: see
         L{Peer.writing<txrdma.btl.core.peer.Peer>}.
+    @ivar isPaused: whether datagrams carry new messages for a while, although it can be written.
     """
 
-    __slots__ = ("_free", "_head", "_idle", "_isEmptying", "_orders", "_part", "_write", "isRemote", "size")
+    __slots__ = (
+        *("_free", "_head", "_idle", "_isEmptying", "_orders", "_part", "_write"),
+        *("isPaused", "isRemote", "size"),
+    )
 
     def __init__(self, size: int, write: Callable[[int, Buffer], bool], isRemote: bool = False) -> None:
         """
         @param write: writes bytes at a position. It returns False if the memory is not accessible, or, with
             C{isRemote}, if the bytes have to wait until other writes are complete.
         """
-        self.size, self.isRemote = size, isRemote
+        self.size, self.isRemote, self.isPaused = size, isRemote, False
         self._part = 1 << max(0, (size // _PARTS).bit_length() - 1)
         self._write = write
         self._orders: dict[int, int] = {}  # log2 of the size of each piece, by position

@@ -127,6 +127,10 @@ class SoftQueuePair:
     def route(self) -> str:
         return "" if self._route is None else self._route.name
 
+    @property
+    def rewinds(self) -> int:
+        return 0 if self._route is None else self._route.rewinds
+
     # Posting.
 
     def postSend(self, requests: Sequence[SendRequest]) -> None:

@@ -27,6 +27,11 @@ class Route(Protocol):
     def direct(self) -> object | None:
         return None
 
+    @property
+    def rewinds(self) -> int:
+        """Number of retransmissions, each of all packets from a lost one on."""
+        return 0
+
     def post(self, requests: Sequence[SendRequest]) -> None:
         """
         Execute requests, in order.

@@ -85,14 +85,14 @@ class Requester:
     @ivar alternate: whether there is another path for requests without retries left.
     @ivar pathFailed: that path is needed: nothing is sent before L{moved} or L{abandoned}.
     @ivar sent: one above the highest PSN sent.
-    @ivar resent: number of resent packets.
+    @ivar resent: number of resent packets; C{rewinds}: how often it went back to a lost one.
     """
 
     __slots__ = (
         *("_askAgainAt", "_asked", "_batch", "_chunk", "_cursor", "_domain", "_end", "_entries", "_events"),
         *("_held", "_keys", "_limit", "_maxRDAtomic", "_mostInFlight", "_mtu", "_next", "_number", "_oldest"),
         *("_patience", "_pausedUntil", "_probing", "_reads", "_recovering", "_rnrLeft", "_rnrRetry"),
-        *("_stopped", "alternate", "pathFailed", "resent", "sent", "window"),
+        *("_stopped", "alternate", "pathFailed", "resent", "rewinds", "sent", "window"),
     )
 
     def __init__(
@@ -139,7 +139,7 @@ class Requester:
         self._events: list[Event] = []
         self._stopped = False
         self.alternate = self.pathFailed = False
-        self.resent = 0
+        self.resent = self.rewinds = 0
         self._rnrLeft = self._rnrRetry = rnrRetry
         self._maxRDAtomic = maxRDAtomic
 
@@ -535,6 +535,7 @@ class Requester:
         self._cursor = 0
         self._reads.clear()
         self._patience.roundTrip.rewound()
+        self.rewinds += 1
 
     def _fail(self, status: Status) -> None:
         """Fail the oldest request, and the connection."""

@@ -118,6 +118,10 @@ class RoCERoute(Route):
 
     # Route
 
+    @property
+    def rewinds(self) -> int:
+        return 0 if self.requester is None else self.requester.rewinds
+
     def post(self, requests: Sequence[SendRequest]) -> None:
         assert self.requester is not None
         self.requester.post(requests, self.port.seconds())

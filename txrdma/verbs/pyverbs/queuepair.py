@@ -91,6 +91,7 @@ class PyverbsQueuePair:
         self.number = QPN(raw.qp_num)
         self.capacity = capacity
         self.route = ""
+        self.rewinds = 0  # adapters do not count them by queue pair
         self._verbs = verbs
         self._tracker = tracker
         self._handleOf, self._admit, self._forget = handleOf, admit, forget
