@@ -203,7 +203,9 @@ class IQueuePair(Interface):
     state: QPState = Attribute("State, changed by C{modify} and by errors.")
     capacity: Capacity = Attribute("Actual capacity, at least the requested one.")
     route: str = Attribute("'shared-memory', 'rocev2' or 'verbs'; '' before C{RTR}.")
-    rewinds: int = Attribute("Number of retransmissions, of all packets from a lost one on; 0 if not counted.")
+    rewinds: int = Attribute(
+        "Number of retransmissions, of all packets from a lost one on; 0 if not counted."
+    )
 
     def modify(attributes: QPAttributes) -> None:
         """

@@ -25,7 +25,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.btl.core.peer import GONE, OPEN, Peer
-from txrdma.btl.core.receivebuffer import ReceiveBuffer
+from txrdma.btl.core.receivebuffer import LONG_REMOTE, ReceiveBuffer
 from txrdma.btl.introductions import FrameKind, QueuePairPart, ReceiveBufferFrame
 from txrdma.btl.module import ChannelPlace, ModulePort
 from txrdma.error import RDMAError, ResourceExhausted
@@ -323,7 +323,7 @@ class RemoteReceiveBuffers:
             return True
 
         self._isWriting = True
-        self._peer.receiveBuffer = ReceiveBuffer(length, write, isRemote=True)
+        self._peer.receiveBuffer = ReceiveBuffer(length, write, LONG_REMOTE)
         _log.debug(
             "long messages to {peer} are written by RDMA, {length} bytes at a time",
             peer=self._remotePlace.gid.ip,

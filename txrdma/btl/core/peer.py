@@ -24,7 +24,7 @@ from typing import Final
 from txrdma.btl.core.assembly import Assembly, Budget
 from txrdma.btl.core.counters import ModuleCounters
 from txrdma.btl.core.ordering import Ordering
-from txrdma.btl.core.receivebuffer import FULL, LONG, LONG_REMOTE, ReceiveBuffer, UNREACHED, WORTH_WAITING
+from txrdma.btl.core.receivebuffer import FULL, LONG, ReceiveBuffer, UNREACHED, WORTH_WAITING
 from txrdma.btl.core.receiving import ReceiveWindow
 from txrdma.btl.core.window import Message, SendWindow, Sent
 from txrdma.btl.wire import (
@@ -258,7 +258,7 @@ class Peer:
         if self.isAsking and total >= LONG and not begin and self.queuedBytes >= WORTH_WAITING:
             return None
         end, place = min(total, begin + self.mtu - (PUT_LENGTH if isPut else CHUNK_LENGTH)), -1
-        if end < total and self.receiveBuffer is not None and not self.receiveBuffer.isRemote:
+        if end < total and self.receiveBuffer is not None and self.receiveBuffer.remoteFrom is None:
             further = begin + self.receiveBuffer.fitting(begin, total)
             place = self.receiveBuffer.place(_part(message, begin, further))
             if place == FULL:
@@ -273,9 +273,11 @@ class Peer:
         for it.
         """
         buffer, usual = self.receiveBuffer, self.usual
-        if buffer is None or not buffer.isRemote or buffer.isPaused:
+        if buffer is None or buffer.remoteFrom is None or buffer.isPaused:
             return bool(self.writing)
-        while usual and (usual[0].isOver or (usual[0].kind in (FRAG, PUT) and usual[0].total >= LONG_REMOTE)):
+        while usual and (
+            usual[0].isOver or (usual[0].kind in (FRAG, PUT) and usual[0].total >= buffer.remoteFrom)
+        ):
             message = usual[0]
             if not message.isOver:
                 end = message.begun + buffer.fitting(message.begun, message.total)

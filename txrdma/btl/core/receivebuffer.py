@@ -40,22 +40,24 @@ class ReceiveBuffer:
     are touched and remain in the caches. When the buffer is empty, allocation starts over.
 
     @ivar size: bytes.
-    @ivar isRemote: whether bytes are written by RDMA, whose end is reported later: see
-        L{Peer.writing<txrdma.btl.core.peer.Peer>}.
+    @ivar remoteFrom: length from which messages are written by RDMA, whose completion is reported later: see
+        L{Peer.writing<txrdma.btl.core.peer.Peer>}; None if this process writes them itself, immediately.
     @ivar isPaused: whether datagrams carry new messages for a while, although it can be written.
     """
 
     __slots__ = (
         *("_free", "_head", "_idle", "_isEmptying", "_orders", "_part", "_write"),
-        *("isPaused", "isRemote", "size"),
+        *("isPaused", "remoteFrom", "size"),
     )
 
-    def __init__(self, size: int, write: Callable[[int, Buffer], bool], isRemote: bool = False) -> None:
+    def __init__(
+        self, size: int, write: Callable[[int, Buffer], bool], remoteFrom: int | None = None
+    ) -> None:
         """
         @param write: writes bytes at a position. It returns False if the memory is not accessible, or, with
-            C{isRemote}, if the bytes have to wait until other writes are complete.
+            C{remoteFrom}, if the bytes have to wait until other writes are complete.
         """
-        self.size, self.isRemote, self.isPaused = size, isRemote, False
+        self.size, self.remoteFrom, self.isPaused = size, remoteFrom, False
         self._part = 1 << max(0, (size // _PARTS).bit_length() - 1)
         self._write = write
         self._orders: dict[int, int] = {}  # log2 of the size of each piece, by position
@@ -82,7 +84,7 @@ class ReceiveBuffer:
         if at == FULL or self._write(at, data):
             return at
         self.release(at)
-        return FULL if self.isRemote else UNREACHED
+        return UNREACHED if self.remoteFrom is None else FULL
 
     def _take(self, order: int) -> int:
         length = min(1 << order, self.size)

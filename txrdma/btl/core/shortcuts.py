@@ -74,7 +74,14 @@ class FastPath:
                 return None
         length = len(data)
         whole = length + HEADER_LENGTH
-        if peer.usual or peer.urgent or peer.writing or peer.state != OPEN or whole > peer.mtu or not 0 <= tag <= 0xFFFF:
+        if (
+            peer.usual
+            or peer.urgent
+            or peer.writing
+            or peer.state != OPEN
+            or whole > peer.mtu
+            or not 0 <= tag <= 0xFFFF
+        ):
             return None
         if self._probation and peer in self._probation:
             return None

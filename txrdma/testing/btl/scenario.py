@@ -135,11 +135,12 @@ class Scenario:
         host = self.world.hosts[plan.sender]
         peer, back = self.peers[plan.sender, plan.receiver], self.peers[plan.receiver, plan.sender]
         noise = Random(f"landing {self.plan.seed} {plan.sender} {plan.receiver}")
+        delay = noise.choice((None, 0.0, 0.001, 0.1))
 
         def isOutOfReach() -> bool:
             return self.world.now >= plan.end or noise.random() < plan.misses
 
-        self.world.call(plan.begin, lambda: host.share(peer, back, plan.size, isOutOfReach))
+        self.world.call(plan.begin, lambda: host.share(peer, back, plan.size, isOutOfReach, delay))
 
     def _trouble(self) -> None:
         hosts, plan = self.world.hosts, self.plan

@@ -136,13 +136,22 @@ class Host:
             each.order.isSettled = True
         return peer, back
 
-    def share(self, peer: Peer, back: Peer, size: int, isOutOfReach: Callable[[], bool]) -> None:
+    def share(
+        self,
+        peer: Peer,
+        back: Peer,
+        size: int,
+        isOutOfReach: Callable[[], bool],
+        delay: float | None = None,
+    ) -> None:
         """
         Let this host write into a receive buffer of another one.
 
         @param peer: this host's peer object for the other one; C{back}: the other host's for this one.
         @param size: bytes.
         @param isOutOfReach: returns whether the receive buffer cannot be written.
+        @param delay: seconds until a write is complete, as by RDMA; None if this host writes immediately. The
+            first write that fails is the last one.
         """
         back.localReceiveBuffer = memory = memoryview(bytearray(size))
 
@@ -152,7 +161,20 @@ class Host:
             memory[place : place + len(data)] = data
             return True
 
-        peer.receiveBuffer = ReceiveBuffer(size, write)
+        def writeLater(place: int, data: Buffer) -> bool:
+            def complete() -> None:
+                if peer.receiveBuffer is buffer:
+                    if write(place, data):
+                        self.module.written(peer, 1)
+                    else:
+                        self.module.withdraw(peer)
+                    self.turn()
+
+            self.world.call(self.world.now + (delay or 0.0), complete)
+            return True
+
+        buffer = ReceiveBuffer(size, write) if delay is None else ReceiveBuffer(size, writeLater, 1000)
+        peer.receiveBuffer = buffer
 
     def arrived(self, channel: int, source: Address, packet: bytes) -> None:
         """Queue a packet until the program is idle; packets that arrive meanwhile are one batch with it."""

@@ -54,12 +54,13 @@ class TwoModules(RuleBasedStateMachine):
         self.came: list[dict[int, bytes]] = [{}, {}]
         self.ended = [False, False]
         self.isReached = [True, True]
+        self.writes: list[list[tuple[int, Buffer]]] = [[], []]
 
-    @rule(side=_SIDES)
-    def share(self, side: int) -> None:
-        """Give one side a receive buffer of the other one, if it has none."""
+    @rule(side=_SIDES, isRemote=st.booleans())
+    def share(self, side: int, isRemote: bool) -> None:
+        """Give one side a receive buffer of the other one, if it has none; perhaps RDMA writes into it."""
         mine, other = self.peers[side], self.peers[1 - side]
-        if OPEN == mine.state == other.state and mine.receiveBuffer is None:
+        if OPEN == mine.state == other.state and other.localReceiveBuffer is None:
             other.localReceiveBuffer = memory = memoryview(bytearray(_LANDING))
 
             def write(place: int, data: Buffer) -> bool:
@@ -67,7 +68,26 @@ class TwoModules(RuleBasedStateMachine):
                     memory[place : place + len(data)] = data
                 return self.isReached[side]
 
-            mine.receiveBuffer = ReceiveBuffer(_LANDING, write)
+            def writeLater(place: int, data: Buffer) -> bool:
+                self.writes[side].append((place, data))
+                return True
+
+            buffer = ReceiveBuffer(_LANDING, writeLater, 100) if isRemote else ReceiveBuffer(_LANDING, write)
+            mine.receiveBuffer = buffer
+
+    @rule(side=_SIDES)
+    def completeWrites(self, side: int) -> None:
+        """Complete what RDMA writes for one side, or fail if the receive buffer cannot be reached."""
+        mine, memory = self.peers[side], self.peers[1 - side].localReceiveBuffer
+        writes, self.writes[side] = self.writes[side], []
+        if not writes or mine.receiveBuffer is None:
+            return
+        if self.isReached[side] and memory is not None:
+            for place, data in writes:
+                memory[place : place + len(data)] = data
+            self.modules[side].written(mine, len(writes))
+        else:
+            self.modules[side].withdraw(mine)
 
     @rule(side=_SIDES)
     def reach(self, side: int) -> None:
@@ -181,6 +201,7 @@ class TwoModules(RuleBasedStateMachine):
             for side, channel, packet in wire:
                 self.modules[side].received(channel, (1 - side, channel), packet, self.now)
             for side in (0, 1):
+                self.completeWrites(side)
                 self.modules[side].batchEnded()
                 self.modules[side].expired(self.now)
                 self.turn(side)

@@ -1,0 +1,341 @@
+"""
+Long messages between hosts: RDMA writes them into receive buffers, and datagrams announce them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+from typing import Any
+from unittest import mock
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.btl import receivebuffers as receiveBuffersModule
+from txrdma.btl.core.counters import ModuleCounters
+from txrdma.btl.core.events import SendCompleted
+from txrdma.btl.core.receivebuffer import FULL, LONG_REMOTE, ReceiveBuffer
+from txrdma.btl.introductions import frame, FrameKind, Introduction, QueuePairPart, ReceiveBufferFrame
+from txrdma.btl.lifeline import PeerConnection
+from txrdma.btl.module import moduleOf
+from txrdma.btl.receivebuffers import PAUSE_SECONDS, SMALLEST_PINNED
+from txrdma.iba.verbs import QPAttributes, QPKind, QPState
+from txrdma.sim.network import Faults
+from txrdma.test.support.btl.hosts import HostsCase, ORDERED, TAG, TagRecorder
+from txrdma.test.unit.btl.test_module import ModuleTestCase
+from txrdma.testing.btl.world import BadNetwork
+from txrdma.verbs import pinning
+
+_SIZE = 65536
+
+
+class RemoteBufferTests(SynchronousTestCase):
+    """A receive buffer to which RDMA writes."""
+
+    def test_waits(self) -> None:
+        """Bytes that cannot be written yet take no space, and wait."""
+        answers = [False, True]
+        buffer = ReceiveBuffer(_SIZE, lambda place, data: answers.pop(0), LONG_REMOTE)
+        self.assertEqual([buffer.place(bytes(_SIZE)), buffer.place(bytes(_SIZE))], [FULL, 0])
+
+
+class RemoteSegmentTests(ModuleTestCase):
+    """Segments whose bytes RDMA writes."""
+
+    def begin(self, network: BadNetwork, budget: Any = None) -> None:
+        super().begin(network, budget)
+        self.isReached = True
+        self.alice.share(self.toBob, self.toAlice, _SIZE, lambda: not self.isReached, delay=0.01)
+
+    @property
+    def counters(self) -> ModuleCounters:
+        """Return the counters of the sender."""
+        return self.alice.module.counters
+
+    def reported(self) -> list[Any]:
+        """Return the contexts of messages reported as delivered."""
+        return [each.context for each in self.eventReceived["alice"] if isinstance(each, SendCompleted)]
+
+    def test_order(self) -> None:
+        """Messages behind a written one wait for it; urgent ones do not, and are delivered first."""
+        self.toAlice.order.tags.add(7)
+        for each in (b"before", b"long" * 1000, b"behind"):
+            self.send(each)
+        self.run_(0.005)
+        self.send(b"urgent", isUrgent=True)
+        self.send(b"last")
+        self.run_(0.004)
+        self.assertEqual(self.messages(), [b"before", b"urgent"])
+        self.run_(1.0)
+        self.assertEqual(self.messages()[2:], [b"long" * 1000, b"behind", b"last"])
+        self.assertEqual((self.counters.rdmaSends, self.counters.chunkSends), (1, 0))
+
+    def test_failure(self) -> None:
+        """What was not written when RDMA fails is sent in datagrams: once, and in order."""
+        for seed in range(4):
+            self.begin(BadNetwork(loss=0.05 * seed, jitter=0.001))
+            self.toAlice.order.tags.add(7)
+            random = Random(seed)
+            output = [
+                random.randbytes(random.choice((10, 700, 5000, 40_000, 200_000))) for _each in range(40)
+            ]
+            for number, data in enumerate(output):
+                self.send(data, number)
+            self.world.call(0.015 + 0.01 * seed, lambda: setattr(self, "isReached", False))
+            self.run_(60.0)
+            self.assertEqual(self.messages(), output)
+            self.assertEqual(sorted(self.reported()), list(range(40)))
+            self.assertGreater(min(self.counters.rdmaMisses, self.counters.chunkSends), 0)
+            self.assertEqual((self.toBob.receiveBuffer, self.toBob.queuedBytes), (None, 0))
+
+    def test_lost(self) -> None:
+        """When the peer is lost, messages that are being written fail once."""
+        self.send(bytes(5000), "long")
+        self.run_(0.001)
+        self.alice.module.lose(self.toBob, "a test's")
+        self.run_(1.0)
+        names = [type(each).__name__ for each in self.eventReceived["alice"]]
+        self.assertEqual(names, ["SendFailed", "PeerGone"])
+
+    def test_close(self) -> None:
+        """A connection ends after the messages that are being written."""
+        self.send(bytes(5000), "long")
+        self.alice.module.close(self.toBob)
+        self.run_(10.0)
+        self.assertEqual((len(self.messages()), self.reported()), (1, ["long"]))
+
+
+class RemoteCase(HostsCase):
+    """Two hosts with a network between them."""
+
+    def counters(self, number: int = 0) -> ModuleCounters:
+        """Return the counters of a host's module."""
+        host = self.hosts[number]
+        return moduleOf(host, host.device).core.counters
+
+    def reliable(self, number: int = 0) -> list[Any]:
+        """Return the reliable queue pairs of a host."""
+        return [each for each in self.hosts[number].device._queuePairs if each.kind is QPKind.RC]
+
+    def lifeline(self, end: TagRecorder) -> PeerConnection:
+        """Return the lifeline of an end."""
+        lifeline = end.transport._lifeline
+        assert isinstance(lifeline, PeerConnection)
+        return lifeline
+
+
+class RemoteWriteTests(RemoteCase):
+    """RDMA writes long messages."""
+
+    def test_both(self) -> None:
+        """The first long message makes both ends create a queue pair, which only long messages use."""
+        client, server = self.connected()
+        self.outcome(client.transport.send(TAG, b"short"))
+        self.assertEqual((self.reliable(0), self.reliable(1)), ([], []))
+        long = Random(1).randbytes(300_000)
+        self.outcome(client.transport.send(TAG, long))
+        self.outcome(server.transport.send(TAG, long))
+        self.outcome(client.transport.send(TAG, bytes(LONG_REMOTE - 1)))
+        self.assertEqual((server.tagged[1], client.tagged), ((TAG, long), [(TAG, long)]))
+        for number in (0, 1):
+            counters = self.counters(number)
+            self.assertEqual((counters.rdmaSends, counters.rdmaBytes, counters.rdmaRecvs), (1, 300_000, 1))
+            self.assertEqual([pair.route for pair in self.reliable(number)], ["rocev2"])
+        self.assertEqual((self.counters(0).chunkSends > 0, self.counters(1).chunkSends), (True, 0))
+        client.transport.loseConnection()
+        self.wait(lambda: client.lost and server.lost)
+        self.assertNothingLeft()
+
+    def test_memory(self) -> None:
+        """Long puts and answers to reads are written by RDMA."""
+        client, server = self.connected()
+        memory = bytearray(300_000)
+        name = server.transport.share(memory).name
+        data = Random(6).randbytes(300_000)
+        self.outcome(client.transport.write(name, data))
+        self.assertEqual(memory, data)
+        self.assertEqual(self.outcome(client.transport.read(name, 300_000)), data)
+        self.assertEqual((self.counters(0).rdmaBytes, self.counters(1).rdmaBytes), (300_000, 300_000))
+
+    def test_longer(self) -> None:
+        """A message longer than the receive buffer arrives in pieces, with few bytes in flight."""
+        self.patch(receiveBuffersModule, "MOST_RECEIVE_BUFFERS", 16 << 20)
+        client, server = self.connected()
+        data = Random(7).randbytes(5 << 20)
+        self.outcome(client.transport.send(TAG, data))
+        self.assertTrue(server.tagged == [(TAG, data)])
+        self.assertEqual((self.counters().rdmaBytes, self.counters().chunkSends), (5 << 20, 0))
+
+    def test_older(self) -> None:
+        """A peer whose introduction does not announce RDMA gets datagrams, without delay."""
+        make = Introduction.of
+
+        def older(*args: Any, **named: Any) -> Introduction:
+            made = make(*args, **named)
+            made.hasWrites = 0
+            return made
+
+        with mock.patch.object(Introduction, "of", older):
+            client, server = self.connected()
+        begun = self.world.clock.seconds()
+        self.outcome(client.transport.send(TAG, bytes(300_000)))
+        self.assertLess(self.world.clock.seconds() - begun, 0.05)
+        self.assertEqual((len(server.tagged), self.counters().rdmaSends, self.reliable()), (1, 0, []))
+
+    def test_unvalidated(self) -> None:
+        """No queue pair is created for a peer whose address is not validated."""
+        client, server = TagRecorder(), TagRecorder()
+        opening, _other = self.open(client, server)
+        lifeline = opening.lifeline
+        self.wait(lambda: lifeline._isIntroduced)
+        self.assertTrue(lifeline._isMissing())
+        lifeline._frame(FrameKind.QUEUE_PAIR, QueuePairPart(qpn=5).encode())
+        self.assertEqual(self.reliable(), [])
+        self.wait(lambda: client.isMade and server.isMade)
+
+    def test_liars(self) -> None:
+        """A peer that describes an invalid queue pair or receive buffer gets long messages in datagrams."""
+        self.patch(receiveBuffersModule, "_TIMEOUT", 14)
+        for content in (
+            frame(FrameKind.QUEUE_PAIR, QueuePairPart(qpn=0xABCDEF).encode()),
+            frame(FrameKind.RECEIVE_BUFFER, ReceiveBufferFrame(rkey=1, length=1 << 31, address=5).encode()),
+            frame(FrameKind.RECEIVE_BUFFER, ReceiveBufferFrame().encode()),
+        ):
+            client, server = self.connected()
+            self.lifeline(server).transport.write(2 * content)  # type: ignore[union-attr]  # it is connected
+            self.pause(0.01)
+            for one, other in ((client, server), (server, client)):
+                self.outcome(one.transport.send(TAG, bytes(100_000)))
+                self.assertEqual(len(other.tagged), 1)
+
+    def test_wrongKey(self) -> None:
+        """If the peer announces memory that does not exist, the refused write is repeated in datagrams."""
+        client, server = self.connected()
+        encode = ReceiveBufferFrame.encode
+        with mock.patch.object(ReceiveBufferFrame, "encode", lambda part: encode(ReceiveBufferFrame(
+            rkey=part.rkey ^ 1, length=part.length, address=part.address
+        ) if part.length else part)):  # fmt: skip
+            self.outcome(client.transport.send(TAG, bytes(300_000)))
+        self.outcome(client.transport.send(TAG, bytes(300_000)))
+        self.assertEqual((len(server.tagged), self.counters().rdmaMisses), (2, 1))
+
+    def test_pinned(self) -> None:
+        """A device that pins memory gets small buffers, within a quarter of the limit, for all peers."""
+        most = 8 << 20
+        self.patch(pinning, "mostPinned", lambda: most)
+        for host in self.hosts:
+            host.device.limits = replace(host.device.limits, maxInline=64)
+        module = None
+        sizes = []
+        for _each in range(8):
+            client, server = self.connected()
+            data = Random(9).randbytes(600_000)
+            self.outcome(client.transport.send(TAG, data))
+            self.assertTrue(server.tagged == [(TAG, data)])
+            module = moduleOf(self.hosts[0], self.hosts[0].device)
+            buffer = self.lifeline(client).peer.receiveBuffer  # type: ignore[union-attr]  # a single peer
+            sizes.append(0 if buffer is None else buffer.size)
+        assert module is not None
+        self.assertLessEqual(module.receiveBufferBytes, most // 4)
+        self.assertGreaterEqual(sizes[0], SMALLEST_PINNED)
+        self.assertEqual(sizes[-1], 0)
+
+
+class RemoteEndTests(RemoteCase):
+    """Failures of queue pairs."""
+
+    def test_broken(self) -> None:
+        """When a queue pair fails during a message, at either end, everything arrives once and in order."""
+        for number in (0, 1):
+            client, server = self.connected()
+            output = [Random(each).randbytes(1 << 20) for each in range(8)]
+            outcomes = [client.transport.send(ORDERED, each) for each in output]
+            before = self.counters().rdmaSends
+            self.wait(lambda before=before: self.counters().rdmaSends > before + 2)  # type: ignore[misc]  # an int
+            (pair,) = self.reliable(number)
+            pair.modify(QPAttributes(state=QPState.ERR))
+            for outcome in outcomes:
+                self.outcome(outcome, 120.0)
+            self.assertTrue(server.tagged == [(ORDERED, each) for each in output])
+            self.assertGreater(min(self.counters().rdmaMisses, self.counters().chunkSends), 0)
+            self.outcome(server.transport.send(TAG, bytes(100_000)), 120.0)
+            client.transport.loseConnection()
+            self.wait(lambda c=client, s=server: c.lost and s.lost)  # type: ignore[misc]  # a lambda
+            self.assertEqual((client.why(), server.why()), ("ConnectionDone", "ConnectionDone"))
+        self.assertNothingLeft()
+
+    def test_refusing(self) -> None:
+        """When a device refuses requests of the queue pair, datagrams carry the message."""
+        client, server = self.connected()
+        self.outcome(client.transport.send(TAG, bytes(300_000)))
+        (pair,) = self.reliable()
+        pair.close()
+        self.outcome(client.transport.send(TAG, bytes(100_000)))
+        self.assertEqual((len(server.tagged), self.counters().rdmaSends), (2, 1))
+
+    def test_busy(self) -> None:
+        """A receiver that was busy for two minutes gets all messages in order, and no end gives up."""
+        client, server = self.connected()
+        self.outcome(client.transport.send(ORDERED, bytes(100_000)))
+        self.hosts[1].sleep()
+        output = [bytes((number,)) * 100_000 for number in range(30)]
+        outcomes = [client.transport.send(ORDERED, each) for each in output]
+        self.pause(120.0)
+        self.hosts[1].wake()
+        for outcome in outcomes:
+            self.outcome(outcome, 60.0)
+        self.assertTrue(server.tagged[1:] == [(ORDERED, each) for each in output])
+
+
+class RemoteLossTests(RemoteCase):
+    """Networks that lose packets."""
+
+    def measure(self, loss: float, count: int) -> tuple[float, int, int]:
+        """
+        Send messages of 1 MiB.
+
+        @return: seconds, and the numbers of messages by RDMA and of chunks.
+        """
+        self.world.network.faults = Faults(loss=loss)
+        self.world.network.reseed(3)
+        client, server = self.connected()
+        output = [Random(each).randbytes(1 << 20) for each in range(count)]
+        begun = self.world.clock.seconds()
+        before = self.counters().rdmaSends, self.counters().chunkSends
+        for outcome in [client.transport.send(ORDERED, each) for each in output]:
+            self.outcome(outcome, 300.0)
+        self.assertTrue(server.tagged == [(ORDERED, each) for each in output])
+        counters = self.counters()
+        seconds = self.world.clock.seconds() - begun
+        return seconds, counters.rdmaSends - before[0], counters.chunkSends - before[1]
+
+    def test_none(self) -> None:
+        """Without losses, and with one in ten thousand, RDMA writes all messages that it can."""
+        for loss in (0.0, 0.0001):
+            _seconds, written, _chunks = self.measure(loss, 12)
+            self.assertGreaterEqual(written, 11)
+
+    def test_some(self) -> None:
+        """With losses of 1 % and 5 % RDMA writes few messages, and the others are not slower than without it."""
+        for loss in (0.01, 0.05):
+            seconds, written, chunks = self.measure(loss, 12)
+            self.assertLessEqual(written, 4)
+            self.assertGreater(chunks, 8 << 10)
+            self.assertLess(
+                seconds, 12 / 30
+            )  # datagrams carry 30 to 45 MB/s, because they cost processor time
+
+    def test_resumes(self) -> None:
+        """After a pause RDMA writes again, because the path may have become better."""
+        client, server = self.connected()
+        self.world.network.faults = Faults(loss=0.05)
+        for _each in range(3):
+            self.outcome(client.transport.send(TAG, bytes(1 << 20)))
+        before = self.counters().rdmaSends
+        self.world.network.faults = Faults()
+        self.outcome(client.transport.send(TAG, bytes(100_000)))
+        self.assertEqual(self.counters().rdmaSends, before)
+        self.pause(PAUSE_SECONDS)
+        self.outcome(client.transport.send(TAG, bytes(100_000)))
+        self.assertEqual(self.counters().rdmaSends, before + 1)
+        self.assertEqual(len(server.tagged), 5)
