@@ -397,7 +397,7 @@ class PeerConnection(StreamProtocol):
         elif kind == FrameKind.ECHO:
             self._echoed(content)
         elif kind in (FrameKind.QUEUE_PAIR, FrameKind.RECEIVE_BUFFER):
-            # RDMA to an address that is not validated is not allowed; peers that follow the rules never ask for it.
+            # No RDMA to an address that is not validated; peers that follow the rules never ask for it.
             if self._receiveBuffers is not None and not self._isMissing():
                 self._receiveBuffers.frameReceived(kind, content)
 

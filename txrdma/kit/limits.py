@@ -232,7 +232,7 @@ LIMITS: Final = (
     ),
     Limit(
         "btl:",
-        "bytes of shared memory for long messages of all peers",
+        "bytes of receive buffers for long messages of all peers; a quarter of ulimit -l on adapters",
         "txrdma.btl.receivebuffers.MOST_RECEIVE_BUFFERS",
         "Long messages go by packets.",
         "unit.btl.test_receivebuffers.OneHostMessageTests.test_shares",

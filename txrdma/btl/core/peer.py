@@ -6,9 +6,9 @@ L{Peer.cut} makes the next segment of its first message: the whole message, seve
 a chunk, whose bytes may be in the peer's receive buffer instead of the packet. A message leaves its queue
 when it is completely cut, and is complete when no segment of it is unacknowledged.
 
-If RDMA writes to the receive buffer, segments get their sequence numbers when their bytes are there, in the order
-of their messages. Until then other usual messages wait. Segments whose bytes did not arrive return to the
-queue.
+If RDMA writes to the receive buffer, segments get their sequence numbers when their bytes are there, in the
+order of their messages. Until then other usual messages wait. Segments whose bytes did not arrive return to
+the queue.
 
 States only advance: OPEN; CLOSING or LEFT, depending on which end has closed; ENDED, which was reported to
 the user; GONE. A C{BYE} is a segment like others: the peer has left when all segments up to its number have
@@ -80,8 +80,8 @@ class Peer:
     @ivar context: the module user's object for this peer.
     @ivar urgent: queue of urgent messages; C{usual}: queue of the others. The two objects are never replaced.
     @ivar queuedBytes: bytes of messages that have not arrived, for back pressure.
-    @ivar receiveBuffer: the peer's receive buffer, if there is one; C{localReceiveBuffer}: the one of this end,
-        into which the peer writes.
+    @ivar receiveBuffer: the peer's receive buffer, if there is one; C{localReceiveBuffer}: the one of this
+        end, into which the peer writes.
     @ivar writing: segments whose bytes RDMA writes into the peer's receive buffer, in order; C{written}: how
         many of the first ones have their bytes there.
     @ivar mayAsk: whether a long message may request receive buffers; C{isAsking}: whether a request is
@@ -269,8 +269,8 @@ class Peer:
 
     def _write(self) -> bool:
         """
-        Begin to write the first usual messages by RDMA, if they are long. Return whether the following ones wait
-        for it.
+        Begin to write the first usual messages by RDMA, if they are long. Return whether the following ones
+        wait for it.
         """
         buffer, usual = self.receiveBuffer, self.usual
         if buffer is None or buffer.remoteFrom is None or buffer.isPaused:
@@ -314,7 +314,10 @@ class Peer:
         self.receiveBuffer = None
 
     def _segment(self, message: Message, end: int, place: int) -> Sent:
-        """Make a segment of the next bytes of a message, which are in the receive buffer if C{place} is valid."""
+        """
+        Make a segment of the next bytes of a message, which are in the receive buffer unless C{place} is
+        negative.
+        """
         begin, total, isPut = message.begun, message.total, message.kind == PUT
         message.begun = end
         message.waiting += 1

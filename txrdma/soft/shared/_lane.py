@@ -82,6 +82,7 @@ class Lane:
 
     name = "shared-memory"
     polled = True
+    rewinds = 0
 
     def __init__(
         self, owner: SoftQueuePair, services: LaneServices, box: memoryview, shared: bool = False

@@ -28,6 +28,7 @@ class Lane:
 
     name = "lane"
     polled = True
+    rewinds = 0
     direct = None
 
     def __init__(self, queue: SoftCompletionQueue) -> None:

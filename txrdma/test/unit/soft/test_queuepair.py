@@ -137,6 +137,7 @@ class Route:
     name = "nowhere"
     polled = False
     direct = None
+    rewinds = 0
 
     def __init__(self) -> None:
         self.posted: list[SendRequest] = []
