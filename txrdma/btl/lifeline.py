@@ -179,6 +179,7 @@ class PeerConnection(StreamProtocol):
     @ivar send: sends a message, as L{Module.send<txrdma.btl.core.module.Module.send>} does; call C{soon}
         after it.
     @ivar sendFast: sends a message immediately, if possible; only while none is C{waiting}.
+    @ivar ordersAnswers: see L{Introduction}.
     @ivar join: lets a message share the packet of the last one that is C{waiting}, if possible.
     """
 
@@ -189,6 +190,7 @@ class PeerConnection(StreamProtocol):
     join: Join
     module: ModulePort
     peer: Peer | Stripes
+    ordersAnswers = False
     host: IAddress | None = None
     peerHost: IAddress | None = None
 
@@ -315,7 +317,7 @@ class PeerConnection(StreamProtocol):
             introduction = chosen[0][1]
             rails[0].meet(introduction, self, allowance)
             self.peer = rails[0].peer
-            hasWrites = introduction.hasWrites == 1
+            hasWrites, self.ordersAnswers = introduction.hasWrites == 1, introduction.ordersAnswers == 1
             if hasWrites or _isOneHost(self.host, self.peerHost):
                 self._receiveBuffers = RemoteReceiveBuffers(
                     *(self._reactor, self.module, rails[0].peer, introduction.place, self._sendFrame),

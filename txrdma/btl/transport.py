@@ -96,7 +96,7 @@ class BTLMessageTransport(MessageTransport):
         self._unasked: deque[tuple[int, bytes]] = deque()  # reads beyond MOST_GETS
         self._isAborted = False
         self._reason: Failure | None = None  # of the end, while messages are queued for a paused protocol
-        self._peer.order.tags.update((_MESSAGE, _WITH_IMMEDIATE))
+        self._peer.order.tags.update((_MESSAGE, _WITH_IMMEDIATE, _GOT))
 
     def __repr__(self) -> str:
         return f"<BTLMessageTransport to {self._remoteAddress}>"
@@ -282,21 +282,32 @@ class BTLMessageTransport(MessageTransport):
         number, region, offset, length, destination = _GET_FIELDS.unpack(fields)
         memory = self._core.regions.find(region, self._peer)
         lifeline = self._lifeline
-        if memory is None or offset + length > len(memory) or self._answering >= MOST_GETS or not lifeline:
+        if (
+            memory is None
+            or offset + length > len(memory)
+            or self._answering >= 2 * MOST_GETS
+            or not lifeline
+        ):
             self._sendInternal(_GOT, _GOT_FIELDS.pack(number, 1))
             return
         self._answering += 1
+        isAtOnce = lifeline.ordersAnswers  # the peer handles the answer when it has everything sent before
 
         def done(error: Exception | None) -> None:
             self._answering -= 1
-            self._sendInternal(_GOT, _GOT_FIELDS.pack(number, 0 if error is None else 1))
+            if not isAtOnce:
+                self._sendInternal(_GOT, _GOT_FIELDS.pack(number, 0 if error is None else 1))
 
         if length and self._peer.state == OPEN:
             data = bytes(
                 memory[offset : offset + length]
             )  # the buffer may be closed before it is acknowledged
             lifeline.put(destination, 0, data, done)
+            if isAtOnce:
+                self._send(_GOT, _GOT_FIELDS.pack(number, 0), None, False)
+                self._soon()
         else:
+            isAtOnce = False
             done(None)
 
     def _answered(self, data: Buffer) -> None:

@@ -197,6 +197,24 @@ class MemoryTests(HostsCase):
         self.assertEqual(self.outcome(client.transport.read(name, 50_000, 1000)), data)
         self.assertEqual(self.outcome(client.transport.read(name, 0, 5)), b"")
 
+    def test_oneRoundTrip(self) -> None:
+        """A get takes one round trip, and two if the peer does not announce that it orders answers."""
+        client, server = self.connected()
+        asked = server.transport._lifeline
+        assert isinstance(asked, PeerConnection)
+        self.assertTrue(asked.ordersAnswers)
+        for ordersAnswers in (True, False):
+            asked.ordersAnswers = ordersAnswers
+            memory = bytearray(Random(5).randbytes(2000))
+            name = server.transport.share(memory).name
+            self.patch(self.world.network, "faults", replace(self.faults, delaySeconds=0.01))
+            for length in (10, 900):
+                begun = self.world.clock.seconds()
+                self.assertEqual(self.outcome(client.transport.read(name, length)), memory[:length])
+                seconds = self.world.clock.seconds() - begun
+                self.assertEqual(seconds < 0.03, ordersAnswers)
+            self.patch(self.world.network, "faults", self.faults)
+
     def test_refused(self) -> None:
         """Memory that is not registered for this peer is neither written nor read."""
         self.hosts.append(self.host("10.0.1.3"))
