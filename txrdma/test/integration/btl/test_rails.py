@@ -17,6 +17,7 @@ from txrdma.btl.lifeline import DeviceSpecs
 from txrdma.btl.module import moduleOf, ModulePort
 from txrdma.error import WireError
 from txrdma.iba.roce import RoCEPacket
+from txrdma.iba.verbs import QPKind
 from txrdma.messages.memory import MemoryName
 from txrdma.sim.network import Faults
 from txrdma.soft.device import SoftDevice
@@ -136,7 +137,8 @@ class RailsTests(TwoNetworksCase):
         self.order[self.hosts[1]] = (1,)
         client, server = self.connected()
         self.outcome(client.transport.send(TAG, bytes(200_000)))
-        self.assertEqual(len(self.others[self.hosts[0]]._queuePairs), 2)
+        kinds = [each.kind for each in self.others[self.hosts[0]]._queuePairs]
+        self.assertEqual((kinds.count(QPKind.UD), kinds.count(QPKind.RC)), (2, 1))
         self.assertEqual(len(self.hosts[0].device._queuePairs), 0)
         server.transport.loseConnection()
         self.wait(lambda: client.lost and server.lost)

@@ -73,11 +73,11 @@ class ProcessTests(SynchronousTestCase):
         self.assertEqual(client.communicate(timeout=60)[0], "ConnectionDone\n")
         self.assertEqual(server.communicate(timeout=60)[0], f"{COUNT} none ConnectionDone receive-buffer\n")
 
-    def test_byPackets(self) -> None:
+    def test_byRDMA(self) -> None:
         """A sender of 50 MB that closes and exits at once has delivered everything without shared memory."""
         server, client = self.play("sender", route="rocev2")
         self.assertEqual(client.communicate(timeout=60)[0], "ConnectionDone\n")
-        self.assertEqual(server.communicate(timeout=60)[0], f"{COUNT} none ConnectionDone packets\n")
+        self.assertEqual(server.communicate(timeout=60)[0], f"{COUNT} none ConnectionDone receive-buffer\n")
 
     def test_busy(self) -> None:
         """A sender of 50 MB continues after its peer was busy."""
