@@ -107,6 +107,7 @@ def messages(quick: bool) -> list[Case]:
         orders={"bytes": (32 if quick else 256) * MIB, "write": MIB},
         mode="btl UDP",
         needs="zmq",
+        atLeast=0.5,
     )
     shared = replace(
         bulk,
@@ -116,7 +117,7 @@ def messages(quick: bool) -> list[Case]:
         reference=MPI,
         needs="mpi4py",
         mode="btl shared memory",
-        atLeast=1.0,
+        atLeast=1.2,
     )
     striped = replace(
         bulk,

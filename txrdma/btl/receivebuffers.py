@@ -90,7 +90,8 @@ LONGEST_PAUSE: Final = 300.0
 
 _SHARE: Final = 16
 _RETRIES: Final = 7
-_TIMEOUT: Final = 20  # a peer may be busy for half a minute
+_TIMEOUT: Final = 20  # the process that answers may be busy for half a minute
+_ADAPTER_TIMEOUT: Final = 16  # adapters answer themselves, and resend only after this time
 
 
 def createReceiveBuffer(module: ModulePort) -> tuple[IMemoryRegion, Callable[[], None]]:
@@ -237,7 +238,7 @@ class RemoteReceiveBuffers:
         rts = QPAttributes(
             state=QPState.RTS,
             sqPSN=0,
-            timeout=_TIMEOUT,
+            timeout=_TIMEOUT if self._maxInline else _ADAPTER_TIMEOUT,
             retryCount=_RETRIES,
             rnrRetry=_RETRIES,
             maxRDAtomic=0,

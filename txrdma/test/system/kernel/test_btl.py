@@ -70,7 +70,7 @@ def digest(data: bytes | bytearray) -> str:
 
 def anew(logs: Sequence[dict[str, Any]]) -> int:
     """Return the number of queue pairs reported as started again."""
-    return sum("begins anew" in (each.get("log_format") or "") for each in logs)
+    return sum("is restarted" in (each.get("log_format") or "") for each in logs)
 
 
 class Modules(InTheBox):
