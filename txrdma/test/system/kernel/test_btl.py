@@ -153,7 +153,7 @@ class KernelTests(Modules, SynchronousTestCase):
         self.assertEqual(self.counted()["num_unk_recvs"], 0)
 
     def test_long(self) -> None:
-        """A message of 4 MiB arrives unchanged."""
+        """A message of 4 MiB is written by RDMA, and arrives unchanged."""
         client, server = self.connected()
         data = Random(1).randbytes(4096 * KiB)
         begun = time.monotonic()
@@ -161,6 +161,8 @@ class KernelTests(Modules, SynchronousTestCase):
         record("MiB/s", round(4 / (time.monotonic() - begun), 2))
         [(_tag, received)] = server.tagged
         self.assertEqual(digest(received), digest(data))
+        counted = self.counted()
+        self.assertEqual((counted["num_rdma_bytes"], counted["num_rdma_misses"]), (len(data), 0))
 
     def test_memory(self) -> None:
         """A put changes the peer's memory, and a get reads it."""
