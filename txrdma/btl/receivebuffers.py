@@ -71,7 +71,7 @@ MOST_WRITES: Final = 64
 """Largest number of RDMA writes in flight on a connection."""
 
 MOST_WRITTEN: Final = 2 << 20
-"""Bytes in flight on a connection above which RDMA writes wait, if there are two."""
+"""Largest number of bytes of RDMA writes in flight on a connection; two writes may be longer."""
 
 LOSSY: Final = 12
 """
@@ -145,7 +145,10 @@ class RemoteReceiveBuffers:
         self._isConnected = self._isClosed = self._isWriting = False
         self._lengths: deque[int] = deque()  # bytes of the writes in flight
         self._bytesInFlight = self._packets = self._rewindsBefore = 0
-        self._isTried = False  # until one write is complete, others wait
+        self._rewinds = 0
+        self._mostBytes = (
+            0  # in flight; one write is always allowed, and each without retransmission adds its bytes
+        )
         self._pauseSeconds = PAUSE_SECONDS
         self._pause: IDelayedCall | None = None
         self._closing = ExitStack()
@@ -305,8 +308,9 @@ class RemoteReceiveBuffers:
 
         def write(place: int, data: Buffer) -> bool:
             lengths = self._lengths
-            isFull = len(lengths) == MOST_WRITES or (len(lengths) > 1 and self._bytesInFlight >= MOST_WRITTEN)
-            if isFull or (lengths and not self._isTried):
+            fewest = 2 if self._mostBytes == MOST_WRITTEN else 1  # writes of any length
+            isTooMuch = len(lengths) >= fewest and self._bytesInFlight + len(data) > self._mostBytes
+            if isTooMuch or len(lengths) == MOST_WRITES:
                 return False
             request = SendRequest(0, Operation.RDMA_WRITE, (), (data,))
             if staging is not None:
@@ -355,7 +359,10 @@ class RemoteReceiveBuffers:
         self._packets += -(-written // self._pathMTU)
         if buffer is None or buffer.isPaused:
             return
-        rewinds, self._isTried = pair.rewinds - self._rewindsBefore, True
+        if pair.rewinds == self._rewinds:
+            self._mostBytes = min(self._mostBytes + written, MOST_WRITTEN)
+        self._rewinds = pair.rewinds
+        rewinds = self._rewinds - self._rewindsBefore
         if rewinds >= LOSSY:
             _log.debug(
                 "long messages to {peer} use datagrams for {seconds} s: {rewinds} retransmissions",
@@ -363,7 +370,7 @@ class RemoteReceiveBuffers:
                 seconds=self._pauseSeconds,
                 rewinds=rewinds,
             )
-            buffer.isPaused, self._isTried = True, False
+            buffer.isPaused, self._mostBytes = True, 0
             self._pause = self._reactor.callLater(self._pauseSeconds, self._resume, buffer)
             self._pauseSeconds = min(2 * self._pauseSeconds, LONGEST_PAUSE)
         if self._packets >= SAMPLE or buffer.isPaused:
