@@ -22,8 +22,8 @@ from txrdma.soft.host import member as members
 from txrdma.soft.host.member import PortMember
 from txrdma.soft.host.names import hostName, isShareTaken
 from txrdma.soft.rc.wellknown import SharingPort, WellKnownPort
+from txrdma.test.support.soft.management import message
 from txrdma.test.support.soft.pairs import End
-from txrdma.test.unit.soft.host.test_filter import message
 from txrdma.testing.reactors import waitUntil
 
 PACKETS = 20

@@ -11,6 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.soft.host._filter import filterProgram
 from txrdma.soft.host._management import Destination, destinationOf
 from txrdma.test.support.captures import packets
+from txrdma.test.support.soft.management import message, toQueuePair
 
 HOME = 99
 
@@ -38,17 +39,6 @@ def run(program: Sequence[tuple[int, int, int, int]], packet: bytes) -> int:
             return operand
         else:
             raise AssertionError(f"unexpected instruction {code:#x}")
-
-
-def toQueuePair(number: int, length: int = 64) -> bytes:
-    """A packet to a queue pair, with zeros elsewhere."""
-    return bytes(5) + number.to_bytes(3, "big") + bytes(length - 8)
-
-
-def message(attribute: int, body: bytes, managementClass: int = 7) -> bytes:
-    """A management datagram to queue pair 1."""
-    mad = bytes((1, managementClass, 2, 3)) + bytes(12) + attribute.to_bytes(2, "big") + bytes(6)
-    return toQueuePair(1, 20) + mad + body.ljust(232, b"\0") + bytes(4)
 
 
 CASES = [
