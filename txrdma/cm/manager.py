@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from os import urandom
-from secrets import randbelow
 from typing import Final
 
 from zope.interface import implementer
@@ -21,31 +20,19 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 
 from txrdma.cm.claims import ServiceClaims
+from txrdma.cm.connection import CMConnection, EventHandler
 from txrdma.cm.core.alternate import acceptAnyPath, PathCheck
 from txrdma.cm.core.connection import Connection
 from txrdma.cm.core.dispatcher import BACKLOG, Dispatcher, Listener, Managed
-from txrdma.cm.core.events import (
-    AlternatePathAbandoned,
-    AlternatePathLoaded,
-    AlternatePathRejected,
-    AlternatePathTimedOut,
-    Event,
-    ignoreEvent,
-    ServiceRequested,
-    ServiceResolved,
-    ServiceTimedOut,
-)
+from txrdma.cm.core.events import Event, ServiceRequested, ServiceResolved, ServiceTimedOut
 from txrdma.cm.core.exchange import RetryPolicy
 from txrdma.cm.errors import PeerSilent
-from txrdma.cm.interfaces import IConnectionManager, IManagedConnection
+from txrdma.cm.interfaces import IConnectionManager
 from txrdma.cm.layouts.messages import (
-    APStatus,
     checkFits,
     checkPrivateData,
     CMPath,
     LAP,
-    RejectReason,
-    REP,
     REQ,
     SIDRREP,
     SIDRREQ,
@@ -53,7 +40,7 @@ from txrdma.cm.layouts.messages import (
 )
 from txrdma.cm.layouts.paths import pathFor
 from txrdma.cm.status import managers
-from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError, Refused
+from txrdma.error import DeviceUnavailable, RDMAError, Refused
 from txrdma.iba.path import IBPath, SUBNET_TIMEOUT
 from txrdma.iba.types import GUID
 from txrdma.interfaces import IMADHandler, IPathResolver
@@ -72,200 +59,12 @@ RESPONSE_TIMEOUT: Final = 18
 RETRIES: Final = 7
 """The number of retransmissions of a SIDR_REQ."""
 
-EventHandler = Callable[["CMConnection", Event], None]
-"""A function that is called with each event of a connection."""
-
 SIDRHandler = Callable[[SIDRREQ], SIDRREP]
 """A function that answers SIDR_REQs; the manager sets the ids."""
 
 
 def _doNothing() -> None:
-    """Check nothing, since there is no queue pair."""
-
-
-@implementer(IManagedConnection)
-class CMConnection:
-    """
-    A connection, or an attempt to open one: the interface of the core's L{Connection} for applications.
-    """
-
-    managedBy = "txrdma"
-
-    def __init__(self, manager: ConnectionManager, managed: Managed, handler: EventHandler) -> None:
-        self.manager = manager
-        self._managed = managed
-        self._handler = handler
-        self._checkMigration: Callable[[], None] = _doNothing
-        self._loading: Deferred[CMPath] | None = None
-
-    def __repr__(self) -> str:
-        return f"<CMConnection {self._core.localCommID:#x} {self._core.state}>"
-
-    @property
-    def _core(self) -> Connection:
-        return self._managed.connection
-
-    @property
-    def state(self) -> str:
-        return self._core.state
-
-    @property
-    def request(self) -> REQ:
-        """The REQ of the connection, of either end."""
-        return self._core.opening.request
-
-    @property
-    def reply(self) -> REP | None:
-        return self._core.opening.reply
-
-    @property
-    def isActive(self) -> bool:
-        """Whether this end sent the REQ."""
-        return self._core.opening.isActive
-
-    @property
-    def primary(self) -> CMPath:
-        return self._core.primary
-
-    @property
-    def alternate(self) -> CMPath | None:
-        return None if self._core.alternate is None else self._core.alternate.alternate
-
-    def setHandler(self, handler: EventHandler, checkMigration: Callable[[], None] = _doNothing) -> None:
-        self._handler, self._checkMigration = handler, checkMigration
-
-    def startingPSN(self) -> int:
-        """Return a random starting PSN for the peer of a passive end."""
-        return randbelow(1 << 24)
-
-    def accept(self, reply: REP) -> None:
-        """
-        Answer a REQ. The queue pair must be in RTS; the manager sets comm ids and CA GUID.
-
-        @raise InvalidRequest: no REQ is pending.
-        """
-        made = reply.replace(localCAGUID=self.manager.guid)
-        self._do(lambda now: self._core.opening.accept(made, now))
-
-    def ready(self, privateData: bytes = b"") -> None:
-        """
-        Answer a REP by an RTU. The queue pair must be in RTS.
-
-        @raise InvalidRequest: no REP is pending.
-        """
-        self._do(lambda now: self._core.opening.ready(privateData, now))
-
-    def reject(
-        self,
-        reason: RejectReason = RejectReason.CONSUMER_REJECT,
-        information: bytes = b"",
-        privateData: bytes = b"",
-    ) -> None:
-        """
-        Answer a REQ or a REP by a REJ, or withdraw a REP.
-
-        @param information: see L{txrdma.cm.layouts.rejectinfo.informationFor}.
-        @raise InvalidRequest: neither is pending.
-        """
-        self._do(lambda now: self._core.opening.reject(reason, now, information, privateData))
-
-    def delay(self, service: int) -> None:
-        """
-        Ask the peer by an MRA to wait for the answer to a REQ or a REP.
-
-        @param service: the time until the answer, encoded.
-        @raise InvalidRequest: neither is pending.
-        """
-        self._do(lambda now: self._core.opening.delay(service, now))
-
-    def communicating(self) -> None:
-        self._do(self._core.communicating)
-
-    def disconnect(self, privateData: bytes = b"") -> None:
-        self._do(lambda now: self._core.disconnect(now, privateData))
-
-    def loadAlternatePath(
-        self, path: IBPath | CMPath, privateData: bytes = b"", isLegacyPeer: bool = False
-    ) -> Deferred[CMPath]:
-        """
-        Send a LAP.
-
-        @param isLegacyPeer: see L{Alternate.load<txrdma.cm.core.alternate.Alternate.load>}.
-        @return: fires with the path when both ends have it; fails with L{Refused}, whose status is an
-            L{APStatus}, with L{PeerSilent} if no answer arrives, or with L{DeviceUnavailable} if the
-            connection has ended. If cancelled, the answer is ignored: a LAP cannot be withdrawn.
-        @raise InvalidRequest: this end cannot load alternate paths, or not now, or not this path.
-        """
-        asked = pathFor(path) if isinstance(path, IBPath) else path
-
-        def ignore(_: Deferred[CMPath]) -> None:
-            self._loading = None
-
-        if self._loading is not None:
-            raise InvalidRequest("another alternate path is being loaded")
-        answer: Deferred[CMPath] = Deferred(ignore)
-        self._loading = answer
-        try:
-            self._do(lambda now: self._core.loadAlternatePath(asked, now, privateData, isLegacyPeer))
-        except RDMAError:
-            self._loading = None
-            raise
-        if self._loading is not None and self._core.alternate and not self._core.alternate.isOutstanding:
-            self._loaded(DeviceUnavailable("the connection has ended"))
-        return answer
-
-    def replyAlternatePath(
-        self, transactionID: int, status: APStatus = APStatus.LOADED, information: bytes = b""
-    ) -> None:
-        """
-        Answer a LAP.
-
-        @param transactionID: the one of the L{AlternatePathRequested}.
-        @raise InvalidRequest: the LAP is not pending any more.
-        """
-        self._do(lambda now: self._core.replyAlternatePath(transactionID, status, now, information))
-
-    def migrated(self) -> None:
-        """Report that the queue pair has migrated, as L{txrdma.cm.connections.transport} does by itself."""
-        self._do(self._core.migrated)
-
-    def _do(self, what: Callable[[float], object]) -> None:
-        if self.manager._connections.get(self._managed) is self:  # else it has ended
-            what(self.manager.seconds())
-            self.manager._turned(self._managed)
-
-    def _happened(self, event: Event) -> None:
-        if isinstance(event, AlternatePathLoaded):
-            self._loaded(event.path)
-        elif isinstance(event, AlternatePathRejected):
-            status = event.response.apStatus
-            self._loaded(Refused(f"the peer does not accept the alternate path: {status.name}", status))
-        elif isinstance(event, AlternatePathTimedOut):
-            self._loaded(PeerSilent("the peer did not answer the LAP"))
-        elif isinstance(event, AlternatePathAbandoned):
-            self._loaded(DeviceUnavailable("the connection ended before the alternate path was loaded"))
-        try:
-            self._handler(self, event)
-        except Exception:
-            _log.failure("{connection}: its program failed at {event}", connection=self, event=event)
-            self.disconnect()
-
-    def _over(self) -> None:
-        """
-        Remove the references to the application, since no event follows.
-
-        Otherwise reference cycles retain the connection's objects until a garbage collection.
-        """
-        self._handler, self._checkMigration = ignoreEvent, _doNothing
-
-    def _loaded(self, result: CMPath | RDMAError) -> None:
-        waiting, self._loading = self._loading, None
-        if waiting is None:
-            return
-        if isinstance(result, RDMAError):
-            waiting.errback(result)
-        else:
-            waiting.callback(result)
+    """Release nothing, since there is no claim."""
 
 
 @implementer(IMADHandler, IConnectionManager)
@@ -333,6 +132,13 @@ class ConnectionManager:
     def seconds(self) -> float:
         """Return the reactor's time."""
         return self._reactor.seconds()
+
+    def perform(self, connection: CMConnection, request: Callable[[float], object]) -> None:
+        """Call a request of the core with the current time, unless the connection has ended."""
+        managed = connection.managed
+        if self._connections.get(managed) is connection:
+            request(self.seconds())
+            self._turned(managed)
 
     def listen(
         self,
@@ -473,8 +279,8 @@ class ConnectionManager:
         self._claims.close()
         connections, self._connections = self._connections, {}
         for managed, connection in connections.items():
-            connection._loaded(DeviceUnavailable("the communication manager is closed"))
-            connection._over()
+            connection.loaded(DeviceUnavailable("the communication manager is closed"))
+            connection.release()
             managed.core.free()
         while self._resolving:  # an errback may cancel another one
             self._resolving.popitem()[1].errback(DeviceUnavailable("the communication manager is closed"))
@@ -491,7 +297,7 @@ class ConnectionManager:
                 with _log.failuresHandled(
                     "{connection} could not check for a migration", connection=connection
                 ):
-                    connection._checkMigration()
+                    connection.checkMigration()
         self._core.received(request.payload, request.header.transactionID, request.path, self.seconds())
         self._turn()
 
@@ -533,7 +339,7 @@ class ConnectionManager:
                     self._core.turned(managed, self.seconds())
                     return
                 connection = self._connections[managed] = CMConnection(self, managed, handler)
-            connection._happened(event)
+            connection.happened(event)
         self._release(managed)
 
     def _release(self, managed: Managed) -> None:
@@ -541,7 +347,7 @@ class ConnectionManager:
         if isinstance(managed.core, Connection) and managed.core.isFree:
             connection = self._connections.pop(managed, None)
             if connection is not None:
-                connection._over()
+                connection.release()
             self._peerClaims.pop(managed, _doNothing)()
 
     def _resolved(self, managed: Managed, event: ServiceResolved | ServiceTimedOut) -> None:

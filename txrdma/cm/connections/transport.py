@@ -409,7 +409,7 @@ class RDMATransport(MessageTransport):
 
         @param path: None for one from another port of the device, else from another address of its port.
         @return: fires with the path when both queue pairs are ready for it; for errors see
-            L{CMConnection.loadAlternatePath<txrdma.cm.manager.CMConnection.loadAlternatePath>}.
+            L{CMConnection.loadAlternatePath<txrdma.cm.connection.CMConnection.loadAlternatePath>}.
         @raise InvalidRequest: this device has no such path, or no other, or the queue pair uses shared
             memory.
         """

@@ -9,6 +9,7 @@ import sys
 from twisted.internet.defer import Deferred
 from twisted.internet.task import react
 
+from txrdma.cm.connection import CMConnection
 from txrdma.cm.core.events import (
     ConnectionEstablished,
     ConnectionReplied,
@@ -18,7 +19,7 @@ from txrdma.cm.core.events import (
     TimewaitOver,
 )
 from txrdma.cm.layouts.messages import REP, REQ
-from txrdma.cm.manager import CMConnection, ConnectionManager
+from txrdma.cm.manager import ConnectionManager
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID, QPN
 from txrdma.mad import MADAgent, MADServer, openMADPort

@@ -17,8 +17,9 @@ from unittest import SkipTest
 from twisted.trial.unittest import SynchronousTestCase
 
 import txrdma
+from txrdma.cm.connection import CMConnection
 from txrdma.cm.connections.transport import RDMATransport
-from txrdma.cm.manager import CMConnection, ConnectionManager
+from txrdma.cm.manager import ConnectionManager
 
 CHECKOUT = Path(txrdma.__file__).parent.parent
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any, cast
 
+from txrdma.cm.connection import CMConnection
 from txrdma.cm.connections.endpoints import IBServerEndpoint
 from txrdma.cm.core.connection import Connection
 from txrdma.cm.core.dispatcher import MOST_QUESTIONS
@@ -25,7 +26,6 @@ from txrdma.cm.layouts.messages import (
     SIDRREQ,
 )
 from txrdma.cm.layouts.paths import pathFor
-from txrdma.cm.manager import CMConnection
 from txrdma.iba.path import GMP_QKEY, IBPath
 from txrdma.iba.types import DEFAULT_PKEY, GID, GUID, QPN
 from txrdma.mad.agent import MADAgent

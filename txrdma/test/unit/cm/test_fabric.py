@@ -8,6 +8,7 @@ from itertools import count
 
 from twisted.internet.defer import CancelledError
 
+from txrdma.cm.connection import CMConnection
 from txrdma.cm.core.events import (
     AlternatePathRequested,
     ConnectionEstablished,
@@ -22,7 +23,7 @@ from txrdma.cm.core.events import (
 from txrdma.cm.errors import PeerSilent
 from txrdma.cm.layouts.messages import REP, REQ, SIDRREP
 from txrdma.cm.layouts.paths import pathFor
-from txrdma.cm.manager import CMConnection, ConnectionManager
+from txrdma.cm.manager import ConnectionManager
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import QPN
 from txrdma.mad.server import MADServer

@@ -10,11 +10,11 @@ from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.python.failure import Failure
 
+from txrdma.cm.connection import CMConnection
 from txrdma.cm.connections.endpoints import RDMAClientEndpoint
 from txrdma.cm.core.events import ConnectionReplied, ConnectionRequested, Disconnected, Event
 from txrdma.cm.errors import Rejected, Rejection
 from txrdma.cm.layouts.messages import RejectReason, REP, REQ, SIDRREP, SIDRStatus
-from txrdma.cm.manager import CMConnection
 from txrdma.cm.terms import Terms
 from txrdma.error import InvalidRequest, RDMAError, Refused, ResourceExhausted
 from txrdma.iba.types import QPN

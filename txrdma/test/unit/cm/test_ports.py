@@ -9,6 +9,7 @@ from typing import cast
 
 from twisted.internet.defer import CancelledError
 
+from txrdma.cm.connection import CMConnection
 from txrdma.cm.connections.queuepairs import toInit, toReceive, toSend
 from txrdma.cm.core.alternate import acceptAnyPath, PathCheck
 from txrdma.cm.core.events import (
@@ -24,7 +25,7 @@ from txrdma.cm.core.events import (
 from txrdma.cm.errors import PeerSilent
 from txrdma.cm.layouts.messages import APStatus, LAP, REP, REQ
 from txrdma.cm.layouts.paths import pathFor
-from txrdma.cm.manager import CMConnection, ConnectionManager
+from txrdma.cm.manager import ConnectionManager
 from txrdma.error import DeviceUnavailable, InvalidRequest, Refused
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID, QPN
