@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from twisted.internet.protocol import Factory
 
+from txrdma.cm import connection as connectionModule
 from txrdma.cm import manager as managerModule
 from txrdma.cm.connections import adapter as adapterModule
 from txrdma.cm.connections import endpoints as endpointsModule
@@ -37,7 +38,7 @@ class CMScenario(HostileScenario):
 
     chance = (
         (managerModule, "urandom"),
-        (managerModule, "randbelow"),
+        (connectionModule, "randbelow"),
         (openingModule, "randbelow"),
         (endpointsModule, "randbelow"),
         (agentModule, "urandom"),
