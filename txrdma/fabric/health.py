@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from txrdma.fabric.errorcounters import ALL_PORTS, CounterReport, shownName
 from txrdma.fabric.linkspeeds import fastest, LaneSpeed, RATES
 from txrdma.fabric.model import Fabric, Node, Port
-from txrdma.iba.path import MADEndPort
+from txrdma.iba.path import IBDRPath, MADEndPort
 from txrdma.iba.types import GUID
 from txrdma.iba.verbs import PhysicalState, PortState
 from txrdma.kit.rawfields import peek
@@ -225,6 +225,34 @@ def findings(fabric: Fabric) -> list[Finding]:
             found.append(_aboutNode("no-link", only, "it has no link, so nothing else was seen"))
     found += _linkFindings(fabric)
     return found
+
+
+def placedFindings(fabric: Fabric) -> list[Finding]:
+    """
+    Return L{findings} of a fabric. A place known by a directed route is named by the last known port of that
+    route, so that its name does not depend on the route of a sweep.
+    """
+    start = next((node for node in fabric.nodes.values() if node.route and not node.route.drPath), None)
+    found = findings(fabric)
+    return found if start is None else [one if one.guid else _placed(start, one) for one in found]
+
+
+def _placed(start: Node, finding: Finding) -> Finding:
+    if not finding.where.startswith("DR "):
+        return finding
+    node = start
+    last: Port | None = None
+    for hop in IBDRPath.fromString(finding.where).drPath:
+        port = node.known(hop)
+        if port is None:
+            break
+        last = port
+        if port.peer is None:
+            break
+        node = port.peer.node
+    if last is None:
+        return finding
+    return Finding(finding.kind, str(last), finding.text, last.node.guid, last.number)
 
 
 def counterFindings(report: CounterReport) -> list[Finding]:

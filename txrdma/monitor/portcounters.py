@@ -8,13 +8,19 @@ before was set to zero in between, by another program or by a restart of its nod
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 from operator import add, sub
 from typing import Final
 
 _STUCK: Final = 0xFFFF_FFFF
 """Value at which firmware leaves counters of 64 bits, too, when it feeds them from counters of 32 bits."""
+
+_FASTEST: Final = 1e11
+"""Largest plausible growth of a counter per second; a link of 12 lanes of XDR sends 7.5e10 words."""
+
+_TRAFFIC: Final = ("Data", "Pkts")
+"""Ends of the names of counters of traffic."""
 
 
 class CounterLayout:
@@ -25,7 +31,7 @@ class CounterLayout:
     @ivar indices: index of each counter, by its name.
     """
 
-    __slots__ = ("_full", "_units", "names", "nothing", "indices")
+    __slots__ = ("_full", "_others", "_traffic", "_units", "indices", "names", "nothing")
 
     def __init__(self, bits: Mapping[str, int], units: Mapping[str, int] | None = None) -> None:
         """
@@ -37,6 +43,8 @@ class CounterLayout:
         self.nothing = [0] * len(bits)
         self._full = tuple((1 << width) - 1 for width in bits.values())
         self._units = tuple((units or {}).get(name, 1) for name in bits)
+        self._traffic = tuple(index for name, index in self.indices.items() if name.endswith(_TRAFFIC))
+        self._others = tuple(index for index in self.indices.values() if index not in self._traffic)
 
     def unit(self, name: str) -> int:
         """Return the unit of a counter: 4 octets for data, else 1."""
@@ -46,6 +54,16 @@ class CounterLayout:
         """Return whether a value is the maximum, at which the counter stops."""
         full = self._full[index]
         return value == full or (value == _STUCK and full > _STUCK)
+
+    def beganAnew(self, before: Sequence[int], values: Sequence[int]) -> bool:
+        """
+        Return whether counters may all have been set to zero between two readings: those of traffic are
+        lower, and another one, if any had counted, is not as it was.
+        """
+        others = [index for index in self._others if before[index]]
+        return all(values[index] < before[index] for index in self._traffic if before[index]) and (
+            not others or any(values[index] != before[index] for index in others)
+        )
 
 
 class Meter:
@@ -59,12 +77,14 @@ class Meter:
     @ivar readAt: time of the last reading.
     @ivar seconds: time between the last two readings; 0 before the second.
     @ivar grown: growth of each counter between the last two readings. After a reset, or at the counter's
-        maximum, it is the smallest possible growth.
+        maximum, it is the smallest possible growth; 0 if it is more than any link can carry.
     @ivar resetAt: time of the last reading with a counter lower than before; minus infinity without one.
     @ivar isSilent: whether a later attempt to read the counters had no answer.
     """
 
-    __slots__ = ("_first", "grown", "isSilent", "layout", "readAt", "resetAt", "seconds", "values")
+    __slots__ = (
+        *("_first", "_isAnew", "grown", "isSilent", "layout", "readAt", "resetAt", "seconds", "values"),
+    )
 
     def __init__(self, layout: CounterLayout) -> None:
         self.layout = layout
@@ -74,6 +94,7 @@ class Meter:
         self.grown = layout.nothing
         self._first: Sequence[int] = ()
         self.resetAt = -inf
+        self._isAnew = False
         self.isSilent = False
 
     def read(self, values: tuple[int, ...], now: float) -> bool:
@@ -92,13 +113,24 @@ class Meter:
             self.grown = self.layout.nothing
             return False
         grown = self.grown = list(map(sub, values, before))
-        if min(grown) >= 0:
+        isReset, most = min(grown) < 0, _FASTEST * self.seconds or inf
+        if not isReset and max(grown) <= most:
             return True
         counted = map(sub, before, self._first)
-        self.grown = [value if more < 0 else more for value, more in zip(values, grown, strict=True)]
+        grown = [value if more < 0 else more for value, more in zip(values, grown, strict=True)]
+        self.grown = [more if more <= most else 0 for more in grown]
         self._first = list(map(sub, values, map(add, counted, self.grown)))  # as if nothing had been reset
-        self.resetAt = now
+        if isReset:
+            self.resetAt = now
+            self._isAnew = self.layout.beganAnew(before, values)
         return any(self.grown)
+
+    @property
+    def isAnew(self) -> bool:
+        """Whether no counter has kept its value between the last two readings: zero before, or reset."""
+        if self.resetAt == self.readAt:
+            return self._isAnew
+        return all(value == more for value, more in zip(self.values, self.grown, strict=True))
 
     @property
     def counted(self) -> list[int]:
@@ -140,3 +172,12 @@ class Meter:
         """Return the growth of a counter since the first reading, data in octets; 0 without readings."""
         index = self.layout.indices.get(name)
         return 0 if index is None else self.counted[index] * self.layout.unit(name)
+
+
+def hasRestarted(meters: Iterable[Meter]) -> bool:
+    """
+    Return whether the last readings of all ports of a node show that it has restarted: all counters of all
+    ports began anew. Who clears error counters, or the counters of one port, leaves others as they were.
+    """
+    known = [meter for meter in meters if meter.values and not meter.isSilent]
+    return any(meter.resetAt == meter.readAt for meter in known) and all(meter.isAnew for meter in known)

@@ -24,7 +24,7 @@ from twisted.python.threadpool import ThreadPool
 
 from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError
 from txrdma.fabric.cabling import cableFindings, readCables
-from txrdma.fabric.health import Finding
+from txrdma.fabric.health import Finding, placedFindings
 from txrdma.fabric.model import Fabric
 from txrdma.interfaces import IMADPort
 from txrdma.mad.agent import MADAgent
@@ -32,7 +32,7 @@ from txrdma.mad.ports import defaultMADPort, openMADPort
 from txrdma.monitor.config import MonitorConfig, parseConfig, readConfig
 from txrdma.monitor.diagnosis.findinglog import FindingEvent, Raised, Resumed
 from txrdma.monitor.diagnosis.journal import FabricEvent
-from txrdma.monitor.diagnosis.thresholds import ErrorThresholds, fabricFindings
+from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
 from txrdma.monitor.events.channels import AlertChannel, LineChannel, MailChannel, WebhookChannel
 from txrdma.monitor.events.memory import restoreState, secondsToFind
 from txrdma.monitor.events.notifier import Notifier
@@ -91,9 +91,9 @@ def checkOf(config: MonitorConfig) -> Callable[[Fabric], list[Finding]]:
     @raise InvalidRequest: the topology file cannot be read or parsed.
     """
     if not config.topology:
-        return fabricFindings
+        return placedFindings
     plan = readCables(config.topology)
-    return lambda fabric: [*fabricFindings(fabric), *cableFindings(fabric, plan)]
+    return lambda fabric: [*placedFindings(fabric), *cableFindings(fabric, plan)]
 
 
 def portOf(config: MonitorConfig) -> str:

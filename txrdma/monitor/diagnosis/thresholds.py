@@ -1,20 +1,20 @@
 """
-Findings of a sweep, and of error counters that exceed their thresholds.
+Findings of error counters that exceed their thresholds.
 
 L{txrdma.monitor.diagnosis.findinglog} decides whether a fault has lasted long enough to be reported.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Sized
+from math import inf
 from operator import itemgetter
 from typing import Final
 
 from txrdma.fabric.errorcounters import shownName, UNCORRECTABLE
-from txrdma.fabric.health import Finding, findings
-from txrdma.fabric.model import Fabric, Node, Port
+from txrdma.fabric.health import Finding
+from txrdma.fabric.model import Fabric, Port
 from txrdma.fabric.rates import bitErrorRate
-from txrdma.iba.path import IBDRPath
 from txrdma.iba.types import GUID
 from txrdma.monitor.diagnosis.tallies import Exceeded, Tallies, TallyLimit
 from txrdma.monitor.portcounters import CounterLayout, Meter
@@ -64,6 +64,15 @@ DEFAULT_FLAPS: Final = TallyLimit("linkDownedCounter", 1, 600.0)
 RESTART_SECONDS: Final = 300.0
 """Seconds before and after a node's restart in which its links may go down without being reported."""
 
+TRAINING_SECONDS: Final = 30.0
+"""Seconds before and after a link has come up within which errors of its training are counted."""
+
+_OF_TRAINING: Final = frozenset(
+    ("symbolErrorCounter", "linkErrorRecoveryCounter", "portRcvErrors", "localLinkIntegrityErrors")
+    + ("excessiveBufferOverrunErrors", "portXmitDiscards", UNCORRECTABLE)
+)
+"""Counters of errors that a link has while it is trained, and of packets discarded while it is down."""
+
 _KINDS: Final = {
     "symbolErrorCounter": "symbol-errors",
     "linkErrorRecoveryCounter": "link-recoveries",
@@ -79,48 +88,13 @@ _KINDS: Final = {
 }
 
 
-# The fabric.
-
-
-def fabricFindings(fabric: Fabric) -> list[Finding]:
-    """
-    Return the faults that a sweep has found: those of C{txrdma check}.
-
-    A place known by a directed route is named by the last known port of that route, so that its name does not
-    depend on the route of a sweep.
-    """
-    start = next((node for node in fabric.nodes.values() if node.route and not node.route.drPath), None)
-    found = findings(fabric)
-    return found if start is None else [one if one.guid else _placed(start, one) for one in found]
-
-
-def _placed(start: Node, finding: Finding) -> Finding:
-    if not finding.where.startswith("DR "):
-        return finding
-    node = start
-    last: Port | None = None
-    for hop in IBDRPath.fromString(finding.where).drPath:
-        port = node.known(hop)
-        if port is None:
-            break
-        last = port
-        if port.peer is None:
-            break
-        node = port.peer.node
-    if last is None:
-        return finding
-    return Finding(finding.kind, str(last), finding.text, last.node.guid, last.number)
-
-
-# Counters.
-
-
 class ErrorThresholds:
     """
     Thresholds for the errors that ports count within minutes and hours.
 
-    A link that goes down because a node restarts is not flapping. A restart shows in counters that were
-    reset, or in a node that was gone or silent for a while.
+    A link that goes down because a node restarts is not flapping. A node has restarted if it was gone or
+    silent for a while, or if all of its counters began anew, unless those of its neighbour did, too: then
+    somebody has cleared them. Errors of a link that is trained, or is down, do not count.
     """
 
     def __init__(
@@ -137,7 +111,11 @@ class ErrorThresholds:
         self._restartSeconds = restartSeconds
         self._downs: dict[PortKey, list[tuple[float, int]]] = {}
         self._links: dict[PortKey, list[PortKey]] = {}
-        self._restarts: dict[GUID | PortKey, float] = {}
+        self._restarts: dict[GUID, float] = {}
+        self._resets: dict[GUID, float] = {}
+        self._down: set[PortKey] = set()
+        self._trained: dict[PortKey, float] = {}
+        self._recent: dict[PortKey, list[tuple[float, str, int]]] = {}
 
     def change(self, limits: Iterable[TallyLimit], flaps: TallyLimit, mostBitErrors: float | None) -> None:
         """Replace the limits; sums of limits that remain are retained."""
@@ -161,7 +139,14 @@ class ErrorThresholds:
 
     def __len__(self) -> int:
         """Return the number of sums in memory: several for each port with errors."""
-        return len(self._tallies) + len(self._bitErrors) + len(self._downs) + len(self._restarts)
+        several: tuple[Sized, ...] = (
+            self._tallies,
+            self._bitErrors,
+            self._downs,
+            self._restarts,
+            self._resets,
+        )
+        return sum(len(one) for one in (*several, self._trained, self._recent))
 
     def isConcerned(self, meter: Meter, now: float) -> bool:
         """
@@ -179,17 +164,15 @@ class ErrorThresholds:
 
     def read(self, portKey: PortKey, meter: Meter, now: float) -> None:
         """Add a reading for which L{isConcerned} returned True."""
-        if meter.resetAt == now:
-            self._restarts[portKey] = now
         indices, grown = meter.layout.indices, meter.grown
+        at = indices.get(self._flaps.counter)
+        if at is not None and grown[at]:
+            self._downs.setdefault(portKey, []).append((now, grown[at]))
+            self._trained[portKey] = now
         for counter in self._counters:
             at = indices.get(counter)
-            if at is not None and grown[at]:
-                if counter == self._flaps.counter:
-                    self._downs.setdefault(portKey, []).append((now, grown[at]))
-                else:
-                    self._tallies.add(portKey, counter, grown[at], now)
-                    self._bitErrors.add(portKey, counter, grown[at], now)
+            if at is not None and grown[at] and counter != self._flaps.counter:
+                self._add(portKey, counter, grown[at], now)
 
     def corrected(self, portKey: PortKey, meter: Meter, now: float) -> None:
         """
@@ -198,20 +181,55 @@ class ErrorThresholds:
         """
         grown = meter.grown[meter.layout.indices[UNCORRECTABLE]]
         if grown:
-            self._tallies.add(portKey, UNCORRECTABLE, grown, now)
-            self._bitErrors.add(portKey, UNCORRECTABLE, grown, now)
+            self._add(portKey, UNCORRECTABLE, grown, now)
+
+    def _add(self, portKey: PortKey, counter: str, count: int, now: float) -> None:
+        """Add errors to the sums, unless they are those of a link that is trained or is down."""
+        if counter in _OF_TRAINING:
+            guid = portKey[0]
+            several = (self._trained.get(portKey), self._restarts.get(guid), self._resets.get(guid))
+            if portKey in self._down or any(
+                at is not None and now - at <= TRAINING_SECONDS for at in several
+            ):
+                return
+            recent = [one for one in self._recent.get(portKey, ()) if now - one[0] <= TRAINING_SECONDS]
+            self._recent[portKey] = [*recent, (now, counter, count)]
+        self._tallies.add(portKey, counter, count, now)
+        self._bitErrors.add(portKey, counter, count, now)
+
+    def _excuse(self, portKey: PortKey, now: float) -> None:
+        """Take back the recent errors of a port whose link is trained or down."""
+        for at, counter, count in self._recent.pop(portKey, ()):
+            if now - at <= TRAINING_SECONDS:
+                self._tallies.add(portKey, counter, -count, now)
+                self._bitErrors.add(portKey, counter, -count, now)
+
+    def linkChanged(self, ends: Iterable[PortKey], isUp: bool, now: float) -> None:
+        """Record that a link has come up, or that it is missing."""
+        for portKey in ends:
+            self._excuse(portKey, now)
+            if isUp:
+                self._trained[portKey] = now
+                self._down.discard(portKey)
+            else:
+                self._down.add(portKey)
 
     def keep(self, known: Collection[GUID]) -> None:
         """Forget the errors of nodes that are neither in the fabric nor known as missing."""
         for tallies in (self._tallies, self._bitErrors):
             tallies.keep(lambda portKey: portKey[0] in known)
-        for portKeys in (self._downs, self._links):
+        for portKeys in (self._downs, self._links, self._trained, self._recent):
             for portKey in [portKey for portKey in portKeys if portKey[0] not in known]:
                 del portKeys[portKey]
+        self._down = {portKey for portKey in self._down if portKey[0] in known}
 
     def restarted(self, guid: GUID, now: float) -> None:
         """Record that a node may have restarted: it answers again after it was missing or silent."""
         self._restarts[guid] = now
+
+    def reset(self, guid: GUID, now: float) -> None:
+        """Record that all counters of a node began anew: it has restarted, or somebody has cleared them."""
+        self._resets[guid] = now
 
     def findings(
         self, fabric: Fabric, now: float, gone: Iterable[tuple[PortKey, PortKey]] = ()
@@ -223,6 +241,7 @@ class ErrorThresholds:
             have them.
         """
         found = []
+        ends = self._downEnds(fabric, now, gone)
         for beyond in self._tallies.exceeded(now):
             limit = beyond.limit
             text = (
@@ -231,7 +250,7 @@ class ErrorThresholds:
             )
             found.append(_at(fabric, _KINDS.get(limit.counter, "errors"), beyond.key, text))
         found += self._bitErrorFindings(fabric, now)
-        return found + self._flapping(fabric, now, gone)
+        return found + self._flapping(fabric, ends)
 
     def _bitErrorFindings(self, fabric: Fabric, now: float) -> list[Finding]:
         """
@@ -256,13 +275,29 @@ class ErrorThresholds:
                 found.append(_at(fabric, "symbol-ber", portKey, text))
         return found
 
-    def _flapping(self, fabric: Fabric, now: float, gone: Iterable[tuple[PortKey, PortKey]]) -> list[Finding]:
+    def _downEnds(
+        self, fabric: Fabric, now: float, gone: Iterable[tuple[PortKey, PortKey]]
+    ) -> dict[PortKey, list[PortKey]]:
+        """
+        Return both ends of links that went down, by the port that counted it, and excuse errors of the
+        other end.
+        """
         self._expire(now)
         beyond = {end: link for link in gone for end in link}
+        found = {portKey: self._link(fabric, portKey, beyond) for portKey in self._downs}
+        for portKey, ends in found.items():
+            at = self._downs[portKey][-1][0]
+            for end in ends:
+                if now - at <= TRAINING_SECONDS and self._trained.get(end, -inf) < at:
+                    self._excuse(end, at)
+                    self._trained[end] = at
+        return found
+
+    def _flapping(self, fabric: Fabric, links: Mapping[PortKey, list[PortKey]]) -> list[Finding]:
         counts: dict[PortKey, int] = {}
         for portKey, downs in self._downs.items():
-            ends = self._link(fabric, portKey, beyond)
-            count = sum(times for at, times in downs if not any(self._isExcused(end, at) for end in ends))
+            ends = links[portKey]
+            count = sum(times for at, times in downs if not self._isExcused(ends, at))
             counts[ends[0]] = max(count, counts.get(ends[0], 0))  # both ends count the same
         seconds = self._flaps.seconds
         return [
@@ -292,10 +327,14 @@ class ErrorThresholds:
         self._links[portKey] = ends
         return ends
 
-    def _isExcused(self, end: PortKey, at: float) -> bool:
-        """Return whether the node of an end restarted about when the link went down."""
-        restarts = (self._restarts.get(end), self._restarts.get(end[0]))
-        return any(one is not None and abs(one - at) <= self._restartSeconds for one in restarts)
+    def _isExcused(self, ends: Iterable[PortKey], at: float) -> bool:
+        """Return whether the node of one end restarted about when the link went down."""
+        guids = {guid for guid, _number in ends}
+        restarted, reset = (
+            [guid for guid in guids if abs(times.get(guid, -inf) - at) <= self._restartSeconds]
+            for times in (self._restarts, self._resets)
+        )
+        return bool(restarted) or len(reset) == 1  # who clears counters clears those of both ends
 
     def _expire(self, now: float) -> None:
         oldest = now - self._flaps.seconds
@@ -307,9 +346,14 @@ class ErrorThresholds:
                 del self._downs[portKey]
                 self._links.pop(portKey, None)
         before = oldest - self._restartSeconds
-        for restarted, at in list(self._restarts.items()):
-            if at < before:
-                del self._restarts[restarted]
+        for times in (self._restarts, self._resets):
+            for guid in [guid for guid, at in times.items() if at < before]:
+                del times[guid]
+        recently = now - TRAINING_SECONDS
+        for portKey in [portKey for portKey, at in self._trained.items() if at < recently]:
+            del self._trained[portKey]
+        for portKey in [portKey for portKey, errors in self._recent.items() if errors[-1][0] < recently]:
+            del self._recent[portKey]
 
 
 def _portAt(fabric: Fabric, portKey: PortKey) -> Port | None:

@@ -33,7 +33,7 @@ from txrdma.mad.layouts.messages import ClassPortInfo
 from txrdma.mad.layouts.smp import NodeInfo, PortInfo
 from txrdma.mad.paths import toLID
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds, PortKey
-from txrdma.monitor.portcounters import Meter
+from txrdma.monitor.portcounters import hasRestarted, Meter
 from txrdma.monitor.reading.attributes import kindOf, ReadingKind
 from txrdma.monitor.reading.backoff import BackOff
 from txrdma.monitor.reading.fec import NO_ATTRIBUTE
@@ -436,6 +436,8 @@ class CounterReader:
         visit.doubted = [stop for stop in visit.doubted if stop.path.dlid != lid]
         try:
             if isKnown:
+                if hasRestarted(stop.meter for stop in visit.pending if stop.meter is not None):
+                    self._thresholds.reset(visit.guid, self._seconds())
                 for stop in here:
                     self._judged(stop)
             else:

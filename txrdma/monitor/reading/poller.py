@@ -22,7 +22,7 @@ from twisted.python.failure import Failure
 from txrdma.error import DeviceUnavailable, RDMAError
 from txrdma.fabric.discovery import Sweep
 from txrdma.fabric.excess import LEFT_OUT
-from txrdma.fabric.health import Finding, managerFindings
+from txrdma.fabric.health import Finding, managerFindings, placedFindings
 from txrdma.fabric.model import Fabric, Node, Port
 from txrdma.fabric.refreshing import hasOtherLID, leadingTo, Refresh
 from txrdma.iba.types import GID, GUID
@@ -40,7 +40,7 @@ from txrdma.monitor.diagnosis.findinglog import FindingEvent, FindingLog, Findin
 from txrdma.monitor.diagnosis.journal import Journal
 from txrdma.monitor.diagnosis.managers import ManagerWatch
 from txrdma.monitor.diagnosis.presence import Presence
-from txrdma.monitor.diagnosis.thresholds import ErrorThresholds, fabricFindings
+from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
 from txrdma.monitor.reading.counterreader import CounterReader
 from txrdma.monitor.reading.details import DetailReader
 from txrdma.monitor.reading.fec import CorrectionReader
@@ -112,7 +112,7 @@ class FabricPoller:
         thresholds: ErrorThresholds | None = None,
         notify: Callable[[FindingEvent], object] = lambda event: None,
         onRound: Callable[[float], object] = lambda began: None,
-        check: Callable[[Fabric], list[Finding]] = fabricFindings,
+        check: Callable[[Fabric], list[Finding]] = placedFindings,
         supervisor: Supervisor | None = None,
     ) -> None:
         """
@@ -401,9 +401,13 @@ class FabricPoller:
     def _follow(self, loop: SupervisedLoop, fabric: Fabric, now: float) -> None:
         """Add the changes of the fabric to the journal, and restart the counters of returned nodes."""
         with loop.step("following nodes"):
-            gone = set(self.presence.nodes)
+            gone, before = set(self.presence.nodes), self.presence.linked
             changes = self.presence.follow(fabric, now)
             self.journal.add(changes)
+            after = self.presence.linked
+            if before:  # what the first sweep has found may have been there for long
+                for link in before.keys() ^ after.keys():
+                    self._thresholds.linkChanged(link, link in after, now)
             for guid in gone.intersection(fabric.nodes):
                 self._thresholds.restarted(guid, now)
                 self._reader.forget(guid)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.monitor.diagnosis.tallies import Exceeded, Tallies, Tally, TallyLimit
-from txrdma.monitor.portcounters import CounterLayout, Meter
+from txrdma.monitor.portcounters import CounterLayout, hasRestarted, Meter
 from txrdma.monitor.reading.backoff import BackOff
 
 LAYOUT = CounterLayout({"data": 32, "errors": 4, "wide": 64}, {"data": 4, "wide": 4})
@@ -98,6 +98,16 @@ class MeterTests(SynchronousTestCase):
         self.meter.read((1, 0, 0), 1.0)
         self.assertEqual((self.meter.total("data"), self.meter.rate("data")), (4, None))
 
+    def test_glitch(self) -> None:
+        """Growth beyond that of any link is dropped, and so is the way back."""
+        self.meter.read((0, 0, 1000), 0.0)
+        self.meter.read((10, 1, (1 << 63) + 1000), 10.0)
+        self.assertEqual(
+            (self.meter.rate("wide"), self.meter.total("wide"), self.meter.total("data")), (0, 0, 40)
+        )
+        self.meter.read((20, 1, 1100), 20.0)
+        self.assertEqual((self.meter.total("wide"), self.meter.total("data")), (4400, 80))
+
     STEPS = st.lists(
         st.one_of(
             st.tuples(st.just("grow"), st.integers(0, 3), st.integers(0, FULL // 2)),
@@ -146,6 +156,44 @@ class MeterTests(SynchronousTestCase):
             self.assertTrue(
                 all(reported <= real for reported, real in zip(meter.counted, truth, strict=True))
             )
+
+
+class RestartTests(SynchronousTestCase):
+    """All counters of a restarted node begin anew; whoever clears some leaves others as they were."""
+
+    BITS = CounterLayout(
+        {"symbolErrorCounter": 16, "portXmitData": 64, "portRcvPkts": 64}, {"portXmitData": 4}
+    )
+
+    def restarted(self, *ports: tuple[tuple[int, int, int], tuple[int, int, int]]) -> bool:
+        """Return whether two readings of each port of a node show a restart."""
+        meters = [Meter(self.BITS) for _ in ports]
+        for meter, readings in zip(meters, ports, strict=True):
+            for now, values in enumerate(readings):
+                meter.read(values, float(now))
+        return hasRestarted(meters)
+
+    def test_restart(self) -> None:
+        """All counters of all ports are lower, or were zero."""
+        self.assertTrue(self.restarted(((3, 900, 90), (40, 5, 1)), ((0, 0, 0), (0, 7, 7))))
+        self.assertTrue(self.restarted(((40, 900, 90), (2, 5, 1)), ((0, 800, 80), (1, 0, 0))))
+
+    def test_errorsCleared(self) -> None:
+        """Traffic that continues shows that only counters of errors were cleared."""
+        self.assertFalse(self.restarted(((3, 900, 90), (0, 905, 91)), ((7, 800, 80), (0, 805, 81))))
+
+    def test_dataCleared(self) -> None:
+        """Errors that remain show that only counters of traffic were cleared."""
+        self.assertFalse(self.restarted(((3, 900, 90), (3, 5, 1)), ((0, 800, 80), (0, 5, 1))))
+
+    def test_onePort(self) -> None:
+        """Another port that counts on shows that only one port was cleared."""
+        self.assertFalse(self.restarted(((3, 900, 90), (0, 5, 1)), ((0, 800, 80), (0, 805, 81))))
+
+    def test_nothing(self) -> None:
+        """Counters that have only grown, and ports that were not read, show no restart."""
+        self.assertFalse(self.restarted(((0, 900, 90), (0, 905, 91))))
+        self.assertFalse(hasRestarted([Meter(self.BITS)]))
 
 
 class TallyTests(SynchronousTestCase):

@@ -15,12 +15,12 @@ from twisted.trial.unittest import SynchronousTestCase
 import txrdma
 from txrdma.fabric.advice import ADVICE, adviceOn, Severity
 from txrdma.fabric.discovery import Sweep
-from txrdma.fabric.health import Finding
+from txrdma.fabric.health import Finding, placedFindings
 from txrdma.fabric.model import Fabric
 from txrdma.iba.types import GUID
 from txrdma.monitor.diagnosis.findinglog import Cleared, FindingEvent, FindingLog, FindingRules, Key, Raised
 from txrdma.monitor.diagnosis.tallies import TallyLimit
-from txrdma.monitor.diagnosis.thresholds import _KINDS, ErrorThresholds, fabricFindings
+from txrdma.monitor.diagnosis.thresholds import _KINDS, ErrorThresholds
 from txrdma.monitor.portcounters import CounterLayout, Meter
 from txrdma.monitor.reading.poller import FabricPoller
 from txrdma.monitor.reading.surveyor import Surveyor
@@ -239,11 +239,45 @@ class JudgeTests(FabricTestCase):
     def test_restart(self) -> None:
         """The link changes of a restarting host are not flapping."""
         self.read("left", 2, 0.0, downs=7)
-        self.read("b", 1, 0.0, symbols=3)
         self.read("left", 2, 100.0, downs=9)
         self.assertEqual(self.found(100.0), [("flapping", "left port 2")])
-        self.read("b", 1, 200.0)  # its counters begin anew
+        self.thresholds.reset(self.fabric.node("b").guid, 200.0)
         self.assertEqual(self.found(200.0), [])
+
+    def test_cleared(self) -> None:
+        """Whoever clears the counters of both ends does not hide a link that flaps."""
+        self.read("left", 2, 0.0, downs=7)
+        self.read("left", 2, 100.0, downs=9)
+        for name in ("left", "b"):
+            self.thresholds.reset(self.fabric.node(name).guid, 200.0)
+        self.assertEqual(self.found(200.0), [("flapping", "left port 2")])
+
+    def test_training(self) -> None:
+        """Errors of both ends of a link are not counted while it is trained."""
+        self.read("left", 2, 0.0)
+        self.read("b", 1, 0.0)
+        self.read("left", 2, 10.0, symbols=6)
+        self.read("b", 1, 41.0, symbols=70)  # read a moment before its peer
+        self.read("left", 2, 42.0, symbols=100, downs=1)
+        self.read("left", 2, 60.0, symbols=200, downs=1)
+        self.read("b", 1, 61.0, symbols=90)
+        self.assertEqual(self.found(61.0), [])
+        self.read("left", 2, 80.0, symbols=205, downs=1)
+        self.assertEqual(self.found(80.0), [("symbol-errors", "left port 2")])
+
+    def test_missing(self) -> None:
+        """Errors while a link is missing, and when it is back, are not counted."""
+        ends = [(self.fabric.node("left").guid, 2), (self.fabric.node("b").guid, 1)]
+        self.read("left", 2, 0.0)
+        self.read("left", 2, 10.0, symbols=50)
+        self.thresholds.linkChanged(ends, False, 12.0)
+        self.read("left", 2, 100.0, symbols=90)
+        self.thresholds.linkChanged(ends, True, 200.0)
+        self.read("left", 2, 205.0, symbols=150)
+        self.assertEqual(self.found(205.0), [])
+        self.read("left", 2, 300.0, symbols=161)
+        self.assertEqual(self.found(300.0), [("symbol-errors", "left port 2")])
+        self.assertEqual((self.found(1000.0), len(self.thresholds)), ([], 0))
 
     def test_returned(self) -> None:
         """A node that answers again after silence has restarted, even if its counters do not show it."""
@@ -253,13 +287,14 @@ class JudgeTests(FabricTestCase):
         self.assertEqual(self.found(200.0), [])
         self.assertEqual((self.found(2000.0), len(self.thresholds)), ([], 0))
 
-    def test_restartElsewhere(self) -> None:
-        """A counter reset does not hide flapping of another link of the switch."""
+    def test_resetOfOnePort(self) -> None:
+        """A reset of one port's counters hides no flapping, neither of its link nor of another."""
         self.read("left", 2, 0.0, downs=7)
         self.read("left", 1, 0.0, symbols=7)
         self.read("left", 1, 50.0, symbols=0)
         self.read("left", 2, 100.0, downs=9)
-        self.assertEqual(self.found(100.0), [("flapping", "left port 2")])
+        self.read("left", 2, 110.0, downs=0)
+        self.assertEqual(self.found(110.0), [("flapping", "left port 2")])
 
 
 class FabricFindingTests(FabricTestCase):
@@ -267,7 +302,7 @@ class FabricFindingTests(FabricTestCase):
 
     def kinds(self) -> list[tuple[str, str]]:
         fabric: Fabric = self.answerTo(Sweep(self.agent).run(), 30)
-        return [(one.kind, one.where) for one in fabricFindings(fabric)]
+        return [(one.kind, one.where) for one in placedFindings(fabric)]
 
     def test_unreachable(self) -> None:
         """A silent node is found at the port that leads to it."""

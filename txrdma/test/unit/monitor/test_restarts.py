@@ -1,0 +1,90 @@
+"""
+Restarts of nodes, as counters and links show them, and counters that somebody clears.
+"""
+
+from __future__ import annotations
+
+from txrdma.monitor.diagnosis.tallies import TallyLimit
+from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
+from txrdma.monitor.reading.poller import FabricPoller
+from txrdma.sim.fabric.model.counters import CASTS, DATA, ERRORS
+from txrdma.test.unit.monitor.test_poller import PollerTestCase
+
+
+class RestartTests(PollerTestCase):
+    """A restart is that of a node: what its links count meanwhile is no fault."""
+
+    def made(self) -> FabricPoller:
+        limits = [TallyLimit("symbolErrorCounter", 10, 600.0), TallyLimit("portXmitDiscards", 600, 600.0)]
+        return FabricPoller(
+            *(self.clock, self.agent, self.settings),
+            thresholds=ErrorThresholds(limits),
+            notify=self.received,
+        )
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.fabric.traffic(1e6, 1e3)
+
+    def clear(self, name: str, *counters: str) -> None:
+        """Set counters of all ports of a node to zero."""
+        node = self.fabric.node(name)
+        for port in node.external:
+            self.fabric.setCounters(name, port.number, **dict.fromkeys(counters, 0))
+
+    def flap(self, downs: int, clearing: tuple[str, ...]) -> list[tuple[str, str]]:
+        """
+        Let a link go down at every 280 s, and the counters of all nodes be cleared at every 600 s.
+
+        @return: what was raised.
+        """
+        self.started()
+        clears = 0.0
+        for _ in range(downs):
+            for name, number in (("left", 4), ("right", 4)):
+                self.fabric.counters(name, number).add(linkDownedCounter=1)
+            self.pump(280.0)
+            clears += 280.0
+            if clears >= 600.0:
+                clears = 0.0
+                for name in ("left", "right", "a", "b", "c"):
+                    self.clear(name, *clearing)
+        return [(kind, where) for what, kind, where in self.output() if what == "raised"]
+
+    def test_errorsCleared(self) -> None:
+        """Error counters that are cleared every ten minutes do not hide a flapping link."""
+        self.assertIn(("flapping", "left"), self.flap(8, ERRORS))
+
+    def test_allCleared(self) -> None:
+        """Nor does it hide a flapping link if all counters are cleared."""
+        self.assertIn(("flapping", "left"), self.flap(8, ERRORS + DATA + CASTS))
+
+    def test_reboot(self) -> None:
+        """Errors and discards of a link are not faults while its host reboots, however long that takes."""
+        self.started()
+        for _ in range(2):
+            for name, number in (("left", 2), ("right", 5)):
+                self.fabric.cut(name, number)
+            self.fabric.growCounters("left", 2, portXmitDiscards=1000.0)
+            self.pump(180.0)
+            self.fabric.growCounters("left", 2, portXmitDiscards=0.0)
+            self.clear("b", *ERRORS, *DATA, *CASTS)
+            for name, number in (("left", 2), ("right", 5)):
+                self.fabric.heal(name, number)
+            for name, number in (("left", 2), ("b", 1)):
+                self.fabric.counters(name, number).add(symbolErrorCounter=300)
+            self.pump(240.0)
+        kinds = {kind for _what, kind, _where in self.output()}
+        self.assertEqual(kinds - {"node-gone", "link-gone", "node-silent"}, set())
+        self.fabric.counters("left", 2).add(symbolErrorCounter=300)
+        self.pump(20.0)
+        self.assertIn(("raised", "symbol-errors", "left"), self.output())
+
+    def test_quickRestart(self) -> None:
+        """A node that restarts between two readings shows it by all of its counters at once."""
+        self.started()
+        self.fabric.counters("left", 2).add(linkDownedCounter=3)
+        self.clear("b", *ERRORS, *DATA, *CASTS)
+        self.fabric.counters("b", 1).add(symbolErrorCounter=300)
+        self.pump(60.0)
+        self.assertEqual(self.output(), [])
