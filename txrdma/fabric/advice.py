@@ -52,6 +52,18 @@ ADVICE: Final[dict[str, Advice]] = {
     "remote-errors": Advice(
         _INFO, "Packets were damaged on an earlier link: find the port with symbol errors."
     ),
+    "counter-full": Advice(
+        _INFO, "Clear it, since further errors are not counted: the text has the command."
+    ),
+    "slow-receiver": Advice(
+        _WARNING, "See why this host takes packets slowly: its load, its PCIe link, its memory, pause frames."
+    ),
+    "congestion": Advice(
+        _WARNING, "See why the switch has no buffers for this port: routes, failed links, its firmware."
+    ),
+    "link-full": Advice(
+        _INFO, "More is sent to this place than fits: spread jobs and storage, or balance the routes."
+    ),
     "discards": Advice(_WARNING, "Packets wait too long: find a slow receiver beyond this port."),
     "constraint-errors": Advice(_WARNING, "See that both ends of the traffic are in the same partition."),
     "integrity-errors": Advice(_WARNING, f"The link fails more often than it allows. {_CABLE}"),

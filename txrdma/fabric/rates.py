@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from txrdma.fabric.linkspeeds import DATA_GIGABITS
 from txrdma.fabric.model import Port
 from txrdma.mad.layouts.attributes import Attribute
 
@@ -34,6 +35,23 @@ def bitErrorRate(port: Port, errors: int, seconds: float) -> float:
 def bitsEachSecond(port: Port) -> float:
     """Return the signalling rate of a port's link in bit/s; 0 if its speed is unknown."""
     return port.width * port.laneGigabits * 1e9
+
+
+def dataRate(port: Port) -> float:
+    """
+    Return the data rate of a port's link at its active width and speed, in octets per second; 0 if
+    unknown.
+    """
+    return port.width * DATA_GIGABITS.get(port.activeSpeed, 0.0) * 125e6
+
+
+def shareOf(port: Port, rate: float) -> float | None:
+    """
+    Return a rate, in octets per second, as a share of the data rate of a port's link; None if that is
+    unknown.
+    """
+    most = dataRate(port)
+    return min(1.0, rate / most) if most else None
 
 
 def counterNames(kind: type[Attribute]) -> list[str]:

@@ -29,7 +29,9 @@ from txrdma.mad.vendor import MlxGeneralInfo
 
 PortKey = tuple[GUID, int]
 
-_MELLANOX: Final = 0x0002C9
+MELLANOX: Final = 0x0002C9
+"""Vendor ID of Mellanox, and of NVIDIA's InfiniBand devices."""
+
 _KEYS_IN_BLOCK: Final = 32
 _BASE: Final = 0x7FFF
 _lanes = peek(PortInfo, "operationalVLs")
@@ -92,7 +94,7 @@ class TableSurvey:
     def _worksOf(self, node: Node) -> Iterator[Any]:
         if node.isSwitch:
             yield self._willing(self._linear(node))
-        if node.vendorID == _MELLANOX:
+        if node.vendorID == MELLANOX:
             yield self._willing(self._firmware(node))
         for port in node.linked():
             peer = port.peer

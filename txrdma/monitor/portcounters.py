@@ -137,6 +137,12 @@ class Meter:
         """Return the growth of each counter since the first reading."""
         return list(map(sub, self.values, self._first)) if self.values else self.layout.nothing
 
+    def full(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Return those of these counters that are at their maximum."""
+        layout, values = self.layout, self.values
+        several = ((name, layout.indices.get(name)) for name in names)
+        return tuple(name for name, at in several if at is not None and layout.isFull(at, values[at]))
+
     def missed(self) -> None:
         """
         Record that an attempt to read the counters had no answer: there are no rates until the next reading.

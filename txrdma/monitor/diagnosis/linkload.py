@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from heapq import nlargest
 from typing import Any
 
-from txrdma.fabric.linkspeeds import DATA_GIGABITS
-from txrdma.fabric.model import Fabric, Port
+from txrdma.fabric.model import Fabric
+from txrdma.fabric.rates import shareOf
 from txrdma.kit.values import frozen
 from txrdma.monitor.diagnosis.thresholds import PortKey
 from txrdma.monitor.portcounters import Meter
@@ -31,23 +31,6 @@ class Load:
     def toDict(self) -> dict[str, Any]:
         """Return the load as a dictionary for JSON."""
         return {"from": self.port, "to": self.peer, "gigabits": self.gigabits, "share": self.share}
-
-
-def capacity(port: Port) -> float:
-    """
-    Return the data rate of a port's link at its active width and speed, in octets per second; 0 if
-    unknown.
-    """
-    return port.width * DATA_GIGABITS.get(port.activeSpeed, 0.0) * 125e6
-
-
-def shareOf(port: Port, rate: float) -> float | None:
-    """
-    Return a rate, in octets per second, as a share of the data rate of a port's link; None if that is
-    unknown.
-    """
-    most = capacity(port)
-    return min(1.0, rate / most) if most else None
 
 
 def busiest(fabric: Fabric, meters: Mapping[PortKey, Meter], most: int) -> list[Load]:

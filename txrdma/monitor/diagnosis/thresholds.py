@@ -116,6 +116,7 @@ class ErrorThresholds:
         self._down: set[PortKey] = set()
         self._trained: dict[PortKey, float] = {}
         self._recent: dict[PortKey, list[tuple[float, str, int]]] = {}
+        self._full: dict[PortKey, tuple[str, ...]] = {}
 
     def change(self, limits: Iterable[TallyLimit], flaps: TallyLimit, mostBitErrors: float | None) -> None:
         """Replace the limits; sums of limits that remain are retained."""
@@ -173,6 +174,15 @@ class ErrorThresholds:
             at = indices.get(counter)
             if at is not None and grown[at] and counter != self._flaps.counter:
                 self._add(portKey, counter, grown[at], now)
+        self.readFull(portKey, meter)
+
+    def readFull(self, portKey: PortKey, meter: Meter) -> None:
+        """Record which counters of errors are at their maximum, and count no further errors."""
+        full = meter.full(self._counters)
+        if full:
+            self._full[portKey] = full
+        else:
+            self._full.pop(portKey, None)
 
     def corrected(self, portKey: PortKey, meter: Meter, now: float) -> None:
         """
@@ -218,7 +228,8 @@ class ErrorThresholds:
         """Forget the errors of nodes that are neither in the fabric nor known as missing."""
         for tallies in (self._tallies, self._bitErrors):
             tallies.keep(lambda portKey: portKey[0] in known)
-        for portKeys in (self._downs, self._links, self._trained, self._recent):
+        several = (self._downs, self._links, self._trained, self._recent, self._full)
+        for portKeys in several:
             for portKey in [portKey for portKey in portKeys if portKey[0] not in known]:
                 del portKeys[portKey]
         self._down = {portKey for portKey in self._down if portKey[0] in known}
@@ -249,6 +260,12 @@ class ErrorThresholds:
                 f"{limit.most} are allowed"
             )
             found.append(_at(fabric, _KINDS.get(limit.counter, "errors"), beyond.key, text))
+        for (guid, number), full in self._full.items():
+            names = ", ".join(map(shownName, full))
+            text = (
+                f"{names} cannot count further; this clears it: txrdma errors --clear {_target(fabric, guid)}"
+            )
+            found.append(_at(fabric, "counter-full", (guid, number), text))
         found += self._bitErrorFindings(fabric, now)
         return found + self._flapping(fabric, ends)
 
@@ -354,6 +371,12 @@ class ErrorThresholds:
             del self._trained[portKey]
         for portKey in [portKey for portKey, errors in self._recent.items() if errors[-1][0] < recently]:
             del self._recent[portKey]
+
+
+def _target(fabric: Fabric, guid: GUID) -> str:
+    """Return a node as commands take it: by its LID."""
+    node = fabric.nodes.get(guid)
+    return str(guid) if node is None else str(node.lid)
 
 
 def _portAt(fabric: Fabric, portKey: PortKey) -> Port | None:

@@ -468,8 +468,11 @@ class CounterReader:
             stop.meter = meter
         now = self._seconds()
         self.readings += 1
+        isFirst = not meter.values
         if (meter.read(values, now) or meter.resetAt == now) and self._thresholds.isConcerned(meter, now):
             visit.doubted.append(stop)
+        elif isFirst:
+            self._thresholds.readFull(portKey, meter)
 
     def _failed(self, visit: _Visit, error: Exception) -> None:
         if visit not in self._running:

@@ -20,10 +20,12 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.error import DeviceUnavailable, RDMAError
+from txrdma.fabric.congestion import congestionFindings
 from txrdma.fabric.discovery import Sweep
 from txrdma.fabric.excess import LEFT_OUT
 from txrdma.fabric.health import Finding, managerFindings, placedFindings
 from txrdma.fabric.model import Fabric, Node, Port
+from txrdma.fabric.rates import shareOf
 from txrdma.fabric.refreshing import hasOtherLID, leadingTo, Refresh
 from txrdma.iba.types import GID, GUID
 from txrdma.mad.agent import MADAgent
@@ -41,6 +43,7 @@ from txrdma.monitor.diagnosis.journal import Journal
 from txrdma.monitor.diagnosis.managers import ManagerWatch
 from txrdma.monitor.diagnosis.presence import Presence
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
+from txrdma.monitor.reading.congestion import CongestionReader
 from txrdma.monitor.reading.counterreader import CounterReader
 from txrdma.monitor.reading.details import DetailReader
 from txrdma.monitor.reading.fec import CorrectionReader
@@ -52,6 +55,7 @@ _log = Logger()
 
 _SWEEP: Final = "sweep"
 _COUNTERS: Final = "counters"
+_CONGESTION: Final = "congestion"
 _MONITOR: Final = "monitor"
 _MANAGERS: Final = "managers"
 _MASTER: Final = "master"
@@ -85,8 +89,10 @@ UNHEARD_SECONDS: Final = 60.0
 """Seconds without a standing subscription after which that is reported."""
 
 
-DEFAULT_RULES: Final = FindingRules({_SWEEP: 1.0, _MANAGERS: 1.0, "tables": 1.0})
-"""Rules of findings: those of a sweep must be found twice, since datagrams are lost."""
+DEFAULT_RULES: Final = FindingRules({_SWEEP: 1.0, _MANAGERS: 1.0, "tables": 1.0, _CONGESTION: 120.0})
+"""
+Rules of findings: those of a sweep must be found twice, since datagrams are lost; congestion must last.
+"""
 
 
 class FabricPoller:
@@ -95,7 +101,8 @@ class FabricPoller:
 
     @ivar fabric: latest model of the fabric; None before the first sweep.
     @ivar meters: meters of all ports whose counters were read, by GUID and port number. C{details} has the
-        causes of dropped packets, C{corrections} the counters of error correction.
+        causes of dropped packets, C{corrections} the counters of error correction, C{congestion} what ports
+        wait for credits.
     @ivar findingLog: findings. C{presence} has nodes and links that are gone, C{manager} the master SM.
     @ivar journal: changes of the fabric and of its findings.
     @ivar statistics: work so far.
@@ -145,7 +152,8 @@ class FabricPoller:
         self.meters = self._reader.meters
         self.details = DetailReader(self.meters)
         self.corrections = CorrectionReader(self.meters, self._thresholds, reactor.seconds)
-        self._optional = (self.details, self.corrections)
+        self.congestion = CongestionReader(self.meters)
+        self._optional = (self.details, self.corrections, self.congestion)
         self._rotation: deque[Node] = deque()
         self._signs: dict[GUID, None] = {}
         self._newGUIDs: set[GUID] = set()
@@ -673,7 +681,7 @@ class FabricPoller:
                 return
 
     async def _readOptional(
-        self, reader: DetailReader | CorrectionReader, node: Node, schedule: MADSchedule
+        self, reader: DetailReader | CorrectionReader | CongestionReader, node: Node, schedule: MADSchedule
     ) -> None:
         """Read optional counters of a node."""
         seconds = self._settings.timeoutSeconds
@@ -691,6 +699,14 @@ class FabricPoller:
             for guid in silent
         ]
         self.report(_COUNTERS, found, {str(guid) for guid in silent})
+        congested = congestionFindings(fabric, self.congestion.waits, self.load)
+        self.report(_CONGESTION, congested + self.congestion.findings())
+
+    def load(self, port: Port) -> float | None:
+        """Return the share of its data rate that a port sends; None if unknown."""
+        meter = self.meters.get((port.node.guid, port.number))
+        rate = None if meter is None else meter.rate("portXmitData")
+        return None if rate is None else shareOf(port, rate)
 
     def report(
         self,

@@ -4,6 +4,7 @@ Metrics of a monitor for Prometheus: C{/metrics}.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -18,6 +19,7 @@ from txrdma.monitor.series.exposition import (
     CounterExposition,
     fabricText,
     family,
+    guidText,
     labels,
     METRICS,
 )
@@ -84,11 +86,24 @@ class Metrics(Resource):
         ages = [(labels(loop=name), f"{age:.3f}") for name, age in poller.supervisor.ages()]
         text = "Seconds since a loop of the monitor has last done its work"
         yield family("txrdma_monitor_loop_age_seconds", "gauge", text, ages)
-        found = dict.fromkeys(Severity, 0)
+        waits = [
+            (labels(guid=guidText(guid), port=number), f"{wait.share:.4f}")
+            for (guid, number), wait in poller.congestion.waits.items()
+        ]
+        text = "Share of time in which the port had data to send and no credits"
+        yield family("infiniband_port_transmit_wait_ratio", "gauge", text, waits)
+        found, each = dict.fromkeys(Severity, 0), Counter[str]()
         for entry in poller.findingLog.open.values():
             found[entry.severity] += 1
-        severities = [(labels(severity=each.name.lower()), count) for each, count in found.items()]
+            one, severity = entry.finding, entry.severity.name.lower()
+            guid = "" if one.guid is None else guidText(one.guid)
+            each[
+                labels(kind=one.kind, severity=severity, guid=guid, port="" if one.port is None else one.port)
+            ] += 1
+        severities = [(labels(severity=level.name.lower()), count) for level, count in found.items()]
         yield family("txrdma_monitor_findings", "gauge", "Findings that are there", severities)
+        text = "Findings that are there, by what they are about"
+        yield family("txrdma_monitor_finding", "gauge", text, each.items())
         if self._writer is not None:
             dropped = [("", self._writer.dropped)]
             text = "Readings dropped because the history's queue was full"

@@ -15,7 +15,6 @@ from txrdma.iba.types import GUID
 from txrdma.iba.verbs import NodeType
 from txrdma.mad.rpcs import RPCs
 from txrdma.monitor.diagnosis.findinglog import Entry
-from txrdma.monitor.diagnosis.linkload import shareOf
 from txrdma.monitor.diagnosis.thresholds import DEFAULT_FLAPS, DEFAULT_LIMITS
 from txrdma.monitor.portcounters import Meter
 from txrdma.monitor.reading.poller import FabricPoller
@@ -129,8 +128,7 @@ class PageContext:
         """
         Return the data rate that a port sends as a share of its link's rate, from 0 to 1; None if unknown.
         """
-        rate = self.rate(port, "portXmitData")
-        return None if rate is None else shareOf(port, rate)
+        return self.poller.load(port)
 
     def errorRate(self, port: Port) -> float | None:
         """

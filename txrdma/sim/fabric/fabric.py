@@ -301,6 +301,11 @@ class SimulatedFabric(Subnet):
             for port in node.external:
                 learnCorrection(port, mode)
 
+    def countWide(self, *names: str) -> None:
+        """Let the ports of these nodes, by default of all nodes, count errors and waits in 64 bits, too."""
+        for node in map(self.node, names) if names else self.nodes.values():
+            node.countsWide = True
+
     def haveRandomTable(self, name: str, capacity: int = 1024) -> None:
         """Let a switch have a random forwarding table instead of a linear one."""
         node = self.node(name)

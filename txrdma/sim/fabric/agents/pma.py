@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from txrdma.kit.rawfields import poke
 from txrdma.mad.layouts import pma
 from txrdma.mad.layouts.attributes import Attribute, Method
+from txrdma.mad.layouts.capabilities import PerformanceCapability2
 from txrdma.mad.layouts.messages import ClassPortInfo, MADHeader, MADStatus
 from txrdma.mad.layouts.pma import PerformanceCapability
 from txrdma.mad.layouts.values import FECMode
@@ -31,6 +32,7 @@ _HEAD: Final = Struct(">2xBB12xH")
 _DATA: Final = 64
 _setMethod = poke(MADHeader, "method")
 _setStatus = poke(MADHeader, "status")
+_WIDE: Final = int(PerformanceCapability2.ADDITIONAL_PORT_COUNTERS_EXTENDED)
 _ASKED_BYTES: Final = 4
 """Length of PortSelect and CounterSelect, which an answer repeats from the request."""
 
@@ -156,6 +158,7 @@ class PerformanceManagementAgents:
             baseVersion=1,
             classVersion=1,
             capabilityMask=capabilities,
+            capabilityMask2=_WIDE if port.node.countsWide else 0,
             responseTimeValue=RESPONSE_TIME,
         )
 

@@ -23,6 +23,7 @@ TYPES = "./node_modules/@grafana/schema/dist/types/raw"
 PROGRAM = """
 import type {{ Dashboard, Panel }} from '{types}/dashboard/x/types.gen';
 import type * as stat from '{types}/composable/stat/panelcfg/x/types.gen';
+import type * as table from '{types}/composable/table/panelcfg/x/types.gen';
 import type * as timeseries from '{types}/composable/timeseries/panelcfg/x/types.gen';
 
 // As JSON has it: of an enumeration of words the words themselves.
@@ -36,11 +37,14 @@ type Custom<T> = {{
 }};
 type Stat = Omit<Panel, 'options' | 'fieldConfig'>
     & {{ options?: Partial<stat.Options>, fieldConfig: Custom<Record<string, never>> }};
+type Table = Omit<Panel, 'options' | 'fieldConfig'>
+    & {{ options?: Partial<table.Options>, fieldConfig: Custom<table.FieldConfig> }};
 type Timeseries = Omit<Panel, 'options' | 'fieldConfig'>
     & {{ options?: Partial<timeseries.Options>, fieldConfig: Custom<timeseries.FieldConfig> }};
 
 export const board: Plain<Omit<Dashboard, 'panels'>> = {board};
 export const stats: Plain<Stat>[] = {stats};
+export const tables: Plain<Table>[] = {tables};
 export const series: Plain<Timeseries>[] = {series};
 """
 
@@ -59,12 +63,15 @@ class GrafanaTests(SynchronousTestCase):
     def complaints(self) -> str:
         """Complaints of the compiler about the board."""
         panels = self.board.pop("panels")
-        kinds = {kind: [one for one in panels if one["type"] == kind] for kind in ("stat", "timeseries")}
+        kinds = {
+            kind: [one for one in panels if one["type"] == kind] for kind in ("stat", "table", "timeseries")
+        }
         self.assertEqual(sum(map(len, kinds.values())), len(panels))
         program = PROGRAM.format(
             types=TYPES,
             board=json.dumps(self.board, indent=1),
             stats=json.dumps(kinds["stat"], indent=1),
+            tables=json.dumps(kinds["table"], indent=1),
             series=json.dumps(kinds["timeseries"], indent=1),
         )
         (self.folder / "board.ts").write_text(program)

@@ -14,6 +14,7 @@ from pathlib import Path
 from twisted.trial.unittest import SkipTest
 
 import txrdma.monitor.web
+from txrdma.monitor.series.exposition import guidText
 from txrdma.test.unit.monitor.test_rest import SiteTestCase
 
 FILES = Path(txrdma.monitor.web.__file__).parent / "files"
@@ -68,6 +69,18 @@ class FileTests(SiteTestCase):
             self.assertEqual({one["datasource"]["uid"] for one in panel["targets"]}, {"${datasource}"})
         numbers = [panel["id"] for panel in board["panels"]]
         self.assertEqual(len(numbers), len(set(numbers)))
+
+    def test_names(self) -> None:
+        """The dashboard lists nodes by name, from the series of all nodes, and selects them by GUID."""
+        self.started()
+        (node,) = (one for one in json.loads((FILES / "grafana.json").read_text())["templating"]["list"][1:])
+        self.assertEqual(node["query"]["query"], "query_result(infiniband_node_info)")
+        pattern = re.compile(node["regex"].strip("/").replace("(?<", "(?P<"))
+        series = re.findall("^infiniband_node_info.*$", self.get("/metrics").text, re.MULTILINE)
+        found = {(match["text"], match["value"]) for match in map(pattern.search, series) if match}
+        fabric = self.poller.fabric
+        assert fabric is not None
+        self.assertEqual(found, {(one.description, guidText(one.guid)) for one in fabric.nodes.values()})
 
     def test_vendored(self) -> None:
         """Vendored libraries are unchanged, and each has its licence."""

@@ -266,6 +266,9 @@ class PageTests(PollerTestCase):
         self.assertLess(found["txrdma_monitor_loop_age_seconds", frozenset({("loop", "round")})], 11.0)
         severity = frozenset({("severity", "warning")})
         self.assertEqual(found["txrdma_monitor_findings", severity], 1)
+        guid = f"{int(self.fabric.node('c').guid):#018x}"
+        gone = {("kind", "node-gone"), ("severity", "warning"), ("guid", guid), ("port", "")}
+        self.assertEqual(found["txrdma_monitor_finding", frozenset(gone)], 1)
         guid = f"{int(self.fabric.node('right').guid):#018x}"
         where = frozenset({("guid", guid), ("port", "1")})
         self.assertEqual(found["infiniband_state_id", where], 1)

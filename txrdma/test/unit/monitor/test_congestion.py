@@ -1,0 +1,211 @@
+"""
+Congestion: how long ports wait for credits, who causes it, and counters that are full.
+"""
+
+from __future__ import annotations
+
+from txrdma.fabric.congestion import congestionFindings, Wait, waitShare
+from txrdma.fabric.discovery import Sweep
+from txrdma.fabric.model import Fabric, Port
+from txrdma.mad.layouts.pma import PortRcvConCtrl, PortVLXmitWaitCounters
+from txrdma.sim.fabric.agents import pma
+from txrdma.sim.fabric.agents.sampling import tickOf
+from txrdma.sim.nets.fattree import fatTree
+from txrdma.sim.nets.netfile import Net
+from txrdma.test.support.mad.simulated import FabricTestCase
+from txrdma.test.unit.monitor.test_poller import PollerTestCase
+
+
+class WaitTests(FabricTestCase):
+    """Ticks are a share of time that does not depend on the width of the link, or on the length of a tick."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        fabric: Fabric = self.answerTo(Sweep(self.agent).run(), 3)
+        self.port = fabric.nodes[self.fabric.node("left").guid].port(2)
+
+    def test_lanes(self) -> None:
+        """Ticks of 32 octets of a lane, at 4x HDR: 25 GB/s of data."""
+        self.assertEqual((self.port.width, self.port.speed), (4, "HDR"))
+        self.assertAlmostEqual(waitShare(self.port, 25e9 / 4 / 32, 31) or 0, 1.0)
+        self.assertAlmostEqual(waitShare(self.port, 5e9 / 4 / 32, 31) or 0, 0.2)
+
+    def test_ofPort(self) -> None:
+        """NVIDIA's switches since Quantum report ticks of 8 octets, which are those of the port."""
+        raw = bytearray(self.port.node.raw)
+        raw[-3:] = b"\x00\x02\xc9"
+        self.port.node.raw = bytes(raw)
+        self.assertEqual(self.port.node.vendorID, 0x0002C9)
+        self.assertAlmostEqual(waitShare(self.port, 5e9 / 8, 7) or 0, 0.2)
+
+    def test_most(self) -> None:
+        """A port cannot wait for more than all of the time."""
+        self.assertEqual(waitShare(self.port, 1e12, 31), 1.0)
+
+
+class CauseTests(FabricTestCase):
+    """The cause of congestion is found by following waiting ports; the others are its victims."""
+
+    def net(self) -> Net:
+        return fatTree(hosts=8, radix=4)
+
+    def setUp(self) -> None:
+        self.at = ""
+        super().setUp()
+        self.swept: Fabric = self.answerTo(Sweep(self.agent).run(), 30)
+        self.loads: dict[Port, float] = {}
+
+    def agentAt(self, name: str, number: int | None = None):  # type: ignore[no-untyped-def]  # of any host
+        return super().agentAt("", number)
+
+    def host(self, at: int) -> Port:
+        """Return the port of a host."""
+        return sorted(self.swept.hosts(), key=lambda node: node.guid.raw)[at].linked()[0]
+
+    @staticmethod
+    def peer(port: Port) -> Port:
+        assert port.peer is not None
+        return port.peer
+
+    def up(self, port: Port) -> Port:
+        """Return the first port of a switch that leads to another switch."""
+        return next(one for one in port.node.linked() if self.peer(one).node.isSwitch)
+
+    def found(self, **waits: float) -> list[tuple[str, str, str]]:
+        ports = {"root": self.peer(self.host(0)), "up": self.peer(self.up(self.peer(self.host(0))))}
+        ports["host"] = self.host(0)
+        several = {
+            (ports[name].node.guid, ports[name].number): Wait(share, (0, 2) if name == "root" else ())
+            for name, share in waits.items()
+        }
+        return [
+            (one.kind, one.where, one.text) for one in congestionFindings(self.swept, several, self.loads.get)
+        ]
+
+    def test_slowHost(self) -> None:
+        """A host that takes packets slowly is the cause; ports that lead to its switch are victims."""
+        root = self.peer(self.host(0))
+        ((kind, where, text),) = self.found(root=0.6, up=0.3)
+        self.assertEqual((kind, where), ("slow-receiver", str(root)))
+        self.assertIn(f"it waits 60% of the time for {self.host(0)}, on virtual lanes 0, 2", text)
+        victim = self.peer(self.up(root))
+        self.assertTrue(text.endswith(f"because of it wait {victim} (30%)"), text)
+
+    def test_full(self) -> None:
+        """A link that carries all it can is the cause of waits, and does not wait itself."""
+        root = self.peer(self.host(0))
+        self.loads[root] = 0.97
+        ((kind, where, text),) = self.found(up=0.4)
+        self.assertEqual((kind, where), ("link-full", str(root)))
+        self.assertIn("carries 97% of what it can; because of it wait", text)
+
+    def test_noCause(self) -> None:
+        """Without a cause beyond, the switch that gives no credits is named."""
+        ((kind, where, text),) = self.found(up=0.4)
+        self.assertEqual((kind, where), ("congestion", str(self.peer(self.up(self.peer(self.host(0)))))))
+        self.assertNotIn("because", text)
+
+    def test_little(self) -> None:
+        """Ports that wait for less than a tenth of the time are not congested."""
+        self.assertEqual(self.found(root=0.09, up=0.05), [])
+
+    def test_circle(self) -> None:
+        """Ports that wait for each other in a circle are one finding, at that which waits longest."""
+        switch = self.peer(self.host(0)).node
+        waits = {}
+        for leaf in self.swept.switches():
+            for port in leaf.linked():
+                if self.peer(port).node.isSwitch:
+                    waits[leaf.guid, port.number] = Wait(0.9 if leaf is switch else 0.5)
+        found = congestionFindings(self.swept, waits, self.loads.get)
+        self.assertEqual([(one.kind, one.guid) for one in found], [("congestion", switch.guid)])
+
+
+class CongestionTests(PollerTestCase):
+    """The poller finds congestion that lasts, reads its virtual lanes and marks, and metrics have it."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.fabric.countWide()
+
+    def wait(self, name: str, number: int, share: float) -> None:
+        """Let a port with a link of 4x HDR wait for a share of the time."""
+        tick, _seconds = tickOf(self.fabric.port(name, number))
+        self.fabric.growCounters(name, number, portXmitWait=share * 25e9 / 4 / (tick + 1))
+
+    def test_slowHost(self) -> None:
+        """A slow host is raised after some minutes, with its victims, lanes and marks, and is cleared."""
+        self.fabric.traffic(1e6, 1e3)
+        self.wait("left", 2, 0.5)
+        self.wait("right", 3, 0.25)
+        self.fabric.setCounters("left", 2, portVLXmitWait0=7, portVLXmitWait3=9)
+        rate = 1e3
+        self.fabric.growCounters("b", 1, portPktRcvFECN=rate / 10, portRcvPkts=rate)
+        self.started(100.0)
+        self.assertEqual(self.output(), [])
+        self.pump(240.0)
+        self.assertEqual(self.output(), [("raised", "slow-receiver", "left")])
+        (entry,) = self.poller.findingLog.open.values()
+        text = entry.finding.text
+        for part in (
+            "50% of the time",
+            "on virtual lanes 0, 3",
+            "FECN in 10% of",
+            "because of it wait right",
+        ):
+            self.assertIn(part, text)
+        self.wait("left", 2, 0.0)
+        self.wait("right", 3, 0.0)
+        self.pump(240.0)
+        self.assertEqual(self.output(), [("cleared", "slow-receiver", "left")])
+        self.assertEqual(self.poller.congestion.waits, {})
+
+    def test_optional(self) -> None:
+        """Agents without optional counters are asked once for them; the share is known all the same."""
+        optional = (PortVLXmitWaitCounters.attributeID, PortRcvConCtrl.attributeID)
+        self.patch(pma, "GROUPS", {key: one for key, one in pma.GROUPS.items() if key not in optional})
+        self.wait("left", 2, 0.5)
+        self.started(400.0)
+        self.assertEqual(self.output(), [("raised", "slow-receiver", "left")])
+        wait = self.poller.congestion.waits[self.portKey("left", 2)]
+        self.assertAlmostEqual(wait.share, 0.5, 1)
+        self.assertEqual((wait.lanes, wait.fecn), ((), None))
+
+    def test_narrow(self) -> None:
+        """Where waits are counted in 32 bits and are full, one finding says so."""
+        self.fabric.node("left").countsWide = False
+        self.wait("left", 2, 0.5)
+        self.wait("left", 3, 0.5)
+        self.started(400.0)
+        self.assertEqual(self.output(), [("raised", "counter-full", "PortXmitWait")])
+        (entry,) = self.poller.findingLog.open.values()
+        self.assertIn("it is full at 2 ports", entry.finding.text)
+        for number in (2, 3):
+            self.wait("left", number, 0.0)
+            self.fabric.setCounters("left", number, portXmitWait=0)
+        self.pump(120.0)
+        self.assertEqual(self.output(), [("cleared", "counter-full", "PortXmitWait")])
+
+    def test_full(self) -> None:
+        """Counters of errors that are full are a finding with the command that clears them."""
+        self.fabric.node("left").countsWide = False
+        self.fabric.setCounters("left", 3, symbolErrorCounter=65535)
+        self.started()
+        self.assertEqual(self.output(), [("raised", "counter-full", "left")])
+        (entry,) = self.poller.findingLog.open.values()
+        lid = self.lid("left")
+        self.assertEqual(
+            entry.finding.text,
+            f"SymbolErrorCounter cannot count further; this clears it: txrdma errors --clear {lid}",
+        )
+        self.fabric.setCounters("left", 3, symbolErrorCounter=0)
+        self.pump(60.0)
+        self.assertEqual(self.output(), [("cleared", "counter-full", "left")])
+
+    def test_fillsUp(self) -> None:
+        """A counter that becomes full is found beside the errors that filled it."""
+        self.fabric.node("left").countsWide = False
+        self.started()
+        self.fabric.setCounters("left", 3, linkDownedCounter=300)
+        self.pump(20.0)
+        self.assertIn(("raised", "counter-full", "left"), self.output())
