@@ -13,7 +13,7 @@ from txrdma.commands.common.session import FabricOptions, opened
 from txrdma.commands.common.values import count, seconds
 from txrdma.error import ResourceExhausted
 from txrdma.fabric.advice import Severity
-from txrdma.monitor.diagnosis.linkload import busiest
+from txrdma.fabric.linkload import busiest
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds, MOST_BIT_ERRORS
 from txrdma.monitor.reading.poller import FabricPoller
 from txrdma.monitor.reading.settings import PollerSettings
@@ -100,7 +100,7 @@ def summaryOf(poller: FabricPoller) -> str:
 
 
 def _toJSON(poller: FabricPoller) -> None:
-    loads = [] if poller.fabric is None else busiest(poller.fabric, poller.meters, 10)
+    loads = [] if poller.fabric is None else busiest(poller.fabric, poller.sent, 10)
     shown = {
         "statistics": asdict(poller.statistics),
         "findings": [entry.toDict() for entry in poller.findingLog.open.values()],
@@ -141,7 +141,7 @@ def screenOf(poller: FabricPoller, links: int) -> Group:
         cells = (entry.severity.name.lower(), found.kind, found.where, found.text)
         findings.add_row(*(Text(_plain(cell)) for cell in cells), style=_STYLES[entry.severity])
     busy = Table("Link from", "To", "Load", "Gbit/s", box=None, expand=True)
-    for load in [] if poller.fabric is None else busiest(poller.fabric, poller.meters, links):
+    for load in [] if poller.fabric is None else busiest(poller.fabric, poller.sent, links):
         share = f"{100 * load.share:.0f} %" if load.share is not None else ""
         busy.add_row(*(Text(_plain(cell)) for cell in (load.port, load.peer, share, f"{load.gigabits:.2f}")))
     well = Text("all is well", style="green")

@@ -1,3 +1,3 @@
 """
-Diagnosis of a fabric: error thresholds, lost nodes and links, subnet managers, and the log of findings.
+Diagnosis of a fabric: error thresholds, lost nodes and links, and the log of findings.
 """

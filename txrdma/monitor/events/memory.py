@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Final
 
 from txrdma.error import DeviceUnavailable
+from txrdma.fabric.managerwatch import STILL_SECONDS
 from txrdma.monitor.diagnosis.findinglog import FindingLog, MOST_CLEARED
 from txrdma.monitor.diagnosis.journal import entryOf, Journal
-from txrdma.monitor.diagnosis.managers import STILL_SECONDS
 from txrdma.monitor.diagnosis.presence import Presence, STATES
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
 from txrdma.monitor.reading.counterreader import SILENT_TIMES

@@ -23,6 +23,7 @@ from txrdma.fabric.model import Node, Port
 from txrdma.fabric.refreshing import withoutArrival
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GUID
+from txrdma.kit.backoff import BackOff
 from txrdma.kit.wire import Buffer
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.core.frames import NO_KEYS
@@ -35,7 +36,6 @@ from txrdma.mad.paths import toLID
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds, PortKey
 from txrdma.monitor.portcounters import hasRestarted, Meter
 from txrdma.monitor.reading.attributes import kindOf, ReadingKind
-from txrdma.monitor.reading.backoff import BackOff
 from txrdma.monitor.reading.fec import NO_ATTRIBUTE
 
 SILENT_TIMES: Final = 3

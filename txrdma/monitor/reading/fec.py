@@ -17,6 +17,7 @@ from txrdma.fabric.errorcorrection import correctingPorts, formOf, namesOf, valu
 from txrdma.fabric.model import Node, Port
 from txrdma.iba.path import IBPath, MADEndPort
 from txrdma.iba.types import GUID
+from txrdma.kit.backoff import BackOff
 from txrdma.mad.errors import MADError, MADFailure
 from txrdma.mad.layouts.attributes import Attribute
 from txrdma.mad.layouts.messages import ClassPortInfo, MADStatus
@@ -25,7 +26,6 @@ from txrdma.mad.paths import toLID
 from txrdma.mad.rpcs import RPCs
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds, PortKey
 from txrdma.monitor.portcounters import CounterLayout, Meter
-from txrdma.monitor.reading.backoff import BackOff
 
 _MOST_FAILURES: Final = 3
 """Looks in a row without an answer after which a node that answers otherwise is not asked any more."""

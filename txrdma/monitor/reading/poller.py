@@ -24,6 +24,7 @@ from txrdma.fabric.congestion import congestionFindings
 from txrdma.fabric.discovery import Sweep
 from txrdma.fabric.excess import LEFT_OUT
 from txrdma.fabric.health import Finding, managerFindings, placedFindings
+from txrdma.fabric.managerwatch import ManagerWatch
 from txrdma.fabric.model import Fabric, Node, Port
 from txrdma.fabric.rates import shareOf
 from txrdma.fabric.refreshing import hasOtherLID, leadingTo, Refresh
@@ -40,7 +41,6 @@ from txrdma.mad.server import MADServer
 from txrdma.mad.subscription import Subscription
 from txrdma.monitor.diagnosis.findinglog import FindingEvent, FindingLog, FindingRules, Key
 from txrdma.monitor.diagnosis.journal import Journal
-from txrdma.monitor.diagnosis.managers import ManagerWatch
 from txrdma.monitor.diagnosis.presence import Presence
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
 from txrdma.monitor.reading.congestion import CongestionReader
@@ -702,10 +702,14 @@ class FabricPoller:
         congested = congestionFindings(fabric, self.congestion.waits, self.load)
         self.report(_CONGESTION, congested + self.congestion.findings())
 
+    def sent(self, port: Port) -> float | None:
+        """Return the octets of data that a port sends per second; None if unknown."""
+        meter = self.meters.get((port.node.guid, port.number))
+        return None if meter is None else meter.rate("portXmitData")
+
     def load(self, port: Port) -> float | None:
         """Return the share of its data rate that a port sends; None if unknown."""
-        meter = self.meters.get((port.node.guid, port.number))
-        rate = None if meter is None else meter.rate("portXmitData")
+        rate = self.sent(port)
         return None if rate is None else shareOf(port, rate)
 
     def report(

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from txrdma.fabric.managerwatch import ManagerWatch, RECENT_SECONDS, STILL_SECONDS
 from txrdma.iba.types import GUID, LID
 from txrdma.kit.rawfields import poke
 from txrdma.mad.layouts.messages import Notice
 from txrdma.mad.layouts.smp import PortInfo, SMInfo
 from txrdma.mad.layouts.traps import LocalChangeDetails
 from txrdma.mad.layouts.values import SMState
-from txrdma.monitor.diagnosis.managers import ManagerWatch, RECENT_SECONDS, STILL_SECONDS
 from txrdma.monitor.reading.poller import MOST_UNPLANNED, UNPLANNED_SECONDS
 from txrdma.monitor.reading.settings import PollerSettings
 from txrdma.test.support.mad.simulated import gmp

@@ -13,10 +13,10 @@ from twisted.internet.selectreactor import SelectReactor
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.commands import monitor as command
+from txrdma.fabric.linkload import busiest
 from txrdma.fabric.nodenames import parseNodeNames
 from txrdma.monitor.config import parseConfig
 from txrdma.monitor.diagnosis.findinglog import FindingRules
-from txrdma.monitor.diagnosis.linkload import busiest
 from txrdma.monitor.diagnosis.tallies import TallyLimit
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
 from txrdma.monitor.files import FileSettings, MaintainedFiles, unfitHosts
@@ -269,6 +269,6 @@ class TerminalTests(PollerTestCase):
         self.fabric.growCounters("left", 4, portXmitData=2e9)
         self.started()
         assert self.poller.fabric is not None
-        first, second = busiest(self.poller.fabric, self.poller.meters, 5)
+        first, second = busiest(self.poller.fabric, self.poller.sent, 5)
         self.assertEqual((first.gigabits, second.gigabits), (64.0, 32.0))
         self.assertAlmostEqual(first.share or 0.0, 64.0 / (4 * 50.0))

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from heapq import nlargest
 from typing import Any
 
-from txrdma.fabric.model import Fabric
+from txrdma.fabric.model import Fabric, Port
 from txrdma.fabric.rates import shareOf
 from txrdma.kit.values import frozen
-from txrdma.monitor.diagnosis.thresholds import PortKey
-from txrdma.monitor.portcounters import Meter
 
 
 @frozen
@@ -33,13 +31,16 @@ class Load:
         return {"from": self.port, "to": self.peer, "gigabits": self.gigabits, "share": self.share}
 
 
-def busiest(fabric: Fabric, meters: Mapping[PortKey, Meter], most: int) -> list[Load]:
-    """Return the directions of links with the most traffic, the busiest first; idle ones are omitted."""
+def busiest(fabric: Fabric, rateOf: Callable[[Port], float | None], most: int) -> list[Load]:
+    """
+    Return the directions of links with the most traffic, the busiest first; idle ones are omitted.
+
+    @param rateOf: returns the octets of data that a port sends per second; None if unknown.
+    """
     found = []
     for pair in fabric.links():
         for port, peer in (pair, pair[::-1]):
-            meter = meters.get((port.node.guid, port.number))
-            rate = None if meter is None else meter.rate("portXmitData")
+            rate = rateOf(port)
             if rate:
                 found.append((rate, port, peer))
     return [

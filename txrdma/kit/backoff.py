@@ -1,5 +1,5 @@
 """
-Back-off of nodes that do not answer: the time between requests doubles until they answer.
+Back-off of peers that do not answer: the time between requests doubles until they answer.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _MOST_DOUBLINGS: Final = 30
 
 
 class BackOff(Generic[Name]):
-    """The back-off of all silent nodes; other nodes use no memory."""
+    """The back-off of all silent peers; other peers use no memory."""
 
     def __init__(self, firstSeconds: float, mostSeconds: float) -> None:
         """
@@ -30,17 +30,17 @@ class BackOff(Generic[Name]):
         self._most = max(self._longest, firstSeconds)
 
     def __len__(self) -> int:
-        """Return the number of silent nodes."""
+        """Return the number of silent peers."""
         return len(self._silent)
 
     def isDue(self, name: Name, now: float) -> bool:
-        """Return whether a node may be queried now."""
+        """Return whether a peer may be queried now."""
         known = self._silent.get(name)
         return known is None or now >= known[1]
 
     def silent(self, name: Name, now: float) -> float:
         """
-        Record that a node did not answer.
+        Record that a peer did not answer.
 
         @return: time until it may be queried again, in seconds.
         """
@@ -50,17 +50,17 @@ class BackOff(Generic[Name]):
         return wait
 
     def answered(self, name: Name) -> None:
-        """Record that a node answered, which ends its back-off."""
+        """Record that a peer answered, which ends its back-off."""
         self._silent.pop(name, None)
 
     def keep(self, isKnown: Callable[[Name], bool]) -> None:
-        """Forget all other nodes."""
+        """Forget all other peers."""
         self._silent = {name: silence for name, silence in self._silent.items() if isKnown(name)}
 
     def clear(self) -> None:
-        """Forget all nodes, because the fault was not theirs."""
+        """Forget all peers, because the fault was not theirs."""
         self._silent.clear()
 
     def times(self, name: Name) -> int:
-        """Return the number of consecutive requests that a node did not answer."""
+        """Return the number of consecutive requests that a peer did not answer."""
         return self._silent.get(name, (0, 0.0))[0]
