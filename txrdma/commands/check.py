@@ -64,7 +64,8 @@ async def run(reactor: Any, options: CommandOptions) -> None:
                 found += await managerFindings(session.agent, session.endPort, fabric)
                 if not options["no-tables"]:
                     tables = await TableSurvey(session.agent, session.endPort, fabric).run()
-                    found += tableFindings(fabric, tables) + routeFindings(fabric, tables.linear)
+                    found += tableFindings(fabric, tables)
+                    found += await routeFindings(session.agent, session.endPort, fabric, tables.linear)
                 if not options["no-errors"]:
                     nodes = [
                         node for node in fabric.nodes.values() if node.lid

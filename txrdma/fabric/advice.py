@@ -93,7 +93,7 @@ ADVICE: Final[dict[str, Advice]] = {
     "pkeys": Advice(_WARNING, "Have the subnet manager set up partitions again: see its partitions file."),
     "vls": Advice(_WARNING, "Have the subnet manager set up the link again: take the link down and up."),
     "sl-to-vl": Advice(_INFO, "See the subnet manager's settings of QoS: they are for all ports."),
-    "credit-loop": Advice(_WARNING, "Choose a routing without loops for this topology (ftree, updn)."),
+    "credit-loop": Advice(_WARNING, "Choose a routing without loops for this topology (ftree, updn, lash)."),
     "unreachable-lid": Advice(_CRITICAL, "Make the subnet manager recompute the routes, and read its log."),
     "unbalanced": Advice(
         _INFO, "Make the subnet manager recompute the routes at a convenient time (OpenSM: kill -HUP)."

@@ -1,21 +1,21 @@
 """
-Checks of forwarding tables: unreachable LIDs, credit loops, and unevenly used links.
-
-A credit loop is a cycle of links each of which waits for buffers of the next one: packets in it can deadlock
-(W. J. Dally and C. L. Seitz, 1987).
+Checks of forwarding tables: unreachable LIDs, links that depend on each other, and unevenly used links.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Final
 
+from txrdma.fabric.creditloops import cyclic, exhaust, Link, loopFindings
 from txrdma.fabric.health import endPorts, Finding
 from txrdma.fabric.model import Fabric, Node, Port
 from txrdma.fabric.routeuse import balances, Linear
 from txrdma.fabric.routing import NO_PORT
+from txrdma.iba.path import MADEndPort
 from txrdma.iba.types import GUID
+from txrdma.mad.rpcs import RPCs
 
 _SHOWN: Final = 3
 _UNEVEN: Final = 1.25
@@ -37,6 +37,7 @@ class RouteCheck:
     Only the paths of packets from hosts are followed; table entries that such packets never use are ignored.
 
     @ivar found: findings, complete after the last step.
+    @ivar cyclic: links that depend on each other in cycles, which may be credit loops.
     """
 
     def __init__(self, fabric: Fabric, linear: Linear) -> None:
@@ -44,6 +45,7 @@ class RouteCheck:
         @param linear: tables of the switches that were queried; paths through other switches are not judged.
         """
         self.found: list[Finding] = []
+        self.cyclic: dict[Link, set[Link]] = {}
         self._fabric = fabric
         self._linear = linear
         self._nodes = [node for node in fabric.switches() if node.guid in linear]
@@ -121,33 +123,10 @@ class RouteCheck:
             self.found.append(Finding("unreachable-lid", str(end), text, end.node.guid, end.number))
 
     def _loops(self) -> None:
-        """Find a cycle of dependent links, by repeatedly removing links without dependencies."""
-        waits = {channel: set(after) for channel, after in self._waits.items()}
-        waiting: dict[_Channel, set[_Channel]] = defaultdict(set)
-        for channel, after in waits.items():
-            for each in after:
-                waiting[each].add(channel)
-        free = [each for each in waiting if each not in waits]
-        while free:
-            each = free.pop()
-            for channel in waiting.pop(each, ()):
-                after = waits[channel]
-                after.discard(each)
-                if not after:
-                    del waits[channel]
-                    free.append(channel)
-        if not waits:
-            return
-        circle: list[_Channel] = [min(waits)]
-        while True:
-            following = min(waits[circle[-1]])
-            if following in circle:
-                circle = circle[circle.index(following) :]
-                break
-            circle.append(following)
-        shown = " -> ".join(f"{self._nodes[each // _PORTS]} port {each % _PORTS}" for each in circle)
-        text = f"{len(circle)} links wait for each other, unless their virtual lanes differ: {shown}"
-        self.found.append(Finding("credit-loop", "forwarding tables", text))
+        """Find links that depend on each other in cycles."""
+        graph = cyclic(self._waits)
+        named = {each: (self._nodes[each // _PORTS].guid, each % _PORTS) for each in graph}
+        self.cyclic = {named[each]: {named[one] for one in after} for each, after in graph.items()}
 
     def _evenness(self) -> None:
         for balance in balances(self._fabric, self._linear):
@@ -163,9 +142,19 @@ class RouteCheck:
                     break
 
 
-def routeFindings(fabric: Fabric, linear: Linear) -> list[Finding]:
-    """Run a whole L{RouteCheck}, and return its findings. This takes many seconds with thousands of hosts."""
+async def routeFindings(
+    rpcs: RPCs,
+    endPort: MADEndPort,
+    fabric: Fabric,
+    linear: Linear,
+    cooperate: Callable[[Iterator[None]], Awaitable[object]] = exhaust,
+) -> list[Finding]:
+    """
+    Check forwarding tables. This takes many seconds with thousands of hosts.
+
+    @param rpcs: queries virtual lanes, where links depend on each other in cycles.
+    @param cooperate: runs steps of milliseconds.
+    """
     check = RouteCheck(fabric, linear)
-    for _ in check.steps():
-        pass
-    return check.found
+    await cooperate(check.steps())
+    return check.found + await loopFindings(rpcs, endPort, fabric, linear, check.cyclic, cooperate)

@@ -14,7 +14,7 @@ from twisted.logger import Logger
 
 from txrdma.error import DeviceUnavailable
 from txrdma.fabric.health import Finding
-from txrdma.fabric.routechecks import RouteCheck
+from txrdma.fabric.routechecks import routeFindings
 from txrdma.fabric.tables import tableFindings, TableSurvey
 from txrdma.mad.agent import MADAgent
 from txrdma.monitor.reading.poller import FabricPoller
@@ -105,12 +105,14 @@ class Surveyor:
         assert fabric is not None  # it was there when this began
         began, changes = self._reactor.seconds(), self._poller.presence.changes
         tables = await TableSurvey(self._agent, self._agent.port.endPort, fabric, _OUTSTANDING).run()
-        check = RouteCheck(fabric, tables.linear)
-        await self._cooperator.cooperate(check.steps()).whenDone()
+        routes = await routeFindings(
+            *(self._agent, self._agent.port.endPort, fabric, tables.linear),
+            lambda steps: self._cooperator.cooperate(steps).whenDone(),
+        )
         self.surveys += 1
         self.surveySeconds = self._reactor.seconds() - began
         if changes == self._poller.presence.changes:
-            found: list[Finding] = tableFindings(fabric, tables) + check.found
+            found: list[Finding] = tableFindings(fabric, tables) + routes
             self._poller.report(TABLES, found)
             findingLog = self._poller.findingLog
             # what was found is made sure of by another survey, and so is what was not found any more

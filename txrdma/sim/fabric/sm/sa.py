@@ -66,6 +66,7 @@ class SubnetAdministration:
     Subnet administration (SA) of a simulated fabric.
 
     @ivar asked: number of requests received.
+    @ivar paths: makes PathRecords.
     """
 
     def __init__(self, fabric: Subnet, port: SimulatedPort) -> None:
@@ -73,7 +74,7 @@ class SubnetAdministration:
         self.asked = 0
         self._fabric = fabric
         self._records = SARecords(fabric.sma)
-        self._paths = Paths(self._ends, fabric.portOf)
+        self.paths = Paths(self._ends, fabric.portOf)
         self.groups = Groups(self._regrouped, self.notice, self._measure)
         self.services = Services(fabric.clock.seconds)
         self.subscriptions = Subscriptions()
@@ -112,7 +113,7 @@ class SubnetAdministration:
             return list(self._several(wanted, mask, request.data))
         if isinstance(wanted, sa.TraceRecord) and method is Method.GET_TRACE_TABLE:
             path = sa.PathRecord.decode(request.data.ljust(sa.PathRecord.size, b"\0"))
-            return list(self._paths.trace(path, mask))
+            return list(self.paths.trace(path, mask))
         if not isinstance(wanted, Record):
             raise MADRefusal(MADStatus.UNSUPPORTED_METHOD_ATTRIBUTE)
         if method is Method.SET or method is Method.DELETE:
@@ -173,7 +174,7 @@ class SubnetAdministration:
         given = componentNames(sa.PathRecord, mask)
         if not given & {"sgid", "slid", "dgid", "dlid"}:
             raise MADRefusal(SAStatus.INSUFFICIENT, "a path has ends")
-        yield from self._paths.find(wanted, mask)
+        yield from self.paths.find(wanted, mask)
 
     def _several(self, wanted: sa.MultiPathRecord, mask: int, data: bytes) -> Iterator[sa.PathRecord]:
         """Yield the paths between each of several sources and each of several targets (IBA 15.2.5.20)."""

@@ -61,7 +61,11 @@ def rateOf(port: SimulatedPort) -> Rate:
 
 
 class Paths:
-    """Makes the PathRecords and TraceRecords of a simulated subnet."""
+    """
+    Makes the PathRecords and TraceRecords of a simulated subnet.
+
+    @ivar levelOf: returns the service level of the path from a port to a LID.
+    """
 
     def __init__(
         self,
@@ -76,6 +80,7 @@ class Paths:
         self._portOf = portOf
         self._byGUID: dict[bytes, SimulatedPort] = {}
         self._rates: dict[tuple[int, int, int], Rate] = {}
+        self.levelOf: Callable[[SimulatedPort, int], int] = lambda source, dlid: 0
 
     def find(self, wanted: PathRecord, mask: int) -> Iterator[PathRecord]:
         """Yield the PathRecords that match a query; none for a GID that no port has."""
@@ -172,7 +177,7 @@ class Paths:
                 slid=LID(slid),
                 hopLimit=_MOST_HOPS if isElsewhere else 0,
                 reversible=True,
-                serviceLevel=wanted.serviceLevel if "serviceLevel" in given else 0,
+                serviceLevel=wanted.serviceLevel if "serviceLevel" in given else self.levelOf(source, dlid),
                 pkey=pkey,
                 mtuSelector=Selector.EXACTLY,
                 mtu=PathMTU(mtu),

@@ -404,8 +404,12 @@ class SurveyedTestCase(FabricTestCase):
 
     def found(self) -> list[Finding]:
         fabric = self.swept()
-        tables = self.surveyed(fabric)
-        return tableFindings(fabric, tables) + routeFindings(fabric, tables.linear)
+        return self.judged(fabric, self.surveyed(fabric))
+
+    def judged(self, fabric: Fabric, tables: Tables) -> list[Finding]:
+        routes = routeFindings(self.agent, self.agent.port.endPort, fabric, tables.linear)
+        found: list[Finding] = self.answerTo(Deferred.fromCoroutine(routes))
+        return tableFindings(fabric, tables) + found
 
     def kinds(self) -> list[str]:
         return [one.kind for one in self.found()]
@@ -455,7 +459,7 @@ class TableTests(SurveyedTestCase):
         self.fabric.silence("right")
         tables = self.surveyed(fabric)
         self.assertEqual(len(tables.linear), 1)
-        self.assertEqual(tableFindings(fabric, tables) + routeFindings(fabric, tables.linear), [])
+        self.assertEqual(self.judged(fabric, tables), [])
 
     def test_names(self) -> None:
         self.assertEqual([one.kind for one in findings(self.swept())], [])

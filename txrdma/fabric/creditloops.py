@@ -1,0 +1,286 @@
+"""
+Credit loops: cycles of links each of which waits for buffers of the next one, so that packets can deadlock.
+
+Follows W. J. Dally and C. L. Seitz, 1987: a routing is free of deadlocks if the dependencies of its channels
+have no cycle. A channel is a virtual lane of a link in one direction; each lane has buffers of its own. The
+lane of a packet at an output port follows from its service level and the switch's SLtoVLMappingTable, which
+may differ by input port (IBA 7.6.6). Service levels are those of the SA's PathRecords.
+
+Forwarding tables alone decide most fabrics: if links without lanes have no cycle, there is none. Only
+otherwise service levels and lanes are queried, for paths through links in cycles.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+from txrdma.error import DeviceUnavailable
+from txrdma.fabric.health import endPorts, Finding
+from txrdma.fabric.model import Fabric, Port
+from txrdma.fabric.routeuse import Linear
+from txrdma.fabric.routing import NO_PORT
+from txrdma.iba.path import MADEndPort
+from txrdma.iba.types import GUID
+from txrdma.mad.errors import MADFailure
+from txrdma.mad.layouts.sa import PathRecord
+from txrdma.mad.layouts.smp import SLtoVLMappingTable
+from txrdma.mad.paths import toLID
+from txrdma.mad.rpcs import RPCs
+from txrdma.mad.schedule import MADSchedule, MAX_OUTSTANDING
+
+Link = tuple[GUID, int]
+"""A link in one direction: the GUID of a switch and its output port."""
+
+Crossing = tuple[GUID, int, int]
+"""Passage of a switch: its GUID, input port and output port."""
+
+Channel = tuple[Link, int]
+"""A virtual lane of a link in one direction."""
+
+MOST_SOURCES: Final = 128
+"""Largest number of hosts whose paths are followed; in larger fabrics those of one host of each switch."""
+
+MOST_PATHS: Final = 1_000_000
+"""Largest number of paths that are followed."""
+
+_MOST_HOPS: Final = 64
+_SA_OUTSTANDING: Final = 4
+
+Item = TypeVar("Item", bound=Hashable)
+
+
+# Cycles.
+
+
+def cyclic(after: Mapping[Item, Iterable[Item]]) -> dict[Item, set[Item]]:
+    """
+    Return the part of a graph that is in cycles, or between two of them; empty if it has none.
+
+    @param after: successors of each item.
+    """
+    graph = {item: set(items) for item, items in after.items()}
+    for _direction in range(2):  # remove what has no successor, then what has no predecessor
+        before: dict[Item, set[Item]] = defaultdict(set)
+        for item, items in graph.items():
+            for each in items:
+                before[each].add(item)
+        free = [item for item in before if item not in graph]
+        while free:
+            removed = free.pop()
+            for item in before.pop(removed, ()):
+                graph[item].discard(removed)
+                if not graph[item]:
+                    del graph[item]
+                    free.append(item)
+        reverse: dict[Item, set[Item]] = defaultdict(set)
+        for item, items in graph.items():
+            for each in items:
+                reverse[each].add(item)
+        graph = dict(reverse)
+    return graph
+
+
+def cycle(graph: Mapping[Item, Iterable[Any]]) -> list[Any]:
+    """Return a cycle of a graph in which each item has a successor; empty if the graph is."""
+    if not graph:
+        return []
+    items: Mapping[Any, Iterable[Any]] = graph
+    found = [min(items)]
+    while True:
+        following = min(items[found[-1]])
+        if following in found:
+            return found[found.index(following) :]
+        found.append(following)
+
+
+# Paths and their lanes.
+
+
+@dataclass(slots=True)
+class Lanes:
+    """
+    Service levels of paths, and virtual lanes of service levels.
+
+    @ivar levels: service level by the source port and the destination LID.
+    @ivar mappings: virtual lane of each service level, by crossing of a switch.
+    @ivar sources: ports of hosts whose paths are known.
+    @ivar isWhole: whether these are all hosts.
+    """
+
+    levels: dict[tuple[Port, int], int] = field(default_factory=dict)
+    mappings: dict[Crossing, tuple[int, ...]] = field(default_factory=dict)
+    sources: list[Port] = field(default_factory=list)
+    isWhole: bool = True
+
+
+def crossings(linear: Linear, source: Port, lid: int) -> Iterator[Crossing]:
+    """Return the switches that packets from a host's port to a LID pass on their way to another switch."""
+    entry = source.peer
+    for _hop in range(_MOST_HOPS):
+        if entry is None or not entry.node.isSwitch:
+            return
+        node = entry.node
+        table = linear.get(node.guid, b"")
+        out = table[lid] if lid < len(table) else NO_PORT
+        port = node.known(out) if 0 < out < NO_PORT else None
+        peer = None if port is None else port.peer
+        if peer is None or not peer.node.isSwitch:
+            return
+        yield node.guid, entry.number, out
+        entry = peer
+
+
+def findLaneCycle(
+    linear: Linear, lanes: Lanes, within: Iterable[Link], found: list[Channel]
+) -> Iterator[None]:
+    """
+    Find a cycle of channels that wait for each other, and yield after each path.
+
+    @param within: links that are in cycles without regard to lanes.
+    @param found: receives the cycle.
+    """
+    links = frozenset(within)
+    after: dict[Channel, set[Channel]] = defaultdict(set)
+    for (source, lid), level in lanes.levels.items():
+        before: Channel | None = None
+        for crossing in crossings(linear, source, lid):
+            guid, _entry, out = crossing
+            link = (guid, out)
+            if link not in links:
+                before = None
+                continue
+            mapping = lanes.mappings.get(crossing)
+            channel = (link, 0 if mapping is None else mapping[level])
+            if before is not None:
+                after[before].add(channel)
+            before = channel
+        yield
+    found += cycle(cyclic(after))
+
+
+# Queries.
+
+
+class LaneSurvey:
+    """
+    Queries the service levels and lanes of paths through some links.
+
+    @ivar lids: LIDs of hosts and routers; paths to others are ignored.
+    """
+
+    def __init__(
+        self, rpcs: RPCs, endPort: MADEndPort, fabric: Fabric, linear: Linear, within: Iterable[Link]
+    ) -> None:
+        """@param within: links that are in cycles without regard to lanes."""
+        self._rpcs = rpcs
+        self._endPort = endPort
+        self._fabric = fabric
+        self._linear = linear
+        self._links = frozenset(within)
+        ends = (port for port in endPorts(fabric) if not port.node.isSwitch)
+        self.lids = {lid for port in ends for lid in range(port.lid, port.lid + (1 << port.lmc))}
+        self._lanes = Lanes()
+        self._crossings: dict[Crossing, None] = {}
+
+    async def run(self) -> Lanes:
+        """
+        Query the lanes.
+
+        @raise MADFailure: the SA does not return paths, or a switch does not return its mapping.
+        """
+        lanes = self._lanes
+        lanes.sources, lanes.isWhole = self._sources()
+        schedule = MADSchedule(self._rpcs, _SA_OUTSTANDING)
+        await schedule.run(mqueue=(self.pathsOf(schedule, source) for source in lanes.sources))
+        schedule = MADSchedule(self._rpcs, MAX_OUTSTANDING)
+        await schedule.run(mqueue=(self._mappingOf(schedule, crossing) for crossing in self._crossings))
+        return lanes
+
+    def _sources(self) -> tuple[list[Port], bool]:
+        """Return ports of hosts, and whether these are all."""
+        ports = [
+            port
+            for node in self._fabric.nodes.values()
+            if not node.isSwitch
+            for port in node.linked()
+            if port.lid and port.peer is not None and port.peer.node.guid in self._linear
+        ]
+        if len(ports) <= MOST_SOURCES:
+            return ports, True
+        chosen: dict[GUID, Port] = {}
+        for port in ports:
+            assert port.peer is not None
+            chosen.setdefault(port.peer.node.guid, port)
+        return list(chosen.values()), False
+
+    async def pathsOf(self, rpcs: RPCs, source: Port) -> None:
+        """Query the service levels of all paths from a port."""
+        if len(self._lanes.levels) >= MOST_PATHS:
+            self._lanes.isWhole = False
+            return
+        query = PathRecord.query(slid=source.lid, reversible=True, numbPath=1 << source.lmc)
+        for record in await rpcs.SubnAdmGetTable(query):
+            self.add(source, record)
+
+    def add(self, source: Port, record: PathRecord) -> None:
+        """Add a path from a port."""
+        if record.dlid not in self.lids:
+            return
+        self._lanes.levels[source, record.dlid] = record.serviceLevel
+        for crossing in crossings(self._linear, source, record.dlid):
+            if (crossing[0], crossing[2]) in self._links:
+                self._crossings[crossing] = None
+
+    async def _mappingOf(self, rpcs: RPCs, crossing: Crossing) -> None:
+        guid, entry, out = crossing
+        path = toLID(self._endPort, self._fabric.nodes[guid].lid)
+        answer = await rpcs.SubnGet(SLtoVLMappingTable, path, SLtoVLMappingTable.modifier(entry, out))
+        self._lanes.mappings[crossing] = answer.vls
+
+
+async def exhaust(steps: Iterator[None]) -> None:
+    """Run all steps at once."""
+    for _ in steps:
+        pass
+
+
+async def loopFindings(
+    rpcs: RPCs,
+    endPort: MADEndPort,
+    fabric: Fabric,
+    linear: Linear,
+    graph: Mapping[Link, Iterable[Link]],
+    cooperate: Callable[[Iterator[None]], Awaitable[object]] = exhaust,
+) -> list[Finding]:
+    """
+    Return a finding if packets can deadlock: if virtual lanes of links wait for each other in a cycle.
+
+    @param graph: links that wait for others in cycles by the forwarding tables, without regard to lanes.
+    @param cooperate: runs steps of milliseconds.
+    """
+    if not graph:
+        return []
+    try:
+        lanes = await LaneSurvey(rpcs, endPort, fabric, linear, graph).run()
+    except DeviceUnavailable:
+        raise
+    except MADFailure as error:
+        links = cycle(graph)
+        shown = " -> ".join(_named(fabric, link) for link in links)
+        text = f"{len(links)} links wait for each other, unless their virtual lanes differ ({error}): {shown}"
+        return [Finding("credit-loop", "forwarding tables", text)]
+    channels: list[Channel] = []
+    await cooperate(findLaneCycle(linear, lanes, graph, channels))
+    if not channels:
+        return []
+    shown = " -> ".join(f"{_named(fabric, link)} VL {lane}" for link, lane in channels)
+    text = f"{len(channels)} links wait for each other on these virtual lanes: {shown}"
+    return [Finding("credit-loop", "forwarding tables", text)]
+
+
+def _named(fabric: Fabric, link: Link) -> str:
+    node = fabric.nodes.get(link[0])
+    return f"{link[0] if node is None else node} port {link[1]}"
