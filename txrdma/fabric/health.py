@@ -42,6 +42,7 @@ class Finding:
     @ivar where: readable location.
     @ivar guid: GUID of the node, if the location is a node or port.
     @ivar port: number of the port, if the location is a port.
+    @ivar cause: description of another finding that explains this one; C{""} for none.
     """
 
     kind: str
@@ -49,6 +50,7 @@ class Finding:
     text: str
     guid: GUID | None = None
     port: int | None = None
+    cause: str = ""
 
 
 def _about(kind: str, port: Port, text: str) -> Finding:

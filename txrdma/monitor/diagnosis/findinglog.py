@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Union
 
@@ -95,6 +96,7 @@ class Entry:
             "guid": None if found.guid is None else str(found.guid),
             "port": found.port,
             "text": found.text,
+            "cause": found.cause,
             "advice": self.advice,
             "firstSeen": self.firstSeen,
             "lastSeen": self.lastSeen,
@@ -298,4 +300,4 @@ def _joined(ones: list[Finding]) -> Finding:
     texts = list(dict.fromkeys(one.text for one in ones))
     text = "; ".join(texts[:_MOST_TEXTS]) + ("; ..." if len(texts) > _MOST_TEXTS else "")
     first = ones[0]
-    return Finding(first.kind, first.where, text, first.guid, first.port)
+    return replace(first, text=text)

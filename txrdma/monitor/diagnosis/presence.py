@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from math import inf
 from typing import Any, Final, TypeVar
 
 from txrdma.fabric.health import Finding
 from txrdma.fabric.model import Fabric, Node, Port
+from txrdma.fabric.rootcause import causesOfLoss, namesOf
 from txrdma.iba.types import GUID
 from txrdma.kit.values import record
 from txrdma.monitor.diagnosis.journal import FabricEvent
@@ -227,10 +229,24 @@ class Presence:
                 del gone[key]
 
     def findings(self) -> list[Finding]:
-        """Return findings about missing nodes and links; links of a missing node are not reported."""
-        found = [
-            Finding("node-gone", gone.where, _seenAt(gone.beyond), gone.guid) for gone in self.nodes.values()
-        ]
+        """
+        Return findings about missing nodes and links; links of a missing node are not reported, and nodes
+        that only a missing switch led to have that as their cause.
+        """
+        causes = causesOfLoss(self.nodes, self.links)
+        behind: dict[GUID, list[str]] = {}
+        for guid in causes:
+            behind.setdefault(causes[guid], []).append(self.nodes[guid].where)
+        found = []
+        for guid, gone in self.nodes.items():
+            text, names = _seenAt(gone.beyond), behind.get(guid)
+            if names:
+                text += f", and with it {len(names)} nodes behind it: {namesOf(names)}"
+            one = Finding("node-gone", gone.where, text, guid)
+            cause = causes.get(guid)
+            if cause is not None:
+                one = replace(one, cause=f"node-gone at {self.nodes[cause].where}")
+            found.append(one)
         return found + [
             Finding("link-gone", gone.where, f"its link to {gone.beyond} is gone", gone.guid, gone.port)
             for link, gone in self.links.items()

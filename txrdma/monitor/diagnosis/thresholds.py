@@ -15,6 +15,7 @@ from txrdma.fabric.errorcounters import shownName, UNCORRECTABLE
 from txrdma.fabric.health import Finding
 from txrdma.fabric.model import Fabric, Port
 from txrdma.fabric.rates import bitErrorRate
+from txrdma.fabric.rootcause import groupedByLink
 from txrdma.iba.types import GUID
 from txrdma.monitor.diagnosis.tallies import Exceeded, Tallies, TallyLimit
 from txrdma.monitor.portcounters import CounterLayout, Meter
@@ -267,7 +268,7 @@ class ErrorThresholds:
             )
             found.append(_at(fabric, "counter-full", (guid, number), text))
         found += self._bitErrorFindings(fabric, now)
-        return found + self._flapping(fabric, ends)
+        return groupedByLink(fabric, found + self._flapping(fabric, ends))
 
     def _bitErrorFindings(self, fabric: Fabric, now: float) -> list[Finding]:
         """

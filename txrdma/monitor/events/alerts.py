@@ -147,7 +147,12 @@ class AlertTracker:
         return alerts
 
     def _due(self, due: float, entry: Entry) -> float:
-        """Return the time at which a finding may be sent: after all silences for it."""
+        """
+        Return the time at which a finding may be sent: after all silences for it, and not while another one
+        explains it.
+        """
+        if entry.finding.cause:
+            return inf
         for silence in sorted(self.rules.silences, key=lambda one: one.until):
             if silence.until > due and silence.holds(entry):
                 due = silence.until

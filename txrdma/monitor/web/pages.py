@@ -99,6 +99,7 @@ def _overview(context: PageContext, values: Values) -> Tag:
         f"{sum(entry.severity.name.lower() == severity for entry in context.open)} {severity}"
         for severity in reversed(SEVERITIES)
     ]
+    causes = [entry for entry in context.open if not entry.finding.cause]
     links = (one for one, _other in fabric.links())
     busiest = LINKS.page(context, links, {"sort": "-load", "limit": _FEW, "offset": 0})["rows"]
     statistics = poller.statistics
@@ -131,9 +132,9 @@ def _overview(context: PageContext, values: Values) -> Tag:
             ),
             section(
                 "Findings",
-                findingTable(context, context.open[:_FEW], "No findings."),
+                findingTable(context, causes[:_FEW], "No findings."),
                 tags.p(tags.a(f"All {len(context.open)} findings", href="/findings"))
-                if len(context.open) > _FEW
+                if len(context.open) > len(causes[:_FEW])
                 else "",
                 name="findings",
             ),

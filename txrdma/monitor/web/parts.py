@@ -33,7 +33,11 @@ def findingRows(context: PageContext, entries: list[Entry]) -> list[list[Part]]:
         [
             badge(entry.severity.name.lower()),
             placeLink(context, entry.finding.guid, entry.finding.port, entry.finding.where),
-            [tags.strong(printable(entry.finding.text)), tags.br(), entry.advice],
+            [
+                tags.strong(printable(entry.finding.text)),
+                tags.br(),
+                f"Explained by {printable(entry.finding.cause)}." if entry.finding.cause else entry.advice,
+            ],
             timeTag(entry.firstSeen, context.now),
         ]
         for entry in entries

@@ -255,6 +255,10 @@ FINDINGS: Final[Table[Entry]] = Table(
     ),
     Column("port", orNull(COUNT), "Number of the port", lambda _, entry: entry.finding.port),
     Column("text", TEXT, "Fault in words", lambda _, entry: printable(entry.finding.text)),
+    Column(
+        *("cause", TEXT, "Another finding that explains this one, or nothing"),
+        lambda _, entry: printable(entry.finding.cause),
+    ),
     Column("advice", TEXT, "What to do", lambda _, entry: entry.advice),
     Column("firstSeen", NUMBER, "Seconds since 1970", lambda _, entry: entry.firstSeen),
     Column("lastSeen", NUMBER, "Seconds since 1970", lambda _, entry: entry.lastSeen),

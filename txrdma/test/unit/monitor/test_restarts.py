@@ -63,7 +63,7 @@ class RestartTests(PollerTestCase):
         for _ in range(2):
             for name, number in (("left", 2), ("right", 5)):
                 self.fabric.cut(name, number)
-            self.fabric.growCounters("left", 2, portXmitDiscards=1000.0)
+            self.fabric.growCounters("left", 2, portXmitDiscards=150.0)
             self.pump(180.0)
             self.fabric.growCounters("left", 2, portXmitDiscards=0.0)
             self.clear("b", *ERRORS, *DATA, *CASTS)

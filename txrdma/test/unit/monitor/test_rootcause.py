@@ -1,0 +1,136 @@
+"""
+Root causes: a dead switch, or a bad cable, is one event.
+"""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.fabric.advice import Severity
+from txrdma.fabric.discovery import Sweep
+from txrdma.fabric.health import Finding
+from txrdma.fabric.model import Fabric
+from txrdma.fabric.rootcause import causesOfLoss, groupedByLink, namesOf
+from txrdma.iba.types import GUID
+from txrdma.monitor.diagnosis.findinglog import Cleared, FindingEvent
+from txrdma.monitor.events.alerts import AlertRules, AlertTracker
+from txrdma.sim.nets.fattree import fatTree
+from txrdma.sim.nets.netfile import Net
+from txrdma.test.support.mad.simulated import FabricTestCase
+from txrdma.test.unit.monitor.test_poller import PollerTestCase
+
+
+def guid(number: int) -> GUID:
+    return GUID.fromInt(number)
+
+
+class LossTests(SynchronousTestCase):
+    """Missing nodes are explained by missing switches."""
+
+    def causes(self, missing: str, *links: str) -> dict[str, str]:
+        """Return the causes of nodes that are named by letters; links are pairs of letters."""
+        several = [((guid(ord(pair[0])), 1), (guid(ord(pair[1])), 2)) for pair in links]
+        found = causesOfLoss({guid(ord(name)) for name in missing}, several)
+        return {chr(int(node)): chr(int(cause)) for node, cause in found.items()}
+
+    def test_leaf(self) -> None:
+        """A leaf switch explains its hosts, and is explained by nothing."""
+        self.assertEqual(self.causes("Lab", "La", "Lb", "LS"), {"a": "L", "b": "L"})
+
+    def test_alone(self) -> None:
+        """A host at a switch that is there is missing by itself; so is one without a known link."""
+        self.assertEqual(self.causes("abc", "La", "Lb"), {})
+
+    def test_twoLinks(self) -> None:
+        """A host with another link, to a switch that is there, is missing by itself."""
+        self.assertEqual(self.causes("La", "La", "Ma", "LS"), {})
+
+    def test_chain(self) -> None:
+        """A switch explains all that is behind it, other switches, too; two of them share the hosts."""
+        self.assertEqual(self.causes("LMab", "LS", "LM", "Ma", "Lb"), {"M": "L", "a": "L", "b": "L"})
+        self.assertEqual(self.causes("LMab", "LS", "MS", "LM", "Ma", "Lb"), {"a": "M", "b": "L"})
+
+    def test_island(self) -> None:
+        """Nodes that nothing links to the rest of the fabric are all missing by themselves."""
+        self.assertEqual(self.causes("LMab", "LM", "La", "Mb"), {})
+
+    def test_names(self) -> None:
+        """A list of names is short."""
+        self.assertEqual(namesOf("abc"), "a, b, c")
+        self.assertEqual(namesOf(list("abcde")), "a, b, c and 2 more")
+
+
+class LinkTests(FabricTestCase):
+    """Findings at both ends of a link have one cause."""
+
+    def test_grouped(self) -> None:
+        """The worst finding of a link explains the others, those of another link and of other kinds stay."""
+        fabric: Fabric = self.answerTo(Sweep(self.agent).run(), 3)
+        left, b = (self.fabric.node(name).guid for name in ("left", "b"))
+        found = [
+            Finding("symbol-errors", "b port 1", "", b, 1),
+            Finding("flapping", "left port 2", "", left, 2),
+            Finding("receive-errors", "left port 2", "", left, 2),
+            Finding("receive-errors", "left port 3", "", left, 3),
+            Finding("discards", "left port 2", "", left, 2),
+            Finding("flapping", "elsewhere", ""),
+        ]
+        causes = [one.cause for one in groupedByLink(fabric, found)]
+        self.assertEqual(causes, ["flapping at left port 2", "", "flapping at left port 2", "", "", ""])
+
+
+class LeafTests(PollerTestCase):
+    """A dead leaf switch of a fat tree."""
+
+    at = "h00000"
+
+    def net(self) -> Net:
+        return fatTree(hosts=32, radix=8)
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.tracker = AlertTracker(AlertRules(delaySeconds=0.0, groupSeconds=0.0), 0.0)
+
+    def received(self, event: FindingEvent) -> None:
+        super().received(event)
+        report = self.tracker.cleared if isinstance(event, Cleared) else self.tracker.raised
+        report(event.entry, self.clock.seconds())
+
+    def test_leaf(self) -> None:
+        """It is one alert, which names the hosts behind it; each host has a finding that it explains."""
+        leaf = self.fabric.port("h00016").neighbor
+        assert leaf is not None
+        hosts = [port.neighbor.node for port in leaf.node.external if port.neighbor is not None]
+        names = sorted(node.description for node in hosts if not node.isSwitch)
+        self.started(60.0)
+        for port in leaf.node.external:
+            self.fabric.cut(leaf.node.identifier, port.number)
+        self.pump(200.0)
+        gone = [entry for entry in self.poller.findingLog.open.values() if entry.finding.kind == "node-gone"]
+        self.assertEqual(len(gone), 1 + len(names))
+        (root,) = (entry for entry in gone if not entry.finding.cause)
+        self.assertEqual(root.finding.guid, leaf.node.guid)
+        self.assertIn(f"and with it {len(names)} nodes behind it: {names[0]}", root.finding.text)
+        cause = f"node-gone at {root.finding.where}"
+        self.assertEqual({entry.finding.cause for entry in gone if entry is not root}, {cause})
+        sent = [one for one in self.tracker.take(self.clock.seconds()) if one.finding["kind"] == "node-gone"]
+        self.assertEqual([one.finding["guid"] for one in sent], [str(leaf.node.guid)])
+        self.assertEqual({entry.severity for entry in gone}, {Severity.WARNING})
+
+    def test_hostStaysAway(self) -> None:
+        """A host that is still missing when its switch is back is an alert of its own."""
+        leaf = self.fabric.port("h00016").neighbor
+        assert leaf is not None
+        self.started(60.0)
+        for port in leaf.node.external:
+            self.fabric.cut(leaf.node.identifier, port.number)
+        self.pump(200.0)
+        self.tracker.take(self.clock.seconds())
+        self.assertIsNone(self.tracker.deadline(self.clock.seconds()))
+        for port in leaf.node.external:
+            if port is not leaf:
+                self.fabric.heal(leaf.node.identifier, port.number)
+        self.pump(200.0)
+        (alert,) = (one for one in self.tracker.take(self.clock.seconds()) if one.isRaised)
+        host = self.fabric.node("h00016")
+        self.assertEqual((alert.finding["guid"], alert.finding["cause"]), (str(host.guid), ""))
