@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import csv
+import sys
 from typing import Any, Final
 
+from twisted.python import usage
+
 from txrdma.commands.common.rows import hexGUID, printJSON, showRows
-from txrdma.commands.common.session import TARGET
-from txrdma.commands.common.sweeping import endWith, fabricOf, PartOptions
+from txrdma.commands.common.session import opened, TARGET
+from txrdma.commands.common.sweeping import endWith, fabricOf, PartOptions, swept
+from txrdma.fabric.inventory import firmwares, INVENTORY, inventoryRow
 from txrdma.fabric.model import Fabric, Node
 from txrdma.fabric.snapshots import nodeDict
 from txrdma.iba.verbs import NodeType
@@ -37,11 +42,21 @@ class CommandOptions(PartOptions):
         ["hosts", None, "Only channel adapters."],
         ["switches", None, "Only switches."],
         ["routers", None, "Only routers."],
+        ["inventory", None, "Also query devices for firmware, board (PSID) and uptime."],
+        ["csv", None, "Print the inventory as comma-separated values."],
     ]
+
+    def postOptions(self) -> None:
+        super().postOptions()
+        if self["load"] and (self["inventory"] or self["csv"]):
+            raise usage.UsageError("--inventory queries the nodes, and a snapshot cannot be queried")
 
 
 async def run(reactor: Any, options: CommandOptions) -> None:
     """Run C{txrdma nodes}: print a row for each node."""
+    if options["inventory"] or options["csv"]:
+        await _inventory(reactor, options)
+        return
     fabric, names = await fabricOf(reactor, options, withLinks=False)
     nodes = chosen(fabric, options)
     if options["json"]:
@@ -59,6 +74,23 @@ async def run(reactor: Any, options: CommandOptions) -> None:
             for node in nodes
         ]
         showRows(("Type", "GUID", "Ports", "LIDs", "Name"), rows)
+    endWith(fabric)
+
+
+async def _inventory(reactor: Any, options: CommandOptions) -> None:
+    """Query the nodes for their firmware, and print a row for each."""
+    with opened(reactor, options) as session:
+        fabric = session.names.put(await swept(session, withLinks=False))
+        nodes = chosen(fabric, options)
+        firmware = await firmwares(session.agent, session.endPort, nodes, options["outstanding"])
+    rows = [inventoryRow(node, firmware.get(node.guid)) for node in nodes]
+    if options["json"]:
+        printJSON([dict(zip(INVENTORY, row, strict=True)) for row in rows])
+    elif options["csv"]:
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerows([INVENTORY, *rows])
+    else:
+        showRows(INVENTORY, [["-" if cell is None else cell for cell in row] for row in rows])
     endWith(fabric)
 
 

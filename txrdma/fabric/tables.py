@@ -25,12 +25,15 @@ from txrdma.mad.layouts.smp import PKeyTable, PortInfo, SLtoVLMappingTable
 from txrdma.mad.paths import toLID
 from txrdma.mad.rpcs import RPCs
 from txrdma.mad.schedule import MADSchedule, MAX_OUTSTANDING
-from txrdma.mad.vendor import MlxGeneralInfo
+from txrdma.mad.vendor import MlxGeneralInfoExtended
 
 PortKey = tuple[GUID, int]
 
 MELLANOX: Final = 0x0002C9
 """Vendor ID of Mellanox, and of NVIDIA's InfiniBand devices."""
+
+_INFINISCALE_3: Final = 47396
+"""Device ID of InfiniScale III switches."""
 
 _KEYS_IN_BLOCK: Final = 32
 _BASE: Final = 0x7FFF
@@ -45,10 +48,15 @@ class Firmware:
     Firmware of a node, as reported by its vendor-specific agent.
 
     @ivar board: name of the board and its configuration (PSID).
+    @ivar built: day of its build, as C{"2024-01-31"}.
+    @ivar hardware: revision of the device. C{uptimeSeconds}: time since its start.
     """
 
     board: str
     version: tuple[int, int, int]
+    built: str = ""
+    hardware: int = 0
+    uptimeSeconds: int = 0
 
     def __str__(self) -> str:
         return ".".join(map(str, self.version))
@@ -69,6 +77,23 @@ class Tables:
     pkeys: dict[PortKey, frozenset[int]] = field(default_factory=dict)
     lanes: dict[PortKey, tuple[int, ...]] = field(default_factory=dict)
     firmware: dict[GUID, Firmware] = field(default_factory=dict)
+
+
+async def firmwareOf(rpcs: RPCs, endPort: MADEndPort, node: Node) -> Firmware:
+    """
+    Query the firmware of a Mellanox or NVIDIA device.
+
+    InfiniScale III has 8 bits for each part of the version, all later devices have 32.
+
+    @raise MADFailure: it does not answer, as most hosts do not without the vendor's kernel module.
+    """
+    answer = await rpcs.VendGet(MlxGeneralInfoExtended, toLID(endPort, node.lid), retries=0)
+    board = answer.fwPSID.partition(b"\0")[0].decode("ascii", "replace")
+    version = (answer.extMajor, answer.extMinor, answer.extSubMinor)
+    if answer.deviceID == _INFINISCALE_3:
+        version = (answer.fwMajor, answer.fwMinor, answer.fwSubMinor)
+    built = f"{answer.fwYear:04x}-{answer.fwMonth:02x}-{answer.fwDay:02x}"
+    return Firmware(board, version, built, answer.hwRevision, answer.uptime)
 
 
 class TableSurvey:
@@ -117,11 +142,7 @@ class TableSurvey:
         self._tables.linear[node.guid] = await linearTable(self._rpcs, path, node.switchInfo)
 
     async def _firmware(self, node: Node) -> None:
-        path = toLID(self._endPort, node.lid)
-        answer = await self._rpcs.VendGet(MlxGeneralInfo, path, retries=0)
-        board = answer.fwPSID.partition(b"\0")[0].decode("ascii", "replace")
-        version = (answer.fwMajor, answer.fwMinor, answer.fwSubMinor)
-        self._tables.firmware[node.guid] = Firmware(board, version)
+        self._tables.firmware[node.guid] = await firmwareOf(self._rpcs, self._endPort, node)
 
     async def _lanesOf(self, port: Port) -> None:
         node, modifier = port.node, 0

@@ -103,6 +103,47 @@ class MlxGeneralInfo(Attribute):
     reserved6: bytes = data(28)
 
 
+@attribute(0x0017, "VendGet", vendorClass=ManagementClass.VENDOR_0A)
+@wire(136)
+class MlxGeneralInfoExtended(Attribute):
+    """
+    The revisions of a Mellanox or NVIDIA device (InfiniScale IV and later, ConnectX), with 32 bits for each
+    part of the firmware's version.
+
+    This is the same attribute ID as L{MlxGeneralInfo}; C{deviceID} shows which of the two an answer is. Pass
+    the class to decode.
+
+    @ivar uptime: time since the start of the firmware, in seconds.
+    """
+
+    reserved: int = bits(64)
+    hwRevision: int = key(16)
+    deviceID: int = key(16)
+    reserved2: bytes = data(24)
+    uptime: int = bits(32)
+    reserved3: int = bits(8)
+    fwMajor: int = bits(8)
+    fwMinor: int = bits(8)
+    fwSubMinor: int = bits(8)
+    fwBuildID: int = key(32)
+    fwMonth: int = key(8)
+    fwDay: int = key(8)
+    fwYear: int = key(16)
+    reserved4: int = bits(16)
+    fwHour: int = key(16)
+    fwPSID: bytes = data(16, shown=text)
+    fwINIFileVersion: int = key(32)
+    extMajor: int = bits(32)
+    extMinor: int = bits(32)
+    extSubMinor: int = bits(32)
+    reserved5: bytes = data(16)
+    reserved6: int = bits(8)
+    swMajor: int = bits(8)
+    swMinor: int = bits(8)
+    swSubMinor: int = bits(8)
+    reserved7: bytes = data(28)
+
+
 def hostName() -> str:
     """Host name from the kernel: a DNS query would block the reactor for each request."""
     return socket.gethostname()

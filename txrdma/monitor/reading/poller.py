@@ -10,7 +10,7 @@ every few minutes finds what both have missed.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import chain
 from typing import Final
 
@@ -28,6 +28,7 @@ from txrdma.fabric.managerwatch import ManagerWatch
 from txrdma.fabric.model import Fabric, Node, Port
 from txrdma.fabric.rates import shareOf
 from txrdma.fabric.refreshing import hasOtherLID, leadingTo, Refresh
+from txrdma.fabric.tables import Firmware
 from txrdma.iba.types import GID, GUID
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.errors import MADFailure
@@ -107,6 +108,7 @@ class FabricPoller:
     @ivar journal: changes of the fabric and of its findings.
     @ivar statistics: work so far.
     @ivar supervisor: supervises all loops of the monitor; C{sweeps} and C{rounds} are loops of the poller.
+    @ivar firmware: firmware of nodes that the last survey has found.
     @ivar version: number that grows with each change of C{fabric}, including the states of its ports.
     """
 
@@ -137,6 +139,7 @@ class FabricPoller:
         self.manager = ManagerWatch()
         self.statistics = PollerStatistics()
         self.version = 0
+        self.firmware: Mapping[GUID, Firmware] = {}
         self._reactor = reactor
         self._agent = agent
         self._settings = settings = settings or PollerSettings()

@@ -111,6 +111,7 @@ class Surveyor:
         )
         self.surveys += 1
         self.surveySeconds = self._reactor.seconds() - began
+        self._poller.firmware = tables.firmware
         if changes == self._poller.presence.changes:
             found: list[Finding] = tableFindings(fabric, tables) + routes
             self._poller.report(TABLES, found)

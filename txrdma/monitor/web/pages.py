@@ -257,6 +257,8 @@ def _node(context: PageContext, values: Values) -> Tag:
                 ("LID", row["lid"] or "–"),
                 ("Ports with a link", f"{row['links']} of {row['ports']}"),
                 ("Vendor and device", f"{node.vendorID:#08x}, {node.deviceID:#06x}"),
+                ("Firmware and board", f"{row['firmware']}, {row['board']}" if row["firmware"] else "–"),
+                ("Up for", f"{row['uptime'] / _DAY:.1f} days" if row["uptime"] is not None else "–"),
             ),
             tags.p(tags.a("Path from here", href=f"/trace?{urlencode(path)}")) if path else "",
             section("Findings here", findingTable(context, found, "No findings."), name="findings"),

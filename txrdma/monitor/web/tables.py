@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Generic, TypeVar
 
 from txrdma.fabric.model import Node, Port
+from txrdma.fabric.tables import Firmware
 from txrdma.kit.values import frozen
 from txrdma.monitor.diagnosis.findinglog import Entry
 from txrdma.monitor.diagnosis.journal import FabricEvent, KINDS
@@ -146,6 +147,16 @@ def _name(context: PageContext, node: Node) -> str:
     return printable(node.description)
 
 
+def _firmware(of: Callable[[Firmware], Any]) -> Callable[[PageContext, Node], Any]:
+    """Return a function that takes a value from the firmware of a node; None if that is unknown."""
+
+    def value(context: PageContext, node: Node) -> Any:
+        known = context.poller.firmware.get(node.guid)
+        return None if known is None else of(known)
+
+    return value
+
+
 def _guid(port: Port) -> str:
     return guidText(port.node.guid)
 
@@ -184,6 +195,9 @@ NODES: Final[Table[Node]] = Table(
         "isSilent", TRUTH, "It did not answer when asked last", lambda context, node: context.isSilent(node)
     ),
     Column("findings", COUNT, "Findings at the node now", lambda context, node: context.findingsAt(node)),
+    Column("firmware", orNull(TEXT), "Version of the firmware", _firmware(str)),
+    Column("board", orNull(TEXT), "Board and its configuration (PSID)", _firmware(lambda one: one.board)),
+    Column("uptime", orNull(COUNT), "Seconds since its start", _firmware(lambda one: one.uptimeSeconds)),
 )
 
 PORTS: Final[Table[Port]] = Table(

@@ -12,10 +12,12 @@ from typing import Final
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
+from txrdma.fabric.tables import MELLANOX
 from txrdma.iba.types import GID, GUID
 from txrdma.kit.rawfields import poke
-from txrdma.mad.layouts.smp import PortInfo, SwitchInfo
+from txrdma.mad.layouts.smp import NodeInfo, PortInfo, SwitchInfo
 from txrdma.mad.layouts.values import FECMode, PortCapability
+from txrdma.mad.vendor import MlxGeneralInfoExtended
 from txrdma.sim.fabric.agents.sma import VENDOR_DIAG
 from txrdma.sim.fabric.model.counters import SimulatedCounters
 from txrdma.sim.fabric.model.forwarding import tableOf
@@ -300,6 +302,12 @@ class SimulatedFabric(Subnet):
         for node in map(self.node, names) if names else self.nodes.values():
             for port in node.external:
                 learnCorrection(port, mode)
+
+    def haveFirmware(self, name: str, info: MlxGeneralInfoExtended) -> None:
+        """Let a node be a Mellanox device with this GeneralInfo."""
+        node = self.node(name)
+        node.generalInfo = info.encode()
+        node.info = NodeInfo.decode(node.info).replace(vendorID=MELLANOX).encode()
 
     def countWide(self, *names: str) -> None:
         """Let the ports of these nodes, by default of all nodes, count errors and waits in 64 bits, too."""

@@ -234,6 +234,7 @@ class SimulatedNode:
     @ivar info: NodeInfo, encoded; answers have the fields of the port that received the request.
     @ivar ports: ports by number; number 0 is used only by switches.
     @ivar countsWide: whether the ports count errors in 64 bits.
+    @ivar generalInfo: encoded GeneralInfo of a Mellanox device; C{b""} for others.
     @ivar isDead: whether the node's agents answer nothing and forward no directed routes.
     @ivar delaySeconds: additional time until the node answers.
     @ivar busyFor: number of requests that are still to be answered with BUSY.
@@ -245,7 +246,7 @@ class SimulatedNode:
     """
 
     __slots__ = (
-        *("busyFor", "delaySeconds", "description", "guid", "identifier", "index", "info"),
+        *("busyFor", "delaySeconds", "description", "generalInfo", "guid", "identifier", "index", "info"),
         *("countsWide", "isDead", "isSwitch", "kind", "linear", "multicast", "portGUIDs", "ports", "random"),
         *("redirects", "routing", "switchInfo"),
     )
@@ -260,6 +261,7 @@ class SimulatedNode:
         self.portGUIDs: dict[int, GUID] | None = None
         self.ports: list[SimulatedPort] = []
         self.countsWide = False
+        self.generalInfo = b""
         self.isDead = False
         self.delaySeconds = 0.0
         self.busyFor = 0

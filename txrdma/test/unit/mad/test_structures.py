@@ -195,7 +195,7 @@ _NUMBERS: Final = {
     "OpenIBPing": (0x32, 0x0000),
 }
 
-_OTHER_FORMS: Final = {"PortExtendedSpeedsCountersRSFEC", "CACongestionLog"}
+_OTHER_FORMS: Final = {"PortExtendedSpeedsCountersRSFEC", "CACongestionLog", "MlxGeneralInfoExtended"}
 """Structures that share the number of another one."""
 
 _FEWER: Final = {

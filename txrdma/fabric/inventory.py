@@ -1,0 +1,62 @@
+"""
+Inventory of a fabric: the devices with their revisions, firmware, boards and uptime.
+
+NodeInfo (IBA 14.2.5.3) has the vendor, device and revision of every node. Firmware, PSID and uptime are those
+of the vendor-specific agent of Mellanox and NVIDIA. No publicly documented attribute has serial numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, Union
+
+from txrdma.error import DeviceUnavailable
+from txrdma.fabric.model import Node
+from txrdma.fabric.tables import Firmware, firmwareOf, MELLANOX
+from txrdma.iba.path import MADEndPort
+from txrdma.iba.types import GUID
+from txrdma.mad.errors import MADFailure
+from txrdma.mad.rpcs import RPCs
+from txrdma.mad.schedule import MADSchedule
+
+INVENTORY: Final = (
+    *("guid", "name", "type", "systemImageGuid", "vendorId", "deviceId", "revision"),
+    *("board", "firmware", "built", "hardware", "uptimeSeconds"),
+)
+"""Columns of an inventory, in order."""
+
+Cell = Union[str, int, None]
+
+
+async def firmwares(
+    rpcs: RPCs, endPort: MADEndPort, nodes: Iterable[Node], maxOutstanding: int
+) -> dict[GUID, Firmware]:
+    """Query the firmware of nodes; those that do not answer are missing in the result."""
+    found: dict[GUID, Firmware] = {}
+    schedule = MADSchedule(rpcs, maxOutstanding)
+
+    async def read(node: Node) -> None:
+        try:
+            found[node.guid] = await firmwareOf(schedule, endPort, node)
+        except DeviceUnavailable:
+            raise
+        except MADFailure:
+            return
+
+    await schedule.run(mqueue=(read(node) for node in nodes if node.lid and node.vendorID == MELLANOX))
+    return found
+
+
+def inventoryRow(node: Node, firmware: Firmware | None) -> list[Cell]:
+    """Return the cells of a node, in the order of L{INVENTORY}; None where a value is unknown."""
+    cells: list[Cell] = [
+        *(f"{int(node.guid):#018x}", node.description, node.type.name.lower()),
+        *(f"{int(node.systemImageGUID):#018x}", f"{node.vendorID:#08x}", f"{node.deviceID:#06x}"),
+        node.info.revision,
+    ]
+    if firmware is None:
+        return [*cells, *[None] * (len(INVENTORY) - len(cells))]
+    return [
+        *cells,
+        *(firmware.board, str(firmware), firmware.built, firmware.hardware, firmware.uptimeSeconds),
+    ]
