@@ -41,7 +41,18 @@ _CODING: Final = ("syncHeaderErrorCounter", "unknownBlockCounter")
 _FULL: Final = 0xFFFF_FFFF
 _SLOWEST: Final = int(LaneSpeed.FDR)
 _PAM4: Final = int(LaneSpeed.HDR)
+_FEWEST_WRONG: Final = 8
 _BY_REED_SOLOMON: Final = frozenset((FECMode.RS_FEC, FECMode.LOW_LATENCY_RS_FEC))
+
+
+def wrongBits(port: Port, blocks: int) -> int:
+    """
+    Return the smallest number of wrong bits in uncorrectable blocks: one more than can be corrected.
+
+    The Reed-Solomon codes of HDR and faster correct 15 symbols of a block, RS(544,514), or 7 for low latency.
+    The code of slower links is not known here, so one wrong bit is assumed.
+    """
+    return blocks * (_FEWEST_WRONG if port.activeSpeed >= _PAM4 else 1)
 
 
 def correctingPorts(node: Node) -> Iterator[Port]:

@@ -18,7 +18,7 @@ from txrdma.iba.types import GUID
 
 OF_LINK: Final = (
     *("flapping", "fec-uncorrectable", "symbol-ber", "symbol-errors", "link-recoveries"),
-    *("integrity-errors", "receive-errors", "raw-ber"),
+    *("integrity-errors", "receive-errors"),
 )
 """Kinds of findings that one bad link has at both of its ends, that which tells most first."""
 

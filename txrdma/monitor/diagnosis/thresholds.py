@@ -11,13 +11,14 @@ from math import inf
 from operator import itemgetter
 from typing import Final
 
+from txrdma.fabric.errorcorrection import wrongBits
 from txrdma.fabric.errorcounters import shownName, UNCORRECTABLE
 from txrdma.fabric.health import Finding
 from txrdma.fabric.model import Fabric, Port
 from txrdma.fabric.rates import bitErrorRate
 from txrdma.fabric.rootcause import groupedByLink
 from txrdma.iba.types import GUID
-from txrdma.monitor.diagnosis.tallies import Exceeded, Tallies, TallyLimit
+from txrdma.monitor.diagnosis.tallies import Tallies, TallyLimit
 from txrdma.monitor.portcounters import CounterLayout, Meter
 
 PortKey = tuple[GUID, int]
@@ -52,8 +53,8 @@ counted.
 
 _BER_LIMITS: Final = (BER_LIMIT, TallyLimit(UNCORRECTABLE, BER_LIMIT.most, BER_LIMIT.seconds))
 """
-The same for uncorrectable FEC blocks, each of which has at least one error. Corrected blocks do not
-count: with PAM4 (HDR and later) wrong symbols are normal.
+The same for uncorrectable FEC blocks. Corrected blocks do not count: with PAM4 (HDR and later) wrong symbols
+are normal.
 """
 
 MOST_BIT_ERRORS: Final = 1e-14
@@ -275,23 +276,19 @@ class ErrorThresholds:
         Return one finding for each port with too many bit errors, by symbol errors or by uncorrectable
         blocks.
         """
-        worst: dict[PortKey, Exceeded[PortKey]] = {}
+        worst: dict[PortKey, tuple[float, str]] = {}
         for beyond in self._bitErrors.exceeded(now):
-            known = worst.get(beyond.key)
-            if known is None or known.count < beyond.count:
-                worst[beyond.key] = beyond
-        found = []
-        for portKey, beyond in worst.items():
-            port = _portAt(fabric, portKey)
-            rate = 0.0 if port is None else bitErrorRate(port, beyond.count, beyond.limit.seconds)
-            if rate > self._mostBitErrors:
-                what = " blocks beyond correction" if beyond.limit.counter == UNCORRECTABLE else ""
-                text = (
-                    f"its rate of bit errors is {rate:.1e}, {self._mostBitErrors:.0e} is allowed: "
-                    f"{beyond.count}{what} in {_period(beyond.limit.seconds)}"
-                )
-                found.append(_at(fabric, "symbol-ber", portKey, text))
-        return found
+            port, errors, what = _portAt(fabric, beyond.key), beyond.count, ""
+            if port is None:
+                continue
+            if beyond.limit.counter == UNCORRECTABLE:
+                errors, what = wrongBits(port, errors), " blocks beyond correction"
+            rate = bitErrorRate(port, errors, beyond.limit.seconds)
+            if rate > max(self._mostBitErrors, worst.get(beyond.key, (0.0, ""))[0]):
+                shown = f"{'at least ' * bool(what)}{rate:.1e}, {self._mostBitErrors:.0e} is allowed"
+                counted = f"{beyond.count}{what} in {_period(beyond.limit.seconds)}"
+                worst[beyond.key] = rate, f"its rate of bit errors is {shown}: {counted}"
+        return [_at(fabric, "symbol-ber", portKey, text) for portKey, (_rate, text) in worst.items()]
 
     def _downEnds(
         self, fabric: Fabric, now: float, gone: Iterable[tuple[PortKey, PortKey]]

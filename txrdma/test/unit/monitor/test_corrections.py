@@ -302,6 +302,8 @@ class FindingTests(CorrectionTestCase):
         self.assertEqual(self.output(), [("raised", "symbol-ber", "leaf0000")])
         ((entry),) = self.poller.findingLog.open.values()
         self.assertIn("3 blocks beyond correction in 12 minutes", entry.finding.text)
+        bits = 4 * 53.125e9 * 720  # of HDR; each block has at least eight wrong symbols
+        self.assertIn(f"at least {3 * 8 / bits:.1e}", entry.finding.text)
         self.grow(11)
         self.assertEqual(self.output(), [("raised", "fec-uncorrectable", "leaf0000")])
         found = {one.finding.kind: one for one in self.poller.findingLog.open.values()}
