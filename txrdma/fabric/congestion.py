@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from heapq import nlargest
 from typing import Final
 
 from txrdma.fabric.health import Finding
@@ -24,6 +25,9 @@ CONGESTED: Final = 0.1
 
 FULL: Final = 0.9
 """Share of its data rate above which a link is full."""
+
+MOST_CAUSES: Final = 200
+"""Largest number of causes that are reported: those with most victims."""
 
 _TICK_OF_PORT: Final = 7
 """Tick of NVIDIA's switches from Quantum on, which count octets of the port and not of a lane."""
@@ -88,8 +92,12 @@ class _Congestion:
                 self._congested[port] = wait
 
     def findings(self) -> Iterator[Finding]:
-        """Return a finding for each cause."""
-        for cause, victims in self._victims().items():
+        """Return a finding for each cause, of those with most victims."""
+
+        def size(one: tuple[Port, list[Port]]) -> tuple[int, float]:
+            return len(one[1]), self._share(one[0])
+
+        for cause, victims in nlargest(MOST_CAUSES, self._victims().items(), key=size):
             kind, text = self._describe(cause)
             if victims:
                 shown = sorted(victims, key=lambda each: (-self._share(each), str(each)))
@@ -112,7 +120,8 @@ class _Congestion:
                 causes[port] = []
         known = {cause: cause for cause in causes}
         self._spread(deque(causes), known, behind)
-        for port in sorted(self._congested, key=lambda each: (-self._share(each), str(each))):
+        left = [port for port in self._congested if port not in known]
+        for port in sorted(left, key=lambda each: (-self._share(each), str(each))):
             if port not in known:  # they wait in a circle: the one that waits longest
                 known[port] = port
                 self._spread(deque([port]), known, behind)
