@@ -333,6 +333,7 @@ def _port(context: PageContext, values: Values) -> Tag:
                     ("Sent", amount(row["transmitRate"], "B/s")),
                     ("Received", amount(row["receiveRate"], "B/s")),
                     ("Load", gauge(row["load"])),
+                    ("Waits for credits", gauge(row["wait"])),
                     ("Errors each second", errors(row["errorRate"])),
                 ),
                 name="now",

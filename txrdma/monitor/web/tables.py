@@ -235,6 +235,10 @@ PORTS: Final[Table[Port]] = Table(
     Column(
         "load", orNull(NUMBER), "Share of the link sent at, 0 to 1", lambda context, port: context.load(port)
     ),
+    Column(
+        *("wait", orNull(NUMBER), "Share of time in which it waits for credits, 0 to 1"),
+        lambda context, port: context.waitShare(port),
+    ),
     Column("errorRate", orNull(NUMBER), "Errors each second", lambda context, port: context.errorRate(port)),
 )
 

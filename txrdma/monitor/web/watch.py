@@ -130,6 +130,11 @@ class PageContext:
         """
         return self.poller.load(port)
 
+    def waitShare(self, port: Port) -> float | None:
+        """Return the share of time for which a port waits for credits; None if that is none or unknown."""
+        wait = self.poller.congestion.waits.get((port.node.guid, port.number))
+        return None if wait is None else wait.share
+
     def errorRate(self, port: Port) -> float | None:
         """
         Return the errors per second that a port has counted, of all kinds with a limit; None if unknown.

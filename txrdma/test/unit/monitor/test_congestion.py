@@ -8,12 +8,18 @@ from txrdma.fabric.congestion import congestionFindings, Wait, waitShare
 from txrdma.fabric.discovery import Sweep
 from txrdma.fabric.model import Fabric, Port
 from txrdma.mad.layouts.pma import PortRcvConCtrl, PortVLXmitWaitCounters
+from txrdma.monitor.series.exposition import guidText
+from txrdma.monitor.web.metrics import Metrics
+from txrdma.monitor.web.tables import PORTS
+from txrdma.monitor.web.watch import Watch
 from txrdma.sim.fabric.agents import pma
 from txrdma.sim.fabric.agents.sampling import tickOf
 from txrdma.sim.nets.fattree import fatTree
 from txrdma.sim.nets.netfile import Net
 from txrdma.test.support.mad.simulated import FabricTestCase
 from txrdma.test.unit.monitor.test_poller import PollerTestCase
+
+ROWS = [("left", 2, 0.5), ("right", 3, 0.25)]
 
 
 class WaitTests(FabricTestCase):
@@ -154,6 +160,14 @@ class CongestionTests(PollerTestCase):
             "because of it wait right",
         ):
             self.assertIn(part, text)
+        fabric = self.poller.fabric
+        assert fabric is not None
+        context = Watch(self.poller, self.agent, None, self.clock.seconds).context()
+        rows = [PORTS.toDict(context, port) for port in fabric.ports() if context.waitShare(port)]
+        self.assertEqual([(row["name"], row["port"], round(row["wait"], 2)) for row in rows], ROWS)
+        text = "".join(Metrics(self.poller, None, self.clock.seconds)._parts())
+        guid = guidText(self.fabric.node("left").guid)
+        self.assertIn(f'infiniband_port_transmit_wait_ratio{{guid="{guid}",port="2"}} 0.50', text)
         self.wait("left", 2, 0.0)
         self.wait("right", 3, 0.0)
         self.pump(240.0)
