@@ -6,7 +6,8 @@ L{txrdma.monitor.diagnosis.findinglog} decides whether a fault has lasted long e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Sized
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set, Sized
+from itertools import chain
 from math import inf
 from operator import itemgetter
 from typing import Final
@@ -216,15 +217,21 @@ class ErrorThresholds:
                 self._tallies.add(portKey, counter, -count, now)
                 self._bitErrors.add(portKey, counter, -count, now)
 
-    def linkChanged(self, ends: Iterable[PortKey], isUp: bool, now: float) -> None:
-        """Record that a link has come up, or that it is missing."""
-        for portKey in ends:
+    def linksChanged(
+        self, before: Set[tuple[PortKey, PortKey]], after: Set[tuple[PortKey, PortKey]], now: float
+    ) -> None:
+        """
+        Record which links have come up or are missing.
+
+        @param before: links that were there, each by its two ports; C{after}: those that are.
+        """
+        for portKey in chain.from_iterable(before - after):
             self._excuse(portKey, now)
-            if isUp:
-                self._trained[portKey] = now
-                self._down.discard(portKey)
-            else:
-                self._down.add(portKey)
+            self._down.add(portKey)
+        for portKey in chain.from_iterable(after - before):  # it may have had another link before
+            self._excuse(portKey, now)
+            self._trained[portKey] = now
+            self._down.discard(portKey)
 
     def keep(self, known: Collection[GUID]) -> None:
         """Forget the errors of nodes that are neither in the fabric nor known as missing."""

@@ -415,10 +415,8 @@ class FabricPoller:
             gone, before = set(self.presence.nodes), self.presence.linked
             changes = self.presence.follow(fabric, now)
             self.journal.add(changes)
-            after = self.presence.linked
             if before:  # what the first sweep has found may have been there for long
-                for link in before.keys() ^ after.keys():
-                    self._thresholds.linkChanged(link, link in after, now)
+                self._thresholds.linksChanged(before.keys(), self.presence.linked.keys(), now)
             for guid in gone.intersection(fabric.nodes):
                 self._thresholds.restarted(guid, now)
                 self._reader.forget(guid)

@@ -267,12 +267,12 @@ class JudgeTests(FabricTestCase):
 
     def test_missing(self) -> None:
         """Errors while a link is missing, and when it is back, are not counted."""
-        ends = [(self.fabric.node("left").guid, 2), (self.fabric.node("b").guid, 1)]
+        link = ((self.fabric.node("left").guid, 2), (self.fabric.node("b").guid, 1))
         self.read("left", 2, 0.0)
         self.read("left", 2, 10.0, symbols=50)
-        self.thresholds.linkChanged(ends, False, 12.0)
+        self.thresholds.linksChanged({link}, set(), 12.0)
         self.read("left", 2, 100.0, symbols=90)
-        self.thresholds.linkChanged(ends, True, 200.0)
+        self.thresholds.linksChanged(set(), {link}, 200.0)
         self.read("left", 2, 205.0, symbols=150)
         self.assertEqual(self.found(205.0), [])
         self.read("left", 2, 300.0, symbols=161)
@@ -286,6 +286,15 @@ class JudgeTests(FabricTestCase):
         self.thresholds.restarted(self.fabric.node("b").guid, 200.0)
         self.assertEqual(self.found(200.0), [])
         self.assertEqual((self.found(2000.0), len(self.thresholds)), ([], 0))
+
+    def test_moved(self) -> None:
+        """A port whose cable leads to another place has a link, and its errors count."""
+        left, b, c = ((self.fabric.node(name).guid, at) for name, at in (("left", 2), ("b", 1), ("c", 1)))
+        for before, after, now in ((b, c, 0.0), (c, b, 100.0)):
+            self.thresholds.linksChanged({(left, before)}, {(left, after)}, now)
+        self.read("left", 2, 200.0)
+        self.read("left", 2, 210.0, symbols=11)
+        self.assertEqual(self.found(210.0), [("symbol-errors", "left port 2")])
 
     def test_resetOfOnePort(self) -> None:
         """A reset of one port's counters hides no flapping, neither of its link nor of another."""
