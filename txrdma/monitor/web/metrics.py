@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from heapq import nsmallest
 from typing import Final
 
 from twisted.web.resource import Resource
@@ -25,6 +26,12 @@ from txrdma.monitor.series.exposition import (
 )
 from txrdma.monitor.series.history import HistoryWriter
 from txrdma.monitor.web.steadynames import SteadyNames
+
+MOST_FINDINGS: Final = 1000
+"""
+Largest number of findings with a series of their own: the most severe, then the oldest. A broken node may
+have a new GUID each minute, and each GUID is a new series.
+"""
 
 _HEALTH: Final = (
     ("readings", "readings_total", "counter", "Ports whose counters were read"),
@@ -92,14 +99,15 @@ class Metrics(Resource):
         ]
         text = "Share of time in which the port had data to send and no credits"
         yield family("infiniband_port_transmit_wait_ratio", "gauge", text, waits)
+        entries = poller.findingLog.open.values()
         found, each = dict.fromkeys(Severity, 0), Counter[str]()
-        for entry in poller.findingLog.open.values():
+        for entry in entries:
             found[entry.severity] += 1
+        for entry in nsmallest(MOST_FINDINGS, entries, key=lambda one: (-one.severity, one.firstSeen)):
             one, severity = entry.finding, entry.severity.name.lower()
             guid = "" if one.guid is None else guidText(one.guid)
-            each[
-                labels(kind=one.kind, severity=severity, guid=guid, port="" if one.port is None else one.port)
-            ] += 1
+            port = "" if one.port is None else one.port
+            each[labels(kind=one.kind, severity=severity, guid=guid, port=port)] += 1
         severities = [(labels(severity=level.name.lower()), count) for level, count in found.items()]
         yield family("txrdma_monitor_findings", "gauge", "Findings that are there", severities)
         text = "Findings that are there, by what they are about"

@@ -16,13 +16,15 @@ from twisted.trial.unittest import SynchronousTestCase
 import txrdma
 from txrdma.error import InvalidRequest
 from txrdma.fabric.advice import Severity
+from txrdma.fabric.health import Finding
+from txrdma.iba.types import GUID
 from txrdma.monitor.config import parseConfig
 from txrdma.monitor.diagnosis.tallies import TallyLimit
 from txrdma.monitor.diagnosis.thresholds import DEFAULT_LIMITS
 from txrdma.monitor.reading.settings import PollerSettings
 from txrdma.monitor.series.exposition import METRICS
 from txrdma.monitor.series.level import DEFAULT_LEVELS, EVENTS
-from txrdma.monitor.web.metrics import Metrics
+from txrdma.monitor.web.metrics import Metrics, MOST_FINDINGS
 from txrdma.tap.monitor import Options
 from txrdma.test.support.monitor.service import WHOLE
 from txrdma.test.unit.monitor.test_exposition import isMissing, MISSING, parsed
@@ -251,6 +253,21 @@ class ConfigTests(SynchronousTestCase):
 
 class PageTests(PollerTestCase):
     """Pages about a poller."""
+
+    def test_manyFindings(self) -> None:
+        """Findings with a series of their own are bounded: the most severe, then the oldest."""
+        if isMissing:
+            self.skipTest(MISSING)
+        severe = [Finding("no-sm", "fabric", "", GUID.fromInt(5000))]
+        self.poller.report(
+            "test", [Finding("width", "x", "", GUID.fromInt(at)) for at in range(MOST_FINDINGS)]
+        )
+        self.clock.advance(1.0)
+        self.poller.report("severe", severe)
+        found = parsed("".join(Metrics(self.poller, None, self.clock.seconds)._parts()))
+        series = [dict(given) for name, given in found if name == "txrdma_monitor_finding"]
+        self.assertEqual(len(series), MOST_FINDINGS)
+        self.assertIn("no-sm", {one["kind"] for one in series})
 
     def test_metrics(self) -> None:
         """A scrape contains counters, current states, and the monitor's own metrics."""
