@@ -75,6 +75,8 @@ def cyclic(after: Mapping[Item, Iterable[Item]]) -> dict[Item, set[Item]]:
                 if not graph[item]:
                     del graph[item]
                     free.append(item)
+        if not graph:
+            break
         reverse: dict[Item, set[Item]] = defaultdict(set)
         for item, items in graph.items():
             for each in items:
