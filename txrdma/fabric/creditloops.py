@@ -108,14 +108,12 @@ class Lanes:
 
     @ivar levels: service level by the source port and the destination LID.
     @ivar mappings: virtual lane of each service level, by crossing of a switch.
-    @ivar sources: ports of hosts whose paths are known.
-    @ivar isWhole: whether these are all hosts.
+    @ivar isTruncated: whether there were more than L{MOST_PATHS} paths, of which others are unknown.
     """
 
     levels: dict[tuple[Port, int], int] = field(default_factory=dict)
     mappings: dict[Crossing, tuple[int, ...]] = field(default_factory=dict)
-    sources: list[Port] = field(default_factory=list)
-    isWhole: bool = True
+    isTruncated: bool = False
 
 
 def crossings(linear: Linear, source: Port, lid: int) -> Iterator[Crossing]:
@@ -193,16 +191,14 @@ class LaneSurvey:
 
         @raise MADFailure: the SA does not return paths, or a switch does not return its mapping.
         """
-        lanes = self._lanes
-        lanes.sources, lanes.isWhole = self._sources()
         schedule = MADSchedule(self._rpcs, _SA_OUTSTANDING)
-        await schedule.run(mqueue=(self.pathsOf(schedule, source) for source in lanes.sources))
+        await schedule.run(mqueue=(self.pathsOf(schedule, source) for source in self._sources()))
         schedule = MADSchedule(self._rpcs, MAX_OUTSTANDING)
         await schedule.run(mqueue=(self._mappingOf(schedule, crossing) for crossing in self._crossings))
-        return lanes
+        return self._lanes
 
-    def _sources(self) -> tuple[list[Port], bool]:
-        """Return ports of hosts, and whether these are all."""
+    def _sources(self) -> list[Port]:
+        """Return the ports of all hosts, or of one host at each switch if there are many."""
         ports = [
             port
             for node in self._fabric.nodes.values()
@@ -211,17 +207,17 @@ class LaneSurvey:
             if port.lid and port.peer is not None and port.peer.node.guid in self._linear
         ]
         if len(ports) <= MOST_SOURCES:
-            return ports, True
+            return ports
         chosen: dict[GUID, Port] = {}
         for port in ports:
             assert port.peer is not None
             chosen.setdefault(port.peer.node.guid, port)
-        return list(chosen.values()), False
+        return list(chosen.values())
 
     async def pathsOf(self, rpcs: RPCs, source: Port) -> None:
         """Query the service levels of all paths from a port."""
         if len(self._lanes.levels) >= MOST_PATHS:
-            self._lanes.isWhole = False
+            self._lanes.isTruncated = True
             return
         query = PathRecord.query(slid=source.lid, reversible=True, numbPath=1 << source.lmc)
         for record in await rpcs.SubnAdmGetTable(query):
@@ -265,21 +261,27 @@ async def loopFindings(
     """
     if not graph:
         return []
+    channels: list[Channel] = []
     try:
         lanes = await LaneSurvey(rpcs, endPort, fabric, linear, graph).run()
     except DeviceUnavailable:
         raise
     except MADFailure as error:
+        unknown = str(error)
+    else:
+        unknown = f"the fabric has more than {MOST_PATHS} paths" if lanes.isTruncated else ""
+        await cooperate(findLaneCycle(linear, lanes, graph, channels))
+    if channels:
+        shown = " -> ".join(f"{_named(fabric, link)} VL {lane}" for link, lane in channels)
+        text = f"{len(channels)} links wait for each other on these virtual lanes: {shown}"
+    elif unknown:
         links = cycle(graph)
         shown = " -> ".join(_named(fabric, link) for link in links)
-        text = f"{len(links)} links wait for each other, unless their virtual lanes differ ({error}): {shown}"
-        return [Finding("credit-loop", "forwarding tables", text)]
-    channels: list[Channel] = []
-    await cooperate(findLaneCycle(linear, lanes, graph, channels))
-    if not channels:
+        text = (
+            f"{len(links)} links wait for each other, unless their virtual lanes differ ({unknown}): {shown}"
+        )
+    else:
         return []
-    shown = " -> ".join(f"{_named(fabric, link)} VL {lane}" for link, lane in channels)
-    text = f"{len(channels)} links wait for each other on these virtual lanes: {shown}"
     return [Finding("credit-loop", "forwarding tables", text)]
 
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
+from txrdma.fabric import creditloops
 from txrdma.fabric.creditloops import cycle, cyclic
 from txrdma.fabric.discovery import Sweep
 from txrdma.fabric.health import Finding
@@ -153,6 +154,24 @@ class TorusTests(FabricTestCase):
         self.serve(levelOf)
         self.map(lambda entry, out: tuple(level >> (out > 2) & 1 for level in range(16)))
         self.assertEqual(self.found(), [])
+
+    def test_oneHostOfEach(self) -> None:
+        """With many hosts the paths of one host at each switch are followed; their lanes decide as well."""
+        self.patch(creditloops, "MOST_SOURCES", 2)
+        self.test_datelines()
+        self.map(lambda entry, out: (0,) * 16)
+        self.assertEqual([one.kind for one in self.found()], ["credit-loop"])
+
+    def test_mostPaths(self) -> None:
+        """No more paths are queried than are to be followed; without all of them no loop is ruled out."""
+        self.patch(creditloops, "MOST_PATHS", 1)
+        self.map(lambda entry, out: (0,) * 16)
+        sa = self.fabric.sa
+        assert sa is not None
+        before = sa.asked
+        (found,) = self.found()
+        self.assertIn("unless their virtual lanes differ (the fabric has more than 1 paths)", found.text)
+        self.assertLessEqual(sa.asked - before, 4)
 
     def test_layers(self) -> None:
         """LASH gives each path a layer in which it closes no cycle: no loop, unless layers share a lane."""
