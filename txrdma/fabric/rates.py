@@ -22,7 +22,7 @@ _CASTS: Final = tuple(
 TRAFFIC: Final = (*_RATED, *_CASTS)
 
 
-def bitErrorRate(port: Port, errors: int, seconds: float) -> float:
+def bitErrorRate(port: Port, errors: float, seconds: float) -> float:
     """
     Return the bit error rate of a link, if each symbol error is one wrong bit; 0 if its speed is unknown.
 

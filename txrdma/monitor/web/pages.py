@@ -335,6 +335,7 @@ def _port(context: PageContext, values: Values) -> Tag:
                     ("Load", gauge(row["load"])),
                     ("Waits for credits", gauge(row["wait"])),
                     ("Errors each second", errors(row["errorRate"])),
+                    ("Wrong bits before correction", _share(row["rawBitErrorRate"])),
                 ),
                 name="now",
             ),
@@ -360,6 +361,10 @@ def _port(context: PageContext, values: Values) -> Tag:
         ],
         "charts",
     )
+
+
+def _share(rate: float | None) -> str:
+    return "–" if rate is None else f"{rate:.1e}"
 
 
 def _counterRows(meter: Meter | None, meanings: Mapping[str, str]) -> list[list[Part]]:

@@ -240,6 +240,10 @@ PORTS: Final[Table[Port]] = Table(
         lambda context, port: context.waitShare(port),
     ),
     Column("errorRate", orNull(NUMBER), "Errors each second", lambda context, port: context.errorRate(port)),
+    Column(
+        *("rawBitErrorRate", orNull(NUMBER), "Share of bits that are wrong before error correction, or more"),
+        lambda context, port: context.rawBitErrorRate(port),
+    ),
 )
 
 LINKS: Final[Table[Port]] = Table(

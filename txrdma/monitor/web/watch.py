@@ -10,7 +10,9 @@ from functools import cached_property
 from typing import Final
 
 from txrdma.fabric.advice import Severity
+from txrdma.fabric.errorcorrection import SYMBOLS
 from txrdma.fabric.model import Fabric, Node, Port
+from txrdma.fabric.rates import bitErrorRate
 from txrdma.iba.types import GUID
 from txrdma.iba.verbs import NodeType
 from txrdma.mad.rpcs import RPCs
@@ -134,6 +136,15 @@ class PageContext:
         """Return the share of time for which a port waits for credits; None if that is none or unknown."""
         wait = self.poller.congestion.waits.get((port.node.guid, port.number))
         return None if wait is None else wait.share
+
+    def rawBitErrorRate(self, port: Port) -> float | None:
+        """
+        Return the bit error rate of a port's link before error correction, with one wrong bit in each
+        corrected symbol; None if unknown, as when the counter is full.
+        """
+        meter = self.corrections(port)
+        rate = None if meter is None else meter.rate(SYMBOLS)
+        return None if rate is None else bitErrorRate(port, rate, 1.0)
 
     def errorRate(self, port: Port) -> float | None:
         """

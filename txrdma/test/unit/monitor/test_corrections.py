@@ -23,6 +23,8 @@ from txrdma.monitor.portcounters import Meter
 from txrdma.monitor.reading.fec import layoutOf, LONGEST_REFUSED_SECONDS
 from txrdma.monitor.reading.poller import FabricPoller
 from txrdma.monitor.series.exposition import CounterExposition
+from txrdma.monitor.web.tables import PORTS
+from txrdma.monitor.web.watch import Watch
 from txrdma.sim.fabric.agents import pma
 from txrdma.sim.nets.fattree import fatTree
 from txrdma.sim.nets.netfile import Net
@@ -285,12 +287,24 @@ class FindingTests(CorrectionTestCase):
         self.fabric.growCounters(
             *("leaf0000", 1), portFECCorrectedSymbolCtr=4e5, portFECCorrectableBlockCtr=3e5
         )
-        self.pump(1200.0)  # the counter is full after a thousand
+        self.pump(200.0)
+        self.assertAlmostEqual(self.rawRate() or 0.0, 4e5 / (4 * 53.125e9), 9)
+        self.pump(1000.0)  # the counter is full after a thousand
         self.assertEqual(self.output(), [])
+        self.assertIsNone(self.rawRate())
         reported = self.counted("leaf0000", 1)
         self.assertEqual(reported["portFECCorrectedSymbolCtr"], FULL)
         meter = self.poller.corrections.meters[self.portKey("leaf0000", 1)]
         self.assertIsNone(meter.rate("portFECCorrectedSymbolCtr"))
+
+    def rawRate(self) -> float | None:
+        """Return the bit error rate before correction, as pages show it."""
+        fabric = self.poller.fabric
+        assert fabric is not None
+        context = Watch(self.poller, self.agent, None, self.clock.seconds).context()
+        port = fabric.nodes[self.fabric.node("leaf0000").guid].port(1)
+        rate: float | None = PORTS.toDict(context, port)["rawBitErrorRate"]
+        return rate
 
     def test_uncorrectable(self) -> None:
         """
