@@ -13,6 +13,7 @@ from twisted.web.resource import Resource
 from twisted.web.server import Request
 
 from txrdma.fabric.advice import Severity
+from txrdma.fabric.steadynames import SteadyNames
 from txrdma.monitor.reading.poller import FabricPoller
 from txrdma.monitor.series.exposition import (
     causeText,
@@ -25,7 +26,6 @@ from txrdma.monitor.series.exposition import (
     METRICS,
 )
 from txrdma.monitor.series.history import HistoryWriter
-from txrdma.monitor.web.steadynames import SteadyNames
 
 MOST_FINDINGS: Final = 1000
 """
