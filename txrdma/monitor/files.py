@@ -8,7 +8,7 @@ never see part of it.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -44,13 +44,15 @@ class FileSettings:
     nodeNames: str = ""
 
 
-def unfitHosts(fabric: Fabric, entries: Iterable[Entry]) -> dict[str, str]:
+def unfitHosts(fabric: Fabric, entries: Iterable[Entry], switches: Collection[GUID] = ()) -> dict[str, str]:
     """
     Return the hosts that should get no jobs, by name, with the reason: those that have findings of severity
     warning or above, themselves or at their switch port.
 
     Nodes choose their descriptions, so a faulty host can claim the name of another one. A name is left out if
     several hosts claim it and their descriptions are not those of different adapters of one host.
+
+    @param switches: GUIDs of missing nodes that are no hosts.
     """
     unfit: dict[str, str] = {}
     adapters: dict[str, list[str]] = {}
@@ -62,7 +64,7 @@ def unfitHosts(fabric: Fabric, entries: Iterable[Entry]) -> dict[str, str]:
         if entry.severity < Severity.WARNING or found.kind in _FIT or found.guid is None:
             continue
         description = _hostAt(fabric, found.guid, found.port)
-        isGone = description is None and found.kind == "node-gone"
+        isGone = description is None and found.kind == "node-gone" and found.guid not in switches
         if isGone:
             description = found.where.rpartition(" (")[0]
         name = hostName(description or "")
@@ -114,7 +116,8 @@ class MaintainedFiles:
         if fabric is None:
             return
         if settings.unfit:
-            unfit = unfitHosts(fabric, poller.findingLog.open.values())
+            switches = {guid for guid, gone in poller.presence.nodes.items() if not gone.beyond}
+            unfit = unfitHosts(fabric, poller.findingLog.open.values(), switches)
             self._write(settings.unfit, (f"{name}\t{why}" for name, why in unfit.items()))
         if poller.version != self._version:
             self._version = poller.version

@@ -4,6 +4,8 @@ Root causes: a dead switch, or a bad cable, is one event.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.fabric.advice import Severity
@@ -14,6 +16,7 @@ from txrdma.fabric.rootcause import causesOfLoss, groupedByLink, namesOf
 from txrdma.iba.types import GUID
 from txrdma.monitor.diagnosis.findinglog import Cleared, FindingEvent
 from txrdma.monitor.events.alerts import AlertRules, AlertTracker
+from txrdma.monitor.files import FileSettings, MaintainedFiles
 from txrdma.sim.nets.fattree import fatTree
 from txrdma.sim.nets.netfile import Net
 from txrdma.test.support.mad.simulated import FabricTestCase
@@ -116,6 +119,10 @@ class LeafTests(PollerTestCase):
         sent = [one for one in self.tracker.take(self.clock.seconds()) if one.finding["kind"] == "node-gone"]
         self.assertEqual([one.finding["guid"] for one in sent], [str(leaf.node.guid)])
         self.assertEqual({entry.severity for entry in gone}, {Severity.WARNING})
+        path = Path(self.mktemp())
+        MaintainedFiles(FileSettings(unfit=str(path))).update(self.poller)
+        unfit = [line.partition("\t")[0] for line in path.read_text().splitlines()]
+        self.assertEqual(unfit, names)  # jobs must not run there, whatever the cause is
 
     def test_hostStaysAway(self) -> None:
         """A host that is still missing when its switch is back is an alert of its own."""
