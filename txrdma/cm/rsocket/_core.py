@@ -16,6 +16,7 @@ from txrdma.cm.rsocket._receiving import Receiving
 from txrdma.cm.rsocket._requests import Requests, SendMemory
 from txrdma.cm.rsocket._sending import Sending
 from txrdma.cm.rsocket.messages import (
+    ADDRESSES,
     ConnectionData,
     Control,
     IGNORED,
@@ -45,7 +46,6 @@ CONTROLS: Final = 4
 
 _CONTROL_BYTES: Final = CONTROLS * MAPPED_BYTES
 _CONTROL: Final = -1
-_ADDRESSES: Final = 1 << 64
 _NO_KEY: Final = RKey(0)
 
 
@@ -394,7 +394,7 @@ class RSocket:
     def _postWrite(self, write: Write) -> bool:
         """Post a write to mapped memory, as far as possible."""
         while True:
-            length = self._sending.aside(write.rest, write.address % _ADDRESSES, write.rkey)
+            length = self._sending.aside(write.rest, write.address % ADDRESSES, write.rkey)
             if length is None:
                 return False
             write.posted(length)
@@ -435,7 +435,7 @@ class RSocket:
         if not data:
             requests.add(0, _NO_KEY, number).signaled = True
             return
-        address = (peer.tableAddress + at) % _ADDRESSES
+        address = (peer.tableAddress + at) % ADDRESSES
         if local is None:
             requests.add(address, peer.tableKey, number, (data,)).signaled = True
             return

@@ -12,6 +12,7 @@ from typing import Final
 
 from txrdma.cm.rsocket._requests import Requests, SendMemory
 from txrdma.cm.rsocket.messages import (
+    ADDRESSES,
     immediate,
     ImmediateKind,
     LENGTH,
@@ -116,7 +117,8 @@ class Sending:
             if not self._targets:
                 return 0
             target = self._targets.pop(0)
-            self._address, self._key, self._left = target.address, target.rkey, min(target.length, LENGTH)
+            self._address, self._key = target.address, target.rkey
+            self._left = min(target.length, LENGTH, ADDRESSES - target.address)
         if not self.isShared:
             length = self._fitting(length)
             if not length:

@@ -27,6 +27,9 @@ SEQUENCE: Final = 0xFFFF
 LENGTH: Final = (1 << 29) - 1
 """The bits of immediate data that are not the operation."""
 
+ADDRESSES: Final = 1 << 64
+"""Number of addresses in a host's memory."""
+
 
 @wire(16)
 class Target(Layout):

@@ -435,6 +435,16 @@ class LyingTests(SynchronousTestCase):
         one.core.arrived(immediate(ImmediateKind.CREDITS, 0x10001), 0)
         self.assertEqual(len(one.core.outgoing()), 1)
 
+    def test_targetEndsWithAddressSpace(self) -> None:
+        """Bytes of a target above the last 64-bit address are not used: no device accepts such an address."""
+        one, other = End(SMALL, isInline=True), End(SMALL)
+        peer = other.greeting.replace(bufferAddress=(1 << 64) - 96, bufferLength=2048)
+        one.core.begin(one.greeting, peer)
+        for _ in range(3):
+            one.core.write(bytes(64))
+        posts = one.outgoing()
+        self.assertEqual([(post.address, len(post.data)) for post in posts], [((1 << 64) - 96, 96)])
+
     def test_arbitraryMessagesStayBounded(self) -> None:
         for seed in range(300):
             random = Random(seed)
