@@ -4,9 +4,11 @@ Endpoints for messages and their strings on a real reactor.
 
 from __future__ import annotations
 
+import os
 import socket
 from random import Random
 from typing import Any
+from unittest import skipUnless
 
 from twisted.application.internet import ClientService, StreamServerEndpointService
 from twisted.internet import reactor
@@ -26,6 +28,7 @@ from txrdma.iba.types import ROCE_PORT
 from txrdma.messages.protocol import MessageFactory
 from txrdma.ports.netlink import InterfaceAddress, NetworkInterface
 from txrdma.ports.network import HostNetwork
+from txrdma.soft.host.names import hostName
 
 
 class Echo(RDMAProtocol):
@@ -111,6 +114,32 @@ class LoopbackTests(TestCase):
                 with self.assertRaisesRegex(ResourceExhausted, advice):
                     await server.listen(MessageFactory(Echo))
         port = await server.listen(MessageFactory(Echo))  # the other socket is closed
+        port.stopListening()
+
+    @skipUnless(hasattr(os, "seteuid") and os.geteuid() == 0, "needs root, to act as another user")
+    async def test_otherUser(self) -> None:
+        """
+        If a process of another user claims to be the coordinator of an address, no server listens there and
+        no client connects from there; clients of servers on the host have an address of their own.
+        """
+        taken, free = self.addressOfItsOwn(), self.addressOfItsOwn()
+        name = hostName(taken, 0)
+        port = await serverFromString(reactor, f"rdma:{free}:7471").listen(MessageFactory(Echo))
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as impostor:
+            os.seteuid(65534)
+            try:
+                impostor.bind(name)
+                impostor.listen()
+            finally:
+                os.seteuid(0)
+            refused = "user 65534 claims to coordinate"
+            with self.assertRaisesRegex(ResourceExhausted, refused):
+                await serverFromString(reactor, f"rdma:{taken}:7472").listen(MessageFactory(Echo))
+            fromThere = clientFromString(reactor, f"rdma:{free}:7471:bindAddress={taken}")
+            with self.assertRaisesRegex(ResourceExhausted, refused):
+                await fromThere.connect(MessageFactory(Asking))
+            asking: Any = await clientFromString(reactor, f"rdma:{free}:7471").connect(MessageFactory(Asking))
+            self.assertEqual(await asking.ended, [(b"hello", 7), ConnectionDone])
         port.stopListening()
 
     def addressOfItsOwn(self) -> str:

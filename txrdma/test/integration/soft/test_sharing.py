@@ -293,3 +293,18 @@ class SharingTests(TestCase):
             with connected:
                 self.assertEqual(connected.recv(100), b"")  # nothing was sent to it
         self.assertTrue(memberOf(self.open()).isCoordinator)
+
+    @skipUnless(hasattr(os, "seteuid") and os.geteuid() == 0, "needs root, to act as another user")
+    async def test_memberOfOtherUser(self) -> None:
+        """A coordinator closes the connection of another user's process, to which nothing was sent."""
+        device = self.open()
+        name = hostName(self.address, 0)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
+            os.seteuid(65534)
+            try:
+                line.connect(name)
+            finally:
+                os.seteuid(0)
+            line.setblocking(False)
+            await waitUntil(reactor, partial(isEnded, line))
+        self.assertEqual(memberOf(device)._lines, {})

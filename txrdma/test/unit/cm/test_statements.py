@@ -1,0 +1,283 @@
+"""
+The numbers of C{docs/cm.md}: each is that of the code, and what the page states about them holds.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from twisted.internet.endpoints import clientFromString
+from twisted.trial.unittest import SynchronousTestCase
+
+import txrdma
+from txrdma.cm.connections._credits import FIRST_RECEIVES, SPARE
+from txrdma.cm.connections.endpoints import RDMAClientEndpoint, RDMAServerEndpoint, USUAL
+from txrdma.cm.connections.hostnames import ATTEMPT_DELAY
+from txrdma.cm.connections.sendqueue import HIGH_WATER, OUTSTANDING
+from txrdma.cm.core.dispatcher import MOST_QUESTIONS
+from txrdma.cm.core.exchange import LONGEST_DELAY
+from txrdma.cm.layouts.messages import LAP, MessageKind, MRA, REP, REQ
+from txrdma.cm.layouts.paths import pathFor
+from txrdma.cm.rsocket._core import RSocket, Sizes
+from txrdma.cm.rsocket.messages import immediate, ImmediateKind, MAPPED_BYTES, MOST_MAPPINGS
+from txrdma.cm.terms import Greeting, KEEPALIVE, LONGEST
+from txrdma.iba.path import IBPath
+from txrdma.iba.types import GID, RKey
+from txrdma.kit.shutdown import LEAVING_SECONDS
+from txrdma.messages.memory import MemoryName
+from txrdma.messages.protocol import MessageFactory
+from txrdma.soft.core.netdev import portOfShare, SHARES
+from txrdma.soft.host._coordinator import ROUNDS, SERVICES
+from txrdma.soft.host._messages import (
+    Enter,
+    ForwardedPacket,
+    LONGEST_PACKET,
+    ManagementNotice,
+    Ping,
+    ProbeSeen,
+    ServiceNotice,
+)
+from txrdma.soft.host.member import FIRST_PING_SECONDS, NAMES, PING_SECONDS
+from txrdma.test.support.cm.ends import World
+from txrdma.test.support.cm.messaging import MessagingCase
+from txrdma.testing.protocols import MessageRecorder, ProducerRecorder
+
+PAGE = Path(txrdma.__file__).parent.parent / "docs" / "cm.md"
+WORDS = {"two": 2, "four": 4, "five": 5, "eight": 8, "ten": 10}
+REASON = None if PAGE.exists() else "not a checkout"
+
+CONSTANTS: tuple[tuple[str, tuple[float, ...]], ...] = (
+    # Message protocols
+    ("pauses the producer while # requests or # MiB are queued", (USUAL.sends, HIGH_WATER / (1 << 20))),
+    ("the next of its addresses is tried after # seconds", (ATTEMPT_DELAY,)),
+    ("`longest=` (of a message, #M by default)", (LONGEST >> 20,)),
+    ("(seconds between probes of an idle peer, # by default;", (KEEPALIVE,)),
+    ("queued messages have # seconds to arrive", (LEAVING_SECONDS,)),
+    ("recognize each other by a greeting of # bytes", (Greeting.size,)),
+    ("than the peer's receives (`messageBytes`, # by default)", (USUAL.messageBytes,)),
+    ("up to the peer's `longest`, # MiB by default", (USUAL.longest >> 20,)),
+    ("a SEND of the #-byte name of its memory", (MemoryName.size,)),
+    ("A sender copies at most # long messages for its peer", (OUTSTANDING,)),
+    ("Until the first message arrives, # receives are posted", (FIRST_RECEIVES,)),
+    # Streams
+    ("before the first is read; messages in flight from this end | # |", (Sizes().receives,)),
+    ("| `sndbuf` | both | bytes of messages in flight | # |", (Sizes().sendBuffer,)),
+    ("that the peer can offer for writes from this end, # to # | # |", (0, MOST_MAPPINGS, Sizes().mappings)),
+    ("| `keepalive` | both | seconds between probes of an idle peer; 0 disables them | # |", (KEEPALIVE,)),
+    ("a table of `mappings` entries, # of # bytes by default", (Sizes().mappings, MAPPED_BYTES)),
+    # The manager
+    ("at most # seconds after the first REQ, REP or LAP", (LONGEST_DELAY,)),
+    ("the last # answers to SIDR_REQs are stored", (MOST_QUESTIONS,)),
+    ("after the queue pair's retries: # times the timeout", (USUAL.retryCount + 1,)),
+    # Programs that share an address
+    ("has a *share*, one of # numbers", (SHARES,)),
+    ("Its own UDP port is # plus the share", (portOfShare(1) - 1,)),
+    ("| a share: UDP port # plus the share |", (portOfShare(1) - 1,)),
+    ("| ENTER | # |", (Enter.size,)),
+    ("| SERVICE | # |", (ServiceNotice.size,)),
+    ("or does not any more; at most # of each member |", (SERVICES,)),
+    ("| MANAGEMENT | # |", (ManagementNotice.size,)),
+    ("| SEEN | # |", (ProbeSeen.size,)),
+    ("| PING | # |", (Ping.size,)),
+    ("| PACKET | # and the packet, at most # bytes |", (ForwardedPacket.size, LONGEST_PACKET)),
+    ("each device has answered, # times at most", (ROUNDS,)),
+    ("from a member every # s; the coordinator returns it", (PING_SECONDS,)),
+    ("leave it after two unanswered pings, # to # seconds later",
+     (PING_SECONDS + FIRST_PING_SECONDS, 2 * PING_SECONDS + FIRST_PING_SECONDS)),
+    ("with the next of # names (`ADDRESS/0` to `ADDRESS/#`)", (NAMES, NAMES - 1)),
+)  # fmt: skip
+"""Sentences of the page with C{#} in place of numbers, and these numbers."""
+
+
+def stated(sentence: str) -> tuple[float, ...]:
+    """Return the numbers that the page has in place of each C{#} of a sentence, which occurs once."""
+    number = rf"([\d,]+(?:\.\d+)?|{'|'.join(WORDS)})"
+    found = re.findall(re.escape(sentence).replace(r"\#", number), " ".join(PAGE.read_text().split()))
+    if len(found) != 1:
+        raise AssertionError(f"the page has {len(found)} times: {sentence}")
+    texts = found if isinstance(found[0], str) else found[0]
+    return tuple(WORDS.get(text) or float(text.replace(",", "")) for text in texts)
+
+
+class NumberTests(SynchronousTestCase):
+    """Numbers that are constants of the code; the tests of the constants are elsewhere."""
+
+    skip = REASON
+
+    def test_constants(self) -> None:
+        """The page has the values of the constants."""
+        for sentence, values in CONSTANTS:
+            with self.subTest(sentence=sentence):
+                self.assertEqual(stated(sentence), values)
+
+
+class DelayTests(SynchronousTestCase):
+    """A peer that answers nothing, and sends an MRA for whatever it gets."""
+
+    skip = REASON
+
+    def sendings(self, kind: Any, which: MessageKind) -> list[float]:
+        """Return the seconds from the first message of a kind to each repetition, until the end gives up."""
+        world = World()
+        client, server = world.end("10.0.0.1"), world.end("10.0.0.2")
+        server.listen()
+        victim, liar = (server, client) if kind is REP else (client, server)
+        times: list[float] = []
+        deliver = world.send
+
+        def send(sender: Any, path: IBPath, message: Any, transactionID: int) -> None:
+            if sender is victim and isinstance(message, kind):
+                times.append(world.now)
+                ids = {
+                    "localCommID": getattr(message, "remoteCommID", 5),
+                    "remoteCommID": message.localCommID,
+                }
+                delay = MRA(messageMRAed=which, serviceTimeout=31, **ids)
+                deliver(liar, liar.pathTo(victim), delay, transactionID)
+            elif not times:
+                deliver(sender, path, message, transactionID)
+
+        if kind is LAP:
+            managed = client.connect(server)
+            world.run(until=1.0)
+        world.send = send  # type: ignore[method-assign]
+        if kind is LAP:
+            path = IBPath(sgid=GID.fromIP("10.1.0.1"), dgid=GID.fromIP("10.1.0.2"), hopLimit=64)
+            client.do(managed, lambda: managed.connection.loadAlternatePath(pathFor(path), world.now))
+        else:
+            client.connect(server)
+        world.run(until=world.now + 1000.0)
+        return [time - times[0] for time in times]
+
+    def test_MRAs(self) -> None:
+        """MRAs delay a REQ, a REP or a LAP by at most the number of seconds that the page states."""
+        (most,) = stated(
+            "MRAs of a peer delay an attempt by at most # seconds after the first REQ, REP or LAP"
+        )
+        for kind, which in ((REQ, MessageKind.REQ), (REP, MessageKind.REP), (LAP, MessageKind.LAP)):
+            times = self.sendings(kind, which)
+            self.assertEqual(len(times), 8, kind)
+            self.assertApproximates(times[1], most, 0.05)
+            self.assertLess(max(after - before for before, after in pairwise(times[1:])), 1.0)
+
+
+class MessageTests(MessagingCase):
+    """Statements about C{rdma:} and C{ib:} connections."""
+
+    skip = REASON
+
+    def test_privateData(self) -> None:
+        """Private data of a client has at most the stated number of bytes, with and without a greeting."""
+        withGreeting = stated("This leaves # bytes of private data for `rdma:` clients and # for `ib:`")
+        without = stated("there is no greeting, and # and # bytes are left")
+        self.serve(MessageFactory(self.made))
+        port: Any = self.successResultOf(
+            RDMAServerEndpoint(self.clock, 7471, self.devices[1]).listen(MessageFactory(self.made))
+        )
+        for usesCredits, limits in ((True, withGreeting), (False, without)):
+            terms = replace(USUAL, usesCredits=usesCredits)
+
+            def rdma(data: bytes, terms: Any = terms) -> Any:
+                endpoint = RDMAClientEndpoint(self.clock, "10.0.1.2", 7471, self.devices[0], terms, data)
+                return endpoint.connect(MessageFactory(MessageRecorder))
+
+            def ib(data: bytes, terms: Any = terms) -> Any:
+                return self.ask(terms, data)
+
+            for connect, most in zip((rdma, ib), map(int, limits), strict=True):
+                self.result(connect(b"x" * most)).transport.loseConnection()
+                self.wait(lambda: self.served[-1].isMade)
+                self.assertEqual(self.served[-1].transport.getPeer().privateData, b"x" * most)
+                self.failureResultOf(connect(b"x" * (most + 1)), ValueError)
+        self.wait(lambda: all(each.lost for each in self.served))
+        port.stopListening()
+
+    def test_producer(self) -> None:
+        """A producer is paused at the stated number of waiting requests or bytes, and no earlier."""
+        requests, mebibytes = stated("pauses the producer while # requests or # MiB are queued")
+        client, server = self.connected()
+        server.transport.pauseProducing()
+        self.pause(0.1)
+        for size, count in ((1, int(requests)), (1 << 18, int(mebibytes * 4))):
+            producer = ProducerRecorder()
+            client.transport.registerProducer(producer, True)
+            while client.transport._sends.waiting or not client.transport._sends.isIdle:
+                self.clock.step()
+            sent = 0
+            while not producer.calls:
+                client.transport.sendMessage(bytes(size))
+                sent += 1
+            self.assertEqual(producer.calls, ["pause"])
+            waiting = len(client.transport._sends.waiting)
+            self.assertEqual(waiting, count, (size, sent))
+            client.transport.unregisterProducer()
+            server.transport.resumeProducing()
+            self.wait(lambda: client.transport._sends.isIdle)
+            server.transport.pauseProducing()
+
+    def test_keepalive(self) -> None:
+        """An idle connection is probed at the stated interval."""
+        (seconds,) = stated("(seconds between probes of an idle peer, # by default;")
+        client, _ = self.connected()
+        times: list[float] = []
+        pair = client.transport._pair
+        post = pair.postSend
+
+        def postSend(batch: Any) -> None:
+            times.append(self.clock.seconds())
+            post(batch)
+
+        pair.postSend = postSend
+        self.wait(lambda: len(times) == 3, 4 * seconds)
+        for before, after in pairwise(times):
+            self.assertApproximates(after - before, seconds, 0.1)
+
+    def test_busyPeer(self) -> None:
+        """A peer that acknowledges nothing is given up after the stated number of seconds, not much later."""
+        (seconds,) = stated("a peer whose program is busy for more than # seconds looks dead")
+        server = RDMAServerEndpoint(self.clock, 7471, self.devices[1])
+        port: Any = self.successResultOf(server.listen(MessageFactory(self.made)))
+        endpoint = RDMAClientEndpoint(self.clock, "10.0.1.2", 7471, self.devices[0])
+        client = self.result(endpoint.connect(MessageFactory(MessageRecorder)))
+        self.pause(0.1)
+        self.devices[1].setPortEnabled(1, False)
+        begun = self.clock.seconds()
+        client.transport.sendMessage(b"are you there?")
+        self.wait(lambda: client.lost)
+        self.assertTrue(seconds < self.clock.seconds() - begun < seconds + 0.5)
+        port.stopListening()
+
+    def test_firstReceives(self) -> None:
+        """An idle connection has the stated number of receives, beside those that use no credit."""
+        (first,) = stated("Until the first message arrives, # receives are posted")
+        client, server = self.connected()
+        pair: Any = server.transport._pair
+        self.assertEqual(len(pair.receives), first + SPARE)
+        client.transport.sendMessage(b"x")
+        self.wait(lambda: server.messages)
+        self.assertEqual(len(pair.receives), USUAL.receives + SPARE)
+
+
+class StreamTests(SynchronousTestCase):
+    """Statements about C{rsocket:} connections."""
+
+    skip = REASON
+
+    def test_receiveBuffer(self) -> None:
+        """Between C{rcvbuf} and twice as many bytes wait unread, and C{rcvbuf} has the stated default."""
+        (half,) = map(int, stated("at most twice as many wait | # |"))
+        endpoint: Any = clientFromString(None, "rsocket:192.0.2.1:7471:device=soft")
+        sizes = endpoint._options.sizes
+        self.assertEqual(sizes, Sizes())
+        core = RSocket(sizes, memoryview(bytearray(sizes.remote)), None)
+        greeting = core.greeting(0, RKey(1))
+        core.begin(greeting, greeting)
+        self.assertEqual(greeting.bufferLength, half)
+        for _ in range(2):
+            core.arrived(immediate(ImmediateKind.DATA, half), half)
+            core.outgoing()
+        self.assertEqual(core.unread, 2 * half)
