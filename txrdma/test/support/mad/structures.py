@@ -94,9 +94,11 @@ def classOf(kind: type[Attribute]) -> ManagementClass:
 
 
 def _prefix(managementClass: ManagementClass) -> str:
-    return {ManagementClass.PERFORMANCE: "Performance", ManagementClass.CONG_MGT: "CongMgt"}.get(
-        managementClass, "-"
-    )
+    return {
+        ManagementClass.PERFORMANCE: "Performance",
+        ManagementClass.CONG_MGT: "CongMgt",
+        ManagementClass.VENDOR_0A: "Vend",
+    }.get(managementClass, "-")
 
 
 def datagram(kind: type[Attribute], content: bytes = b"") -> bytes:
