@@ -263,7 +263,9 @@ class Connection:
             return self.alternate
         if isinstance(message, REJ) and self.alternate.wasUsed and not self.alternate.isOutstanding:
             return self.opening  # where it changes nothing: a connection that has answered a LAP is known
-        return self.closing if isinstance(message, (DREQ, DREP, REJ)) else self.opening
+        # An end that has disconnected answers no REP: its RTU would establish the peer's end for nobody.
+        isOfEnd = isinstance(message, (DREQ, DREP, REJ)) or self.closing.state != "ESTABLISHED"
+        return self.closing if isOfEnd else self.opening
 
     def _goOn(self, now: float, isDREQ: bool = False) -> bool:
         """Start the parts that follow from the state of the opening; the closing part answers a DREQ."""
