@@ -191,8 +191,7 @@ class Connection:
             self._goOn(now)
             return changes
         changes = self.closing.disconnect(self.nextTransaction(), now, privateData)
-        if self.alternate is not None:
-            self.alternate.close(now)
+        self._goOn(now)
         return changes
 
     def fail(self, now: float) -> None:
@@ -278,7 +277,7 @@ class Connection:
             elif not isDREQ:
                 closing.linger(now)
             return True
-        if closing is not None and closing.isOver and self.alternate is not None:
+        if closing is not None and closing.state != "ESTABLISHED" and self.alternate is not None:
             self.alternate.close(now)
         return False
 

@@ -399,6 +399,16 @@ class ClosingTests(Case):
         self.assertEqual(self.client.manager.counters["sent RTU"], 1)
         self.assertEmpty()
 
+    def test_lateLAPAfterDREQ(self) -> None:
+        """A program that has been told of the end is not asked about an alternate path."""
+        connection, peer = self.mine.connection, self.remote.connection
+        peer.received(DREQ(remoteQPN=peer.localQPN), 98, self.world.now)
+        self.assertEqual(connection.state, "ESTABLISHED")
+        self.assertEqual(peer.state, "DREQ_RCVD")
+        peer.events()
+        peer.received(LAP(remoteQPN=peer.localQPN), 97, self.world.now)
+        self.assertEqual(peer.events(), [])
+
     def test_REQFromKnownQueuePairIsStale(self) -> None:
         qpn = self.mine.connection.localQPN
         self.client.manager._forget(self.mine)  # as if the process had died
