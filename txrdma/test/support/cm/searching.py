@@ -16,7 +16,7 @@ from functools import cache
 from math import inf
 from typing import Any, cast, Final, Protocol, TypeVar
 
-from txrdma.cm.core.alternate import Alternate, PathEnds, TABLE
+from txrdma.cm.core.alternate import Alternate, PathEnds
 from txrdma.cm.core.events import (
     AlternatePathCancelled,
     AlternatePathLoaded,
@@ -99,7 +99,7 @@ def copied(core: Alternate) -> Alternate:
     """Return an independent copy of an end."""
     twin = twinOf(core)
     twin._events, twin._outgoing = [], []
-    twin._inputs = TABLE.begin(twin, core.state)
+    twin._inputs = twin._table.begin(twin, core.state)
     return twin
 
 

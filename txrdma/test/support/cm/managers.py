@@ -1,0 +1,385 @@
+"""
+One of two managers that lead one connection, from its REQ until its IDs are free.
+
+L{txrdma.test.support.cm.exploring} searches the states of both. The state machines are the real ones, with
+the dispatcher and its tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from txrdma.cm.core.connection import Connection
+from txrdma.cm.core.dispatcher import Dispatcher, Listener, Managed
+from txrdma.cm.core.events import (
+    AlternatePathAbandoned,
+    AlternatePathCancelled,
+    AlternatePathLoaded,
+    AlternatePathRejected,
+    AlternatePathRequested,
+    AlternatePathTimedOut,
+    ConnectionEstablished,
+    ConnectionRejected,
+    ConnectionReplied,
+    ConnectionRequested,
+    ConnectionTimedOut,
+    Disconnected,
+    Event,
+    MigrationUnexpected,
+    PathMigrated,
+    QPArmed,
+    QPDisarmed,
+    TimewaitOver,
+)
+from txrdma.cm.layouts.messages import APR, APStatus, CMPath, DREP, DREQ, LAP, MRA, REJ, REP, REQ, RTU
+from txrdma.cm.layouts.paths import areSame, pathOf, reversedPath
+from txrdma.error import InvalidRequest
+from txrdma.iba.path import IBPath
+from txrdma.iba.types import GUID, QPN
+from txrdma.kit.wire import Layout
+from txrdma.test.support.cm import openings, searching
+from txrdma.test.support.cm.ends import SERVICE
+from txrdma.test.support.cm.searching import FIRST, PRIMARY, QP
+
+CLIENT: Final = 0
+SERVER: Final = 1
+_NONE: Final = ""
+"""The state of a connection that does not exist."""
+
+MAY_SEND: Final[dict[type[Layout], frozenset[str]]] = {
+    REQ: frozenset({"REQ_SENT"}),
+    MRA: frozenset({"MRA_REQ_SENT", "MRA_REP_SENT", "ESTABLISHED"}),
+    REP: frozenset({"REP_SENT"}),
+    RTU: frozenset({"ESTABLISHED"}),
+    LAP: frozenset({"ESTABLISHED"}),
+    APR: frozenset({"ESTABLISHED", _NONE}),
+    DREQ: frozenset({"DREQ_SENT"}),
+    DREP: frozenset({"TIMEWAIT", _NONE}),
+    REJ: frozenset({"TIMEWAIT", _NONE}),
+}
+"""The states of IBA 12.9.7 in which an end has just sent a message of each kind."""
+
+_ENDS: Final = (ConnectionRejected, ConnectionTimedOut, Disconnected)
+_MAY_FOLLOW: Final = (AlternatePathAbandoned, AlternatePathCancelled, QPArmed, QPDisarmed, TimewaitOver)
+_OUTCOMES: Final = (AlternatePathLoaded, AlternatePathRejected, AlternatePathTimedOut)
+
+
+class Sent(NamedTuple):
+    """A message, the number of the end that gets it, its transaction, and its path."""
+
+    target: int
+    message: Layout
+    transactionID: int
+    path: IBPath
+
+
+class Fault(Exception):
+    """An end does what it must not do."""
+
+
+class Bounds(NamedTuple):
+    """
+    What programs and queue pairs may do.
+
+    @ivar loads: paths that the client loads, one after the other.
+    @ivar migrations: times that a queue pair migrates at most.
+    @ivar retries: repetitions of each message.
+    @ivar mayReload: an alternate path may be replaced.
+    """
+
+    loads: tuple[CMPath, ...] = (FIRST,)
+    migrations: int = 1
+    retries: int = 1
+    mayReload: bool = False
+
+
+ONE_LOAD: Final = Bounds()
+
+
+class End:
+    """
+    One end: its dispatcher, and its program with the queue pair.
+
+    @ivar managed: the connection; None before and after it.
+    @ivar qp: the queue pair; None when the program has closed it.
+    @ivar waiting: the transaction of a LAP that the program has not answered.
+    """
+
+    def __init__(self, number: int, bounds: Bounds) -> None:
+        self.number, self.bounds = number, bounds
+        self.drawn = 0
+        self.manager = Dispatcher(GUID.fromInt(number + 1), self._draw)
+        self.listener = Listener(SERVICE, mayReload=bounds.mayReload)
+        if number == SERVER:
+            self.manager.listen(self.listener)
+        self.managed: Managed | None = None
+        self._begin()
+        self.loads, self.migrations = bounds.loads, bounds.migrations
+        self.connections = 1  # that a REQ may still begin
+        self.sent: list[Sent] = []
+
+    def _begin(self) -> None:
+        """Reset the program, for another connection."""
+        self.qp: QP | None = QP(PRIMARY if self.number == CLIENT else reversedPath(PRIMARY))
+        self.isEstablished = self.isEnded = False
+        self.waiting: int | None = None
+        self.asked: tuple[int, ...] = ()
+        self.outcomes: tuple[int, ...] = ()
+
+    def _draw(self) -> int:
+        self.drawn += 1
+        return (self.number + 1) * 1000 + 100 * self.drawn
+
+    def twin(self) -> End:
+        """Return an independent copy."""
+        twin = End.__new__(End)
+        vars(twin).update(vars(self))
+        twin.sent = []
+        old = self.manager
+        new = twin.manager = Dispatcher(old.guid, twin._draw)
+        twin.listener = Listener(SERVICE, mayReload=self.bounds.mayReload)
+        if self.number == SERVER:
+            new.listen(twin.listener)
+            twin.listener.waiting = set(self.listener.waiting)
+        twin.managed = None
+        for key, managed in old._connections.items():
+            listener = twin.listener if managed.listener is not None else None
+            copy = Managed(key, openings.copied(managed.connection), managed.path, listener)
+            copy.usesAlternate = managed.usesAlternate
+            new._connections[key] = copy
+            for table, copies in ((old._byPeer, new._byPeer), (old._byQP, new._byQP)):
+                for name in [each for each, known in table.items() if known is managed]:
+                    copies[name] = copy
+                    copy.names.append((copies, name))
+            new._schedule(copy)
+            if managed is self.managed:
+                twin.managed = copy
+        return twin
+
+    @property
+    def state(self) -> str:
+        """The state of the connection."""
+        return _NONE if self.managed is None else self.managed.connection.state
+
+    @property
+    def connection(self) -> Connection:
+        """The connection, which exists."""
+        assert self.managed is not None
+        return self.managed.connection
+
+    def key(self) -> tuple[object, ...]:
+        """Identity of the state: ends with equal keys have the same future."""
+        manager, managed = self.manager, self.managed
+        found: list[object] = [
+            *(self.qp, self.isEstablished, self.isEnded, self.waiting, self.asked, self.outcomes),
+            *(len(self.loads), self.migrations, self.connections, self.drawn),
+            *(tuple(manager._byPeer), tuple(manager._byQP), tuple(self.listener.waiting)),
+        ]
+        if managed is not None:
+            connection = managed.connection
+            alternate = connection.alternate
+            found += [
+                openings.known(connection),
+                managed.path,
+                managed.usesAlternate,
+                connection._transactionID,
+            ]
+            found.append(None if alternate is None else searching.known(alternate))
+            found.append(connection.opening.isEstablished)
+        return tuple(found)
+
+    # Steps
+
+    def steps(self) -> Iterator[tuple[str, Callable[[End], None]]]:
+        """Return all that may happen to this end without a message or its peer."""
+        state = self.state
+        if self.number == CLIENT and not self.drawn:
+            yield "connect", End.connect
+        if state in ("REQ_RCVD", "MRA_REQ_SENT"):
+            yield "accept", End.accept
+        if state in ("REP_RCVD", "MRA_REP_SENT"):
+            yield "ready", End.ready
+        if state == "ESTABLISHED" and self.loads and self.number == CLIENT:
+            yield "load", End.load
+        if self.waiting is not None:
+            yield "reply LOADED", lambda end: end.reply(APStatus.LOADED)
+            yield "reply REJECTED", lambda end: end.reply(APStatus.REJECTED)
+        if self.qp is not None and self.qp.isUntold:
+            yield "migration reported", End.migrationReported
+        if self.managed is not None and self.managed.when is not None:
+            yield "expired", End.expired
+        if state not in (_NONE, "DREQ_SENT", "TIMEWAIT"):
+            yield "disconnect", End.disconnect
+
+    def connect(self) -> None:
+        """Send a REQ."""
+        request = REQ(
+            serviceID=SERVICE,
+            localQPN=QPN(11),
+            maxCMRetries=self.bounds.retries,
+            primary=PRIMARY,
+        )
+        self.managed = self.manager.connect(request, pathOf(PRIMARY), 0.0, mayReload=self.bounds.mayReload)
+
+    def accept(self) -> None:
+        """Accept the REQ."""
+        self.connection.opening.accept(REP(localQPN=QPN(12), localCAGUID=self.manager.guid), 0.0)
+
+    def ready(self) -> None:
+        """Answer the REP by an RTU."""
+        self.connection.opening.ready(b"", 0.0)
+
+    def load(self) -> None:
+        """Load the next alternate path."""
+        self.migrationReported()
+        try:
+            self.connection.loadAlternatePath(self.loads[0], 0.0)
+        except InvalidRequest:
+            return
+        self.loads = self.loads[1:]
+
+    def reply(self, status: APStatus) -> None:
+        """Answer the LAP."""
+        transactionID, self.waiting = self.waiting, None
+        assert transactionID is not None
+        self.connection.replyAlternatePath(transactionID, status, 0.0)
+
+    def migrationReported(self) -> None:
+        """Report a migration that the queue pair has made."""
+        if self.qp is not None and self.qp.isUntold:
+            self.qp = replace(self.qp, isUntold=False)
+            self.connection.migrated(0.0)
+            self.settle()
+
+    def migrate(self) -> None:
+        """Let the queue pair migrate to its alternate path."""
+        assert self.qp is not None and self.qp.alternate is not None
+        self.migrations -= 1
+        self.qp = QP(self.qp.alternate, None, True)
+
+    def expired(self) -> None:
+        """Let the next deadline expire."""
+        deadline = self.manager.deadline()
+        assert deadline is not None
+        self.manager.expired(deadline)
+
+    def disconnect(self) -> None:
+        """Disconnect, or answer the DREQ."""
+        self.connection.disconnect(0.0)
+
+    def mayReceive(self, message: Layout) -> bool:
+        """Return whether a message is within the bounds: each REQ may begin another connection."""
+        return not isinstance(message, REQ) or self.managed is not None or self.connections > 0
+
+    def receive(self, sent: Sent) -> None:
+        """Take a message."""
+        if isinstance(sent.message, LAP):
+            self.migrationReported()
+        self.manager.received(sent.message, sent.transactionID, sent.path, 0.0)
+
+    def settle(self) -> None:
+        """Act on all events, take the messages, and check what must always hold."""
+        manager = self.manager
+        if self.managed is not None:
+            manager.turned(self.managed, 0.0)
+        while events := manager.events():
+            for managed, event in events:
+                self._act(managed, event)
+        for each in manager.outgoing():
+            self.sent.append(Sent(1 - self.number, each.message, each.transactionID, each.path))
+            self._checkSent(each.message)
+        if not manager._connections:
+            self.managed = None
+        elif self.qp is not None and self.state == "TIMEWAIT":
+            self.qp = None
+        self._checkTables()
+
+    def _act(self, managed: Managed, event: Event) -> None:
+        if isinstance(event, ConnectionRequested):
+            self._begin()
+            self.managed = managed
+            self.connections -= 1
+        elif isinstance(event, ConnectionEstablished):
+            self._claim(not self.isEstablished, "a connection is established twice")
+            self.isEstablished = True
+        elif isinstance(event, _ENDS):
+            self._claim(not self.isEnded, "a program gets two reports of the end")
+            self.isEnded, self.qp, self.waiting = True, None, None
+        elif isinstance(event, ConnectionReplied):
+            self._claim(self.state == "REP_RCVD", "a REP is reported in another state")
+        elif not isinstance(event, _MAY_FOLLOW):
+            self._claim(not self.isEnded, f"{type(event).__name__} after the end")
+        self._actOnPaths(event)
+
+    def _actOnPaths(self, event: Event) -> None:
+        if isinstance(event, AlternatePathRequested):
+            self._claim(event.transactionID not in self.asked, "the program is asked twice about a LAP")
+            self._claim(self.waiting is None, "two LAPs wait for the program")
+            self.asked, self.waiting = (*self.asked, event.transactionID), event.transactionID
+        elif isinstance(event, AlternatePathCancelled):
+            self.waiting = None
+        elif isinstance(event, _OUTCOMES):
+            alternate = self.connection.alternate
+            assert alternate is not None
+            number = alternate._lapTransaction
+            self._claim(number not in self.outcomes, "a LAP has two outcomes")
+            self.outcomes = (*self.outcomes, number)
+        elif isinstance(event, MigrationUnexpected):
+            raise Fault("an end does not know to which path it migrated")
+        elif self.qp is not None:
+            if isinstance(event, QPDisarmed):
+                self.qp = replace(self.qp, alternate=None)
+            elif isinstance(event, QPArmed):
+                self.qp = replace(self.qp, alternate=event.path)
+            elif isinstance(event, PathMigrated):
+                self._claim(areSame(event.path, self.qp.path), "an end takes another path for its own")
+
+    def _claim(self, holds: bool, fault: str) -> None:
+        if not holds:
+            raise Fault(fault)
+
+    def _checkSent(self, message: Layout) -> None:
+        managed = self.manager._connections.get(getattr(message, "localCommID", 0))
+        state = _NONE if managed is None else managed.connection.state
+        kind = type(message)
+        self._claim(state in MAY_SEND[kind], f"{kind.__name__} is sent in state {state or 'none'}")
+        if isinstance(message, APR) and message.apStatus == APStatus.LOADED and managed is not None:
+            alternate = managed.connection.alternate
+            isArmed = self.qp is not None and self.qp.alternate is not None
+            self._claim(
+                isArmed and alternate is not None, "APR loaded is sent, and the queue pair is not armed"
+            )
+
+    def _checkTables(self) -> None:
+        manager = self.manager
+        known = set(map(id, manager._connections.values()))
+        for table in (manager._byPeer, manager._byQP):
+            self._claim(known.issuperset(map(id, table.values())), "a table has a connection that is free")
+        self._claim(
+            self.listener.waiting <= set(manager._connections),
+            "a listener waits for a connection that is free",
+        )
+        for managed in manager._connections.values():
+            self._claim(managed.when == managed.core.deadline(), "a deadline is not scheduled")
+        if self.managed is None or self.qp is None or self.qp.isUntold or self.state != "ESTABLISHED":
+            return
+        alternate = self.connection.alternate
+        isSame = alternate is None or areSame(alternate.primary, self.qp.path)
+        self._claim(isSame, "an end and its queue pair use different paths")
+
+    def becomesFree(self) -> bool:
+        """Return whether all tables become empty if the program disconnects and no message arrives."""
+        end = self.twin()
+        for _ in range(20):
+            if end.state not in (_NONE, "DREQ_SENT", "TIMEWAIT"):
+                end.disconnect()
+                end.settle()
+            if end.managed is None or end.managed.when is None:
+                break
+            end.expired()
+            end.settle()
+        manager = end.manager
+        tables = (manager._connections, manager._byPeer, manager._byQP, end.listener.waiting)
+        return not any(tables) and not any(manager._wheel._slots.values())
