@@ -278,7 +278,7 @@ class Alternate(ExchangeCore):
     def migrated(self, now: float) -> None:
         """Note that the queue pair has migrated. Call this before processing later LAPs."""
         self._now = now
-        if self._place == _IDLE and self.alternate is not None:
+        if self._place in (_IDLE, _CLOSED) and self.alternate is not None:
             self._inputs.migrated()
         else:
             self._inputs.surprised()
@@ -455,6 +455,7 @@ _Row = Row[Inputs, Alternate]
 def _rows() -> Iterator[_Row]:
     yield _IDLE, _In.migrated, _IDLE, (_Do._migrate,)
     yield _IDLE, _In.close, _CLOSED, ()
+    yield _CLOSED, _In.migrated, _CLOSED, (_Do._migrate,)  # DREQs and timewait use the timers of the new path
     # The active end.
     yield _IDLE, _In.load, _LAP_SENT, (_Do._disarm, _Do._sendLAP)
     yield _LAP_SENT, _In.delayed, _MRA_LAP_RCVD, (_Do._waitLonger,)

@@ -363,7 +363,7 @@ class End:
         )
         for managed in manager._connections.values():
             self._claim(managed.when == managed.core.deadline(), "a deadline is not scheduled")
-        if self.managed is None or self.qp is None or self.qp.isUntold or self.state != "ESTABLISHED":
+        if self.managed is None or self.qp is None or self.qp.isUntold or self.state == _NONE:
             return
         alternate = self.connection.alternate
         isSame = alternate is None or areSame(alternate.primary, self.qp.path)

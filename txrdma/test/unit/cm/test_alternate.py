@@ -303,6 +303,16 @@ class PassiveTests(SynchronousTestCase):
         self.core.migrated(0.0)
         self.assertEqual(self.core.events(), [MigrationUnexpected()])
 
+    def test_migrationWhileClosing(self) -> None:
+        """The DREQ and the time in timewait use the path that the queue pair has migrated to."""
+        slow = path(3).replace(localACKTimeout=22)
+        self.load(slow, 5)
+        self.core.close(0.0)
+        self.core.events()
+        self.core.migrated(0.0)
+        self.assertEqual(self.core.events(), [PathMigrated(reversedPath(slow))])
+        self.assertEqual((self.core.primary, self.core._retryPolicy.lifeTime), (reversedPath(slow), 21))
+
     def test_closeCancelsPendingLAP(self) -> None:
         self.core.received(lap(), 5, 0.0)
         self.core.events()

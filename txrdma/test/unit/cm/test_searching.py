@@ -47,7 +47,7 @@ class SearchTests(SynchronousTestCase):
 
     def test_oneLoadAndMigration(self) -> None:
         found = self.search()
-        self.assertEqual(found.worlds, min(self.most, 528_131))
+        self.assertEqual(found.worlds, min(self.most, 662_083))
         self.assertEqual(found.messages, {REQ, MRA, REP, RTU, LAP, APR, DREQ, DREP, REJ})
         self.assertGreater(found.migrated, 0)
 
