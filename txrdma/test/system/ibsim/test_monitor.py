@@ -75,7 +75,8 @@ class MonitorTestCase(IbsimTestCase):
         """Wait until a condition is true, and return the elapsed time."""
         begin = self.reactor.seconds()
         while not isSo():
-            self.assertLess(self.reactor.seconds() - begin, PATIENCE_SECONDS, f"{self.reported}")
+            if self.reactor.seconds() - begin >= PATIENCE_SECONDS:
+                self.fail(f"{self.reported}\n{self.fabric.log('standby/opensm.log')[-3000:]}")
             await deferLater(self.reactor, 0.02)
         return self.reactor.seconds() - begin
 
@@ -83,6 +84,7 @@ class MonitorTestCase(IbsimTestCase):
         subscription = self.poller._subscription
         assert subscription is not None
         await self.until(lambda: self.poller.statistics.turns > 1 and subscription.isStanding)
+        await self.until(lambda: self.poller.manager.guid is not None)  # only a known master can change
         self.assertEqual(self.reported, [])
 
     def linked(self) -> set[tuple[str, int, str, int]]:
