@@ -34,8 +34,12 @@ SECONDS ?= 30
 INPUTS ?=
 UNGUIDED ?=
 MINUTES ?=
-TESTS ?= txrdma.test.unit txrdma.test.integration
-ALL_TESTS = $(if $(filter file,$(origin TESTS)),$(TESTS) txrdma.test.system,$(TESTS))
+PACKAGE ?=
+GROUPS := unit integration system
+PACKAGE_TESTS = $(subst /,.,$(wildcard $(foreach group,$(GROUPS),$(PACKAGE:%=txrdma/test/$(group)/%))))
+TESTS ?= $(if $(PACKAGE),$(or $(PACKAGE_TESTS),$(error There are no tests of $(PACKAGE))),txrdma.test.unit txrdma.test.integration)
+IS_WHOLE = $(if $(PACKAGE),,$(filter file,$(origin TESTS)))
+ALL_TESTS = $(TESTS) $(if $(IS_WHOLE),txrdma.test.system)
 KERNEL_TESTS = $(if $(filter file,$(origin TESTS)),txrdma.test.system.kernel,$(TESTS))
 CONVERSATIONS ?=
 ROUTE ?=
@@ -67,9 +71,10 @@ RUNTESTS = tools/runtests.py --jobs $(JOBS) --slowest $(SLOWEST)
 demo: $(VENV)/.has-demo
 	@$(BIN)/python -m txrdma.demo $(DEMO)
 
-# TESTS=txrdma.test.unit.smc for a part, SAMPLE=50 for more system tests, SLOWEST=30 to see what takes long.
+# PACKAGE=smc for all tests of a package, TESTS=txrdma.test.unit.smc for a part, SAMPLE=50 for more system tests,
+# SLOWEST=30 to see what takes long.
 test: $(VENV)/.has-test
-	@$(BIN)/python $(RUNTESTS) $(TESTS) $(if $(filter file,$(origin TESTS)),--sample txrdma.test.system=$(SAMPLE) $(SEED:%=--seed %))
+	@$(BIN)/python $(RUNTESTS) $(TESTS) $(if $(IS_WHOLE),--sample txrdma.test.system=$(SAMPLE) $(SEED:%=--seed %))
 
 test-all: $(VENV)/.has-browser
 	@tools/have-ibsim
