@@ -111,17 +111,17 @@ def _asked(arguments: Sequence[str]) -> tuple[TxrdmaOptions, Any]:
 
 @contextmanager
 def _interruptsLater(reactor: Any) -> Iterator[None]:
-    """Ctrl-C waits until the reactor has its handler: one that comes while it starts would only be logged."""
+    """Block SIGINT until the reactor handles it: while it starts, SIGINT would only be logged."""
 
-    def letCome() -> None:
+    def unblock() -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT,))
 
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
-    reactor.addSystemEventTrigger("after", "startup", letCome)
+    reactor.addSystemEventTrigger("after", "startup", unblock)
     try:
         yield
     finally:
-        letCome()
+        unblock()
 
 
 def _reactor() -> Any:
@@ -131,7 +131,7 @@ def _reactor() -> Any:
 
 
 def _reactorWithoutTLS() -> Any:
-    """The same, without OpenSSL: no fabric needs it, and a seventh of the time to start goes there."""
+    """Return the reactor, without the import of OpenSSL that takes a seventh of the start-up time."""
     if "OpenSSL" in sys.modules:
         return _reactor()
     sys.modules["OpenSSL"] = None  # type: ignore[assignment]  # None makes its import fail, as documented
@@ -143,7 +143,7 @@ def _reactorWithoutTLS() -> Any:
 
 @contextmanager
 def _importing() -> Iterator[None]:
-    """What is imported stays, so Python need not look for garbage in it: a tenth of the time goes there."""
+    """Import without garbage collection, because modules stay: it takes a tenth of the start-up time."""
     gc.disable()
     try:
         yield

@@ -92,7 +92,7 @@ class Runner:
         self.turn()
         return done
 
-    def goOn(self, task: Task, value: Any, error: BaseException | None) -> None:
+    def resume(self, task: Task, value: Any, error: BaseException | None) -> None:
         """Resume a piece of work with the value or the error that it has waited for."""
         self._ready.append((task, value, error))
         self.turn()
@@ -286,7 +286,7 @@ class Task:
             runner.busy += self._isBusy
             answer.addBoth(self._fired)
             return
-        runner.goOn(self, None, error)
+        runner.resume(self, None, error)
 
     def _fired(self, result: Any) -> Any:
         """
@@ -296,7 +296,7 @@ class Task:
         if self._deferred is not None:
             self._deferred = self.awaited = None
             self._runner.busy -= self._isBusy
-            self._runner.goOn(self, value, error)
+            self._runner.resume(self, value, error)
         return value
 
     def _end(self, value: Any, error: BaseException | None) -> None:

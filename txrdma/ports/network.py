@@ -281,7 +281,7 @@ class _Reader:
         return "netlink"
 
     def doRead(self) -> None:
-        """Take what is there; one that matters is enough, and one that was lost may have mattered."""
+        """Read all notifications; report a change if one is relevant, or if the kernel has dropped some."""
         try:
             while True:
                 datagram, sender = self._socket.recvfrom(_BUFFER)
@@ -295,7 +295,7 @@ class _Reader:
             self._changed()
 
     def connectionLost(self, reason: Failure) -> None:
-        """The reactor reads no more: because it ends, which is no news, or because C{doRead} has raised."""
+        """Log an error if the reactor has stopped reading because C{doRead} raised, not because it stops."""
         if not reason.check(ConnectionLost, ConnectionDone):
             _log.error("changes of network interfaces go unnoticed: {reason}", reason=reason.value)
 

@@ -131,7 +131,7 @@ class Life(MachineCore, Generic[CompletionT]):
         """
         Take the next completion to act on; None if there is none.
 
-        While the protocol is paused that is the oldest one that is no news for it.
+        While the protocol is paused that is the oldest one that need not be reported to it.
         """
         if not (self.isPaused or self.isReading):
             return self._inbox.popleft() if self._inbox else None

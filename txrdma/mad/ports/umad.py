@@ -300,7 +300,7 @@ class UmadPort(DescriptorPort):
         _agent, status, _timeout, _retries, _length = _LOCAL.unpack_from(header)
         isResponse = bool(datagram[3] & 0x80)
         if status:
-            if not isResponse:  # of an answer of ours nobody wants to know
+            if not isResponse:  # an undelivered response is not reported
                 self._gaveUp(receiver, datagram, os.strerror(status))
             return
         if isResponse or datagram[3] == _TRAP_REPRESS:

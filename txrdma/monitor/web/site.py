@@ -42,7 +42,7 @@ HEADS: Final = {
 
 
 class _FastGzip(GzipEncoderFactory):
-    compressLevel = 1  # of the bulk a fifteenth is left, in a third of the time that level 9 takes
+    compressLevel = 1  # compresses pages to a fifteenth, in a third of the time of level 9
 
 
 def _compressed(resource: Resource) -> EncodingResourceWrapper:
@@ -50,14 +50,14 @@ def _compressed(resource: Resource) -> EncodingResourceWrapper:
 
 
 class _Root(Resource):
-    """Root of the site: the pages for people, where nothing else is."""
+    """Root of the site: HTML pages at all paths that no other resource has."""
 
     def __init__(self, watch: Watch) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # of Twisted's
         self._pages = _compressed(HTMLPages(watch))
 
     def getChild(self, name: bytes, request: Request) -> IResource:
-        """The pages for people, which have all paths that nothing else has."""
+        """Return the HTML pages."""
         return self._pages
 
 

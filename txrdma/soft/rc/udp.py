@@ -201,7 +201,7 @@ class UDPCarrier:
                 self._reactor.removeReader(self)
 
     def poll(self) -> None:
-        """Receive pending datagrams, up to a limit; 1 us if there are none."""
+        """Receive pending datagrams, up to a limit. Takes 1 us if there are none."""
         self.doRead()
 
     def rawAddress(self, ip: str, port: int) -> RawAddress | None:

@@ -271,7 +271,7 @@ class Scenario:
         self.world.run(self.world.now + 1.0)
         check(
             self._isEndReported(),
-            f"nobody tells of {[each for each in self.orders if self._isOpen(each)][:3]}",
+            f"not reported: {[each for each in self.orders if self._isOpen(each)][:3]}",
         )
         self._close()
         self._judge()

@@ -319,7 +319,7 @@ class StreamScenario:
             for pair in alive:
                 for end in pair.ends:
                     reported = end.lostAt is not None or end.mode != "SMC-R"
-                    check(reported or end.host is not host, f"nobody told of the end: {end!r}")
+                    check(reported or end.host is not host, f"the end was not reported: {end!r}")
             self.die(host, silently=False)
             self._warn(alive)
         elif kind in ("reset", "frozen", "cancelled") and alive:
@@ -453,7 +453,7 @@ class StreamScenario:
                 )
                 self._judgeEnds(client)
                 self._judgeEnds(server)
-            check(isAgreed or not client.received + server.received, f"these heard what nobody said: {pair}")
+            check(isAgreed or not client.received + server.received, f"received, but not sent: {pair}")
             for end in pair.ends:
                 check(end.mode != "SMC-R" or end.version == self.version, f"a wrong version: {end!r}")
             if client.isMade and server.isMade:

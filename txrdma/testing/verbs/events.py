@@ -215,7 +215,7 @@ class PortContract(PortEventContract):
             alice, bob = self.pair(settings=HASTY)
             bob.receive(bob.segment())
             up = self.down(which)
-            alice.send(inline=[b"in vain"], identifier=1)
+            alice.send(inline=[b"lost"], identifier=1)
             alice.send(inline=[b"behind"], identifier=2)
             self.runUntilCompleted(alice, sends=2)
             statuses = {Status.RETRY_EXC_ERR}

@@ -266,7 +266,7 @@ class MigrationContract(TwoEnds):
         self.breakPath(2)
         bob.receive(bob.segment())
         sent = len(alice.sent)
-        alice.send(inline=[b"in vain"])
+        alice.send(inline=[b"lost"])
         self.runUntilCompleted(alice, sends=sent + 1, receives=len(alice.received))
         self.assertEqual(alice.sent[-1].status, Status.RETRY_EXC_ERR)
         self.assertEqual(alice.queuePair.state, QPState.ERR)
