@@ -11,7 +11,7 @@ from typing import Any
 
 from zope.interface.verify import verifyObject
 
-from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.defer import gatherResults
 from twisted.internet.endpoints import clientFromString, serverFromString
 from twisted.internet.error import (
     ConnectError,
@@ -78,19 +78,35 @@ class ModeTests(EndsTestCase):
             await end.lost
             end.reason.trap(ConnectionDone)
 
-    async def test_both(self) -> None:
-        """Two SMC ends on one host that belong to the same user use SMC-R."""
-        await self.check("smc:127.0.0.1:0", "smc:127.0.0.1:{port}", "SMC-R", (None, None))
-
-    async def test_everyInterface(self) -> None:
-        """A listener on all interfaces is found at each address of the host."""
-        await self.check("smc:0", "smc:127.0.0.1:{port}", "SMC-R", (None, None))
-        await self.check("smc:0", "smc:127.0.0.5:{port}", "SMC-R", (None, None))
-        await self.check(r"smc:0:interface=\:\:", r"smc:\:\:1:{port}", "SMC-R", (None, None))
-
-    async def test_dualStack(self) -> None:
-        """IPv4 clients find an IPv6 listener that also accepts IPv4."""
-        await self.check(r"smc:0:interface=\:\:", "smc:127.0.0.1:{port}", "SMC-R", (None, None))
+    async def test_modes(self) -> None:
+        """SMC-R is used where both ends have it and can reach each other; otherwise both report why not."""
+        smc, soft, routed = "smc:127.0.0.1:{port}", ":device=soft", r":device=soft\:route\=rocev2"
+        agreed = ":peer=smc"
+        for server, client in (
+            ("smc:127.0.0.1:0", smc),
+            ("smc:0", smc),  # a listener on all interfaces is found at each address of the host
+            ("smc:0", "smc:127.0.0.5:{port}"),
+            (r"smc:0:interface=\:\:", r"smc:\:\:1:{port}"),
+            (r"smc:0:interface=\:\:", smc),  # it accepts IPv4 as well
+            ("smc:127.0.0.1:0" + agreed, smc + agreed),  # without signalling
+            ("smc:127.0.0.1:0" + agreed, smc),
+            ("smc:127.0.0.1:0" + soft, smc + soft),
+            ("smc:127.0.0.1:0" + routed, smc + routed),
+            ("smc:127.0.0.1:0" + soft, smc),
+            (r"smc:127.0.0.1:0:device=soft\:127.0.0.3", smc),
+        ):
+            await self.check(server, client, "SMC-R", (None, None))
+        noSMC, declined, noDevice = Diagnosis.PEERNOSMC, Diagnosis.PEERDECL, Diagnosis.NOSMCDEV
+        unreachable = Diagnosis.ERR_RDYLNK
+        for server, client, reasons, peers in (
+            ("smc:127.0.0.1:0" + routed, smc, (unreachable, declined), (None, unreachable)),
+            ("tcp:0:interface=127.0.0.1", smc, (noSMC, "plain"), None),
+            ("smc:127.0.0.1:0", "tcp:127.0.0.1:{port}", ("plain", noSMC), None),
+            ("smc:127.0.0.1:0" + agreed, "tcp:127.0.0.1:{port}", ("plain", noSMC), None),
+            ("smc:127.0.0.1:0:" + NOT_THERE, smc, (declined, noDevice), (noDevice, None)),
+            ("smc:127.0.0.1:0", smc + ":" + NOT_THERE, (noDevice, declined), (None, noDevice)),
+        ):
+            await self.check(server, client, "TCP", reasons, peers)
 
     async def test_name(self) -> None:
         """
@@ -111,14 +127,6 @@ class ModeTests(EndsTestCase):
             self.assertEqual((one.smc.mode, one.transport.getHost().host), (mode, "127.0.0.7"))
             self.assertEqual((await accepted).transport.getPeer().host, "127.0.0.7")
 
-    async def test_agreed(self) -> None:
-        """With C{peer=smc} at both ends, the connection uses SMC-R without signalling."""
-        await self.check("smc:127.0.0.1:0:peer=smc", "smc:127.0.0.1:{port}:peer=smc", "SMC-R", (None, None))
-
-    async def test_agreedServer(self) -> None:
-        """A server with C{peer=smc} accepts a client that uses signalling."""
-        await self.check("smc:127.0.0.1:0:peer=smc", "smc:127.0.0.1:{port}", "SMC-R", (None, None))
-
     async def test_sessionNumber(self) -> None:
         """A server's transports have C{sessionno}, as in Twisted; some programs (Cowrie) read it."""
         for kind in "tcp", "smc":
@@ -130,71 +138,6 @@ class ModeTests(EndsTestCase):
                 self.assertFalse(hasattr(client.transport, "sessionno"))
             self.assertEqual([one.transport.sessionno for one in factory.protocols], [0, 1])
         self.assertEqual(factory.protocols[1].transport.smc.mode, "SMC-R")
-
-    async def test_explicitDevice(self) -> None:
-        """With an explicit device at both ends, the connection uses SMC-R."""
-        await self.check(
-            "smc:127.0.0.1:0:device=soft", "smc:127.0.0.1:{port}:device=soft", "SMC-R", (None, None)
-        )
-
-    async def test_rocev2(self) -> None:
-        """With C{route=rocev2}, the software device transfers data over UDP."""
-        server = r"smc:127.0.0.1:0:device=soft\:route\=rocev2"
-        client = r"smc:127.0.0.1:{port}:device=soft\:route\=rocev2"
-        await self.check(server, client, "SMC-R", (None, None))
-
-    async def test_otherDevices(self) -> None:
-        """The ends may use different devices, if these can reach each other."""
-        await self.check("smc:127.0.0.1:0:device=soft", "smc:127.0.0.1:{port}", "SMC-R", (None, None))
-        await self.check(
-            r"smc:127.0.0.1:0:device=soft\:127.0.0.3", "smc:127.0.0.1:{port}", "SMC-R", (None, None)
-        )
-
-    async def test_unreachableDevice(self) -> None:
-        """If the devices can't reach each other, the client detects that, and both ends fall back to TCP."""
-        await self.check(
-            r"smc:127.0.0.1:0:device=soft\:route\=rocev2",
-            "smc:127.0.0.1:{port}",
-            "TCP",
-            (Diagnosis.ERR_RDYLNK, Diagnosis.PEERDECL),
-            (None, Diagnosis.ERR_RDYLNK),
-        )
-
-    async def test_plainServer(self) -> None:
-        """A plain TCP server receives only the application's bytes."""
-        await self.check(
-            "tcp:0:interface=127.0.0.1", "smc:127.0.0.1:{port}", "TCP", (Diagnosis.PEERNOSMC, "plain")
-        )
-
-    async def test_plainClient(self) -> None:
-        """A plain TCP client is accepted, over TCP."""
-        await self.check("smc:127.0.0.1:0", "tcp:127.0.0.1:{port}", "TCP", ("plain", Diagnosis.PEERNOSMC))
-
-    async def test_plainClientOfAgreedServer(self) -> None:
-        """A server with C{peer=smc} accepts a plain TCP client, whose first bytes are not a Proposal."""
-        await self.check(
-            "smc:127.0.0.1:0:peer=smc", "tcp:127.0.0.1:{port}", "TCP", ("plain", Diagnosis.PEERNOSMC)
-        )
-
-    async def test_serverDeclines(self) -> None:
-        """A server without a device declines, and both ends fall back to TCP."""
-        await self.check(
-            "smc:127.0.0.1:0:" + NOT_THERE,
-            "smc:127.0.0.1:{port}",
-            "TCP",
-            (Diagnosis.PEERDECL, Diagnosis.NOSMCDEV),
-            (Diagnosis.NOSMCDEV, None),
-        )
-
-    async def test_clientDeclines(self) -> None:
-        """A client without a device declines, and both ends fall back to TCP."""
-        await self.check(
-            "smc:127.0.0.1:0",
-            "smc:127.0.0.1:{port}:" + NOT_THERE,
-            "TCP",
-            (Diagnosis.NOSMCDEV, Diagnosis.PEERDECL),
-            (None, Diagnosis.NOSMCDEV),
-        )
 
     async def test_anotherUser(self) -> None:
         """Connections of another user do not share memory by default: they use plain TCP."""
@@ -266,10 +209,6 @@ class FallbackForbiddenTests(EndsTestCase):
         self.assertEqual((error.reason, error.peerDiagnosis), (Diagnosis.PEERDECL, Diagnosis.NOSMCDEV))
         self.assertIn("NOSMCDEV", str(error))
 
-    def attempt(self, text: str) -> Deferred[Any]:
-        connecting: Deferred[Any] = clientFromString(reactor, text).connect(Recorders())
-        return connecting
-
     async def test_server(self) -> None:
         """A listener closes a plain TCP connection without building a protocol, and logs the reason."""
         self.patch(outcomes, "_rateLimited", RateLimitedLogger(Logger()))  # other tests may log this port
@@ -297,10 +236,6 @@ class TroubleTests(EndsTestCase):
         self.addCleanup(port.stopListening)
         return int(port.getHost().port)
 
-    def attempt(self, text: str) -> Deferred[Any]:
-        connecting: Deferred[Any] = clientFromString(reactor, text).connect(Recorders())
-        return connecting
-
     async def inReactor(self) -> tuple[int, int]:
         """
         Return the numbers of delayed calls and of readers that are not internal, after 50 ms without
@@ -309,14 +244,6 @@ class TroubleTests(EndsTestCase):
         await deferLater(reactor, 0.05)
         readers = set(reactor.getReaders()) - reactor._internalReaders
         return len(reactor.getDelayedCalls()), len(readers)
-
-    async def test_refused(self) -> None:
-        """A connection to a port without a listener fails as with TCP."""
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-            connecting = clientFromString(reactor, f"smc:127.0.0.1:{port}").connect(Recorders())
-            await self.assertFailure(connecting, ConnectionRefusedError)
 
     async def test_squatter(self) -> None:
         """A process that answers in place of the listener, and does not accept, can only cause plain TCP."""
@@ -369,9 +296,7 @@ class TroubleTests(EndsTestCase):
         """
         silent = Recorder()
         port = await self.plainListener(silent)
-        connecting = clientFromString(reactor, f"smc:127.0.0.1:{port}:peer=smc:timeout=0.2").connect(
-            Recorders()
-        )
+        connecting = self.attempt(f"smc:127.0.0.1:{port}:peer=smc:timeout=0.2")
         try:
             protocol = await connecting
         except Exception as error:
@@ -385,7 +310,7 @@ class TroubleTests(EndsTestCase):
         """A connection to a name or an address can be cancelled as soon as C{connect} has returned."""
         factory, port = await self.serve()
         for host in ("127.0.0.1", "localhost", r"\:\:1"):
-            connecting = clientFromString(reactor, f"smc:{host}:{port}").connect(Recorders())
+            connecting = self.attempt(f"smc:{host}:{port}")
             connecting.cancel()
             await self.assertFailure(connecting, ConnectingCancelledError)
         self.assertEqual(factory.protocols, [])
@@ -403,7 +328,7 @@ class TroubleTests(EndsTestCase):
         mute = reactor.listenUNIX(listenerName(TCPAddress("127.0.0.1", port)), Factory.forProtocol(Mute))
         self.addCleanup(mute.stopListening)
         before = await self.inReactor()
-        connecting = clientFromString(reactor, f"smc:127.0.0.1:{port}").connect(Recorders())
+        connecting = self.attempt(f"smc:127.0.0.1:{port}")
         while not asked:
             await deferLater(reactor, 0.01)
         connecting.cancel()
@@ -420,7 +345,7 @@ class TroubleTests(EndsTestCase):
         squatter = await reactor_listenUNIX(listenerName(TCPAddress("127.0.0.1", port)))
         self.addCleanup(squatter.stopListening)
         before = await self.inReactor()
-        connecting = clientFromString(reactor, f"smc:127.0.0.1:{port}").connect(Recorders())
+        connecting = self.attempt(f"smc:127.0.0.1:{port}")
         while silent.transport is None:
             await deferLater(reactor, 0.01)
         connecting.cancel()
@@ -431,7 +356,7 @@ class TroubleTests(EndsTestCase):
         """A connection can be cancelled while the client waits for the server's answer to its Proposal."""
         silent = Recorder()
         port = await self.plainListener(silent)
-        connecting = clientFromString(reactor, f"smc:127.0.0.1:{port}:peer=smc").connect(Recorders())
+        connecting = self.attempt(f"smc:127.0.0.1:{port}:peer=smc")
         while not silent.received:
             await deferLater(reactor, 0.01)
         connecting.cancel()
@@ -516,7 +441,7 @@ class TroubleTests(EndsTestCase):
             protocol = await self.connect(f"smc:127.0.0.1:{number}")
             self.assertEqual(protocol.smc.mode, "SMC-R")
             await port.stopListening()
-            connecting = clientFromString(reactor, f"smc:127.0.0.1:{number}").connect(Recorders())
+            connecting = self.attempt(f"smc:127.0.0.1:{number}")
             await self.assertFailure(connecting, ConnectionRefusedError)
             port.startListening()
 

@@ -27,7 +27,7 @@ from txrdma.smc.group.groups import linkGroups
 from txrdma.smc.stream.transport import SMCTransport
 from txrdma.smc.terms.options import LOCAL_DEVICE
 from txrdma.test.support.smc.ends import EndsTestCase, reactor
-from txrdma.testing.protocols import Echo, HalfCloseRecorder, Recorder
+from txrdma.testing.protocols import Echo, Recorder
 
 PATTERN = random.Random(5).randbytes(1 << 16)
 
@@ -243,17 +243,6 @@ class EndTests(EndsTestCase):
         self.assertIsInstance(one.transport, SMCTransport)
         return one, other
 
-    async def test_loseConnection(self) -> None:
-        """All written bytes arrive before the end, however many they are."""
-        one, other = await self.pair()
-        data = PATTERN * 200
-        one.transport.write(data)
-        one.transport.loseConnection()
-        await gatherResults([one.lost, other.lost])
-        self.assertEqual(other.received, data)
-        one.reason.trap(ConnectionDone)
-        other.reason.trap(ConnectionDone)
-
     async def test_loseConnectionWaitsForProducer(self) -> None:
         """C{loseConnection} waits for a producer."""
         one, other = await self.pair()
@@ -291,38 +280,6 @@ class EndTests(EndsTestCase):
         transport = one.transport
         transport.registerProducer(late, True)
         self.assertTrue(late.isStopped)
-
-    async def test_halfClose(self) -> None:
-        """One half ends, the other one continues."""
-        one, other = await self.pair(HalfCloseRecorder, HalfCloseRecorder)
-        one.transport.write(b"question")
-        one.transport.loseWriteConnection()
-        await gatherResults([one.writeEnded, other.readEnded])
-        self.assertEqual(other.received, b"question")
-        other.transport.write(b"answer")
-        self.assertEqual(await one.receiving(6), b"answer")
-        one.transport.write(b"too late")
-        other.transport.loseConnection()
-        await other.lost
-        await one.readEnded
-        one.transport.loseConnection()
-        await one.lost
-        one.reason.trap(ConnectionDone)
-        self.assertEqual(other.received, b"question")
-
-    async def test_endWithTheData(self) -> None:
-        """A paused end reads all data before it is notified of the end."""
-        one, other = await self.pair()
-        other.transport.pauseProducing()
-        one.transport.write(PATTERN)
-        one.transport.loseConnection()
-        await one.lost
-        await deferLater(reactor, 0.02)
-        self.assertFalse(other.lost.called)
-        other.transport.resumeProducing()
-        await other.lost
-        self.assertEqual(other.received, PATTERN)
-        other.reason.trap(ConnectionDone)
 
     async def test_tcpGone(self) -> None:
         """The end of the TCP connection aborts the connection."""

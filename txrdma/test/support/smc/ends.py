@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from twisted.internet import reactor as theReactor
+from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import clientFromString, serverFromString
 from twisted.internet.task import deferLater
 from twisted.trial.unittest import TestCase
@@ -56,6 +57,11 @@ class EndsTestCase(TestCase):
         protocol = await clientFromString(reactor, text).connect(Recorders(kind))
         self.addCleanup(self._disconnect, protocol)
         return protocol
+
+    def attempt(self, text: str) -> Deferred[Any]:
+        """Start to connect, and return the Deferred of the endpoint."""
+        connecting: Deferred[Any] = clientFromString(reactor, text).connect(Recorders())
+        return connecting
 
     async def _disconnect(self, protocol: Any) -> None:
         if protocol.transport is not None and not protocol.lost.called:
