@@ -48,8 +48,6 @@ class Answer(LineReceiver):
 
 
 class ServingTests(EndsTestCase):
-    """Examples that serve or fetch."""
-
     def run_(self, text: str) -> dict[str, Any]:
         """Run an example; its names."""
         file = Path(self.mktemp())
@@ -88,7 +86,6 @@ class ServingTests(EndsTestCase):
         self.assertEqual(await self.received(string, b"GET / HTTP/1.0\r\n\r"), b"HTTP/1.0 200 OK")
 
     async def test_ftp(self) -> None:
-        """The FTP server greets."""
         port = await self.start(block("FTPFactory"))
         self.assertIn(b"220 ", await self.received(f"smc:127.0.0.1:{port}", b"NOOP"))
 

@@ -85,8 +85,6 @@ class WebTestCase(TestCase):
 
 
 class HTTPTests(WebTestCase):
-    """C{http:} addresses."""
-
     async def get(self, listen: str) -> None:
         port = await self.listen(serverFromString(reactor, listen))
         response = await self.agent().request(b"GET", f"http://127.0.0.1:{port}/".encode())
@@ -192,7 +190,6 @@ class TLSTests(WebTestCase):
         self.assertEqual(self.resource.modes, ["SMC-R"])
 
     async def test_untrusted(self) -> None:
-        """Certificates are checked."""
         port = await self.listenTLS()
         failed = self.agent().request(b"GET", f"https://localhost:{port}/".encode())
         await self.assertFailure(failed, ResponseNeverReceived)

@@ -50,8 +50,6 @@ class MessageAsking(RDMAProtocol):
 
 
 class MessageAnswering(RDMAProtocol):
-    """Send messages back."""
-
     def messageReceived(self, data: bytes, immediate: int | None) -> None:
         self.transport.sendMessage(data, immediate)
 

@@ -92,7 +92,6 @@ class SimulatedLinks(Base):
     def links(
         self, settings: LinkSettings, faults: Faults | None = None
     ) -> tuple[MeasuredLink, MeasuredLink]:
-        """Two, connected."""
         if faults is not None:
             self.network.faults = faults
         one, other = (

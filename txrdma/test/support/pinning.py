@@ -52,7 +52,6 @@ class Pinned:
 
     @property
     def total(self) -> int:
-        """Bytes that are registered."""
         self._regions = [each for each in self._regions if each.valid]
         return sum(each.length for each in self._regions)
 

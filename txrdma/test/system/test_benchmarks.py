@@ -314,8 +314,6 @@ class PageTests(SynchronousTestCase):
 
 
 class ChartTests(SynchronousTestCase):
-    """Charts of results."""
-
     slowBecause = "draws all charts twice, once in a process"
 
     if MISSING:

@@ -90,8 +90,6 @@ def shown(table: object) -> str:
 
 
 class OptionsTests(SynchronousTestCase):
-    """The command line."""
-
     def refused(self, *arguments: str) -> str:
         return str(self.assertRaises(SystemExit, main, list(arguments)))
 
@@ -265,8 +263,6 @@ class ConnectionsTests(SynchronousTestCase):
 
 
 class DevicesTests(SynchronousTestCase):
-    """Devices by name."""
-
     def test_json(self) -> None:
         """The software device is always listed, with its port and its GIDs."""
         arguments = [sys.executable, "-m", "txrdma", "devices", "--json"]

@@ -375,8 +375,6 @@ class SuitesTests(SynchronousTestCase):
 
 
 class KernelTests(SynchronousTestCase):
-    """Kernels from packages."""
-
     def setUp(self) -> None:
         self.cache = Path(self.mktemp()).resolve()
         self.cache.mkdir()
@@ -469,8 +467,6 @@ class KernelTests(SynchronousTestCase):
 
 
 class GuestTests(SynchronousTestCase):
-    """Arguments and files of the guest."""
-
     def test_turns(self) -> None:
         """On two processors one guest runs at a time; the next one waits with a limit."""
         cache = Path(self.mktemp())

@@ -43,12 +43,10 @@ class LeftoverTests(SynchronousTestCase):
             )
 
     def test_rdma(self) -> None:
-        """Connections of C{rdma:}."""
         here, there = self.address(), self.address()
         self.check(rf"rdma:0:device=soft\:{there}", rf"rdma:{there}:%d:device=soft\:{here}")
 
     def test_smc(self) -> None:
-        """Connections of C{smc:}."""
         self.check("smc:0:interface=127.0.0.1", "smc:127.0.0.1:%d")
 
     def test_btl(self) -> None:

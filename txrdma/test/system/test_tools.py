@@ -236,8 +236,6 @@ class RunnerTests(SynchronousTestCase):
 
 
 class MakefileTests(SynchronousTestCase):
-    """Targets of the Makefile."""
-
     OTHERWISE: Final = {
         "test": "test-all runs the same tests, and test_sample the choice of others",
         "test-kernel": "test-kernel-ci runs a selection of its tests",

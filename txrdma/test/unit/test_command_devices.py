@@ -103,8 +103,6 @@ def shown(*tables: object) -> str:
 
 
 class DescriptionTests(SynchronousTestCase):
-    """Descriptions of a device."""
-
     def setUp(self) -> None:
         self.sysfs = SysFS(self.mktemp())
         self.root = self.sysfs.root
@@ -308,8 +306,6 @@ class DescriptionTests(SynchronousTestCase):
 
 
 class OptionOrderTests(SynchronousTestCase):
-    """Positions of options."""
-
     def test_behind(self) -> None:
         """Options may precede or follow a command's arguments."""
         for words in (["--json", "--verbose", "soft"], ["soft", "--json", "--verbose"]):

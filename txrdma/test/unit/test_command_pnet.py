@@ -33,8 +33,6 @@ PORT = RDMAPort("mlx5_0", 1, frozenset({"eth0"}), True)
 
 
 class CommandTestCase(SynchronousTestCase):
-    """A simulated host."""
-
     kernels: Table = ()
     ports: tuple[RDMAPort, ...] = (PORT,)
 
@@ -65,8 +63,6 @@ class CommandTestCase(SynchronousTestCase):
 
 
 class PnetTests(CommandTestCase):
-    """C{txrdma pnet}."""
-
     def test_edited(self) -> None:
         """Members are added and removed, one or several at a time."""
         self.assertEqual(self.pnet("add", "net1", "eth0", "mlx5_0/1"), "")
@@ -106,7 +102,6 @@ class PnetTests(CommandTestCase):
         self.assertRegex(text, r"lo +none +lo belongs to the network NET9")
 
     def test_json(self) -> None:
-        """The same as JSON."""
         found: dict[str, Any] = json.loads(self.pnet("add", "NET1", "eth0", "mlx5_0/1", "--json"))
         self.assertEqual(found["file"], str(self.file))
         self.assertEqual(found["entries"][0], {"network": "NET1", "member": "eth0", "source": "file"})
@@ -115,8 +110,6 @@ class PnetTests(CommandTestCase):
 
 
 class OutlookTests(CommandTestCase):
-    """C{txrdma devices --for}."""
-
     own = "192.0.2.7"
 
     def setUp(self) -> None:
@@ -157,7 +150,6 @@ class OutlookTests(CommandTestCase):
         self.assertRegex(self.output("devices", "--for", "192.0.2.9"), r"device +none: plain TCP")
 
     def test_json(self) -> None:
-        """The same as JSON."""
         found = json.loads(self.output("devices", "--for", "192.0.2.9", "--json"))
         self.assertEqual((found["device"], found["port"], found["network"]), ("pyverbs:mlx5_0", 1, ""))
 

@@ -54,8 +54,6 @@ GROUP: dict[str, Any] = {
 
 
 class LinkGroupsTests(SynchronousTestCase):
-    """C{txrdma linkgroups}."""
-
     def test_table(self) -> None:
         """The table shows terms, peer, both ends of each link, and the use of buffers."""
         answers = [ControlAnswer(7, ["python", "[x]"], linkGroups=[GROUP]), ControlAnswer(8, error="late")]
@@ -72,8 +70,6 @@ class LinkGroupsTests(SynchronousTestCase):
 
 
 class ConnectionsTests(SynchronousTestCase):
-    """C{txrdma connections --debug}."""
-
     def test_details(self) -> None:
         """Tokens, flags and the ends of the link are shown on request."""
         entry = {

@@ -79,8 +79,6 @@ class ComplaintTests(SynchronousTestCase):
 
 
 class FilesTests(SynchronousTestCase):
-    """The folder that is served."""
-
     def test_files(self) -> None:
         """The folder has sources, one large file, and a hash for each."""
         target = Path(self.mktemp())

@@ -43,8 +43,6 @@ def inputs(name: str, seeds: list[bytes]) -> Iterator[bytes]:
 
 
 class MutationTests(SynchronousTestCase):
-    """C{fuzz/mutations.py}."""
-
     if not FUZZ.is_dir():
         skip = "the fuzz targets are in the source checkout, and this txrdma is installed without it"
 

@@ -288,7 +288,6 @@ class LayerTests(SynchronousTestCase):
         )
 
     def test_everyPackageHasALayer(self) -> None:
-        """Every package has a layer."""
         packages = {name for name in (packageOf(module) for module, _path in modules()) if name is not None}
         self.assertEqual(packages - set(LAYERS), set())
 

@@ -40,8 +40,6 @@ DRAWING = Drawing(7, Color.BLUE, (Point(0.1), Point(2.0, "two")), (3, 0.5), True
 
 
 class PlanTests(SynchronousTestCase):
-    """Plans as files."""
-
     def test_roundTrip(self) -> None:
         """A plan with every kind of value is unchanged after writing and reading."""
         path = Path(self.mktemp()) / "drawings" / "one.json"
@@ -101,8 +99,6 @@ class PlanTests(SynchronousTestCase):
 
 
 class StoredTests(SynchronousTestCase):
-    """The plans that are stored with the tests."""
-
     def test_found(self) -> None:
         """Every stored plan belongs to a generator, and describes in a sentence what it has found."""
         paths = sorted(STORED.glob("*/*.json"))

@@ -16,8 +16,6 @@ PAGE = Path(__file__).resolve().parents[3] / "SECURITY.md"
 
 
 class PageTests(SynchronousTestCase):
-    """The tables of the page."""
-
     if not PAGE.exists():
         skip = "the page is in a checkout only"
 

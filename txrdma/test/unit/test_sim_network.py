@@ -37,8 +37,6 @@ class Taker:
 
 
 class NetworkTests(SynchronousTestCase):
-    """Faults of the simulated network."""
-
     def play(self, faults: Faults, seed: int = 1, count: int = 1000) -> list[bytes]:
         """Send numbered datagrams; return what arrives."""
         clock = Clock()
@@ -298,8 +296,6 @@ class HistoryTests(SynchronousTestCase):
 
 
 class ClockTests(SynchronousTestCase):
-    """The clock of simulations."""
-
     def test_order(self) -> None:
         """Calls run in the order of their times, and calls of the same time in the order of scheduling."""
         clock, called = SimulatedClock(), list[str]()

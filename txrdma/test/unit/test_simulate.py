@@ -22,8 +22,6 @@ from txrdma.testing.simulate import Generator, main, readStored
 
 @dataclass(frozen=True)
 class CoinPlan:
-    """A plan that is a number."""
-
     seed: int
 
 

@@ -59,7 +59,6 @@ class WaitingEndpoint:
         self.cancelled += 1
 
     def succeed(self) -> MemoryTransport:
-        """Complete the connection."""
         protocol = self.factory.buildProtocol(None)
         assert protocol is not None
         transport = MemoryTransport()
@@ -162,8 +161,6 @@ class PairTests(SynchronousTestCase):
 
 
 class OptionsTests(SynchronousTestCase):
-    """The command line."""
-
     def refusal(self, *arguments: str) -> str:
         return str(self.assertRaises(UsageError, Options().parseOptions, list(arguments)))
 

@@ -32,8 +32,6 @@ def shown(found: list[dict[str, Any]]) -> str:
 
 
 class AskingTests(TestCase):
-    """A process with connections."""
-
     async def test_counters(self) -> None:
         """Counters of a process can be queried while it has a module, and continue with its next module."""
         others = report()["gauges"]["modules"]  # of tests with simulated time
@@ -63,7 +61,6 @@ class AskingTests(TestCase):
         return found
 
     async def turn(self) -> None:
-        """Run the reactor."""
         from twisted.internet.task import deferLater
 
         await deferLater(reactor, 0.01)

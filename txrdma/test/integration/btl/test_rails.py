@@ -316,8 +316,6 @@ class ProbeTests(TwoNetworksCase):
 
 
 class InterfacesTests(HostsCase):
-    """The frame that lists interfaces."""
-
     def test_several(self) -> None:
         """A connection between devices of one host has one module for each."""
         host = self.hosts[0]

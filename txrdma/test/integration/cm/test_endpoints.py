@@ -32,8 +32,6 @@ from txrdma.soft.host.names import hostName
 
 
 class Echo(RDMAProtocol):
-    """Echoes messages."""
-
     def messageReceived(self, data: bytes, immediate: int | None) -> None:
         self.transport.sendMessage(data, immediate)
 

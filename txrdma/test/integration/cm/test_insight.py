@@ -24,8 +24,6 @@ reactor = cast(IUNIXReactor, installedReactor)
 
 
 class AskingTests(TestCase):
-    """A process with connections."""
-
     async def ours(self) -> dict[str, Any]:
         """Return the counters of this process."""
         (found,) = [each for each in await entries(reactor, 5.0) if each["pid"] == os.getpid()]
@@ -68,7 +66,6 @@ class AskingTests(TestCase):
         self.assertEqual(report()["gauges"], others)
 
     def turn(self) -> Deferred[None]:
-        """Run the reactor."""
         done: Deferred[None] = Deferred()
         reactor.callLater(0.01, done.callback, None)
         return done

@@ -194,8 +194,6 @@ class RoCETests(SharedMemoryTests):
 
 
 class OpeningTests(SocketCase):
-    """Connections that fail to open."""
-
     async def test_refused(self) -> None:
         """Without a listener the error is that of TCP."""
         await self.listen()

@@ -30,7 +30,6 @@ class SharedMemoryTests(SocketCase):
         return ends
 
     async def end(self, client: Any, server: Any) -> None:
-        """End a connection."""
         client.transport.loseConnection()
         await client.lost
         await server.lost

@@ -48,8 +48,6 @@ class Listener:
 
 
 class SystemTests(SynchronousTestCase):
-    """Notifications to systemd."""
-
     def reported(self, address: str, **environment: str) -> tuple[Listener, SystemNotifier, Clock]:
         listener, clock = Listener(self, address), Clock()
         notifier = SystemNotifier(clock, {"NOTIFY_SOCKET": address, **environment})
@@ -116,8 +114,6 @@ class SystemTests(SynchronousTestCase):
 
 
 class ReloadTests(TestCase):
-    """The service on SIGHUP."""
-
     def test_hup(self) -> Deferred[None]:
         """SIGHUP reloads the file: changeable settings change, and an invalid file changes nothing."""
         return Deferred.fromCoroutine(self._hup())

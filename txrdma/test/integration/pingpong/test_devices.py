@@ -104,8 +104,6 @@ class RoCEPingPongTests(DeviceTests, ReactorBuilder):
 
 
 class SharedMemoryPingPongTests(DeviceTests, ReactorBuilder):
-    """Over shared memory."""
-
     route = "shared-memory"
 
 
@@ -117,5 +115,4 @@ class PollingPingPongTests(SharedMemoryPingPongTests, SynchronousTestCase):
     """Tests over shared memory, on the reactor that polls completion queues before it sleeps."""
 
     def buildReactor(self) -> Any:
-        """Return txrdma's reactor."""
         return PollingReactor()

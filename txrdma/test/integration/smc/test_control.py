@@ -105,8 +105,6 @@ Num       RefCount Protocol Flags    Type St Inode Path
 
 
 class AskingTests(AskingCase):
-    """A process that asks itself."""
-
     async def test_asksItself(self) -> None:
         """A process finds itself and gets the report of its own connections."""
         self.listen()

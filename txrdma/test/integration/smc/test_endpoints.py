@@ -187,8 +187,6 @@ class FirstWordTests(EndsTestCase):
 
 
 class FallbackForbiddenTests(EndsTestCase):
-    """Endpoints with C{fallback=no}."""
-
     async def test_client(self) -> None:
         """A client fails with the reason of the fallback, and the server's protocol is disconnected."""
         factory, port = await self.serve("tcp:0:interface=127.0.0.1")

@@ -23,8 +23,6 @@ class Pausing(Listener):
 
 
 class LinkGroupTests(TwoLinkTestCase):
-    """Link groups, described."""
-
     def test_twoLinks(self) -> None:
         """Both ends report the same two links, each with the local end first."""
         self.pair()

@@ -27,8 +27,6 @@ class Buggy(HalfCloseRecorder):
 
 
 class Paused(Recorder):
-    """Is paused."""
-
     def connectionMade(self) -> None:
         super().connectionMade()
         self.transport.pauseProducing()

@@ -88,8 +88,6 @@ class Base(SynchronousTestCase):
 
 
 class FindTests(Base):
-    """Which listeners are trusted."""
-
     def answering(self, place: TCPAddress) -> None:
         squatter = socket.socket(socket.AF_UNIX)
         self.addCleanup(squatter.close)

@@ -20,8 +20,6 @@ PEERS = 4
 
 
 class Counting(Listener):
-    """Counts bytes."""
-
     count = 0
 
     def dataReceived(self, data: bytes) -> None:

@@ -44,8 +44,6 @@ class MetricsTests(RaceTestCase):
 
 
 class ThreadTests(TestCase):
-    """Metrics served by a thread."""
-
     if isMissing:
         skip = MISSING
 

@@ -41,8 +41,6 @@ TARGET = TCPAddress("127.0.0.1", 8080)
 
 
 class PlaceTestCase(SynchronousTestCase):
-    """A directory, and a reactor."""
-
     def setUp(self) -> None:
         self.reactor = PumpedReactor()
         self.use = reactorUse(self.reactor).hold()
@@ -53,8 +51,6 @@ class PlaceTestCase(SynchronousTestCase):
 
 
 class MeetingPlaceTests(PlaceTestCase):
-    """L{SocketDirectory}."""
-
     def publish(self, name: str = "smc-1-a") -> socket.socket:
         listening = self.directory.publish(socket.SOCK_STREAM, name, 5)
         self.addCleanup(listening.close)

@@ -68,7 +68,6 @@ class CorkTests(OptionTestCase):
         self.assertEqual(self.write(here, there), 10)
 
     def test_sequence(self) -> None:
-        """A sequence is one write."""
         here, there = self.pair(autocork=False)
         before = here.transport.smc.messagesSent
         here.transport.writeSequence([b"a", b"b", b"c"])
@@ -103,8 +102,6 @@ class CorkTests(OptionTestCase):
 
 
 class SizeTests(OptionTestCase):
-    """C{sndbuf} and C{rcvbuf}."""
-
     def test_rings(self) -> None:
         """Each end has a ring of its requested size, rounded up."""
         here, there = self.pair(rcvbuf=100_000)
@@ -127,8 +124,6 @@ class SizeTests(OptionTestCase):
 
 
 class KeepaliveTests(OptionTestCase):
-    """C{keepalive}."""
-
     def asked(self, seconds: float, **keys: Any) -> list[float]:
         """Return the times of TEST LINK requests during a silence of so many seconds."""
         times: list[float] = []

@@ -56,7 +56,6 @@ class OtherUserTests(EndsTestCase):
         self.assertEqual(self.rings, [])
 
     async def test_datagrams(self) -> None:
-        """Datagrams use UDP."""
         factory, number, _ = await self.listening(Echo, "btl:127.0.0.1:0")
         client = await self.connect(f"btl:127.0.0.1:{number}", Recorder)
         client.transport.write(b"hello" * 10_000)

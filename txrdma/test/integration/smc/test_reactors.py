@@ -66,8 +66,6 @@ class Creator(EndpointCreator):
 
 
 class IPv6Creator(Creator):
-    """The same over IPv6."""
-
     host = "::1"
 
 
@@ -146,8 +144,6 @@ class _Peer(ConnectableProtocol):
 
 
 class _Builder(_Base):
-    """Shared by these tests."""
-
     timeout = 5
     requiredInterfaces = (interfaces.IReactorTCP, interfaces.IReactorUNIX)
     endpoints: ClassVar[Creator] = Creator()
@@ -173,8 +169,6 @@ class _Builder(_Base):
 class _Connections(  # type: ignore[misc]  # endpoints of a narrower type
     _Builder, ConnectionTestsMixin, StreamClientTestsMixin
 ):
-    """Connecting and disconnecting."""
-
     _address: Any = None
 
     def listen(self, reactor: Any, factory: Any) -> None:
@@ -216,8 +210,6 @@ class _Aborts(_Builder, AbortConnectionMixin):  # type: ignore[misc]  # endpoint
 
 
 class _Sequences(_Builder, WriteSequenceTestsMixin):  # type: ignore[misc]  # the interfaces, too
-    """C{writeSequence} and producers."""
-
     def getConnectedClientAndServer(self, reactor: Any, interface: str, addressFamily: int) -> Deferred[Any]:
         server: Any = MyServerFactory()
         server.protocolConnectionMade = Deferred()

@@ -26,8 +26,6 @@ DATA = os.urandom(1 << 20)
 
 
 class TLSTests(EndsTestCase):
-    """C{tls:} strings and C{startTLS}."""
-
     def setUp(self) -> None:
         if ssl is None:
             raise SkipTest("TLS is not installed")

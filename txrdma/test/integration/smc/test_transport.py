@@ -83,8 +83,6 @@ class Streamer(Recorder):
 
 
 class Hesitant(Streamer):
-    """Pauses repeatedly."""
-
     def dataReceived(self, data: bytes) -> None:
         if self._random.random() < 0.2:
             self.transport.pauseProducing()
@@ -231,8 +229,6 @@ class Puller:
 
 
 class EndTests(EndsTestCase):
-    """How connections end."""
-
     async def pair(
         self, server: type[Recorder] = Recorder, client: type[Recorder] = Recorder
     ) -> tuple[Any, Any]:
@@ -244,7 +240,6 @@ class EndTests(EndsTestCase):
         return one, other
 
     async def test_loseConnectionWaitsForProducer(self) -> None:
-        """C{loseConnection} waits for a producer."""
         one, other = await self.pair()
         producer = Puller(one.transport, 300)
         one.transport.registerProducer(producer, False)
@@ -254,7 +249,6 @@ class EndTests(EndsTestCase):
         self.assertFalse(producer.isStopped)
 
     async def test_abortStopsProducer(self) -> None:
-        """An abort stops the producer."""
         one, other = await self.pair()
         producer = Puller(one.transport, 10**9)
         other.transport.pauseProducing()
@@ -435,8 +429,6 @@ class ManyTests(EndsTestCase):
 
 
 class WritingInConnectionMadeTests(EndsTestCase):
-    """Re-entrancy."""
-
     async def test_everythingAtOnce(self) -> None:
         """Writing and closing in C{connectionMade} and C{dataReceived} works."""
 

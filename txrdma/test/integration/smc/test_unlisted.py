@@ -9,8 +9,6 @@ from txrdma.testing.protocols import Echo
 
 
 class TransportTests(EndsTestCase):
-    """A transport."""
-
     async def test_peer(self) -> None:
         """C{client} and C{hostname} identify the client, also after the end."""
         for scheme in ("tcp", "smc"):

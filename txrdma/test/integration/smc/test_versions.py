@@ -130,8 +130,6 @@ class VersionTests(EndsTestCase):
 
 
 class LinkTests(RaceTestCase):
-    """Links of version 2."""
-
     def connected(self) -> tuple[Listener, Listener]:
         """Return both ends of a connection with version 2, the client first."""
         options = Options(device=DEVICE, agreed=True, ueids=("A",))

@@ -63,7 +63,6 @@ class DatagramEnd(End):
         self.post(1000, Operation.SEND, [self.segment(at, len(text))], **{**where, **more})
 
     def pollQueue(self) -> None:
-        """Take completions."""
         self.came += self.queue.poll(64)
 
     def content(self, completion: Completion) -> bytes:

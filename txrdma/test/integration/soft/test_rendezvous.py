@@ -56,7 +56,6 @@ class StrangerTests(StrangerCase):
     """Processes that connect to the rendezvous and break the rules."""
 
     def come(self, greet: bool = True) -> socket.socket:
-        """Connect."""
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
         self.addCleanup(sock.close)
         sock.connect(rendezvousName(self.device.address, self.device.port))
@@ -138,7 +137,6 @@ class StrangerTests(StrangerCase):
         self.refused(sock)
 
     def test_otherVersion(self) -> None:
-        """Another version is refused."""
         sock = self.come(greet=False)
         self.sendText(sock, self.hello(VERSION + 1).encode())
         self.refused(sock)

@@ -86,8 +86,6 @@ class UDPCase(TestCase):
 
 
 class CarrierTests(UDPCase):
-    """The socket."""
-
     @inlineCallbacks
     def exchange(self, offloadThere: bool, offloadHere: bool) -> Generator[Deferred[None], None, Taker]:
         here, there = self.carrier(offload=offloadHere), self.carrier(offload=offloadThere)

@@ -18,8 +18,6 @@ from txrdma.unix.sockets import ASIDE, Credentials, LocalListener, peerOf, React
 
 
 class ListenerTests(SynchronousTestCase):
-    """L{LocalListener}."""
-
     if not platform.isLinux():
         skip = "abstract UNIX sockets are Linux's"
 

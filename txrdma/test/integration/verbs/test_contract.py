@@ -65,8 +65,6 @@ class RoCEMigrationTests(LoopbackDevices, MigrationContract, ReactorBuilder):
 
 
 class IPv6ContractTests(LoopbackDevices, PortContract, VerbsDeviceContract, ReactorBuilder):
-    """Over UDP on IPv6."""
-
     route = "rocev2"
     addresses = ("::1",)
 

@@ -110,8 +110,6 @@ class Reader:
 
 
 class PollingReactorTests(SynchronousTestCase):
-    """One reactor in real time."""
-
     def setUp(self) -> None:
         self.reactor = PollingReactor()
         self.polled = Polled()

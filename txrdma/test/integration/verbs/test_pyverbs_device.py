@@ -349,8 +349,6 @@ class QueuePairTests(FakeDevice):
 
 
 class EndTests(FakeDevice):
-    """Closing."""
-
     def kinds(self) -> list[str]:
         """Return what was closed, in order, except for work requests."""
         return [
@@ -475,8 +473,6 @@ class EndTests(FakeDevice):
 
 
 class EventTests(FakeDevice):
-    """Asynchronous events."""
-
     def setUp(self) -> None:
         super().setUp()
         self.received: list[AsyncEvent] = []

@@ -28,8 +28,6 @@ for _name, (_net, _skip) in _NETS.items():
 
 
 class Hosts128PartTests(test_commands_parts.PartTests):
-    """128 hosts."""
-
     net = _NETS["Hosts128"][0]
 
 

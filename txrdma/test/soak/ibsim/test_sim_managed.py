@@ -10,8 +10,6 @@ from txrdma.test.system.ibsim.fabric import EXAMPLE, example, NO_EXAMPLES
 
 
 class ExampleTests(test_sim_managed.ManagedAnswersTests):
-    """ibsim's own example."""
-
     net = example("net")
     skip = NO_EXAMPLES
 
@@ -24,8 +22,6 @@ class TwoPathExampleTests(test_sim_managed.ManagedAnswersTests):
 
 
 class MediumTests(test_sim_managed.ManagedAnswersTests):
-    """128 hosts."""
-
     net = fatTree(128).text()
 
 

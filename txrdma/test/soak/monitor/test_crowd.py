@@ -61,7 +61,6 @@ class Reader(Protocol):
         self._rest = b""
 
     def connectionMade(self) -> None:
-        """Request the events."""
         assert self.transport is not None
         self.transport.write(REQUEST)
 

@@ -10,15 +10,11 @@ from txrdma.testing.failingcalls import FailingCallContract
 
 
 class RDMATests(FailingCallContract, TestCase):
-    """C{rdma:}, by shared memory."""
-
     slowBecause = "each call fails in a connection of its own on the real reactor"
     LISTEN, CONNECT = r"rdma:0:device=soft\:{there}", r"rdma:{there}:{port}:device=soft\:{here}"
 
 
 class IBTests(FailingCallContract, TestCase):
-    """C{ib:}, by shared memory."""
-
     slowBecause = "each call fails in a connection of its own on the real reactor"
     LISTEN = r"ib:service=7:device=soft\:{there}"
     CONNECT = r"ib:7:dgid \:\:ffff\:{there}:device=soft\:{here}"
@@ -48,16 +44,12 @@ class RoCETests(FailingCallContract, TestCase):
 
 
 class RoCERDMATests(FailingCallContract, TestCase):
-    """C{rdma:}, by RoCE."""
-
     slowBecause = "each call fails in a connection of its own on the real reactor"
     LISTEN = r"rdma:0:device=soft\:{there}\:route=rocev2"
     CONNECT = r"rdma:{there}:{port}:device=soft\:{here}\:route=rocev2"
 
 
 class RoCEBTLTests(FailingCallContract, TestCase):
-    """C{btl:}, by RoCE."""
-
     slowBecause = "each call fails in a connection of its own on the real reactor"
     LISTEN = r"btl:{there}:0:device=soft\:{there}\:route=rocev2"
     CONNECT = r"btl:{there}:{port}:device=soft\:{here}\:route=rocev2"

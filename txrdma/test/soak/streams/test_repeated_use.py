@@ -10,16 +10,12 @@ from txrdma.testing.repeating import RepeatedUseContract
 
 
 class SharedMemoryTests(RepeatedUseContract, TestCase):
-    """C{smc:}, by shared memory."""
-
     slowBecause = "it makes more than a thousand connections, one after the other"
     timeout = 600
     LISTEN, CONNECT = "smc:{there}:0", "smc:{there}:{port}:bindAddress={here}"
 
 
 class RoCETests(RepeatedUseContract, TestCase):
-    """C{smc:}, by RoCE."""
-
     slowBecause = "it makes more than a thousand connections, one after the other"
     timeout = 600
     LISTEN = r"smc:{there}:0:device=soft\:route\=rocev2"
@@ -27,16 +23,12 @@ class RoCETests(RepeatedUseContract, TestCase):
 
 
 class RsocketTests(RepeatedUseContract, TestCase):
-    """C{rsocket:}, by shared memory."""
-
     slowBecause = "it makes more than a thousand connections, one after the other"
     timeout = 600
     LISTEN, CONNECT = r"rsocket:0:device=soft\:{there}", r"rsocket:{there}:{port}:device=soft\:{here}"
 
 
 class BTLTests(RepeatedUseContract, TestCase):
-    """C{btl:}, by shared memory."""
-
     slowBecause = "it makes more than a thousand connections, one after the other"
     timeout = 600
     LISTEN = r"btl:{there}:0:device=soft\:{there}"
@@ -44,8 +36,6 @@ class BTLTests(RepeatedUseContract, TestCase):
 
 
 class RDMATests(RepeatedUseContract, TestCase):
-    """C{rdma:}, by shared memory."""
-
     slowBecause = "it makes more than a thousand connections, one after the other"
     timeout = 600
     LISTEN, CONNECT = r"rdma:0:device=soft\:{there}", r"rdma:{there}:{port}:device=soft\:{here}"

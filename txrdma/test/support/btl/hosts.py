@@ -112,7 +112,6 @@ class HostsCase(SynchronousTestCase):
         self.assertTrue(condition())
 
     def pause(self, seconds: float) -> None:
-        """Advance the clock."""
         over: list[bool] = []
         self.world.clock.callLater(seconds, over.append, True)
         while not over:

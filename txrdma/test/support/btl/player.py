@@ -64,8 +64,6 @@ class Taking(MessageProtocol):
 
 
 class Sending(MessageProtocol):
-    """Sends, and closes."""
-
     def __init__(self, isPatient: bool) -> None:
         self.isPatient = isPatient
         self.ended: Deferred[None] = Deferred()

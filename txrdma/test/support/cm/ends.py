@@ -45,7 +45,6 @@ class End:
         self._qpns = count(100)
 
     def listen(self, backlog: int = 1024, offset: int = 0, pattern: bytes = b"") -> Listener:
-        """Listen to the service."""
         listener = Listener(SERVICE, backlog, offset, pattern)
         self.manager.listen(listener)
         return listener
@@ -76,7 +75,6 @@ class End:
         self.turn()
 
     def disconnect(self, managed: Managed) -> None:
-        """End a connection."""
         self.do(managed, lambda: managed.connection.disconnect(self.world.now))
 
     def turn(self) -> None:
@@ -128,7 +126,6 @@ class World:
         self._numbers = count()
 
     def end(self, address: str) -> End:
-        """Create a host."""
         made = End(self, address, self._seed * 1000 + len(self._ends) + 1)
         self._ends[made.gid] = made
         return made

@@ -148,8 +148,6 @@ class Found:
 
 
 class Search:
-    """A search, breadth-first."""
-
     def __init__(self, bounds: Bounds = ONE_LOAD) -> None:
         self._messages = Messages()
         self._graphs = [Graph(End(number, bounds), self._messages) for number in (CLIENT, SERVER)]

@@ -160,12 +160,10 @@ class End:
 
     @property
     def state(self) -> str:
-        """The state of the connection."""
         return _NONE if self.managed is None else self.managed.connection.state
 
     @property
     def connection(self) -> Connection:
-        """The connection, which exists."""
         assert self.managed is not None
         return self.managed.connection
 
@@ -214,7 +212,6 @@ class End:
             yield "disconnect", End.disconnect
 
     def connect(self) -> None:
-        """Send a REQ."""
         request = REQ(
             serviceID=SERVICE,
             localQPN=QPN(11),
@@ -224,7 +221,6 @@ class End:
         self.managed = self.manager.connect(request, pathOf(PRIMARY), 0.0, mayReload=self.bounds.mayReload)
 
     def accept(self) -> None:
-        """Accept the REQ."""
         self.connection.opening.accept(REP(localQPN=QPN(12), localCAGUID=self.manager.guid), 0.0)
 
     def ready(self) -> None:
@@ -241,7 +237,6 @@ class End:
         self.loads = self.loads[1:]
 
     def reply(self, status: APStatus) -> None:
-        """Answer the LAP."""
         transactionID, self.waiting = self.waiting, None
         assert transactionID is not None
         self.connection.replyAlternatePath(transactionID, status, 0.0)
@@ -274,7 +269,6 @@ class End:
         return not isinstance(message, REQ) or self.managed is not None or self.connections > 0
 
     def receive(self, sent: Sent) -> None:
-        """Take a message."""
         if isinstance(sent.message, LAP):
             self.migrationReported()
         self.manager.received(sent.message, sent.transactionID, sent.path, 0.0)

@@ -63,7 +63,6 @@ class MessagingCase(SteppedTime, SynchronousTestCase):
         return self.served[-1]
 
     def ask(self, terms: Terms = USUAL, privateData: bytes = b"", **path: int) -> Deferred[Any]:
-        """Connect to the service."""
         endpoint = IBClientEndpoint(
             self.clock, SERVICE, self.path(**path), self.devices[0], terms, privateData
         )

@@ -99,7 +99,6 @@ class Sender(Player):
         self.cutAt = self.length + self.total // 8
 
     def resumeProducing(self) -> None:
-        """Continue to send."""
         self.isPaused = False
         self.feed()
 

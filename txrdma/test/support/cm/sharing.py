@@ -92,7 +92,6 @@ async def use(reactor: Any, device: str, address: str, count: int, ports: list[i
 
 
 async def main(reactor: Any, role: str, device: str, address: str, count: str, *ports: str) -> None:
-    """Play a role."""
     if role == "client":
         await use(reactor, device, address, int(count), [int(port) for port in ports])
         return

@@ -81,7 +81,6 @@ class Leaving(RDMAProtocol):
 
 
 async def main(reactor: Any, how: str, string: str) -> None:
-    """Run a role."""
     if how == "server":
         port: Any = await serverFromString(reactor, string).listen(MessageFactory(Taking))
         print(port.getHost().port, flush=True)

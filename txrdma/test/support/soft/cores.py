@@ -77,7 +77,6 @@ def nak(psn: int, code: NAKCode, msn: int = 0) -> Incoming:
 
 
 def rnr(psn: int, timer: int = 1, msn: int = 0) -> Incoming:
-    """Return an RNR NAK."""
     return incoming(Opcode.RC_ACKNOWLEDGE, psn, extension=AETH.rnrNAK(msn, timer).encode())
 
 

@@ -81,12 +81,10 @@ class Side:
     # called by tests
 
     def meet(self, other: Side) -> None:
-        """Begin."""
         self.other = other
         self.lane.attach(other.box)
 
     def post(self, *requests: SendRequest) -> None:
-        """Send."""
         self.posted += len(requests)
         self.lane.post(requests)
 
@@ -97,13 +95,11 @@ class Side:
         self.lane.receivesPosted()
 
     def deliver(self) -> None:
-        """Deliver queued messages."""
         output, self.output = self.output, []
         for each in output:
             each()
 
     def close(self, region: Region) -> None:
-        """Deregister memory."""
         region.close()
         for word in self.valid.values():
             word[0] = 0

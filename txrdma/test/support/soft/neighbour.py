@@ -53,7 +53,6 @@ def receive(end: End, identifier: int) -> ReceiveRequest:
 
 
 def main() -> None:
-    """Run the process."""
     reactor = EPollReactor()
     end = End(openSoftDevice(reactor, port=0, route="shared-memory"))
 

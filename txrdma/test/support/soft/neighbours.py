@@ -90,8 +90,6 @@ class RealCase(RealTime, SynchronousTestCase):
 
 
 class NeighbourCase(RealCase):
-    """Tests with another process."""
-
     def neighbour(self, end: End) -> subprocess.Popen[str]:
         """Start a process that is connected to this end."""
         process = subprocess.Popen(

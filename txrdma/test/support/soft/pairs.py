@@ -73,7 +73,6 @@ class End:
     def post(
         self, identifier: int, operation: Operation, segments: Sequence[Segment] = (), **more: Any
     ) -> None:
-        """Post one request."""
         self.qp.postSend([SendRequest(identifier, operation, segments, **more)])
 
     def write(
@@ -90,7 +89,6 @@ class End:
         )
 
     def receive(self, identifier: int, offset: int, length: int) -> None:
-        """Post one receive."""
         self.qp.postReceive([ReceiveRequest(identifier, [self.segment(offset, length)])])
 
     def poll(self) -> list[Completion]:

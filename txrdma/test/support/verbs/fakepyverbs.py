@@ -17,8 +17,6 @@ from txrdma.verbs.pyverbs.bindings import Pyverbs
 
 
 class FakeError(Exception):
-    """As raised by pyverbs."""
-
     def __init__(self, code: int) -> None:
         super().__init__(os.strerror(code))
         self.error_code = code
@@ -167,15 +165,11 @@ class Context(Thing):
 
 
 class PD(Thing):
-    """A protection domain."""
-
     def __init__(self, context: Context) -> None:
         self.context = context
 
 
 class MR(Thing):
-    """A memory region."""
-
     lkey = rkey = 7
 
     def __init__(self, domain: PD, length: int, access: int, address: int) -> None:
@@ -315,8 +309,6 @@ class SRQ(Thing):
 
 
 class AH(Thing):
-    """An address handle."""
-
     def __init__(self, domain: PD, attr: Any) -> None:
         self.attr = attr
 

@@ -42,8 +42,6 @@ HOSTILE = "<script>document.title='taken'</script>"
 
 
 class Orders(LineReceiver):
-    """Orders from the test."""
-
     delimiter = b"\n"
 
     def __init__(self, fabric: SimulatedFabric) -> None:
@@ -56,7 +54,6 @@ class Orders(LineReceiver):
         {"cut": self._fabric.cut, "heal": self._fabric.heal}[word](name, int(number))
 
     def connectionLost(self, reason: Any = None) -> None:
-        """End with the test."""
         self.ended.callback(None)
 
 

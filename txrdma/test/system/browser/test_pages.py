@@ -99,7 +99,6 @@ class BrowserTests(SynchronousTestCase):
 
     @classmethod
     def end(cls) -> None:
-        """End both."""
         cls.driver.quit()
         cls.server.stdin.close()
         cls.server.wait(30)

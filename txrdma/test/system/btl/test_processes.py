@@ -50,7 +50,6 @@ class ProcessTests(SynchronousTestCase):
     slowBecause = "two processes start, and send up to 50 MB"
 
     def start(self, *command: str) -> subprocess.Popen[str]:
-        """Start a player."""
         process = subprocess.Popen(
             [sys.executable, *command], cwd=CHECKOUT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )

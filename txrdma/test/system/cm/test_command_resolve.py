@@ -28,7 +28,6 @@ CHECKOUT = Path(txrdma.__file__).parent.parent
 
 
 def options(*words: str) -> Any:
-    """The command's options."""
     parsed = TxrdmaOptions()
     parsed.parseOptions(["resolve", *words])
     return parsed.subOptions

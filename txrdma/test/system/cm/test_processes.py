@@ -22,7 +22,6 @@ class ProcessTests(TestCase):
     slowBecause = "two processes start, and wait for queue pairs to migrate"
 
     def start(self, module: str, *words: str) -> subprocess.Popen[str]:
-        """Start a player."""
         command = [sys.executable, "-m", f"txrdma.test.support.cm.{module}", *words]
         process = subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True)
         self.addCleanup(process.wait)

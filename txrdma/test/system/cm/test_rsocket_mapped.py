@@ -47,6 +47,4 @@ class SharedMemoryTests(SocketCase):
 
 
 class RoCETests(SharedMemoryTests):
-    """RoCE v2."""
-
     more = r"\:route=rocev2"

@@ -35,7 +35,6 @@ class ProcessTests(SynchronousTestCase):
         )
 
     def start(self, *words: str) -> subprocess.Popen[str]:
-        """Start a player."""
         command = [sys.executable, "-m", "txrdma.test.support.cm.stopping", *words]
         process = subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True)
         self.addCleanup(process.communicate)

@@ -59,7 +59,6 @@ class _UnixConnection(http.client.HTTPConnection):
         self._path = path
 
     def connect(self) -> None:
-        """Connect to the path."""
         self.sock = socket.socket(socket.AF_UNIX)
         self.sock.connect(self._path)
 

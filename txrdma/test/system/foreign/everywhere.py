@@ -69,7 +69,6 @@ class SMCConnector:
         self._connecting: Deferred[IProtocol] | None = None
 
     def connect(self) -> None:
-        """See L{IConnector}."""
         if self.state != "disconnected":
             raise RuntimeError("can't connect in this state")
         self.state = "connecting"
@@ -82,7 +81,6 @@ class SMCConnector:
         connecting.addCallbacks(self._connected, self._failed, errbackArgs=(connecting,))
 
     def stopConnecting(self) -> None:
-        """See L{IConnector}."""
         if self.state != "connecting":
             raise NotConnectingError("we're not trying to connect")
         connecting, self._connecting = self._connecting, None

@@ -50,7 +50,6 @@ class TalkTests(TestCase):
     timeout = 20
 
     async def talk(self, size: int, closer: str, close: str) -> None:
-        """Run one connection."""
         server, client = Talker(size), Talker(size)
         factory = Factory.forProtocol(lambda: server)
         port = await serverFromString(reactor, f"{SCHEME}:0:interface=127.0.0.1").listen(factory)

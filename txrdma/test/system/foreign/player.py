@@ -77,8 +77,6 @@ def _described(error: Any) -> str:
 
 
 class PlayerOptions(Options):
-    """The command line."""
-
     optParameters = [
         ["over", None, "smc", "tcp: as they are; smc: what they do by TCP is done by SMC-R"],
         ["results", None, None, "the file to write"],

@@ -50,8 +50,6 @@ class Played:
 
 
 class _Process:
-    """One of the two processes."""
-
     def __init__(self, name: str, what: str, string: str, folder: Path) -> None:
         above = str(Path(txrdma.__file__).parent.parent)
         environment = {**os.environ, "PYTHONPATH": above}

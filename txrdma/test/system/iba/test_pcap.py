@@ -21,8 +21,6 @@ from txrdma.test.unit.iba.test_pcap import HERE, HERE6, recorded, THERE, THERE6
 
 
 class RoCECaptureTests(SynchronousTestCase):
-    """L{RoCECapture}."""
-
     slowBecause = "starts tshark"
 
     def tshark(self, content: bytes, *fields: str) -> list[list[str]]:

@@ -46,7 +46,6 @@ class Mate:
         return result
 
     def kill(self) -> None:
-        """Kill the process. Idempotent."""
         self._process.send_signal(signal.SIGKILL)
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):

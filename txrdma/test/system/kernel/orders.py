@@ -118,7 +118,6 @@ class Life:
             gc.collect()
 
     def turn(self) -> None:
-        """Run the reactor."""
         self.reactor.iterate(0.001)
 
     def use(self) -> None:

@@ -80,7 +80,6 @@ class Streaming(Protocol):
         self._sent += length
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Report the result."""
         assert reason.type is not None
         how = "wrong" if self._isWrong else "verified"
         self.ended.callback(f"{how} {self._received} sent {self._sent} {reason.type.__name__}")

@@ -99,7 +99,6 @@ class Program:
         self.sockets[number].send(text.encode(), socket.MSG_OOB)
 
     def shut(self, number: int) -> None:
-        """Shut down writing."""
         self.sockets[number].shutdown(socket.SHUT_WR)
 
     def close(self, number: int) -> None:

@@ -202,7 +202,6 @@ class KernelPeerTestCase(EndsTestCase):
         return found
 
     async def until(self, condition: Any, seconds: float = 30.0) -> None:
-        """Wait for a condition."""
         end = time.monotonic() + seconds
         while not condition():
             if time.monotonic() > end:

@@ -167,8 +167,6 @@ class LinkOfRXETests(LinkTests):
 
 
 class DeletedTests(Torn, SynchronousTestCase):
-    """The rxe device is deleted."""
-
     skip = OUTSIDE
     witness = Witness("software device", "rxe", "the rxe device is deleted while queue pairs live")
 

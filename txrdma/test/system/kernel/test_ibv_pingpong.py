@@ -155,7 +155,6 @@ class Playing(InTheBox):
         self.runUntil(lambda: stopped.called)
 
     def start(self, transfer: Transfer, words: Sequence[str]) -> IBVPingpong:
-        """Start the program."""
         reference = IBVPingpong(transfer, self.kernelDevice, self.kernelGIDIndex(), *words)
         self.addCleanup(reference.process.wait)
         self.addCleanup(reference.process.kill)

@@ -101,8 +101,6 @@ class KernelCase(CMTestCase):
 
     def asking(self, make: Callable[[], Any] = Meeting, terms: Terms = USUAL,
                privateData: bytes = b"", port: int = PORT) -> Any:  # fmt: skip
-        """Start to connect."""
-
         def made() -> Any:
             self.made.append(make())
             return self.made[-1]

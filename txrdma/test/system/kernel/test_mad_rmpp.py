@@ -98,7 +98,6 @@ class KernelToKernelTests(RMPPCase):
     client, server = "umad:rxe0", "umad:rxe1"
 
     def test_empty(self) -> None:
-        """An empty table arrives."""
         self.fetch(0)
 
     def test_one(self) -> None:
@@ -147,8 +146,6 @@ class WeFetchTests(KernelToKernelTests):
 
 
 class WeFetchByUmadTests(KernelToKernelTests):
-    """We request by umad, and reassemble."""
-
     witness = Witness("own RMPP, umad", KERNEL, "RMPP: we ask, the kernel answers")
     client, server = "umad:rxe0:rmpp=own", "umad:rxe1"
 
@@ -198,8 +195,6 @@ class DisorderTests(RMPPCase):
 
 
 class LossTests(DisorderTests):
-    """A wire with 5 % loss."""
-
     witness = Witness("own RMPP, vmad", KERNEL, "RMPP both ways, 5 % lost")
     how = ("loss", "5%")
 

@@ -337,7 +337,6 @@ class FollowingTests(TestCase):
         return Deferred.fromCoroutine(steps())
 
     def restore(self) -> None:
-        """Restore rxe1."""
         if "rxe1" not in run("rdma", "link"):
             run("rdma", "link", "add", "rxe1", "type", "rxe", "netdev", "v1")
 

@@ -52,8 +52,6 @@ class PyverbsContractTests(InTheKernel, VerbsDeviceContract, ReactorBuilder):
 
 
 class AlternatePathTests(InTheKernel, TwoEnds, SynchronousTestCase):
-    """Alternate paths."""
-
     skip = OUTSIDE
     witness = Witness("pyverbs", "rxe", "alternate paths are refused on RoCE")
     quirks = (RXE, RXE)

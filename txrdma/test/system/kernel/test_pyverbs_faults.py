@@ -330,8 +330,6 @@ class ReaderTests(Kernel, SynchronousTestCase):
 
 
 class SelectReaderTests(ReaderTests):
-    """The same with select."""
-
     skip = OUTSIDE
     witness = Witness("pyverbs", "rxe", "completion reader on select")
     makeReactor = SelectReactor
@@ -364,7 +362,6 @@ class OrderTests(SynchronousTestCase):
         self.assertTrue(done.stdout.endswith("done\n"), done.stdout[-2000:])
 
     def test_manyLives(self) -> None:
-        """Many lives in one process."""
         first = int.from_bytes(os.urandom(4), "big")
         record("first seed", first)
         self.lives(first, LIVES)

@@ -44,8 +44,6 @@ class Pinged(PingServer):
 
 
 class RpingTestCase(CMTestCase):
-    """Tests with librdmacm's C{rping}."""
-
     programs: tuple[str, ...] = ("rping",)
 
     def theirClient(self, *words: str) -> Program:
@@ -158,8 +156,6 @@ class CrowdTests(RpingTestCase):
 
 
 class FaultTests(RpingTestCase):
-    """Unexpected ends."""
-
     skip = OUTSIDE
     witness = Witness("rdma: over the software device", "rping on rxe", "killed programs; interfaces down")
 

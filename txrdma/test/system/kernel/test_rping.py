@@ -46,7 +46,6 @@ class RpingTests(InTheBox, SynchronousTestCase):
         return server
 
     def startReference(self, *words: str) -> Program:
-        """Start librdmacm's rping."""
         return self.start("stdbuf", "-oL", "rping", *words)
 
     def theirServer(self, *words: str) -> Program:

@@ -53,7 +53,6 @@ class Copying(Protocol):
         self.lost = reason
 
     def sendCommand(self, command: int, data: int = 0, rest: bytes = b"") -> None:
-        """Send a message."""
         assert self.transport is not None
         self.transport.write(_HEADER.pack(0, command, _HEADER.size + len(rest), data, 0) + rest)
 
@@ -68,7 +67,6 @@ class Copying(Protocol):
             self.received(command, data_, rest)
 
     def received(self, command: int, data: int, rest: bytes) -> None:
-        """Handle a message."""
         raise NotImplementedError
 
 
@@ -115,7 +113,6 @@ class CopyClient(Copying):
         self.answers: list[tuple[int, int]] = []
 
     def connectionMade(self) -> None:
-        """Open the file."""
         padded = self._path.ljust(len(self._path) + 8 & ~7, b"\0")
         self.sendCommand(_OPEN, 0o644, padded)
 
@@ -141,8 +138,6 @@ class Ending(Echo):
 
 
 class StreamCase(CMTestCase):
-    """Tests with our streams."""
-
     def setUp(self) -> None:
         super().setUp()
         temporary = tempfile.TemporaryDirectory()
@@ -171,8 +166,6 @@ class StreamCase(CMTestCase):
 
 
 class CopyTests(StreamCase):
-    """Files by C{rcopy}."""
-
     skip = OUTSIDE
     witness = Witness("rsocket: over the software device", "rcopy on rxe", "64 MiB each way, equal hashes")
     programs = ("rcopy",)

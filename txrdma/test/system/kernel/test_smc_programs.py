@@ -120,8 +120,6 @@ class ProgramTestCase(EndsTestCase):
 
 
 class HTTPTests(ProgramTestCase):
-    """Files over HTTP."""
-
     skip = OUTSIDE
     witness = Witness(
         "twistd web --listen smc:, treq",
@@ -209,8 +207,6 @@ class Half(Protocol):
 
 
 class Passing(Factory):
-    """Forwards connections."""
-
     noisy = False
 
     def __init__(self, endpoint: Any) -> None:

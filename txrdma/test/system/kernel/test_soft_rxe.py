@@ -36,8 +36,6 @@ class SoftFirst(InTheBox):
 
 
 class RXEFirst(SoftFirst):
-    """rxe is the first end."""
-
     quirks = (RXE, OURS)
 
     def makeDevices(self) -> tuple[IVerbsDevice, IVerbsDevice]:

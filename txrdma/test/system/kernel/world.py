@@ -101,7 +101,6 @@ class World:
         run("rdma", "link", "del", RXE)
 
     def end(self) -> None:
-        """Delete everything."""
         if os.path.exists(f"/sys/class/infiniband/{RXE}"):
             self.removeRXE()
         if os.path.exists(f"/sys/class/net/{LINK_HERE}"):

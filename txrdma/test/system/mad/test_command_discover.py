@@ -216,7 +216,6 @@ main(["smpquery", "NI", "77", "-d", "sim:fattree:8", "-t", "30"])
 
 
 def command(*words: str) -> subprocess.Popen[str]:
-    """Start the command."""
     return subprocess.Popen(
         [sys.executable, "-m", "txrdma", *words],
         cwd=Path(txrdma.__file__).parents[1],

@@ -29,8 +29,6 @@ poll.notices = false
 
 
 class UnitTests(SynchronousTestCase):
-    """The unit file of the examples."""
-
     def setUp(self) -> None:
         if not EXAMPLES.exists():
             raise SkipTest("the examples are not here: this is not a checkout")

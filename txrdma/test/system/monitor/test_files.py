@@ -22,8 +22,6 @@ METRIC = re.compile(r"\b(?:infiniband|txrdma_monitor)_[a-z0-9_]+")
 
 
 class FileTests(SiteTestCase):
-    """Files that the site serves."""
-
     def known(self) -> set[str]:
         """Return the names of all metrics of a monitor with a history."""
         self.started()

@@ -64,8 +64,6 @@ print([event.where for event in store.changes()])
 
 
 class FullDiskTests(SynchronousTestCase):
-    """A monitor on a full disk."""
-
     slowBecause = "it starts a process"
 
     def places(self, path: str) -> str:
@@ -204,8 +202,6 @@ class StoreTests(storecontract.StoreContract):
 
 
 class URLTests(SynchronousTestCase):
-    """Databases that a URL names."""
-
     slowBecause = "starts a process"
 
     def test_sqlite(self) -> None:

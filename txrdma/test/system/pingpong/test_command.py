@@ -28,7 +28,6 @@ class ProcessTests(SynchronousTestCase):
     slowBecause = "two or three processes start, and measure for a second"
 
     def start(self, *words: str) -> subprocess.Popen[str]:
-        """Start the command."""
         process = subprocess.Popen(
             [sys.executable, "-m", "txrdma", "pingpong", *words],
             stdin=subprocess.DEVNULL,

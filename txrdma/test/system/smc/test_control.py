@@ -76,8 +76,6 @@ def otherProcess(connections: int) -> Iterator[subprocess.Popen[bytes]]:
 
 
 class AskingTests(AskingCase):
-    """Other processes."""
-
     slowBecause = "starts processes"
 
     async def test_otherProcess(self) -> None:

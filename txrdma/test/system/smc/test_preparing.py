@@ -150,7 +150,6 @@ class PreparedTests(TestCase):
         self.serve(None, "btl:127.0.0.1:0", "btl:127.0.0.1:{}")
 
     def test_rsocket(self) -> None:
-        """Connections use rsockets."""
         random = Random()
         address = f"127.{'.'.join(str(random.randrange(2, 250)) for _ in range(3))}"
         self.serve(None, f"rsocket:{address}:0", f"rsocket:{address}:{{}}")

@@ -67,8 +67,6 @@ reactor.run()
 
 
 class TwoProcessesTests(EndsTestCase):
-    """A server in another process."""
-
     slowBecause = "each test starts a server process"
 
     async def start(

@@ -42,8 +42,6 @@ react(main, sys.argv[1:])
 
 
 class ProcessTests(TestCase):
-    """A server in another process."""
-
     slowBecause = "each test starts a server process"
 
     timeout = 60

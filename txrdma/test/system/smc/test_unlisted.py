@@ -36,8 +36,6 @@ reactor.run()
 
 
 class PortTests(EndsTestCase):
-    """A listening port."""
-
     async def test_adopted(self) -> None:
         """Another process serves plain TCP on the port's descriptor, to clients of both kinds."""
         _, number, port = await self.listening(Greeter)

@@ -35,8 +35,6 @@ from txrdma.unix.sockets import Credentials
 
 
 class NeighbourTests(NeighbourCase):
-    """Another process."""
-
     slowBecause = "each test starts another process"
 
     def test_echo(self) -> None:

@@ -14,8 +14,6 @@ from txrdma.testing.streams.report import failure
 
 
 class PlayTests(SynchronousTestCase):
-    """A play."""
-
     slowBecause = "Three plays, one after the other, start processes and wait until all has arrived."
 
     def test_play(self) -> None:

@@ -61,10 +61,7 @@ def waitFor(condition: Callable[[], object], seconds: float = 20.0) -> bool:
 
 
 class PlayTests(SynchronousTestCase):
-    """Plays over TCP."""
-
     def play(self, client: str, server: str, reactor: str = "epoll", via: Via = Via.DIRECT) -> Performance:
-        """Play something."""
         return theStage().play(Conversation("played", "", client, server, via=via), TCP, reactor)
 
     def calls(self, performance: Performance, end: str) -> tuple[str, ...]:

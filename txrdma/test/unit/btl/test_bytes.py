@@ -13,8 +13,6 @@ from txrdma.error import PeerViolation
 
 
 class ByteStreamTests(SynchronousTestCase):
-    """Two ends."""
-
     def setUp(self) -> None:
         self.one, self.other = ByteStream(), ByteStream()
 

@@ -37,8 +37,6 @@ from txrdma.testing.smc.hosts import connectedSockets, MemoryTCP
 
 
 class MessageTests(HostsCase):
-    """Sent messages arrive."""
-
     def test_answers(self) -> None:
         """An answer carries the acknowledgement of its request."""
         client, server = self.connected()
@@ -183,8 +181,6 @@ class MessageTests(HostsCase):
 
 
 class MemoryTests(HostsCase):
-    """Puts and gets."""
-
     def test_putAndGet(self) -> None:
         """A put changes the peer's memory, and a get reads it."""
         client, server = self.connected()
@@ -333,8 +329,6 @@ class PressureTests(HostsCase):
 
 
 class EndTests(HostsCase):
-    """How connections end."""
-
     def test_sendsAndEnds(self) -> None:
         """
         An end that sends and closes at once is notified when everything has arrived, and nothing remains.

@@ -13,8 +13,6 @@ from txrdma.testing.protocols import MessageRecorder
 
 
 class MessageContractTests(RemoteMemoryContract, MessageContract, HostsCase):
-    """On simulated hosts."""
-
     longest = 100_000
 
     def connectedBy(self, one: MessageRecorder, other: MessageRecorder) -> None:

@@ -83,28 +83,23 @@ class Play:
         self.reason: type[Exception] | None = None
 
     def message(self) -> None:
-        """A message arrives."""
         if self.reason is None and not self.lifeline.hasAborted:
             self.arrived.append(bytes((len(self.arrived),)))
             self.transport.deliverMessages([(MESSAGE_TAG, memoryview(self.arrived[-1]))])
 
     def pause(self) -> None:
-        """The program pauses."""
         self.isPaused = True
         self.transport.pauseProducing()
 
     def resume(self) -> None:
-        """The program resumes."""
         self.isPaused = False
         self.transport.resumeProducing()
 
     def close(self) -> None:
-        """The program closes."""
         self.mayLose = self.mayLose or (self.reason is not None and self.isPaused)
         self.transport.loseConnection()
 
     def abort(self) -> None:
-        """The program aborts."""
         self.mayLose = True
         self.transport.abortConnection()
 
@@ -113,7 +108,6 @@ class Play:
         self.end(ConnectionAborted if self.lifeline.hasAborted else ConnectionDone)
 
     def peerDies(self) -> None:
-        """The connection is lost."""
         self.end(ConnectionAborted if self.lifeline.hasAborted else ConnectionLost)
 
     def end(self, reason: type[Exception]) -> None:

@@ -27,7 +27,6 @@ class NoPort:
         """Do nothing."""
 
     def stopListening(self) -> Deferred[None]:
-        """Do nothing."""
         return succeed(None)
 
     def getHost(self) -> Any:

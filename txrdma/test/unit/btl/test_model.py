@@ -137,13 +137,11 @@ class TwoModules(RuleBasedStateMachine):
 
     @rule(at=st.integers(0, 400))
     def drop(self, at: int) -> None:
-        """Lose a packet."""
         if self.wire:
             del self.wire[at % len(self.wire)]
 
     @rule(seconds=st.sampled_from((0.00003, 0.001, 0.02, 0.3, 1.5)))
     def wait(self, seconds: float) -> None:
-        """Advance the clock."""
         self.now += seconds
         for side in (0, 1):
             self.modules[side].expired(self.now)

@@ -59,8 +59,6 @@ class ModuleTestCase(SynchronousTestCase):
 
 
 class MessageTests(ModuleTestCase):
-    """Sent messages arrive."""
-
     def test_sizes(self) -> None:
         """Messages of all sizes arrive unchanged with their tags, and are reported to their sender."""
         room = _MTU - 18
@@ -233,8 +231,6 @@ class DeferralTests(ModuleTestCase):
 
 
 class PutTests(ModuleTestCase):
-    """Puts into memory."""
-
     def test_put(self) -> None:
         """A put of any length changes its part of the region only."""
         memory = bytearray(6000)
@@ -270,8 +266,6 @@ class PutTests(ModuleTestCase):
 
 
 class EndTests(ModuleTestCase):
-    """How peers end."""
-
     def test_close(self) -> None:
         """A close delivers earlier messages before both ends are notified; later both are unknown."""
         self.send(bytes(50_000), "done")

@@ -34,8 +34,6 @@ def packed(messages: list[tuple[int, bytes]]) -> bytes:
 
 
 class WireTests(ModuleTestCase):
-    """The bytes of packs."""
-
     def test_bytes(self) -> None:
         """A pack starts with its entries, each a tag and a length, followed by the messages without gaps."""
         raw = packed([(0x0102, b"abc"), (3, b""), (0xFFFF, b"d")])

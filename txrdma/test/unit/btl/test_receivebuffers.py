@@ -45,8 +45,6 @@ _SIZE = 65536
 
 
 class ReceiveBufferTests(SynchronousTestCase):
-    """Allocation in a receive buffer."""
-
     def setUp(self) -> None:
         self.memory = bytearray(_SIZE)
         self.isReached = True

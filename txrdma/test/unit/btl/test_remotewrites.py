@@ -286,8 +286,6 @@ class RemoteEndTests(RemoteCase):
 
 
 class RemoteLossTests(RemoteCase):
-    """Networks that lose packets."""
-
     def measure(self, loss: float, count: int) -> tuple[float, int, int]:
         """
         Send messages of 1 MiB.

@@ -30,8 +30,6 @@ def _module() -> tuple[Module, Peer]:
 
 
 class SendTests(SynchronousTestCase):
-    """Sending."""
-
     def setUp(self) -> None:
         self.module, self.peer = _module()
 
@@ -161,8 +159,6 @@ _PACKETS = st.builds(
 
 
 class ReceiveTests(SynchronousTestCase):
-    """Receiving."""
-
     @given(st.lists(st.tuples(st.booleans(), _PACKETS, st.integers(-3, 0), st.booleans()), max_size=30))
     def test_same(self, turns: list[tuple[bool, Segment, int, bool]]) -> None:
         """The fast path and the general path have the same events, packets, counters and state."""

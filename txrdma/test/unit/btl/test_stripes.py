@@ -49,7 +49,6 @@ class End:
         self.hasEnded = False
 
     def write(self, region: int, at: int, data: Buffer) -> bool:
-        """Execute a put."""
         if region != 1 or at + len(data) > len(self.memory):
             return False
         self.memory[at : at + len(data)] = data

@@ -59,8 +59,6 @@ class ReceiveWindowTests(SynchronousTestCase):
 
 
 class SendWindowTests(SynchronousTestCase):
-    """The send window, segment by segment."""
-
     def setUp(self) -> None:
         self.counters = ModuleCounters()
         self.window = SendWindow(0xFFFE, self.counters, 10.0)
@@ -270,8 +268,6 @@ class SendWindowTests(SynchronousTestCase):
 
 
 class RoundTripTests(SynchronousTestCase):
-    """Retransmission timeouts."""
-
     @given(st.lists(st.floats(0, 3), min_size=1, max_size=50))
     def test_bounds(self, samples: list[float]) -> None:
         """The timeout is between its bounds, and a silence doubles it."""
@@ -297,8 +293,6 @@ class RoundTripTests(SynchronousTestCase):
 
 
 class CongestionTests(SynchronousTestCase):
-    """The congestion window, round by round."""
-
     def round(self, window: Congestion, lost: int, seconds: float, number: int) -> None:
         """Acknowledge a full window, except for lost segments."""
         window.filled()

@@ -44,7 +44,6 @@ def _number(width: int) -> st.SearchStrategy[int]:
 
 @st.composite
 def segments(draw: st.DrawFn) -> Segment:
-    """Any valid segment."""
     kind = draw(st.sampled_from(list(SegmentKind)))
     reported = draw(_number(16) if kind == ACK else st.none() | _number(16))
     plain = Segment(
@@ -174,7 +173,6 @@ class CountersTests(SynchronousTestCase):
     """Counters are named like those of the original."""
 
     def test_names(self) -> None:
-        """The names are the component's."""
         counters = ModuleCounters()
         counters.oowLowRecvs = 3
         counters.maxSentWindowSize = 4

@@ -42,8 +42,6 @@ class DelayingQueue:
 
 
 class Channel:
-    """A channel without events."""
-
     def fileno(self) -> int:
         return 77
 
@@ -54,8 +52,6 @@ class Channel:
 
 
 class Device:
-    """A device with one queue."""
-
     def __init__(self) -> None:
         self.queue = DelayingQueue()
 
@@ -81,8 +77,6 @@ class Handler:
 
 
 class SharedCompletionQueueTests(SynchronousTestCase):
-    """L{SharedCompletionQueue}."""
-
     def test_pollTakesDelayedCompletions(self) -> None:
         """
         C{poll} also takes the completions that the queue delays while it is not armed.

@@ -204,8 +204,6 @@ class ActiveTests(SynchronousTestCase):
 
 
 class PassiveTests(SynchronousTestCase):
-    """The passive end, which answers."""
-
     def setUp(self) -> None:
         self.core = made(False)
 

@@ -48,12 +48,10 @@ class PortTests(Base):
     slowBecause = "a conversation is given up once at each of its steps"
 
     def streams(self) -> Any:
-        """Listen for streams."""
         server = RSocketServerEndpoint(self.clock, PORT, self.devices[1])
         return self.successResultOf(server.listen(Factory.forProtocol(Protocol)))
 
     def streaming(self) -> Deferred[Any]:
-        """Connect a stream."""
         endpoint = RSocketClientEndpoint(self.clock, self.addresses[1][0], PORT, self.devices[0])
         return endpoint.connect(Factory.forProtocol(Protocol))
 
@@ -170,8 +168,6 @@ class KernelPortTests(PortTests, KernelCancelCase):
 
 
 class NamedTests(CancelCase):
-    """Connects by name."""
-
     clockClass = ResolvingClock
 
     def test_everywhere(self) -> None:
@@ -238,14 +234,11 @@ class PathTests(CancelCase):
 
 
 class ServiceTests(CancelCase):
-    """Datagram services."""
-
     def serving(self) -> Any:
         service = DatagramServerEndpoint(self.clock, PORT, self.devices[1])
         return self.successResultOf(service.listen(MessageFactory(DatagramProtocol)))
 
     def asking(self, kind: type[DatagramProtocol] = DatagramProtocol) -> Deferred[Any]:
-        """Query the service."""
         endpoint = DatagramClientEndpoint(self.clock, self.addresses[1][0], PORT, self.devices[0])
         return endpoint.connect(MessageFactory(kind))
 

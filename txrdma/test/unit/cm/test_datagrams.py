@@ -48,8 +48,6 @@ class Noting(DatagramProtocol):
 
 
 class DatagramTests(MessagingCase):
-    """Two hosts."""
-
     def setUp(self) -> None:
         super().setUp()
         self.service = Noting(b"welcome")
@@ -60,7 +58,6 @@ class DatagramTests(MessagingCase):
         return self.successResultOf(endpoint.listen(MessageFactory(lambda: self.service)))
 
     def asking(self, port: int = 7471, **more: Any) -> Deferred[Any]:
-        """Query the service."""
         endpoint = DatagramClientEndpoint(self.clock, "10.0.1.2", port, self.devices[0], **more)
         return endpoint.connect(MessageFactory(Noting))
 

@@ -71,7 +71,6 @@ class FabricTests(FabricTestCase):
             self.assertIsNotNone(path.packetLifeTime)
 
     def serve(self, connection: CMConnection, event: Event) -> None:
-        """Accept a connection."""
         if isinstance(event, ConnectionRequested):
             self.served.append(connection)
             connection.accept(REP(localQPN=QPN(next(self.numbers))))

@@ -48,7 +48,6 @@ class ReplayTests(StrangerCase):
         self.release = adapterOf(self.clock, self.devices[0]).hold()  # one manager for all connections
 
     def again(self, which: tuple[ConnectionManager, Attribute, int, IBPath]) -> None:  # type: ignore[override]
-        """Send a message again."""
         manager, message, transactionID, path = which
         number = message.attributeID
         raw = frame(ManagementClass.COMM_MGT, Method.SEND, transactionID, number, 0, message.encode())

@@ -32,8 +32,6 @@ def shown(found: list[dict[str, Any]]) -> str:
 
 
 class ShowingTests(SynchronousTestCase):
-    """The table, and rates."""
-
     def entry(self, factor: int) -> dict[str, Any]:
         """Return the entry of a process."""
         counters = Counter({"sent REQ": 3 * factor, "retried REQ": factor, "received REP": 2 * factor})

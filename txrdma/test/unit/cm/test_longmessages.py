@@ -55,8 +55,6 @@ class LimitTests(MessagingCase):
 
 
 class LongMessageTests(MessagingCase):
-    """Long messages among others."""
-
     def test_manyLongMessagesWithFewReceives(self) -> None:
         """No request finds the receive queue empty, and both ends deliver all messages in order."""
         for seed in range(6):

@@ -47,8 +47,6 @@ ACCEPTED = ["ConnectionRequested", "ConnectionEstablished"]
 
 
 class Case(SynchronousTestCase):
-    """A client and a server."""
-
     def setUp(self) -> None:
         self.begin(World())
 
@@ -292,14 +290,11 @@ class PeerToPeerTests(Case):
 
 
 class ClosingTests(Case):
-    """Closing, by either end."""
-
     def setUp(self) -> None:
         super().setUp()
         self.open()
 
     def open(self) -> None:
-        """Open a connection."""
         self.server.listen()
         self.mine = self.client.connect(self.server)
         self.world.run(until=self.world.now + 10.0)
@@ -539,8 +534,6 @@ class LiarTests(SynchronousTestCase):
 
 
 class AlternateTests(Case):
-    """Alternate paths of connections."""
-
     def test_messagesTakeNewPath(self) -> None:
         self.server.listen()
         mine = self.client.connect(self.server)
@@ -601,8 +594,6 @@ class AlternateTests(Case):
 
 
 class ServiceTests(Case):
-    """SIDR."""
-
     def ask(self) -> None:
         """Query the server for a service."""
         question = SIDRREQ(serviceID=SERVICE)

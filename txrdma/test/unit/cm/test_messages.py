@@ -152,8 +152,6 @@ class LayoutTests(SynchronousTestCase):
 
 
 class AdditionalTests(SynchronousTestCase):
-    """Additional information of rejects."""
-
     VALUES: tuple[tuple[Code, Information, int], ...] = (
         (RejectReason.TIMEOUT, GUID.fromInt(5), 8),
         (RejectReason.PRIMARY_GID_REJECTED, GID.fromIP("10.0.0.1"), 16),
@@ -227,8 +225,6 @@ class IPTests(SynchronousTestCase):
 
 
 class PathTests(SynchronousTestCase):
-    """Paths in messages."""
-
     def test_pathInLAP(self) -> None:
         path = CMPath(
             localLID=LID(3), remoteLID=LID(4),

@@ -74,16 +74,12 @@ def refuseMigration(test: SynchronousTestCase, end: MessageRecorder) -> None:
 
 
 class TwoPortCase(MessagingCase):
-    """Two hosts with two ports each."""
-
     addresses = (("10.0.1.1", "10.0.2.1"), ("10.0.1.2", "10.0.2.2"))
 
     def cut(self, number: int) -> None:
-        """Cut a path."""
         self.network.partition(*(each[number] for each in self.addresses))
 
     def mend(self, number: int) -> None:
-        """Restore a path."""
         self.network.join(*(each[number] for each in self.addresses))
 
     def made(self, answer: bytes = b"") -> MessageRecorder:

@@ -60,7 +60,6 @@ class PortCase(VerbsPortCase):
         return VerbsPort(cast("IPollingReactor", self.clock), device, isGSI=True)
 
     def hostEvent(self, connection: CMConnection, event: Event) -> None:
-        """Accept a REQ."""
         self.received[1].append(event)
         if isinstance(event, ConnectionRequested):
             self.made.append(connection)
@@ -71,13 +70,11 @@ class PortCase(VerbsPortCase):
             connection.disconnect()
 
     def clientEvent(self, connection: CMConnection, event: Event) -> None:
-        """Confirm a REP."""
         self.received[0].append(event)
         if isinstance(event, ConnectionReplied):
             connection.ready()
 
     def connect(self) -> CMConnection:
-        """Start to connect."""
         request = REQ(serviceID=SERVICE, localQPN=QPN(next(self.numbers)), remoteCMResponseTimeout=14,
                       localCMResponseTimeout=14, maxCMRetries=3)  # fmt: skip
         return self.client.connect(request, self.way, self.clientEvent)

@@ -30,7 +30,6 @@ class ReceiveMemoryTests(SynchronousTestCase):
 
     @property
     def regions(self) -> int:
-        """Return the registered regions."""
         return len(self.device.keys)
 
     def take(self, count: int, slots: int = 3, slotBytes: int = 100) -> list[Part]:
@@ -99,8 +98,6 @@ class ReceiveMemoryTests(SynchronousTestCase):
 
 
 class ConnectionTests(MessagingCase):
-    """Connections with their memory."""
-
     def test_reusedMemoryHasOnlyOwnMessages(self) -> None:
         for each in (b"first", b"x"):
             client, server = self.connected()

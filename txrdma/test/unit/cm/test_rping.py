@@ -57,8 +57,6 @@ class RecordedTests(SynchronousTestCase):
 
 
 class PingTests(MessagingCase):
-    """Two hosts."""
-
     def setUp(self) -> None:
         super().setUp()
         self.reported: list[str] = []

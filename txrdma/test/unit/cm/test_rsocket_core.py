@@ -329,8 +329,6 @@ class ToldTests(SynchronousTestCase):
 
 
 class EndTests(SynchronousTestCase):
-    """The end of a connection."""
-
     def test_endFollowsAllBytes(self) -> None:
         one, other = pair(SMALL, SMALL)
         one.core.write(bytes(30_000))

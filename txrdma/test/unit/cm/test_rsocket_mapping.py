@@ -223,8 +223,6 @@ class MappingTests(SynchronousTestCase):
 
 
 class UnmappingTests(SynchronousTestCase):
-    """Memory that is unmapped."""
-
     def test_unpostedWritesFailWhenUnmapped(self) -> None:
         one, other = pair(SMALL, SMALL)
         index, _ = mapped(other, 0, 10_000)
@@ -339,8 +337,6 @@ class LyingTests(SynchronousTestCase):
 
 
 class LayoutTests(SynchronousTestCase):
-    """Bytes as in librdmacm."""
-
     RAW = bytes.fromhex("0010000000000000 00f0776655440000 ddccbbaa 40420f00")
 
     def test_entryUsesOwnersByteOrder(self) -> None:

@@ -30,8 +30,6 @@ from txrdma.testing.protocols import MessageRecorder, ProducerRecorder, Recorder
 
 
 class OpeningTests(MessagingCase):
-    """Connections are made, or not."""
-
     def test_negotiatedTerms(self) -> None:
         terms = Terms(messageBytes=1000, receives=5, reads=2, mtu=MTU.MTU_512, retryCount=5, rnrRetryCount=6)
         client, server = self.connected(terms, Terms(messageBytes=3000, receives=9, reads=3))

@@ -40,8 +40,6 @@ LAYOUTS: tuple[type[Layout], ...] = (AETH, BTH, DETH, GRH, IETH, RETH, AtomicAck
 
 
 class HeaderTests(SynchronousTestCase):
-    """Transport headers."""
-
     @given(st.data())
     def test_roundTrip(self, draw: st.DataObject) -> None:
         """Encoded headers are decoded to the same values."""
@@ -118,8 +116,6 @@ class HeaderTests(SynchronousTestCase):
 
 
 class RecordedTests(SynchronousTestCase):
-    """Recorded packets of the kernel."""
-
     def test_verbs(self) -> None:
         """The recording of pyverbs contains requests of each kind and a refusal, as its README says."""
         found = [captured.packet for captured in packets("verbs")]
@@ -154,8 +150,6 @@ class RecordedTests(SynchronousTestCase):
 
 
 class CodeTests(SynchronousTestCase):
-    """Codes of times and counts."""
-
     def test_syndromes(self) -> None:
         """A syndrome is decoded to the encoded values."""
         self.assertEqual(AETH.ack(5).syndrome, 0x1F)

@@ -42,8 +42,6 @@ def recorded(*sent: tuple[CapturePosition, CapturePosition, bytes]) -> bytes:
 
 
 class FileTests(SynchronousTestCase):
-    """Capture files."""
-
     def test_rewritten(self) -> None:
         """Every recorded file that is read and written again is unchanged."""
         for name in names():
@@ -138,8 +136,6 @@ class DatagramTests(SynchronousTestCase):
 
 
 class RoCECaptureTests(SynchronousTestCase):
-    """L{RoCECapture}."""
-
     @given(rocePackets())
     def test_readBack(self, packet: RoCEPacket) -> None:
         """Captured packets are read back with a valid ICRC, for both IP versions."""

@@ -49,8 +49,6 @@ def rocePackets() -> st.SearchStrategy[RoCEPacket]:
 
 
 class RecordedTests(SynchronousTestCase):
-    """Recorded packets of a kernel."""
-
     def test_enough(self) -> None:
         """There are packets of both IP versions, most of them with an identification."""
         found = everything()
@@ -90,8 +88,6 @@ class RecordedTests(SynchronousTestCase):
 
 
 class ICRCTests(SynchronousTestCase):
-    """L{UDPFlow}."""
-
     @given(addresses(), rocePackets())
     def test_scapy(self, ends: tuple[str, int, str, int], packet: RoCEPacket) -> None:
         """Scapy computes the same ICRC for any packet."""
@@ -183,8 +179,6 @@ class ICRCTests(SynchronousTestCase):
 
 
 class PacketTests(SynchronousTestCase):
-    """L{RoCEPacket}."""
-
     @given(rocePackets())
     def test_roundTrip(self, packet: RoCEPacket) -> None:
         """An encoded packet is decoded to the same values; the padding is computed from the length."""
@@ -225,8 +219,6 @@ class PacketTests(SynchronousTestCase):
 
 
 class ChecksumTests(SynchronousTestCase):
-    """The internet checksum."""
-
     def test_example(self) -> None:
         """The example of RFC 1071, section 3."""
         self.assertEqual(checksum(bytes.fromhex("0001f203f4f5f6f7")), 0xFFFF - 0xDDF2)

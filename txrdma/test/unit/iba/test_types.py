@@ -16,8 +16,6 @@ from txrdma.iba.types import GID, GUID, LID, MACAddress, MTU, QPN
 
 
 class GIDTests(SynchronousTestCase):
-    """Global identifiers."""
-
     def test_mapped(self) -> None:
         """An IPv4 address is mapped to a GID and back."""
         gid = GID.fromIP("10.77.0.1")
@@ -115,8 +113,6 @@ class NameTests(SynchronousTestCase):
 
 
 class PathTests(SynchronousTestCase):
-    """L{IBPath}."""
-
     def test_reverse(self) -> None:
         """The reverse path has both ends exchanged, and its reverse is the path itself."""
         here, there = GID.fromIP("10.0.0.1"), GID.fromIP("10.0.0.2")

@@ -34,8 +34,6 @@ def hasTest(name: str) -> bool:
 
 
 class LimitTests(SynchronousTestCase):
-    """The list of limits."""
-
     def test_values(self) -> None:
         """Every limit has a default that is a positive number: none is unlimited."""
         for limit in LIMITS:

@@ -16,8 +16,6 @@ from txrdma.kit.logs import advised, RateLimitedLogger
 
 
 class AdvisedTests(SynchronousTestCase):
-    """L{advised}."""
-
     def test_descriptors(self) -> None:
         """A lack of descriptors is logged with advice; other errors have the system's text."""
         error = OSError(errno.EMFILE, "Too many open files")

@@ -16,8 +16,6 @@ from txrdma.kit.machines import machineBuilder
 
 
 class Inputs(Protocol):
-    """Inputs of a door."""
-
     def push(self, force: int) -> None:
         """Push the door."""
 

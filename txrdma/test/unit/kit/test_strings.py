@@ -12,8 +12,6 @@ from txrdma.kit.strings import Arguments
 
 
 class ArgumentsTests(SynchronousTestCase):
-    """C{Arguments}."""
-
     def test_values(self) -> None:
         """Numbers, sizes, seconds, words and addresses are parsed."""
         cases: list[tuple[Callable[[Arguments], object], str, object]] = [

@@ -109,8 +109,6 @@ ARGUMENTS = strategies.tuples(
 
 
 class FrozenTests(SynchronousTestCase):
-    """The contract of values."""
-
     @given(ARGUMENTS, ARGUMENTS)
     def test_asDataclasses(self, one: tuple[int, str, tuple[int, ...]], other: Any) -> None:
         """Values compare, hash and order as Python's own dataclasses of the same fields do."""
@@ -283,8 +281,6 @@ class Single(Alone):
 
 
 class RecordTests(SynchronousTestCase):
-    """The contract of records."""
-
     def test_fields(self) -> None:
         """Records have the given fields, and fields can be changed."""
         for _ in range(40):

@@ -26,22 +26,16 @@ Token = NewType("Token", int)
 
 
 class Kind(Code):
-    """An open enumeration."""
-
     FIRST = 1
     SECOND = 2
 
 
 class Closed(enum.IntEnum):
-    """A closed enumeration."""
-
     NO = 0
     YES = 1
 
 
 class Marks(enum.IntFlag):
-    """Flags."""
-
     LOW = 1
     HIGH = 8
 
@@ -101,8 +95,6 @@ class Cursors(Layout):
 
 
 class LayoutTests(SynchronousTestCase):
-    """The methods of layouts."""
-
     example = bytes.fromhex(
         "02 81 abcdef 3412 fe8000000000000000000000000000aa 616263 00 01020385 000100020003 1234"
         "0000011000000220 020000000001020000000002 0102030405060708ff"

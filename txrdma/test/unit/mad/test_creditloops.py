@@ -36,8 +36,6 @@ Link = tuple[Switch, int]
 
 
 class GraphTests(SynchronousTestCase):
-    """Cycles in graphs."""
-
     @settings(max_examples=200, deadline=None)
     @given(st.dictionaries(st.integers(0, 8), st.sets(st.integers(0, 8), min_size=1)))
     def test_cycle(self, graph: dict[int, set[int]]) -> None:

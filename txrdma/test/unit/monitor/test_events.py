@@ -26,8 +26,6 @@ def reportedNow(connection: Connection) -> list[Logged]:
 
 
 class EventTests(SiteTestCase):
-    """Readers of a monitor's events."""
-
     def reader(self, **heads: str) -> Connection:
         connection = Connection(self.site.factory)
         connection.ask("/api/v1/events", **heads)

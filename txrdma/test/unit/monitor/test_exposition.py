@@ -60,8 +60,6 @@ def metered(layout: CounterLayout, *values: int) -> Meter:
 
 
 class CounterExpositionTests(SynchronousTestCase):
-    """Counters of ports as series."""
-
     if isMissing:
         skip = MISSING
 

@@ -200,8 +200,6 @@ class RestartTests(PollerTestCase):
 
 
 class BoundTests(SynchronousTestCase):
-    """Bounds of the stored state."""
-
     def test_changes(self) -> None:
         """The last ten thousand changes are restored in order."""
         store = HistoryStore(self.mktemp())

@@ -88,8 +88,6 @@ class StoredMemory:
 
 
 class NotifierTests(SynchronousTestCase):
-    """The time of alerts."""
-
     def setUp(self) -> None:
         self.clock = Clock()
         self.clock.advance(5000.0)
@@ -305,8 +303,6 @@ class IdentityTests(SynchronousTestCase):
 
 
 class FormatTests(SynchronousTestCase):
-    """Formats of alerts."""
-
     def test_posted(self) -> None:
         """Alertmanager's API gets labels, annotations and times; an alert without updates expires."""
         (alert,) = postedAlerts(alertsOf("leaf 1"), 3000.0)

@@ -39,7 +39,6 @@ class Seen(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Record an element."""
         given = dict(attrs)
         self.elements.add(tag)
         self.attributes |= given.keys()
@@ -60,8 +59,6 @@ class PageTestCase(SiteTestCase):
 
 
 class PageTests(PageTestCase):
-    """Pages of a small fabric."""
-
     def test_links(self) -> None:
         """Every linked page exists, has its own heading and no inline script."""
         self.fabric.growCounters("left", 3, portXmitData=1e9, symbolErrorCounter=2.0)

@@ -76,8 +76,6 @@ class PollerTestCase(FabricTestCase):
 
 
 class PollerTests(PollerTestCase):
-    """One fault at a time."""
-
     def test_healthy(self) -> None:
         """All ports of a healthy fabric are read in each interval, and there are no findings."""
         self.started(45.0)

@@ -17,8 +17,6 @@ from txrdma.test.unit.monitor.test_poller import PollerTestCase
 
 
 class SiteTestCase(PollerTestCase):
-    """A poller with a site."""
-
     site: MonitorSite
 
     def setUp(self) -> None:
@@ -45,8 +43,6 @@ class SiteTestCase(PollerTestCase):
 
 
 class RESTTests(SiteTestCase):
-    """Answers of the REST interface."""
-
     def test_overview(self) -> None:
         """The overview shows a fault while it lasts."""
         self.assertFalse(self.get("/api/v1/overview").json["isWell"])

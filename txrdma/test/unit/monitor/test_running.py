@@ -140,8 +140,6 @@ class ChangeTests(PollerTestCase):
 
 
 class FileTests(PollerTestCase):
-    """Files for schedulers."""
-
     def test_files(self) -> None:
         """The topology, unfit hosts and names are written, and written again when they change."""
         folder = Path(self.mktemp())
@@ -235,8 +233,6 @@ class FileTests(PollerTestCase):
 
 
 class TerminalTests(PollerTestCase):
-    """The terminal's table."""
-
     def test_screen(self) -> None:
         """Findings and busy links are shown, names without control characters."""
         from rich.console import Console

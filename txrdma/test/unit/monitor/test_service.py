@@ -73,8 +73,6 @@ most = -1
 
 
 class ConfigTests(SynchronousTestCase):
-    """A configuration and its errors."""
-
     def test_usual(self) -> None:
         """An empty file is the default configuration: on loopback, without a history."""
         config = parseConfig("")
@@ -252,8 +250,6 @@ class ConfigTests(SynchronousTestCase):
 
 
 class PageTests(PollerTestCase):
-    """Pages about a poller."""
-
     def test_manyFindings(self) -> None:
         """Findings with a series of their own are bounded: the most severe, then the oldest."""
         if isMissing:

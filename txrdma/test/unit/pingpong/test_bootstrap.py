@@ -63,7 +63,6 @@ ENDPOINT_DATA = st.builds(
 
 @st.composite
 def tests(draw: st.DrawFn) -> Test:
-    """Generated tests."""
     transfer = draw(st.sampled_from(Transfer))
     return Test(
         transfer,
@@ -98,8 +97,6 @@ JSON = st.recursive(
 
 
 class MessageTests(SynchronousTestCase):
-    """Messages and lines."""
-
     @given(MESSAGES)
     def test_roundTrip(self, message: Message) -> None:
         """An encoded message is one line of limited length, and is decoded to the same values."""

@@ -41,8 +41,6 @@ def bandwidth() -> Measurement:
 
 
 class OptionsTests(SynchronousTestCase):
-    """The command line."""
-
     def test_usual(self) -> None:
         """
         Without a host the command is a server; with a host it measures sends, and with C{--local} everything.
@@ -111,8 +109,6 @@ class OptionsTests(SynchronousTestCase):
 
 
 class ReportTests(SynchronousTestCase):
-    """Output of results."""
-
     def shown(self, table: object) -> str:
         from rich.console import Console
 
@@ -121,7 +117,6 @@ class ReportTests(SynchronousTestCase):
         return out.getvalue()
 
     def test_latencyTable(self) -> None:
-        """Latencies are in microseconds."""
         text = self.shown(latencyTable([latency()]))
         row = next(line for line in text.splitlines() if "send" in line)
         cells = [cell.strip() for cell in row.strip("│").split("│")]

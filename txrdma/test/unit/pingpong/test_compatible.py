@@ -21,8 +21,6 @@ DELAY = 10_000
 
 
 class CompatibleTests(SimulatedLinks, SynchronousTestCase):
-    """A client and a server."""
-
     def play(
         self, test: Test, serverTest: Test | None = None, mtu: int = 1024
     ) -> tuple[Measurement, Measurement]:
@@ -54,7 +52,6 @@ class CompatibleTests(SimulatedLinks, SynchronousTestCase):
         self.assertEqual((one.messages, one.wrong, other.wrong), (10, 0, 0))
 
     def test_datagrams(self) -> None:
-        """Datagrams are measured, too."""
         one, other = self.play(Test(Transfer.UD, size=1000, iterations=30, warmup=0, check=True), mtu=0)
         self.assertEqual((one.messages, other.messages, one.wrong, other.wrong), (30, 29, 0, 0))
 

@@ -180,8 +180,6 @@ class LimitsTests(SessionCase):
 
 
 class InterruptionTests(SessionCase):
-    """Interruption of tests."""
-
     def test_interrupted(self) -> None:
         """Both ends report partial results, and the next test works."""
         for transfer in (Transfer.SEND, Transfer.READ, Transfer.UD):

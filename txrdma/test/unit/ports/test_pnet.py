@@ -55,8 +55,6 @@ def textOf(table: tuple[PNETEntry, ...]) -> str:
 
 
 class TableTests(SynchronousTestCase):
-    """The text of a table."""
-
     def test_parsed(self) -> None:
         """Names of networks are converted to upper case; comments and empty lines are ignored."""
         self.assertEqual(
@@ -195,8 +193,6 @@ DOWN = RDMAPort("mlx5_2", 1, frozenset({"eth0"}), False)
 
 
 class ChoiceTests(SynchronousTestCase):
-    """L{portFor}."""
-
     def test_netdev(self) -> None:
         """Without a table the port of the interface, or of a lower one, is chosen."""
         self.assertEqual(portFor(["eth1"], [ONE, TWO], []).port, TWO)
@@ -303,8 +299,6 @@ class NetworksTests(SynchronousTestCase):
 
 
 class FileTests(SynchronousTestCase):
-    """The file of the table."""
-
     def test_written(self) -> None:
         """A text replaces the file and keeps its mode; the folder is created."""
         path = Path(self.mktemp(), "pnet.conf")

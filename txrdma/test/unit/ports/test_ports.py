@@ -20,8 +20,6 @@ PORT_GID = "fe80:0000:0000:0000:b859:9f03:0012:3456"
 
 
 class TreeTestCase(SynchronousTestCase):
-    """Tests with an artificial sysfs."""
-
     def setUp(self) -> None:
         self.sysfs = SysFS(self.mktemp())
         self.root = self.sysfs.root

@@ -39,8 +39,6 @@ class Network:
 
 
 class ListeningTests(SynchronousTestCase):
-    """The device of a server."""
-
     def setUp(self) -> None:
         self.network = Network()
         self.patch(HostNetwork, "open", lambda: self.network)

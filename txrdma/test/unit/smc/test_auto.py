@@ -32,8 +32,6 @@ class Networks:
 
 
 class RealPortsTests(SynchronousTestCase):
-    """L{RealPorts}."""
-
     def setUp(self) -> None:
         self.now = 1000.0
         self.patch(realports, "monotonic", lambda: self.now)

@@ -220,8 +220,6 @@ class SmcGoTests(SynchronousTestCase):
 
 
 class DiagnosisTests(SynchronousTestCase):
-    """Diagnosis codes."""
-
     def test_everyCodeRoundTrips(self) -> None:
         self.assertEqual(len(Diagnosis), 36)
         for diagnosis in Diagnosis:
@@ -270,8 +268,6 @@ class EnterpriseTests(SynchronousTestCase):
 
 
 class FramingTests(SynchronousTestCase):
-    """Message boundaries."""
-
     @given(everything, st.binary(max_size=40), st.data())
     def test_lengthIsNeverMoreThanTheMessage(
         self, message: Message, rest: bytes, data: st.DataObject

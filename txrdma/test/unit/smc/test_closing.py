@@ -148,8 +148,6 @@ class TableTests(SynchronousTestCase):
 
 
 class NotificationTests(SynchronousTestCase):
-    """Notifications of the application."""
-
     def test_endOfFileAfterAllBytes(self) -> None:
         closing = after()
         closing.received(DONE, 500)
@@ -351,8 +349,6 @@ class AnyOrderTests(SynchronousTestCase):
 
 
 class DiagramTests(SynchronousTestCase):
-    """The diagram for the documentation."""
-
     def test_everyStateCanBeReachedAndLeft(self) -> None:
         text = diagram()
         edges = re.findall(r'^  "([^"]+)" -> "([^"]+)" \[label="([^"]+)"\];$', text, re.MULTILINE)

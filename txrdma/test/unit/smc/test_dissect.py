@@ -22,8 +22,6 @@ from txrdma.test.support.smc.dissect import explained, packets, reported, SMC
 
 
 class RecordedTests(SynchronousTestCase):
-    """Captures of kernels."""
-
     def test_firstContactFromOptionToLastKey(self) -> None:
         text = reported("smc-first")
         for words in (
@@ -215,8 +213,6 @@ class WordTests(SynchronousTestCase):
 
 
 class CommandTests(CommandTestCase):
-    """C{txrdma decode}."""
-
     def test_captureAsTextAndJSON(self) -> None:
         path = str(VECTORS / "smc-first.pcap")
         self.assertIn("the client proposes SMC-R", self.output("decode", path).out)

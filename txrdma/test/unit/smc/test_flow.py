@@ -114,8 +114,6 @@ class ReceivedTests(SynchronousTestCase):
 
 
 class CountedTests(SynchronousTestCase):
-    """Statistics of a flow."""
-
     def test_longReads(self) -> None:
         """A long delivery counts in the class of its size, the bit length of the largest offset."""
         flow, reported = begun(1 << 15)

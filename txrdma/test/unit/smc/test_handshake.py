@@ -333,8 +333,6 @@ class StrangerTests(SynchronousTestCase):
 
 
 class DeclineTests(SynchronousTestCase):
-    """One of the ends declines."""
-
     STEPS: tuple[tuple[Callable[[str], Either], tuple[str, ...]], ...] = (
         (serverAt, ("sniffing", "deciding", "waiting", "linking")),
         (clientAt, ("waiting", "deciding", "linking")),
@@ -554,8 +552,6 @@ class DeclineTests(SynchronousTestCase):
 
 
 class TimeTests(SynchronousTestCase):
-    """Timeouts."""
-
     def test_silenceDeclinesAfterSixSeconds(self) -> None:
         cases: tuple[tuple[Either, bytes], ...] = (
             (serverAt("sniffing"), proposal.encode()),
@@ -644,8 +640,6 @@ class TimeTests(SynchronousTestCase):
 
 
 class LieTests(SynchronousTestCase):
-    """Invalid messages."""
-
     def test_falseAcceptIsDeclined(self) -> None:
         client = clientAt("waiting")
         client.received(replace(accept, index=0).encode() + b"x", 0.0)

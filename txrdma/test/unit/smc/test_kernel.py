@@ -26,7 +26,6 @@ from txrdma.test.support.smc.kernel import RECORDED
 
 
 def message(kind: int, payload: bytes) -> bytes:
-    """Return a netlink message."""
     header = (16 + len(payload)).to_bytes(4, "little") + kind.to_bytes(2, "little")
     return header + bytes(10) + payload + bytes(-len(payload) % 4)
 
@@ -103,8 +102,6 @@ class DiagnosisTests(SynchronousTestCase):
 
 
 class InterfaceTests(SynchronousTestCase):
-    """Interfaces of the backends."""
-
     def test_provided(self) -> None:
         for backend in (UserspaceBackend, KernelBackend):
             verifyClass(ISMCBackend, backend)

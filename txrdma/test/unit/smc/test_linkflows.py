@@ -366,7 +366,6 @@ class SilenceTests(SynchronousTestCase):
                                 break
 
     def until(self, end: float) -> None:
-        """Advance the time."""
         while self.now < end:
             times = [each.core.deadline() for each in self.ends]
             self.now = max(self.now, min([end, *[each for each in times if each is not None]]))

@@ -123,8 +123,6 @@ def alone(role: Role = Role.CLIENT) -> LinkGroup:
 
 
 class ConfirmLinkTests(SynchronousTestCase):
-    """First contact."""
-
     def test_serverRequestsAndClientConfirms(self) -> None:
         pair = Pair()
         self.assertEqual(pair.server.state, "fresh")
@@ -247,8 +245,6 @@ class RecordedTests(SynchronousTestCase):
 
 
 class RKeyTests(SynchronousTestCase):
-    """The keys of buffers."""
-
     def test_bothEndsConfirmAtOnce(self) -> None:
         pair = active()
         pair.server.confirmRKey(RKey(1), 0x1000, 0.0)
@@ -414,8 +410,6 @@ class RKeyTests(SynchronousTestCase):
 
 
 class ConnectionTests(SynchronousTestCase):
-    """Connections and their tokens."""
-
     def test_tokensAreUniqueAndNonzero(self) -> None:
         client = alone()
         client._token = 0xFFFFFFFE
@@ -581,8 +575,6 @@ class IdleTests(SynchronousTestCase):
 
 
 class EndTests(SynchronousTestCase):
-    """Ends of groups."""
-
     def test_serverEnds(self) -> None:
         pair = active()
         pair.server.shutdown(0.0, DeleteReason.OPERATOR_COMMAND)
@@ -673,8 +665,6 @@ class EndTests(SynchronousTestCase):
 
 
 class RequestTests(SynchronousTestCase):
-    """Every request of a peer."""
-
     def test_secondLinkIsRefusedWithReason(self) -> None:
         for role in Role:
             group = alone(role)

@@ -58,7 +58,6 @@ class Group:
 
     @property
     def state(self) -> str:
-        """One of L{STATES}."""
         return stateOf(self.core)
 
     def _follow(self) -> Iterator[None]:

@@ -157,8 +157,6 @@ class SmcGoTests(SynchronousTestCase):
 
 
 class LLCTests(SynchronousTestCase):
-    """Encoding and decoding."""
-
     @given(everything)
     def test_roundTrip(self, one: LLC) -> None:
         self.assertEqual(decode(one.encode()), one)

@@ -25,8 +25,6 @@ from txrdma.test.support.smc.marked import ModelCarrier
 
 
 class InterfaceTests(SynchronousTestCase):
-    """The interfaces of the signalling method."""
-
     def test_provided(self) -> None:
         verifyClass(IClientSignal, MarkedApproach)
         verifyClass(IListenerSignal, MarkedReception)

@@ -93,8 +93,6 @@ def chosen(abilities: Abilities = BOTH, offer: Offer | None = None, one: Candida
 
 
 class ProposingTests(SynchronousTestCase):
-    """Proposals of a client."""
-
     def test_versionOneHas52Bytes(self) -> None:
         for abilities in (OLD, Abilities()):
             raw = offered(abilities).proposal.encode()
@@ -167,8 +165,6 @@ class ProposingTests(SynchronousTestCase):
 
 
 class ChoosingTests(SynchronousTestCase):
-    """Choices of a server."""
-
     def test_version2First(self) -> None:
         choice = chosen()
         self.assertEqual((choice.candidate, choice.gid), (SERVER, CLIENT.gid))
@@ -485,8 +481,6 @@ def candidates(draw: st.DrawFn, client: bool) -> tuple[Candidate, ...]:
 
 
 class TwoEndsTests(SynchronousTestCase):
-    """Any two ends."""
-
     @given(abilities, abilities, candidates(True), candidates(False), st.booleans())
     def test_twoEndsAgreeOrNameReason(
         self,

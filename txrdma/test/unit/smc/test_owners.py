@@ -36,8 +36,6 @@ TCP6 = """\
 
 
 class PlaceTests(SynchronousTestCase):
-    """TCP addresses."""
-
     def test_addressHasOneForm(self) -> None:
         self.assertEqual(TCPAddress.of("::ffff:127.0.0.1", 5), TCPAddress("127.0.0.1", 5))
         self.assertEqual(TCPAddress.of("0:0:0:0:0:0:0:1", 5), TCPAddress("::1", 5))

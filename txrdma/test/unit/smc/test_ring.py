@@ -224,8 +224,6 @@ class RecordedTests(SynchronousTestCase):
 
 
 class CursorTests(SynchronousTestCase):
-    """Cursors in messages."""
-
     def test_fullRingCursorIsWrapOne(self) -> None:
         ring = Ring(SIZE, SIZE, 7)
         self.assertEqual(ring.take(SIZE + 1, SIZE + 1), (0, SIZE, 0))

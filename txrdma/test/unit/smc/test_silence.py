@@ -11,8 +11,6 @@ from txrdma.smc.signalling.silence import MOST, SilentPeers, silentPeers, SPAN, 
 
 
 class SilenceTests(SynchronousTestCase):
-    """L{SilentPeers}."""
-
     def setUp(self) -> None:
         self.silent = SilentPeers()
 

@@ -30,7 +30,6 @@ class LaneTests(SynchronousTestCase):
         self.other.attach(rings[0])
 
     def put(self, packet: bytes) -> bool:
-        """Send one packet."""
         return self.one.put((packet[:20], memoryview(packet[20:])), len(packet))
 
     def take(self) -> list[bytes]:

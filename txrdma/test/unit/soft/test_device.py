@@ -25,8 +25,6 @@ from txrdma.soft.ports import SoftPort
 
 
 class AddressTests(SynchronousTestCase):
-    """Addresses of devices on one host."""
-
     def test_MACIsLocallyAdministeredAndNamesPort(self) -> None:
         mac = softMAC("192.0.2.1", 0x1234)
         self.assertEqual(str(mac), "02:00:02:01:12:34")
@@ -59,8 +57,6 @@ class AddressTests(SynchronousTestCase):
 
 
 class DeviceTests(SynchronousTestCase):
-    """A device without routes."""
-
     def setUp(self) -> None:
         self.clock = Clock()
         self.device = SoftDevice(self.clock, [SoftPort("127.0.0.1", 4791, [], MTU.MTU_2048)])

@@ -73,8 +73,6 @@ class AtomicCase(SynchronousTestCase):
 
 
 class AtomicTests(AtomicCase):
-    """Execution of atomics."""
-
     def test_resultIsScattered(self) -> None:
         self.put(0x0807060504030201)
         request = self.atomic(1)

@@ -25,8 +25,6 @@ from txrdma.test.support.soft.lanes import ok, pair, send, Side
 
 
 class Case(SynchronousTestCase):
-    """Two lanes."""
-
     def setUp(self) -> None:
         self.one, self.other = pair()
         self.sides = [self.one, self.other]
@@ -52,8 +50,6 @@ class Case(SynchronousTestCase):
 
 
 class PathTests(Case):
-    """Alternate paths."""
-
     def test_noOtherPath(self) -> None:
         self.assertRaises(InvalidRequest, self.one.lane.migrate)
 

@@ -186,8 +186,6 @@ class ArmingTests(MigrationCase):
 
 
 class CommandTests(MigrationCase):
-    """Migration by C{modify}."""
-
     def test_queryAfterMigration(self) -> None:
         way = self.way(self.other, 2)
         self.rearm(self.alice, self.bob, alternateTimeout=9)

@@ -187,8 +187,6 @@ class FaultTests(SynchronousTestCase):
 
 
 class OutstandingTests(SynchronousTestCase):
-    """The number of outstanding requests."""
-
     def test_exactlyAsManyAsAllowed(self) -> None:
         for most in (1, 2, 4, 16):
             with self.subTest(most=most):

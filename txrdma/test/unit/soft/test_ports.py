@@ -70,7 +70,6 @@ class Beginning(RoutePort):
     def wake(self) -> None: ...
 
     def drive(self) -> bool:
-        """Do nothing."""
         return False
 
     def setEnabled(self, isEnabled: bool) -> None:

@@ -416,7 +416,6 @@ class Honest(Route):
         self.owner: SoftQueuePair | None = None
 
     def complete(self, status: Status = Status.SUCCESS) -> None:
-        """Complete the oldest request."""
         if self.posted and self.owner is not None:
             request = self.posted.pop(0)
             if status or request.signaled:
@@ -427,7 +426,6 @@ class Honest(Route):
                 self.owner.failed()
 
     def receive(self) -> None:
-        """Fill the oldest receive."""
         if self.owner is not None and self.owner.receives and self.owner.state in (RTR, RTS, SQD):
             done = self.owner.receives.popleft()
             self.owner.receiveCompleted(

@@ -66,7 +66,6 @@ class ResendingCase(SynchronousTestCase):
         self.clock.advance(max(0.0, self.clock.calls[0].getTime() - self.clock.seconds()))
 
     def pass_(self, seconds: float) -> None:
-        """Advance the time."""
         end = self.clock.seconds() + seconds
         while self.clock.calls and self.clock.calls[0].getTime() <= end:
             self.step()

@@ -33,8 +33,6 @@ WRITE_ONLY = Opcode.RC_RDMA_WRITE_ONLY
 
 
 class ResponderCase(SynchronousTestCase):
-    """A responder with some memory."""
-
     def setUp(self) -> None:
         self.memory = Memory()
         self.receives: deque[ReceiveRequest] = deque()

@@ -183,8 +183,6 @@ class ConnectionTests(NetworkCase):
 
 
 class FrameTests(NetworkCase):
-    """Batches of packets."""
-
     def test_longMessageMakesFewSystemCalls(self) -> None:
         alice, bob = connected(self.one, self.other)
         bob.receive(1, 0, 100)
@@ -228,8 +226,6 @@ class FrameTests(NetworkCase):
 
 
 class SpoiltTests(NetworkCase):
-    """Invalid datagrams."""
-
     def setUp(self) -> None:
         super().setUp()
         self.alice, self.bob = connected(self.one, self.other)

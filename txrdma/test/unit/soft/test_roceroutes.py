@@ -42,13 +42,10 @@ class SharedEnd(End):
         self.qp = self.domain.createQueuePair(kind, self.queue, self.queue, capacity, self.shared)
 
     def share(self, identifier: int, offset: int, length: int) -> None:
-        """Post one receive."""
         self.shared.postReceive([ReceiveRequest(identifier, [self.segment(offset, length)])])
 
 
 class PortTests(NetworkCase):
-    """Ports that are taken down."""
-
     def setUp(self) -> None:
         super().setUp()
         self.alice, self.bob = connected(self.one, self.other)

@@ -31,8 +31,6 @@ from txrdma.soft.shared._rendezvous import (
 
 
 class MessageTests(SynchronousTestCase):
-    """Encoding of these messages."""
-
     def test_roundTrip(self) -> None:
         names: dict[str, Any] = {"source": QPN(0x123456), "destination": QPN(0x654321)}
         messages: list[tuple[Layout, bytes]] = [

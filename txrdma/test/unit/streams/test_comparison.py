@@ -59,12 +59,10 @@ class PlantedTests(_Comparing):
         self.assertComplains(written(), tcp=[overTCP(server=FEWER)])
 
     def test_missingCall(self) -> None:
-        """A missing call is detected."""
         expected = "server: saw made, lost ConnectionDone; over TCP made, read-lost, lost ConnectionDone"
         self.assertComplains(written(), expected, tcp=[overTCP(server=HALVES)])
 
     def test_additionalCall(self) -> None:
-        """An additional call is detected."""
         expected = "server: saw made, read-lost, lost ConnectionDone; over TCP made, lost ConnectionDone"
         self.assertComplains(written(server=HALVES), expected)
 
@@ -289,8 +287,6 @@ class JudgeTests(SynchronousTestCase):
 
 
 class CatalogueTests(SynchronousTestCase):
-    """The catalogue of conversations."""
-
     def test_scripts(self) -> None:
         """Every script can be parsed."""
         for conversation in everyConversation():
@@ -298,7 +294,6 @@ class CatalogueTests(SynchronousTestCase):
             parse(conversation.server)
 
     def test_names(self) -> None:
-        """Every name is unique."""
         names = [conversation.name for conversation in everyConversation()]
         self.assertEqual(len(names), len(set(names)))
         for name in names:

@@ -38,7 +38,6 @@ class End(StreamEnd[ByteStream, Any]):
         self._begun(Carrier())
 
     def lose(self, reason: Exception) -> None:
-        """Lose the message connection."""
         self._lost(Failure(reason))
 
 

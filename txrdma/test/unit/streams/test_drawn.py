@@ -12,8 +12,6 @@ from txrdma.testing.streams.script import parse
 
 
 class DrawnTests(SynchronousTestCase):
-    """Generation."""
-
     def test_scripts(self) -> None:
         """Every generated script can be parsed, one end leaves, and no second producer is registered."""
         leaves = set()

@@ -31,8 +31,6 @@ def verdict(isGood: bool, name: str = "client-writes-5", reactor: str = "epoll")
 
 
 class FailureTests(SynchronousTestCase):
-    """The report of one failure."""
-
     def test_text(self) -> None:
         """A failure has its complaints, both transcripts of both ends, and the command that repeats it."""
         text = report.failure(verdict(False))
@@ -99,8 +97,6 @@ class TableTests(SynchronousTestCase):
 
 
 class MatrixTests(SynchronousTestCase):
-    """The plays of a run."""
-
     def test_reactors(self) -> None:
         """Everything is played on the default reactor, and selected conversations on others."""
         conversations = chosen(["client-writes-5", "client-writes-1"])

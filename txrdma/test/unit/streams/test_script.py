@@ -16,8 +16,6 @@ from txrdma.testing.streams.texts import Checksum, Text
 
 
 class ScriptTests(SynchronousTestCase):
-    """Scripts as text."""
-
     def test_steps(self) -> None:
         """Steps have their values, in order."""
         script = parse("made: write 300kB; trickle 5kB by 10 every 0.5\nlost: stop after 3")

@@ -11,8 +11,6 @@ from txrdma.testing.streams.transcript import Entry, joined
 
 
 class TranscriptTests(SynchronousTestCase):
-    """Transcripts as lines."""
-
     def test_lines(self) -> None:
         """An entry is decoded as it was encoded, whatever it contains."""
         for entry in (

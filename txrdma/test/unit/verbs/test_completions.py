@@ -31,8 +31,6 @@ from txrdma.verbs.completions import CompletionReader
 
 @implementer(ICompletionQueue)
 class Queue:
-    """A queue with the test's completions."""
-
     depth = 1000
     isLive = False
 
@@ -104,8 +102,6 @@ class Channel:
 
 @implementer(IReactorPolling)
 class MemoryPollingReactor(MemoryReactorClock):
-    """A reactor with polling, which the test calls."""
-
     def __init__(self) -> None:
         super().__init__()
         self.pollables: list[IPollable] = []
@@ -119,8 +115,6 @@ class MemoryPollingReactor(MemoryReactorClock):
 
 
 class CompletionReaderTests(SynchronousTestCase):
-    """On any reactor."""
-
     makeReactor: Any = MemoryReactorClock
     makeQueue: Any = Queue
 
@@ -436,7 +430,6 @@ class BusyPollingTests(SynchronousTestCase):
         raise AssertionError("the reader polls without end")
 
     def wake(self, reader: CompletionReader | None = None) -> None:
-        """Raise an event."""
         reader = reader or self.reader
         reader._channel.isTaken = False  # type: ignore[attr-defined]  # the test's own channel
         reader.doRead()

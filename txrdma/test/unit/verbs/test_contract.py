@@ -123,12 +123,10 @@ class SimulatedMigrationTests(SimulatedTime, Commanded, MigrationContract, Synch
         return devices[0], devices[1]
 
     def breakPath(self, number: int) -> None:
-        """Partition the network."""
         net = ("192.0.2", "198.51.100")[number - 1]
         self.network.partition(f"{net}.1", f"{net}.2")
 
     def mendPath(self, number: int) -> None:
-        """End the partition."""
         self.network.heal()
 
 

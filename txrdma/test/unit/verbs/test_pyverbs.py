@@ -36,8 +36,6 @@ from txrdma.verbs.strings import PyverbsDeviceStringParser
 
 
 class StringTests(SynchronousTestCase):
-    """C{pyverbs:NAME}."""
-
     def setUp(self) -> None:
         self.opened: list[tuple[object, str]] = []
         self.patch(
@@ -109,8 +107,6 @@ ATTRIBUTES = st.builds(
 
 
 class AttributeTests(SynchronousTestCase):
-    """Attributes in the words of libibverbs."""
-
     @given(ATTRIBUTES)
     def test_thereAndBack(self, attributes: QPAttributes) -> None:
         """Attributes are unchanged after conversion in both directions."""

@@ -34,7 +34,6 @@ class FakeRemovals:
         return self._reading
 
     def emit(self) -> None:
-        """Say it."""
         self.isGone = True
         os.write(self._writing, b"!")
 

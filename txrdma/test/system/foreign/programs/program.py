@@ -44,7 +44,6 @@ class Ends:
         self.ports: list[Any] = []
 
     async def listen(self, factory: Any) -> Any:
-        """Listen by the string."""
         port = await serverFromString(self.reactor, self.string).listen(factory)
         self.ports.append(port)
         return port
@@ -54,7 +53,6 @@ class Ends:
         return clientFromString(self.reactor, self.string)
 
     def connect(self, factory: Any) -> Deferred[Any]:
-        """Connect by the string."""
         connecting: Deferred[Any] = self.endpoint.connect(factory)
         return connecting
 

@@ -46,8 +46,6 @@ class Sockets:
 
 
 class CoordinatorTests(SynchronousTestCase):
-    """A coordinator with simulated sockets."""
-
     def make(self, isTakeover: bool = False) -> Coordinator:
         """Make the coordinator of a device."""
         return Coordinator(OWN, count(1000).__next__, 0.0, isTakeover)

@@ -23,8 +23,6 @@ from txrdma.soft.host._messages import (
 
 
 class MessageTests(SynchronousTestCase):
-    """Encoding and decoding."""
-
     def test_layouts(self) -> None:
         """Each message has the documented length, and is decoded as it was encoded."""
         cases: list[tuple[Layout, bytes]] = [
