@@ -6,9 +6,17 @@ from __future__ import annotations
 
 from random import Random
 from typing import Any
+from unittest import SkipTest
 
 from twisted.internet import reactor as theReactor
-from twisted.internet.endpoints import clientFromString, serverFromString
+from twisted.internet.endpoints import (
+    clientFromString,
+    serverFromString,
+    TCP4ClientEndpoint,
+    TCP4ServerEndpoint,
+    wrapClientTLS,
+    wrapServerTLS,
+)
 from twisted.internet.error import (
     CannotListenError,
     ConnectError,
@@ -17,11 +25,12 @@ from twisted.internet.error import (
 from twisted.internet.task import deferLater
 
 from txrdma.btl import module as modules
-from txrdma.btl.connections import connect
+from txrdma.btl.connections import ClientEndpoint, connect, ServerEndpoint
 from txrdma.error import RDMAError, Refused
 from txrdma.messages.protocol import MessageProtocol
 from txrdma.test.support.streaming import StreamCase, StreamContract
-from txrdma.testing.protocols import Recorders
+from txrdma.testing.protocols import MessageRecorder, Recorders
+from txrdma.testing.streams.certificate import makeCertificate
 
 reactor: Any = theReactor
 
@@ -95,6 +104,30 @@ class StreamTests(StreamContract, StreamCase):
         while not received:
             await deferLater(reactor, 0.01)
         self.assertEqual(received, [b"hello"])
+
+    async def test_secretIntroductions(self) -> None:
+        """Endpoints with a TLS stream exchange introductions over it, and refuse a client without TLS."""
+        try:
+            from twisted.internet.ssl import optionsForClientTLS, PrivateCertificate
+        except ImportError:
+            raise SkipTest("pyOpenSSL is not installed: the extra tls brings it") from None
+        certificate = PrivateCertificate.loadPEM(makeCertificate())
+        stream = wrapServerTLS(certificate.options(), TCP4ServerEndpoint(reactor, 0, interface="127.0.0.1"))
+        servers = Recorders(MessageRecorder)
+        self.ports.append(await ServerEndpoint(reactor, stream).listen(servers))
+        port = self.ports[-1].getHost().port
+        options = optionsForClientTLS("localhost", certificate)
+        secret = wrapClientTLS(options, TCP4ClientEndpoint(reactor, "127.0.0.1", port))
+        client = await ClientEndpoint(reactor, secret).connect(Recorders(MessageRecorder))
+        client.transport.sendMessage(b"hello")
+        client.transport.loseConnection()
+        while not (client.ends and servers.protocols[0].ends):
+            await deferLater(reactor, 0.01)
+        self.assertEqual(servers.protocols[0].messages, [(b"hello", None)])
+        self.assertEqual((client.ends, servers.protocols[0].ends), (["ConnectionDone"], ["ConnectionDone"]))
+        plain = connect(reactor, "127.0.0.1", port, Recorders(MessageRecorder))
+        await self.assertFailure(plain, RDMAError)
+        self.assertEqual(len(servers.protocols), 1)
 
     def test_strings(self) -> None:
         """Invalid strings are refused with a reason."""

@@ -17,8 +17,9 @@ from twisted.python.failure import Failure
 
 from txrdma.btl import connections, lifeline, transport
 from txrdma.btl.channels import MOST_UNREPORTED
+from txrdma.btl.core.congestion import FIRST_WINDOW
 from txrdma.btl.core.flow import MessageFlow, WINDOW
-from txrdma.btl.core.module import MANY_WAIT
+from txrdma.btl.core.module import MANY_WAIT, MOST_RESENDS
 from txrdma.btl.core.peer import Peer
 from txrdma.btl.errors import MessageFailed, PeerLost, Unreachable
 from txrdma.btl.introductions import frame, FrameKind, Introduction, MAGIC, VERSION
@@ -521,6 +522,27 @@ class LossTests(HostsCase):
             self.assertEqual(client.why(), "ConnectionDone", f"seed {seed}")
         self.pause(1.0)  # delayed packets
         self.assertNothingLeft()
+
+
+class BurstTests(HostsCase):
+    """A burst of losses on a long path."""
+
+    faults = Faults(delaySeconds=0.01)
+
+    def test_resends(self) -> None:
+        """All lost segments are sent again at once, not a few with each acknowledgement."""
+        client, server = self.connected()
+        transport, peer = client.transport, client.transport._peer
+        data = Random(7).randbytes(FIRST_WINDOW * (peer.mtu - HEADER_LENGTH))
+        self.world.network.drop(lambda packet: True, FIRST_WINDOW - 1)
+        transport.post(TAG, data)
+        counters = transport._core.counters
+        self.wait(lambda: counters.resends)
+        self.pause(0.001)
+        self.assertEqual(counters.resends, FIRST_WINDOW - 1)
+        self.assertGreater(counters.resends, MOST_RESENDS)
+        self.wait(lambda: server.tagged)
+        self.assertEqual(server.tagged, [(TAG, data)])
 
 
 class ExchangeTests(HostsCase):

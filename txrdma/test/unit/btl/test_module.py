@@ -15,7 +15,7 @@ from txrdma.btl.core.module import COMMAND_MTU, Module
 from txrdma.btl.core.peer import LINGER, Peer
 from txrdma.btl.core.timetable import KEEP_ALIVE
 from txrdma.btl.core.window import COMMAND, DATA, GIVE_UP
-from txrdma.btl.wire import ACK, CHUNK, encodePack, FRAG, PACK, PUT, REFUSED, Segment, VERSION
+from txrdma.btl.wire import ACK, CHUNK, encodeHead, encodePack, FRAG, PACK, PUT, REFUSED, Segment, VERSION
 from txrdma.error import InvalidRequest
 from txrdma.testing.btl.world import BadNetwork, Host, World
 
@@ -452,6 +452,23 @@ class LiarTests(ModuleTestCase):
         self.put(self.lie(kind=REFUSED, sequence=never))
         self.bob.turn()
         self.assertEqual((self.counted("num_bad_ack_recvs"), self.eventReceived["bob"]), (3, []))
+
+    def test_farewells(self) -> None:
+        """A farewell is ignored unless the connection closes, and then unless it is an acknowledgement."""
+        self.bob.module.send(self.toAlice, 7, b"lost", "lost")
+        self.bob.module.outgoing(self.world.now)
+        here = self.toAlice.name
+        last = (self.toAlice.sent.following - 1) & 0xFFFF
+        acknowledgement = encodeHead(ACK, here, 0, last, 0, 0)
+        self.bob.module.farewell(self.toAlice, acknowledgement, self.world.now)
+        self.assertEqual(self.bob.module.events(), [])
+        self.bob.module.close(self.toAlice)
+        message = encodeHead(FRAG, here, self.toAlice.received.following, last, 7, 0) + b"message"
+        for wrong in (message, encodeHead(ACK, here ^ 1, 0, last, 0, 0), acknowledgement[:-1]):
+            self.bob.module.farewell(self.toAlice, wrong, self.world.now)
+            self.assertEqual(self.bob.module.events(), [])
+        self.bob.module.farewell(self.toAlice, acknowledgement, self.world.now)
+        self.assertEqual(self.bob.module.events(), [SendCompleted(self.toAlice, "lost")])
 
     def test_chunks(self) -> None:
         """Chunks that do not fit or contradict others are counted and refused."""

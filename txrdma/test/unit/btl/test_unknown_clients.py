@@ -12,6 +12,7 @@ from unittest import SkipTest
 from twisted.internet.address import IPv4Address
 from twisted.internet.task import Clock
 from twisted.internet.testing import AccumulatingProtocol, StringTransport
+from twisted.logger import capturedLogs, LogLevel
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -24,6 +25,7 @@ from txrdma.btl.core.window import GIVE_UP
 from txrdma.btl.introductions import frame, FrameKind, Introduction, INTRODUCTION_LENGTH, MAGIC, VERSION
 from txrdma.btl.lifeline import MOST_EARLY, PeerConnection, PROBE_SECONDS
 from txrdma.btl.wire import ACK, CHUNK, encodeHead, FRAG, Segment
+from txrdma.kit.logs import RateLimitedLogger
 from txrdma.test.support.btl.hosts import HostsCase, ORDERED, TAG, TagRecorder
 from txrdma.test.unit.btl import test_receivebuffers
 from txrdma.testing.protocols import Recorders
@@ -165,6 +167,20 @@ class SilentTests(HostsCase):
         waiting.dataReceived(bytes(INTRODUCTION_LENGTH))
         clock.advance(1)
         self.assertEqual((reports, transport.disconnected), ([waiting], False))
+
+    def test_log(self) -> None:
+        """Failed exchanges of one address are logged once a minute, like introductions that never came."""
+        self.patch(connections, "_rateLimited", RateLimitedLogger(connections._log))
+        accepting = connections._Accepting(self.hosts[1], self.hosts[1].device, Recorders(TagRecorder))
+        with capturedLogs() as events:
+            for number in range(20):
+                client = self.client(accepting, AccumulatingProtocol(), "192.0.2.66", 40_000 + number)
+                client.write(bytes(INTRODUCTION_LENGTH))
+            self.client(accepting, AccumulatingProtocol(), "192.0.2.67", 41_000)
+            self.client(accepting, AccumulatingProtocol(), "192.0.2.67", 41_001)
+            self.pause(connections.INTRODUCTION_SECONDS + 0.2)
+        logged = [str(each["log_format"])[:21] for each in events if each["log_level"] is LogLevel.warn]
+        self.assertEqual(logged, ["Rejecting a connectio", "Closing a connection "])
 
     def test_oneAddress(self) -> None:
         """Clients of one address leave exchanges to other addresses, and beyond a number are closed."""
