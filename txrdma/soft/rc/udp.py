@@ -26,6 +26,7 @@ _log = Logger()
 RawAddress = Union[tuple[str, int], tuple[str, int, int, int]]
 """A socket address: host and port, for IPv6 with flow and scope."""
 
+_UDP_NO_CHECK6_RX: Final = 102
 _UDP_SEGMENT: Final = 103
 _UDP_GRO: Final = 104
 _MOST_SEGMENTS: Final = 64
@@ -337,6 +338,7 @@ def udpSocket(address: str) -> socket.socket:
         if sys.platform == "linux":  # with it, and only while not connected, the identification is 0
             if family == socket.AF_INET6:
                 made.setsockopt(socket.IPPROTO_IPV6, _IPV6_MTU_DISCOVER, _PMTUDISC_DO)
+                made.setsockopt(socket.IPPROTO_UDP, _UDP_NO_CHECK6_RX, 1)  # annex A17: the ICRC suffices
             else:
                 made.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _PMTUDISC_DO)
     except BaseException as error:

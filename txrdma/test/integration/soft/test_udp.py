@@ -26,10 +26,12 @@ from txrdma.interfaces import ICompletionQueue
 from txrdma.soft.device import SoftDevice
 from txrdma.soft.ports import SoftPort
 from txrdma.soft.rc.roce import RoCEPort
-from txrdma.soft.rc.udp import RawAddress, UDPCarrier
+from txrdma.soft.rc.udp import RawAddress, UDPCarrier, udpSocket
 from txrdma.test.support.soft.pairs import connected, End, QKEY
 
 reactor: Any = theReactor  # a module, to the type checker
+
+UDP_NO_CHECK6_TX = 101
 
 
 class Unread:
@@ -139,6 +141,15 @@ class CarrierTests(UDPCase):
         self.assertIsNone(self.carrier().rawAddress("::1", 4791))
         self.assertEqual(self.carrier().rawAddress("10.0.0.1", 4791), ("10.0.0.1", 4791))
         self.assertIsNone(self.carrier("::1").rawAddress("10.0.0.1", 4791))
+
+    def test_noChecksum(self) -> None:
+        """Over IPv6, datagrams without a UDP checksum arrive: Linux's rxe sends such ones."""
+        self.carrier("::1")  # skips without IPv6
+        with udpSocket("::1") as receiver, udpSocket("::1") as sender:
+            receiver.bind(("::1", 0))
+            sender.setsockopt(socket.IPPROTO_UDP, UDP_NO_CHECK6_TX, 1)
+            sender.sendto(b"x", receiver.getsockname())
+            self.assertTrue(select([receiver], [], [], 1.0)[0])
 
     def test_tooLong(self) -> None:
         """A datagram that the system refuses is lost and counted."""
