@@ -11,7 +11,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from txrdma.cm.connections.adapter import Adapter
-from txrdma.cm.connections.queuepairs import addressOf
+from txrdma.cm.connections.queuepairs import addressOf, leastTimeout
 from txrdma.cm.connections.sendqueue import SendQueue
 from txrdma.cm.layouts.messages import CMPath
 from txrdma.error import DeviceUnavailable, RDMAError
@@ -42,7 +42,7 @@ class PathMigration:
             QPAttributes(
                 alternateAddress=addressOf(path, port, index),
                 alternatePKeyIndex=self._adapter.requirePKey(port, self._pkey),
-                alternateTimeout=path.localACKTimeout,
+                alternateTimeout=max(path.localACKTimeout, leastTimeout(self._adapter.device.attributes)),
                 migrationState=MigrationState.REARM,
             )
         )

@@ -7,10 +7,18 @@ REP is sent, an active one before the RTU.
 
 from __future__ import annotations
 
+from typing import Final
+
 from txrdma.cm.layouts.messages import CMPath, REP, REQ
 from txrdma.cm.layouts.paths import pathOf, reversedPath
 from txrdma.iba.types import MTU
-from txrdma.iba.verbs import Access, AddressVector, QPAttributes, QPState
+from txrdma.iba.verbs import Access, AddressVector, DeviceAttributes, QPAttributes, QPState
+
+PATIENT_TIMEOUT: Final = 20
+"""
+The timeout where programs acknowledge packets: 4.3 seconds, encoded; with seven retries, 34 seconds. Lost
+packets are sent again much earlier: see L{txrdma.soft.core.roundtrip}.
+"""
 
 
 def toInit(port: int, responderResources: int, pkeyIndex: int = 0) -> QPAttributes:
@@ -49,11 +57,17 @@ def toReceive(
     )
 
 
-def toSend(request: REQ, reply: REP, isActive: bool) -> QPAttributes:
+def leastTimeout(attributes: DeviceAttributes) -> int:
+    """Return the shortest timeout of queue pairs of a device, encoded."""
+    return PATIENT_TIMEOUT if attributes.acknowledgesByProgram else 0
+
+
+def toSend(request: REQ, reply: REP, isActive: bool, leastTimeout: int = 0) -> QPAttributes:
     """
     Return the attributes for the transition to RTS.
 
     @param isActive: this end sent the REQ.
+    @param leastTimeout: the timeout, encoded, if that of the path and the peer's device is shorter.
     """
     own, peer = (request, reply) if isActive else (reply, request)
     timeout = request.primary.localACKTimeout
@@ -62,7 +76,7 @@ def toSend(request: REQ, reply: REP, isActive: bool) -> QPAttributes:
     return QPAttributes(
         state=QPState.RTS,
         sqPSN=peer.startingPSN,
-        timeout=timeout,
+        timeout=max(timeout, leastTimeout),
         retryCount=request.retryCount,
         rnrRetry=peer.rnrRetryCount,
         maxRDAtomic=min(own.initiatorDepth, peer.responderResources),

@@ -30,7 +30,7 @@ from txrdma.cm.connections._life import Life, LifeEventKind
 from txrdma.cm.connections.adapter import Adapter, SharedCompletionQueue
 from txrdma.cm.connections.longmessages import HAS_READ, LongMessageReader
 from txrdma.cm.connections.migration import PathMigration
-from txrdma.cm.connections.queuepairs import toInit, toReceive, toSend
+from txrdma.cm.connections.queuepairs import leastTimeout, toInit, toReceive, toSend
 from txrdma.cm.connections.receives import Part
 from txrdma.cm.connections.sendqueue import ANNOUNCEMENT, FIRST, OVERHEAD, Request, SendQueue, SendRegions
 from txrdma.cm.core.events import (
@@ -446,7 +446,7 @@ class RDMATransport(MessageTransport):
         if agreed.receives is None and self._posted < self._receives:
             self._pair.postReceive(self._takeRest())
         self._pair.modify(toReceive(request, reply, isActive, port, index, _RNR_TIMER))
-        self._pair.modify(toSend(request, reply, isActive))
+        self._pair.modify(toSend(request, reply, isActive, leastTimeout(self.device.attributes)))
 
     def established(self, protocol: IRDMAProtocol, host: MessageAddress, peer: MessageAddress) -> None:
         """Connect the protocol, since the connection is established."""

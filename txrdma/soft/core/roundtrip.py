@@ -22,6 +22,9 @@ FIRST_TIMEOUT: Final = 0.1
 EXPECTED_AT_FIRST: Final = 0.001
 """Assumed round trip in seconds before the first measurement."""
 
+PATH_SECONDS: Final = 4.0
+"""Seconds without progress after which a path is given up if there is another one."""
+
 LONGEST_TIMEOUT: Final = 1.0
 """Largest number of seconds between two attempts, so that a returning peer is noticed within this time."""
 
@@ -85,16 +88,21 @@ class RetryTimer:
     """
     The retries of one requester, while packets are in flight.
 
+    @ivar hasAlternate: an alternate path is armed: this one is given up after L{PATH_SECONDS} at most.
     @ivar retryCount: as in L{QPAttributes<txrdma.iba.verbs.QPAttributes>}; with 0 nothing is retransmitted.
     @ivar roundTrip: determines when to resend, at the latest after C{timeout}.
     """
 
-    __slots__ = ("_limit", "_progressed", "_since", "_timeout", "_tries", "retryCount", "roundTrip")
+    __slots__ = (
+        *("_limit", "_progressed", "_since", "_timeout", "_tries"),
+        *("hasAlternate", "retryCount", "roundTrip"),
+    )
 
     def __init__(self, timeout: int, retryCount: int) -> None:
         self._tries = 0  # retries since progress
         self._progressed = 0.0
         self._since = 0.0  # start of the current timeout
+        self.hasAlternate = False
         self.roundTrip = RoundTrip()
         self.retune(timeout, retryCount)
 
@@ -124,7 +132,7 @@ class RetryTimer:
 
     def deadline(self) -> float:
         """The time at which to retry or give up; infinite for neither."""
-        end = self._progressed + self._limit
+        end = self._end()
         if self.retryCount == 0:
             return end
         again = self._since + min(self.roundTrip.timeout, self._timeout)
@@ -134,7 +142,10 @@ class RetryTimer:
         return end
 
     def isExpired(self, now: float) -> bool:
-        return self._tries >= self.retryCount and now >= self._progressed + self._limit
+        return self._tries >= self.retryCount and now >= self._end()
+
+    def _end(self) -> float:
+        return self._progressed + (min(self._limit, PATH_SECONDS) if self.hasAlternate else self._limit)
 
     def tried(self) -> None:
         self._tries += 1

@@ -82,7 +82,7 @@ class Requester:
     The sending half of an RC queue pair.
 
     @ivar window: limit of packets in flight.
-    @ivar alternate: whether there is another path for requests without retries left.
+    @ivar alternate: set by L{arm}: whether there is another path for requests without retries left.
     @ivar pathFailed: that path is needed: nothing is sent before L{moved} or L{abandoned}.
     @ivar sent: one above the highest PSN sent.
     @ivar resent: number of resent packets; C{rewinds}: how often it went back to a lost one.
@@ -147,6 +147,10 @@ class Requester:
         self._patience.retune(timeout, retryCount)
         self._rnrRetry = rnrRetry
         self._maxRDAtomic = maxRDAtomic
+
+    def arm(self, isArmed: bool) -> None:
+        """Note whether there is an alternate path."""
+        self.alternate = self._patience.hasAlternate = isArmed
 
     def moved(self, now: float) -> None:
         """Restart on another path, with all retries left (IBA 17.2.8)."""
@@ -524,7 +528,7 @@ class Requester:
     def _exhausted(self) -> None:
         """Give up this path: all retries are used."""
         if self.alternate:
-            self.alternate = False
+            self.arm(False)
             self.pathFailed = True
         else:
             self._fail(Status.RETRY_EXC_ERR)

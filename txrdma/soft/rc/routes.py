@@ -222,7 +222,7 @@ class RoCERoute(Route):
         self._isArming = state is not MigrationState.MIGRATED
         self._heading = heading(self._destination, self._migration.request)
         if self.requester is not None:
-            self.requester.alternate = state is MigrationState.ARMED
+            self.requester.arm(state is MigrationState.ARMED)
 
     def _rearm(self) -> None:
         """Arm the alternate path; an acknowledgement informs the peer."""

@@ -236,7 +236,7 @@ class MigrationTests(TwoPortCase):
         client, _server = self.connected()
         self.cut(0)
         client.transport.sendMessage(b"in vain")
-        self.wait(lambda: client.lost)
+        self.wait(lambda: client.lost, 40.0)
         client.lost[0].trap(ConnectionLost)
 
     def test_unavailablePathsAreRefused(self) -> None:

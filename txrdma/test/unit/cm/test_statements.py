@@ -17,6 +17,7 @@ import txrdma
 from txrdma.cm.connections._credits import FIRST_RECEIVES, SPARE
 from txrdma.cm.connections.endpoints import RDMAClientEndpoint, RDMAServerEndpoint, USUAL
 from txrdma.cm.connections.hostnames import ATTEMPT_DELAY
+from txrdma.cm.connections.queuepairs import PATIENT_TIMEOUT
 from txrdma.cm.connections.sendqueue import HIGH_WATER, OUTSTANDING
 from txrdma.cm.core.dispatcher import MOST_QUESTIONS
 from txrdma.cm.core.exchange import LONGEST_DELAY
@@ -26,11 +27,13 @@ from txrdma.cm.rsocket._core import RSocket, Sizes
 from txrdma.cm.rsocket.messages import immediate, ImmediateKind, MAPPED_BYTES, MOST_MAPPINGS
 from txrdma.cm.terms import Greeting, KEEPALIVE, LONGEST
 from txrdma.iba.path import IBPath
+from txrdma.iba.times import ackTimeoutSeconds
 from txrdma.iba.types import GID, RKey
 from txrdma.kit.shutdown import LEAVING_SECONDS
 from txrdma.messages.memory import MemoryName
 from txrdma.messages.protocol import MessageFactory
 from txrdma.soft.core.netdev import portOfShare, SHARES
+from txrdma.soft.core.roundtrip import PATH_SECONDS
 from txrdma.soft.host._coordinator import ROUNDS, SERVICES
 from txrdma.soft.host._messages import (
     Enter,
@@ -73,6 +76,8 @@ CONSTANTS: tuple[tuple[str, tuple[float, ...]], ...] = (
     ("at most # seconds after the first REQ, REP or LAP", (LONGEST_DELAY,)),
     ("the last # answers to SIDR_REQs are stored", (MOST_QUESTIONS,)),
     ("after the queue pair's retries: # times the timeout", (USUAL.retryCount + 1,)),
+    ("and on a software device at least # seconds", (round(ackTimeoutSeconds(PATIENT_TIMEOUT), 1),)),
+    ("it gives a path up after # seconds without an acknowledgement", (PATH_SECONDS,)),
     # Programs that share an address
     ("has a *share*, one of # numbers", (SHARES,)),
     ("Its own UDP port is # plus the share", (portOfShare(1) - 1,)),
@@ -247,7 +252,7 @@ class MessageTests(MessagingCase):
         self.devices[1].setPortEnabled(1, False)
         begun = self.clock.seconds()
         client.transport.sendMessage(b"are you there?")
-        self.wait(lambda: client.lost)
+        self.wait(lambda: client.lost, seconds + 1.0)
         self.assertTrue(seconds < self.clock.seconds() - begun < seconds + 0.5)
         port.stopListening()
 

@@ -402,17 +402,27 @@ class EndTests(MessagingCase):
         client, server = self.connected()
         self.network.partition(*(each[0] for each in self.addresses))
         client.transport.sendMessage(b"in vain")
-        self.wait(lambda: client.lost)
+        self.wait(lambda: client.lost, 40.0)
         client.lost[0].trap(ConnectionLost)
         server.transport.abortConnection()
         self.assertNothingLeft()
+
+    def test_busyPeer(self) -> None:
+        """A message arrives at a peer whose program was busy for half a minute."""
+        client, server = self.connected()
+        self.devices[1].setPortEnabled(1, False)
+        client.transport.sendMessage(b"whenever you like")
+        self.pause(30.0)
+        self.assertEqual(client.lost, [])
+        self.devices[1].setPortEnabled(1, True)
+        self.wait(lambda: server.messages, 2.0)
 
     def test_keepaliveDetectsVanishedPeer(self) -> None:
         client, server = self.connected(Terms(keepalive=2.0), Terms(keepalive=None))
         self.pause(30.0)
         self.assertEqual((client.lost, server.lost, server.writes), ([], [], []))
         self.network.partition(*(each[0] for each in self.addresses))
-        self.wait(lambda: client.lost)
+        self.wait(lambda: client.lost, 40.0)
         client.lost[0].trap(ConnectionLost)
         self.pause(60.0)
         self.assertEqual(server.lost, [])

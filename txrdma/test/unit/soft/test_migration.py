@@ -25,6 +25,7 @@ from txrdma.iba.verbs import (
     Status,
 )
 from txrdma.sim.network import SimulatedNetwork
+from txrdma.soft.core.roundtrip import PATH_SECONDS
 from txrdma.soft.device import SoftDevice
 from txrdma.soft.rc._migration import Migration
 from txrdma.test.support.soft.pairs import connected, End
@@ -274,6 +275,23 @@ class FailureTests(MigrationCase):
             found = [(c.identifier, c.status) for c in end.poll()]
             self.assertEqual(sorted(found), [(n, Status.SUCCESS) for n in (*range(5), *range(100, 105))])
             self.assertEqual(self.kinds(end), [DONE])
+
+    def test_patientQueuePairMigratesEarly(self) -> None:
+        """Before a queue pair that waits for minutes gives up, it migrates if it can."""
+        self.alice, self.bob = connected(self.one, self.other, timeout=25)
+        self.rearm(self.alice, self.bob, alternateTimeout=25)
+        self.rearm(self.bob, self.alice)
+        self.write()
+        self.cut()
+        self.alice.write(self.bob, 1, 0, 10)
+        self.run_(PATH_SECONDS - 0.1)
+        self.assertEqual(self.alice.poll(), [])
+        self.run_(0.2)
+        self.assertEqual([c.status for c in self.alice.poll()], [Status.SUCCESS])
+        self.network.partition(A2, B2)
+        self.alice.write(self.bob, 2, 0, 10)
+        self.run_(120.0)
+        self.assertEqual(self.alice.poll(), [])
 
     def test_alternatePathHasFreshRetries(self) -> None:
         self.rearm(self.alice, self.bob, alternateTimeout=13)
