@@ -4,7 +4,7 @@ Errors of communication management that no other part of txrdma has.
 
 from __future__ import annotations
 
-from txrdma.cm.layouts.messages import checkPrivateData, REJ, RejectReason
+from txrdma.cm.layouts.messages import checkPrivateData, REJ, RejectReason, SIDRREP
 from txrdma.error import RDMAError, Refused
 
 
@@ -30,6 +30,20 @@ class Rejected(Refused):
         super().__init__(f"the peer rejects the connection: {rejection.reason.name}", rejection.reason)
         self.rejection = rejection
         self.privateData = rejection.privateData.rstrip(b"\0")
+
+
+class ServiceRefused(Refused):
+    """
+    The peer refused the resolution of a datagram service.
+
+    C{status} is a L{SIDRStatus <txrdma.cm.layouts.messages.SIDRStatus>}.
+
+    @ivar response: the SIDR_REP itself.
+    """
+
+    def __init__(self, response: SIDRREP) -> None:
+        super().__init__(f"the service is not available: {response.status.name}", response.status)
+        self.response = response
 
 
 class Rejection(RDMAError):

@@ -23,10 +23,10 @@ from txrdma.cm.claims import ServiceClaims
 from txrdma.cm.connection import CMConnection, EventHandler
 from txrdma.cm.core.alternate import acceptAnyPath, PathCheck
 from txrdma.cm.core.connection import Connection
-from txrdma.cm.core.dispatcher import BACKLOG, Dispatcher, Listener, Managed
+from txrdma.cm.core.dispatcher import BACKLOG, CLASS_VERSION, Dispatcher, Listener, Managed
 from txrdma.cm.core.events import Event, ServiceRequested, ServiceResolved, ServiceTimedOut
 from txrdma.cm.core.exchange import RetryPolicy
-from txrdma.cm.errors import PeerSilent
+from txrdma.cm.errors import PeerSilent, ServiceRefused
 from txrdma.cm.interfaces import IConnectionManager
 from txrdma.cm.layouts.messages import (
     checkFits,
@@ -40,7 +40,7 @@ from txrdma.cm.layouts.messages import (
 )
 from txrdma.cm.layouts.paths import pathFor
 from txrdma.cm.status import managers
-from txrdma.error import DeviceUnavailable, RDMAError, Refused
+from txrdma.error import DeviceUnavailable, RDMAError
 from txrdma.iba.path import IBPath, SUBNET_TIMEOUT
 from txrdma.iba.types import GUID
 from txrdma.interfaces import IMADHandler, IPathResolver
@@ -243,8 +243,8 @@ class ConnectionManager:
         Resolve the queue pair of a datagram service by a SIDR_REQ.
 
         @param responseTimeout: the response timeout of the peer, encoded.
-        @return: fires with the answer; fails with L{Refused}, whose status is a L{SIDRStatus}, or with
-            L{PeerSilent} if no answer arrives. It can be cancelled.
+        @return: fires with the answer; fails with L{ServiceRefused}, or with L{PeerSilent} if no answer
+            arrives. It can be cancelled.
         @raise InvalidRequest: the private data is too long.
         """
         checkPrivateData(privateData, 216)
@@ -290,6 +290,10 @@ class ConnectionManager:
     def handle(self, request: MADRequest) -> None:
         """Handle a message of a peer."""
         assert request.payload is not None  # servers answer unknown attributes themselves
+        if request.header.classVersion != CLASS_VERSION:
+            self._core.refuseVersion(request.payload, request.header.transactionID, request.path)
+            self._turn()
+            return
         if isinstance(request.payload, LAP):
             managed = self._core.matching(request.payload)
             connection = None if managed is None else self._connections.get(managed)
@@ -357,8 +361,7 @@ class ConnectionManager:
         if isinstance(event, ServiceTimedOut):
             answer.errback(PeerSilent("the peer did not answer the SIDR_REQ"))
         elif event.response.status != SIDRStatus.VALID:
-            status = event.response.status
-            answer.errback(Refused(f"the service is not available: {status.name}", status))
+            answer.errback(ServiceRefused(event.response))
         else:
             answer.callback(event.response)
 

@@ -180,7 +180,8 @@ class MADServer:
         """Call handlers for a request; returns the status if none has taken it, else 0."""
         header = request.header
         if status := _unfit(request):
-            return status
+            if not handlers or header.method != Method.SEND or header.baseVersion != 1:
+                return status  # a message of a CM has no answer with a status: its handler sends a message
         if not handlers:
             return MADStatus.UNSUPPORTED_METHOD
         if (

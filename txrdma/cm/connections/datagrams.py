@@ -22,8 +22,10 @@ from twisted.python.failure import Failure
 from txrdma.cm.connections.adapter import Adapter, adapterOf, SharedCompletionQueue
 from txrdma.cm.connections.endpoints import LIFE_TIME, within
 from txrdma.cm.connections.hostnames import addressesOf
+from txrdma.cm.errors import ServiceRefused
 from txrdma.cm.layouts.ipcm import IPAddresses, PortSpace, serviceIDOf
 from txrdma.cm.layouts.messages import SIDRREP, SIDRREQ, SIDRStatus
+from txrdma.cm.layouts.rejectinfo import redirectedPath
 from txrdma.cm.terms import MessageAddress
 from txrdma.error import InvalidRequest, RDMAError
 from txrdma.iba.path import IBPath
@@ -322,7 +324,7 @@ class DatagramClientEndpoint:
         Resolve the service, and start a protocol of the factory. The Deferred can be cancelled.
 
         @return: fires with the protocol, whose transport has the service as its C{peer}; fails with
-            L{Refused<txrdma.error.Refused>}, whose status is a L{SIDRStatus}, with
+            L{ServiceRefused<txrdma.cm.errors.ServiceRefused>}, with
             L{PeerSilent<txrdma.cm.errors.PeerSilent>}, or another L{RDMAError}.
         """
         return within(self._reactor, self._timeout, Deferred.fromCoroutine(self._connect(factory)))
@@ -334,10 +336,15 @@ class DatagramClientEndpoint:
         try:
             gid = GID.fromIP(address)
             source = adapter.sourceGID(gid)
-            sourcePort = _FIRST_PORT + randbelow((1 << 16) - _FIRST_PORT)
-            question = IPAddresses(source.ip or "", sourcePort, address).toPrivateData(self._privateData)
             path = IBPath(sgid=source, dgid=gid, hopLimit=_HOPS, packetLifeTime=LIFE_TIME)
-            found = await adapter.own.resolve(self._serviceID, path, question)
+            try:
+                found = await self._resolve(adapter, path)
+            except ServiceRefused as error:
+                redirected = redirectedPath(path, error.response)
+                if redirected is None or redirected.dgid is None:
+                    raise
+                gid = redirected.dgid
+                found = await self._resolve(adapter, redirected)  # a second redirection is an error
             peer = DatagramPeer(gid, found.qpn, found.qkey, found.privateData.rstrip(b"\0"))
             protocol = _protocolOf(factory, peer)
             transport = DatagramTransport(adapter, source, protocol)
@@ -346,6 +353,13 @@ class DatagramClientEndpoint:
         transport.peer = peer
         transport.begin()
         return protocol
+
+    def _resolve(self, adapter: Adapter, path: IBPath) -> Deferred[SIDRREP]:
+        """Send a SIDR_REQ."""
+        assert path.sgid is not None and path.dgid is not None
+        sourcePort = _FIRST_PORT + randbelow((1 << 16) - _FIRST_PORT)
+        addresses = IPAddresses(path.sgid.ip or "", sourcePort, path.dgid.ip or "")
+        return adapter.own.resolve(self._serviceID, path, addresses.toPrivateData(self._privateData))
 
 
 def _protocolOf(factory: IMessageProtocolFactory, address: IAddress) -> DatagramProtocol:

@@ -35,7 +35,7 @@ from txrdma.cm.errors import PeerSilent, Rejected, Rejection
 from txrdma.cm.interfaces import IManagedConnection, IPreparedProtocol, IRDMAProtocol
 from txrdma.cm.layouts.messages import CMPath, CMTransport, FailoverAccepted, REJ, RejectReason, REP, REQ
 from txrdma.cm.layouts.paths import areSame, isPath, NO_PATH, reversedPath
-from txrdma.cm.layouts.rejectinfo import informationFor, informationOf
+from txrdma.cm.layouts.rejectinfo import informationFor, informationOf, redirectedPath
 from txrdma.cm.terms import (
     Greeting,
     MessageAddress,
@@ -93,7 +93,8 @@ class Attempt:
     An attempt to connect to a service of a peer.
 
     If the peer rejects the path MTU and names a smaller one, the REQ is repeated with that. If the peer still
-    has a connection with the number of our queue pair, it is repeated with another queue pair. In a
+    has a connection with the number of our queue pair, it is repeated with another queue pair. A
+    redirection to another port is followed once. In a
     peer-to-peer connection the REQ of the peer may count instead; then this end sends a REP.
 
     @ivar answer: fires with the protocol. Cancelling it withdraws the REQ, or rejects the REP.
@@ -120,7 +121,7 @@ class Attempt:
         """
         self._adapter, self._naming, self._factory = adapter, naming, factory
         self._path, self._isPeerToPeer = path, isPeerToPeer
-        self._isOvertaken = False
+        self._isOvertaken = self._isRedirected = False
         assert path.sgid is not None  # set by endpoints
         self._port, _index = adapter.requireGID(path.sgid)
         if alternate is not None:
@@ -194,7 +195,7 @@ class Attempt:
 
     def _retry(self, connection: IManagedConnection, rejection: REJ) -> bool:
         """
-        Repeat the REQ with a path MTU that a rejection names, or with another queue pair.
+        Repeat the REQ with a path MTU or to a port that a rejection names, or with another queue pair.
 
         @return: whether the REQ was repeated.
         """
@@ -206,6 +207,11 @@ class Attempt:
             if not isinstance(wanted, int) or not PathMTU.MTU_256 <= wanted < request.pathMTU:
                 return False
             request = request.replace(pathMTU=PathMTU(wanted))
+        elif rejection.reason in (RejectReason.CM_AND_PORT_REDIRECT, RejectReason.PORT_REDIRECT):
+            redirected = self._redirected(request, rejection)
+            if redirected is None:
+                return False
+            request = redirected
         elif rejection.reason != RejectReason.STALE_CONNECTION or not self._isReplaceable:
             return False
         connection.setHandler(ignoreEvent)
@@ -220,6 +226,21 @@ class Attempt:
         except RDMAError:
             self._failed(Failure())
         return True
+
+    def _redirected(self, request: REQ, rejection: REJ) -> REQ | None:
+        """The REQ to the port that a rejection names, by a path to it; None if that is not followed."""
+        path = None if self._isRedirected else redirectedPath(self._path, rejection)
+        if path is None:
+            return None
+        self._isRedirected = True
+        old = len(self._naming.prefix(self._path))
+        if rejection.reason == RejectReason.CM_AND_PORT_REDIRECT:
+            self._path = path  # otherwise only the data take the new path
+        return request.replace(
+            primary=self._adapter.cmPathOf(path),
+            alternate=NO_PATH,
+            privateData=self._naming.prefix(path) + request.privateData[old:],
+        )
 
     def _replied(self, connection: IManagedConnection, reply: REP) -> None:
         greeting, self._privateData = splitGreeting(reply.privateData, self._terms, REP_MAGIC)

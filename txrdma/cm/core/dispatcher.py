@@ -46,6 +46,7 @@ from txrdma.cm.layouts.messages import (
     SIDRStatus,
 )
 from txrdma.cm.layouts.paths import pathOf
+from txrdma.cm.layouts.rejectinfo import informationFor, ROOM
 from txrdma.error import InvalidRequest, ResourceExhausted
 from txrdma.iba.path import GMP_QKEY, IBPath
 from txrdma.iba.types import GUID, QPN
@@ -55,6 +56,9 @@ from txrdma.kit.wire import Layout
 
 BACKLOG: Final = 1024
 """Default maximum of requested and not yet established connections of a listener."""
+
+CLASS_VERSION: Final = 2
+"""The class version of all messages."""
 
 SLOT_SECONDS: Final = 0.01
 """The precision of timeouts, in seconds."""
@@ -370,6 +374,17 @@ class Dispatcher:
         if isinstance(message, (REQ, REP)) and managed.key in self._connections:
             self._name(managed)
 
+    def refuseVersion(self, message: Layout, transactionID: int, path: IBPath) -> None:
+        """Reject a request of another class version (IBA 12.6.7.2); other messages are dropped."""
+        self.counters[f"unsupported {type(message).__name__}"] += 1
+        if isinstance(message, REQ):
+            reason = RejectReason.UNSUPPORTED_CLASS_VERSION
+            self._refuse(message, reason, transactionID, path, informationFor(reason, CLASS_VERSION))
+        elif isinstance(message, SIDRREQ):
+            status = SIDRStatus.VERSION_NOT_SUPPORTED
+            information = informationFor(status, CLASS_VERSION)
+            self._refuseQuestion(message, status, transactionID, path, information)
+
     # Messages without a connection, and their answers
 
     def _ofREQ(self, request: REQ, transactionID: int, path: IBPath, now: float) -> Managed | None:
@@ -422,12 +437,7 @@ class Dispatcher:
             return known
         listener = next(iter(self._listeners.get(question.serviceID, ())), None)
         if listener is None:
-            refusal = SIDRREP(
-                requestID=question.requestID,
-                serviceID=question.serviceID,
-                status=SIDRStatus.SERVICE_ID_NOT_SUPPORTED,
-            )
-            self._send(refusal, transactionID, _toGSI(path.reverse()))
+            self._refuseQuestion(question, SIDRStatus.SERVICE_ID_NOT_SUPPORTED, transactionID, path)
             return None
         if len(self._asked) >= MOST_QUESTIONS:
             oldest = next(iter(self._asked.values()))
@@ -480,13 +490,39 @@ class Dispatcher:
                 answer = APR(localCommID=ours, remoteCommID=remote, apStatus=APStatus.INVALID_COMM_ID)
             self._send(answer, transactionID, _toGSI(path.reverse()))
 
-    def _refuse(self, message: REQ | REP, reason: RejectReason, transactionID: int, path: IBPath) -> None:
+    def _refuseQuestion(
+        self,
+        question: SIDRREQ,
+        status: SIDRStatus,
+        transactionID: int,
+        path: IBPath,
+        information: bytes = b"",
+    ) -> None:
+        refusal = SIDRREP(
+            requestID=question.requestID,
+            serviceID=question.serviceID,
+            status=status,
+            additionalInfoLength=len(information),
+            additionalInfo=information.ljust(ROOM, b"\0"),
+        )
+        self._send(refusal, transactionID, _toGSI(path.reverse()))
+
+    def _refuse(
+        self,
+        message: REQ | REP,
+        reason: RejectReason,
+        transactionID: int,
+        path: IBPath,
+        information: bytes = b"",
+    ) -> None:
         isREQ = isinstance(message, REQ)
         rejection = REJ(
             localCommID=0 if isinstance(message, REQ) else message.remoteCommID,
             remoteCommID=message.localCommID,
             messageRejected=MessageKind.REQ if isREQ else MessageKind.REP,
             reason=reason,
+            rejectInfoLength=len(information),
+            additionalInfo=information.ljust(ROOM, b"\0"),
         )
         self._send(rejection, transactionID, _toGSI(path.reverse()))
 

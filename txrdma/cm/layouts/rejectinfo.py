@@ -8,10 +8,12 @@ acceptable one, a redirection a ClassPortInfo.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final, Union
 
 from txrdma.cm.layouts.messages import APR, APStatus, REJ, RejectReason, SIDRREP, SIDRStatus
 from txrdma.error import WireError
+from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID, GUID
 from txrdma.kit.wire import Code
 from txrdma.mad.layouts.messages import ClassPortInfo
@@ -87,6 +89,29 @@ def informationFor(reason: Code, value: Information | None) -> bytes:
     if isinstance(value, (GID, GUID)) and type(value) is kind:
         return value.raw
     raise ValueError(f"{reason.name} has no {value!r}")
+
+
+def redirectedPath(path: IBPath, message: REJ | SIDRREP) -> IBPath | None:
+    """
+    Follow a redirection to another port.
+
+    @param path: the path that the redirected request took.
+    @return: None if the redirection names no port, or another queue pair than 1.
+    """
+    where = informationOf(message)
+    if not isinstance(where, ClassPortInfo) or where.redirectQPN not in (0, 1):
+        return None
+    hasGID = any(where.redirectGID.raw)
+    if not hasGID and not where.redirectLID:
+        return None
+    return replace(
+        path,
+        dgid=where.redirectGID if hasGID else path.dgid,
+        dlid=where.redirectLID,
+        serviceLevel=where.redirectServiceLevel,
+        trafficClass=where.redirectTrafficClass,
+        flowLabel=where.redirectFlowLabel,
+    )
 
 
 def informationOf(message: REJ | APR | SIDRREP) -> Information | None:
