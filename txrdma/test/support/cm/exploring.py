@@ -242,7 +242,11 @@ def broken(client: End, server: End) -> str | None:
         return "the passive end is established before the active one"
     if client.qp is None or server.qp is None or not (client.isEstablished and server.isEstablished):
         return None
-    if (one.remoteCommID, other.remoteCommID) != (other.localCommID, one.localCommID):
+    if (one.remoteCommID, other.remoteCommID, one.remoteQPN) != (
+        other.localCommID,
+        one.localCommID,
+        other.localQPN,
+    ):
         return "ends are connected to somebody else"
     if not areSame(client.qp.path, reversedPath(server.qp.path)):
         return "queue pairs use different paths"

@@ -87,12 +87,14 @@ class Bounds(NamedTuple):
     @ivar migrations: times that a queue pair migrates at most.
     @ivar retries: repetitions of each message.
     @ivar mayReload: an alternate path may be replaced.
+    @ivar connections: connections of the server, each by another delivery of the REQ.
     """
 
     loads: tuple[CMPath, ...] = (FIRST,)
     migrations: int = 1
     retries: int = 1
     mayReload: bool = False
+    connections: int = 1
 
 
 ONE_LOAD: Final = Bounds()
@@ -117,7 +119,7 @@ class End:
         self.managed: Managed | None = None
         self._begin()
         self.loads, self.migrations = bounds.loads, bounds.migrations
-        self.connections = 1  # that a REQ may still begin
+        self.connections = bounds.connections  # that a REQ may still begin
         self.sent: list[Sent] = []
 
     def _begin(self) -> None:
@@ -221,7 +223,9 @@ class End:
         self.managed = self.manager.connect(request, pathOf(PRIMARY), 0.0, mayReload=self.bounds.mayReload)
 
     def accept(self) -> None:
-        self.connection.opening.accept(REP(localQPN=QPN(12), localCAGUID=self.manager.guid), 0.0)
+        """Accept the REQ, with another queue pair for each connection."""
+        number = QPN(12 + self.bounds.connections - self.connections)
+        self.connection.opening.accept(REP(localQPN=number, localCAGUID=self.manager.guid), 0.0)
 
     def ready(self) -> None:
         """Answer the REP by an RTU."""
@@ -336,6 +340,9 @@ class End:
 
     def _checkSent(self, message: Layout) -> None:
         managed = self.manager._connections.get(getattr(message, "localCommID", 0))
+        peer = getattr(message, "remoteCommID", None)
+        if managed is not None and peer is not None and peer != managed.connection.remoteCommID:
+            managed = None  # it answers a message of a connection that this end does not have
         state = _NONE if managed is None else managed.connection.state
         kind = type(message)
         self._claim(state in MAY_SEND[kind], f"{kind.__name__} is sent in state {state or 'none'}")

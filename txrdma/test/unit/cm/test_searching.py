@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.cm.core.alternate import Alternate, Inputs, TABLE
 from txrdma.cm.core.connection import Connection
-from txrdma.cm.core.dispatcher import Dispatcher
+from txrdma.cm.core.dispatcher import Dispatcher, Managed
 from txrdma.cm.core.exchange import ExchangeCore
 from txrdma.cm.layouts.messages import APR, DREP, DREQ, LAP, MRA, REJ, REP, REQ, RTU
 from txrdma.kit.machines import StateTable
@@ -33,9 +33,9 @@ class SearchTests(SynchronousTestCase):
     slowBecause = "hundreds of thousands of steps are searched"
     most: ClassVar[int] = 60_000
 
-    def search(self, bounds: Bounds = ONE_LOAD) -> Found:
+    def search(self, bounds: Bounds = ONE_LOAD, most: int | None = None) -> Found:
         """Search without a fault; a failure shows the shortest sequence of steps that leads to it."""
-        found = Search(bounds).run(self.most)
+        found = Search(bounds).run(most or self.most)
         self.assertIsNone(found.fault, f"after {', '.join(found.story)}")
         self.assertGreater(found.closed, 0)
         return found
@@ -44,6 +44,12 @@ class SearchTests(SynchronousTestCase):
         found = self.search(Bounds(loads=(), migrations=0))
         self.assertEqual((found.worlds, found.steps), (3427, 26168))
         self.assertEqual(found.messages, {REQ, MRA, REP, RTU, DREQ, DREP, REJ})
+
+    def test_twoConnections(self) -> None:
+        """A late REQ begins a second connection, whatever has become of the first one."""
+        most = self.most // 3
+        found = self.search(Bounds(loads=(), migrations=0, connections=2), most)
+        self.assertEqual(found.worlds, min(most, 72_593))
 
     def test_oneLoadAndMigration(self) -> None:
         found = self.search()
@@ -74,6 +80,18 @@ class PlantedTests(SynchronousTestCase):
         fault, step = self.fault()
         self.assertIn("RTU is sent in state", str(fault))
         self.assertTrue(step.startswith("REP"), step)
+
+    def test_commIDIsReused(self) -> None:
+        draw = Dispatcher._freeNumber
+
+        def same(dispatcher: Dispatcher, taken: dict[int, Managed]) -> int:
+            draw(dispatcher, taken)
+            return 7
+
+        self.patch(Dispatcher, "_freeNumber", same)
+        self.assertEqual(self.fault(Bounds(loads=(), migrations=0))[0], None)
+        fault, step = self.fault(Bounds(loads=(), migrations=0, connections=2))
+        self.assertEqual((fault, step[:3]), ("ends are connected to somebody else", "RTU"))
 
     def test_pathsAreNotClosed(self) -> None:
         self.patch(Alternate, "close", lambda alternate, now: None)
