@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from struct import Struct
-from typing import cast, Final
+from typing import cast, Final, TYPE_CHECKING
 
 from zope.interface import implementer
 
@@ -37,6 +37,9 @@ from txrdma.kit.logs import RateLimitedLogger
 from txrdma.messages.interfaces import IMessageProtocol, IMessageTransport, IRemoteMemory
 from txrdma.messages.memory import MemoryName, octets, SharedMemory
 from txrdma.messages.transport import MessageTransport
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer as AnyBuffer  # any object with the buffer protocol
 
 _log = Logger()
 _rateLimited = RateLimitedLogger(_log)
@@ -108,7 +111,7 @@ class BTLMessageTransport(MessageTransport):
 
     # Tagged messages
 
-    def send(self, tag: int, data: Buffer) -> Deferred[None]:
+    def send(self, tag: int, data: AnyBuffer) -> Deferred[None]:
         """
         Send a tagged message to the peer's handler of that tag.
 
@@ -123,13 +126,13 @@ class BTLMessageTransport(MessageTransport):
         self.post(tag, data, partial(_fire, outcome))
         return outcome
 
-    def sendPriority(self, tag: int, data: Buffer) -> Deferred[None]:
+    def sendPriority(self, tag: int, data: AnyBuffer) -> Deferred[None]:
         """Send a message before all queued ones that are not urgent: see L{send}."""
         outcome: Deferred[None] = Deferred()
         self.post(tag, data, partial(_fire, outcome), True)
         return outcome
 
-    def post(self, tag: int, data: Buffer, done: Done | None = None, isUrgent: bool = False) -> None:
+    def post(self, tag: int, data: AnyBuffer, done: Done | None = None, isUrgent: bool = False) -> None:
         """
         Send a message as L{send} does, without a Deferred.
 
@@ -181,7 +184,7 @@ class BTLMessageTransport(MessageTransport):
 
     # Memory
 
-    def share(self, memory: int | Buffer) -> SharedMemory:
+    def share(self, memory: int | AnyBuffer) -> SharedMemory:
         """
         Let the peer write into memory, and read from it: see L{IRemoteMemory}.
 
@@ -215,7 +218,7 @@ class BTLMessageTransport(MessageTransport):
             if released is not None:
                 released.release()
 
-    def write(self, name: bytes, data: Buffer, offset: int = 0) -> Deferred[None]:
+    def write(self, name: bytes, data: AnyBuffer, offset: int = 0) -> Deferred[None]:
         """
         Write into memory that the peer shares: see L{IRemoteMemory}.
 
@@ -323,7 +326,7 @@ class BTLMessageTransport(MessageTransport):
 
     # IMessageTransport
 
-    def sendMessage(self, data: Buffer, immediate: int | None = None, done: Done | None = None) -> None:
+    def sendMessage(self, data: AnyBuffer, immediate: int | None = None, done: Done | None = None) -> None:
         """
         Send a message. It is queued while the peer's application handles none, and dropped after the end.
 

@@ -8,7 +8,8 @@ it in any message; it is valid at the peer of the connection that shares the mem
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from pickle import PickleBuffer
+from typing import Final, TYPE_CHECKING
 
 from zope.interface import implementer
 
@@ -16,6 +17,9 @@ from txrdma.error import InvalidRequest
 from txrdma.iba.verbs import Buffer
 from txrdma.kit.wire import bits, Layout, wire
 from txrdma.messages.interfaces import ISharedMemory
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer as AnyBuffer  # any object with the buffer protocol
 
 LARGEST: Final = 1 << 30
 """Largest number of bytes of one read or write; L{txrdma.btl} has a smaller limit."""
@@ -77,16 +81,22 @@ class SharedMemory:
         self._close()
 
 
-def octets(data: Buffer) -> Buffer:
+def octets(data: AnyBuffer) -> Buffer:
     """
-    View a buffer as bytes: the length of an array is the number of its items, which may be longer.
+    View a buffer as bytes, without a copy.
 
-    @raise InvalidRequest: the buffer is not contiguous, or released.
+    @param data: an object with the buffer protocol, of any format and shape: the bytes of its items are sent
+        in C order.
+    @raise InvalidRequest: the object has no buffer, or the buffer is not contiguous in C order, or released.
     """
     if type(data) is bytes or type(data) is bytearray:
         return data
     try:
         view = memoryview(data)
-        return view.cast("B") if view.nbytes else memoryview(bytearray())
-    except (TypeError, ValueError) as error:
+        if view.c_contiguous:
+            return PickleBuffer(view).raw()  # unlike memoryview.cast, this accepts every format
+    except (TypeError, ValueError, BufferError) as error:
         raise InvalidRequest(f"a buffer cannot be used: {error}") from error
+    raise InvalidRequest(
+        f"a buffer of shape {view.shape} cannot be used: it is not contiguous in C order, so copy it first"
+    )

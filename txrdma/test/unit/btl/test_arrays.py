@@ -4,7 +4,9 @@ Buffers whose items are not bytes, such as arrays of numbers.
 
 from __future__ import annotations
 
+import ctypes
 from array import array
+from typing import Any, ClassVar
 
 from txrdma.error import InvalidRequest
 from txrdma.test.support.btl.hosts import HostsCase, TAG
@@ -36,6 +38,22 @@ class ArrayTests(HostsCase):
                 self.assertEqual(memory, data)
                 memory[:] = bytes(len(memory))
 
+    def test_formats(self) -> None:
+        """Arrays of structures and of numbers in another byte order are sent as their bytes."""
+
+        class Point(ctypes.BigEndianStructure):
+            _fields_: ClassVar = [("x", ctypes.c_uint16), ("y", ctypes.c_double)]
+
+        client, server = self.connected()
+        for count in (3, 5000):
+            items: Any
+            for items in ((Point * count)(Point(7, 1.5)), (ctypes.c_uint32.__ctype_be__ * count)(5)):
+                self.outcome(client.transport.send(TAG, items))
+                self.assertEqual(server.tagged.pop(), (TAG, bytes(items)))
+                memory = server.transport.share((type(items))())
+                self.outcome(client.transport.write(memory.name, items))
+                self.assertEqual(memory.view, bytes(items))
+
     def test_empty(self) -> None:
         """An array without items is a message without bytes."""
         client, server = self.connected()
@@ -57,12 +75,15 @@ class ArrayTests(HostsCase):
         transport = client.transport
         released = memoryview(bytearray(10))
         released.release()
-        for bad in (memoryview(bytes(10))[::2], released):
+        columns = memoryview(bytes(12)).cast("B", (3, 4))
+        for bad in (memoryview(bytes(10))[::2], columns[::2], released, "text", 7.0):
             self.assertRaises(InvalidRequest, transport.send, TAG, bad)
             self.assertRaises(InvalidRequest, transport.post, TAG, bad)
             self.assertRaises(InvalidRequest, transport.sendMessage, bad)
             self.assertRaises(InvalidRequest, transport.write, bytes(16), bad)
             self.assertRaises(InvalidRequest, transport.share, bad)
+        error = self.assertRaises(InvalidRequest, transport.send, TAG, columns[::2])
+        self.assertIn("(2, 4)", str(error))
 
     def test_readOnly(self) -> None:
         """Read-only memory cannot be shared, because a peer's put would fail."""
