@@ -31,11 +31,12 @@ from txrdma.btl.core.peer import OPEN
 from txrdma.btl.core.window import UNHEARD
 from txrdma.btl.errors import MessageFailed
 from txrdma.btl.lifeline import Done, PeerConnection
+from txrdma.btl.memory import ConnectionMemory, GET_FIELDS, GOT_FIELDS
 from txrdma.error import InvalidRequest, PeerViolation
 from txrdma.iba.verbs import Buffer
 from txrdma.kit.logs import RateLimitedLogger
 from txrdma.messages.interfaces import IMessageProtocol, IMessageTransport, IRemoteMemory
-from txrdma.messages.memory import MemoryName, octets, SharedMemory
+from txrdma.messages.memory import octets, SharedMemory
 from txrdma.messages.transport import MessageTransport
 
 if TYPE_CHECKING:
@@ -50,9 +51,6 @@ LARGEST_TAG: Final = 0xFEFF
 FULL: Final = 1 << 20
 """Bytes that are queued or not acknowledged when a producer is paused."""
 
-MOST_GETS: Final = 256
-"""Concurrent reads: more of a peer are refused, more of this end are queued."""
-
 _MESSAGE: Final = 0xFFFF
 _WITH_IMMEDIATE: Final = 0xFFFE
 _HANDLED: Final = 0xFFFD
@@ -61,8 +59,6 @@ _GOT: Final = 0xFFFB
 
 _TOTAL: Final = Struct(">Q")
 _IMMEDIATE: Final = Struct(">I")
-_GET_FIELDS: Final = Struct(">IIQII")
-_GOT_FIELDS: Final = Struct(">IB")
 
 Handler = Callable[[memoryview], None]
 """A function that is called with messages of a tag; the bytes are valid until it returns."""
@@ -92,11 +88,7 @@ class BTLMessageTransport(MessageTransport):
         self._unsentBytes = 0
         self._untaken: deque[tuple[bytes, int | None]] = deque()  # not delivered, with immediate data
         self._isPaused = self._isDelivering = False
-        self._regions: dict[int, memoryview | None] = {}
-        self._gets: dict[int, tuple[Deferred[bytes], int, bytearray]] = {}
-        self._lastGet = self._answering = 0
-        self._asked: set[int] = set()  # numbers of reads that the peer has not answered
-        self._unasked: deque[tuple[int, bytes]] = deque()  # reads beyond MOST_GETS
+        self._memory = ConnectionMemory(lifeline, partial(self._sendInternal, _GET), self._sendGot)
         self._isAborted = False
         self._reason: Failure | None = None  # of the end, while messages are queued for a paused protocol
         self._peer.order.tags.update((_MESSAGE, _WITH_IMMEDIATE, _GOT))
@@ -191,32 +183,7 @@ class BTLMessageTransport(MessageTransport):
         @param memory: a number of bytes, or a writable and contiguous buffer.
         @raise InvalidRequest: the memory has no bytes, or the connection has ended.
         """
-        if self._lifeline is None:
-            raise InvalidRequest("the connection has ended")
-        isAllocated = isinstance(memory, int)
-        view = memoryview(bytearray(max(0, memory)) if isinstance(memory, int) else octets(memory))
-        if not view.nbytes:
-            raise InvalidRequest("shared memory has at least one byte")
-        region = self._register(view, None if isAllocated else view)
-        name = MemoryName(key=region, length=view.nbytes)
-        return SharedMemory(name, view, lambda: self._deregister(region))
-
-    def _register(self, memory: memoryview, released: memoryview | None = None) -> int:
-        """
-        Let the peer write into memory.
-
-        @param released: a view to release at the end, since the application owns the memory.
-        """
-        region = self._core.regions.register(memory, self._peer)
-        self._regions[region] = released
-        return region
-
-    def _deregister(self, region: int) -> None:
-        if region in self._regions:
-            self._core.regions.deregister(region)
-            released = self._regions.pop(region)
-            if released is not None:
-                released.release()
+        return self._memory.share(memory)
 
     def write(self, name: bytes, data: AnyBuffer, offset: int = 0) -> Deferred[None]:
         """
@@ -225,16 +192,9 @@ class BTLMessageTransport(MessageTransport):
         @return: fires when all bytes are in the peer's memory; fails with L{MessageFailed}, when some of them
             may be there.
         """
-        data = octets(data)
-        memory = MemoryName.within(name, offset, len(data))
         outcome: Deferred[None] = Deferred()
-        done = partial(_fire, outcome)
-        lifeline = self._lifeline
-        if lifeline is None or self.disconnecting or self._peer.state != OPEN:
-            done(MessageFailed("the connection has ended"))
-        else:
-            lifeline.put(memory.key, offset, data, done)
-            self._maybePause()
+        self._memory.write(name, octets(data), offset, self.disconnecting, partial(_fire, outcome))
+        self._maybePause()
         return outcome
 
     def read(self, name: bytes, length: int, offset: int = 0) -> Deferred[bytes]:
@@ -244,85 +204,7 @@ class BTLMessageTransport(MessageTransport):
         @return: fires with the bytes; fails with L{MessageFailed}. If cancelled, the answer is ignored.
         @raise InvalidRequest: this is not within the memory, or longer than 64 MiB.
         """
-        region = MemoryName.within(name, offset, length, LONGEST).key
-        number = self._lastGet = (self._lastGet + 1) & 0xFFFFFFFF
-        memory = bytearray(length)
-        destination = self._register(memoryview(memory))
-
-        def cancel(_: Deferred[bytes]) -> None:
-            self._removeGet(number)
-
-        outcome: Deferred[bytes] = Deferred(cancel)
-        self._gets[number] = outcome, destination, memory
-        self._unasked.append((number, _GET_FIELDS.pack(number, region, offset, length, destination)))
-        self._requestGets()
-        if self._lifeline is None or self._peer.state != OPEN:
-            self._failGet(number, "the connection has ended")
-        return outcome
-
-    def _requestGets(self) -> None:
-        """Request queued reads, up to L{MOST_GETS} at a time."""
-        while self._unasked and len(self._asked) < MOST_GETS:
-            number, fields = self._unasked.popleft()
-            if number in self._gets:
-                self._asked.add(number)
-                self._sendInternal(_GET, fields)
-
-    def _removeGet(self, number: int) -> tuple[Deferred[bytes], bytearray] | None:
-        found = self._gets.pop(number, None)
-        if found is None:
-            return None
-        self._deregister(found[1])
-        return found[0], found[2]
-
-    def _failGet(self, number: int, why: str) -> None:
-        found = self._removeGet(number)
-        if found is not None:
-            found[0].errback(MessageFailed(why))
-
-    def _answer(self, fields: Buffer) -> None:
-        """Answer a read of the peer: write the bytes into its memory."""
-        number, region, offset, length, destination = _GET_FIELDS.unpack(fields)
-        memory = self._core.regions.find(region, self._peer)
-        lifeline = self._lifeline
-        if (
-            memory is None
-            or offset + length > len(memory)
-            or self._answering >= 2 * MOST_GETS
-            or not lifeline
-        ):
-            self._sendInternal(_GOT, _GOT_FIELDS.pack(number, 1))
-            return
-        self._answering += 1
-        isAtOnce = lifeline.ordersAnswers  # the peer handles the answer when it has everything sent before
-
-        def done(error: Exception | None) -> None:
-            self._answering -= 1
-            if not isAtOnce:
-                self._sendInternal(_GOT, _GOT_FIELDS.pack(number, 0 if error is None else 1))
-
-        if length and self._peer.state == OPEN:
-            data = bytes(
-                memory[offset : offset + length]
-            )  # the buffer may be closed before it is acknowledged
-            lifeline.put(destination, 0, data, done)
-            if isAtOnce:
-                self._send(_GOT, _GOT_FIELDS.pack(number, 0), None, False)
-                self._soon()
-        else:
-            isAtOnce = False
-            done(None)
-
-    def _answered(self, data: Buffer) -> None:
-        number, status = _GOT_FIELDS.unpack(data)
-        self._asked.discard(number)
-        self._requestGets()
-        if status:
-            self._failGet(number, "the peer has no such memory, or too many concurrent reads")
-            return
-        found = self._removeGet(number)
-        if found is not None:
-            found[0].callback(bytes(found[1]))
+        return self._memory.read(name, length, offset)
 
     # IMessageTransport
 
@@ -432,10 +314,7 @@ class BTLMessageTransport(MessageTransport):
         """
         self._lifeline, self.disconnecting = None, True
         self._unsent.clear()
-        for region in list(self._regions):
-            self._deregister(region)
-        for number in list(self._gets):
-            self._failGet(number, "the connection has ended")
+        self._memory.close()
         if self.progressed is not None or reason.check(ConnectionDone) is None:
             self._isPaused = False
         self._reason = reason
@@ -470,15 +349,21 @@ class BTLMessageTransport(MessageTransport):
             self._flow.acknowledge(*_TOTAL.unpack(_exactly(data, _TOTAL.size)))
             self._sendQueued()
         elif tag == _GET:
-            self._answer(_exactly(data, _GET_FIELDS.size))
+            self._memory.answer(_exactly(data, GET_FIELDS.size))
         elif tag == _GOT:
-            self._answered(_exactly(data, _GOT_FIELDS.size))
+            self._memory.answered(_exactly(data, GOT_FIELDS.size))
         else:
             raise PeerViolation(f"tag {tag:#x}")
 
     def _sendInternal(self, tag: int, data: bytes) -> None:
         if self._lifeline is not None and self._peer.state == OPEN:
             self._send(tag, data, None, True)
+            self._soon()
+
+    def _sendGot(self, fields: bytes, isInOrder: bool) -> None:
+        """Answer a read of the peer: behind its bytes, which were sent before, or before everything else."""
+        if self._lifeline is not None and self._peer.state == OPEN:
+            self._send(_GOT, fields, None, not isInOrder)
             self._soon()
 
     def _sendQueued(self) -> None:

@@ -240,7 +240,7 @@ LIMITS: Final = (
     Limit(
         "btl:",
         "reads (get) of a peer that are answered at a time",
-        "txrdma.btl.transport.MOST_GETS",
+        "txrdma.btl.memory.MOST_GETS",
         "The next one is refused; those of this end wait.",
         "unit.btl.test_connections.MemoryTests.test_manyGets",
     ),

@@ -15,7 +15,7 @@ from twisted.internet.error import ConnectionAborted
 from twisted.internet.testing import AccumulatingProtocol
 from twisted.python.failure import Failure
 
-from txrdma.btl import connections, lifeline, transport
+from txrdma.btl import connections, lifeline, memory
 from txrdma.btl.channels import MOST_UNREPORTED
 from txrdma.btl.core.congestion import FIRST_WINDOW
 from txrdma.btl.core.flow import MessageFlow, WINDOW
@@ -236,7 +236,7 @@ class MemoryTests(HostsCase):
 
     def test_manyGets(self) -> None:
         """Gets beyond the peer's limit wait, and are answered unless they are cancelled."""
-        self.patch(transport, "MOST_GETS", 3)
+        self.patch(memory, "MOST_GETS", 3)
         client, server = self.connected()
         name = server.transport.share(bytearray(range(200))).name
         answers = [client.transport.read(name, 1, number) for number in range(20)]
@@ -245,7 +245,7 @@ class MemoryTests(HostsCase):
         self.wait(lambda: all(each.called for each in answers))
         found = [self.successResultOf(each) for each in answers]
         self.assertEqual(found, [bytes([number]) for number in range(20) if number != 10])
-        self.assertEqual((client.transport._asked, client.transport._regions), (set(), {}))
+        self.assertEqual((client.transport._memory._asked, client.transport._memory._regions), (set(), {}))
 
     def test_cancelledGet(self) -> None:
         """A cancelled get releases its memory immediately, and late bytes are ignored."""
@@ -254,7 +254,7 @@ class MemoryTests(HostsCase):
         answer = client.transport.read(name, 100)
         answer.cancel()
         self.failureResultOf(answer, CancelledError)
-        self.assertEqual(client.transport._regions, {})
+        self.assertEqual(client.transport._memory._regions, {})
         self.pause(1.0)
         self.outcome(client.transport.send(TAG, b"still here"))
 

@@ -1,0 +1,190 @@
+"""
+Shared memory of one connection: regions of both ends, and reads by messages.
+
+A write is a put of the module. A read is a request by message; the end that shares the memory answers with a
+put into a region that the reader has registered for it, and with a message behind the bytes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from struct import Struct
+from typing import Final, TYPE_CHECKING
+
+from twisted.internet.defer import Deferred
+
+from txrdma.btl.core.assembly import LONGEST
+from txrdma.btl.core.peer import OPEN
+from txrdma.btl.errors import MessageFailed
+from txrdma.btl.lifeline import Done, PeerConnection
+from txrdma.error import InvalidRequest
+from txrdma.iba.verbs import Buffer
+from txrdma.messages.memory import MemoryName, octets, SharedMemory
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer as AnyBuffer  # any object with the buffer protocol
+
+MOST_GETS: Final = 256
+"""Concurrent reads: more of a peer are refused, more of this end are queued."""
+
+GET_FIELDS: Final = Struct(">IIQII")
+"""A read: its number, region, offset, length, and the region for the answer."""
+
+GOT_FIELDS: Final = Struct(">IB")
+"""The answer to a read: its number, and 1 if the read was refused."""
+
+_ENDED: Final = "the connection has ended"
+
+
+class ConnectionMemory:
+    """Memory that the ends of one connection share."""
+
+    def __init__(
+        self,
+        lifeline: PeerConnection,
+        sendGet: Callable[[bytes], None],
+        sendGot: Callable[[bytes, bool], None],
+    ) -> None:
+        """
+        @param sendGet: sends L{GET_FIELDS} before all other messages.
+        @param sendGot: sends L{GOT_FIELDS}, in order or before all other messages.
+        """
+        self._lifeline: PeerConnection | None = lifeline
+        self._core, self._peer = lifeline.module.core, lifeline.peer
+        self._sendGet, self._sendGot = sendGet, sendGot
+        self._regions: dict[int, memoryview | None] = {}
+        self._gets: dict[int, tuple[Deferred[bytes], int, bytearray]] = {}
+        self._lastGet = self._answering = 0
+        self._asked: set[int] = set()  # numbers of reads that the peer has not answered
+        self._unasked: deque[tuple[int, bytes]] = deque()  # reads beyond MOST_GETS
+
+    def share(self, memory: int | AnyBuffer) -> SharedMemory:
+        """
+        Let the peer write into memory, and read from it.
+
+        @param memory: a number of bytes, or a writable and contiguous buffer.
+        @raise InvalidRequest: the memory has no bytes, or the connection has ended.
+        """
+        if self._lifeline is None:
+            raise InvalidRequest(_ENDED)
+        isAllocated = isinstance(memory, int)
+        view = memoryview(bytearray(max(0, memory)) if isinstance(memory, int) else octets(memory))
+        if not view.nbytes:
+            raise InvalidRequest("shared memory has at least one byte")
+        region = self._register(view, None if isAllocated else view)
+        name = MemoryName(key=region, length=view.nbytes)
+        return SharedMemory(name, view, lambda: self._deregister(region))
+
+    def _register(self, memory: memoryview, released: memoryview | None = None) -> int:
+        """
+        Let the peer write into memory.
+
+        @param released: a view to release at the end, since the application owns the memory.
+        """
+        region = self._core.regions.register(memory, self._peer)
+        self._regions[region] = released
+        return region
+
+    def _deregister(self, region: int) -> None:
+        if region in self._regions:
+            self._core.regions.deregister(region)
+            released = self._regions.pop(region)
+            if released is not None:
+                released.release()
+
+    def write(self, name: bytes, data: Buffer, offset: int, isClosing: bool, done: Done) -> None:
+        """Write into memory that the peer shares."""
+        memory = MemoryName.within(name, offset, len(data))
+        if self._lifeline is None or isClosing or self._peer.state != OPEN:
+            done(MessageFailed(_ENDED))
+        else:
+            self._lifeline.put(memory.key, offset, data, done)
+
+    def read(self, name: bytes, length: int, offset: int) -> Deferred[bytes]:
+        """Read from memory that the peer shares."""
+        region = MemoryName.within(name, offset, length, LONGEST).key
+        number = self._lastGet = (self._lastGet + 1) & 0xFFFFFFFF
+        memory = bytearray(length)
+        destination = self._register(memoryview(memory))
+
+        def cancel(_: Deferred[bytes]) -> None:
+            self._removeGet(number)
+
+        outcome: Deferred[bytes] = Deferred(cancel)
+        self._gets[number] = outcome, destination, memory
+        self._unasked.append((number, GET_FIELDS.pack(number, region, offset, length, destination)))
+        self._requestGets()
+        if self._lifeline is None or self._peer.state != OPEN:
+            self._failGet(number, _ENDED)
+        return outcome
+
+    def _requestGets(self) -> None:
+        """Request queued reads, up to L{MOST_GETS} at a time."""
+        while self._unasked and len(self._asked) < MOST_GETS:
+            number, fields = self._unasked.popleft()
+            if number in self._gets:
+                self._asked.add(number)
+                self._sendGet(fields)
+
+    def _removeGet(self, number: int) -> tuple[Deferred[bytes], bytearray] | None:
+        found = self._gets.pop(number, None)
+        if found is None:
+            return None
+        self._deregister(found[1])
+        return found[0], found[2]
+
+    def _failGet(self, number: int, why: str) -> None:
+        found = self._removeGet(number)
+        if found is not None:
+            found[0].errback(MessageFailed(why))
+
+    def answer(self, fields: Buffer) -> None:
+        """Answer a read of the peer: write the bytes into its memory."""
+        number, region, offset, length, destination = GET_FIELDS.unpack(fields)
+        memory = self._core.regions.find(region, self._peer)
+        lifeline = self._lifeline
+        if (
+            memory is None
+            or offset + length > len(memory)
+            or self._answering >= 2 * MOST_GETS
+            or not lifeline
+        ):
+            self._sendGot(GOT_FIELDS.pack(number, 1), False)
+            return
+        self._answering += 1
+        isAtOnce = lifeline.ordersAnswers  # the peer handles the answer when it has everything sent before
+
+        def done(error: Exception | None) -> None:
+            self._answering -= 1
+            if not isAtOnce:
+                self._sendGot(GOT_FIELDS.pack(number, 0 if error is None else 1), False)
+
+        if length and self._peer.state == OPEN:
+            # a copy, since the buffer may be closed before it is acknowledged
+            lifeline.put(destination, 0, bytes(memory[offset : offset + length]), done)
+            if isAtOnce:
+                self._sendGot(GOT_FIELDS.pack(number, 0), True)
+        else:
+            isAtOnce = False
+            done(None)
+
+    def answered(self, data: Buffer) -> None:
+        """Process the peer's answer to a read."""
+        number, status = GOT_FIELDS.unpack(data)
+        self._asked.discard(number)
+        self._requestGets()
+        if status:
+            self._failGet(number, "the peer has no such memory, or too many concurrent reads")
+            return
+        found = self._removeGet(number)
+        if found is not None:
+            found[0].callback(bytes(found[1]))
+
+    def close(self) -> None:
+        """End the access of the peer, and fail all reads."""
+        self._lifeline = None
+        for region in list(self._regions):
+            self._deregister(region)
+        for number in list(self._gets):
+            self._failGet(number, _ENDED)
