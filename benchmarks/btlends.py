@@ -72,7 +72,7 @@ def main(role: str, orders: Orders) -> None:
         def connectionMade(self) -> None:
             self.left = count
             isEcho = orders["scenario"] == "roundTrip"
-            self.transport.receive(ASK, self.echo if isEcho else self.counted)
+            self.transport.setHandler(ASK, self.echo if isEcho else self.counted)
             self.cpu = cpuSeconds()
 
         def echo(self, data: memoryview) -> None:
@@ -92,7 +92,7 @@ def main(role: str, orders: Orders) -> None:
             return Counting()
 
         def connectionMade(self) -> None:
-            self.transport.receive(ASK, lambda data: None)
+            self.transport.setHandler(ASK, lambda data: None)
 
     class Asking(MessageProtocol):
         """Sends messages and waits for the answers."""
@@ -105,7 +105,7 @@ def main(role: str, orders: Orders) -> None:
 
         def flood(self, source: list[bytes], burst: int, bursts: int) -> None:
             """Send all messages; send the next burst when one has arrived."""
-            self.transport.receive(ANSWER, lambda data: self.done.callback(None))
+            self.transport.setHandler(ANSWER, lambda data: self.done.callback(None))
             self.source, self.burst, self.left = source, burst, count
             for _ in range(bursts):
                 self.send(None)
@@ -122,7 +122,7 @@ def main(role: str, orders: Orders) -> None:
             """Send the next message when the answer to the last one has arrived."""
             self.message = b"p" * orders["size"]
             self.left = count + WARMING
-            self.transport.receive(ANSWER, self.pong)
+            self.transport.setHandler(ANSWER, self.pong)
             self.transport.post(ASK, self.message)
 
         def pong(self, data: memoryview) -> None:

@@ -38,7 +38,7 @@ class Neighbour(MessageProtocol):
         return self
 
     def connectionMade(self):
-        self.transport.receive(BLOCK, self.blockCame, inOrder=True)
+        self.transport.setHandler(BLOCK, self.blockCame, inOrder=True)
         self.made.callback(None)
 
     def connectionLost(self, reason):

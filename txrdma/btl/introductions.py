@@ -22,7 +22,7 @@ from txrdma.kit.wire import bits, Code, data, Layout, reserved, wire
 MAGIC: Final = 0x62746C
 """The magic number at the start of an introduction: C{btl}."""
 
-VERSION: Final = 3
+VERSION: Final = 4
 """The version of the exchange, which includes the format of packets."""
 
 SMALLEST_MTU: Final = 256

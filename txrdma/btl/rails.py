@@ -201,7 +201,7 @@ class MultiRailPeer:
         peers = [rail.peer for rail in self._rails]
         for peer in peers:
             peer.others = tuple(other for other in peers if other is not peer)
-            peer.order.isSettled = True  # the stripes order messages
+            peer.order.isOrdered = False  # the stripes order messages
 
     def program(self, number: int) -> Program:
         """Return the user of a rail's module."""

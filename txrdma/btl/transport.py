@@ -6,7 +6,8 @@ they arrive, and writes into and reads from memory that the peer has registered.
 
 Messages without a tag use reserved tags and a window in bytes (see L{txrdma.btl.core.flow}): they wait in
 C{_unsent} until the peer's application has handled enough, and in C{_untaken} while the local protocol is
-paused. Tagged messages have no window; their handlers are called immediately.
+paused. Tags with a handler have no window: it is called immediately. Messages of other tags wait in the
+L{inbox<txrdma.btl.inbox>}, and beyond their window in the peer's L{outbox<txrdma.btl.outbox>}.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from struct import Struct
-from typing import cast, Final, TYPE_CHECKING
+from typing import Any, cast, Final, overload, TYPE_CHECKING
 
 from zope.interface import implementer
 
 from twisted.internet.defer import Deferred
-from twisted.internet.error import ConnectionAborted, ConnectionDone
+from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
 from twisted.internet.interfaces import IAddress
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -30,8 +31,10 @@ from txrdma.btl.core.flow import MessageFlow
 from txrdma.btl.core.peer import OPEN
 from txrdma.btl.core.window import UNHEARD
 from txrdma.btl.errors import MessageFailed
+from txrdma.btl.inbox import Inbox
 from txrdma.btl.lifeline import Done, PeerConnection
 from txrdma.btl.memory import ConnectionMemory, GET_FIELDS, GOT_FIELDS
+from txrdma.btl.outbox import Outbox
 from txrdma.error import InvalidRequest, PeerViolation
 from txrdma.iba.verbs import Buffer
 from txrdma.kit.logs import RateLimitedLogger
@@ -41,6 +44,7 @@ from txrdma.messages.transport import MessageTransport
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer as AnyBuffer  # any object with the buffer protocol
+    from _typeshed import WriteableBuffer
 
 _log = Logger()
 _rateLimited = RateLimitedLogger(_log)
@@ -56,9 +60,13 @@ _WITH_IMMEDIATE: Final = 0xFFFE
 _HANDLED: Final = 0xFFFD
 _GET: Final = 0xFFFC
 _GOT: Final = 0xFFFB
+_RECEIVED: Final = 0xFFFA
+_UNLIMITED: Final = 0xFFF9
 
 _TOTAL: Final = Struct(">Q")
 _IMMEDIATE: Final = Struct(">I")
+_TAG: Final = Struct(">H")
+_TAG_TOTAL: Final = Struct(">HQ")
 
 Handler = Callable[[memoryview], None]
 """A function that is called with messages of a tag; the bytes are valid until it returns."""
@@ -83,6 +91,9 @@ class BTLMessageTransport(MessageTransport):
         self._host, self._remoteAddress = cast(IAddress, lifeline.host), cast(IAddress, lifeline.peerHost)
         self.protocol = protocol
         self._handlers: dict[int, Handler] = {}
+        self._unlimited: set[int] = set()  # tags that have or had a handler
+        self._inbox = Inbox(self._reportReceived)
+        self._outbox = Outbox(self._sendNow)
         self._flow = MessageFlow()
         self._unsent: deque[tuple[int, Buffer, object]] = deque()  # tag, data, callback
         self._unsentBytes = 0
@@ -91,7 +102,7 @@ class BTLMessageTransport(MessageTransport):
         self._memory = ConnectionMemory(lifeline, partial(self._sendInternal, _GET), self._sendGot)
         self._isAborted = False
         self._reason: Failure | None = None  # of the end, while messages are queued for a paused protocol
-        self._peer.order.tags.update((_MESSAGE, _WITH_IMMEDIATE, _GOT))
+        self._peer.order.tags.update((_HANDLED, _GET, _RECEIVED, _UNLIMITED))
 
     def __repr__(self) -> str:
         return f"<BTLMessageTransport to {self._remoteAddress}>"
@@ -99,7 +110,6 @@ class BTLMessageTransport(MessageTransport):
     def begin(self, reactor: object) -> None:
         """Connect the protocol."""
         self._begin(reactor)
-        self._peer.order.isSettled = True  # the protocol has chosen its tags
 
     # Tagged messages
 
@@ -132,10 +142,11 @@ class BTLMessageTransport(MessageTransport):
         @raise InvalidRequest: the tag is invalid, or the data is too long or not contiguous.
         """
         waiting = self._waiting
-        if not 0 <= tag <= LARGEST_TAG:
-            raise InvalidRequest(f"a tag is a number from 0 to {LARGEST_TAG:#x}, not {tag}")
         if type(data) is not bytes:
             data = octets(data)
+        if tag not in self._outbox.unlimited:
+            self._postLimited(tag, data, done, isUrgent)
+            return
         if waiting and not (isUrgent or self.disconnecting or self._producer):
             if self._join(waiting, tag, data, done):
                 return  # it shares a packet with a queued message, which is scheduled
@@ -154,25 +165,79 @@ class BTLMessageTransport(MessageTransport):
         self._soon()
         self._maybePause()
 
-    def receive(self, tag: int, handler: Handler | None, inOrder: bool = False) -> None:
+    def _postLimited(self, tag: int, data: Buffer, done: Done | None, isUrgent: bool) -> None:
+        """Send a message for whose tag the peer has no handler, as far as is known."""
+        _checkTag(tag)
+        if len(data) > LONGEST:
+            raise InvalidRequest(f"a message has at most {LONGEST} bytes")
+        if self.disconnecting or self._peer.state != OPEN:
+            if done is not None:
+                done(MessageFailed("the connection has ended"))
+            return
+        self._outbox.send(tag, data, done if self._producer is None else done or _arrived, isUrgent)
+        self._maybePause()
+
+    def _sendNow(self, tag: int, data: Buffer, context: object, isUrgent: bool) -> None:
+        if isUrgent or self._waiting or not self._sendFast(tag, data, context):
+            self._send(tag, data, context, isUrgent)
+            self._soon()
+
+    def setHandler(self, tag: int, handler: Handler | None, inOrder: bool = False) -> None:
         """
-        Set the handler of a tag.
+        Set the handler of a tag, which is called with each message when it arrives.
 
-        Messages without a handler are dropped. A handler that is set in C{connectionMade} misses none.
-
-        @param handler: called with each message; None removes the handler.
+        @param handler: called with each message; None: messages of this tag are dropped from now on.
         @param inOrder: deliver messages in the order in which they were sent, else as they arrive.
-        @raise InvalidRequest: the tag is invalid.
+        @raise InvalidRequest: the tag is invalid, or L{receive} waits for a message of it.
         """
-        if not 0 <= tag <= LARGEST_TAG:
-            raise InvalidRequest(f"a tag is a number from 0 to {LARGEST_TAG:#x}, not {tag}")
+        _checkTag(tag)
+        queued = self._inbox.close(tag)
+        if tag not in self._unlimited:
+            self._unlimited.add(tag)
+            self._sendInternal(_UNLIMITED, _TAG.pack(tag))
         if handler is None:
             self._handlers.pop(tag, None)
             return
         if not self._isAborted:
             self._handlers[tag] = handler
-        if inOrder:
+        if not inOrder:
             self._peer.order.tags.add(tag)
+        self.deliverMessages([(tag, memoryview(each)) for each in queued])
+
+    @overload
+    def receive(self, tag: int) -> Deferred[bytes]: ...
+
+    @overload
+    def receive(self, tag: int, into: WriteableBuffer) -> Deferred[int]: ...
+
+    def receive(self, tag: int, into: WriteableBuffer | None = None) -> Deferred[Any]:
+        """
+        Receive the next message of a tag, in the order in which they were sent.
+
+        Messages that the program does not receive are queued at both ends, here up to
+        L{WINDOW<txrdma.btl.core.flow.WINDOW>} bytes of each tag.
+
+        @param into: a writable buffer for the message, which is in use until the Deferred fires.
+        @return: fires with the message, or with its length if it is in C{into}. It fails with
+            L{MessageFailed} when the connection has ended and all queued messages were received, and with
+            L{InvalidRequest} if the message is longer than C{into}; it then stays the next message. It can be
+            cancelled, which loses no message.
+        @raise InvalidRequest: the tag is invalid or has a handler, or the buffer is read-only.
+        """
+        self._checkReceive(tag)
+        return self._inbox.receive(tag, into, False)
+
+    def receiveMany(self, tag: int) -> Deferred[list[bytes]]:
+        """
+        Receive all messages of a tag that have arrived, and at least one: see L{receive}.
+        """
+        self._checkReceive(tag)
+        return self._inbox.receive(tag, None, True)
+
+    def _checkReceive(self, tag: int) -> None:
+        _checkTag(tag)
+        if tag in self._unlimited:
+            raise InvalidRequest(f"tag {tag} has a handler")
 
     # Memory
 
@@ -256,6 +321,7 @@ class BTLMessageTransport(MessageTransport):
         self.disconnecting = self._isAborted = True
         self._handlers.clear()
         self._untaken.clear()
+        self._inbox.drop()
         self._dismissProducer()
         if self._lifeline is not None:
             self._lifeline.abort()
@@ -284,7 +350,7 @@ class BTLMessageTransport(MessageTransport):
                         handler(data)
                     elif self._isAborted:
                         return
-                    elif tag > LARGEST_TAG:
+                    elif tag > LARGEST_TAG or tag not in self._unlimited:
                         self._receivedInternal(tag, data)
                     else:
                         _rateLimited.warn(
@@ -314,7 +380,17 @@ class BTLMessageTransport(MessageTransport):
         """
         self._lifeline, self.disconnecting = None, True
         self._unsent.clear()
+        failed = self._outbox.takeAll()
+        if failed and reason.check(ConnectionDone) is not None:
+            reason = Failure(
+                ConnectionLost(f"the peer has closed and did not receive {len(failed)} messages")
+            )
+        error = MessageFailed("the connection has ended")
+        for done in failed:
+            if done is not None:
+                self._call(cast(Done, done), error)
         self._memory.close()
+        self._inbox.end(error)
         if self.progressed is not None or reason.check(ConnectionDone) is None:
             self._isPaused = False
         self._reason = reason
@@ -348,6 +424,15 @@ class BTLMessageTransport(MessageTransport):
         elif tag == _HANDLED:
             self._flow.acknowledge(*_TOTAL.unpack(_exactly(data, _TOTAL.size)))
             self._sendQueued()
+        elif tag <= LARGEST_TAG:
+            self._inbox.add(tag, cast(memoryview, data))
+        elif tag == _RECEIVED:
+            self._outbox.received(*_TAG_TOTAL.unpack(_exactly(data, _TAG_TOTAL.size)))
+        elif tag == _UNLIMITED:
+            (number,) = _TAG.unpack(_exactly(data, _TAG.size))
+            if number > LARGEST_TAG:
+                raise PeerViolation(f"a handler of tag {number:#x}")
+            self._outbox.unlimit(number)
         elif tag == _GET:
             self._memory.answer(_exactly(data, GET_FIELDS.size))
         elif tag == _GOT:
@@ -359,6 +444,9 @@ class BTLMessageTransport(MessageTransport):
         if self._lifeline is not None and self._peer.state == OPEN:
             self._send(tag, data, None, True)
             self._soon()
+
+    def _reportReceived(self, tag: int, total: int) -> None:
+        self._sendInternal(_RECEIVED, _TAG_TOTAL.pack(tag, total))
 
     def _sendGot(self, fields: bytes, isInOrder: bool) -> None:
         """Answer a read of the peer: behind its bytes, which were sent before, or before everything else."""
@@ -411,12 +499,18 @@ class BTLMessageTransport(MessageTransport):
             self._pauseProducer()
 
     def _waitingBytes(self) -> int:
-        return self._unsentBytes + self._peer.queuedBytes
+        return self._unsentBytes + self._outbox.bytes + self._peer.queuedBytes
 
     def _proceed(self) -> None:
         lifeline = self._lifeline
-        if self.disconnecting and lifeline is not None and not self._unsent and self._producer is None:
-            lifeline.close()
+        if self.disconnecting and lifeline is not None and self._producer is None:
+            if not self._unsent and self._outbox.isEmpty():
+                lifeline.close()
+
+
+def _checkTag(tag: int) -> None:
+    if not 0 <= tag <= LARGEST_TAG:
+        raise InvalidRequest(f"a tag is a number from 0 to {LARGEST_TAG:#x}, not {tag}")
 
 
 def _exactly(data: Buffer, length: int) -> Buffer:

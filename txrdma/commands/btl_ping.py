@@ -71,7 +71,7 @@ class PingAnswering(MessageProtocol):
         return PingAnswering()
 
     def connectionMade(self) -> None:
-        self.transport.receive(_PING, lambda data: self.transport.post(_PONG, bytes(data)))
+        self.transport.setHandler(_PING, lambda data: self.transport.post(_PONG, bytes(data)))
 
 
 @implementer(IMessageProtocolFactory)
@@ -91,7 +91,7 @@ class Asking(MessageProtocol):
         return self
 
     def connectionMade(self) -> None:
-        self.transport.receive(_PONG, self._answered)
+        self.transport.setHandler(_PONG, self._answered)
 
     async def ping(self, data: bytes) -> float:
         """

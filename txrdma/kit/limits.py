@@ -265,6 +265,27 @@ LIMITS: Final = (
         "The connection that needs more is closed.",
         "unit.btl.test_stripes.LiarTests.test_budget",
     ),
+    Limit(
+        "btl:",
+        "bytes of a tag without a handler that the program has not received",
+        "txrdma.btl.core.flow.WINDOW",
+        "Further messages wait at their sender; a peer that sends them is closed.",
+        "unit.btl.test_receiving.LiarTests.test_window",
+    ),
+    Limit(
+        "btl:",
+        "bytes of a connection that the program has not received",
+        "txrdma.btl.inbox.MOST_UNRECEIVED",
+        "The connection is closed.",
+        "unit.btl.test_receiving.LiarTests.test_bytes",
+    ),
+    Limit(
+        "btl:",
+        "tags without a handler of a connection",
+        "txrdma.btl.inbox.MOST_TAGS",
+        "The connection is closed.",
+        "unit.btl.test_receiving.LiarTests.test_tags",
+    ),
     # rdma:, ib:, rsocket:
     Limit(
         "rdma:",

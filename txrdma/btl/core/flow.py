@@ -1,8 +1,8 @@
 """
-Flow control of messages without a tag, in bytes.
+Flow control of messages without a tag, and of those of one tag without a handler, in bytes.
 
 Each end may send a window of bytes beyond those that the peer's application has handled. The peer reports
-these from time to time. Tagged messages have no window, because their handlers are called immediately.
+these from time to time. Tags with a handler have no window, because it is called immediately.
 """
 
 from __future__ import annotations

@@ -25,20 +25,19 @@ class Order:
     """
     The tags of one peer whose messages are delivered in order.
 
-    @ivar tags: their numbers.
-    @ivar isSettled: whether the user has named the ordered tags. The peer may send before that; until then
-        all tags are ordered.
+    @ivar isOrdered: whether messages are delivered in order, except those of C{tags}; else only those of
+        C{tags} are.
     """
 
-    __slots__ = ("isSettled", "tags")
+    __slots__ = ("isOrdered", "tags")
 
     def __init__(self) -> None:
         self.tags: set[int] = set()
-        self.isSettled = False
+        self.isOrdered = True
 
     def wants(self, tag: int) -> bool:
         """Return whether messages of a tag are delivered in order."""
-        return not self.isSettled or tag in self.tags
+        return self.isOrdered != (tag in self.tags)
 
 
 class Ordering(Order):

@@ -133,7 +133,7 @@ class Host:
             remoteID, localID, ((self.number, 0), (self.number, 1)), there, here, self, now
         )
         for each in (peer, back):
-            each.order.isSettled = True
+            each.order.isOrdered = False
         return peer, back
 
     def share(

@@ -5,6 +5,7 @@ For tests of connections: two simulated hosts, and protocols that record events.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -35,8 +36,12 @@ class TagRecorder(MessageRecorder):
 
     def connectionMade(self) -> None:
         super().connectionMade()
-        self.transport.receive(TAG, lambda data: self.tagged.append((TAG, bytes(data))))
-        self.transport.receive(ORDERED, lambda data: self.tagged.append((ORDERED, bytes(data))), inOrder=True)
+        for tag in (TAG, ORDERED):
+            self.transport.setHandler(tag, partial(self.tagReceived, tag), inOrder=tag == ORDERED)
+
+    def tagReceived(self, tag: int, data: memoryview) -> None:
+        """Record a message."""
+        self.tagged.append((tag, bytes(data)))
 
     def why(self) -> str:
         """Return the name of the exception with which the connection ended."""

@@ -41,7 +41,7 @@ class MessageTests(HostsCase):
     def test_answers(self) -> None:
         """An answer carries the acknowledgement of its request."""
         client, server = self.connected()
-        server.transport.receive(TAG, lambda data: server.transport.post(TAG, data))
+        server.transport.setHandler(TAG, lambda data: server.transport.post(TAG, data))
         self.pause(0.1)
         counters = moduleOf(self.hosts[1], self.hosts[1].device).core.counters
         before = counters.ackSends
@@ -56,7 +56,7 @@ class MessageTests(HostsCase):
         self.pause(0.1)
         counters = moduleOf(self.hosts[1], self.hosts[1].device).core.counters
         before, seen = counters.ackSends, list[int]()
-        server.transport.receive(TAG, lambda data: seen.append(counters.ackSends))
+        server.transport.setHandler(TAG, lambda data: seen.append(counters.ackSends))
         for _each in range(32):
             client.transport.post(TAG, bytes(900))
         self.wait(lambda: len(seen) == 32)
@@ -120,10 +120,9 @@ class MessageTests(HostsCase):
         self.wait(lambda: reported == [None])
 
     def test_noHandler(self) -> None:
-        """A message without a handler is dropped, and the connection continues."""
+        """A message whose handler was removed is dropped, and the connection continues."""
         client, server = self.connected()
-        self.outcome(client.transport.send(9, b"for nobody"))
-        server.transport.receive(TAG, None)
+        server.transport.setHandler(TAG, None)
         self.outcome(client.transport.send(TAG, b"for nobody any more"))
         self.outcome(client.transport.send(ORDERED, b"for somebody"))
         self.assertEqual(server.tagged, [(ORDERED, b"for somebody")])
@@ -133,7 +132,7 @@ class MessageTests(HostsCase):
         client, _server = self.connected()
         transport = client.transport
         self.assertRaises(InvalidRequest, transport.send, LARGEST_TAG + 1, b"")
-        self.assertRaises(InvalidRequest, transport.receive, -1, lambda data: None)
+        self.assertRaises(InvalidRequest, transport.setHandler, -1, lambda data: None)
         self.assertRaises(InvalidRequest, transport.send, 1, bytes((64 << 20) + 1))
         self.assertRaises(InvalidRequest, transport.sendMessage, bytes((64 << 20) + 1))
         name = MemoryName(key=1, length=1 << 30).encode()
@@ -156,7 +155,7 @@ class MessageTests(HostsCase):
             taken.append(bytes(data))
             server.transport.abortConnection()
 
-        server.transport.receive(TAG, take)
+        server.transport.setHandler(TAG, take)
         for _each in range(5):
             client.transport.post(TAG, b"x")
             client.transport.sendMessage(b"y")
@@ -172,7 +171,7 @@ class MessageTests(HostsCase):
         def fail(data: memoryview) -> None:
             raise RuntimeError("a test's")
 
-        server.transport.receive(TAG, fail)
+        server.transport.setHandler(TAG, fail)
         client.transport.send(TAG, b"x").addErrback(lambda failure: None)
         self.wait(lambda: client.lost and server.lost)
         self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)

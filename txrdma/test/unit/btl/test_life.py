@@ -40,7 +40,7 @@ class Lifeline:
     """What a transport needs of its L{PeerConnection<txrdma.btl.lifeline.PeerConnection>}."""
 
     def __init__(self) -> None:
-        order = SimpleNamespace(tags=set(), isSettled=False)
+        order = SimpleNamespace(tags=set(), isOrdered=True)
         self.peer = SimpleNamespace(order=order, state=OPEN, queuedBytes=0)
         regions = SimpleNamespace(deregister=lambda region: None)
         self.module = SimpleNamespace(core=SimpleNamespace(regions=regions))

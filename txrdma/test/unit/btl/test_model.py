@@ -47,7 +47,7 @@ class TwoModules(RuleBasedStateMachine):
             self.modules[1].addPeer(22, 11, ((0, 0), (0, 1)), second, first, None, 0.0),
         ]
         for peer in self.peers:
-            peer.order.isSettled = True
+            peer.order.isOrdered = False
         self.wire: list[tuple[int, int, bytes]] = []  # receiver, channel, packet
         self.sent: list[dict[int, bytes]] = [{}, {}]
         self.reported: list[dict[int, bool]] = [{}, {}]

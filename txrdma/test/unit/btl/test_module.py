@@ -402,7 +402,7 @@ class LiarTests(ModuleTestCase):
         packed = Segment(PACK, 5, 103, tag=2, payload=encodePack((3, 4), (b"fourth", b"fifth"))).encode()
         module.received(DATA, "there", packed, 0.0)
         peer.order.tags.add(3)
-        peer.order.isSettled = True
+        peer.order.isOrdered = False
         module.received(DATA, "there", Segment(FRAG, 5, 102, tag=3, payload=b"third").encode(), 0.0)
         self.assertEqual(module.events(), [])
         module.received(DATA, "there", Segment(FRAG, 5, 100, tag=3, payload=b"first").encode(), 0.0)

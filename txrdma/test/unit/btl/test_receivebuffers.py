@@ -346,7 +346,7 @@ class OneHostMessageTests(OneHostCase, MessageTests):
         counters = self.counters(1)
         self.pause(1.0)
         before = counters.ackSends
-        server.transport.receive(ORDERED, eventReceived)
+        server.transport.setHandler(ORDERED, eventReceived)
         buffer = self.receiveBuffer(client)
         assert buffer is not None
         for number in range(16):

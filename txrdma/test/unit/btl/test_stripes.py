@@ -42,7 +42,7 @@ class End:
         self.memory = bytearray(300_000)
         self.stripes = Stripes(speeds, self.write, budget or Budget(MOST_OF_MODULE))
         self.stripes.order.tags.add(ORDERED)
-        self.stripes.order.isSettled = True
+        self.stripes.order.isOrdered = False
         self.came: list[tuple[int, bytes]] = []
         self.arrived: list[object] = []
         self.failed: list[object] = []

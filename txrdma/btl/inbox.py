@@ -1,0 +1,192 @@
+"""
+Received messages whose tags have no handler, until the program receives them.
+
+Each tag has a window in bytes (L{txrdma.btl.core.flow}): further messages are queued by the sender, in its
+L{txrdma.btl.outbox}.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, TYPE_CHECKING
+
+from twisted.internet.defer import Deferred
+
+from txrdma.btl.core.assembly import LONGEST
+from txrdma.btl.core.flow import MESSAGE, MessageFlow
+from txrdma.error import InvalidRequest, PeerViolation
+from txrdma.iba.verbs import Buffer
+from txrdma.messages.memory import octets
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+MOST_UNRECEIVED: Final = 2 * LONGEST
+"""
+Bytes of the messages of one connection that its program has not received, with 64 for each message: those of
+a longest message, and of the windows of sixteen tags.
+"""
+
+
+MOST_TAGS: Final = 1024
+"""Tags without a handler in which one peer may send messages before the program has received any."""
+
+
+class _Receive:
+    """
+    A program's request for the next message, or for all messages, of a tag.
+
+    @ivar into: where the message is stored.
+    """
+
+    __slots__ = ("into", "isForAll", "outcome")
+
+    def __init__(self, outcome: Deferred[Any], into: memoryview | None, isForAll: bool) -> None:
+        self.outcome, self.into, self.isForAll = outcome, into, isForAll
+
+    def fire(self, data: Buffer) -> bool:
+        """Report a message; return False if it is longer than the buffer, which is an error."""
+        outcome, into = self.outcome, self.into
+        if into is None:
+            whole = data if type(data) is bytes else bytes(data)
+            outcome.callback([whole] if self.isForAll else whole)
+            return True
+        length = len(data)
+        try:
+            into[:length] = data
+        except ValueError:
+            outcome.errback(
+                InvalidRequest(f"a message of {length} bytes does not fit into {len(into)} bytes")
+            )
+            return False
+        finally:
+            into.release()
+        outcome.callback(length)
+        return True
+
+
+class _Arrived:
+    """The messages of one tag that the program has not received, and its requests for messages."""
+
+    __slots__ = ("flow", "messages", "requests")
+
+    def __init__(self) -> None:
+        self.flow = MessageFlow()
+        self.messages: deque[bytes] = deque()
+        self.requests: deque[_Receive] = deque()
+
+
+class Inbox:
+    """The received messages of one connection whose tags have no handler."""
+
+    def __init__(self, report: Callable[[int, int], None]) -> None:
+        """
+        @param report: tells the peer how many bytes of a tag the program has received, in total.
+        """
+        self._report = report
+        self._tags: dict[int, _Arrived] = {}
+        self._bytes = 0
+        self._end: Exception | None = None
+
+    def receive(self, tag: int, into: WriteableBuffer | None, isForAll: bool) -> Deferred[Any]:
+        """
+        Return the next message of a tag, or the number of its bytes in C{into}, or a list of all messages.
+
+        @raise InvalidRequest: the buffer is read-only or not contiguous.
+        """
+        view = None
+        if into is not None:
+            view = memoryview(octets(into))
+            if view.readonly:
+                raise InvalidRequest("a read-only buffer cannot receive a message")
+        there = self._tags.setdefault(tag, _Arrived())
+
+        def cancel(_: Deferred[Any]) -> None:
+            there.requests.remove(request)
+            if request.into is not None:
+                request.into.release()
+
+        request = _Receive(Deferred(cancel), view, isForAll)
+        there.requests.append(request)
+        self._serve(tag, there)
+        if self._end is not None and request in there.requests:
+            there.requests.remove(request)
+            request.outcome.errback(self._end)
+        return request.outcome
+
+    def add(self, tag: int, data: memoryview) -> None:
+        """
+        Give a message to the first request for it, or queue it.
+
+        @raise PeerViolation: the peer has exceeded the window of the tag, or of the connection.
+        """
+        there = self._tags.get(tag)
+        if there is None:
+            if len(self._tags) >= MOST_TAGS:
+                raise PeerViolation(f"messages of more than {MOST_TAGS} tags were not received")
+            there = self._tags[tag] = _Arrived()
+        there.flow.receive(len(data))
+        requests = there.requests
+        while requests and not there.messages:
+            if requests.popleft().fire(data):
+                self._handled(tag, there, len(data))
+                return
+        self._bytes += len(data) + MESSAGE
+        if self._bytes > MOST_UNRECEIVED:
+            raise PeerViolation(f"messages of {self._bytes} bytes were not received")
+        there.messages.append(bytes(data))
+
+    def _serve(self, tag: int, there: _Arrived) -> None:
+        """Report queued messages to requests."""
+        requests, messages = there.requests, there.messages
+        while requests and messages:
+            request = requests.popleft()
+            if request.isForAll:
+                request.outcome.callback([self._take(tag, there) for _ in range(len(messages))])
+            elif request.fire(messages[0]):
+                self._take(tag, there)
+
+    def _take(self, tag: int, there: _Arrived) -> bytes:
+        """Remove and return the first queued message of a tag."""
+        message = there.messages.popleft()
+        self._bytes -= len(message) + MESSAGE
+        self._handled(tag, there, len(message))
+        return message
+
+    def _handled(self, tag: int, there: _Arrived, length: int) -> None:
+        there.flow.handle(length)
+        total = there.flow.takeReport()
+        if total is not None:
+            self._report(tag, total)
+
+    def close(self, tag: int) -> deque[bytes]:
+        """
+        Return the queued messages of a tag, which gets a handler and sends no further messages to here.
+
+        @raise InvalidRequest: the program waits for a message of this tag.
+        """
+        there = self._tags.get(tag)
+        if there is None:
+            return deque()
+        if there.requests:
+            raise InvalidRequest(f"the program waits for a message of tag {tag}, which cannot have a handler")
+        del self._tags[tag]
+        self._bytes -= sum(len(each) + MESSAGE for each in there.messages)
+        return there.messages
+
+    def end(self, error: Exception) -> None:
+        """Fail all requests. Queued messages can still be received."""
+        self._end = error
+        for there in list(self._tags.values()):
+            while there.requests:
+                request = there.requests.popleft()
+                if request.into is not None:
+                    request.into.release()
+                request.outcome.errback(error)
+
+    def drop(self) -> None:
+        """Drop all queued messages."""
+        for there in self._tags.values():
+            there.messages.clear()
+        self._bytes = 0

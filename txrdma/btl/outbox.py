@@ -1,0 +1,107 @@
+"""
+Tagged messages that the peer's program cannot receive yet.
+
+Each tag has a window in bytes (L{txrdma.btl.core.flow}) beyond what the peer's program has received. A tag
+with a handler needs no window, because its messages are handled when they arrive: when the peer has set a
+handler, it sends the tag's number, and the tag is unlimited from then on.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from txrdma.btl.core.flow import MessageFlow
+from txrdma.error import PeerViolation
+from txrdma.iba.verbs import Buffer
+
+Send = Callable[[int, Buffer, object, bool], None]
+"""Sends a message: tag, bytes, context, whether it is urgent."""
+
+
+class _Waiting(NamedTuple):
+    """A message that waits for the window of its tag."""
+
+    data: Buffer
+    context: object
+    isUrgent: bool
+
+
+class _Window:
+    """The window of one tag, and the messages that wait for it."""
+
+    __slots__ = ("flow", "waiting")
+
+    def __init__(self) -> None:
+        self.flow = MessageFlow()
+        self.waiting: deque[_Waiting] = deque()
+
+
+class Outbox:
+    """
+    The messages of one connection that wait for the window of their tag.
+
+    @ivar unlimited: tags without a window.
+    @ivar bytes: bytes of the messages that wait.
+    """
+
+    def __init__(self, send: Send) -> None:
+        self.unlimited: set[int] = set()
+        self.bytes = 0
+        self._send = send
+        self._windows: dict[int, _Window] = {}
+
+    def send(self, tag: int, data: Buffer, context: object, isUrgent: bool) -> None:
+        """Send a message of a limited tag, or queue it; an urgent one is queued before the others."""
+        window = self._windows.get(tag)
+        if window is None:
+            window = self._windows[tag] = _Window()
+        if window.flow.maySend(len(data)) and (isUrgent or not window.waiting):
+            window.flow.send(len(data))
+            self._send(tag, data, context, isUrgent)
+            return
+        message = _Waiting(data if type(data) is bytes else memoryview(data), context, isUrgent)
+        self.bytes += len(data)
+        if isUrgent:
+            window.waiting.appendleft(message)
+        else:
+            window.waiting.append(message)
+
+    def received(self, tag: int, total: int) -> None:
+        """
+        Process a report of the peer: how many bytes of a tag its program has received.
+
+        @raise PeerViolation: these are more than were sent.
+        """
+        window = self._windows.get(tag)
+        if window is None:
+            raise PeerViolation(f"the peer has received messages of tag {tag}, which were not sent")
+        window.flow.acknowledge(total)
+        waiting = window.waiting
+        while waiting and window.flow.maySend(len(waiting[0].data)):
+            window.flow.send(len(waiting[0].data))
+            self._sendNext(tag, waiting)
+
+    def unlimit(self, tag: int) -> None:
+        """Send all messages of a tag, now and later, because the peer has a handler for it."""
+        self.unlimited.add(tag)
+        window = self._windows.pop(tag, None)
+        while window is not None and window.waiting:
+            self._sendNext(tag, window.waiting)
+
+    def _sendNext(self, tag: int, waiting: deque[_Waiting]) -> None:
+        message = waiting.popleft()
+        self.bytes -= len(message.data)
+        self._send(tag, *message)
+
+    def isEmpty(self) -> bool:
+        """Return whether no message waits."""
+        return not any(window.waiting for window in self._windows.values())
+
+    def takeAll(self) -> list[object]:
+        """Remove all messages, and return their contexts."""
+        waiting = [each.context for window in self._windows.values() for each in window.waiting]
+        self._windows.clear()
+        self.bytes = 0
+        return waiting
