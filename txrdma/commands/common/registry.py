@@ -66,6 +66,7 @@ class Command:
 
 
 COMMANDS: Final = (
+    Command("doctor", HERE, "Check this host's configuration, with the commands that fix it."),
     Command("connections", HERE, "Live SMC-R and fallback connections on this host."),
     Command("linkgroups", HERE, "Link groups of SMC-R on this host: roles, links, buffers."),
     Command("smc-stats", HERE, "SMC-R statistics of this host: bytes, sizes, waits, fallbacks."),

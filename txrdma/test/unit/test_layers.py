@@ -43,6 +43,7 @@ LAYERS = {
     "commands": 6,
     "web": 6,
     "demo": 6,
+    "verify": 6,
     "testing": 6,
     "test": 7,
 }
@@ -56,6 +57,7 @@ SAME_LAYER = {
     ("__main__", "command"),
     ("command", "commands"),
     ("commands", "tap"),
+    ("commands", "verify"),
     ("demo", "web"),
 }
 """Packages that may import another one of their layer."""
@@ -75,7 +77,7 @@ UPWARDS = {("interfaces", "mad")}
 FOUNDATIONS = {"txrdma.smc.common"}
 """Subpackages that all others of their package may import; they import nothing else of the package."""
 
-ACYCLIC = {"btl", "cm", "fabric", "mad", "monitor", "sim", "smc", "soft", "verbs"}
+ACYCLIC = {"btl", "cm", "fabric", "mad", "monitor", "sim", "smc", "soft", "verbs", "verify"}
 """Packages whose subpackages and modules must not import each other in cycles."""
 
 CORE_PACKAGES = {"soft", "mad", "cm", "smc", "btl", "monitor"}
