@@ -74,13 +74,16 @@ class End:
         depth: int = 512,
         shared: ISharedReceiveQueue | None = None,
         beside: End | None = None,
+        port: int = 1,
     ) -> None:
         """
         @param access: access rights of the queue pair.
         @param shared: its shared receive queue, if any.
         @param beside: end whose protection domain it uses, instead of its own.
+        @param port: number of the port of the device.
         """
         self.device = device
+        self.port = port
         self.access = access
         self._ownsDomain = beside is None
         self.domain: IProtectionDomain = device.createProtectionDomain() if beside is None else beside.domain
@@ -96,7 +99,7 @@ class End:
         self.sent: list[Completion] = []
         self.received: list[Completion] = []
         self.events: list[AsyncEvent] = []
-        self.gidIndex = usualGID(device.gidTable(1))
+        self.gidIndex = usualGID(device.gidTable(port))
         self.unsubscribe = device.subscribe(self.events.append)
 
     def poll(self) -> None:
@@ -147,7 +150,7 @@ class End:
 
     def toInit(self) -> None:
         """Bring the queue pair from RESET to INIT."""
-        attributes = QPAttributes(state=QPState.INIT, pkeyIndex=0, port=1)
+        attributes = QPAttributes(state=QPState.INIT, pkeyIndex=0, port=self.port)
         if self.queuePair.kind is QPKind.UD:
             self.queuePair.modify(replace(attributes, qkey=QKEY))
         else:
@@ -158,7 +161,7 @@ class End:
         if self.queuePair.kind is QPKind.UD:
             self.queuePair.modify(QPAttributes(state=QPState.RTR))
             return
-        mtu = min(self.device.portAttributes(1).activeMTU, peer.device.portAttributes(1).activeMTU)
+        mtu = min(end.device.portAttributes(end.port).activeMTU for end in (self, peer))
         self.queuePair.modify(
             QPAttributes(
                 state=QPState.RTR,
@@ -186,8 +189,14 @@ class End:
 
     def destinationOf(self, peer: End) -> AddressVector:
         """Return the address vector from this end's port to another end's."""
-        port = peer.device.portAttributes(1)
-        return AddressVector(peer.device.gids(1)[peer.gidIndex], sgidIndex=self.gidIndex, dmac=port.mac)
+        there = peer.device.portAttributes(peer.port)
+        return AddressVector(
+            peer.device.gids(peer.port)[peer.gidIndex],
+            sgidIndex=self.gidIndex,
+            port=self.port,
+            dlid=there.lid,
+            dmac=there.mac,
+        )
 
     def close(self) -> None:
         """Close everything that the end has created on its device, but not the device."""
@@ -209,9 +218,11 @@ class TwoEnds(Base):
     data only while its completion queues are polled or armed, so tests do one or the other for both ends.
 
     @cvar quirks: permitted differences of the first and the second device.
+    @cvar ports: numbers of their ports.
     """
 
     quirks: tuple[Quirks, Quirks] = (OURS, OURS)
+    ports: tuple[int, int] = (1, 1)
 
     def makeDevices(self) -> tuple[IVerbsDevice, IVerbsDevice]:
         """Open two devices, which may be one and the same; the suite closes them at the end."""
@@ -241,7 +252,7 @@ class TwoEnds(Base):
         beside: End | None = None,
     ) -> End:
         """Create an end on the first (0) or the second (1) device."""
-        end = End(self.devices[which], kind, capacity, access, depth, shared, beside)
+        end = End(self.devices[which], kind, capacity, access, depth, shared, beside, self.ports[which])
         self.addCleanup(end.close)
         self._ends.append(end)
         return end

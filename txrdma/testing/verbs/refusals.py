@@ -32,7 +32,7 @@ class TransitionContract(TwoEnds):
 
     def initially(self, end: End) -> QPAttributes:
         """Return the attributes that move the end's queue pair from RESET to INIT."""
-        initial = QPAttributes(state=QPState.INIT, pkeyIndex=0, port=1)
+        initial = QPAttributes(state=QPState.INIT, pkeyIndex=0, port=end.port)
         return (
             replace(initial, qkey=QKEY)
             if end.queuePair.kind is QPKind.UD
@@ -41,7 +41,7 @@ class TransitionContract(TwoEnds):
 
     def towards(self, end: End, peer: End) -> QPAttributes:
         """Return the attributes that move a connection's queue pair from INIT to RTR."""
-        mtu = min(d.portAttributes(1).activeMTU for d in self.devices)
+        mtu = min(each.device.portAttributes(each.port).activeMTU for each in (end, peer))
         return QPAttributes(
             state=QPState.RTR,
             address=end.destinationOf(peer),
@@ -158,7 +158,7 @@ class TransitionContract(TwoEnds):
         step = self.towards(alice, bob)
         address = alice.destinationOf(bob)
         for wrong in (
-            replace(address, sgidIndex=len(alice.device.gids(1))),
+            replace(address, sgidIndex=len(alice.device.gids(alice.port))),
             replace(address, sgidIndex=200),
             replace(address, port=alice.device.portCount + 1),
             replace(address, port=0),
@@ -183,7 +183,7 @@ class TransitionContract(TwoEnds):
             ("maxDestRDAtomic", limits.maxDestRDAtomic + 1),
             ("maxDestRDAtomic", -1),
         )
-        active = alice.device.portAttributes(1).activeMTU
+        active = alice.device.portAttributes(alice.port).activeMTU
         self.refusesWith(alice, step, *(("pathMTU", mtu) for mtu in MTU if mtu > active))
         alice.queuePair.modify(step)
         self.refusesWith(

@@ -19,6 +19,8 @@ from txrdma.test.support.verbs.contract import Case, Commanded
 from txrdma.testing.contracts import MigrationContract, PortContract, VerbsDeviceContract
 from txrdma.testing.verbs.atomics import wordAt
 from txrdma.testing.verbs.ends import PATIENT, WITH_ATOMICS
+from txrdma.testing.verbs.refusals import TransitionContract
+from txrdma.testing.verbs.transfers import DatagramContract, RDMAContract, SendContract
 
 
 class SimulatedTime(Case):
@@ -140,3 +142,22 @@ class SimulatedPortsMigrationTests(SimulatedMigrationTests):
     def mendPath(self, number: int) -> None:
         """Bring the port up."""
         self.commandPort(1, number, True)
+
+
+class SecondPortTests(
+    SimulatedTime, SendContract, RDMAContract, DatagramContract, TransitionContract, SynchronousTestCase
+):
+    """The second ports of two devices, of which the first are down."""
+
+    ports = (2, 2)
+
+    def makeDevices(self) -> tuple[IVerbsDevice, IVerbsDevice]:
+        """Return the devices of two hosts, each with two addresses."""
+        self.clock = Clock()
+        self.network = SimulatedNetwork(self.clock)
+        one = self.network.device("192.0.2.1", "198.51.100.1")
+        other = self.network.device("192.0.2.2", "198.51.100.2")
+        for device in (one, other):
+            self.addCleanup(device.close)
+            device.setPortEnabled(1, False)
+        return one, other
