@@ -8,4 +8,5 @@ Utilities that do not depend on RDMA.
  - L{txrdma.kit.backoff}: pauses between requests to peers that do not answer.
  - L{txrdma.kit.limits}: limits on the resources of a process that peers can use.
  - L{txrdma.kit.logs}: rate-limited logging.
+ - L{txrdma.kit.httprequests}: HTTP requests with bounds of time and size.
 """

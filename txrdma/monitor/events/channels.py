@@ -19,15 +19,13 @@ from io import BytesIO
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred, succeed
-from twisted.internet.protocol import connectionDone
-from twisted.internet.protocol import Protocol as StreamProtocol
 from twisted.logger import Logger
 from twisted.mail.smtp import ESMTPSenderFactory
-from twisted.python.failure import Failure
-from twisted.web.client import Agent, FileBodyProducer
+from twisted.web.client import Agent
 from twisted.web.http_headers import Headers
 
 from txrdma.error import DeviceUnavailable
+from txrdma.kit.httprequests import fetch, SUCCESSES
 from txrdma.kit.values import frozen
 from txrdma.monitor.events.alerts import Alert
 
@@ -37,7 +35,7 @@ MAIL_SECONDS: Final = 30.0
 """Seconds to wait for each answer of a mail server."""
 
 POST_SECONDS: Final = 10.0
-"""Seconds to wait for a connection to a webhook, and for its answer."""
+"""Seconds to wait for the whole answer of a webhook."""
 
 REPEAT_SECONDS: Final = 300.0
 """Seconds after which an Alertmanager is told again of what is still there."""
@@ -45,7 +43,6 @@ REPEAT_SECONDS: Final = 300.0
 MOST_ANSWER: Final = 65_536
 """Most octets of the body of a webhook's answer; a longer one ends the connection, and the status counts."""
 
-_HTTP_OK: Final = range(200, 300)
 _SMTP_OK: Final = range(200, 300)
 _MOST_LINES: Final = 50
 _NAMES: Final = {False: "resolved", True: "firing"}
@@ -184,62 +181,9 @@ class WebhookChannel(AlertChannel):
         headers = Headers({"Content-Type": ["application/json"], "User-Agent": ["txrdma"]})
         if self._authorization:
             headers.addRawHeader("Authorization", self._authorization)
-        producer = FileBodyProducer(BytesIO(body), cooperator=_AtOnce())
-        posting: Deferred[Any] = self._agent.request(b"POST", self._url.encode(), headers, producer)
-        response = await posting.addTimeout(POST_SECONDS, self._reactor)
-        await _drained(response).addTimeout(POST_SECONDS, self._reactor)
-        if response.code not in _HTTP_OK:
-            raise DeviceUnavailable(f"{self.name}: it answers {response.code}")
-
-
-class _Drain(StreamProtocol):
-    """Discards the body of a response; one that is too long closes the connection."""
-
-    def __init__(self, ended: Deferred[None]) -> None:
-        self._ended = ended
-        self._left = MOST_ANSWER
-
-    def dataReceived(self, data: bytes) -> None:
-        """Drop a part of the body."""
-        self._left -= len(data)
-        if self._left < 0:
-            self.giveUp()
-
-    def giveUp(self) -> None:
-        """End the connection."""
-        transport: Any = self.transport
-        if transport is not None:
-            transport.loseConnection()
-
-    def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Handle the end of the body, whatever the reason: the status has been received before."""
-        if not self._ended.called:
-            self._ended.callback(None)
-
-
-def _drained(response: Any) -> Deferred[None]:
-    """Return a Deferred that fires at the end of a response's body."""
-    ended: Deferred[None] = Deferred(lambda _: drain.giveUp())
-    drain = _Drain(ended)
-    response.deliverBody(drain)
-    return ended
-
-
-class _AtOnce:
-    """A cooperator that does all work at once: bodies have only some kilobytes."""
-
-    def cooperate(self, work: Any) -> Any:
-        for _ in work:
-            pass
-        return _Done()
-
-
-class _Done:
-    def whenDone(self) -> Deferred[None]:
-        return succeed(None)
-
-    def stop(self) -> None:
-        """Do nothing: all the work is done."""
+        answer = await fetch(self._agent, self._reactor, self._url, headers, POST_SECONDS, MOST_ANSWER, body)
+        if answer.code not in SUCCESSES:
+            raise DeviceUnavailable(f"{self.name}: it answers {answer.code}")
 
 
 # Mail.

@@ -1,0 +1,142 @@
+"""
+HTTP requests with bounds: a server can neither keep the caller waiting nor fill its memory.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from zope.interface import implementer
+
+from twisted.internet.defer import Deferred, succeed, TimeoutError
+from twisted.internet.error import ConnectError, ConnectionClosed
+from twisted.internet.interfaces import IConsumer, IReactorTime
+from twisted.internet.protocol import connectionDone, Protocol
+from twisted.python.failure import Failure
+from twisted.web.client import RequestTransmissionFailed, ResponseDone, ResponseFailed
+from twisted.web.http import PotentialDataLoss
+from twisted.web.http_headers import Headers
+from twisted.web.iweb import IAgent, IBodyProducer
+
+from txrdma.error import DeviceUnavailable
+
+SUCCESSES: Final = range(200, 300)
+"""Status codes of requests that have succeeded."""
+
+_FAILURES: Final = (*(OSError, ConnectError, ConnectionClosed, ResponseFailed, RequestTransmissionFailed),)
+"""Errors of names, connections, TLS and malformed answers."""
+
+
+class HTTPAnswer(NamedTuple):
+    """
+    The answer of a server.
+
+    @ivar code: status code.
+    @ivar body: the body, or its beginning.
+    @ivar isWhole: whether the body ended before the limit and before the connection was lost.
+    """
+
+    code: int
+    headers: Headers
+    body: bytes
+    isWhole: bool
+
+
+def fetch(
+    agent: IAgent,
+    clock: IReactorTime,
+    url: str,
+    headers: Headers,
+    seconds: float,
+    mostOctets: int,
+    body: bytes | None = None,
+) -> Deferred[HTTPAnswer]:
+    """
+    Send a request: GET, or POST of a body. Cancelling the Deferred closes the connection.
+
+    @param seconds: time for all of it, from the connection to the end of the answer.
+    @param mostOctets: most octets of the answer's body; a longer one closes the connection.
+    @return: fires with any answer that has a status; fails with L{DeviceUnavailable} if there is none in
+        time.
+    """
+    fetching = Deferred.fromCoroutine(_fetch(agent, url, headers, mostOctets, body))
+    return Deferred.fromCoroutine(_translated(fetching.addTimeout(seconds, clock), seconds))
+
+
+async def _translated(fetching: Deferred[HTTPAnswer], seconds: float) -> HTTPAnswer:
+    try:
+        return await fetching
+    except TimeoutError as error:
+        raise DeviceUnavailable(f"no response in {seconds:g} s") from error
+    except _FAILURES as error:
+        raise DeviceUnavailable(_reasonOf(error)) from error
+
+
+async def _fetch(agent: IAgent, url: str, headers: Headers, most: int, body: bytes | None) -> HTTPAnswer:
+    if body is None:
+        response: Any = await agent.request(b"GET", url.encode(), headers)
+    else:
+        response = await agent.request(b"POST", url.encode(), headers, _Body(body))
+    ended: Deferred[None] = Deferred(lambda _: reader.giveUp())
+    reader = _BodyReader(ended, most)
+    response.deliverBody(reader)
+    await ended
+    return HTTPAnswer(response.code, response.headers, bytes(reader.body), reader.isWhole)
+
+
+def _reasonOf(error: Exception) -> str:
+    """Return the text of an error, or of the last error that it wraps."""
+    wrapped = getattr(error, "reasons", None)
+    return wrapped[-1].getErrorMessage() if wrapped else str(error) or type(error).__name__
+
+
+@implementer(IBodyProducer)
+class _Body:
+    """Body of a request, which is written at once: the transport buffers it."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+        self.length: int = len(content)
+
+    def startProducing(self, consumer: IConsumer) -> Deferred[None]:
+        """Write the whole body."""
+        consumer.write(self._content)
+        return succeed(None)
+
+    def pauseProducing(self) -> None:
+        """Do nothing: all is written."""
+
+    def resumeProducing(self) -> None:
+        """Do nothing: all is written."""
+
+    def stopProducing(self) -> None:
+        """Do nothing: all is written."""
+
+
+class _BodyReader(Protocol):
+    """Collects the body of an answer up to its limit."""
+
+    def __init__(self, ended: Deferred[None], most: int) -> None:
+        self.body = bytearray()
+        self.isWhole = False
+        self._ended = ended
+        self._most = most
+
+    def dataReceived(self, data: bytes) -> None:
+        """Append a part of the body."""
+        self.body += data[: self._most - len(self.body) + 1]
+        if len(self.body) > self._most:
+            del self.body[self._most :]
+            self.giveUp()
+
+    def giveUp(self) -> None:
+        """Close the connection."""
+        transport: Any = self.transport
+        if transport is not None:
+            transport.loseConnection()
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """Handle the end of the body, whatever the reason: the status has been received before."""
+        self.isWhole = reason.check(ResponseDone, PotentialDataLoss) is not None
+        if not self._ended.called:
+            self._ended.callback(None)

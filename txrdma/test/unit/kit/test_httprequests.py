@@ -1,0 +1,78 @@
+"""
+HTTP requests with bounds of time and size.
+"""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred
+from twisted.internet.error import ConnectionLost, ConnectionRefusedError
+from twisted.internet.task import Clock
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
+from twisted.web.client import ResponseNeverReceived
+from twisted.web.http_headers import Headers
+
+from txrdma.error import DeviceUnavailable
+from txrdma.kit.httprequests import fetch, HTTPAnswer
+from txrdma.test.support.httpagents import Answer, Prepared, PreparedAgent
+
+HEADERS = Headers({"X-One": ["1"]})
+
+
+class FetchTests(SynchronousTestCase):
+    """Answers, and servers that give none."""
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.agent = PreparedAgent()
+
+    def fetched(self, answer: Answer, body: bytes | None = None, most: int = 10) -> Deferred[HTTPAnswer]:
+        self.agent.usual = answer
+        return fetch(self.agent, self.clock, "http://a/b", HEADERS, 5.0, most, body)
+
+    def test_answer(self) -> None:
+        """A request has its method, headers and body; any status is an answer."""
+        for body, method in ((None, b"GET"), (b"hello", b"POST")):
+            answer = self.successResultOf(self.fetched(Prepared(503, b"later", {"Retry-After": "9"}), body))
+            self.assertEqual((answer.code, answer.body, answer.isWhole), (503, b"later", True))
+            self.assertEqual(answer.headers.getRawHeaders("retry-after"), ["9"])
+            sent = self.agent.requests[-1]
+            self.assertEqual((sent.method, sent.url, sent.body), (method, "http://a/b", body or b""))
+            self.assertEqual(sent.headers, HEADERS)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_long(self) -> None:
+        """A body beyond the limit closes the connection; one of exactly that length does not."""
+        for body, isWhole in ((bytes(10), True), (bytes(11), False)):
+            answer = self.successResultOf(self.fetched(Prepared(200, body)))
+            self.assertEqual((answer.body, answer.isWhole), (bytes(10), isWhole))
+
+    def test_broken(self) -> None:
+        """A body that ends with its connection is not whole."""
+        answer = self.successResultOf(self.fetched(Prepared(200, b"beg", ending=ConnectionLost())))
+        self.assertEqual((answer.body, answer.isWhole), (b"beg", False))
+
+    def test_errors(self) -> None:
+        """Errors of the connection have one type, and the text of their cause."""
+        wrapped = ResponseNeverReceived([Failure(ConnectionLost("reset"))])
+        for error, text in ((ConnectionRefusedError(), "refused"), (wrapped, "reset")):
+            failure = self.failureResultOf(self.fetched(error), DeviceUnavailable)
+            self.assertIn(text, failure.getErrorMessage())
+
+    def test_late(self) -> None:
+        """A server that does not answer in time, or not to the end, is unavailable; nothing remains."""
+        for answer in (None, Prepared(200, b"beg", ending=None)):
+            fetching = self.fetched(answer)
+            self.clock.advance(4.9)
+            self.assertNoResult(fetching)
+            self.clock.advance(0.2)
+            failure = self.failureResultOf(fetching, DeviceUnavailable)
+            self.assertEqual(failure.getErrorMessage(), "no response in 5 s")
+        self.assertEqual((self.agent.cancelled, self.clock.getDelayedCalls()), (1, []))
+
+    def test_cancel(self) -> None:
+        """Cancelling ends the request."""
+        fetching = self.fetched(None)
+        fetching.cancel()
+        self.failureResultOf(fetching)
+        self.assertEqual((self.agent.cancelled, self.clock.getDelayedCalls()), (1, []))
