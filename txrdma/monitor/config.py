@@ -16,6 +16,7 @@ from txrdma.error import InvalidRequest
 from txrdma.fabric.advice import ADVICE, Severity
 from txrdma.fabric.errorcounters import counterName, shownName
 from txrdma.fabric.excess import MOST_HOPS
+from txrdma.fabric.metricnames import METRICS
 from txrdma.kit.values import frozen
 from txrdma.monitor.diagnosis.findinglog import FindingRules
 from txrdma.monitor.diagnosis.tallies import TallyLimit
@@ -26,7 +27,6 @@ from txrdma.monitor.files import FileSettings
 from txrdma.monitor.listening import isLoopback, mistakeIn
 from txrdma.monitor.reading.poller import DEFAULT_RULES
 from txrdma.monitor.reading.settings import PollerSettings
-from txrdma.monitor.series.exposition import METRICS
 from txrdma.monitor.series.level import DEFAULT_LEVELS, EVENTS, Level
 
 if sys.version_info >= (3, 11):

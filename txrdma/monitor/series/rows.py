@@ -13,10 +13,10 @@ from typing import Final, NamedTuple
 
 from txrdma.fabric.errorcorrection import CORRECTED, SYMBOLS
 from txrdma.fabric.errorcounters import UNCORRECTABLE
+from txrdma.fabric.metricnames import FAMILIES
 from txrdma.monitor.diagnosis.thresholds import PortKey
 from txrdma.monitor.portcounters import CounterLayout, Meter
 from txrdma.monitor.series.database import Columns
-from txrdma.monitor.series.exposition import FAMILIES
 
 _MOST: Final = 1 << 50
 """Growth in one reading beyond which a counter is not believed: sums of it would not fit."""

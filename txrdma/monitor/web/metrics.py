@@ -13,6 +13,7 @@ from twisted.web.resource import Resource
 from twisted.web.server import Request
 
 from txrdma.fabric.advice import Severity
+from txrdma.fabric.metricnames import METRICS
 from txrdma.fabric.steadynames import SteadyNames
 from txrdma.monitor.reading.poller import FabricPoller
 from txrdma.monitor.series.exposition import (
@@ -23,7 +24,6 @@ from txrdma.monitor.series.exposition import (
     family,
     guidText,
     labels,
-    METRICS,
 )
 from txrdma.monitor.series.history import HistoryWriter
 

@@ -14,7 +14,7 @@ from twisted.web.http import HTTPChannel
 from twisted.web.resource import EncodingResourceWrapper, IResource, Resource
 from twisted.web.server import GzipEncoderFactory, Request, Site
 
-from txrdma.monitor.series.exposition import METRICS
+from txrdma.fabric.metricnames import METRICS
 from txrdma.monitor.web.access import AccessControl, isLocalName
 from txrdma.monitor.web.events import EventHub, Events
 from txrdma.monitor.web.html import HTMLPages

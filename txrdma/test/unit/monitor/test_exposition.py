@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from txrdma.fabric.discovery import Sweep
+from txrdma.fabric.metricnames import FAMILIES
 from txrdma.fabric.model import Fabric
 from txrdma.iba.types import GUID
 from txrdma.monitor.diagnosis.thresholds import PortKey
 from txrdma.monitor.portcounters import CounterLayout, Meter
-from txrdma.monitor.series.exposition import CounterExposition, fabricText, FAMILIES, labels
+from txrdma.monitor.series.exposition import CounterExposition, fabricText, labels
 from txrdma.test.support.mad.simulated import FabricTestCase
 
 try:

@@ -17,12 +17,12 @@ import txrdma
 from txrdma.error import InvalidRequest
 from txrdma.fabric.advice import Severity
 from txrdma.fabric.health import Finding
+from txrdma.fabric.metricnames import METRICS
 from txrdma.iba.types import GUID
 from txrdma.monitor.config import parseConfig
 from txrdma.monitor.diagnosis.tallies import TallyLimit
 from txrdma.monitor.diagnosis.thresholds import DEFAULT_LIMITS
 from txrdma.monitor.reading.settings import PollerSettings
-from txrdma.monitor.series.exposition import METRICS
 from txrdma.monitor.series.level import DEFAULT_LEVELS, EVENTS
 from txrdma.monitor.web.metrics import Metrics, MOST_FINDINGS
 from txrdma.tap.monitor import Options
