@@ -9,4 +9,6 @@ Utilities that do not depend on RDMA.
  - L{txrdma.kit.limits}: limits on the resources of a process that peers can use.
  - L{txrdma.kit.logs}: rate-limited logging.
  - L{txrdma.kit.httprequests}: HTTP requests with bounds of time and size.
+ - L{txrdma.kit.remotewrite}: samples in the encoding of Prometheus' remote write.
+ - L{txrdma.kit.spool}: a queue on disk that is limited in size.
 """
