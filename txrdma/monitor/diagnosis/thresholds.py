@@ -16,11 +16,11 @@ from txrdma.fabric.errorcorrection import wrongBits
 from txrdma.fabric.errorcounters import shownName, UNCORRECTABLE
 from txrdma.fabric.health import Finding
 from txrdma.fabric.model import Fabric, Port
+from txrdma.fabric.portcounters import CounterLayout, Meter
 from txrdma.fabric.rates import bitErrorRate
 from txrdma.fabric.rootcause import groupedByLink
 from txrdma.iba.types import GUID
 from txrdma.monitor.diagnosis.tallies import Tallies, TallyLimit
-from txrdma.monitor.portcounters import CounterLayout, Meter
 
 PortKey = tuple[GUID, int]
 """Identity of a port in all sweeps: the GUID of its node, and the port number."""

@@ -16,12 +16,12 @@ from txrdma.fabric.errorcounters import (
     ERROR_COUNTERS,
     UNICAST_COUNTERS,
 )
+from txrdma.fabric.portcounters import CounterLayout
 from txrdma.fabric.rates import WORD
 from txrdma.kit.rawfields import peeks
 from txrdma.mad.layouts.attributes import Attribute
 from txrdma.mad.layouts.messages import ClassPortInfo
 from txrdma.mad.layouts.pma import PerformanceCapability, PortCounters, PortCountersExtended
-from txrdma.monitor.portcounters import CounterLayout
 
 _UNITS: Final = {"portXmitData": WORD, "portRcvData": WORD}
 

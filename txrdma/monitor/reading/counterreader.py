@@ -20,6 +20,7 @@ from txrdma.error import DeviceUnavailable
 from txrdma.fabric.errorcounters import countingPorts
 from txrdma.fabric.health import hasLink
 from txrdma.fabric.model import Node, Port
+from txrdma.fabric.portcounters import hasRestarted, Meter
 from txrdma.fabric.refreshing import withoutArrival
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GUID
@@ -34,7 +35,6 @@ from txrdma.mad.layouts.messages import ClassPortInfo
 from txrdma.mad.layouts.smp import NodeInfo, PortInfo
 from txrdma.mad.paths import toLID
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds, PortKey
-from txrdma.monitor.portcounters import hasRestarted, Meter
 from txrdma.monitor.reading.attributes import kindOf, ReadingKind
 from txrdma.monitor.reading.fec import NO_ATTRIBUTE
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 from txrdma.error import DeviceUnavailable
 from txrdma.fabric.errorcounters import countingPorts
 from txrdma.fabric.model import Node, Port
+from txrdma.fabric.portcounters import Meter
 from txrdma.iba.path import MADEndPort
 from txrdma.iba.types import GUID
 from txrdma.mad.errors import MADError, MADFailure
@@ -21,7 +22,6 @@ from txrdma.mad.layouts.pma import PortRcvErrorDetails, PortXmitDiscardDetails
 from txrdma.mad.paths import toLID
 from txrdma.mad.rpcs import RPCs
 from txrdma.monitor.diagnosis.thresholds import PortKey
-from txrdma.monitor.portcounters import Meter
 from txrdma.monitor.reading.fec import NO_ATTRIBUTE
 
 CAUSES: Final[Mapping[str, Mapping[str, str]]] = {

@@ -15,6 +15,7 @@ from typing import Any, Final
 from txrdma.error import DeviceUnavailable
 from txrdma.fabric.errorcorrection import correctingPorts, formOf, namesOf, valuesOf
 from txrdma.fabric.model import Node, Port
+from txrdma.fabric.portcounters import CounterLayout, Meter
 from txrdma.iba.path import IBPath, MADEndPort
 from txrdma.iba.types import GUID
 from txrdma.kit.backoff import BackOff
@@ -25,7 +26,6 @@ from txrdma.mad.layouts.smp import NodeInfo
 from txrdma.mad.paths import toLID
 from txrdma.mad.rpcs import RPCs
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds, PortKey
-from txrdma.monitor.portcounters import CounterLayout, Meter
 
 _MOST_FAILURES: Final = 3
 """Looks in a row without an answer after which a node that answers otherwise is not asked any more."""

@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 from txrdma.fabric.errorcorrection import CORRECTED, SYMBOLS
 from txrdma.fabric.errorcounters import UNCORRECTABLE
 from txrdma.fabric.metricnames import FAMILIES
+from txrdma.fabric.portcounters import CounterLayout, Meter
 from txrdma.monitor.diagnosis.thresholds import PortKey
-from txrdma.monitor.portcounters import CounterLayout, Meter
 from txrdma.monitor.series.database import Columns
 
 _MOST: Final = 1 << 50

@@ -13,11 +13,11 @@ from twisted.web.template import Tag
 from txrdma.fabric.errorcounters import shownName
 from txrdma.fabric.metricnames import FAMILIES
 from txrdma.fabric.model import Node, Port
+from txrdma.fabric.portcounters import Meter
 from txrdma.fabric.rates import bitsEachSecond
 from txrdma.iba.types import GUID
 from txrdma.kit.values import frozen
 from txrdma.monitor.diagnosis.journal import KINDS
-from txrdma.monitor.portcounters import Meter
 from txrdma.monitor.reading.details import CAUSES
 from txrdma.monitor.series.exposition import correctionMeanings, guidText
 from txrdma.monitor.web.layout import (

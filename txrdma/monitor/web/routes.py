@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from txrdma.fabric.metricnames import CAUSE_FAMILIES, FAMILIES
 from txrdma.fabric.model import Node, Port
+from txrdma.fabric.portcounters import Meter
 from txrdma.iba.types import GUID
 from txrdma.kit.values import frozen
-from txrdma.monitor.portcounters import Meter
 from txrdma.monitor.series.level import DEFAULT_LEVELS
 from txrdma.monitor.series.rows import STORED_COUNTERS
 from txrdma.monitor.web.parameters import listing, Parameter, TIME

@@ -12,13 +12,13 @@ from typing import Final
 from txrdma.fabric.advice import Severity
 from txrdma.fabric.errorcorrection import SYMBOLS
 from txrdma.fabric.model import Fabric, Node, Port
+from txrdma.fabric.portcounters import Meter
 from txrdma.fabric.rates import bitErrorRate
 from txrdma.iba.types import GUID
 from txrdma.iba.verbs import NodeType
 from txrdma.mad.rpcs import RPCs
 from txrdma.monitor.diagnosis.findinglog import Entry
 from txrdma.monitor.diagnosis.thresholds import DEFAULT_FLAPS, DEFAULT_LIMITS
-from txrdma.monitor.portcounters import Meter
 from txrdma.monitor.reading.poller import FabricPoller
 from txrdma.monitor.series.history import HistoryWriter
 

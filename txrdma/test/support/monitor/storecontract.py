@@ -15,6 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.error import DeviceUnavailable
 from txrdma.fabric.errorcorrection import CORRECTED, SYMBOLS
 from txrdma.fabric.errorcounters import UNCORRECTABLE
+from txrdma.fabric.portcounters import CounterLayout, Meter
 from txrdma.iba.types import GUID
 from txrdma.monitor.diagnosis.findinglog import FindingLog, Key
 from txrdma.monitor.diagnosis.journal import FabricEvent, Journal
@@ -22,7 +23,6 @@ from txrdma.monitor.diagnosis.presence import Presence
 from txrdma.monitor.diagnosis.thresholds import PortKey
 from txrdma.monitor.events.memory import restoreState
 from txrdma.monitor.events.notificationqueue import QUEUED, restored
-from txrdma.monitor.portcounters import CounterLayout, Meter
 from txrdma.monitor.reading.poller import DEFAULT_RULES
 from txrdma.monitor.series import historystore
 from txrdma.monitor.series.historystore import HistoryStore

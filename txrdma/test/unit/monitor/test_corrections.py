@@ -13,13 +13,13 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.fabric.discovery import Sweep
 from txrdma.fabric.errorcorrection import correctionFindings, namesOf, valuesOf
 from txrdma.fabric.errorcounters import parseThresholds, UNCORRECTABLE
+from txrdma.fabric.portcounters import Meter
 from txrdma.mad.layouts.messages import MADStatus
 from txrdma.mad.layouts.pma import PortExtendedSpeedsCounters, PortExtendedSpeedsCountersRSFEC
 from txrdma.mad.layouts.smp import NodeInfo, PortInfo
 from txrdma.mad.layouts.values import FECMode
 from txrdma.monitor.config import parseConfig
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
-from txrdma.monitor.portcounters import Meter
 from txrdma.monitor.reading.fec import layoutOf, LONGEST_REFUSED_SECONDS
 from txrdma.monitor.reading.poller import FabricPoller
 from txrdma.monitor.series.exposition import CounterExposition

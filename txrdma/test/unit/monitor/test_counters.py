@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from txrdma.fabric.portcounters import CounterLayout, hasRestarted, Meter
 from txrdma.kit.backoff import BackOff
 from txrdma.monitor.diagnosis.tallies import Exceeded, Tallies, Tally, TallyLimit
-from txrdma.monitor.portcounters import CounterLayout, hasRestarted, Meter
 
 LAYOUT = CounterLayout({"data": 32, "errors": 4, "wide": 64}, {"data": 4, "wide": 4})
 FULL = 0xFFFF_FFFF

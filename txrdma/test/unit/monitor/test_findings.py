@@ -17,11 +17,11 @@ from txrdma.fabric.advice import ADVICE, adviceOn, Severity
 from txrdma.fabric.discovery import Sweep
 from txrdma.fabric.health import Finding, placedFindings
 from txrdma.fabric.model import Fabric
+from txrdma.fabric.portcounters import CounterLayout, Meter
 from txrdma.iba.types import GUID
 from txrdma.monitor.diagnosis.findinglog import Cleared, FindingEvent, FindingLog, FindingRules, Key, Raised
 from txrdma.monitor.diagnosis.tallies import TallyLimit
 from txrdma.monitor.diagnosis.thresholds import _KINDS, ErrorThresholds
-from txrdma.monitor.portcounters import CounterLayout, Meter
 from txrdma.monitor.reading.poller import FabricPoller
 from txrdma.monitor.reading.surveyor import Surveyor
 from txrdma.test.support.mad.simulated import FabricTestCase
