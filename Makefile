@@ -8,6 +8,8 @@
 #   make test-lowest     unit tests with the lowest supported versions, and no program on PATH but a shell
 #   make test-trunk      unit tests with Twisted's trunk, where it can be installed
 #   make test-compiled, make bench-compiled   the same with the cores compiled by mypyc, in .venv-compiled
+#   make test-wheel      unit and integration tests with the installed wheel, in an empty folder
+#   make wheels          compiled wheels of all supported versions of Python, by cibuildwheel and a container engine
 #   make test-kernel     suites that need a Linux kernel with RDMA, in an emulated guest; DOCS=1 writes the table
 #   make test-kernel-ci  a short selection of them, in one guest
 #   make test-container  the fabric monitor's container file, built and run by buildah, which it installs where it can
@@ -64,7 +66,7 @@ BIN := $(VENV)/bin
 PIP = -m pip --disable-pip-version-check install
 RUNTESTS = tools/runtests.py --jobs $(JOBS) --slowest $(SLOWEST)
 
-.PHONY: demo test test-all test-lowest test-trunk test-compiled test-kernel test-kernel-ci test-container soak mutants \
+.PHONY: demo test test-all test-lowest test-trunk test-compiled test-wheel wheels test-kernel test-kernel-ci test-container soak mutants \
 	vendor conversations check lint format types docs bench bench-compiled simulate hostile fuzz clean
 .DELETE_ON_ERROR:
 
@@ -112,12 +114,23 @@ docs: $(VENV)/.has-docs
 bench: $(VENV)/.has-bench
 	@$(BIN)/python -m benchmarks $(BENCH)
 
-# With the tests of this checkout beside the installed package, which the wheel does not contain.
 test-compiled: $(COMPILED)/.installed
-	@rm -rf $(COMPILED)/src && mkdir $(COMPILED)/src
-	@site=$$($(COMPILED)/bin/python -c 'import sysconfig; print(sysconfig.get_path("platlib"))') && \
-		rm -rf $$site/txrdma/test && cp -r txrdma/test $$site/txrdma/test
-	@TXRDMA_EXAMPLES=25 TXRDMA_TEST_INSTALLED=1 $(COMPILED)/bin/python $(RUNTESTS) --label compiled --folder build/compiled $(COMPILED_TESTS)
+	@$(COMPILED)/bin/txrdma --version | grep compiled
+	@TXRDMA_EXAMPLES=25 tools/test-installed $(COMPILED)/bin/python --label compiled --folder build/compiled $(COMPILED_TESTS)
+
+# The pure wheel of this checkout, in an environment and a folder without it; PYTHON=python3.13 for another interpreter.
+test-wheel: $(VENV)/.has-test
+	@rm -rf build/wheel && mkdir -p build/wheel
+	@tools/quietly $(BIN)/python -m build --no-isolation --outdir build/wheel .
+	@PYTHON="$(PYTHON)" tools/make-venv build/wheel/venv
+	@tools/quietly build/wheel/venv/bin/python $(PIP) build/wheel/txrdma-*.whl 'hypothesis>=6.100' 'rich>=13'
+	@TXRDMA_EXAMPLES=25 tools/test-installed build/wheel/venv/bin/python --jobs $(JOBS) --label wheel --folder build/wheel \
+		$(if $(filter file,$(origin TESTS)),,$(TESTS))
+
+# The time of the last commit makes two builds equal.
+wheels: $(VENV)/.made
+	@tools/quietly $(BIN)/python $(PIP) 'cibuildwheel>=3.2'
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m cibuildwheel --platform linux --output-dir dist
 
 # TESTS=txrdma.test.system.kernel.test_... for a part; what it leaves is in build/kernel.
 test-kernel: $(VENV)/.has-test

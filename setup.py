@@ -2,11 +2,12 @@
 A shim for tools that ask for it; everything is said in C{pyproject.toml}, but for the compiled cores.
 
 With C{TXRDMA_COMPILE=1} in the environment mypyc compiles the modules that every message passes through. They
-are the same files, and without it they run as they stand. mypy, mypy-zope and the dependencies must be
-installed, so C{pip install --no-build-isolation}.
+are the same files, and without it they run as they stand. C{tools/buildbackend.py} adds mypyc to what a build
+needs.
 """
 
 import os
+from pathlib import Path
 
 from setuptools import setup
 
@@ -55,5 +56,12 @@ if os.environ.get("TXRDMA_COMPILE", "") not in ("", "0"):
     from mypyc.build import mypycify
 
     extensions = mypycify(["--config-file", "pyproject.toml", *COMPILED], group_name="txrdma_cores")
+    for extension in extensions:  # the same bytes in any folder: no paths, no symbols for debuggers
+        extension.extra_compile_args = [
+            *extension.extra_compile_args,
+            "-g0",
+            f"-ffile-prefix-map={Path.cwd()}=.",
+        ]
+        extension.extra_link_args = [*extension.extra_link_args, "-Wl,-s"]
 
 setup(ext_modules=extensions)

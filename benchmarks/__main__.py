@@ -18,8 +18,9 @@ from benchmarks import box, mads, peers
 from benchmarks.charts import write
 from benchmarks.measuring import Case, haveBytecode
 from benchmarks.parts import measured, PARTS
-from benchmarks.report import areCoresCompiled, machine, markdown
+from benchmarks.report import machine, markdown
 from benchmarks.results import beside, load, replaced, results, save, Section, stamped
+from txrdma.commands.common.installation import areCoresCompiled
 
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 MADS_PAGE = PAGE.with_name("benchmarks-management.md")

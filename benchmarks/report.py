@@ -15,14 +15,9 @@ from typing import Final
 from benchmarks.charts import charts, picture
 from benchmarks.measuring import Outcome
 from benchmarks.results import beside, Results, Row, Section, shortly
-from txrdma.soft.shared import _lane
+from txrdma.commands.common.installation import areCoresCompiled
 
 PACKAGES = ("txrdma", "Twisted", "isal", "uvloop", "pyzmq", "mpi4py", "mpich", "pyenet", "aioquic")
-
-
-def areCoresCompiled() -> bool:
-    """Return whether the modules are compiled as by C{TXRDMA_COMPILE=1}."""
-    return not (_lane.__file__ or "").endswith(".py")
 
 
 def machine() -> dict[str, str]:

@@ -18,7 +18,7 @@ from twisted.internet.interfaces import (
 )
 from twisted.python import usage
 
-from txrdma import __version__
+from txrdma.commands.common.installation import version
 
 
 class IReactor(IReactorCore, IReactorFDSet, IReactorTCP, IReactorThreads, IReactorTime, IReactorUNIX):
@@ -38,8 +38,8 @@ class BaseOptions(usage.Options):
         raise SystemExit(0)
 
     def opt_version(self) -> None:
-        """Print the version and exit."""
-        print(f"txrdma {__version__}")
+        """Print the version, whether cores are compiled, and exit."""
+        print(f"txrdma {version()}")
         raise SystemExit(0)
 
     def getUsage(self, width: int | None = None) -> str:

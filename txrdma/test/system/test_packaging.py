@@ -19,6 +19,7 @@ from typing import ClassVar
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 import txrdma
+from txrdma.test.support.namespaces import unshared
 
 CHECKOUT = Path(txrdma.__file__).parent.parent
 
@@ -72,11 +73,11 @@ STARTS = """
 """
 
 
-def run(*command: str | Path, cwd: Path) -> str:
-    """What a command prints; its failure is the test's."""
+def run(*command: str | Path, cwd: Path, **variables: str) -> str:
+    """What a command prints, with these environment variables; its failure is the test's."""
     environment = {
         key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "VIRTUAL_ENV")
-    }
+    } | variables
     done = subprocess.run(
         [str(word) for word in command], cwd=cwd, env=environment, capture_output=True, text=True, timeout=300
     )
@@ -100,12 +101,16 @@ class PackagingTests(SynchronousTestCase):
         if PackagingTests._folder is None:
             folder = Path(self.mktemp()).resolve()
             folder.mkdir(parents=True)
-            shutil.copytree(CHECKOUT, folder / "source", ignore=shutil.ignore_patterns(*LEFT_OUT))
-            build = (sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, folder / "source")
-            run(*build, cwd=folder)
+            self.build(folder / "source", folder)
             PackagingTests._folder = folder
         self.top = PackagingTests._folder
         [self.wheel] = self.top.glob("*.whl")
+
+    def build(self, source: Path, folder: Path) -> None:
+        """Copy the checkout to a folder, and build sdist and wheel, without a network if possible."""
+        shutil.copytree(CHECKOUT, source, ignore=shutil.ignore_patterns(*LEFT_OUT))
+        command = (sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, source)
+        run(*unshared(), *command, cwd=source.parent, SOURCE_DATE_EPOCH="1700000000")
 
     def environment(self) -> Path:
         """Interpreter of the environment, with the wheel and what an editable install needs."""
@@ -139,7 +144,8 @@ class PackagingTests(SynchronousTestCase):
         self.assertTrue(place.is_relative_to(home), f"imported from {place}")
         self.assertIn("smc-proxy", run(binaries / "twistd", "--help", cwd=self.top))
         self.assertIn("txrdma", run(binaries / "twistd", "--help-reactors", cwd=self.top))
-        self.assertIn("txrdma 0.", run(binaries / "txrdma", "--version", cwd=self.top))
+        version = run(binaries / "txrdma", "--version", cwd=self.top)
+        self.assertEqual(version, f"txrdma {txrdma.__version__} (pure Python)\n")
         self.script(python, STARTS)
         self.pip(python, "uninstall", "--yes", "txrdma")
         self.script(python, FORGOTTEN)
@@ -158,6 +164,14 @@ class PackagingTests(SynchronousTestCase):
             installed = {name for name in archive.namelist() if ".dist-info/" not in name}
         self.assertEqual(installed, sources - tests)
         self.assertIn("txrdma/testing/__init__.py", installed)
+
+    def test_reproducible(self) -> None:
+        """A second build, in another folder and later, has the same bytes."""
+        again = self.top / "again"
+        again.mkdir()
+        self.build(again / "elsewhere", again)
+        for built in (*self.top.glob("*.whl"), *self.top.glob("*.tar.gz")):
+            self.assertEqual(built.read_bytes(), (again / built.name).read_bytes(), built.name)
 
     def test_wheel(self) -> None:
         """The wheel installs, serves, and goes without a trace."""
