@@ -17,3 +17,10 @@ class MessageFailed(RDMAError):
 
 class PeerLost(RDMAError):
     """The peer has ended without closing the connection, or no longer answers."""
+
+
+class CallFailed(RDMAError):
+    """
+    A call has failed at the peer: its function has raised an exception, or there is none. The text is that of
+    the exception.
+    """

@@ -20,7 +20,7 @@ from typing import Any, cast, Final, overload, TYPE_CHECKING
 
 from zope.interface import implementer
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, fail
 from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
 from twisted.internet.interfaces import IAddress
 from twisted.logger import Logger
@@ -35,6 +35,7 @@ from txrdma.btl.inbox import Inbox
 from txrdma.btl.lifeline import Done, PeerConnection
 from txrdma.btl.memory import ConnectionMemory, GET_FIELDS, GOT_FIELDS
 from txrdma.btl.outbox import Outbox
+from txrdma.btl.requests import ANSWER, Answerer, answering, CALL, Caller, CANCEL, Function
 from txrdma.error import InvalidRequest, PeerViolation
 from txrdma.iba.verbs import Buffer
 from txrdma.kit.logs import RateLimitedLogger
@@ -62,6 +63,9 @@ _GET: Final = 0xFFFC
 _GOT: Final = 0xFFFB
 _RECEIVED: Final = 0xFFFA
 _UNLIMITED: Final = 0xFFF9
+_CALL: Final = 0xFFF8
+_ANSWER: Final = 0xFFF7
+_CANCEL: Final = 0xFFF6
 
 _TOTAL: Final = Struct(">Q")
 _IMMEDIATE: Final = Struct(">I")
@@ -102,13 +106,17 @@ class BTLMessageTransport(MessageTransport):
         self._memory = ConnectionMemory(lifeline, partial(self._sendInternal, _GET), self._sendGot)
         self._isAborted = False
         self._reason: Failure | None = None  # of the end, while messages are queued for a paused protocol
-        self._peer.order.tags.update((_HANDLED, _GET, _RECEIVED, _UNLIMITED))
+        self._caller = Caller(self._sendCall, partial(self._sendInternal, _CANCEL))
+        self._answerer = Answerer(self, self._sendAnswer)
+        self._peer.order.tags.update((_HANDLED, _GET, _RECEIVED, _UNLIMITED, _ANSWER))
 
     def __repr__(self) -> str:
         return f"<BTLMessageTransport to {self._remoteAddress}>"
 
-    def begin(self, reactor: object) -> None:
+    def begin(self, reactor: Any) -> None:
         """Connect the protocol."""
+        self._reactor = reactor
+        self._answerer.functions.update(answering(self.protocol))
         self._begin(reactor)
 
     # Tagged messages
@@ -238,6 +246,56 @@ class BTLMessageTransport(MessageTransport):
         _checkTag(tag)
         if tag in self._unlimited:
             raise InvalidRequest(f"tag {tag} has a handler")
+
+    # Calls
+
+    def call(self, tag: int, data: AnyBuffer = b"", timeout: float | None = None) -> Deferred[bytes]:
+        """
+        Call the function of the peer that answers a tag.
+
+        Calls have tags of their own, which do not affect messages. Functions are called in the order of the
+        calls.
+
+        @param data: almost 64 MiB, contiguous; it is copied.
+        @param timeout: seconds in which the answer must arrive, else the Deferred fails with
+            L{TimeoutError<twisted.internet.error.TimeoutError>}.
+        @return: fires with the answer. It fails with L{CallFailed} if the function has raised an exception or
+            there is none, and with L{MessageFailed} if the connection ends before. It can be cancelled, which
+            withdraws a call that was not sent; otherwise the function's Deferred is cancelled.
+        @raise InvalidRequest: the tag is invalid, or the data is too long or not contiguous.
+        """
+        _checkTag(tag)
+        data = octets(data)
+        if self.disconnecting or self._peer.state != OPEN:
+            return fail(MessageFailed("the connection has ended"))
+        outcome = self._caller.call(tag, data)
+        if timeout is not None:
+            outcome.addTimeout(timeout, self._reactor)
+        self._maybePause()
+        return outcome
+
+    def answer(self, tag: int, function: Function | None) -> None:
+        """
+        Set the function that answers calls with a tag. Methods of a protocol may be decorated with
+        L{answers<txrdma.btl.requests.answers>} instead.
+
+        @param function: called with the data; returns a buffer, None for no bytes, or a Deferred or coroutine
+            with one. An exception is logged, and its text is sent to the caller. None removes the function.
+        @raise InvalidRequest: the tag is invalid.
+        """
+        _checkTag(tag)
+        if function is None:
+            self._answerer.functions.pop(tag, None)
+        else:
+            self._answerer.functions[tag] = function
+
+    def _sendCall(self, whole: Buffer) -> None:
+        if self._peer.state == OPEN:
+            self._sendNow(_CALL, whole, None, False)
+
+    def _sendAnswer(self, whole: Buffer, done: Done) -> None:
+        if self._lifeline is not None and self._peer.state == OPEN:
+            self._sendNow(_ANSWER, whole, done, False)
 
     # Memory
 
@@ -391,6 +449,8 @@ class BTLMessageTransport(MessageTransport):
                 self._call(cast(Done, done), error)
         self._memory.close()
         self._inbox.end(error)
+        self._caller.end(error)
+        self._answerer.end()
         if self.progressed is not None or reason.check(ConnectionDone) is None:
             self._isPaused = False
         self._reason = reason
@@ -426,13 +486,22 @@ class BTLMessageTransport(MessageTransport):
             self._sendQueued()
         elif tag <= LARGEST_TAG:
             self._inbox.add(tag, cast(memoryview, data))
+        elif tag == _CALL:
+            self._answerer.asked(cast(memoryview, _enough(data, CALL.size)))
+        elif tag == _ANSWER:
+            self._caller.answered(cast(memoryview, _enough(data, ANSWER.size)))
+        elif tag == _CANCEL:
+            self._answerer.cancelled(*CANCEL.unpack(_exactly(data, CANCEL.size)))
         elif tag == _RECEIVED:
-            self._outbox.received(*_TAG_TOTAL.unpack(_exactly(data, _TAG_TOTAL.size)))
+            number, total = _TAG_TOTAL.unpack(_exactly(data, _TAG_TOTAL.size))
+            if self._peer.state == OPEN:
+                self._outbox.received(number, total)
         elif tag == _UNLIMITED:
             (number,) = _TAG.unpack(_exactly(data, _TAG.size))
             if number > LARGEST_TAG:
                 raise PeerViolation(f"a handler of tag {number:#x}")
-            self._outbox.unlimit(number)
+            if self._peer.state == OPEN:
+                self._outbox.unlimit(number)
         elif tag == _GET:
             self._memory.answer(_exactly(data, GET_FIELDS.size))
         elif tag == _GOT:
@@ -499,7 +568,7 @@ class BTLMessageTransport(MessageTransport):
             self._pauseProducer()
 
     def _waitingBytes(self) -> int:
-        return self._unsentBytes + self._outbox.bytes + self._peer.queuedBytes
+        return self._unsentBytes + self._outbox.bytes + self._caller.bytes + self._peer.queuedBytes
 
     def _proceed(self) -> None:
         lifeline = self._lifeline

@@ -286,6 +286,20 @@ LIMITS: Final = (
         "The connection is closed.",
         "unit.btl.test_receiving.LiarTests.test_tags",
     ),
+    Limit(
+        "btl:",
+        "half of the calls of a peer that are not answered; those of this end",
+        "txrdma.btl.requests.MOST_CALLS",
+        "The connection is closed; those of this end wait.",
+        "unit.btl.test_calls.LiarTests.test_tooMany",
+    ),
+    Limit(
+        "btl:",
+        "half of the bytes of calls of a peer that are not answered; those of this end; of answers under way",
+        "txrdma.btl.requests.MOST_CALL_BYTES",
+        "The connection is closed; those of this end wait, and so do calls whose answers are not sent.",
+        "unit.btl.test_calls.LiarTests.test_tooLong",
+    ),
     # rdma:, ib:, rsocket:
     Limit(
         "rdma:",

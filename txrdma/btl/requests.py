@@ -1,0 +1,280 @@
+"""
+Calls: a program sends a request and waits for the answer of a function at the other end.
+
+A call is a message with a number, which its answer repeats. Each end limits its own unanswered calls, further
+ones are queued, so that a peer which follows the rules never exceeds the limits of the answering end.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from functools import partial
+from inspect import iscoroutine
+from struct import Struct
+from typing import Any, Final, TypeVar
+
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.logger import Logger, LogLevel
+from twisted.python.failure import Failure
+
+from txrdma.btl.core.assembly import LONGEST
+from txrdma.btl.errors import CallFailed
+from txrdma.btl.lifeline import Done
+from txrdma.error import InvalidRequest, PeerViolation
+from txrdma.iba.verbs import Buffer
+from txrdma.kit.logs import RateLimitedLogger
+from txrdma.messages.memory import octets
+
+_rateLimited = RateLimitedLogger(Logger())
+
+MOST_CALLS: Final = 256
+"""Unanswered calls: further ones of this end are queued; of the peer, twice as many are accepted."""
+
+MOST_CALL_BYTES: Final = 64 << 20
+"""
+Bytes of unanswered calls, or one call of any length: further ones of this end are queued; of the peer, twice
+as many bytes are accepted. With so many bytes of answers under way, no further function is called.
+"""
+
+LONGEST_TEXT: Final = 1024
+"""Characters of the text of an exception that are sent to the caller."""
+
+CALL: Final = Struct(">IH")
+"""The head of a call: its number and tag."""
+
+ANSWER: Final = Struct(">IB")
+"""The head of an answer: the number of the call, and whether it has failed."""
+
+CANCEL: Final = Struct(">I")
+"""The number of a call whose answer is not needed any more."""
+
+Function = Callable[[bytes], Any]
+"""
+A function that answers calls: it gets the data of a call and returns a buffer, None for no bytes, or a
+Deferred or coroutine with one.
+"""
+
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def answers(tag: int) -> Callable[[_Method], _Method]:
+    """
+    Let a method of a protocol answer the calls with a tag: see L{BTLMessageTransport.answer
+    <txrdma.btl.transport.BTLMessageTransport.answer>}.
+    """
+
+    def decorate(method: _Method) -> _Method:
+        method.answersTag = tag  # type: ignore[attr-defined]  # read by answering()
+        return method
+
+    return decorate
+
+
+def answering(protocol: object) -> Iterator[tuple[int, Function]]:
+    """Return the tags and methods of a protocol that are decorated with L{answers}."""
+    kind = type(protocol)
+    for name in dir(kind):
+        tag = getattr(getattr(kind, name, None), "answersTag", None)
+        if tag is not None:
+            yield tag, getattr(protocol, name)
+
+
+class Caller:
+    """
+    The calls of this end.
+
+    @ivar bytes: bytes of queued calls.
+    """
+
+    def __init__(self, send: Callable[[Buffer], None], sendCancel: Callable[[bytes], None]) -> None:
+        self.bytes = 0
+        self._send, self._sendCancel = send, sendCancel
+        self._queued: dict[int, bytes] = {}
+        self._sent: dict[int, int] = {}  # bytes of unanswered calls, including those that were cancelled
+        self._sentBytes = 0
+        self._outcomes: dict[int, Deferred[bytes]] = {}
+        self._last = 0
+
+    def call(self, tag: int, data: Buffer) -> Deferred[bytes]:
+        """Send a call, or queue it."""
+        if len(data) > LONGEST - CALL.size:
+            raise InvalidRequest(f"a call has at most {LONGEST - CALL.size} bytes")
+        number = self._last = (self._last + 1) & 0xFFFFFFFF
+        outcome: Deferred[bytes] = Deferred(lambda _: self._cancel(number))
+        self._outcomes[number] = outcome
+        whole = b"".join((CALL.pack(number, tag), data))
+        if self._queued or not self._maySend(len(whole)):
+            self._queued[number] = whole
+            self.bytes += len(whole)
+        else:
+            self._sendCall(number, whole)
+        return outcome
+
+    def _maySend(self, length: int) -> bool:
+        unanswered = len(self._sent)
+        return not unanswered or (unanswered < MOST_CALLS and self._sentBytes + length <= MOST_CALL_BYTES)
+
+    def _sendCall(self, number: int, whole: bytes) -> None:
+        self._sent[number] = len(whole)
+        self._sentBytes += len(whole)
+        self._send(whole)
+
+    def _sendQueued(self) -> None:
+        while self._queued:
+            number = next(iter(self._queued))
+            if not self._maySend(len(self._queued[number])):
+                return
+            self._sendCall(number, self._take(number))
+
+    def _take(self, number: int) -> bytes:
+        whole = self._queued.pop(number)
+        self.bytes -= len(whole)
+        return whole
+
+    def _cancel(self, number: int) -> None:
+        """Forget a call; if it was sent, ask the peer to cancel it."""
+        self._outcomes.pop(number, None)
+        if number in self._queued:
+            self._take(number)
+        elif number in self._sent:
+            self._sendCancel(CANCEL.pack(number))
+
+    def answered(self, answer: memoryview) -> None:
+        """
+        Process an answer.
+
+        @raise PeerViolation: it answers no call.
+        """
+        number, hasFailed = ANSWER.unpack_from(answer)
+        length = self._sent.pop(number, None)
+        if length is None:
+            raise PeerViolation("an answer without a call")
+        self._sentBytes -= length
+        if self._queued:
+            self._sendQueued()
+        outcome = self._outcomes.pop(number, None)
+        if outcome is None:
+            return
+        data = bytes(answer[ANSWER.size :])
+        if hasFailed:
+            outcome.errback(CallFailed(data.decode(errors="replace")))
+        else:
+            outcome.callback(data)
+
+    def end(self, error: Exception) -> None:
+        """Fail all calls."""
+        self._queued.clear()
+        self._sent.clear()
+        self.bytes = self._sentBytes = 0
+        outcomes, self._outcomes = self._outcomes, {}
+        for outcome in outcomes.values():
+            if not outcome.called:
+                outcome.errback(error)
+
+
+class Answerer:
+    """
+    The calls of the peer.
+
+    @ivar functions: the functions that answer them, by tag.
+    """
+
+    def __init__(self, name: object, send: Callable[[Buffer, Done], None]) -> None:
+        """
+        @param name: the connection, for the log.
+        @param send: sends an answer and reports when it has arrived.
+        """
+        self.functions: dict[int, Function] = {}
+        self._name, self._send = name, send
+        self._waiting: deque[tuple[int, int, bytes]] = deque()  # number, tag and data
+        self._lengths: dict[int, int] = {}  # bytes of calls that are not answered
+        self._running: dict[int, Deferred[Any]] = {}
+        self._bytes = self._answerBytes = 0
+
+    def asked(self, call: memoryview) -> None:
+        """
+        Process a call of the peer.
+
+        @raise PeerViolation: the peer exceeds a limit, or has used this number.
+        """
+        number, tag = CALL.unpack_from(call)
+        lengths = self._lengths
+        self._bytes += len(call)
+        if len(lengths) >= 2 * MOST_CALLS or (lengths and self._bytes > 2 * MOST_CALL_BYTES):
+            raise PeerViolation("too many calls")
+        if number in lengths:
+            raise PeerViolation("two calls have the same number")
+        lengths[number] = len(call)
+        self._waiting.append((number, tag, bytes(call[CALL.size :])))
+        self._runNext()
+
+    def _runNext(self) -> None:
+        while self._waiting and self._answerBytes < MOST_CALL_BYTES:
+            number, tag, data = self._waiting.popleft()
+            function = self.functions.get(tag)
+            if function is None:
+                self._answer(number, f"no function answers calls with tag {tag}".encode(), True)
+                continue
+            try:
+                found = function(data)
+            except Exception:
+                self._failed(number, tag, Failure())
+                continue
+            if iscoroutine(found):
+                found = Deferred.fromCoroutine(found)
+            if isinstance(found, Deferred):
+                self._running[number] = found
+                found.addCallbacks(partial(self._succeeded, number, tag), partial(self._failed, number, tag))
+            else:
+                self._succeeded(number, tag, found)
+
+    def _succeeded(self, number: int, tag: int, data: Any) -> None:
+        """Send what a function has returned; if it is not a buffer, the call fails."""
+        try:
+            found = b"" if data is None else octets(data)
+            if len(found) > LONGEST - ANSWER.size:
+                raise InvalidRequest(f"an answer has at most {LONGEST - ANSWER.size} bytes")
+        except InvalidRequest:
+            self._failed(number, tag, Failure())
+            return
+        self._answer(number, found, False)
+
+    def _failed(self, number: int, tag: int, failure: Failure) -> None:
+        """Send the text of an exception."""
+        if failure.check(CancelledError) is None:
+            text = "{connection}: a function that answers calls with tag {tag} failed"
+            named = {"connection": self._name, "tag": tag, "log_failure": failure}
+            _rateLimited.emit(LogLevel.critical, tag, text, **named)
+        text = f"{failure.type.__name__ if failure.type else ''}: {failure.getErrorMessage()}"
+        self._answer(number, text[:LONGEST_TEXT].encode(errors="replace"), True)
+
+    def _answer(self, number: int, data: Buffer, hasFailed: bool) -> None:
+        self._running.pop(number, None)
+        length = self._lengths.pop(number, None)
+        if length is None:
+            return  # the connection has ended
+        self._bytes -= length
+        whole = b"".join((ANSWER.pack(number, hasFailed), data))
+        self._answerBytes += len(whole)
+
+        def done(error: Exception | None) -> None:
+            self._answerBytes -= len(whole)
+            self._runNext()
+
+        self._send(whole, done)
+
+    def cancelled(self, number: int) -> None:
+        """Cancel a call that the peer's program has cancelled; its answer is sent all the same."""
+        running = self._running.get(number)
+        if running is not None:
+            running.cancel()
+
+    def end(self) -> None:
+        """Cancel all functions that run."""
+        self._waiting.clear()
+        self._lengths.clear()
+        self._bytes = 0
+        running, self._running = self._running, {}
+        for each in running.values():
+            each.cancel()

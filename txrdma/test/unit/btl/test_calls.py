@@ -1,0 +1,237 @@
+"""
+Calls of functions at the peer, and their answers.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any
+
+from twisted.internet.defer import CancelledError, Deferred, TimeoutError
+
+from txrdma.btl import requests
+from txrdma.btl.core.assembly import LONGEST
+from txrdma.btl.errors import CallFailed, MessageFailed
+from txrdma.btl.requests import ANSWER, answers, CALL
+from txrdma.btl.transport import _ANSWER, _CALL, LARGEST_TAG
+from txrdma.error import InvalidRequest
+from txrdma.test.support.btl.hosts import HostsCase, TAG, TagRecorder
+
+DOUBLE, LATER, BROKEN, COROUTINE = 1, 2, 3, 4
+
+
+class Worker(TagRecorder):
+    """
+    A protocol with functions.
+
+    @ivar waiting: Deferreds of its function that answers later.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting: list[Deferred[bytes]] = []
+        self.seen: list[bytes] = []
+
+    @answers(DOUBLE)
+    def double(self, data: bytes) -> object:
+        """Answer at once, with an array."""
+        self.seen.append(data)
+        return array("d", [2 * each for each in array("d", data)])
+
+    @answers(LATER)
+    def later(self, data: bytes) -> Deferred[bytes]:
+        """Answer when a test fires the Deferred."""
+        self.seen.append(data)
+        self.waiting.append(Deferred())
+        return self.waiting[-1]
+
+    @answers(BROKEN)
+    def broken(self, data: bytes) -> object:
+        """Raise an exception, or return no buffer."""
+        if data:
+            raise ZeroDivisionError(data.decode())
+        return "text"
+
+    @answers(COROUTINE)
+    async def coroutine(self, data: bytes) -> bytes | None:
+        """Answer with the result of another function."""
+        return await self.later(data) if data else None
+
+
+class CallsCase(HostsCase):
+    """A client and a worker."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.client, self.server = self.workers()
+
+    def workers(self) -> tuple[Worker, Worker]:
+        """Return two connected workers."""
+        ends = Worker(), Worker()
+        for opening in self.open(*ends):
+            opening.answer.addErrback(lambda failure: self.fail(str(failure)))
+        self.wait(lambda: all(each.isMade for each in ends))
+        return ends
+
+    def call(self, *words: Any, **named: Any) -> Deferred[bytes]:
+        """Call a function of the server."""
+        answer: Deferred[bytes] = self.client.transport.call(*words, **named)
+        return answer
+
+    def assertNoCalls(self) -> None:
+        """Assert that neither end has stored anything about a call."""
+        for end in (self.client, self.server):
+            caller, answerer = end.transport._caller, end.transport._answerer
+            self.assertEqual((caller._queued, caller._sent, caller._outcomes), ({}, {}, {}))
+            self.assertEqual((caller.bytes, caller._sentBytes), (0, 0))
+            self.assertEqual((answerer._lengths, answerer._running, list(answerer._waiting)), ({}, {}, []))
+            self.assertEqual((answerer._bytes, answerer._answerBytes), (0, 0))
+
+
+class CallTests(CallsCase):
+    """Calls are answered."""
+
+    def test_arrays(self) -> None:
+        """A function gets the bytes of an array and answers with an array, short or long."""
+        for count in (0, 5, 100_000):
+            items = array("d", range(count))
+            answer = self.outcome(self.call(DOUBLE, items))
+            self.assertEqual(array("d", answer), array("d", [2 * each for each in items]))
+        self.pause(0.1)
+        self.assertNoCalls()
+
+    def test_bothWays(self) -> None:
+        """Answers arrive at their calls, in whatever order, and both ends call each other."""
+        calls = [self.call(LATER, b"%d" % number) for number in range(5)]
+        other = self.server.transport.call(DOUBLE, array("d", [1.5]))
+        self.assertEqual(array("d", self.outcome(other)), array("d", [3.0]))
+        self.wait(lambda: len(self.server.waiting) == 5)
+        self.assertEqual(self.server.seen, [b"%d" % number for number in range(5)])
+        for number in (3, 1, 0, 4, 2):
+            self.server.waiting[number].callback(b"answer %d" % number)
+            self.assertEqual(self.outcome(calls[number]), b"answer %d" % number)
+        self.pause(0.1)
+        self.assertNoCalls()
+
+    def test_coroutine(self) -> None:
+        """A function may be a coroutine, and None is an answer without bytes."""
+        self.assertEqual(self.outcome(self.call(COROUTINE)), b"")
+        answer = self.call(COROUTINE, b"x")
+        self.wait(lambda: self.server.waiting)
+        self.server.waiting[0].callback(b"y")
+        self.assertEqual(self.outcome(answer), b"y")
+
+    def test_set(self) -> None:
+        """Functions are set and removed at any time."""
+        self.server.transport.answer(9, bytes.upper)
+        self.assertEqual(self.outcome(self.call(9, b"a")), b"A")
+        self.server.transport.answer(9, None)
+        answer = self.call(9, b"a")
+        self.wait(lambda: answer.called)
+        self.assertIn("tag 9", str(self.failureResultOf(answer, CallFailed).value))
+
+    def test_exception(self) -> None:
+        """An exception of a function fails its caller, is logged, and does not end the connection."""
+        for data, text, logged in (
+            (b"why", "ZeroDivisionError: why", ZeroDivisionError),
+            (b"", "InvalidRequest: a buffer cannot be used", InvalidRequest),
+        ):
+            self.patch(requests._rateLimited, "_entries", {})
+            answer = self.call(BROKEN, data)
+            self.wait(lambda answer=answer: answer.called)  # type: ignore[misc]  # a Deferred
+            self.assertIn(text, str(self.failureResultOf(answer, CallFailed).value))
+            self.assertEqual(len(self.flushLoggedErrors(logged)), 1)
+        self.outcome(self.call(DOUBLE))
+        self.pause(0.1)
+        self.assertNoCalls()
+
+    def test_timeout(self) -> None:
+        """A call without an answer in time fails, and the function's Deferred is cancelled."""
+        answer = self.call(LATER, timeout=0.5)
+        self.wait(lambda: answer.called)
+        self.failureResultOf(answer, TimeoutError)
+        self.wait(lambda: self.server.waiting[0].called)
+        self.pause(0.1)
+        self.assertNoCalls()
+        self.assertEqual(self.outcome(self.call(DOUBLE, timeout=0.5)), b"")
+        self.pause(1.0)
+
+    def test_limit(self) -> None:
+        """Calls beyond the limit wait; one that is cancelled meanwhile is never sent."""
+        self.patch(requests, "MOST_CALLS", 3)
+        calls = [self.call(LATER, b"%d" % number) for number in range(6)]
+        self.wait(lambda: len(self.server.waiting) == 3)
+        calls[4].cancel()
+        self.failureResultOf(calls[4], CancelledError)
+        self.pause(0.1)
+        self.assertEqual(len(self.server.waiting), 3)
+        for number, call in enumerate((0, 1, 2, 3, 5)):
+            self.wait(lambda number=number: len(self.server.waiting) > number)  # type: ignore[misc]  # an int
+            self.server.waiting[number].callback(b"answer")
+            self.assertEqual(self.outcome(calls[call]), b"answer")
+        self.assertEqual(self.server.seen, [b"0", b"1", b"2", b"3", b"5"])
+        self.pause(0.1)
+        self.assertNoCalls()
+
+    def test_bytes(self) -> None:
+        """Calls with many bytes wait for each other, and so do functions whose answers are under way."""
+        self.patch(requests, "MOST_CALL_BYTES", 50_000)
+        self.server.transport.answer(9, lambda data: bytes(200_000))
+        calls = [self.call(9, bytes(40_000)) for _ in range(5)]
+        self.assertEqual(len(self.client.transport._caller._sent), 1)
+        self.assertEqual([len(self.outcome(each)) for each in calls], [200_000] * 5)
+        self.pause(0.1)
+        self.assertNoCalls()
+
+    def test_badCalls(self) -> None:
+        """Invalid calls are refused immediately."""
+        transport = self.client.transport
+        self.assertRaises(InvalidRequest, transport.call, -1, b"")
+        self.assertRaises(InvalidRequest, transport.call, LARGEST_TAG + 1, b"")
+        self.assertRaises(InvalidRequest, transport.answer, -1, bytes.upper)
+        self.assertRaises(InvalidRequest, transport.call, 1, memoryview(bytes(8))[::2])
+        self.assertRaises(InvalidRequest, transport.call, 1, bytes(LONGEST))
+
+    def test_end(self) -> None:
+        """Calls fail when the connection ends, at any time, and running functions are cancelled."""
+        self.patch(requests, "MOST_CALLS", 2)
+        calls = [self.call(LATER) for _ in range(4)]
+        self.wait(lambda: len(self.server.waiting) == 2)
+        self.client.transport.loseConnection()
+        self.wait(lambda: self.client.lost and self.server.lost)
+        for each in (*calls, self.call(LATER)):
+            self.failureResultOf(each, MessageFailed)
+        self.assertTrue(all(each.called for each in self.server.waiting))
+        self.assertNoCalls()
+        self.assertNothingLeft()
+
+
+class LiarTests(CallsCase):
+    """Peers that break the rules of calls lose their connection only."""
+
+    def assertRefused(self, *messages: tuple[int, bytes]) -> None:
+        bystanders = self.connected()
+        for tag, data in messages:
+            self.client.transport._send(tag, data, None, False)
+            self.client.transport._soon()
+        self.wait(lambda: self.client.lost and self.server.lost)
+        self.assertEqual(self.server.why(), "ConnectionAborted")
+        self.outcome(bystanders[0].transport.send(TAG, b"well"))
+        self.client, self.server = self.workers()
+
+    def test_tooMany(self) -> None:
+        """A peer may not have too many calls that are not answered."""
+        self.patch(requests, "MOST_CALLS", 10)
+        self.assertRefused(*[(_CALL, CALL.pack(number, LATER)) for number in range(21)])
+
+    def test_tooLong(self) -> None:
+        """A peer may not have too many bytes of calls that are not answered."""
+        self.patch(requests, "MOST_CALL_BYTES", 10_000)
+        self.assertRefused(*[(_CALL, CALL.pack(number, LATER) + bytes(7000)) for number in range(3)])
+
+    def test_numbers(self) -> None:
+        """A peer may not use a number twice, nor answer what was not asked."""
+        self.assertRefused(*[(_CALL, CALL.pack(7, LATER))] * 2)
+        self.assertRefused((_ANSWER, ANSWER.pack(7, False)))
+        self.assertRefused((_ANSWER, b"?"))
+        self.assertRefused((_CALL, b"?"))
