@@ -137,6 +137,16 @@ ADVICE: Final[dict[str, Advice]] = {
     ),
     "loop-late": Advice(_CRITICAL, "Restart the monitor, and report its log: one of its tasks does not end."),
     "history-stopped": Advice(_WARNING, "Free space on the disk of the history; nothing else has stopped."),
+    "remote-write-stopped": Advice(
+        _WARNING,
+        "See that the engine runs, and that its URL and authorization are right; samples are stored, and "
+        "sent later.",
+    ),
+    "remote-write-lost": Advice(
+        _WARNING,
+        "The history in the engine has a gap: raise the limit of the spill, or let the engine take older "
+        "samples.",
+    ),
 }
 """Advice by the kind of finding."""
 

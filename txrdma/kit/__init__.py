@@ -10,5 +10,6 @@ Utilities that do not depend on RDMA.
  - L{txrdma.kit.logs}: rate-limited logging.
  - L{txrdma.kit.httprequests}: HTTP requests with bounds of time and size.
  - L{txrdma.kit.remotewrite}: samples in the encoding of Prometheus' remote write.
+ - L{txrdma.kit.remotesender}: sends them, or stores them until they can be sent.
  - L{txrdma.kit.spool}: a queue on disk that is limited in size.
 """

@@ -4,6 +4,7 @@ HTTP requests with bounds: a server can neither keep the caller waiting nor fill
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from zope.interface import implementer
@@ -23,6 +24,7 @@ from txrdma.error import DeviceUnavailable
 SUCCESSES: Final = range(200, 300)
 """Status codes of requests that have succeeded."""
 
+_AGENT: Final = {"User-Agent": "txrdma"}
 _FAILURES: Final = (*(OSError, ConnectError, ConnectionClosed, ResponseFailed, RequestTransmissionFailed),)
 """Errors of names, connections, TLS and malformed answers."""
 
@@ -46,7 +48,7 @@ def fetch(
     agent: IAgent,
     clock: IReactorTime,
     url: str,
-    headers: Headers,
+    headers: Mapping[str, str],
     seconds: float,
     mostOctets: int,
     body: bytes | None = None,
@@ -59,7 +61,8 @@ def fetch(
     @return: fires with any answer that has a status; fails with L{DeviceUnavailable} if there is none in
         time.
     """
-    fetching = Deferred.fromCoroutine(_fetch(agent, url, headers, mostOctets, body))
+    sent = Headers({name: [value] for name, value in {**_AGENT, **headers}.items()})
+    fetching = Deferred.fromCoroutine(_fetch(agent, url, sent, mostOctets, body))
     return Deferred.fromCoroutine(_translated(fetching.addTimeout(seconds, clock), seconds))
 
 

@@ -53,7 +53,7 @@ class Spool:
     Queue of records in a folder, which no other process can open meanwhile. Its methods block.
 
     @ivar records: records from the oldest to the latest.
-    @ivar octets: octets that they occupy on disk.
+    @ivar items: number of items in all of them; C{octets}: octets that they occupy on disk.
     """
 
     def __init__(self, folder: str, mostOctets: int) -> None:
@@ -63,7 +63,7 @@ class Spool:
         @raise DeviceUnavailable: the folder cannot be used, or another process uses it.
         """
         self.records: deque[SpoolRecord] = deque()
-        self.octets = 0
+        self.items = self.octets = 0
         self._folder = Path(folder)
         self._most = mostOctets
         with self._translated(), ExitStack() as undo:
@@ -72,8 +72,7 @@ class Spool:
             undo.callback(os.close, descriptor)
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             for record in sorted(self._found()):
-                self.records.append(record)
-                self.octets += record.octets
+                self._add(record)
             self._release = undo.pop_all().close
 
     @contextmanager
@@ -115,9 +114,13 @@ class Spool:
                 with suppress(OSError):
                     incomplete.unlink()
                 raise
-        self.records.append(record)
-        self.octets += record.octets
+        self._add(record)
         return dropped
+
+    def _add(self, record: SpoolRecord) -> None:
+        self.records.append(record)
+        self.items += record.items
+        self.octets += record.octets
 
     def read(self, record: SpoolRecord) -> bytes | None:
         """
@@ -137,12 +140,13 @@ class Spool:
         """
         Remove a record from the queue.
 
-        @raise DeviceUnavailable: its file cannot be removed.
+        @raise DeviceUnavailable: its file cannot be removed; the next process finds it again.
         """
+        self.records.remove(record)
+        self.items -= record.items
+        self.octets -= record.octets
         with self._translated():
             (self._folder / record.name).unlink(missing_ok=True)
-        self.records.remove(record)
-        self.octets -= record.octets
 
     def close(self) -> None:
         """Let other processes open the folder. Idempotent."""

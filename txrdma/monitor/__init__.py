@@ -6,7 +6,7 @@ Subpackages import those above them only:
   - C{supervisor}, C{listening}: periodic tasks; addresses to listen on
   - C{diagnosis}: findings and changes: error thresholds, lost nodes and links
   - C{reading}: sweeps and counter readings on a reactor; knows nothing about pages
-  - C{series}: counters over time: metric families, databases, history
+  - C{series}: counters over time: metric families, databases, history, remote write and PromQL
   - C{events}: state that outlasts the process, notifications
   - C{web}: pages, REST, server-sent events, Prometheus metrics
 

@@ -28,6 +28,7 @@ from txrdma.monitor.listening import isLoopback, mistakeIn
 from txrdma.monitor.reading.poller import DEFAULT_RULES
 from txrdma.monitor.reading.settings import PollerSettings
 from txrdma.monitor.series.level import DEFAULT_LEVELS, EVENTS, Level
+from txrdma.monitor.series.remotesettings import RemoteSettings
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -41,6 +42,8 @@ DEFAULT_SURVEY_SECONDS: Final = 900.0
 _YEAR: Final = 365 * 86400.0
 _MOST: Final = 1_000_000
 _LEAST_DAYS: Final = 0.05
+_LEAST_SENT: Final = 2.0
+_USED_LABELS: Final = ("__name__", "column", "guid", "port")
 _TABLE: Final = re.compile(r"\s*\[\[?\s*([^\[\]]+?)\s*\]\]?\s*(#.*)?$")
 _KEY: Final = re.compile(r"\s*([A-Za-z0-9_.\"'-]+)\s*=")
 _FORMATS: Final = ("alertmanager", "webhook")
@@ -59,6 +62,7 @@ class MonitorConfig:
     @ivar counters: names of the counters exported to Prometheus.
     @ivar history: path of the file of its history, or URL of its database; C{""} for none.
     @ivar levels: levels of detail of the history, with their retention; C{events} is the retention of events.
+    @ivar remote: engine that receives the history, too; None for none.
     @ivar surveySeconds: time between surveys of the tables of a fabric that does not change; 0 for none.
     @ivar alerts: rules for notifications.
     @ivar webhooks: names of webhooks, their URLs, formats, and Authorization headers or C{""}; C{mail} is
@@ -77,6 +81,7 @@ class MonitorConfig:
     history: str
     levels: tuple[Level, ...]
     events: Level
+    remote: RemoteSettings | None
     settings: PollerSettings
     rules: FindingRules
     limits: tuple[TallyLimit, ...]
@@ -232,6 +237,25 @@ def _addresses(value: object) -> tuple[str, ...]:
     return tuple(map(_address, value))
 
 
+def _label(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or name in _USED_LABELS:
+        raise _Mistake(f"is a name of letters, digits and _, and none of {', '.join(_USED_LABELS)}")
+    return name
+
+
+def _header(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9-]+", name):
+        raise _Mistake("is no name of a header")
+    return name
+
+
+def _line(value: object) -> str:
+    text = _text(value)
+    if not text or not text.isprintable():
+        raise _Mistake("a text on one line")
+    return text
+
+
 _Check = Callable[[object], Any]
 
 _ANY: Final = "*"
@@ -253,6 +277,16 @@ _SCHEMA: Final[Mapping[str, Any]] = {
             level.name: {"days": ("retentionSeconds", _days), "megabytes": ("mostOctets", _megabytes)}
             for level in (*DEFAULT_LEVELS, EVENTS)
         },
+    },
+    "remote-write": {
+        "url": ("url", _url),
+        "spill": ("spill", _text),
+        "megabytes": ("mostOctets", _megabytes),
+        "query-url": ("queryURL", _url),
+        "timeout": ("timeoutSeconds", _seconds(0.1)),
+        "authorization-file": ("authorizationFile", _text),
+        "labels": {_ANY: (_label, _line)},
+        "headers": {_ANY: (_header, _line)},
     },
     "poll": {
         "interval": ("intervalSeconds", _seconds(0.1)),
@@ -368,6 +402,12 @@ class _Reader:
             self._mistake("history.url", "there is a history.file, too: which of them is it?")
         if mail:
             self._require("alerts.mail", mail, host="host", sender="from", receivers="to")
+        remote = self.table("remote-write")
+        if remote:
+            self._require("remote-write", remote, url="url", spill="spill")
+            if self.table("poll").get("intervalSeconds", _LEAST_SENT) < _LEAST_SENT:
+                least = f"{_LEAST_SENT:g} s, as samples have whole seconds"
+                self._mistake("poll.interval", f"with remote-write it is at least {least}")
         for name, webhook in self.table("alerts", "webhooks").items():
             self._require(f"alerts.webhooks.{name}", webhook, url="url")
 
@@ -462,6 +502,7 @@ def parseConfig(text: str, name: str = "fabric-monitor.toml") -> MonitorConfig:
         history=history.get("url") or history.get("file", ""),
         levels=tuple(replace(level, **history.get(level.name, {})) for level in DEFAULT_LEVELS),
         events=replace(EVENTS, **history.get(EVENTS.name, {})),
+        remote=_remote(reader.table("remote-write")),
         surveySeconds=poll.pop("surveySeconds", DEFAULT_SURVEY_SECONDS),
         settings=PollerSettings(**poll),
         rules=FindingRules(
@@ -508,6 +549,14 @@ def _mail(given: dict[str, Any]) -> MailSettings | None:
         return None
     password = _secretIn(given.pop("passwordFile", ""), "password of mail")
     return MailSettings(**given, password=password)
+
+
+def _remote(given: dict[str, Any]) -> RemoteSettings | None:
+    if not given:
+        return None
+    authorization = _secretIn(given.pop("authorizationFile", ""), "authorization of remote-write")
+    pairs: dict[str, Any] = {name: tuple(given.pop(name, {}).items()) for name in ("labels", "headers")}
+    return RemoteSettings(**given, **pairs, authorization=authorization)
 
 
 def readConfig(path: str) -> MonitorConfig:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from importlib.util import find_spec
 from typing import Any, Final
@@ -21,12 +22,15 @@ from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 from twisted.python import usage
 from twisted.python.threadpool import ThreadPool
+from twisted.web.client import Agent
 
 from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError
 from txrdma.fabric.cabling import cableFindings, readCables
 from txrdma.fabric.health import Finding, placedFindings
 from txrdma.fabric.model import Fabric
 from txrdma.interfaces import IMADPort
+from txrdma.kit.remotesender import RemoteSender
+from txrdma.kit.spool import Spool
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.ports import defaultMADPort, openMADPort
 from txrdma.monitor.config import MonitorConfig, parseConfig, readConfig
@@ -40,8 +44,10 @@ from txrdma.monitor.files import MaintainedFiles
 from txrdma.monitor.listening import isLoopback
 from txrdma.monitor.reading.poller import FabricPoller
 from txrdma.monitor.reading.surveyor import Surveyor
-from txrdma.monitor.series.history import HistoryWriter
+from txrdma.monitor.series.history import HistoryWriter, InThread
 from txrdma.monitor.series.historystore import HistoryStore
+from txrdma.monitor.series.remotesettings import RemoteSettings
+from txrdma.monitor.series.remotewriter import RemoteWriter
 from txrdma.monitor.series.rows import correctionRowOf, Row, rowOf
 from txrdma.monitor.supervisor import Supervisor
 from txrdma.monitor.web.access import readAccess
@@ -53,6 +59,7 @@ from txrdma.tap.systemd import SystemNotifier
 _log = Logger()
 
 _TLS: Final = "OpenSSL"
+_SNAPPY: Final = "cramjam"
 _SIMULATED: Final = "sim"
 _PLAIN: Final = ("tcp:", "tcp4:", "tcp6:", "smc:")
 """Prefixes of endpoint strings without encryption."""
@@ -63,7 +70,7 @@ _UNHEARD: Final = (CannotListenError, OSError, OverflowError)
 _AHEAD_SECONDS: Final = 60.0
 """Seconds by which the clock may be ahead of the system time without a finding."""
 
-_FIXED: Final = ("port", "listen", "counters", "history", "levels", "events")
+_FIXED: Final = ("port", "listen", "counters", "history", "levels", "events", "remote")
 """Settings whose changes take effect only after a restart."""
 
 
@@ -159,6 +166,25 @@ def channelsOf(reactor: Any, config: MonitorConfig) -> list[AlertChannel]:
     return channels
 
 
+def remoteWriterOf(reactor: Any, settings: RemoteSettings, inThread: InThread) -> RemoteWriter:
+    """
+    Return the writer of a time series engine.
+
+    @raise InvalidRequest: a package is missing.
+    @raise DeviceUnavailable: the spill cannot be used.
+    """
+    if find_spec(_SNAPPY) is None:
+        raise InvalidRequest("remote-write needs cramjam: pip install 'txrdma[remote-write]'")
+    if settings.url.startswith("https:") or settings.queryURL.startswith("https:"):
+        requireTLS("remote-write")
+    spool = Spool(settings.spill, settings.mostOctets)
+    sender = RemoteSender(
+        *(reactor, Agent(reactor), settings.url, settings.allHeaders, settings.timeoutSeconds),
+        *(spool, inThread),
+    )
+    return RemoteWriter(reactor, sender, settings.labels, inThread)
+
+
 def statusOf(poller: FabricPoller) -> str:
     """Return the status of a fabric in one line, for C{systemctl status}."""
     nodes = 0 if poller.fabric is None else len(poller.fabric.nodes)
@@ -192,7 +218,8 @@ class MonitorService(MultiService):
             to the history. A history that cannot be opened now is opened later.
         """
         super().__init__()  # type: ignore[no-untyped-call]  # of Twisted's
-        self._pool = ThreadPool(1, 1, "history")
+        self._pools: list[ThreadPool] = []
+        self._reactor = reactor
         access = self._access = readAccess(config.tokens, config.users)
         endpoint = endpointOf(reactor, config.listen) if config.listen else None
         if not access.isOpen and config.listen.startswith(_PLAIN) and not isLoopback(config.listen):
@@ -203,27 +230,27 @@ class MonitorService(MultiService):
             )
         channels, check = channelsOf(reactor, config), checkOf(config)
         reopen = reopen or partial(openMADPort, reactor, portOf(config))
-        store = None
-        if config.history:
-            store = HistoryStore(config.history, config.levels, isOwner=True, events=config.events)
-        try:
+        store = self._remote = self._writer = None
+        with ExitStack() as undo:
+            if config.history:
+                store = HistoryStore(config.history, config.levels, isOwner=True, events=config.events)
+                undo.callback(store.close)
+            if config.remote is not None:
+                self._remote = remoteWriterOf(reactor, config.remote, self._thread("remote write"))
+                undo.callback(self._remote.sender.close)
             self._agent = MADAgent(reactor, reopen(), reopen=reopen)
-        except BaseException:
-            if store is not None:
-                store.close()
-            raise
-        self._writer = None
+            undo.pop_all()
         if store is not None:
-            inThread = partial(deferToThreadPool, reactor, self._pool)
-            self._writer = HistoryWriter(reactor, store, inThread, reactor.seconds)
+            self._writer = HistoryWriter(reactor, store, self._thread("history"), reactor.seconds)
         self._seconds = reactor.seconds
         self._aheadSeconds = aheadSeconds
         self.config = self._first = config
         self._reload: Callable[[], MonitorConfig] | None = None
-        self._reactor = reactor
         supervisor = Supervisor(reactor)
         if self._writer is not None:
             supervisor.add(self._writer.loop)
+        if self._remote is not None:
+            supervisor.add(self._remote.loop)
         self._notifier = SystemNotifier(reactor, os.environ, supervisor.isAlive)
         thresholds = self._thresholds = ErrorThresholds(config.limits, config.flaps, config.mostBitErrors)
         self.poller = FabricPoller(
@@ -239,7 +266,7 @@ class MonitorService(MultiService):
             ),
             supervisor,
         )
-        watch = Watch(self.poller, self._agent, self._writer, reactor.seconds)
+        watch = Watch(self.poller, self._agent, self._writer, reactor.seconds, self._remote)
         if store is not None and self._writer is not None:
             self._restore(store)
             self.poller.journal.store = self._writer.append
@@ -253,6 +280,12 @@ class MonitorService(MultiService):
             listening = self._listening = StreamServerEndpointService(endpoint, self.site.factory)
             listening._raiseSynchronously = True  # if the port is in use, twistd exits, as in strports
             listening.setServiceParent(self)
+
+    def _thread(self, name: str) -> InThread:
+        """Return a function that calls functions in a thread of its own, while the service runs."""
+        pool = ThreadPool(1, 1, name)
+        self._pools.append(pool)
+        return partial(deferToThreadPool, self._reactor, pool)
 
     def _restore(self, store: HistoryStore) -> None:
         """Restore the state of the previous process; a finding stays until this one could have found it."""
@@ -279,10 +312,8 @@ class MonitorService(MultiService):
         step = self.poller.rounds.step
         with step("notifying systemd"):
             self._notifier.ready(statusOf(self.poller))
-        if self._writer is not None:
-            with step("adding to the history"):
-                self._writer.add(self._rowsSince(since))
-            self.poller.report("history", self._writer.findings())
+        with step("adding to the history"):
+            self._keep(since)
         with step("writing files"):
             self._files.update(self.poller)
         with step("checking the clock"):
@@ -290,6 +321,15 @@ class MonitorService(MultiService):
         self.poller.report("notifications", self._alerts.findings() + self._files.findings())
         with step("updating pages"):
             self.site.hub.fabricChanged()
+
+    def _keep(self, since: float) -> None:
+        """Add the rows of all ports that were read since a time to the history, and to that of the engine."""
+        writers = [one for one in (self._writer, self._remote) if one is not None]
+        rows = self._rowsSince(since) if writers else []
+        for writer in writers:
+            writer.add(rows)
+        if writers:
+            self.poller.report("history", [found for writer in writers for found in writer.findings()])
 
     def _rowsSince(self, since: float) -> list[Row]:
         """Return history rows of all ports that were read since a time."""
@@ -389,9 +429,11 @@ class MonitorService(MultiService):
         except _UNHEARD as error:
             raise DeviceUnavailable(str(error)) from error
         _log.info("watches the fabric of {port}", port=self._agent.port.name)
-        if self._writer is not None:
-            self._pool.start()
-            self._writer.start()
+        for pool in self._pools:
+            pool.start()
+        for writer in (self._writer, self._remote):
+            if writer is not None:
+                writer.start()
         if self._reload is not None:
             signal.signal(signal.SIGHUP, self._hung)
         self._notifier.start()
@@ -413,9 +455,11 @@ class MonitorService(MultiService):
         self._surveyor.stop()
         await self.poller.stop()
         await self._alerts.stop()
-        if self._writer is not None:
-            await self._writer.stop()
-            self._pool.stop()
+        for writer in (self._writer, self._remote):
+            if writer is not None:
+                await writer.stop()
+        for pool in self._pools:
+            pool.stop()
         self._agent.close()
 
 

@@ -22,7 +22,6 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 from twisted.mail.smtp import ESMTPSenderFactory
 from twisted.web.client import Agent
-from twisted.web.http_headers import Headers
 
 from txrdma.error import DeviceUnavailable
 from txrdma.kit.httprequests import fetch, SUCCESSES
@@ -178,9 +177,9 @@ class WebhookChannel(AlertChannel):
         return Deferred.fromCoroutine(self._post(json.dumps(message).encode()))
 
     async def _post(self, body: bytes) -> None:
-        headers = Headers({"Content-Type": ["application/json"], "User-Agent": ["txrdma"]})
+        headers = {"Content-Type": "application/json"}
         if self._authorization:
-            headers.addRawHeader("Authorization", self._authorization)
+            headers["Authorization"] = self._authorization
         answer = await fetch(self._agent, self._reactor, self._url, headers, POST_SECONDS, MOST_ANSWER, body)
         if answer.code not in SUCCESSES:
             raise DeviceUnavailable(f"{self.name}: it answers {answer.code}")

@@ -35,9 +35,6 @@ _log = Logger()
 VERSION: Final = 2
 """Version of the tables other than columns of counters; see the migrations in L{HistoryStore}."""
 
-_LATE_SECONDS: Final = 30
-"""Seconds by which readings may be late, and still count in their minute."""
-
 MOST_PORTS: Final = 250_000
 """
 Most ports that a history has; a fabric of 10,368 hosts has 65,000. When there are more, what is known of
@@ -356,7 +353,7 @@ class HistoryStore:
         name = f"{family.head}{coarser.name}"
         known = database.execute("SELECT until FROM done WHERE level = ?", name)
         done = known[0][0] if known else periods[0] * finer.periodSeconds
-        end = (now - finer.stepSeconds - _LATE_SECONDS) // step * step
+        end = coarser.completeUntil(finer, now)
         begin = min(done, end)  # the clock may have been set back
         for period in periods:
             table = f"{family.head}{finer.name}_{period}"

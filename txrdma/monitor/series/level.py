@@ -11,6 +11,9 @@ from txrdma.kit.values import frozen
 _HOUR: Final = 3600
 _DAY: Final = 24 * _HOUR
 
+_LATE_SECONDS: Final = 30
+"""Seconds by which readings may be late, and still count in their minute."""
+
 
 @frozen
 class Level:
@@ -33,6 +36,10 @@ class Level:
     def span(self, period: int) -> tuple[int, int]:
         """Begin and end of a period by its number, in seconds since 1970."""
         return period * self.periodSeconds, (period + 1) * self.periodSeconds
+
+    def completeUntil(self, finer: Level, now: int) -> int:
+        """Return the time until which rows of this level, computed from a finer one, have all readings."""
+        return (now - finer.stepSeconds - _LATE_SECONDS) // self.stepSeconds * self.stepSeconds
 
 
 DEFAULT_LEVELS: Final = (

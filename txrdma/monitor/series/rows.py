@@ -31,6 +31,7 @@ class ColumnFamily:
     @ivar peaks: columns of the highest rates, by counter.
     @ivar columns: columns of the tables; C{names} are the same in SQL. C{summed} are those of a coarser row
         in SQL, and C{replaced} says how an existing row is changed.
+    @ivar seriesNames: names of the series of a row's values in another engine, in their order.
     """
 
     def __init__(self, head: str, counters: tuple[str, ...], peaks: Mapping[str, str]) -> None:
@@ -44,6 +45,7 @@ class ColumnFamily:
             **dict.fromkeys(counters, int),
             **dict.fromkeys(peaks.values(), float),
         }
+        self.seriesNames = (f"{head}seconds", *counters, *peaks.values())
         self.names = ", ".join(f'"{name}"' for name in self.columns)
         sums = [f'sum("{name}")' for name in ("seconds", *counters)]
         self.summed = ", ".join([*sums, *(f'max("{name}")' for name in peaks.values())])

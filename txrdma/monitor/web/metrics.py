@@ -26,6 +26,7 @@ from txrdma.monitor.series.exposition import (
     labels,
 )
 from txrdma.monitor.series.history import HistoryWriter
+from txrdma.monitor.series.remotewriter import RemoteWriter
 
 MOST_FINDINGS: Final = 1000
 """
@@ -59,11 +60,13 @@ class Metrics(Resource):
         writer: HistoryWriter | None,
         seconds: Callable[[], float],
         counters: tuple[str, ...] = METRICS,
+        remote: RemoteWriter | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # of Twisted's
         self._poller = poller
         self._writer = writer
         self._seconds = seconds
+        self._remote = remote
         self._names = SteadyNames()
         self._wanted = counters
         self._counters, self._corrections = CounterExposition(counters), CounterExposition(counters)
@@ -116,3 +119,14 @@ class Metrics(Resource):
             dropped = [("", self._writer.dropped)]
             text = "Readings dropped because the history's queue was full"
             yield family("txrdma_monitor_history_dropped_total", "counter", text, dropped)
+        if self._remote is not None:
+            sender = self._remote.sender
+            lost = [(labels(reason=why), count) for why, count in sender.lost.items()]
+            for short, kind, text, series in (
+                ("sent_samples_total", "counter", "Samples that the engine accepted", [("", sender.sent)]),
+                ("lost_samples_total", "counter", "Samples that were lost", lost),
+                ("waiting_samples", "gauge", "Samples that are not sent yet", [("", sender.waiting)]),
+                ("spill_bytes", "gauge", "Octets of samples on disk", [("", sender.spilledOctets)]),
+                ("oldest_seconds", "gauge", "Age of samples to send", [("", int(sender.oldestSeconds()))]),
+            ):
+                yield family(f"txrdma_monitor_remote_write_{short}", kind, text, series)

@@ -164,7 +164,8 @@ class MonitorSite:
         root.putChild(b"api", api)
         for name in ("static", "files"):
             root.putChild(name.encode(), _compressed(Files(_HERE / name)))
-        root.putChild(b"metrics", _compressed(Metrics(watch.poller, watch.history, watch.seconds, counters)))
+        metrics = Metrics(watch.poller, watch.history, watch.seconds, counters, watch.remote)
+        root.putChild(b"metrics", _compressed(metrics))
         self.factory = _Site(root, access or AccessControl())
 
     def start(self) -> None:

@@ -21,6 +21,7 @@ from txrdma.monitor.diagnosis.findinglog import Entry
 from txrdma.monitor.diagnosis.thresholds import DEFAULT_FLAPS, DEFAULT_LIMITS
 from txrdma.monitor.reading.poller import FabricPoller
 from txrdma.monitor.series.history import HistoryWriter
+from txrdma.monitor.series.remotewriter import RemoteWriter
 
 _ERRORS: Final = tuple({limit.counter for limit in (*DEFAULT_LIMITS, DEFAULT_FLAPS)})
 _TYPES: Final = {NodeType.SWITCH: "switch", NodeType.CHANNEL_ADAPTER: "host", NodeType.ROUTER: "router"}
@@ -46,7 +47,8 @@ class Watch:
     """
     The state that all pages share, for as long as the monitor runs.
 
-    @ivar poller: polls the fabric; C{history} stores the counters, or is None.
+    @ivar poller: polls the fabric; C{history} stores the counters, or is None; C{remote} sends them to an
+        engine, or is None.
     @ivar rpcs: queries the fabric for paths.
     @ivar seconds: returns the time in seconds since 1970.
     """
@@ -57,7 +59,9 @@ class Watch:
         rpcs: RPCs,
         history: HistoryWriter | None,
         seconds: Callable[[], float],
+        remote: RemoteWriter | None = None,
     ) -> None:
+        self.remote = remote
         self.poller = poller
         self.rpcs = rpcs
         self.history = history

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,19 +18,39 @@ from twisted.plugin import getPlugins
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 from twisted.web.client import Agent, readBody
 from twisted.web.http_headers import Headers
+from twisted.web.resource import Resource
+from twisted.web.server import Site
 
 from txrdma.error import DeviceUnavailable, RDMAError
 from txrdma.interfaces import IMADPort, IMADPortStringParser
+from txrdma.kit.spool import Spool
 from txrdma.mad.ports import openMADPort
 from txrdma.monitor.config import parseConfig
+from txrdma.monitor.series import remotewriter
+from txrdma.monitor.series.exposition import guidText
 from txrdma.monitor.series.historystore import HistoryStore
 from txrdma.tap import monitor
 from txrdma.tap.monitor import MonitorService
 from txrdma.test.support.monitor.alerts import entryOf
+from txrdma.test.support.monitor.samples import Sample, samplesIn
 from txrdma.test.support.monitor.service import WHOLE
 from txrdma.testing.reactors import waitUntil
 
 reactor: Any = theReactor
+
+
+class _Engine(Resource):
+    """An engine that accepts all samples."""
+
+    isLeaf = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.samples: list[Sample] = []
+
+    def render_POST(self, request: Any) -> bytes:
+        self.samples += samplesIn(request.content.read())
+        return b""
 
 
 class StartTests(SynchronousTestCase):
@@ -71,6 +92,23 @@ class StartTests(SynchronousTestCase):
         self.addCleanup(store.close)
         output = self.refused(f'port = "sim:ring:4"\n[web]\nlisten = ""\n[history]\nfile = "{path}"')
         self.assertIn("another monitor", output)
+
+    def test_spillInUse(self) -> None:
+        """A second monitor with the same spill is refused, and has left its history to others."""
+        path, folder = self.mktemp(), self.mktemp()
+        spool = Spool(folder, 1 << 20)
+        self.addCleanup(spool.close)
+        engine = f'remote-write = {{url = "http://127.0.0.1:1/", spill = "{folder}"}}'
+        text = f'port = "sim:ring:4"\nweb.listen = ""\nhistory.file = "{path}"\n{engine}'
+        self.assertIn("another process", self.refused(text))
+        HistoryStore(path, isOwner=True).close()
+
+    def test_withoutSnappy(self) -> None:
+        """Without cramjam, remote write is refused with the name of the extra."""
+        self.patch(monitor, "find_spec", lambda name: None)
+        engine = f'remote-write = {{url = "http://127.0.0.1:1/", spill = "{self.mktemp()}"}}'
+        output = self.refused(f'port = "sim:fattree:4"\nweb.listen = ""\n{engine}')
+        self.assertIn("pip install 'txrdma[remote-write]'", output)
 
     def test_withoutHistory(self) -> None:
         """A monitor starts without its database and attaches later; only the history is missing meanwhile."""
@@ -145,11 +183,19 @@ class ServiceTests(TestCase):
     async def _service(self) -> None:
         path = self.mktemp()
         text = WHOLE.replace('listen = ""', 'listen = "tcp:0:interface=127.0.0.1"')
-        text = text.replace("interval = 1", "interval = 0.1")
-        service = MonitorService(reactor, parseConfig(f'history.file = "{path}"\n{text}'))
+        text = text.replace("interval = 1", "interval = 2")
+        engine = _Engine()
+        receiving = reactor.listenTCP(0, Site(engine), interface="127.0.0.1")
+        self.addCleanup(receiving.stopListening)
+        where = f"http://127.0.0.1:{receiving.getHost().port}/api/v1/write"
+        self.patch(remotewriter, "BATCH_SECONDS", 0.2)
+        text = f'remote-write = {{url = "{where}", spill = "{self.mktemp()}"}}\n{text}'
+        config = parseConfig(f'history.file = "{path}"\n{text}')
+        config = replace(config, settings=replace(config.settings, intervalSeconds=0.1))
+        service = MonitorService(reactor, config)
         listening = service.services[0]
         service.startService()
-        await waitUntil(reactor, lambda: service.poller.statistics.turns > 3)
+        await waitUntil(reactor, lambda: service.poller.statistics.turns > 3 and bool(engine.samples))
         port = listening._waitingForPort.result.getHost().port
         agent = Agent(reactor)
         headers = Headers({"Accept-Encoding": ["gzip"]})
@@ -162,5 +208,13 @@ class ServiceTests(TestCase):
         await service.stopService()
         store = HistoryStore(path)
         portKey = next(iter(service.poller.meters))
-        self.assertGreater(len(store.series(portKey, "portXmitData", 0, 1 << 40, "readings")), 0)
+        points = store.series(portKey, "portXmitData", 0, 1 << 40, "readings")
+        sent = {
+            (time // 1000, int(value))
+            for labels, value, time in engine.samples
+            if labels["column"] == "portXmitData"
+            and (labels["guid"], labels["port"]) == (guidText(portKey[0]), str(portKey[1]))
+        }
+        self.assertGreater(len(sent), 0)
+        self.assertLessEqual({at for at, _ in sent}, {point.at for point in points})
         store.close()

@@ -16,7 +16,7 @@ from txrdma.error import DeviceUnavailable
 from txrdma.kit.httprequests import fetch, HTTPAnswer
 from txrdma.test.support.httpagents import Answer, Prepared, PreparedAgent
 
-HEADERS = Headers({"X-One": ["1"]})
+HEADERS = {"X-One": "1"}
 
 
 class FetchTests(SynchronousTestCase):
@@ -38,7 +38,7 @@ class FetchTests(SynchronousTestCase):
             self.assertEqual(answer.headers.getRawHeaders("retry-after"), ["9"])
             sent = self.agent.requests[-1]
             self.assertEqual((sent.method, sent.url, sent.body), (method, "http://a/b", body or b""))
-            self.assertEqual(sent.headers, HEADERS)
+            self.assertEqual(sent.headers, Headers({"X-One": ["1"], "User-Agent": ["txrdma"]}))
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_long(self) -> None:

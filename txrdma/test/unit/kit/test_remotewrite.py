@@ -12,6 +12,7 @@ from hypothesis.strategies import floats, integers, lists, text, tuples
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.kit.remotewrite import compressRequest, encodeLabel, encodeSample, encodeTime
+from txrdma.test.support.monitor.samples import fields
 
 # A WriteRequest that Google's protobuf 7.36 has encoded: two series, one with a label of 140 octets.
 REQUEST = bytes.fromhex(
@@ -20,33 +21,6 @@ REQUEST = bytes.fromhex(
     + "121009000000000000f83f108782acaab632"
     "0a1d0a0d0a085f5f6e616d655f5f120178120c0900000000000000c010ac02"
 )
-
-
-def fields(message: bytes) -> list[tuple[int, object]]:
-    """Decode a message of Protocol Buffers as numbers of fields and values; doubles as eight octets."""
-    found: list[tuple[int, object]] = []
-    at = 0
-
-    def varint() -> int:
-        nonlocal at
-        value = shift = 0
-        while True:
-            octet = message[at]
-            at += 1
-            value |= (octet & 0x7F) << shift
-            shift += 7
-            if octet < 0x80:
-                return value
-
-    while at < len(message):
-        number, kind = divmod(varint(), 8)
-        if kind == 0:
-            found.append((number, varint()))
-            continue
-        length = 8 if kind == 1 else varint()
-        found.append((number, message[at : at + length]))
-        at += length
-    return found
 
 
 class RequestTests(SynchronousTestCase):

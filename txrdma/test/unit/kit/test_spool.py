@@ -55,7 +55,7 @@ class SpoolTests(SynchronousTestCase):
         self.assertEqual([one.items for one in dropped_], [2, 3, 4])
         self.assertEqual([one.items for one in self.spool.records], [5, 6])
         octets = sum(-(-path.stat().st_size // BLOCK_OCTETS) for path in self.folder.iterdir()) * BLOCK_OCTETS
-        self.assertEqual(self.spool.octets, octets)
+        self.assertEqual((self.spool.octets, self.spool.items), (octets, 5 + 6))
 
     def test_huge(self) -> None:
         """A record beyond the limit is dropped itself, as are those before it."""

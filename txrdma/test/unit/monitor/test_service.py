@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from twisted.application.service import IServiceMaker
+from twisted.internet.defer import maybeDeferred
 from twisted.plugin import getPlugins
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
@@ -19,13 +20,17 @@ from txrdma.fabric.advice import Severity
 from txrdma.fabric.health import Finding
 from txrdma.fabric.metricnames import METRICS
 from txrdma.iba.types import GUID
+from txrdma.kit.remotesender import RemoteSender
+from txrdma.kit.spool import BLOCK_OCTETS, Spool
 from txrdma.monitor.config import parseConfig
 from txrdma.monitor.diagnosis.tallies import TallyLimit
 from txrdma.monitor.diagnosis.thresholds import DEFAULT_LIMITS
 from txrdma.monitor.reading.settings import PollerSettings
 from txrdma.monitor.series.level import DEFAULT_LEVELS, EVENTS
+from txrdma.monitor.series.remotewriter import RemoteWriter
 from txrdma.monitor.web.metrics import Metrics, MOST_FINDINGS
 from txrdma.tap.monitor import Options
+from txrdma.test.support.httpagents import PreparedAgent
 from txrdma.test.support.monitor.service import WHOLE
 from txrdma.test.unit.monitor.test_exposition import isMissing, MISSING, parsed
 from txrdma.test.unit.monitor.test_poller import PollerTestCase
@@ -233,6 +238,43 @@ class ConfigTests(SynchronousTestCase):
         error = self.assertRaises(InvalidRequest, parseConfig, 'history.url = "history.db"')
         self.assertIn("a URL", str(error))
 
+    def test_remoteWrite(self) -> None:
+        """An engine has a URL and a spill; labels and headers are tables, and a secret is in a file."""
+        path = self.mktemp()
+        Path(path).write_text("Bearer abc\n")
+        text = f"""
+            [remote-write]
+            url = "http://engine:9090/api/v1/write"
+            query-url = "http://engine:9090"
+            spill = "/var/spool/fabric"
+            megabytes = 10
+            timeout = 3
+            authorization-file = "{path}"
+            labels = {{fabric = "north", site = "ä"}}
+            headers = {{X-Scope-OrgID = "hpc"}}
+        """
+        remote = parseConfig(text).remote
+        assert remote is not None
+        urls = (remote.url, remote.queryURL)
+        self.assertEqual(urls, ("http://engine:9090/api/v1/write", "http://engine:9090"))
+        self.assertEqual((remote.spill, remote.mostOctets), ("/var/spool/fabric", 10 << 20))
+        self.assertEqual((remote.timeoutSeconds, remote.labels), (3.0, (("fabric", "north"), ("site", "ä"))))
+        self.assertEqual(remote.allHeaders, {"X-Scope-OrgID": "hpc", "Authorization": "Bearer abc"})
+        self.assertIsNone(parseConfig("").remote)
+        head = 'remote-write.url = "http://engine/"\n'
+        for mistake, key in {
+            "remote-write.labels.guid = 'x'": "labels.guid",
+            "remote-write.labels.1x = 'x'": "labels.1x",
+            "remote-write.labels.x = ''": "labels.x",
+            "remote-write.headers.\"a b\" = 'x'": "headers.a b",
+            'remote-write.headers.X = "a\\nb"': "headers.X",
+            "remote-write.megabytes = 0": "megabytes",
+            "": "remote-write: has no spill",
+            "poll.interval = 1": "poll.interval: with remote-write",
+        }.items():
+            error = self.assertRaises(InvalidRequest, parseConfig, head + mistake)
+            self.assertIn(key, str(error))
+
     def test_option(self) -> None:
         """An invalid or missing file ends C{twistd} with a message."""
         path = self.mktemp()
@@ -264,6 +306,28 @@ class PageTests(PollerTestCase):
         series = [dict(given) for name, given in found if name == "txrdma_monitor_finding"]
         self.assertEqual(len(series), MOST_FINDINGS)
         self.assertIn("no-sm", {one["kind"] for one in series})
+
+    def test_remoteWrite(self) -> None:
+        """A scrape contains what was sent to an engine, is lost, and waits."""
+        if isMissing:
+            self.skipTest(MISSING)
+        spool = Spool(self.mktemp(), 1 << 20)
+        sender = RemoteSender(self.clock, PreparedAgent(), "http://engine/", {}, 10.0, spool, maybeDeferred)
+        self.addCleanup(sender.close)
+        sender.sent = 7
+        sender.lose("of a test", 3)
+        now = self.clock.seconds()
+        self.successResultOf(maybeDeferred(spool.append, b"one", 5, int(now) + 40))
+        self.clock.advance(100.0)
+        writer = RemoteWriter(self.clock, sender, (), maybeDeferred)
+        found = parsed("".join(Metrics(self.poller, None, self.clock.seconds, remote=writer)._parts()))
+        none, reason = frozenset[tuple[str, str]](), frozenset({("reason", "of a test")})
+        for name, labels, value in (
+            *(("sent_samples_total", none, 7), ("lost_samples_total", reason, 3)),
+            *(("waiting_samples", none, 5), ("spill_bytes", none, BLOCK_OCTETS)),
+            ("oldest_seconds", none, 60),
+        ):
+            self.assertEqual(found[f"txrdma_monitor_remote_write_{name}", labels], value, name)
 
     def test_metrics(self) -> None:
         """A scrape contains counters, current states, and the monitor's own metrics."""
