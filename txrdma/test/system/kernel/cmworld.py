@@ -23,7 +23,7 @@ from txrdma.cm.terms import Terms
 from txrdma.messages.protocol import MessageFactory
 from txrdma.soft.device import SoftDevice
 from txrdma.test.system.kernel.smcworld import environment
-from txrdma.test.system.kernel.world import HERE, InTheBox, PACE, RXE
+from txrdma.test.system.kernel.world import InTheBox, PACE, RXE
 
 SHOWN: Final = 1000
 """Number of characters of a program's output that a failure shows."""
@@ -143,7 +143,7 @@ class CMTestCase(InTheBox, SynchronousTestCase):
             if shutil.which(program) is None:
                 raise SkipTest(f"{program} is not installed")
         self.reactor = self.makeReactor()
-        self.soft = self.world.openSoft(self.reactor)
+        self.soft = self.world.openSoft(self.reactor, address=self.there)
         self.addCleanup(self.soft.close)
         self.made: list[Any] = []
         self.addCleanup(self._endConnections)
@@ -201,7 +201,7 @@ class CMTestCase(InTheBox, SynchronousTestCase):
             self.made.append(make())
             return self.made[-1]
 
-        endpoint = RDMAClientEndpoint(self.reactor, HERE, port, self.soft, terms, privateData)
+        endpoint = RDMAClientEndpoint(self.reactor, self.here, port, self.soft, terms, privateData)
         return endpoint.connect(MessageFactory(made))
 
     def start(self, *words: str, **settings: str) -> Program:

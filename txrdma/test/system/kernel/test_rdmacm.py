@@ -18,7 +18,7 @@ from txrdma.cm.rping import PingClient, PingServer, TERMS
 from txrdma.error import DeviceUnavailable
 from txrdma.test.system.kernel import Box, OUTSIDE, record, Witness
 from txrdma.test.system.kernel.cmworld import CMTestCase, counted, Meeting, Program, since
-from txrdma.test.system.kernel.world import HERE, THERE
+from txrdma.test.system.kernel.world import HERE6, THERE6
 
 BOXES = (Box(rxe=False, timeout=420),)
 
@@ -48,11 +48,11 @@ class RpingTestCase(CMTestCase):
 
     def theirClient(self, *words: str) -> Program:
         """Start C{rping} as a client of our server."""
-        return self.start("rping", "-c", "-a", THERE, "-I", HERE, "-V", "-v", *words)
+        return self.start("rping", "-c", "-a", self.there, "-I", self.here, "-V", "-v", *words)
 
     def theirServer(self, *words: str) -> Program:
         """Start C{rping} as a server, and wait until it listens."""
-        server = self.start("rping", "-s", "-a", HERE, "-d", *words)
+        server = self.start("rping", "-s", "-a", self.here, "-d", *words)
         self.expectOutput(server, "rdma_listen")
         return server
 
@@ -90,7 +90,7 @@ class RejectTests(RpingTestCase):
         """
         Our client reports rstream's consumer reject of a connection that is not a rsocket; rstream continues.
         """
-        server = self.start("rstream", "-b", HERE, "-S", "64", "-C", "1", "-I", "1")
+        server = self.start("rstream", "-b", self.here, "-S", "64", "-C", "1", "-I", "1")
         before = counted()
         refused = self.refused()
         while refused is RejectReason.INVALID_SERVICE_ID:  # it starts slowly
@@ -240,7 +240,7 @@ class StormTests(RpingTestCase):
         self.world.spoil(False, *self.trouble)
         self.serve(PORT, Meeting, USUAL)
         adapter = self.adapter
-        client = self.start("ucmatose", "-s", THERE, "-b", HERE, "-c", str(self.count), "-C", "0")
+        client = self.start("ucmatose", "-s", self.there, "-b", self.here, "-c", str(self.count), "-C", "0")
         self.runUntil(lambda: sum(each.isMade for each in self.made) == self.count, 6.0)
         counters = dict(adapter.manager.counters)
         self.assertEqual(len(self.made), self.count)
@@ -254,7 +254,7 @@ class StormTests(RpingTestCase):
 
     def test_weStorm(self) -> None:
         """Each duplicated REQ of ours makes one connection, and Linux counts the duplicate."""
-        server = self.start("ucmatose", "-b", HERE, "-c", str(self.count), "-C", "0")
+        server = self.start("ucmatose", "-b", self.here, "-c", str(self.count), "-C", "0")
         self.expectOutput(server, "starting server")
         self.runFor(0.5)
         self.world.spoil(True, *self.trouble)
@@ -272,20 +272,18 @@ class StormTests(RpingTestCase):
         self.ends(server)
 
 
-class ProgramTests(CMTestCase):
-    """librdmacm's example programs, in both roles."""
+class UcmatoseTests(CMTestCase):
+    """librdmacm's ucmatose, in both roles."""
 
     skip = OUTSIDE
-    witness = Witness(
-        "rdma: over the software device", "ucmatose, rdma_xclient, rdma_xserver on rxe", "both roles, SEND"
-    )
-    programs = ("ucmatose", "rdma_xclient", "rdma_xserver")
+    witness = Witness("rdma: over the software device", "ucmatose on rxe", "both roles, SEND")
+    programs = ("ucmatose",)
     connections, messages, size = 8, 10, 1000
     shape = ("-c", str(connections), "-C", str(messages), "-S", str(size))
 
     def test_ucmatoseServes(self) -> None:
         """ucmatose sends and receives messages on each of our connections, and disconnects."""
-        server = self.start("ucmatose", "-b", HERE, *self.shape)
+        server = self.start("ucmatose", "-b", self.here, *self.shape)
         self.expectOutput(server, "starting server")
         self.runFor(0.5)
         before = counted()
@@ -309,7 +307,7 @@ class ProgramTests(CMTestCase):
         ucmatose as client receives and answers our messages on each connection, and exits with status 0.
         """
         self.serve(PORT, Meeting, replace(USUAL, receives=self.messages))
-        client = self.start("ucmatose", "-s", THERE, "-b", HERE, *self.shape)
+        client = self.start("ucmatose", "-s", self.there, "-b", self.here, *self.shape)
         self.runUntil(lambda: sum(each.isMade for each in self.made) == self.connections, 6.0)
         for each in self.made:
             for _ in range(self.messages):
@@ -321,10 +319,27 @@ class ProgramTests(CMTestCase):
         self.assertEqual(status, 0, output)
         self.assertIn("data transfers complete", output)
 
+
+class UcmatoseIPv6Tests(UcmatoseTests):
+    """The same over IPv6."""
+
+    witness = Witness("rdma: over the software device", "ucmatose on rxe", "both roles over IPv6")
+    here, there = HERE6, THERE6
+
+
+class ProgramTests(CMTestCase):
+    """librdmacm's other example programs, in both roles."""
+
+    skip = OUTSIDE
+    witness = Witness(
+        "rdma: over the software device", "rdma_xclient, rdma_xserver on rxe", "both roles, SEND"
+    )
+    programs = ("rdma_xclient", "rdma_xserver")
+
     def test_xclient(self) -> None:
         """rdma_xclient sends one message to our server, and disconnects."""
         self.serve(PORT, Meeting, USUAL)
-        status, output = self.ends(self.start("rdma_xclient", "-s", THERE))
+        status, output = self.ends(self.start("rdma_xclient", "-s", self.there))
         self.assertEqual(status, 0, output)
         self.runUntil(lambda: bool(self.made) and self.made[0].lost is not None)
         self.assertEqual(len(self.made[0].messages), 1)

@@ -12,7 +12,7 @@ from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from txrdma.test.system.kernel import Box, OUTSIDE, Witness
 from txrdma.test.system.kernel.cmworld import counted, Program, SHOWN, since
-from txrdma.test.system.kernel.world import HERE, InTheBox, NAMESPACE, THERE
+from txrdma.test.system.kernel.world import HERE6, InTheBox, NAMESPACE, THERE6
 
 BOXES = (Box(rxe=False, timeout=420),)
 
@@ -41,7 +41,7 @@ class RpingTests(InTheBox, SynchronousTestCase):
 
     def server(self, *words: str) -> Program:
         """Start our server, and wait until it listens."""
-        server = self.ours("-s", "-a", THERE, "-d", *words)
+        server = self.ours("-s", "-a", self.there, "-d", *words)
         server.expectOutput("listening")
         return server
 
@@ -50,7 +50,7 @@ class RpingTests(InTheBox, SynchronousTestCase):
 
     def theirServer(self, *words: str) -> Program:
         """Start librdmacm's server, and wait until it listens."""
-        server = self.startReference("-s", "-a", HERE, "-d", *words)
+        server = self.startReference("-s", "-a", self.here, "-d", *words)
         server.expectOutput("rdma_listen")
         return server
 
@@ -59,21 +59,21 @@ class RpingTests(InTheBox, SynchronousTestCase):
         server = self.server("-v")
         before = counted()
         status, output = self.startReference(
-            "-c", "-a", THERE, "-I", HERE, "-V", "-v", "-S", "200", "-C", "3"
+            "-c", "-a", self.there, "-I", self.here, "-V", "-v", "-S", "200", "-C", "3"
         ).end()
         self.assertEqual((status, output.count("ping data: rdma-ping-")), (0, 3), output)
         status, received = server.end()
         self.assertEqual(status, 0, received)
         pings = [line for line in output.splitlines() if line.startswith("ping data")]
         self.assertEqual([f"server {line}" for line in pings], re.findall("server ping data.*", received))
-        self.assertIn(f"asked by {HERE}", received)
+        self.assertIn(f"asked by {self.here}", received)
         self.assertEqual(since(before), {"tx req": 1, "rx rep": 1, "tx rtu": 1, "tx dreq": 1, "rx drep": 1})
 
     def test_wePing(self) -> None:
         """Our client pings rping's server with messages of several packets, and verifies."""
         server = self.theirServer("-v", "-S", "20000")
         before = counted()
-        words = ("-c", "-a", HERE, "-I", THERE, "-V", "-v", "-S", "20000", "-C", "5")
+        words = ("-c", "-a", self.here, "-I", self.there, "-V", "-v", "-S", "20000", "-C", "5")
         status, output = self.ours(*words).end()
         self.assertEqual((status, output.count("ping data: rdma-ping-")), (0, 5), output[-SHOWN:])
         status, received = server.end()
@@ -83,7 +83,14 @@ class RpingTests(InTheBox, SynchronousTestCase):
     def test_noListener(self) -> None:
         """The kernel rejects a REQ for a port without listener, and our client reports it."""
         before = counted()
-        status, output = self.ours("-c", "-a", HERE, "-I", THERE, "-p", "9", "-C", "1").end()
+        status, output = self.ours("-c", "-a", self.here, "-I", self.there, "-p", "9", "-C", "1").end()
         self.assertEqual(status, 1)
         self.assertIn("INVALID_SERVICE_ID", output)  # reason 8
         self.assertEqual(since(before), {"rx req": 1, "tx rej": 1})
+
+
+class RpingIPv6Tests(RpingTests):
+    """The same over IPv6."""
+
+    witness = Witness("txrdma rping, software device", "rping on rxe", "the same over IPv6")
+    here, there = HERE6, THERE6

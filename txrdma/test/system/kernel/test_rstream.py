@@ -11,12 +11,13 @@ import tempfile
 import time
 from pathlib import Path
 
+from twisted.internet.endpoints import quoteStringArgument
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from txrdma.test.system.kernel import Box, OUTSIDE, record, Witness
 from txrdma.test.system.kernel.rstreamer import SYNC
 from txrdma.test.system.kernel.smcworld import environment
-from txrdma.test.system.kernel.world import HERE, InTheBox, NAMESPACE, PACE, THERE
+from txrdma.test.system.kernel.world import HERE6, InTheBox, NAMESPACE, PACE, THERE6
 
 BOXES = (Box(rxe=False, timeout=420),)
 
@@ -81,20 +82,23 @@ class RstreamTests(InTheBox, SynchronousTestCase):
 
     def test_theirClient(self) -> None:
         """rstream's client streams to our server."""
-        server = self.ours("server", f"rsocket:{THERE}:{PORT}")
+        server = self.ours("server", f"rsocket:{quoteStringArgument(self.there)}:{PORT}")
         self.expectOutput(server, "listening")
         begun = time.monotonic()
         for shape in SHAPES:
-            self.startReference(shape, "-s", THERE, "-b", HERE)
+            self.startReference(shape, "-s", self.there, "-b", self.here)
         self.check(server)
         record("seconds", round(time.monotonic() - begun, 1))
 
     def test_theirServer(self) -> None:
         """Our client streams to rstream's server, which serves one connection at a time."""
-        client = self.ours("client", f"rsocket:{HERE}:{PORT}:bindAddress={THERE}")
+        client = self.ours(
+            "client",
+            f"rsocket:{quoteStringArgument(self.here)}:{PORT}:bindAddress={quoteStringArgument(self.there)}",
+        )
         begun = time.monotonic()
         for shape in SHAPES:
-            self.startReference(shape, "-b", HERE)
+            self.startReference(shape, "-b", self.here)
         self.check(client)
         record("seconds", round(time.monotonic() - begun, 1))
 
@@ -106,3 +110,10 @@ class RstreamTests(InTheBox, SynchronousTestCase):
             if time.monotonic() > end:
                 self.fail(f"it never says {words!r}, but {output!r}")
             time.sleep(0.05)
+
+
+class RstreamIPv6Tests(RstreamTests):
+    """The same over IPv6."""
+
+    witness = Witness("rsocket: over the software device", "rstream on rxe", "the same over IPv6")
+    here, there = HERE6, THERE6

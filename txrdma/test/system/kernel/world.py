@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from twisted.internet.epollreactor import EPollReactor
 
+from txrdma.iba.types import GID
 from txrdma.interfaces import IVerbsDevice
 from txrdma.soft.device import openSoftDevice, SoftDevice
 from txrdma.testing.reactors import RealTime
@@ -29,6 +30,7 @@ from txrdma.verbs.devices import openDevice
 _CLONE_NEWNET: Final = 0x40000000
 
 HERE, THERE = "10.79.0.1", "10.79.0.2"
+HERE6, THERE6 = "fd79::1", "fd79::2"
 LINK_HERE, LINK_THERE = "txrdma0", "txrdma1"
 NAMESPACE, RXE = "txrdma-far", "txrdma_rxe"
 
@@ -78,19 +80,30 @@ class World:
     def addRXE(self) -> None:
         """Create rxe at the local end."""
         run("rdma", "link", "add", RXE, "type", "rxe", "netdev", LINK_HERE)
+        self._awaitGID(HERE)
+
+    def addIPv6(self) -> None:
+        """Give both ends an IPv6 address, too. Idempotent."""
+        if self._hasGID(HERE6):
+            return
+        run("ip", "addr", "add", f"{HERE6}/64", "dev", LINK_HERE, "nodad")
+        run("ip", "-n", NAMESPACE, "addr", "add", f"{THERE6}/64", "dev", LINK_THERE, "nodad")
+        self._awaitGID(HERE6)
+
+    def _awaitGID(self, address: str) -> None:
         deadline = time.monotonic() + 30
-        while not self._hasGID():  # the kernel creates GIDs asynchronously
+        while not self._hasGID(address):  # the kernel creates GIDs asynchronously
             if time.monotonic() > deadline:
-                raise OSError(f"{RXE} has no GID for {HERE}")
+                raise OSError(f"{RXE} has no GID for {address}")
             time.sleep(0.05)
 
     @staticmethod
-    def _hasGID() -> bool:
-        wanted = "ffff:0a4f:0001"
-        for index in range(4):
+    def _hasGID(address: str) -> bool:
+        wanted = str(GID.fromIP(address))
+        for index in range(8):
             try:
                 with open(f"/sys/class/infiniband/{RXE}/ports/1/gids/{index}") as file:
-                    if file.read().strip().endswith(wanted):
+                    if str(GID.fromIP(file.read().strip())) == wanted:
                         return True
             except OSError:
                 return False
@@ -123,10 +136,10 @@ class World:
                         libc.setns(here.fileno(), _CLONE_NEWNET)
                         raise
 
-    def openSoft(self, reactor: object, pcap: str | None = None) -> SoftDevice:
+    def openSoft(self, reactor: object, pcap: str | None = None, address: str = THERE) -> SoftDevice:
         """Open a software device in the second namespace."""
         with self.far():
-            return openSoftDevice(reactor, THERE, route="rocev2", pcap=pcap)
+            return openSoftDevice(reactor, address, route="rocev2", pcap=pcap)
 
     def openRXE(self, reactor: object) -> IVerbsDevice:
         """Open the kernel's device by pyverbs."""
@@ -231,14 +244,18 @@ class InTheBox(RealTime):
     Tests with a new reactor, in a world with the given wire.
 
     @cvar mtu: MTU of the wire.
+    @cvar here: address of rxe's end; C{there}: that of the software device.
     """
 
     mtu = MTU_4096
+    here, there = HERE, THERE
     slowness = PACE
     world: World
 
     def setUp(self) -> None:
         self.world = self.makeWorld()
+        if ":" in self.here:
+            self.world.addIPv6()
         super().setUp()
 
     def makeWorld(self) -> World:
