@@ -26,7 +26,8 @@ from txrdma.iba.verbs import Buffer
 from txrdma.kit.logs import RateLimitedLogger
 from txrdma.messages.memory import octets
 
-_rateLimited = RateLimitedLogger(Logger())
+_log = Logger()
+_rateLimited = RateLimitedLogger(_log)
 
 MOST_CALLS: Final = 256
 """Unanswered calls: further ones of this end are queued; of the peer, twice as many are accepted."""
@@ -268,7 +269,7 @@ class Answerer:
         """Cancel a call that the peer's program has cancelled; its answer is sent all the same."""
         running = self._running.get(number)
         if running is not None:
-            running.cancel()
+            self._cancel(running)
 
     def end(self) -> None:
         """Cancel all functions that run."""
@@ -277,4 +278,9 @@ class Answerer:
         self._bytes = 0
         running, self._running = self._running, {}
         for each in running.values():
-            each.cancel()
+            self._cancel(each)
+
+    def _cancel(self, running: Deferred[Any]) -> None:
+        """Cancel what a function has returned, whose canceller is the user's code."""
+        with _log.failuresHandled("{connection}: a call could not be cancelled", connection=self._name):
+            running.cancel()

@@ -192,6 +192,35 @@ class CallTests(CallsCase):
         self.assertRaises(InvalidRequest, transport.call, 1, memoryview(bytes(8))[::2])
         self.assertRaises(InvalidRequest, transport.call, 1, bytes(LONGEST))
 
+    def test_badCanceller(self) -> None:
+        """A canceller that raises is logged, and affects only its own call."""
+
+        def canceller(_: Deferred[bytes]) -> None:
+            raise ZeroDivisionError("canceller")
+
+        made: list[Deferred[bytes]] = []
+
+        def function(data: bytes) -> Deferred[bytes]:
+            made.append(Deferred(canceller))
+            return made[-1]
+
+        self.server.transport.answer(TAG, function)
+        self.call(TAG, timeout=0.5).addErrback(lambda failure: failure.trap(TimeoutError))
+        self.wait(lambda: made)
+        self.pause(0.7)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        made[0].callback(b"")
+        self.assertEqual(self.outcome(self.call(DOUBLE)), b"")
+        last = [self.call(TAG), self.call(TAG), self.call(LATER)]
+        self.wait(lambda: self.server.waiting)
+        self.client.transport.loseConnection()
+        self.wait(lambda: self.client.lost and self.server.lost)
+        for each in last:
+            self.failureResultOf(each, MessageFailed)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 2)
+        self.assertTrue(self.server.waiting[0].called)
+        self.assertNoCalls()
+
     def test_end(self) -> None:
         """Calls fail when the connection ends, at any time, and running functions are cancelled."""
         self.patch(requests, "MOST_CALLS", 2)
