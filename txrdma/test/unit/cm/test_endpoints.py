@@ -147,7 +147,7 @@ class NetworkTests(MessagingCase):
     def test_acknowledgeDelayOfDevice(self) -> None:
         """Each end waits for acknowledgements as long as the device of the other end may take."""
         for device, delay in zip(self.devices, (16, 18), strict=True):
-            device.attributes = replace(device.attributes, ackDelay=delay)
+            device.attributes = replace(device.attributes, ackDelay=delay, acknowledgesByProgram=False)
         client, server = self.connected()
         request, reply = client.transport.connection.request, server.transport.connection.reply
         self.assertEqual(request.primary.localACKTimeout, 17)  # 2 * 2**10 + 2**16

@@ -227,7 +227,7 @@ class DeviceTests(MessagingCase):
         self.pause(3.0)
         self.assertEqual((len(self.flushLoggedErrors(RuntimeError)), client.lost), (1, []))
         self.network.partition(*(each[0] for each in self.addresses))
-        self.wait(lambda: client.lost)
+        self.wait(lambda: client.lost, 40.0)
         client.lost[0].trap(ConnectionLost)
         server.transport.abortConnection()
         self.assertNothingLeft()
