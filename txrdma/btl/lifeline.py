@@ -470,6 +470,10 @@ class PeerConnection(StreamProtocol):
             self.module.core.put(peer, region, offset, data, done)
         self.soon()
 
+    def recall(self, context: Done) -> bool:
+        """Withdraw a message of which nothing was sent. Return whether it will not be sent."""
+        return self.peer.recall(context)
+
     def close(self) -> None:
         """Close the connection when everything that was sent has arrived."""
         if self._isOver or self._isAborted:

@@ -95,6 +95,16 @@ class Outbox:
         self.bytes -= len(message.data)
         self._send(tag, *message)
 
+    def recall(self, context: object) -> bool:
+        """Remove the message with this context. Return whether it was found."""
+        for window in self._windows.values():
+            for message in window.waiting:
+                if message.context is context:
+                    window.waiting.remove(message)
+                    self.bytes -= len(message.data)
+                    return True
+        return False
+
     def isEmpty(self) -> bool:
         """Return whether no message waits."""
         return not any(window.waiting for window in self._windows.values())

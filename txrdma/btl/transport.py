@@ -20,9 +20,9 @@ from typing import Any, cast, Final, overload, TYPE_CHECKING
 
 from zope.interface import implementer
 
-from twisted.internet.defer import Deferred, fail
+from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
-from twisted.internet.interfaces import IAddress
+from twisted.internet.interfaces import IAddress, IPushProducer
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -98,6 +98,7 @@ class BTLMessageTransport(MessageTransport):
         self._unlimited: set[int] = set()  # tags that have or had a handler
         self._inbox = Inbox(self._reportReceived)
         self._outbox = Outbox(self._sendNow)
+        self._ready: list[Deferred[None]] = []
         self._flow = MessageFlow()
         self._unsent: deque[tuple[int, Buffer, object]] = deque()  # tag, data, callback
         self._unsentBytes = 0
@@ -128,18 +129,42 @@ class BTLMessageTransport(MessageTransport):
         @param tag: from 0 to L{LARGEST_TAG}.
         @param data: at most 64 MiB, contiguous. Data that is longer than a packet must not change before the
             Deferred fires.
-        @return: fires when the peer has the message; fails with L{MessageFailed}. Cancelling it does not
-            withdraw the message.
+        @return: fires when the peer has the message; fails with L{MessageFailed}. Cancelling it withdraws the
+            message, unless a part of it was sent, or it shares a packet with posted ones.
         @raise InvalidRequest: the tag is invalid, or the data is too long or not contiguous.
         """
-        outcome: Deferred[None] = Deferred()
-        self.post(tag, data, partial(_fire, outcome))
-        return outcome
+        return self._sendTagged(tag, data, False)
 
     def sendPriority(self, tag: int, data: AnyBuffer) -> Deferred[None]:
         """Send a message before all queued ones that are not urgent: see L{send}."""
-        outcome: Deferred[None] = Deferred()
-        self.post(tag, data, partial(_fire, outcome), True)
+        return self._sendTagged(tag, data, True)
+
+    def _sendTagged(self, tag: int, data: AnyBuffer, isUrgent: bool) -> Deferred[None]:
+        outcome: Deferred[None] = Deferred(lambda _: self._recall(done))
+        done = partial(_fire, outcome)
+        self.post(tag, data, done, isUrgent)
+        return outcome
+
+    def _recall(self, done: Done) -> None:
+        """Withdraw a message of which nothing was sent."""
+        if self._lifeline is not None and (self._outbox.recall(done) or self._lifeline.recall(done)):
+            self._proceed()
+
+    def ready(self) -> Deferred[None]:
+        """
+        Wait until less than L{FULL} bytes are queued or not acknowledged. Programs that send much wait for
+        this before each message, so that it does not accumulate here.
+
+        @return: fires immediately, or when half of that is left; fails with L{MessageFailed} if the
+            connection ends. It can be cancelled.
+        """
+        if self.disconnecting or self._peer.state != OPEN:
+            return fail(MessageFailed("the connection has ended"))
+        if self._waitingBytes() <= FULL:
+            return succeed(None)
+        outcome: Deferred[None] = Deferred(self._ready.remove)
+        self._ready.append(outcome)
+        self._peer.isWatched = True
         return outcome
 
     def post(self, tag: int, data: AnyBuffer, done: Done | None = None, isUrgent: bool = False) -> None:
@@ -164,14 +189,11 @@ class BTLMessageTransport(MessageTransport):
             if done is not None:
                 done(MessageFailed("the connection has ended"))
             return
-        if self._producer is None:
-            if waiting or not self._sendFast(tag, data, done):
-                self._send(tag, data, done, isUrgent)
-                self._soon()
-            return
-        self._send(tag, data, done or _arrived, isUrgent)
-        self._soon()
-        self._maybePause()
+        if waiting or not self._sendFast(tag, data, done):
+            self._send(tag, data, done, isUrgent)
+            self._soon()
+        if self._producer is not None:
+            self._maybePause()
 
     def _postLimited(self, tag: int, data: Buffer, done: Done | None, isUrgent: bool) -> None:
         """Send a message for whose tag the peer has no handler, as far as is known."""
@@ -182,7 +204,7 @@ class BTLMessageTransport(MessageTransport):
             if done is not None:
                 done(MessageFailed("the connection has ended"))
             return
-        self._outbox.send(tag, data, done if self._producer is None else done or _arrived, isUrgent)
+        self._outbox.send(tag, data, done, isUrgent)
         self._maybePause()
 
     def _sendNow(self, tag: int, data: Buffer, context: object, isUrgent: bool) -> None:
@@ -348,10 +370,15 @@ class BTLMessageTransport(MessageTransport):
         tag = _MESSAGE
         if immediate is not None:
             tag, data = _WITH_IMMEDIATE, _IMMEDIATE.pack(immediate) + bytes(data)
-        self._unsent.append((tag, data, done or (UNHEARD if self._producer is None else _arrived)))
+        self._unsent.append((tag, data, done or UNHEARD))
         self._unsentBytes += len(data)
         self._sendQueued()
         self._maybePause()
+
+    def registerProducer(self, producer: IPushProducer, streaming: bool) -> None:
+        """Register a producer: see L{IMessageTransport}."""
+        self._peer.isWatched = True
+        super().registerProducer(producer, streaming)
 
     def pauseProducing(self) -> None:
         """Stop calling C{messageReceived}; handlers of tags are still called. See L{ended}."""
@@ -427,6 +454,11 @@ class BTLMessageTransport(MessageTransport):
             self._sendQueued()
         if self._isProducerPaused and self._waitingBytes() <= FULL // 2:
             self._resumeProducer()
+        if self._ready and self._waitingBytes() <= FULL // 2:
+            self._peer.isWatched = self._producer is not None
+            ready, self._ready = self._ready, []
+            for each in ready:
+                each.callback(None)
         if self.progressed is not None:
             self.progressed()
         self._proceed()
@@ -448,6 +480,9 @@ class BTLMessageTransport(MessageTransport):
             if done is not None:
                 self._call(cast(Done, done), error)
         self._memory.close()
+        ready, self._ready = self._ready, []
+        for each in ready:
+            each.errback(error)
         self._inbox.end(error)
         self._caller.end(error)
         self._answerer.end()
@@ -592,10 +627,6 @@ def _enough(data: Buffer, length: int) -> Buffer:
     if len(data) < length:
         raise PeerViolation(f"{len(data)} bytes, not {length}")
     return data
-
-
-def _arrived(error: Exception | None) -> None:
-    """Do nothing: a callback makes C{turnEnded} follow, which resumes the producer."""
 
 
 def _fire(outcome: Deferred[None], error: Exception | None) -> None:

@@ -515,6 +515,8 @@ class Module(FastPath):
             self._over(peer, message)
             if message.contexts:
                 self._events += [SendCompleted(peer, one) for one in message.contexts if one is not UNHEARD]
+            if peer.isWatched:
+                self._events.append(SendCompleted(peer, UNHEARD))
 
     def _wasRefused(self, peer: Peer, sequence: int) -> None:
         if (message := peer.sent.refused(sequence)) is not None and not message.isOver:

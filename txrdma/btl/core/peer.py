@@ -79,7 +79,8 @@ class Peer:
     @ivar mtu: longest packet that both ends accept, in bytes.
     @ivar context: the module user's object for this peer.
     @ivar urgent: queue of urgent messages; C{usual}: queue of the others. The two objects are never replaced.
-    @ivar queuedBytes: bytes of messages that have not arrived, for back pressure.
+    @ivar queuedBytes: bytes of messages that have not arrived, for back pressure; C{isWatched}: whether each
+        message that arrives is reported, so that the user can look at them.
     @ivar receiveBuffer: the peer's receive buffer, if there is one; C{localReceiveBuffer}: the one of this
         end, into which the peer writes.
     @ivar writing: segments whose bytes RDMA writes into the peer's receive buffer, in order; C{written}: how
@@ -102,6 +103,7 @@ class Peer:
             "isLosing",
             "isReady",
             "isTouched",
+            "isWatched",
             "receiveBuffer",
         ),
         *(
@@ -158,7 +160,7 @@ class Peer:
         self.isReady = self.isLosing = self.isTouched = False
         self.receiveBuffer: ReceiveBuffer | None = None
         self.localReceiveBuffer: memoryview | None = None
-        self.mayAsk = self.isAsking = False
+        self.mayAsk = self.isAsking = self.isWatched = False
         self._counters = counters
         self._fragment = 0
 
@@ -192,6 +194,38 @@ class Peer:
         if context is not None:
             last.contexts.append(context)
         self.queuedBytes += length
+        return True
+
+    def recall(self, context: object) -> bool:
+        """
+        Withdraw a queued message of which nothing was sent.
+
+        @param context: that of its sender, which no other message has.
+        @return: whether the message will not be sent. In a packet of several messages it is found only if all
+            of them have contexts.
+        """
+        for queue in (self.usual, self.urgent):
+            for message in queue:
+                if context in message.contexts:
+                    return not (message.begun or message.waiting) and self._remove(queue, message, context)
+        return False
+
+    def _remove(self, queue: deque[Message], message: Message, context: object) -> bool:
+        """Remove a queued message, alone or from its packet."""
+        if message.kind == PACK:
+            if len(message.contexts) != len(message.tags):
+                return False
+            index = message.contexts.index(context)
+            del message.contexts[index], message.tags[index]
+            length = len(message.bodies.pop(index))
+            message.total -= length
+            message.packed -= length + ENTRY_LENGTH
+            self.queuedBytes -= length
+            if message.tags:
+                return True
+        queue.remove(message)
+        message.isOver = True
+        self.queuedBytes -= message.total
         return True
 
     def takeUnbegun(self) -> list[Message]:

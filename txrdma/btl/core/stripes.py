@@ -26,6 +26,7 @@ from txrdma.btl.core.assembly import Budget, LONGEST
 from txrdma.btl.core.matching import USUAL_SPEED
 from txrdma.btl.core.ordering import Order
 from txrdma.btl.core.peer import CLOSING, ENDED, LEFT, OPEN
+from txrdma.btl.core.window import UNHEARD
 from txrdma.btl.wire import LONGEST_MESSAGE
 from txrdma.error import InvalidRequest, PeerViolation
 from txrdma.kit.wire import bits, Buffer, Code, Layout, reserved, wire
@@ -221,7 +222,8 @@ class Stripes:
     The peer of a connection over several modules.
 
     @ivar state: OPEN, CLOSING, LEFT or ENDED, as for a peer of one module.
-    @ivar queuedBytes: bytes of messages that have not arrived, for back pressure.
+    @ivar queuedBytes: bytes of messages that have not arrived, for back pressure; C{isWatched}: whether each
+        message that arrives is reported, so that the user can look at them.
     @ivar order: the ordered tags of the peer.
     @ivar again: number of pieces that were sent again by another module, because theirs was suspect or lost.
     """
@@ -240,7 +242,7 @@ class Stripes:
             "_usual",
             "_write",
         ),
-        *("again", "order", "queuedBytes", "state"),
+        *("again", "order", "isWatched", "queuedBytes", "state"),
     )
 
     def __init__(
@@ -257,6 +259,7 @@ class Stripes:
         self._write = write
         self.state = OPEN
         self.queuedBytes = self.again = 0
+        self.isWatched = False
         self.order = Order()
         self._urgent: deque[OutgoingMessage] = deque()
         self._usual: deque[OutgoingMessage] = deque()
@@ -301,6 +304,16 @@ class Stripes:
             message.data = bytes(message.data)
         (self._urgent if isUrgent else self._usual).append(message)
         self.queuedBytes += message.total
+
+    def recall(self, context: object) -> bool:
+        """Withdraw a queued message of which nothing was sent. Return whether it was found."""
+        for queue in (self._urgent, self._usual):
+            for message in queue:
+                if message.context is context and message.number < 0:
+                    queue.remove(message)
+                    self.queuedBytes -= message.total
+                    return True
+        return False
 
     def close(self) -> None:
         """Accept no new messages. L{StripesEnded} follows when the peer has received all. Idempotent."""
@@ -349,6 +362,8 @@ class Stripes:
             self._spanBytes -= self._span.popleft()[1]
         if message.context is not None:
             self._events.append(Arrived(message.context))
+        elif self.isWatched:
+            self._events.append(Arrived(UNHEARD))
 
     def isIdle(self) -> bool:
         """Return whether everything that was queued has arrived."""

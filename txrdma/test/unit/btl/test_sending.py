@@ -1,0 +1,136 @@
+"""
+Programs that send: they wait until little is queued, and withdraw messages.
+"""
+
+from __future__ import annotations
+
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.python.failure import Failure
+
+from txrdma.btl.errors import MessageFailed
+from txrdma.btl.transport import FULL
+from txrdma.test.support.btl.hosts import HostsCase, ORDERED, TAG
+from txrdma.test.unit.btl import test_receivebuffers
+
+WAITED = 7
+
+
+class ReadyTests(HostsCase):
+    """C{ready} fires when little is queued."""
+
+    def test_idle(self) -> None:
+        """It fires at once when nothing is queued."""
+        client, _server = self.connected()
+        self.assertIsNone(self.successResultOf(client.transport.ready()))
+
+    def test_posted(self) -> None:
+        """It fires when half of the limit is left, although no message reports its arrival."""
+        client, server = self.connected()
+        for _ in range(30):
+            client.transport.post(TAG, bytes(100_000))
+        ready = client.transport.ready()
+        self.assertNoResult(ready)
+        left: list[int] = []
+        ready.addCallback(lambda _: left.append(client.transport._waitingBytes()))
+        self.wait(lambda: left)
+        self.assertLessEqual(left[0], FULL // 2)
+        self.wait(lambda: len(server.tagged) == 30)
+
+    def test_loop(self) -> None:
+        """A coroutine that waits before each message queues little, even if its peer does not receive."""
+        client, server = self.connected()
+        most: list[int] = []
+
+        async def produce() -> None:
+            for number in range(100):
+                await client.transport.ready()
+                client.transport.post(WAITED, bytes([number]) * 100_000)
+                most.append(client.transport._waitingBytes())
+
+        produced = Deferred.fromCoroutine(produce())
+        self.pause(1.0)
+        self.assertNoResult(produced)
+        for number in range(100):
+            data = self.outcome(server.transport.receive(WAITED))
+            self.assertEqual((data[0], len(data)), (number, 100_000))
+        self.successResultOf(produced)
+        self.assertLessEqual(max(most), FULL + 100_000)
+
+    def test_end(self) -> None:
+        """It fails at the end of the connection, and can be cancelled."""
+        client, server = self.connected()
+        for _ in range(100):
+            client.transport.post(WAITED, bytes(100_000))
+        waiting, cancelled = client.transport.ready(), client.transport.ready()
+        cancelled.cancel()
+        self.failureResultOf(cancelled, CancelledError)
+        server.transport.abortConnection()
+        self.wait(lambda: client.lost)
+        self.failureResultOf(waiting, MessageFailed)
+        self.failureResultOf(client.transport.ready(), MessageFailed)
+        self.assertNothingLeft()
+
+
+class WithdrawTests(HostsCase):
+    """A cancelled message is not sent, if nothing of it was sent before."""
+
+    def cancel(self, sent: Deferred[None]) -> None:
+        sent.cancel()
+        self.failureResultOf(sent, CancelledError)
+
+    def test_queued(self) -> None:
+        """Short messages that share a packet, and long ones, are withdrawn; the others arrive."""
+        client, server = self.connected()
+        for size in (5, 600, 20_000):
+            sent = [client.transport.send(ORDERED, bytes([number]) * size) for number in range(6)]
+            for number in (1, 3, 5):
+                self.cancel(sent[number])
+            self.wait(lambda: len(server.tagged) == 3)
+            self.pause(0.1)
+            self.assertEqual([data[:1] for _tag, data in server.tagged], [b"\0", b"\2", b"\4"])
+            self.assertEqual([len(data) for _tag, data in server.tagged], [size] * 3)
+            self.assertEqual(client.transport._peer.queuedBytes, 0)
+            server.tagged.clear()
+
+    def test_all(self) -> None:
+        """When all messages of a packet are withdrawn, nothing of it is sent."""
+        client, server = self.connected()
+        self.outcome(client.transport.send(TAG, b"first"))
+        client.transport.post(TAG, b"second")
+        for each in [client.transport.send(TAG, b"%d" % number) for number in range(5)]:
+            self.cancel(each)
+        client.transport.loseConnection()
+        self.wait(lambda: server.lost and client.lost)
+        self.assertEqual([data for _tag, data in server.tagged], [b"first", b"second"])
+        self.assertEqual(client.why(), "ConnectionDone")
+
+    def test_sharedPacket(self) -> None:
+        """A message that shares its packet with posted ones arrives."""
+        client, server = self.connected()
+        client.transport.post(TAG, b"first")
+        client.transport.post(TAG, b"posted")
+        self.cancel(client.transport.send(TAG, b"sent"))
+        self.wait(lambda: len(server.tagged) == 3)
+
+    def test_beyondWindow(self) -> None:
+        """Messages that wait for the window of their tag are withdrawn, and the connection can close."""
+        client, server = self.connected()
+        failures: list[Failure] = []
+        sent = [client.transport.send(WAITED, bytes(1_000_000)) for _ in range(10)]
+        for each in sent:
+            each.addErrback(failures.append)
+        self.pause(2.0)
+        client.transport.loseConnection()
+        self.pause(1.0)
+        self.assertEqual((client.lost, failures), ([], []))
+        waiting = [each for each in sent if not each.called]
+        for each in waiting:
+            each.cancel()
+        self.assertEqual([failure.type for failure in failures], [CancelledError] * len(waiting))
+        self.wait(lambda: client.lost and server.lost)
+        self.assertEqual((client.why(), server.why()), ("ConnectionDone", "ConnectionDone"))
+        self.assertNothingLeft()
+
+
+class OneHostReadyTests(test_receivebuffers.OneHostCase, ReadyTests, WithdrawTests):
+    """The same between two processes of one host, where long messages use shared memory."""
