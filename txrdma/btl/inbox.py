@@ -45,25 +45,25 @@ class _Receive:
     def __init__(self, outcome: Deferred[Any], into: memoryview | None, isForAll: bool) -> None:
         self.outcome, self.into, self.isForAll = outcome, into, isForAll
 
-    def fire(self, data: Buffer) -> bool:
-        """Report a message; return False if it is longer than the buffer, which is an error."""
+    def fire(self, data: Buffer) -> None:
+        """Report a message; it is an error if it is longer than the buffer (see C{fits})."""
         outcome, into = self.outcome, self.into
         if into is None:
             whole = data if type(data) is bytes else bytes(data)
             outcome.callback([whole] if self.isForAll else whole)
-            return True
-        length = len(data)
-        try:
+            return
+        length, most = len(data), len(into)
+        if length <= most:
             into[:length] = data
-        except ValueError:
-            outcome.errback(
-                InvalidRequest(f"a message of {length} bytes does not fit into {len(into)} bytes")
-            )
-            return False
-        finally:
-            into.release()
-        outcome.callback(length)
-        return True
+        into.release()
+        if length <= most:
+            outcome.callback(length)
+        else:
+            outcome.errback(InvalidRequest(f"the message has {length} bytes, and the buffer {most}"))
+
+    def fits(self, length: int) -> bool:
+        """Return whether a message of this length can be stored."""
+        return self.into is None or length <= len(self.into)
 
 
 class _Arrived:
@@ -121,21 +121,49 @@ class Inbox:
 
         @raise PeerViolation: the peer has exceeded the window of the tag, or of the connection.
         """
+        there = self._sender(tag)
+        there.flow.receive(len(data))
+        requests = there.requests
+        while requests and not there.messages:
+            request = requests.popleft()
+            if request.fits(len(data)):
+                self._handled(tag, there, len(data))
+                request.fire(data)
+                return
+            request.fire(data)
+        self._queue(there, [bytes(data)], len(data))
+
+    def addMany(self, tag: int, messages: list[memoryview]) -> None:
+        """
+        Give the messages of a packet to requests, or queue them: see L{add}.
+
+        @raise PeerViolation: the peer has exceeded the window of the tag, or of the connection.
+        """
+        there = self._sender(tag)
+        total = sum(map(len, messages)) + (len(messages) - 1) * MESSAGE
+        there.flow.receive(total)
+        received, requests = list(map(bytes, messages)), there.requests
+        if requests and requests[0].isForAll and not there.messages:
+            self._handled(tag, there, total)
+            requests.popleft().outcome.callback(received)
+        else:
+            self._queue(there, received, total)
+            self._serve(tag, there)
+
+    def _sender(self, tag: int) -> _Arrived:
+        """Return the messages of a tag in which the peer sends."""
         there = self._tags.get(tag)
         if there is None:
             if len(self._tags) >= MOST_TAGS:
                 raise PeerViolation(f"messages of more than {MOST_TAGS} tags were not received")
             there = self._tags[tag] = _Arrived()
-        there.flow.receive(len(data))
-        requests = there.requests
-        while requests and not there.messages:
-            if requests.popleft().fire(data):
-                self._handled(tag, there, len(data))
-                return
-        self._bytes += len(data) + MESSAGE
+        return there
+
+    def _queue(self, there: _Arrived, messages: list[bytes], length: int) -> None:
+        self._bytes += length + MESSAGE
         if self._bytes > MOST_UNRECEIVED:
             raise PeerViolation(f"messages of {self._bytes} bytes were not received")
-        there.messages.append(bytes(data))
+        there.messages += messages
 
     def _serve(self, tag: int, there: _Arrived) -> None:
         """Report queued messages to requests."""
@@ -143,9 +171,16 @@ class Inbox:
         while requests and messages:
             request = requests.popleft()
             if request.isForAll:
-                request.outcome.callback([self._take(tag, there) for _ in range(len(messages))])
-            elif request.fire(messages[0]):
-                self._take(tag, there)
+                received = list(messages)
+                messages.clear()
+                length = sum(map(len, received)) + (len(received) - 1) * MESSAGE
+                self._bytes -= length + MESSAGE
+                self._handled(tag, there, length)
+                request.outcome.callback(received)
+            elif request.fits(len(messages[0])):
+                request.fire(self._take(tag, there))
+            else:
+                request.fire(messages[0])
 
     def _take(self, tag: int, there: _Arrived) -> bytes:
         """Remove and return the first queued message of a tag."""

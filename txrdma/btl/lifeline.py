@@ -61,6 +61,7 @@ from txrdma.btl.introductions import (
 from txrdma.btl.module import moduleOf, ModulePort
 from txrdma.btl.rails import MultiRailPeer, Rail, SMALL, SMALL_LENGTH
 from txrdma.btl.receivebuffers import RemoteReceiveBuffers
+from txrdma.btl.wire import HEADER_LENGTH
 from txrdma.error import InvalidRequest, RDMAError, WireError
 from txrdma.iba.verbs import Buffer
 from txrdma.ports.softdevices import softDeviceAt
@@ -469,6 +470,16 @@ class PeerConnection(StreamProtocol):
         else:
             self.module.core.put(peer, region, offset, data, done)
         self.soon()
+
+    def sendMany(self, tag: int, messages: list[Buffer], done: Done) -> int:
+        """Send messages. Return how often C{done} is called with the result of one or of several."""
+        peer = self.peer
+        if isinstance(peer, Peer) and max(map(len, messages)) <= peer.mtu - HEADER_LENGTH:
+            bodies = [each if type(each) is bytes else bytes(each) for each in messages]
+            return self.module.core.sendMany(peer, tag, bodies, done)
+        for each in messages:
+            self.send(tag, each, done, False)
+        return len(messages)
 
     def recall(self, context: Done) -> bool:
         """Withdraw a message of which nothing was sent. Return whether it will not be sent."""

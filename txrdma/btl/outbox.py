@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from txrdma.btl.core.flow import MessageFlow
+from txrdma.btl.core.flow import MESSAGE, MessageFlow
 from txrdma.error import PeerViolation
 from txrdma.iba.verbs import Buffer
 
@@ -67,6 +67,15 @@ class Outbox:
             window.waiting.appendleft(message)
         else:
             window.waiting.append(message)
+
+    def takes(self, tag: int, messages: list[Buffer]) -> bool:
+        """Count messages that may all be sent now, and return True; else return False."""
+        window = self._windows.setdefault(tag, _Window())
+        length = sum(map(len, messages)) + (len(messages) - 1) * MESSAGE
+        if window.waiting or not window.flow.maySend(length):
+            return False
+        window.flow.send(length)
+        return True
 
     def received(self, tag: int, total: int) -> None:
         """

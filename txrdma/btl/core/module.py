@@ -192,6 +192,20 @@ class Module(FastPath):
             data = bytes(data)
         self._queue(peer, Message(FRAG, tag, data, context), isUrgent)
 
+    def sendMany(self, peer: Peer, tag: int, bodies: list[bytes], context: object) -> int:
+        """
+        Send small messages, as L{send} does with each of them.
+
+        @param bodies: messages of at most the peer's MTU without a header.
+        @param context: returned with the result of each packet.
+        @return: the number of packets.
+        @raise InvalidRequest: the peer is not open.
+        """
+        packets = peer.packMany(tag, bodies, context)
+        for packet in packets:
+            self._queue(peer, packet)
+        return len(packets)
+
     def put(self, peer: Peer, region: int, offset: int, data: Buffer, context: object = None) -> None:
         """
         Write into memory that the peer has registered.
