@@ -235,13 +235,6 @@ class DiagnosisTests(SynchronousTestCase):
         self.assertEqual(decline.diagnosis.name, "UNKNOWN_0x2040000")
         self.assertEqual(decline.encode(), raw)
 
-    def test_declineOfBothLengths(self) -> None:
-        for version in (1, 2):
-            for words in (b"", bytes(16)):
-                decline = Decline(b"12345678", Diagnosis.SYNCERR, True, version, OSType.AIX, words)
-                self.assertEqual(len(decline.encode()), 28 + len(words))
-                self.assertEqual(decode(decline.encode()), decline)
-
     def test_declineOfEachVersion(self) -> None:
         for version, length in ((1, 28), (2, 44)):
             raw = Decline.inVersion(version, b"12345678", Diagnosis.SYNCERR).encode()

@@ -545,11 +545,6 @@ class DeclineTests(SynchronousTestCase):
             server.ended()
             self.assertEqual((server.done, server.events()), (False, []))
 
-    def test_declineOfAcceptOrProposalIsImmediate(self) -> None:
-        for end in (serverAt("deciding"), clientAt("deciding")):
-            end.decline(Diagnosis.MEM, 0.0)
-            self.assertTrue(end.done)
-
 
 class TimeTests(SynchronousTestCase):
     def test_silenceDeclinesAfterSixSeconds(self) -> None:

@@ -157,10 +157,6 @@ class SmcGoTests(SynchronousTestCase):
 
 
 class LLCTests(SynchronousTestCase):
-    @given(everything)
-    def test_roundTrip(self, one: LLC) -> None:
-        self.assertEqual(decode(one.encode()), one)
-
     @given(everything, st.binary(max_size=20))
     def test_bufferLongerThanMessage(self, one: LLC, rest: bytes) -> None:
         self.assertEqual(decode(one.encode() + rest), one)
@@ -225,10 +221,6 @@ class LLCTests(SynchronousTestCase):
     def test_rejectReasonOfVersionOne(self) -> None:
         header = Header(LLCFlags.RESPONSE | LLCFlags.REJECT, rejectReason=RejectReason.NO_ALTERNATE_PATH)
         self.assertEqual(message(AddLink(), header).encode()[:4].hex(), "022c01c0")
-
-    def test_responseFlag(self) -> None:
-        self.assertTrue(message(AddLink(), Header(LLCFlags.RESPONSE)).isResponse)
-        self.assertFalse(message(AddLink()).isResponse)
 
     def test_deletedRKeys(self) -> None:
         keys = tuple(RKey(n) for n in range(1, 9))

@@ -99,17 +99,6 @@ class ProposingTests(SynchronousTestCase):
             self.assertEqual((len(raw), raw[7], raw[38:40]), (52, 0x10, b"\0\0"))
             self.assertEqual(raw[40:45], bytes((10, 77, 0, 1, 32)))
 
-    def test_bothVersionsAreOffered(self) -> None:
-        raw = offered().proposal.encode()
-        self.assertEqual((len(raw), raw[7]), (40 + 40 + 8 + 40 + 32 + 4, 0x20))
-        proposal = decode(raw)
-        assert isinstance(proposal, Proposal) and proposal.v2 is not None
-        self.assertEqual(
-            (proposal.peerID, proposal.gid, proposal.mac), (CLIENT.peerID, CLIENT.gid, CLIENT.mac)
-        )
-        self.assertEqual((proposal.v2.gid, proposal.v2.eids), (CLIENT.gid, (UEID,)))
-        self.assertEqual((proposal.v2.release, proposal.v2.maxConnections, proposal.v2.maxLinks), (1, 255, 1))
-
     def test_version2AsLinux(self) -> None:
         proposal = offered(replace(NEW, features=1, maxLinks=2)).proposal
         self.assertEqual(proposal.peerID, CLIENT.peerID)
@@ -165,21 +154,12 @@ class ProposingTests(SynchronousTestCase):
 
 
 class ChoosingTests(SynchronousTestCase):
-    def test_version2First(self) -> None:
-        choice = chosen()
-        self.assertEqual((choice.candidate, choice.gid), (SERVER, CLIENT.gid))
-        self.assertEqual(choice.agreement, Agreement(2, UEID, True, 1, 255, 1, 0))
-
     def test_peerWithVersionOneOnly(self) -> None:
         for asking, serving in ((OLD, BOTH), (BOTH, OLD), (OLD, OLD), (BOTH, Abilities())):
             offer = offered(asking)
             choice = chosen(serving, offer)
             self.assertEqual((choice.agreement, choice.gid), (VERSION_1, CLIENT.gid))
             self.assertEqual(check(answer(Accept, SERVER, choice.agreement), offer), VERSION_1)
-
-    def test_withoutCommonUEIDVersionOne(self) -> None:
-        choice = chosen(replace(BOTH, ueids=(OTHER,)))
-        self.assertEqual(choice.agreement, VERSION_1)
 
     def test_kernelsProposal(self) -> None:
         for name in names():

@@ -233,11 +233,6 @@ class CursorTests(SynchronousTestCase):
         self.assertEqual(ring.space, 0)
         self.assertEqual(ring.take(1, 1)[1:], (0, 0))
 
-    def test_fullRingIsAlwaysBlocked(self) -> None:
-        ring = Ring(SIZE, SIZE, 7)
-        ring.take(SIZE, SIZE)
-        self.assertEqual(message(ring).flags, ProducerFlags.WRITE_BLOCKED)
-
     def test_wrappingWriteTakesTwo(self) -> None:
         ring = Ring(SIZE, SIZE, 7)
         ring.take(10000, 10000)
@@ -373,10 +368,6 @@ class UpdateTests(SynchronousTestCase):
         self.ring.received(fields(producerCount=SIZE // 2 - 1))
         self.assertFalse(self.ring.consume(SIZE // 2 - 1))
         self.assertEqual(self.ring.received(fields(sequence=2, producerCount=SIZE // 2)), DATA | UPDATE)
-
-    def test_blockedPeerIsUpdated(self) -> None:
-        self.ring.received(fields(producerCount=5000, flags=ProducerFlags.WRITE_BLOCKED))
-        self.assertTrue(self.ring.consume(3000))
 
     def test_requestedUpdateIsSentOnce(self) -> None:
         asked = ProducerFlags.CONSUMER_UPDATE_REQUESTED
