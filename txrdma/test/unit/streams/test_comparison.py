@@ -45,37 +45,24 @@ class PlantedTests(_Comparing):
         pieces = ("made", "data 1", "data 3", "data 5", "lost ConnectionDone", "- ended exit 0")
         self.assertComplains(written(server=pieces))
 
-    def test_reason(self) -> None:
-        """Another reason at the end is detected."""
-        expected = "server: saw made, lost ConnectionLost; over TCP made, lost ConnectionDone"
-        self.assertComplains(written(server=LOST), expected)
-
-    def test_fewerBytes(self) -> None:
-        """A missing byte is detected."""
-        self.assertComplains(written(server=FEWER), "server: received 4 bytes; over TCP 5")
+    def test_calls(self) -> None:
+        """Another reason, fewer bytes, and missing, additional or disordered calls are detected."""
+        one = ("made", "write-lost", "read-lost", "lost ConnectionDone", "- ended exit 0")
+        other = ("made", "read-lost", "write-lost", "lost ConnectionDone", "- ended exit 0")
+        plain, halves = "made, lost ConnectionDone", "made, read-lost, lost ConnectionDone"
+        disorder = "made, read-lost, write-lost, lost ConnectionDone", ", ".join(one[:-1])
+        for server, reference, expected in (
+            (LOST, ORDINARY_SERVER, f"server: saw made, lost ConnectionLost; over TCP {plain}"),
+            (FEWER, ORDINARY_SERVER, "server: received 4 bytes; over TCP 5"),
+            (ORDINARY_SERVER, HALVES, f"server: saw {plain}; over TCP {halves}"),
+            (HALVES, ORDINARY_SERVER, f"server: saw {halves}; over TCP {plain}"),
+            (other, one, f"server: saw {disorder[0]}; over TCP {disorder[1]}"),
+        ):
+            self.assertComplains(written(server=server), expected, tcp=[overTCP(server=reference)])
 
     def test_moreBytes(self) -> None:
         """More bytes than over TCP are accepted if they were written."""
         self.assertComplains(written(), tcp=[overTCP(server=FEWER)])
-
-    def test_missingCall(self) -> None:
-        expected = "server: saw made, lost ConnectionDone; over TCP made, read-lost, lost ConnectionDone"
-        self.assertComplains(written(), expected, tcp=[overTCP(server=HALVES)])
-
-    def test_additionalCall(self) -> None:
-        expected = "server: saw made, read-lost, lost ConnectionDone; over TCP made, lost ConnectionDone"
-        self.assertComplains(written(server=HALVES), expected)
-
-    def test_order(self) -> None:
-        """Calls in another order are detected."""
-        one = ("made", "write-lost", "read-lost", "lost ConnectionDone", "- ended exit 0")
-        other = ("made", "read-lost", "write-lost", "lost ConnectionDone", "- ended exit 0")
-        self.assertComplains(
-            written(server=other),
-            "server: saw made, read-lost, write-lost, lost ConnectionDone; "
-            "over TCP made, write-lost, read-lost, lost ConnectionDone",
-            tcp=[overTCP(server=one)],
-        )
 
     def test_producers(self) -> None:
         """Calls of producers are compared."""

@@ -29,6 +29,11 @@ from txrdma.verbs._busypoll import SpinBudget
 from txrdma.verbs.completions import CompletionReader
 
 
+def broken(*arguments: object) -> Any:
+    """Raise, in place of a method of a queue."""
+    raise ZeroDivisionError
+
+
 @implementer(ICompletionQueue)
 class Queue:
     depth = 1000
@@ -129,6 +134,20 @@ class CompletionReaderTests(SynchronousTestCase):
     def handle(self, batch: Sequence[Completion]) -> None:
         self.batches.append([completion.identifier for completion in batch])
 
+    def failing(self, handle: Callable[[Sequence[Completion]], None] | None = None) -> CompletionReader:
+        """Return a reader whose failures are recorded in C{failures}."""
+        self.failures: list[type] = []
+        failed = lambda failure: self.failures.append(failure.type)  # noqa: E731
+        return CompletionReader(
+            self.reactor, self.channel, [self.queue], handle or self.handle, failed=failed
+        )
+
+    def assertFailed(self, error: type[Exception] = ZeroDivisionError) -> None:
+        """Assert that the owner was notified of one error, which was logged, and that nothing remains."""
+        self.assertEqual(self.failures, [error])
+        self.assertEqual(len(self.flushLoggedErrors(error)), 1)
+        self.assertEqual((self.reactor.getReaders(), self.reactor.getDelayedCalls()), ([], []))
+
     def test_provides(self) -> None:
         """The reader provides its interfaces."""
         verifyObject(IReadDescriptor, self.reader)
@@ -147,32 +166,21 @@ class CompletionReaderTests(SynchronousTestCase):
 
     def test_failingArm(self) -> None:
         """A queue that cannot be armed stops the reader, and its owner is notified."""
-        failures: list[Failure] = []
-        reader = CompletionReader(
-            self.reactor, self.channel, [self.queue], self.handle, failed=failures.append
-        )
+        reader = self.failing()
 
-        def arm(solicitedOnly: bool = False) -> None:
-            raise ZeroDivisionError
-
-        self.queue.arm = arm
+        self.queue.arm = broken
         reader.start()
         self.reactor.advance(0)
         if IReactorPolling.providedBy(self.reactor):
             reader.arm()  # as the reactor does before it sleeps
-        self.assertEqual([failure.type for failure in failures], [ZeroDivisionError])
-        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
-        self.assertEqual((self.reactor.getReaders(), self.reactor.getDelayedCalls()), ([], []))
+        self.assertFailed()
 
     def test_closedWhileStopped(self) -> None:
         """A queue that raises while it is closed after the end of the reader is ignored."""
         self.reader.start()
         self.reader.stop()
 
-        def poll(limit: int) -> Sequence[Completion]:
-            raise ZeroDivisionError
-
-        self.reader.addSource(poll, self.handle)
+        self.reader.addSource(broken, self.handle)
         self.assertFalse(self.reader.poll())
 
     def test_lost(self) -> None:
@@ -289,58 +297,40 @@ class SleepingTests(CompletionReaderTests):
 
     def test_failingHandler(self) -> None:
         """A handler that raises is logged, the reader stops, and its owner is notified once."""
-        failures: list[Failure] = []
 
         def fail(batch: Sequence[Completion]) -> None:
             self.handle(batch)
             raise ValueError("on purpose")
 
-        reader = CompletionReader(self.reactor, self.channel, [self.queue], fail, failed=failures.append)
+        reader = self.failing(fail)
         reader.start()
         self.queue.put(*range(100))
         self.reactor.advance(0)
         self.assertEqual(len(self.batches), 1)
-        self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
-        self.assertEqual([failure.type for failure in failures], [ValueError])
-        self.assertEqual(self.reactor.getReaders(), [])
-        self.assertEqual(self.reactor.getDelayedCalls(), [])
+        self.assertFailed(ValueError)
 
     def test_failingQueue(self) -> None:
         """A queue that raises when it is polled stops the reader and notifies the owner."""
-        failures: list[Failure] = []
-        reader = CompletionReader(
-            self.reactor, self.channel, [self.queue], self.handle, failed=failures.append
-        )
+        reader = self.failing()
         reader.start()
 
-        def poll(limit: int) -> Sequence[Completion]:
-            raise ZeroDivisionError
-
-        reader.addSource(poll, self.handle)
+        reader.addSource(broken, self.handle)
         self.reactor.advance(0)
-        self.assertEqual([failure.type for failure in failures], [ZeroDivisionError])
-        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
-        self.assertEqual(self.reactor.getReaders(), [])
+        self.assertFailed()
 
     def test_reactorEnds(self) -> None:
         """When the reactor removes its readers at its end, that is no failure."""
-        failures: list[Failure] = []
-        reader = CompletionReader(
-            self.reactor, self.channel, [self.queue], self.handle, failed=failures.append
-        )
+        reader = self.failing()
         reader.start()
         reader.connectionLost(Failure(ConnectionLost()))
-        self.assertEqual((failures, self.reactor.getDelayedCalls()), ([], []))
+        self.assertEqual((self.failures, self.reactor.getDelayedCalls()), ([], []))
 
     def test_reactorFails(self) -> None:
         """Exceptions of C{doRead} are reported."""
-        failures: list[Failure] = []
-        reader = CompletionReader(
-            self.reactor, self.channel, [self.queue], self.handle, failed=failures.append
-        )
+        reader = self.failing()
         reader.start()
         reader.connectionLost(Failure(ZeroDivisionError()))
-        self.assertEqual([failure.type for failure in failures], [ZeroDivisionError])
+        self.assertEqual(self.failures, [ZeroDivisionError])
 
     def test_removedByOthers(self) -> None:
         """A reader that was removed from the reactor is added again when it is started."""
@@ -586,22 +576,15 @@ class LookedAtTests(CompletionReaderTests):
 
     def test_failingDisarm(self) -> None:
         """A queue that cannot be disarmed stops the reader."""
-        failures: list[Failure] = []
-
-        def disarm() -> None:
-            raise ZeroDivisionError
 
         self.queue = Queue(self.log)
-        self.queue.disarm = disarm
-        reader = CompletionReader(
-            self.reactor, self.channel, [self.queue], self.handle, failed=failures.append
-        )
+        self.queue.disarm = broken
+        reader = self.failing()
         reader.start()
         reader.arm()
         self.queue.put(1)
         reader.poll()
-        self.assertEqual([failure.type for failure in failures], [ZeroDivisionError])
-        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        self.assertFailed()
         self.assertEqual(self.reactor.pollables, [])
 
     def test_woken(self) -> None:
