@@ -231,6 +231,24 @@ class Limits(FromCode):
         return rows(["Interface", "Limited", "Default", "Key", "At the limit"], cells)
 
 
+class PrivateNames(FromCode):
+    """A table of the private names of Twisted that the package uses."""
+
+    def lines(self) -> list[str]:
+        from txrdma.kit.twistedprivate import NAMES
+
+        cells = [
+            [
+                f"``{each.owner.removeprefix('twisted.')}.{each.name}``",
+                ", ".join(f"``{module.removeprefix('txrdma.')}``" for module in each.modules),
+                each.purpose,
+                each.fallback or "The module refuses to be imported, and names what is missing.",
+            ]
+            for each in NAMES
+        ]
+        return rows(["Name in ``twisted``", "Used by", "What for", "Where Twisted lacks it"], cells)
+
+
 class ManagementCalls(FromCode):
     """A table of all calls of management datagrams, with links to the structures that they take."""
 
@@ -366,6 +384,7 @@ def setup(app: Sphinx) -> ExtensionMetadata:
     app.add_directive("diagnoses", Diagnoses)
     app.add_directive("limits", Limits)
     app.add_directive("management-calls", ManagementCalls)
+    app.add_directive("private-names", PrivateNames)
     app.add_directive("script-words", ScriptWords)
     app.add_directive("command-help", CommandHelp)
     app.add_role("api", API())

@@ -12,4 +12,5 @@ Utilities that do not depend on RDMA.
  - L{txrdma.kit.remotewrite}: samples in the encoding of Prometheus' remote write.
  - L{txrdma.kit.remotesender}: sends them, or stores them until they can be sent.
  - L{txrdma.kit.spool}: a queue on disk that is limited in size.
+ - L{txrdma.kit.twistedprivate}: private names of Twisted in use, and a check that they exist.
 """

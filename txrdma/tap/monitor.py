@@ -401,10 +401,11 @@ class MonitorService(MultiService):
             bound.callback(port.getHost())
             return port
 
-        if self._listening is None or self._listening._waitingForPort is None:
+        port: Deferred[IListeningPort] | None = getattr(self._listening, "_waitingForPort", None)
+        if port is None:
             bound.callback(None)
         else:
-            self._listening._waitingForPort.addCallbacks(listens, bound.errback)
+            port.addCallbacks(listens, bound.errback)
         return bound
 
     def privilegedStartService(self) -> None:

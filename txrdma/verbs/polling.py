@@ -22,8 +22,11 @@ from twisted.internet.main import installReactor
 from twisted.logger import Logger
 
 from txrdma.interfaces import IPollable, IReactorPolling
+from txrdma.kit.twistedprivate import require
 
 _log = Logger()
+
+require(__name__)
 
 SPIN_SECONDS: Final = 100e-6
 _CHECK_SECONDS: Final = 50e-6

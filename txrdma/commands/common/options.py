@@ -87,7 +87,7 @@ class CommandOptions(BaseOptions):
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # of Twisted's
-        for name, parameter in self._dispatch.items():
+        for name, parameter in getattr(self, "_dispatch", {}).items():
             if isinstance(parameter, usage.CoerceParameter):
                 parameter.coerce = _named(name, parameter.coerce)
 

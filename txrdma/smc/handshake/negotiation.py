@@ -196,7 +196,7 @@ class Negotiation(Protocol):
     def _send(self, data: bytes) -> None:
         """Write a message immediately: after a Confirm, the connection may end in this iteration."""
         transport = self.transport
-        if not transport.dataBuffer and not transport._tempDataLen:
+        if not transport.dataBuffer and not getattr(transport, "_tempDataLen", 1):
             sent = transport.writeSomeData(data)
             if isinstance(sent, int):  # errors are reported by the reactor
                 data = data[sent:]

@@ -18,11 +18,14 @@ from twisted.python.failure import Failure
 from twisted.python.log import callWithContext
 
 from txrdma.error import Refused
+from txrdma.kit.twistedprivate import require
 from txrdma.smc.common.names import prefixFor
 from txrdma.smc.common.reactoruse import reactorUse
 from txrdma.smc.stream.connectionstatus import markTCP
 
 _log = Logger()
+
+require(__name__)
 
 Foreign = Callable[[bytes], tuple[int, bool]]
 """

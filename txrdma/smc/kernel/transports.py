@@ -31,6 +31,7 @@ from twisted.internet.tcp import Client, Connection, Connector, Port, Server
 from twisted.python.failure import Failure
 
 from txrdma.interfaces import ISMCTransport
+from txrdma.kit.twistedprivate import require
 from txrdma.smc.common.reactoruse import reactorUse, Use
 from txrdma.smc.dialing import cancellable, endpointTo
 from txrdma.smc.handshake.outcomes import NotSMC, Outcomes
@@ -44,6 +45,8 @@ from txrdma.smc.stream.connectionstatus import forget, register
 from txrdma.smc.terms.options import Options
 from txrdma.smc.wire.clc import Diagnosis
 from txrdma.smc.wrapping import AcceptingFactory, Build
+
+require(__name__)
 
 _MIN_POLL: Final = 1e-3
 _MAX_POLL: Final = 0.1

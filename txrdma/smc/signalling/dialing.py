@@ -17,8 +17,11 @@ from twisted.internet.protocol import ClientFactory
 from twisted.internet.tcp import Client, Connection, Connector
 from twisted.python.failure import Failure
 
+from txrdma.kit.twistedprivate import require
 from txrdma.smc.signalling.interfaces import Carrier, IClientSignal, IDialing
 from txrdma.smc.signalling.owners import TCPAddress
+
+require(__name__)
 
 
 def hasSockets(reactor: object) -> bool:

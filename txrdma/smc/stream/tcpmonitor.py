@@ -158,7 +158,7 @@ class TCPMonitor(Protocol):
             tcp.abortConnection()
         elif not tcp.connected or self._isCut:
             pass
-        elif tcp.dataBuffer or tcp._tempDataLen:
+        elif len(tcp.dataBuffer) + getattr(tcp, "_tempDataLen", 1):
             tcp.loseConnection()
             why = tcp.doWrite()
             if why is not None:

@@ -47,7 +47,7 @@ class TurnClock(Clock):
             args,
             kw,
             self.calls.remove,
-            lambda call: self._sortCalls(),
+            lambda call: self.calls.sort(key=_time),
             self.seconds,
         )
         insort(self.calls, call, key=_time)

@@ -1,0 +1,96 @@
+"""
+Private names of Twisted: the installed one has them, and the package uses no others.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from twisted.trial.unittest import SynchronousTestCase
+
+import txrdma
+from txrdma.kit import twistedprivate
+from txrdma.kit.twistedprivate import exists, missing, NAMES, require, UnsupportedTwisted
+
+PACKAGE = Path(txrdma.__file__).parent
+
+
+DOTTED = re.compile(r"\.(_[a-zA-Z]\w*)")
+"""A private attribute."""
+
+BOUND = re.compile(r"(?<![\w.\"])(_[a-zA-Z]\w*)|\bself\.(_[a-zA-Z]\w*)(?=[^\n]* = )")
+"""A private name without a dot before it, as in a definition, or an attribute of self that is set."""
+
+PYTHON = {
+    "_asdict",
+    "_fields",
+    "_getframe",
+    "_missing_",
+    "_name_",
+    "_replace",
+    "_value2member_map_",
+    "_value_",
+}
+"""Names of the standard library that are documented, or used on purpose."""
+
+
+def sources() -> dict[str, str]:
+    """Return the text of each module except tests and public test support, by name."""
+    paths = {
+        ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts): path
+        for path in PACKAGE.rglob("*.py")
+    }
+    hidden = ("txrdma.test.", "txrdma.testing.")
+    return {name: path.read_text() for name, path in paths.items() if not name.startswith(hidden)}
+
+
+class NamesTests(SynchronousTestCase):
+    """The list of private names."""
+
+    def test_exist(self) -> None:
+        """The installed Twisted has every private name in the list."""
+        self.assertEqual([f"{each.owner}.{each.name}" for each in missing()], [])
+
+    def test_used(self) -> None:
+        """Every module in the list uses its name."""
+        texts = sources()
+        for each in NAMES:
+            for module in each.modules:
+                self.assertRegex(texts[module], rf"\b{each.name}\b", module)
+
+    def test_complete(self) -> None:
+        """No module uses a private name that neither the package defines nor the list has."""
+        texts = sources()
+        known = {each.name for each in NAMES} | PYTHON | {name.rpartition(".")[2] for name in texts}
+        for text in texts.values():
+            known |= {one or other for one, other in BOUND.findall(text)}
+        for module, text in texts.items():
+            self.assertEqual(set(DOTTED.findall(text)) - known, set(), module)
+            private = re.findall(
+                r"^ *from twisted\S*\._|^ *from twisted\S* import .*\b_\w+", text, re.MULTILINE
+            )
+            self.assertEqual(len(private), module == "txrdma.streams.transport", module)
+
+    def test_exists(self) -> None:
+        """Attributes of classes, of instances and of modules are found; others are not."""
+        self.assertTrue(exists("twisted.internet.tcp.Connection", "_closeSocket"))
+        self.assertTrue(exists("twisted.internet.posixbase.PosixReactorBase", "_internalReaders"))
+        self.assertTrue(exists("twisted.internet._newtls", "startTLS"))
+        self.assertFalse(exists("twisted.internet.tcp.Connection", "_noSuchName"))
+        self.assertFalse(exists("twisted.internet.tcp.NoSuchClass", "_closeSocket"))
+        self.assertFalse(exists("twisted.internet._noSuchModule", "startTLS"))
+
+    def test_require(self) -> None:
+        """A module that needs a name that Twisted lacks is refused, with the name and the advice."""
+        require("txrdma.smc.handshake.plaintcp")
+        self.patch(twistedprivate, "exists", lambda owner, name: name != "_closeSocket")
+        error = self.assertRaises(UnsupportedTwisted, require, "txrdma.smc.handshake.plaintcp")
+        self.assertIn("twisted.internet.tcp.Connection._closeSocket", str(error))
+        self.assertIn("install an earlier release of Twisted", str(error))
+
+    def test_fallback(self) -> None:
+        """A name with a fallback may be missing."""
+        self.patch(twistedprivate, "exists", lambda owner, name: name != "_tempDataLen")
+        self.assertEqual([each.name for each in missing()], ["_tempDataLen"])
+        require("txrdma.smc.handshake.negotiation")
