@@ -1,7 +1,11 @@
 """
-The statistics of this process as a collector for prometheus_client: the extra C{prometheus}.
+The statistics of C{smc:} connections of this process, as metrics for Prometheus (extra C{prometheus}).
 
-A process that publishes metrics registers one::
+The numbers are those of C{txrdma smc-stats}. A service of Twisted publishes them as a page::
+
+    root.putChild(b"metrics", MetricsResource(reactor))
+
+A process that publishes metrics of its own already adds a collector to their registry::
 
     registry.register(SMCCollector(reactor))
 """
@@ -11,15 +15,41 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from prometheus_client import CollectorRegistry, CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
 from twisted.internet.interfaces import IReactorFromThreads
 from twisted.internet.threads import blockingCallFromThread
 from twisted.python import threadable
+from twisted.web.iweb import IRequest
+from twisted.web.resource import Resource
 
 from txrdma.smc.status.statistics import statistics
 
+__all__ = ["MetricsResource", "SMCCollector"]
+
 _PREFIX = "txrdma_smc_"
+
+
+class MetricsResource(Resource):
+    """
+    A page with metrics in Prometheus's text format.
+
+    @param registry: metrics of the page; without it the page has those of C{smc:} only.
+    """
+
+    isLeaf = True
+
+    def __init__(self, reactor: IReactorFromThreads, registry: CollectorRegistry | None = None) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # of Twisted's
+        self._registry = CollectorRegistry() if registry is None else registry
+        self._registry.register(SMCCollector(reactor))
+
+    def render_GET(self, request: IRequest) -> bytes:
+        """Return the present values."""
+        request.setHeader(b"content-type", CONTENT_TYPE_LATEST.encode())
+        page: bytes = generate_latest(self._registry)
+        return page
 
 
 class SMCCollector:

@@ -42,6 +42,7 @@ LAYERS = {
     "command": 6,
     "commands": 6,
     "web": 6,
+    "metrics": 6,
     "demo": 6,
     "verify": 6,
     "testing": 6,

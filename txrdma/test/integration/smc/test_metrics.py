@@ -6,9 +6,16 @@ from __future__ import annotations
 
 from twisted.internet.threads import deferToThread
 from twisted.trial.unittest import TestCase
+from twisted.web.test.requesthelper import DummyRequest
 
-from txrdma.test.support.smc.metrics import isMissing, MISSING, samples
+from txrdma.smc.status.statistics import statistics
+from txrdma.test.support.smc.metrics import isMissing, MISSING, reactor, samples
 from txrdma.test.support.smc.races import Listener, RaceTestCase
+
+if not isMissing:
+    from prometheus_client import CollectorRegistry, Counter
+
+    from txrdma.metrics import MetricsResource
 
 
 class MetricsTests(RaceTestCase):
@@ -41,6 +48,46 @@ class MetricsTests(RaceTestCase):
         self.until(lambda: here.reason and there.reason)
         self.assertEqual(counted("open_connections", "SMC-R 1", "server"), 0)
         self.assertEqual(counted("write_bytes_sum"), 10_010)
+
+    def test_statistics(self) -> None:
+        """A scrape has the numbers of C{txrdma smc-stats}."""
+        here, there, _ = self.connect(Listener(), Listener())
+        self.until(lambda: here.mode and there.mode)
+        here.transport.write(bytes(100_000))
+        self.wait(0.1)
+        found, shown = samples(), statistics()
+        counters, gauges = shown["counters"], shown["gauges"]
+        expected: dict[tuple[str, ...], float] = {
+            ("messages_sent_total",): counters["sent"]["messages"],
+            ("messages_received_total",): counters["received"]["messages"],
+            ("write_bytes_sum",): counters["sent"]["bytes"],
+            ("read_bytes_sum",): counters["received"]["bytes"],
+            ("write_blocked_total",): counters["sent"]["blocks"],
+            ("link_groups",): gauges["linkGroups"],
+            ("links",): gauges["links"],
+            ("ring_bytes",): gauges["ringBytes"],
+            ("ring_used_bytes",): gauges["ringBytesUsed"],
+        }
+        for name, rows in (
+            ("connections_total", counters["connections"]),
+            ("fallbacks_total", counters["fallbacks"]),
+            ("open_connections", gauges["connections"]),
+        ):
+            expected |= {(name, one, other): n for one, row in rows.items() for other, n in row.items()}
+        self.assertGreaterEqual(expected["write_bytes_sum",], 100_000)
+        for (name, *labels), value in expected.items():
+            self.assertEqual(found[f"txrdma_smc_{name}", tuple(labels)], value, name)
+
+    def test_resource(self) -> None:
+        """The page has the metrics of SMC beside those of the registry that it was given."""
+        registry = CollectorRegistry()
+        Counter("served", "Requests.", registry=registry).inc()
+        request = DummyRequest([b""])
+        page = MetricsResource(reactor, registry).render(request)
+        self.assertIn(b"served_total 1.0\n", page)
+        self.assertIn(b"\ntxrdma_smc_link_groups ", page)
+        kinds = request.responseHeaders.getRawHeaders("content-type", [])
+        self.assertEqual([kind.partition(";")[0] for kind in kinds], ["text/plain"])
 
 
 class ThreadTests(TestCase):

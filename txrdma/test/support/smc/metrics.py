@@ -12,7 +12,7 @@ try:
     from prometheus_client import CollectorRegistry, generate_latest
     from prometheus_client.parser import text_string_to_metric_families
 
-    from txrdma.smc.status.metrics import SMCCollector
+    from txrdma.metrics import SMCCollector
 except ImportError:
     isMissing = True
 else:
