@@ -249,6 +249,29 @@ class PrivateNames(FromCode):
         return rows(["Name in ``twisted``", "Used by", "What for", "Where Twisted lacks it"], cells)
 
 
+class PublicInterface(FromCode):
+    """Tables of the public interface, one for each part."""
+
+    def lines(self) -> list[str]:
+        tools = str(_TESTS.parents[1] / "tools")
+        sys.path.insert(0, tools)
+        try:
+            parts = import_module("interface").interface()
+        finally:
+            sys.path.remove(tools)
+        lines: list[str] = []
+        for title, part in parts.items():
+            groups: dict[str, list[str]] = {}
+            for line in part:
+                owner, _, name = line.rpartition(" ")
+                groups.setdefault(owner, []).append(f"``{name}``")
+            cells = [
+                [f"``{owner}``" if owner else "all", ", ".join(names)] for owner, names in groups.items()
+            ]
+            lines += [f".. rubric:: {title}", "", *rows(["Of", "Names"], cells), ""]
+        return lines
+
+
 class ManagementCalls(FromCode):
     """A table of all calls of management datagrams, with links to the structures that they take."""
 
@@ -385,6 +408,7 @@ def setup(app: Sphinx) -> ExtensionMetadata:
     app.add_directive("limits", Limits)
     app.add_directive("management-calls", ManagementCalls)
     app.add_directive("private-names", PrivateNames)
+    app.add_directive("public-interface", PublicInterface)
     app.add_directive("script-words", ScriptWords)
     app.add_directive("command-help", CommandHelp)
     app.add_role("api", API())

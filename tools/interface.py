@@ -1,0 +1,195 @@
+#!/usr/bin/env python3
+"""
+The public interface of txrdma, as lines of text that can be compared.
+
+C{docs/interface.txt} has the interface of the last release. C{python tools/interface.py} prints what has
+changed since; with C{--release} it writes the file, at a release.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from importlib.util import find_spec
+from inspect import isclass, isfunction
+from pathlib import Path
+from typing import Any, Final, NewType
+
+from zope.interface.interface import InterfaceClass
+
+CHECKOUT: Final = Path(__file__).resolve().parent.parent
+RELEASED: Final = CHECKOUT / "docs" / "interface.txt"
+
+STABLE: Final = (
+    "txrdma.btl",
+    "txrdma.btl.connections",
+    "txrdma.cm",
+    "txrdma.error",
+    "txrdma.iba.path",
+    "txrdma.iba.types",
+    "txrdma.interfaces",
+    "txrdma.mad",
+    "txrdma.messages.interfaces",
+    "txrdma.messages.protocol",
+    "txrdma.metrics",
+    "txrdma.ports",
+    "txrdma.verbs.polling",
+    "txrdma.web",
+)
+"""Modules whose names stay, or are deprecated first."""
+
+PROVISIONAL: Final = (
+    "txrdma.cm.core.events",
+    "txrdma.cm.layouts.messages",
+    "txrdma.cm.manager",
+    "txrdma.fabric.discovery",
+    "txrdma.iba.verbs",
+    "txrdma.mad.layouts.attributes",
+    "txrdma.mad.layouts.messages",
+    "txrdma.mad.layouts.pma",
+    "txrdma.mad.layouts.sa",
+    "txrdma.mad.layouts.smp",
+    "txrdma.mad.vendor",
+    "txrdma.ports.following",
+    "txrdma.ports.network",
+    "txrdma.ports.pnet",
+    "txrdma.sim.clock",
+    "txrdma.sim.fabric",
+    "txrdma.sim.nets.fattree",
+    "txrdma.soft.device",
+    "txrdma.testing.contracts",
+    "txrdma.testing.streams.catalogue",
+    "txrdma.testing.streams.matrix",
+    "txrdma.testing.streams.provider",
+    "txrdma.testing.streams.stage",
+)
+"""Modules that the documentation uses; their names may change in a minor release, with a news fragment."""
+
+STRINGS: Final = {
+    "smc:": "txrdma.smc.strings",
+    "rdma:, ib:, sidr:": "txrdma.cm.strings",
+    "rsocket:": "txrdma.cm.rsocket.strings",
+    "btl:": "txrdma.btl.stream.strings",
+    "umad:, vmad:, ibsim:": "txrdma.mad.ports.strings",
+    "sim:": "txrdma.sim.strings",
+}
+"""The modules that parse endpoint strings and port strings."""
+
+_TAKING: Final = {"take", "required", "number", "size", "seconds", "choice", "isYes", "address", "pop"}
+"""Methods whose first argument is a key: those of L{txrdma.kit.strings.Arguments}, and C{left.pop}."""
+
+
+def namesIn(module: str) -> list[str]:
+    """Return the public names of a module: C{__all__}, those loaded on demand, or its definitions."""
+    found = import_module(module)
+    if hasattr(found, "__all__"):
+        return sorted(found.__all__)
+    if module == "txrdma.mad":
+        return sorted(found._OFFERED)
+    if module == "txrdma.btl":
+        return ["connect", "listen"]
+    constants = re.findall(
+        r"^([A-Z][A-Z0-9_]*)(?:: [^=\n]+)? = ", Path(str(found.__file__)).read_text(), re.MULTILINE
+    )
+    return sorted(
+        name
+        for name, thing in vars(found).items()
+        if not name.startswith("_")
+        and (isclass(thing) or isfunction(thing) or isinstance(thing, (InterfaceClass, NewType)))
+        and thing.__module__ == module
+        or name in constants
+    )
+
+
+def keysIn(module: str) -> set[str]:
+    """Return the keys that a module takes from the strings that it parses."""
+    spec = find_spec(module)
+    assert spec is not None and spec.origin is not None, module
+    calls = [
+        node for node in ast.walk(ast.parse(Path(spec.origin).read_text())) if isinstance(node, ast.Call)
+    ]
+    return {
+        call.args[0].value
+        for call in calls
+        if isinstance(call.func, ast.Attribute)
+        and call.func.attr in _TAKING
+        and call.args
+        and isinstance(call.args[0], ast.Constant)
+        and isinstance(call.args[0].value, str)
+    }
+
+
+def settingsIn(schema: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Yield the dotted names of the settings of the fabric monitor's configuration."""
+    for name, below in schema.items():
+        if isinstance(below, tuple) and isinstance(below[1], Mapping):
+            below = below[1]
+        if isinstance(below, Mapping):
+            yield from settingsIn(below, f"{prefix}{name}.")
+        else:
+            yield prefix + name
+
+
+def optionsOf(command: Any) -> list[str]:
+    """Return the long options of a command."""
+    return sorted(option.rstrip("=") for option in command.load().CommandOptions().longOpt)
+
+
+def interface() -> dict[str, list[str]]:
+    """Return the lines of each part of the interface, by the part's title."""
+    from twisted.internet import reactor
+
+    from txrdma.commands.common.registry import COMMANDS
+    from txrdma.metrics import SMCCollector
+    from txrdma.monitor.config import _SCHEMA
+    from txrdma.monitor.series.historystore import VERSION as HISTORY
+    from txrdma.soft.shared._rendezvous import VERSION as SHARED
+
+    families = [family.name for family in SMCCollector(reactor).collect()]  # type: ignore[arg-type]  # untyped
+    return {
+        "Stable names": [f"{module} {name}" for module in STABLE for name in namesIn(module)],
+        "Provisional names": [f"{module} {name}" for module in PROVISIONAL for name in namesIn(module)],
+        "Keys of strings": [
+            f"{kind} {key}" for kind, module in STRINGS.items() for key in sorted(keysIn(module))
+        ],
+        "Options of commands": [f"{each.name} --{option}" for each in COMMANDS for option in optionsOf(each)],
+        "Metrics of smc:": sorted(families),
+        "Configuration of the fabric monitor": sorted(settingsIn(_SCHEMA)),
+        "Formats": [f"shared-memory {SHARED}", f"history {HISTORY}"],
+    }
+
+
+def lines() -> list[str]:
+    """Return the whole interface."""
+    return [f"{title}: {line}" for title, part in interface().items() for line in part]
+
+
+def changed(released: list[str], present: list[str]) -> list[str]:
+    """Return the lines that were removed (C{-}) or added (C{+}) since the release."""
+    gone, new = set(released) - set(present), set(present) - set(released)
+    return [*(f"- {line}" for line in sorted(gone)), *(f"+ {line}" for line in sorted(new))]
+
+
+def unannounced(changes: list[str], fragments: str) -> list[str]:
+    """Return the changes whose name no news fragment contains, nor the name of their command or module."""
+    return [
+        line
+        for line in changes
+        if line.split()[-1].lstrip("-") not in fragments and f"`{line.split()[-2]}`" not in fragments
+    ]
+
+
+def main() -> None:
+    """Print the changes, or write the file."""
+    if sys.argv[1:] == ["--release"]:
+        RELEASED.write_text("\n".join(lines()) + "\n")
+    else:
+        print("\n".join(changed(RELEASED.read_text().splitlines(), lines())))
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(CHECKOUT))
+    main()

@@ -1,0 +1,79 @@
+"""
+The public interface: it changes only with a news fragment, and examples use nothing else.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from importlib.util import find_spec
+from typing import Any
+
+from twisted.trial.unittest import SkipTest, SynchronousTestCase
+
+from txrdma.test.support import CHECKOUT
+
+FRAGMENTS = CHECKOUT / "newsfragments"
+IMPORT = re.compile(r"^ *from (txrdma[\w.]*) import ([\w, ]+|\([\w,\s]+\))", re.MULTILINE)
+
+
+class InterfaceTests(SynchronousTestCase):
+    """The lines that C{tools/interface.py} collects from the code."""
+
+    slowBecause = "imports every command and every public module"
+
+    def setUp(self) -> None:
+        """Import the tool of the checkout."""
+        if not (CHECKOUT / "tools" / "interface.py").exists():
+            raise SkipTest("the tool is in a checkout only")
+        if find_spec("prometheus_client") is None:
+            raise SkipTest("prometheus_client is not installed: the extra prometheus brings it")
+        sys.path.insert(0, str(CHECKOUT / "tools"))
+        self.addCleanup(sys.path.remove, str(CHECKOUT / "tools"))
+        import interface  # type: ignore[import-not-found]  # on the path of this test only
+
+        self.tool: Any = interface
+
+    def test_announced(self) -> None:
+        """A name, key, option, metric or setting that was added or removed is in a news fragment."""
+        changes = self.tool.changed(self.tool.RELEASED.read_text().splitlines(), self.tool.lines())
+        fragments = "\n".join(path.read_text() for path in FRAGMENTS.glob("+*"))
+        self.assertEqual(
+            self.tool.unannounced(changes, fragments),
+            [],
+            "the public interface has changed: write a news fragment that names each of these",
+        )
+
+    def test_changes(self) -> None:
+        """Changes are found, and announced by their own name, or by that of a new command."""
+        old = ["Options of commands: links --json", "Keys of strings: smc: device"]
+        new = ["Options of commands: links --json", "Options of commands: verify --serve"]
+        changes = self.tool.changed(old, new)
+        self.assertEqual(changes, ["- Keys of strings: smc: device", "+ Options of commands: verify --serve"])
+        self.assertEqual(self.tool.unannounced(changes, ""), changes)
+        self.assertEqual(self.tool.unannounced(changes, "There is no `device=`; `--serve` is new."), [])
+        self.assertEqual(self.tool.unannounced(changes[1:], "The command `verify` is new."), [])
+
+    def test_names(self) -> None:
+        """Every public name exists, and no module is both stable and provisional."""
+        stable, provisional = set(self.tool.STABLE), set(self.tool.PROVISIONAL)
+        self.assertEqual(stable & provisional, set())
+        for module in (*self.tool.STABLE, *self.tool.PROVISIONAL):
+            names = self.tool.namesIn(module)
+            self.assertTrue(names, module)
+            for name in names:
+                self.assertTrue(hasattr(sys.modules[module], name), f"{module}.{name}")
+
+    def test_examples(self) -> None:
+        """The documentation and the examples import public names only."""
+        modules = {*self.tool.STABLE, *self.tool.PROVISIONAL}
+        pages = [*CHECKOUT.glob("docs/*.md"), CHECKOUT / "README.md", *CHECKOUT.glob("examples/*.py")]
+        count = 0
+        for page in pages:
+            for module, words in IMPORT.findall(page.read_text()):
+                for name in re.findall(r"\w+", words):
+                    count += 1
+                    if f"{module}.{name}" not in modules:
+                        self.assertIn(module, modules, page.name)
+                        self.assertIn(name, self.tool.namesIn(module), f"{page.name}: {module}")
+        self.assertGreater(count, 50)
