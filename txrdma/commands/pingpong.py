@@ -25,6 +25,7 @@ from twisted.internet.interfaces import (
 from twisted.internet.task import LoopingCall
 from twisted.python import usage
 
+from txrdma.commands.common.interruption import Interruption
 from txrdma.commands.common.options import IReactor, TableOptions
 from txrdma.error import DeviceUnavailable
 from txrdma.interfaces import IVerbsDevice
@@ -236,7 +237,7 @@ def deviceAt(address: object) -> str:
 
 async def run(reactor: IPingPongReactor, options: CommandOptions) -> None:
     """Run C{txrdma pingpong} as client or server; a client exits with 130 after Ctrl-C."""
-    async with _Interruption(reactor) as interruption:
+    async with Interruption(reactor) as interruption:
         if options["compatible"]:
             await play(reactor, options, interruption)
         elif options.isServer:
@@ -247,37 +248,7 @@ async def run(reactor: IPingPongReactor, options: CommandOptions) -> None:
         raise SystemExit(INTERRUPTED)
 
 
-class _Interruption:
-    """
-    Handles Ctrl-C during a measurement: delays the reactor's shutdown until the results are printed.
-
-    @ivar has: whether Ctrl-C was received.
-    @ivar then: called at Ctrl-C.
-    """
-
-    def __init__(self, reactor: IReactorCore) -> None:
-        self._reactor = reactor
-        self._over: Deferred[None] = Deferred()
-        self._trigger: object = None
-        self.has = False
-        self.then: Callable[[], object] = lambda: None
-
-    async def __aenter__(self) -> _Interruption:
-        self._trigger = self._reactor.addSystemEventTrigger("before", "shutdown", self._interrupted)
-        return self
-
-    async def __aexit__(self, *reason: object) -> None:
-        if not self.has:
-            self._reactor.removeSystemEventTrigger(self._trigger)
-        self._over.callback(None)
-
-    def _interrupted(self) -> Deferred[None]:
-        self.has = True
-        self.then()
-        return self._over
-
-
-async def serve(reactor: IPingPongReactor, options: CommandOptions, interruption: _Interruption) -> None:
+async def serve(reactor: IPingPongReactor, options: CommandOptions, interruption: Interruption) -> None:
     """Serve until Ctrl-C; with C{--once}, until one client was served."""
     over: Deferred[None] = Deferred()
 
@@ -318,7 +289,7 @@ async def _listening(
         await maybeDeferred(port.stopListening)
 
 
-async def play(reactor: IPingPongReactor, options: CommandOptions, interruption: _Interruption) -> None:
+async def play(reactor: IPingPongReactor, options: CommandOptions, interruption: Interruption) -> None:
     """Run one test with C{ibv_rc_pingpong} or C{ibv_ud_pingpong}, as client or server."""
     side, test = options.side(reactor), options.game()
     mtu = options["mtu"] or (0 if test.transfer is Transfer.UD else _COMPATIBLE_MTU)
@@ -377,7 +348,7 @@ def _localServer(reactor: IPingPongReactor, options: CommandOptions) -> IStreamC
     return ProcessEndpoint(reactor, sys.executable, command, env=dict(os.environ))
 
 
-async def measure(reactor: IPingPongReactor, options: CommandOptions, interruption: _Interruption) -> None:
+async def measure(reactor: IPingPongReactor, options: CommandOptions, interruption: Interruption) -> None:
     """Run all tests in sequence; print the measurements, even after an error."""
     measurements: list[Measurement] = []
     with ExitStack() as closing:
