@@ -46,6 +46,14 @@ class ProgressBar:
         self._bar.update(self._bar.task_ids[0], completed=done, total=total)
         self._bar.refresh()
 
+    def named(self, what: str, done: int, total: int) -> None:
+        """Show the progress of an operation with another name."""
+        if what != self._what:
+            self._what = what
+            if self._bar is not None:
+                self._bar.update(self._bar.task_ids[0], description=what)
+        self(done, total)
+
     def _begin(self) -> bool:
         """Draw the bar, but not for short operations. Without C{rich}, return False and disable the bar."""
         try:

@@ -95,6 +95,7 @@ COMMANDS: Final = (
     Command("decode", FABRICS, "Decode management datagrams and SMC, in hexadecimal or captures."),
     Command("query", FABRICS, "Make any management call, with fields set by name."),
     Command("demo-fabric", FABRICS, "Demonstrate the fabric monitor on a simulated fabric with faults."),
+    Command("verify", MEASURING, "Verify an RDMA device by tests, and write a report."),
     Command("pingpong", MEASURING, "Measure latency and bandwidth over any device."),
     Command("btl-ping", MEASURING, "Measure round trips over the byte transfer layer."),
     Command("rping", MEASURING, "Ping by RDMA reads and writes; interoperates with librdmacm's."),

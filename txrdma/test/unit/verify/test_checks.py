@@ -1,0 +1,228 @@
+"""
+Messages of workers, explanations of failures, and reports of C{txrdma verify}.
+"""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.iba.types import GID, LID
+from txrdma.iba.verbs import AtomicCapability, LinkLayer, NodeType
+from txrdma.sim.network import SimulatedNetwork
+from txrdma.testing.reactors import ReactorClock
+from txrdma.testing.verbs.quirks import OURS, RXE
+from txrdma.verify.checks import Check, decoded, Measured, Outcome, Reporter
+from txrdma.verify.host import Host
+from txrdma.verify.problems import problem
+from txrdma.verify.quirks import explanationOf, Known
+from txrdma.verify.report import asMarkdown, asReport, redacted
+from txrdma.verify.subject import Place
+from txrdma.verify.suites import casesOf, quirksOf
+from txrdma.verify.transports import clientDevice, connecting, listening, serverDevice
+from txrdma.verify.worker import Task
+
+PASSED = Check("verbs", "VerbsTests.test_send", Outcome.PASSED, seconds=0.5)
+FAILED = Check(
+    "verbs", "VerbsTests.test_read", Outcome.FAILED, "create queue pair: Cannot allocate memory", "x"
+)
+SKIPPED = Check("mad", "test_lost", Outcome.SKIPPED, "would remove a device of this host")
+LATENCY = Measured("tcp:", 64, 12.34567, "us")
+
+
+def place(device: str = "pyverbs:mlx5_0", port: int = 1, address: str = "192.0.2.1", **changes: Any) -> Place:
+    """Return a port of a device with the attributes of a simulated one."""
+    simulated = SimulatedNetwork(ReactorClock()).device("192.0.2.1")
+    attributes = replace(simulated.attributes, **changes)
+    simulated.close()
+    facts = {
+        "driver": "mlx5_core",
+        "vendor": "0x02c9",
+        "part": 4119,
+        "firmware": "16.35.2000",
+        "netdev": "eth7",
+    }
+    gid = GID.fromIP("192.0.2.1")
+    return Place(device, port, "mlx5_core", gid, LID(0), address, LinkLayer.ETHERNET, attributes, facts)
+
+
+class MessageTests(SynchronousTestCase):
+    """Messages of a worker."""
+
+    def test_messages(self) -> None:
+        """Each message is one line, from which its content is decoded."""
+        out = io.StringIO()
+        reporter = Reporter(out)
+        reporter.total(3)
+        reporter.started("test_send")
+        reporter.check(FAILED)
+        reporter.measured(LATENCY)
+        lines = out.getvalue().encode().splitlines()
+        self.assertEqual([decoded(line) for line in lines], [3, "test_send", FAILED, LATENCY])
+
+    def test_other(self) -> None:
+        """Other lines are no messages."""
+        for line in (b"Segmentation fault", b"[]", b'{"total": "x"}', b'{"check": 1}'):
+            self.assertRaises(ValueError, decoded, line)
+
+    def test_task(self) -> None:
+        """A task is decoded from the last argument of its command line."""
+        task = Task("peer", ("soft", "pyverbs:mlx5_0"), (1, 2), 7, True, "192.0.2.1", 18517)
+        self.assertEqual(Task.decode(task.command()[-1]), task)
+
+
+class KnownTests(SynchronousTestCase):
+    """Explanations of failures."""
+
+    FACTS = {"driver": "mlx5_core", "vendor": "0x02c9", "part": 4119, "firmware": "16.35.2000"}
+
+    def test_fields(self) -> None:
+        """Every field that is given must match."""
+        whole = Known("why", "mlx5*", "", 0x2C9, 4119, r"16\.", "verbs/*", "allocate")
+        self.assertTrue(whole.matches(FAILED, self.FACTS))
+        for change in (
+            {"driver": "mlx4*"},
+            {"nodeType": "RNIC"},
+            {"vendor": 0x8086},
+            {"part": 4123},
+            {"firmware": r"20\."},
+            {"check": "btl/*"},
+            {"symptom": "timeout"},
+        ):
+            self.assertFalse(replace(whole, **change).matches(FAILED, self.FACTS), change)
+
+    def test_list(self) -> None:
+        """Failures are explained by the list; others are not."""
+        self.assertIn("ulimit -l", explanationOf(FAILED, [self.FACTS]))
+        self.assertEqual(explanationOf(replace(FAILED, text="other bytes"), [self.FACTS]), "")
+        late = Check("btl", "x", Outcome.FAILED, "no")
+        self.assertEqual(explanationOf(late, [self.FACTS]), "")
+        self.assertIn("iWARP", explanationOf(late, [self.FACTS, {**self.FACTS, "nodeType": "RNIC"}]))
+
+    def test_permitted(self) -> None:
+        """Permitted differences depend on the driver."""
+        self.assertEqual((quirksOf("soft"), quirksOf("rxe")), (OURS, RXE))
+        self.assertTrue(quirksOf("mlx5_core").needsPeerForRTR)
+
+
+class CaseTests(SynchronousTestCase):
+    """Test cases on devices."""
+
+    def names(self, part: str, *places: Place) -> set[str]:
+        return {case.id() for case in casesOf(part, (places[0], places[-1]))}
+
+    def test_kernel(self) -> None:
+        """Queue pair 1 of the kernel is tested only for devices of the kernel."""
+        self.assertTrue(any("KernelMADTests" in name for name in self.names("mad", place())))
+        self.assertFalse(any("KernelMADTests" in name for name in self.names("mad", place("soft"))))
+
+    def test_order(self) -> None:
+        """Tests have the same order in each process."""
+        first, second = ([case.id() for case in casesOf("verbs", (place(), place()))] for _ in range(2))
+        self.assertEqual(first, second)
+        self.assertGreater(len(first), 100)
+
+    def test_unsupported(self) -> None:
+        """Tests of what a device does not have are skipped, with a reason."""
+        limited = place(atomics=AtomicCapability.NONE, nodeType=NodeType.RNIC)
+        reasons = {}
+        for case in casesOf("verbs", (limited, limited)):
+            if case._testMethodName in ("test_compareAndSwap", "test_datagram"):
+                result = case.defaultTestResult()
+                case.run(result)
+                reasons.update({test.id().rpartition(".")[2]: reason for test, reason in result.skipped})
+        self.assertEqual(
+            reasons,
+            {
+                "test_compareAndSwap": "the device has no atomics",
+                "test_datagram": "iWARP has no datagrams",
+            },
+        )
+
+
+class TransportTests(SynchronousTestCase):
+    """Endpoint strings."""
+
+    def test_adapter(self) -> None:
+        """An adapter is named in each string, with its colon escaped."""
+        strings = listening(place(), "127.0.0.1")
+        self.assertEqual(strings["tcp"], "tcp:0:interface=127.0.0.1")
+        self.assertEqual(strings["rsocket"], r"rsocket:192.0.2.1:0:device=pyverbs\:mlx5_0")
+        self.assertEqual(
+            connecting("smc", place(), "192.0.2.9", 80), r"smc:192.0.2.9:80:device=pyverbs\:mlx5_0"
+        )
+        self.assertEqual(connecting("tcp", place(), "192.0.2.9", 80), "tcp:192.0.2.9:80")
+        self.assertEqual((serverDevice(place()), clientDevice(place(), "192.0.2.9")), ("pyverbs:mlx5_0",) * 2)
+
+    def test_noAddress(self) -> None:
+        """Without an IP address there is no C{rsocket:}."""
+        self.assertEqual(sorted(listening(place(address=""), "127.0.0.1")), ["btl", "smc", "tcp"])
+
+    def test_software(self) -> None:
+        """The software device is that which endpoints use without a name."""
+        soft = place("soft", address="127.0.0.1")
+        self.assertEqual(listening(soft, "127.0.0.1")["smc"], "smc:127.0.0.1:0")
+        self.assertEqual(connecting("smc", soft, "127.0.0.1", 80), "smc:127.0.0.1:80")
+        self.assertEqual(serverDevice(soft), "soft:127.0.0.1")
+
+
+class ReportTests(SynchronousTestCase):
+    """Reports."""
+
+    def report(self) -> dict[str, Any]:
+        problems = [problem("no-driver", "eth7", "a | b", module="mlx5_ib")]
+        host = Host(Path(self.mktemp()))
+        checks = [PASSED, FAILED, SKIPPED]
+        return asReport([place()], problems, checks, [LATENCY], True, host)
+
+    def test_contents(self) -> None:
+        """A report counts results, and has failures with their explanations."""
+        report = self.report()
+        self.assertEqual(
+            report["parts"],
+            {
+                "verbs": {"passed": 1, "failed": 1, "skipped": 0},
+                "mad": {"passed": 0, "failed": 0, "skipped": 1},
+            },
+        )
+        (failure,) = report["failures"]
+        self.assertEqual(failure["check"], "verbs/VerbsTests.test_read")
+        self.assertIn("ulimit -l", failure["explanation"])
+        self.assertEqual(
+            report["measurements"], [{"over": "tcp:", "bytes": 64, "value": 12.346, "unit": "us"}]
+        )
+
+    def test_markdown(self) -> None:
+        """Markdown has tables, failures, and that the run was interrupted."""
+        text = asMarkdown(self.report())
+        for part in (
+            "this report is partial",
+            "| driver | mlx5_core |",
+            "| verbs | 1 | 1 | 0 |",
+            "| tcp: | 64 | 12.346 | us |",
+            "| eth7 | a \\| b | `sudo modprobe mlx5_ib` |",
+            "## verbs/VerbsTests.test_read",
+            "*Known:* The limit of pinned memory",
+        ):
+            self.assertIn(part, text)
+
+    def test_redacted(self) -> None:
+        """Names, addresses and GUIDs are replaced in all texts; other values are not changed."""
+        names = {"mlx5_0": "DEVICE1", "node7": "HOST", "/home/alice": "~"}
+        for text, expected in (
+            ("pyverbs:mlx5_0 of node7.example.com", "pyverbs:DEVICE1 of HOST.example.com"),
+            ("mlx5_01 and node77", "mlx5_01 and node77"),
+            ("/home/alice/x.py", "~/x.py"),
+            ("from 192.0.2.7 to 127.0.0.1", "from IPv4 to 127.0.0.1"),
+            ("gid fe80::b859:9f03:12:3456, ::1", "gid GID, GID"),
+            ("fe80:0000:0000:0000:b859:9f03:0012:3456", "GID"),
+            ("guid b859:9f03:0012:3456 0xb8599f0300123456", "guid GID GUID"),
+            ("mac 02:00:00:00:00:01", "mac MAC"),
+            ("firmware 16.35.2000, 100 Gb/s, 6.12.1", "firmware 16.35.2000, 100 Gb/s, 6.12.1"),
+        ):
+            self.assertEqual(redacted(text, names), expected)
+        self.assertEqual(redacted({"a": [1, None, "node7"]}, names), {"a": [1, None, "HOST"]})

@@ -1,0 +1,239 @@
+"""
+The client of a verification: exchanges data with a L{Serving<txrdma.verify.serving.Serving>}, and measures.
+
+What a protocol sees over each stream is compared with C{tcp:}; so are latency and bandwidth.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from random import Random
+from statistics import median
+from typing import Any, Final
+
+from twisted.internet.defer import Deferred
+from twisted.internet.endpoints import clientFromString, connectProtocol, TCP4ClientEndpoint
+from twisted.internet.protocol import Protocol
+
+from txrdma.cm.connections.endpoints import RDMAClientEndpoint
+from txrdma.messages.protocol import MessageFactory
+from txrdma.pingpong.measurement import Measurement
+from txrdma.pingpong.plan import Measure, Transfer
+from txrdma.pingpong.run import Running, Series
+from txrdma.pingpong.session import connect, TestSide
+from txrdma.testing.protocols import HalfCloseRecorder, MessageRecorder, Recorder
+from txrdma.testing.streams.performing import servedBy
+from txrdma.verbs.devices import openDevice
+from txrdma.verify.checks import Check, Measured, Outcome, Reporter
+from txrdma.verify.serving import ECHO, SINK
+from txrdma.verify.subject import Place
+from txrdma.verify.transports import clientDevice, connecting
+
+STREAMS: Final = ("tcp", "smc", "rsocket", "btl")
+"""Kinds of streams; the first is the reference of the others."""
+
+_SERVED: Final = {"tcp": "TCP", "smc": "SMC-R", "rsocket": "RSocketTransport", "btl": "BTLTransport"}
+"""The beginning of the name of the transport that must be used, and not another one silently."""
+
+_ECHOED: Final = 300_000
+_MESSAGES: Final = 200
+_SMALL: Final = 64
+_CHUNK: Final = 1 << 16
+_STEP_BYTES: Final = 4 << 20
+_SECONDS: Final = 20.0
+
+
+class Mismatch(Exception):
+    """Raised if a stream or a message connection did not do what it has to."""
+
+
+class Timer(Protocol):
+    """Sends a small message, waits for its echo, and so on; fires C{done} with the seconds of each."""
+
+    def __init__(self, seconds: float) -> None:
+        self.done: Deferred[list[float]] = Deferred()
+        self._until = time.monotonic() + seconds
+        self._times: list[float] = []
+        self._got = 0
+
+    def connectionMade(self) -> None:
+        self._write(ECHO + bytes(_SMALL))
+
+    def _write(self, data: bytes) -> None:
+        assert self.transport is not None
+        self._sent = time.perf_counter()
+        self.transport.write(data)
+
+    def dataReceived(self, data: bytes) -> None:
+        self._got += len(data)
+        if self._got < _SMALL:
+            return
+        self._got = 0
+        self._times.append(time.perf_counter() - self._sent)
+        if time.monotonic() < self._until:
+            self._write(bytes(_SMALL))
+        else:
+            self.done.callback(self._times)
+
+
+class Client:
+    """
+    Exchanges data with a server from one device.
+
+    @ivar host: IP address of the server.
+    """
+
+    def __init__(self, reactor: Any, reporter: Reporter, place: Place, host: str, seconds: float) -> None:
+        """@param seconds: duration of each measurement."""
+        self._reactor = reactor
+        self._reporter = reporter
+        self._place = place
+        self._seconds = seconds
+        self.host = host
+
+    async def run(self, port: int, first: int = 0) -> None:
+        """Run all checks of a server, given the port of its control connection."""
+        way = TCP4ClientEndpoint(self._reactor, self.host, port)
+        asked = await connectProtocol(way, Recorder())
+        await asked.lost
+        offer = json.loads(bytes(asked.received))
+        self._calls: list[str] = []
+        checks: list[tuple[str, Callable[[], Any]]] = []
+        for kind in STREAMS:
+            address = offer["address"] if kind == "rsocket" else self.host
+            self._add(checks, offer, kind, self._stream, address)
+        self._add(checks, offer, "rdma", self._messages, offer["address"])
+        self._add(checks, offer, "pingpong", self._verbs, self.host)
+        self._reporter.total(len(checks))
+        for name, check in checks[first:]:
+            self._reporter.started(name)
+            await self._checked(name, check)
+
+    def _add(self, checks: list[Any], offer: dict[str, Any], kind: str, check: Any, address: str) -> None:
+        if kind in offer:
+            checks.append((kind, lambda: check(kind, address, offer[kind])))
+        elif kind in offer["missing"]:
+            checks.append((kind, lambda: self._missing(offer["missing"][kind])))
+
+    async def _missing(self, reason: str) -> None:
+        raise Mismatch(f"the server cannot listen: {reason}")
+
+    async def _checked(self, name: str, check: Callable[[], Any]) -> None:
+        begun = time.monotonic()
+        outcome, text = Outcome.PASSED, ""
+        try:
+            await Deferred.fromCoroutine(check()).addTimeout(_SECONDS + 4 * self._seconds, self._reactor)
+        except Exception as error:
+            outcome, text = Outcome.FAILED, f"{type(error).__name__}: {error}"
+        self._reporter.check(Check("peer", name, outcome, text, seconds=time.monotonic() - begun))
+
+    # Streams
+
+    async def _stream(self, kind: str, host: str, port: int) -> None:
+        endpoint = clientFromString(self._reactor, connecting(kind, self._place, host, port))
+        calls = await self._echoed(kind, endpoint)
+        self._calls = self._calls or calls  # those of tcp: come first
+        if calls != self._calls:
+            raise Mismatch(f"the protocol saw {', '.join(calls)}; over TCP {', '.join(self._calls)}")
+        timer = await connectProtocol(endpoint, Timer(self._seconds))
+        times = await timer.done
+        self._measured(f"{kind}:", _SMALL, median(times) / 2 * 1e6, "us")
+        timer.transport.loseConnection()
+        await self._bandwidth(kind, endpoint)
+
+    async def _echoed(self, kind: str, endpoint: Any) -> list[str]:
+        """Send data, compare its echo, close one direction, and return what the protocol saw."""
+        recorder = await connectProtocol(endpoint, HalfCloseRecorder())
+        used = servedBy(recorder.transport)
+        data = Random(kind).randbytes(_ECHOED)
+        recorder.transport.write(ECHO + data[: _ECHOED // 2])
+        await recorder.receiving(_ECHOED // 2)
+        recorder.transport.write(data[_ECHOED // 2 :])
+        recorder.transport.loseWriteConnection()
+        await recorder.readEnded
+        recorder.transport.loseConnection()
+        await recorder.lost
+        if not used.startswith(_SERVED[kind]):
+            raise Mismatch(f"served by {used} instead of {_SERVED[kind]}")
+        if recorder.received != data:
+            raise Mismatch(f"{len(recorder.received)} bytes came back, or other ones, of {_ECHOED}")
+        ends = ("readEnded", "writeEnded")
+        seen = [name for name in ends if getattr(recorder, name).called]
+        return [*seen, recorder.reason.type.__name__]
+
+    async def _bandwidth(self, kind: str, endpoint: Any) -> None:
+        recorder = await connectProtocol(endpoint, Recorder())
+        recorder.transport.write(SINK)
+        begun, count = time.perf_counter(), 0
+        while time.perf_counter() - begun < self._seconds:
+            count += 1
+            recorder.transport.write(_STEP_BYTES.to_bytes(8, "big"))
+            for _ in range(_STEP_BYTES // _CHUNK):
+                recorder.transport.write(bytes(_CHUNK))
+            await recorder.receiving(count)
+        self._measured(f"{kind}:", _CHUNK, count * _STEP_BYTES / (time.perf_counter() - begun) / 1e6, "MB/s")
+        recorder.transport.loseConnection()
+
+    def _measured(self, over: str, size: int, value: float, unit: str) -> None:
+        self._reporter.measured(Measured(over, size, value, unit))
+
+    # Messages, and verbs
+
+    async def _messages(self, kind: str, host: str, port: int) -> None:
+        device = clientDevice(self._place, host)
+        endpoint = RDMAClientEndpoint(self._reactor, host, port, device)
+        client: Any = await endpoint.connect(MessageFactory(_Counting))
+        sent = [(bytes([number % 251]) * (number * 37), number) for number in range(_MESSAGES)]
+        for data, immediate in sent:
+            client.transport.sendMessage(data, immediate)
+        await client.done
+        if client.messages != sent:
+            raise Mismatch("messages came back changed, or in another order")
+        client.transport.loseConnection()
+
+    async def _verbs(self, kind: str, host: str, port: int) -> None:
+        device = self._place.device
+        side = TestSide(
+            self._reactor,
+            lambda _: openDevice(self._reactor, device),
+            lambda it: it.close(),
+            self._place.port,
+        )
+        client = await connect(TCP4ClientEndpoint(self._reactor, host, port), side)
+        try:
+            transfers = [Transfer.SEND, Transfer.WRITE, Transfer.READ]
+            if not self._place.isIWARP:
+                transfers.append(Transfer.UD)
+            series = Series(transfers, seconds=self._seconds, check=True)
+            await Running(client, series, self._verbsMeasured).run()
+        finally:
+            client.close()
+
+    def _verbsMeasured(self, found: Measurement) -> None:
+        if found.wrong:
+            raise Mismatch(f"{found.wrong} of {found.messages} messages had other contents")
+        if found.test.measure is Measure.LATENCY:
+            value, unit = found.samples.summary().median / 1000, "us"
+        else:
+            value, unit = found.bandwidth / 1e6, "MB/s"
+        self._measured(found.test.transfer.value, found.test.size, value, unit)
+
+
+class _Counting(MessageRecorder):
+    """Fires when as many messages have come as were sent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.done: Deferred[None] = Deferred()
+
+    def messageReceived(self, data: bytes, immediate: int | None) -> None:
+        super().messageReceived(data, immediate)
+        if len(self.messages) == _MESSAGES:
+            self.done.callback(None)
+
+    def connectionLost(self, reason: Any) -> None:
+        super().connectionLost(reason)
+        if not self.done.called:
+            self.done.errback(reason)

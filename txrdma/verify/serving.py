@@ -1,0 +1,151 @@
+"""
+The server of a verification: streams, messages and measurements for clients in other processes or hosts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, Final
+
+from zope.interface import implementer
+
+from twisted.internet.defer import maybeDeferred
+from twisted.internet.endpoints import serverFromString, TCP4ServerEndpoint
+from twisted.internet.interfaces import IHalfCloseableProtocol
+from twisted.internet.protocol import Factory, Protocol
+
+from txrdma import __version__
+from txrdma.cm.connections.endpoints import RDMAServerEndpoint
+from txrdma.error import RDMAError
+from txrdma.messages.protocol import MessageFactory
+from txrdma.pingpong.session import Server, TestSide
+from txrdma.testing.protocols import MessageRecorder
+from txrdma.verbs.devices import openDevice
+from txrdma.verify.subject import Place
+from txrdma.verify.transports import listening, serverDevice
+
+PORT: Final = 18517
+"""The default TCP port of C{txrdma verify --serve}; streams and measurements use any free ports."""
+
+ECHO, SINK = b"E", b"S"
+"""First byte of a client: echo what follows; or count as many bytes as the next 8 bytes say, then answer."""
+
+
+@implementer(IHalfCloseableProtocol)
+class StreamService(Protocol):
+    """Echoes or counts what one client writes."""
+
+    _mode = b""
+    _left = 0
+    _head = b""
+
+    def dataReceived(self, data: bytes) -> None:
+        if not self._mode:
+            self._mode, data = data[:1], data[1:]
+        if self._mode == ECHO:
+            assert self.transport is not None
+            self.transport.write(data)
+        else:
+            self._count(data)
+
+    def _count(self, data: bytes) -> None:
+        if len(self._head) < 8:
+            self._head, data = self._head + data[: 8 - len(self._head)], data[8 - len(self._head) :]
+            if len(self._head) < 8:
+                return
+            self._left = int.from_bytes(self._head, "big")
+        self._left -= len(data)
+        if self._left <= 0:
+            assert self.transport is not None
+            self.transport.write(SINK)
+            self._head = b""
+
+    def readConnectionLost(self) -> None:
+        """The client has written everything: end the connection after the last bytes of the echo."""
+        assert self.transport is not None
+        self.transport.loseConnection()
+
+    def writeConnectionLost(self) -> None:
+        """Nothing more can be written."""
+
+
+class MessageService(MessageRecorder):
+    """Echoes messages."""
+
+    def messageReceived(self, data: bytes, immediate: int | None) -> None:
+        self.transport.sendMessage(data, immediate)
+
+
+class _Control(Protocol):
+    """Tells a client what is served, as a line of JSON."""
+
+    def __init__(self, offer: dict[str, Any]) -> None:
+        self._offer = offer
+
+    def connectionMade(self) -> None:
+        assert self.transport is not None
+        self.transport.write(json.dumps(self._offer).encode() + b"\n")
+        self.transport.loseConnection()
+
+
+class Serving:
+    """
+    The listening ports of a server.
+
+    @ivar offer: kinds of endpoints with their ports, and the address of the RDMA port.
+    """
+
+    def __init__(self, reactor: Any, place: Place, address: str) -> None:
+        self._reactor = reactor
+        self._place = place
+        self._address = address
+        self._ports: list[Any] = []
+        self.offer: dict[str, Any] = {"version": __version__, "address": place.address, "missing": {}}
+
+    async def start(self, port: int) -> int:
+        """
+        Listen, and return the TCP port of the control connection. Kinds that cannot listen are noted.
+
+        @param port: 0 for any free port.
+        """
+        reactor, place = self._reactor, self._place
+        for kind, description in listening(place, self._address).items():
+            streams = serverFromString(reactor, description)
+            await self._listen(kind, streams, Factory.forProtocol(StreamService))
+        if place.address:
+            endpoint = RDMAServerEndpoint(reactor, 0, serverDevice(place))
+            await self._listen("rdma", endpoint, MessageFactory(MessageService))
+        side = TestSide(reactor, lambda _: openDevice(reactor, place.device), _close, place.port)
+        await self._listen("pingpong", self._tcp(0), Server(side))
+        await self._listen("control", self._tcp(port), _factory(lambda: _Control(self.offer)))
+        return int(self.offer["control"])
+
+    def _tcp(self, port: int) -> TCP4ServerEndpoint:
+        return TCP4ServerEndpoint(self._reactor, port, interface=self._address)
+
+    async def _listen(self, kind: str, endpoint: Any, factory: Any) -> None:
+        try:
+            port = await endpoint.listen(factory)
+        except RDMAError as error:
+            self.offer["missing"][kind] = str(error)
+            return
+        self._ports.append(port)
+        self.offer[kind] = port.getHost().port
+
+    async def stop(self) -> None:
+        """Close all ports; connections end with the process."""
+        ports, self._ports = self._ports, []
+        for port in reversed(ports):
+            await maybeDeferred(port.stopListening)
+
+
+def _close(device: Any) -> None:
+    device.close()
+
+
+def _factory(build: Callable[[], Protocol]) -> Factory:
+    factory = Factory()
+    factory.noisy = False
+    factory.buildProtocol = lambda addr: build()  # type: ignore[method-assign]  # as Factory.forProtocol
+    return factory

@@ -1,0 +1,119 @@
+"""
+The devices and ports that are verified, and what identifies them in a report.
+"""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from typing import Any, Final
+
+from txrdma.error import DeviceUnavailable
+from txrdma.iba.types import GID, LID
+from txrdma.iba.verbs import AtomicCapability, DeviceAttributes, LinkLayer, NodeType, usualGID
+from txrdma.kit.values import frozen
+from txrdma.ports import devices, RDMADevice
+from txrdma.ports.network import HostNetwork
+from txrdma.verbs.devices import openDevice
+
+KERNELS: Final = "pyverbs:"
+"""Prefix of device strings of the kernel's devices."""
+
+SOFTWARE_ROCE: Final = "rxe"
+
+
+@frozen
+class Place:
+    """
+    A port of a device.
+
+    @ivar device: its device string.
+    @ivar driver: name of the kernel's driver, C{rxe}, or C{soft}.
+    @ivar address: an IP address of the port or of its network interface; empty if it has none.
+    """
+
+    device: str
+    port: int
+    driver: str
+    gid: GID
+    lid: LID
+    address: str
+    linkLayer: LinkLayer
+    attributes: DeviceAttributes
+    facts: dict[str, Any]
+
+    @classmethod
+    def read(cls, reactor: object, device: str, port: int) -> Place:
+        """
+        Open a device, and read what is known about it and one of its ports.
+
+        @raise txrdma.error.RDMAError: the device cannot be opened, or has no such port.
+        """
+        opened = openDevice(reactor, device)
+        try:
+            if not 1 <= port <= opened.portCount:
+                raise DeviceUnavailable(f"{device} has ports 1 to {opened.portCount}, not {port}")
+            now, table = opened.portAttributes(port), opened.gidTable(port)
+            attributes, limits = opened.attributes, opened.limits
+        finally:
+            opened.close()
+        if not table:
+            raise DeviceUnavailable(f"port {port} of {device} has no GID: see txrdma doctor")
+        entry = table[usualGID(table)]
+        kernels = _kernels(device)
+        driver = "soft" if kernels is None else kernels.driver or kernels.description or "unknown"
+        facts = {
+            "driver": driver,
+            "vendor": f"0x{attributes.vendorID:04x}",
+            "part": attributes.vendorPartID,
+            "hardwareVersion": attributes.hardwareVersion,
+            "firmware": attributes.firmware,
+            "board": "" if kernels is None else kernels.boardID,
+            "nodeType": attributes.nodeType.name,
+            "atomics": attributes.atomics.name,
+            "linkLayer": now.linkLayer.name,
+            "state": now.state.name,
+            "netdev": entry.netdev or now.netdev,
+            "activeMTU": now.activeMTU.bytes,
+            "rate": now.rate,
+            "gidType": entry.type.value,
+            "maxInline": limits.maxInline,
+        }
+        isIP = now.linkLayer is LinkLayer.ETHERNET and not entry.gid.isLinkLocal
+        address = str(entry.gid.ip) if isIP else _addressOf(entry.netdev or now.netdev)
+        return cls(device, port, driver, entry.gid, now.lid, address, now.linkLayer, attributes, facts)
+
+    @property
+    def kernelName(self) -> str:
+        """Name of the device in the kernel; empty for others."""
+        return self.device.removeprefix(KERNELS) if self.device.startswith(KERNELS) else ""
+
+    @property
+    def hasAtomics(self) -> bool:
+        return self.attributes.atomics is not AtomicCapability.NONE
+
+    @property
+    def isIWARP(self) -> bool:
+        return self.attributes.nodeType is NodeType.RNIC
+
+
+def _kernels(device: str) -> RDMADevice | None:
+    """Return the kernel's device of a device string, or None."""
+    return next((each for each in devices() if f"{KERNELS}{each.name}" == device), None)
+
+
+def _addressOf(netdev: str) -> str:
+    """Return an IP address of a network interface that is not link-local; empty if there is none."""
+    try:
+        network = HostNetwork.open()
+    except DeviceUnavailable:
+        return ""
+    try:
+        interface = network.interface(netdev) if netdev else None
+    finally:
+        network.close()
+    addresses = [] if interface is None else [ip_address(each.ip) for each in interface.addresses]
+    return next((str(each) for each in addresses if not each.is_link_local), "")
+
+
+Subject = tuple[Place, Place]
+"""Both ends: the client's, and the server's, which may be the same port."""
