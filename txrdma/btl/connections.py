@@ -37,6 +37,7 @@ from txrdma.messages.interfaces import (
     IMessageProtocolFactory,
     IMessageServerEndpoint,
 )
+from txrdma.messages.protocol import MessageFactory, MessageProtocol
 
 _log = Logger()
 _rateLimited = RateLimitedLogger(_log)
@@ -303,16 +304,21 @@ class _Accepting(Factory):
 
 
 def connect(
-    reactor: Any, host: str, port: int, factory: IMessageProtocolFactory, device: DeviceSpecs = None
+    reactor: Any,
+    host: str,
+    port: int,
+    factory: IMessageProtocolFactory | None = None,
+    device: DeviceSpecs = None,
 ) -> Deferred[Any]:
     """
     Connect to a host and a port: see L{ClientEndpoint.connect}.
 
     @param host: a name or an IP address.
+    @param factory: None makes a L{MessageProtocol}, for programs that only use its transport.
     @param device: a device, or several over which messages are striped: see L{DeviceSpecs}.
     """
     stream = HostnameEndpoint(reactor, host, port, TIMEOUT)
-    return ClientEndpoint(reactor, stream, device).connect(factory)
+    return ClientEndpoint(reactor, stream, device).connect(factory or MessageFactory(MessageProtocol))
 
 
 def listen(

@@ -39,7 +39,7 @@ class PageTests(SynchronousTestCase):
         done = subprocess.run(
             [sys.executable, "-c", program], cwd=CHECKOUT, capture_output=True, text=True, timeout=60
         )
-        self.assertEqual((done.stdout, done.stderr), ("sum 94\n", ""))
+        self.assertEqual((done.stdout, done.stderr), ("sum 95.5\n", ""))
 
     def test_methods(self) -> None:
         """The table of methods names methods of the transport."""

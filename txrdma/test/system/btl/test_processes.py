@@ -142,6 +142,17 @@ class ProcessTests(SynchronousTestCase):
         client = self.start(path, "client", port)
         self.assertEqual(client.communicate(timeout=60)[0], "94 by BTLTransport\n")
 
+    def test_arrays(self) -> None:
+        """Arrays are sent, received and squared, over shared memory and over UDP."""
+        path = self.example("btl_arrays.py")
+        for route in ("auto", "rocev2"):
+            server = self.start(path, "server", "0", route)
+            assert server.stdout is not None
+            port = server.stdout.readline().split()[-1]
+            client = self.start(path, "client", port, route)
+            output = "squares 2.25 9.0\ntotal 504950.0 with 100 rows\n"
+            self.assertEqual(client.communicate(timeout=60)[0], output)
+
     def test_ping(self) -> None:
         """C{txrdma btl-ping} measures with C{--server}, and fails without it."""
         server = self.start("-m", "txrdma", "btl-ping", "--server", "-p", "0", "-I", "127.0.0.1")
