@@ -5,11 +5,11 @@ HTTP requests with bounds: a server can neither keep the caller waiting nor fill
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
 from zope.interface import implementer
 
-from twisted.internet.defer import Deferred, succeed, TimeoutError
+from twisted.internet.defer import CancelledError, Deferred, succeed
 from twisted.internet.error import ConnectError, ConnectionClosed
 from twisted.internet.interfaces import IConsumer, IReactorTime
 from twisted.internet.protocol import connectionDone, Protocol
@@ -63,16 +63,23 @@ def fetch(
     """
     sent = Headers({name: [value] for name, value in {**_AGENT, **headers}.items()})
     fetching = Deferred.fromCoroutine(_fetch(agent, url, sent, mostOctets, body))
-    return Deferred.fromCoroutine(_translated(fetching.addTimeout(seconds, clock), seconds))
+    fetching.addTimeout(seconds, clock, _late)
+    return Deferred.fromCoroutine(_translated(fetching))
 
 
-async def _translated(fetching: Deferred[HTTPAnswer], seconds: float) -> HTTPAnswer:
+def _late(result: object, seconds: float) -> NoReturn:
+    raise DeviceUnavailable(f"no response in {seconds:g} s")
+
+
+async def _translated(fetching: Deferred[HTTPAnswer]) -> HTTPAnswer:
     try:
         return await fetching
-    except TimeoutError as error:
-        raise DeviceUnavailable(f"no response in {seconds:g} s") from error
     except _FAILURES as error:
-        raise DeviceUnavailable(_reasonOf(error)) from error
+        causes = getattr(error, "reasons", None) or [Failure(error)]  # what a response's failure wraps
+        if causes[-1].check(CancelledError):
+            raise CancelledError from error
+        why = causes[-1].getErrorMessage() or causes[-1].type.__name__
+        raise DeviceUnavailable(why) from error
 
 
 async def _fetch(agent: IAgent, url: str, headers: Headers, most: int, body: bytes | None) -> HTTPAnswer:
@@ -85,12 +92,6 @@ async def _fetch(agent: IAgent, url: str, headers: Headers, most: int, body: byt
     response.deliverBody(reader)
     await ended
     return HTTPAnswer(response.code, response.headers, bytes(reader.body), reader.isWhole)
-
-
-def _reasonOf(error: Exception) -> str:
-    """Return the text of an error, or of the last error that it wraps."""
-    wrapped = getattr(error, "reasons", None)
-    return wrapped[-1].getErrorMessage() if wrapped else str(error) or type(error).__name__
 
 
 @implementer(IBodyProducer)

@@ -46,6 +46,7 @@ from txrdma.monitor.reading.poller import FabricPoller
 from txrdma.monitor.reading.surveyor import Surveyor
 from txrdma.monitor.series.history import HistoryWriter, InThread
 from txrdma.monitor.series.historystore import HistoryStore
+from txrdma.monitor.series.promqlreader import PromQLReader
 from txrdma.monitor.series.remotesettings import RemoteSettings
 from txrdma.monitor.series.remotewriter import RemoteWriter
 from txrdma.monitor.series.rows import correctionRowOf, Row, rowOf
@@ -266,7 +267,10 @@ class MonitorService(MultiService):
             ),
             supervisor,
         )
-        watch = Watch(self.poller, self._agent, self._writer, reactor.seconds, self._remote)
+        reader = None
+        if config.remote is not None and config.remote.queryURL:
+            reader = PromQLReader(reactor, Agent(reactor), config.remote, config.levels, reactor.seconds)
+        watch = Watch(self.poller, self._agent, self._writer, reactor.seconds, self._remote, reader)
         if store is not None and self._writer is not None:
             self._restore(store)
             self.poller.journal.store = self._writer.append

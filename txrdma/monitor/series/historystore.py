@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 
 from twisted.logger import Logger
 
-from txrdma.error import DeviceUnavailable
+from txrdma.error import DeviceUnavailable, InvalidRequest
 from txrdma.iba.types import GUID
 from txrdma.monitor.diagnosis.journal import FabricEvent, MOST_CHANGES
 from txrdma.monitor.diagnosis.thresholds import PortKey
@@ -28,7 +28,7 @@ from txrdma.monitor.series.database import Columns, Database, HistoryRefused, op
 from txrdma.monitor.series.eventtable import EventTable, MOST_STATES
 from txrdma.monitor.series.level import DEFAULT_LEVELS, EVENTS, Level
 from txrdma.monitor.series.migrations import eventsOfVersion1
-from txrdma.monitor.series.rows import COLUMN_FAMILIES, ColumnFamily, RENAMED, Row
+from txrdma.monitor.series.rows import COLUMN_FAMILIES, ColumnFamily, familyOf, RENAMED, Row
 
 _log = Logger()
 
@@ -411,11 +411,9 @@ class HistoryStore:
 
         @param begin: beginning of the requested time, in seconds since 1970; C{end} is its end.
         @param level: name of the level; by default the finest one that still has the beginning.
-        @raise ValueError: the counter or level is unknown.
+        @raise InvalidRequest: the counter or level is unknown.
         """
-        family = next((family for family in COLUMN_FAMILIES if counter in family.counters), None)
-        if family is None:
-            raise ValueError(f"no history has a counter {counter!r}")
+        family = familyOf(counter)
         number = self._ports.get(portKey)
         found: list[Point] = []
         peak = f'"{family.peaks[counter]}"' if counter in family.peaks else "NULL"
@@ -437,7 +435,9 @@ class HistoryStore:
             for level in self._levels:
                 if level.name == name:
                     return level
-            raise ValueError(f"there is no level {name!r}, but {', '.join(one.name for one in self._levels)}")
+            raise InvalidRequest(
+                f"there is no level {name!r}, but {', '.join(one.name for one in self._levels)}"
+            )
         for level in self._levels:
             periods = self._known[family.head + level.name]
             if periods and periods[0] * level.periodSeconds <= begin:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+from txrdma.error import InvalidRequest
 from txrdma.fabric.errorcorrection import CORRECTED, SYMBOLS
 from txrdma.fabric.errorcounters import UNCORRECTABLE
 from txrdma.fabric.metricnames import FAMILIES
@@ -64,6 +65,19 @@ CORRECTIONS: Final = ColumnFamily("fec_", (UNCORRECTABLE, CORRECTED, SYMBOLS), {
 """Columns of the counters of forward error correction, of ports whose links have it."""
 
 COLUMN_FAMILIES: Final = (TRAFFIC, CORRECTIONS)
+
+
+def familyOf(counter: str) -> ColumnFamily:
+    """
+    Return the columns among which a counter is.
+
+    @raise InvalidRequest: no history has this counter.
+    """
+    for family in COLUMN_FAMILIES:
+        if counter in family.counters:
+            return family
+    raise InvalidRequest(f"no history has a counter {counter!r}")
+
 
 RENAMED: Final[Mapping[str, str]] = {}
 """New names of renamed counters, by their names in histories of older releases."""

@@ -32,6 +32,8 @@ def _path(route: WebRoute) -> dict[str, Any]:
     answers = {"200": _json(route.text, route.schema), "400": _refused("A parameter has no such value")}
     if any(one.isInPath or one.isNeeded for one in route.parameters):
         answers["404"] = _refused("There is no such node, port, or history")
+    if route.name == "history":
+        answers["503"] = _refused("The database or the engine of the history does not answer")
     return {
         "get": {
             "operationId": route.name,

@@ -385,7 +385,7 @@ def _counterRows(meter: Meter | None, meanings: Mapping[str, str]) -> list[list[
 
 def _charts(context: PageContext, port: Port, values: Values) -> Tag:
     guid, number = guidText(port.node.guid), port.number
-    if context.watch.history is None:
+    if context.watch.reader is None:
         text = "No history is stored; set history.file in the configuration."
         return section("Over time", tags.p(text, class_="empty"), name="charts", isLive=False)
     chosen = values["range"] or "hour"

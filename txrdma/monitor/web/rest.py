@@ -14,6 +14,7 @@ from twisted.python.failure import Failure
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Request
 
+from txrdma.error import DeviceUnavailable
 from txrdma.monitor.web.openapi import description
 from txrdma.monitor.web.parameters import inPath, inQuery, Wrong
 from txrdma.monitor.web.routes import Missing, ROUTES, WebRoute
@@ -87,8 +88,10 @@ def _answer(answer: dict[str, Any], request: Request) -> None:
 def _fail(failure: Failure, request: Request) -> None:
     if failure.check(CancelledError):
         return  # who asked has gone
-    if failure.check(Missing):
-        code, text = 404, failure.getErrorMessage()
+    codes = {Wrong: 400, Missing: 404, DeviceUnavailable: 503}
+    known = failure.check(*codes)
+    if known is not None:
+        code, text = codes[known], failure.getErrorMessage()
     else:
         _log.failure("while {path} was answered", failure, path=request.path)
         code, text = 500, "internal error; see the log of the monitor"

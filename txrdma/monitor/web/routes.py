@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import asdict
 from typing import Any, Final
 
+from txrdma.error import InvalidRequest
 from txrdma.fabric.metricnames import CAUSE_FAMILIES, FAMILIES
 from txrdma.fabric.model import Node, Port
 from txrdma.fabric.portcounters import Meter
@@ -15,7 +16,7 @@ from txrdma.iba.types import GUID
 from txrdma.kit.values import frozen
 from txrdma.monitor.series.level import DEFAULT_LEVELS
 from txrdma.monitor.series.rows import STORED_COUNTERS
-from txrdma.monitor.web.parameters import listing, Parameter, TIME
+from txrdma.monitor.web.parameters import listing, Parameter, TIME, Wrong
 from txrdma.monitor.web.tables import (
     CHANGES,
     choice,
@@ -150,14 +151,17 @@ def _changes(context: PageContext, values: Values) -> Answer:
 
 
 async def _history(context: PageContext, values: Values) -> Answer:
-    if context.watch.history is None:
+    if context.watch.reader is None:
         raise Missing("no history is stored; set history.file in the configuration")
     portKey = (GUID.fromString(values["guid"]), values["port"])
     end = context.now if values["end"] is None else values["end"]
     begin = end - _HOUR if values["begin"] is None else values["begin"]
-    points = await context.watch.history.series(
-        portKey, values["counter"], int(begin), int(end) + 1, values["resolution"] or ""
-    )
+    try:
+        points = await context.watch.reader.series(
+            portKey, values["counter"], int(begin), int(end) + 1, values["resolution"] or ""
+        )
+    except InvalidRequest as error:
+        raise Wrong(str(error)) from error
     return {
         "begin": begin,
         "end": end,

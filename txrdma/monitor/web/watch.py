@@ -21,6 +21,7 @@ from txrdma.monitor.diagnosis.findinglog import Entry
 from txrdma.monitor.diagnosis.thresholds import DEFAULT_FLAPS, DEFAULT_LIMITS
 from txrdma.monitor.reading.poller import FabricPoller
 from txrdma.monitor.series.history import HistoryWriter
+from txrdma.monitor.series.promqlreader import PromQLReader
 from txrdma.monitor.series.remotewriter import RemoteWriter
 
 _ERRORS: Final = tuple({limit.counter for limit in (*DEFAULT_LIMITS, DEFAULT_FLAPS)})
@@ -48,7 +49,7 @@ class Watch:
     The state that all pages share, for as long as the monitor runs.
 
     @ivar poller: polls the fabric; C{history} stores the counters, or is None; C{remote} sends them to an
-        engine, or is None.
+        engine, or is None; C{reader} reads the history for charts: that of the engine, or C{history}.
     @ivar rpcs: queries the fabric for paths.
     @ivar seconds: returns the time in seconds since 1970.
     """
@@ -60,7 +61,9 @@ class Watch:
         history: HistoryWriter | None,
         seconds: Callable[[], float],
         remote: RemoteWriter | None = None,
+        reader: PromQLReader | None = None,
     ) -> None:
+        self.reader = reader or history
         self.remote = remote
         self.poller = poller
         self.rpcs = rpcs

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple, Union
 
 from zope.interface import implementer
 
-from twisted.internet.defer import Deferred, fail, succeed
+from twisted.internet.defer import CancelledError, Deferred, fail, succeed
 from twisted.internet.error import ConnectionLost
 from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
-from twisted.web.client import ResponseDone
+from twisted.web.client import ResponseDone, ResponseNeverReceived
 from twisted.web.http_headers import Headers
 from twisted.web.iweb import IAgent
 
@@ -94,5 +94,7 @@ class PreparedAgent:
             return Deferred(self._cancel)
         return fail(answer) if isinstance(answer, Exception) else succeed(_Response(answer))
 
-    def _cancel(self, _: object) -> None:
+    def _cancel(self, requesting: Deferred[Any]) -> None:
+        """Fail as Twisted's agent does when it waits for a response."""
         self.cancelled += 1
+        requesting.errback(ResponseNeverReceived([Failure(CancelledError())]))

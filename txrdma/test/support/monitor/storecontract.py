@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.error import DeviceUnavailable
+from txrdma.error import DeviceUnavailable, InvalidRequest
 from txrdma.fabric.errorcorrection import CORRECTED, SYMBOLS
 from txrdma.fabric.errorcounters import UNCORRECTABLE
 from txrdma.fabric.portcounters import CounterLayout, Meter
@@ -206,7 +206,7 @@ class StoreContract(SynchronousTestCase):
         """A history continues without a counter, whose earlier values are there again if it returns."""
         self.store.write([reading(at, 1) for at in range(600)], 601)
         family = self.releasedWith(*(name for name in COUNTERS if name != "symbolErrorCounter"))
-        self.assertRaises(ValueError, self.store.series, PORT, "symbolErrorCounter", 0, 1)
+        self.assertRaises(InvalidRequest, self.store.series, PORT, "symbolErrorCounter", 0, 1)
         index = 1 + COUNTERS.index("symbolErrorCounter")
         values = [reading(at, 2).values for at in range(600, 900)]
         rows = [
@@ -365,8 +365,8 @@ class StoreContract(SynchronousTestCase):
             [point.seconds for point in self.store.series(PORT, "vl15Dropped", 0, 3600)], [1.0] * 12
         )
         self.assertEqual(self.sent(0, 3600, "readings"), [])
-        self.assertRaises(ValueError, self.store.series, PORT, "nonsense", 0, 1)
-        self.assertRaises(ValueError, self.store.series, PORT, "vl15Dropped", 0, 1, "weeks")
+        self.assertRaises(InvalidRequest, self.store.series, PORT, "nonsense", 0, 1)
+        self.assertRaises(InvalidRequest, self.store.series, PORT, "vl15Dropped", 0, 1, "weeks")
 
     def test_clockSetBack(self) -> None:
         """A clock that was wrong temporarily does not stop the sums of minutes."""

@@ -4,7 +4,7 @@ HTTP requests with bounds of time and size.
 
 from __future__ import annotations
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import ConnectionLost, ConnectionRefusedError
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
@@ -55,7 +55,10 @@ class FetchTests(SynchronousTestCase):
     def test_errors(self) -> None:
         """Errors of the connection have one type, and the text of their cause."""
         wrapped = ResponseNeverReceived([Failure(ConnectionLost("reset"))])
-        for error, text in ((ConnectionRefusedError(), "refused"), (wrapped, "reset")):
+        nameless = ResponseNeverReceived([Failure(OSError())])
+        for error, text in (
+            *((ConnectionRefusedError(), "refused"), (wrapped, "reset"), (nameless, "OSError")),
+        ):
             failure = self.failureResultOf(self.fetched(error), DeviceUnavailable)
             self.assertIn(text, failure.getErrorMessage())
 
@@ -74,5 +77,5 @@ class FetchTests(SynchronousTestCase):
         """Cancelling ends the request."""
         fetching = self.fetched(None)
         fetching.cancel()
-        self.failureResultOf(fetching)
+        self.failureResultOf(fetching, CancelledError)
         self.assertEqual((self.agent.cancelled, self.clock.getDelayedCalls()), (1, []))

@@ -7,13 +7,20 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from twisted.internet.error import ConnectionRefusedError
+
 from txrdma.monitor.diagnosis.findinglog import FindingEvent
 from txrdma.monitor.series.exposition import guidText
+from txrdma.monitor.series.level import DEFAULT_LEVELS
+from txrdma.monitor.series.promqlreader import PromQLReader
+from txrdma.monitor.series.remotesettings import RemoteSettings
 from txrdma.monitor.web.openapi import description
 from txrdma.monitor.web.site import MonitorSite
 from txrdma.monitor.web.watch import Watch
+from txrdma.test.support.httpagents import PreparedAgent
 from txrdma.test.support.monitor.fetching import Answer, Connection, fetch
 from txrdma.test.unit.monitor.test_poller import PollerTestCase
+from txrdma.test.unit.monitor.test_promql_reader import matrix
 
 
 class SiteTestCase(PollerTestCase):
@@ -40,6 +47,45 @@ class SiteTestCase(PollerTestCase):
         self.assertEqual(answer.code, 200, answer)
         found: list[dict[str, Any]] = answer.json["rows"]
         return found
+
+
+class EngineTests(SiteTestCase):
+    """History that is read from a time series engine."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.engine = PreparedAgent()
+        settings = RemoteSettings("http://engine/write", "spill", queryURL="http://engine")
+        seconds = self.clock.seconds
+        self.watch.reader = PromQLReader(self.clock, self.engine, settings, DEFAULT_LEVELS, seconds)
+        self.path = f"/api/v1/history/{self.guid('a')}/1/portXmitData"
+
+    def test_points(self) -> None:
+        """Points have the growth, its rate and the peak; the page has charts."""
+        self.engine.usual = matrix(
+            {"seconds": {100.0: 10.0}, "portXmitData": {100.0: 50.0}, "peakXmit": {100.0: 5.5}}
+        )
+        found = self.get(f"{self.path}?begin=90&end=110").json["points"]
+        self.assertEqual(found, [{"at": 100, "seconds": 10.0, "grown": 50, "rate": 5.0, "peak": 5.5}])
+        self.started()
+        page = self.get(f"/nodes/{self.guid('a')}/ports/1").text
+        self.assertIn('id="charts"', page)
+
+    def test_failures(self) -> None:
+        """An engine that is away is 503 with the reason, a time that is too long 400; nothing is logged."""
+        self.engine.usual = ConnectionRefusedError()
+        answer = self.get(f"{self.path}?begin=90&end=110")
+        self.assertEqual((answer.code, "refused" in answer.json["error"]), (503, True))
+        answer = self.get(f"{self.path}?begin=0&end=1000000000&resolution=readings")
+        self.assertEqual((answer.code, "coarser" in answer.json["error"]), (400, True))
+
+    def test_left(self) -> None:
+        """A query ends when the browser has left."""
+        connection = Connection(self.site.factory)
+        connection.ask(self.path)
+        self.assertEqual((len(self.engine.requests), self.engine.cancelled), (1, 0))
+        connection.close()
+        self.assertEqual(self.engine.cancelled, 1)
 
 
 class RESTTests(SiteTestCase):

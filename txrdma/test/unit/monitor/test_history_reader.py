@@ -1,0 +1,31 @@
+"""
+Reading the history from a database, by the contract of all readers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from typing import Any
+
+from twisted.internet.defer import Deferred, maybeDeferred
+
+from txrdma.monitor.diagnosis.thresholds import PortKey
+from txrdma.monitor.series.historystore import HistoryStore, Point
+from txrdma.monitor.series.rows import Row
+from txrdma.test.support.monitor import readercontract
+
+
+class DatabaseReaderTests(readercontract.ReaderContract):
+    """The contract of readers on a history in a file."""
+
+    def setUp(self) -> None:
+        self.store = HistoryStore(self.mktemp())
+        self.addCleanup(self.store.close)
+
+    def written(self, rows: Sequence[Row], now: int) -> Awaitable[Any]:
+        return maybeDeferred(self.store.write, rows, now)
+
+    def read(
+        self, portKey: PortKey, counter: str, begin: int, end: int, level: str = ""
+    ) -> Deferred[list[Point]]:
+        return maybeDeferred(self.store.series, portKey, counter, begin, end, level)
