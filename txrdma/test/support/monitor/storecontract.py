@@ -25,6 +25,7 @@ from txrdma.monitor.events.memory import restoreState
 from txrdma.monitor.events.notificationqueue import QUEUED, restored
 from txrdma.monitor.reading.poller import DEFAULT_RULES
 from txrdma.monitor.series import historystore
+from txrdma.monitor.series import rows as columns
 from txrdma.monitor.series.historystore import HistoryStore
 from txrdma.monitor.series.level import DEFAULT_LEVELS, Level
 from txrdma.monitor.series.rows import (
@@ -181,7 +182,8 @@ class StoreContract(SynchronousTestCase):
         """Open the history by a release with other counters."""
         self.store.close()
         family = ColumnFamily(TRAFFIC.head, counters, TRAFFIC.peaks)
-        self.patch(historystore, "COLUMN_FAMILIES", (family, CORRECTIONS))
+        for module in (historystore, columns):
+            self.patch(module, "COLUMN_FAMILIES", (family, CORRECTIONS))
         self.patch(historystore, "RENAMED", renamed)
         self.store = self.opened()
         return family

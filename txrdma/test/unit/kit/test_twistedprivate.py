@@ -24,11 +24,13 @@ BOUND = re.compile(r"(?<![\w.\"])(_[a-zA-Z]\w*)|\bself\.(_[a-zA-Z]\w*)(?=[^\n]* 
 
 PYTHON = {
     "_asdict",
+    "_exit",
     "_fields",
     "_getframe",
     "_missing_",
     "_name_",
     "_replace",
+    "_testMethodName",
     "_value2member_map_",
     "_value_",
 }
