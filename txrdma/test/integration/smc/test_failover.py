@@ -224,6 +224,29 @@ class FailoverTests(TwoLinkTestCase):
                 retained = [link.scheduler.queue.unacknowledged is not None for link in group.links]
                 self.assertEqual(retained, [links == 2] * links)
 
+    def test_memory(self) -> None:
+        """A link that ends leaves no memory registered, also where messages are staged in pinned memory."""
+        for isStaged in (False, True):
+            self.setUp()
+            devices: list[Any] = [each for groups in self.groupsOf.values() for each in groups.devices]
+            if isStaged:
+                for each in devices:
+                    each.limits = replace(each.limits, maxInline=64)
+            for groups in self.groupsOf.values():
+                groups._portsChanged()
+            self.pair()
+            device: Any = self.groupsOf[self.client].devices[1]
+            counts = []
+            for _ in range(4):
+                device.setPortEnabled(1, False)
+                self.until(lambda: self.ports(self.client) == self.ports(self.server) == [0])
+                device.setPortEnabled(1, True)
+                self.until(lambda: self.ports(self.client) == self.ports(self.server) == [0, 1])
+                counts.append([len(each.keys) for each in devices])
+            for group in self.both():
+                self.assertEqual([link.scheduler.queue.isStaged for link in group.links], [isStaged] * 2)
+            self.assertEqual(counts[1:], counts[:1] * 3)
+
     def test_silent(self) -> None:
         """A cut network is detected by TEST LINK, and its link is restored after the network is."""
         ends = [self.pair() for _ in range(4)]
