@@ -9,6 +9,7 @@ import fcntl
 import os
 import socket
 from collections.abc import Sequence
+from typing import Any, cast
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -26,6 +27,9 @@ from txrdma.soft.shared._rendezvous import (
     makeBox,
     mapBox,
     PairNotice,
+    Reach,
+    RegionReply,
+    RegionRequest,
     RendezvousKind,
     rendezvousName,
     VERSION,
@@ -223,6 +227,30 @@ class StrangerTests(StrangerCase):
         hello = self.hello().replace(port=second.port, address=GID.fromIP(second.address))
         sock.send(hello.encode())
         self.runUntil(lambda: self.isClosed(sock))
+        self.check()
+
+    def test_unwantedRegion(self) -> None:
+        """A region that was not requested is not mapped."""
+        one, other = self.good
+        sender, receiver = (cast(Any, end.qp)._route._services for end in (one, other))
+        request = RegionRequest(
+            kind=RendezvousKind.REGION_REQUEST,
+            source=other.qp.number,
+            destination=one.qp.number,
+            rkey=one.region.rkey,
+        )
+        before = set(receiver._mappings)
+        self.assertNotIn(one.region.rkey, before)
+        answers: list[bytes] = []
+
+        def answer(message: bytes, descriptors: Sequence[int]) -> None:
+            answers.append(message)
+            receiver.regionReceived(RegionReply.decode(message), list(descriptors))
+
+        sender._peer.regionRequested(request, answer)
+        self.assertEqual(RegionReply.decode(answers[0]).reach, Reach.MAPPED)
+        self.assertEqual(set(receiver._mappings), before)
+        self.assertTrue(self.added.isNothing())
         self.check()
 
     def test_unsealed(self) -> None:

@@ -388,6 +388,31 @@ class ScribbledTests(AtomicCase):
         self.other.lane.poll()
         self.assertEqual(self.other.events, [AsyncEventKind.QP_REQUEST_ERROR])
 
+    def test_endlessRecordsEndPoll(self) -> None:
+        if not (_incoming.__file__ or "").endswith(".py"):
+            raise SkipTest("compiled functions can't be patched")
+        rings = self.other.lane._incoming._rings
+        words = self.one.box.cast("Q")
+        content = _atomics.packed(self.other.memory.address, self.other.memory.rkey, 1, 0).tobytes()
+        places = range(FIRST, rings.peerEnd, 8)  # each record takes one line of 64 bytes
+        for at in places:
+            self.one.box[at * 8 + 8 : at * 8 + 8 + len(content)] = content
+            words[at] = int(ADD) << 32 | Kind.ATOMIC << 24 | ATOMIC_BYTES
+        count = 0
+
+        def bounded(*arguments: Any) -> Any:
+            nonlocal count
+            count += 1
+            if count > 2 * len(places):
+                raise AssertionError("the poll does not end")
+            return execute(*arguments)
+
+        execute = _atomics.execute
+        self.patch(_incoming, "execute", bounded)
+        self.other.lane.poll()
+        self.assertGreater(count, 0)
+        self.assertLessEqual(count, len(places) + 1)
+
     def test_inventedWakeFlagsStillRequestPoll(self) -> None:
         self.other.box.cast("Q")[WAKE] = 0xFF & ~Wake.RECEIVES
         self.one.post(self.atomic(1, operand=1))
