@@ -13,12 +13,14 @@ import gc
 import mmap
 import os
 import socket
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from errno import EMFILE, ENOMEM
 from pathlib import Path
 from random import Random
 from traceback import extract_stack
+from types import FrameType
 from typing import Any, Final
 
 from zope.interface import implementedBy
@@ -60,15 +62,26 @@ VERBS: Final = [
 ]
 """Verbs of the software device that may fail: the methods of its interfaces."""
 
+_PACKAGE: Final = f"{os.sep}txrdma{os.sep}"
+_TESTS: Final = f"{_PACKAGE}test"  # and testing
+
 SYSTEM_CALLS: Final = [
     (os, "eventfd"),
     (os, "memfd_create"),
     (os, "dup"),
+    (os, "open"),
     (mmap, "mmap"),
     (socket.socket, "__init__"),
     (socket.socket, "sendmsg"),
 ]
 """System calls that need a descriptor or memory."""
+
+
+_RECEIVING: Final = {"unix/sockets.py: doRead", "soft/shared/unixpackets.py: _receive"}
+"""
+Functions that receive descriptors of other processes: C{unix.test_sockets.ListenerTests} and
+C{soft.test_rendezvous} let these have no descriptors.
+"""
 
 
 class FailingCalls:
@@ -106,6 +119,47 @@ class FailingCalls:
             return real(*arguments, **keys)
 
         self._patch(owner, name, call)
+
+
+class DescriptorTrace:
+    """
+    Finds functions of txrdma that open descriptors by calls that L{FailingCalls} does not watch.
+
+    While it is entered, the number of descriptors is compared at the begin and at the end of each call of
+    txrdma's functions.
+
+    @ivar unwatched: file and name of these functions.
+    """
+
+    def __init__(self) -> None:
+        self.unwatched: set[str] = set()
+        self._number = 0
+        self._latest = ""
+
+    def __enter__(self) -> DescriptorTrace:
+        self._number = len(os.listdir("/proc/self/fd"))
+        self._before = sys.gettrace()
+        sys.settrace(self._trace)
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        sys.settrace(self._before)
+
+    def _trace(self, frame: FrameType, event: str, _argument: object) -> Any:
+        if _PACKAGE not in frame.f_code.co_filename:
+            return None  # Twisted's statements count as those of their callers
+        number = len(os.listdir("/proc/self/fd"))
+        if number > self._number and self._latest:
+            self.unwatched.add(self._latest)
+        self._number = number
+        found: FrameType | None = frame.f_back if event == "return" else frame
+        while found is not None and _PACKAGE not in found.f_code.co_filename:
+            found = found.f_back
+        self._latest = ""
+        if found is not None and _TESTS not in found.f_code.co_filename:
+            self._latest = f"{found.f_code.co_filename.rpartition(_PACKAGE)[2]}: {found.f_code.co_name}"
+        frame.f_trace_lines = False
+        return self._trace
 
 
 class Message(MessageApplication):
@@ -310,6 +364,25 @@ class FailingCallContract(EndpointCase):
         near.transport.loseConnection()
         far.transport.loseConnection()
         await self.until(lambda: near.lost and far.lost, "the end")
+        with suppress(Exception):
+            await listening.stopListening()
+        own = set(reactor._internalReaders)
+        await self.until(lambda: set(reactor.getReaders()) <= own, "the end of the devices")
+
+    async def test_systemCalls(self: Any) -> None:
+        """L{SYSTEM_CALLS} contains each call by which the objects of a connection open descriptors."""
+        listening = await self.listen()
+        self.port = listening.getHost().port
+        await self.play("without a trace")  # imports what it needs
+        self.closeIdleGroups()
+        calls = FailingCalls(self.patch, OSError)
+        for owner, name in SYSTEM_CALLS:
+            calls.watch(owner, name)
+        with DescriptorTrace() as trace:
+            await self.play("traced")
+        self.assertEqual(trace.unwatched - _RECEIVING, set())
+        self.assertGreater(calls.count, 0)
+        self.closeIdleGroups()
         with suppress(Exception):
             await listening.stopListening()
         own = set(reactor._internalReaders)

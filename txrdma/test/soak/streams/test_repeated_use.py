@@ -39,3 +39,12 @@ class RDMATests(RepeatedUseContract, TestCase):
     slowBecause = "it makes more than a thousand connections, one after the other"
     timeout = 600
     LISTEN, CONNECT = r"rdma:0:device=soft\:{there}", r"rdma:{there}:{port}:device=soft\:{here}"
+
+
+class IBTests(RepeatedUseContract, TestCase):
+    """C{ib:}, by shared memory."""
+
+    slowBecause = "it makes more than a thousand connections, one after the other"
+    timeout = 600
+    LISTEN = r"ib:service=7:device=soft\:{there}"
+    CONNECT = r"ib:7:dgid \:\:ffff\:{there}:device=soft\:{here}"
