@@ -1,5 +1,5 @@
 """
-Tagged messages that the peer's program cannot receive yet.
+Messages that the peer's program cannot receive yet.
 
 Each tag has a window in bytes (L{txrdma.btl.core.flow}) beyond what the peer's program has received. A tag
 with a handler needs no window, because its messages are handled when they arrive: when the peer has set a
@@ -23,6 +23,7 @@ Send = Callable[[int, Buffer, object, bool], None]
 class _Waiting(NamedTuple):
     """A message that waits for the window of its tag."""
 
+    tag: int
     data: Buffer
     context: object
     isUrgent: bool
@@ -52,16 +53,23 @@ class Outbox:
         self._send = send
         self._windows: dict[int, _Window] = {}
 
-    def send(self, tag: int, data: Buffer, context: object, isUrgent: bool) -> None:
-        """Send a message of a limited tag, or queue it; an urgent one is queued before the others."""
-        window = self._windows.get(tag)
+    def send(
+        self, tag: int, data: Buffer, context: object, isUrgent: bool = False, key: int | None = None
+    ) -> None:
+        """
+        Send a message of a limited tag, or queue it; an urgent one is queued before the others.
+
+        @param key: the tag whose window and order the message shares; None is its own.
+        """
+        number = tag if key is None else key
+        window = self._windows.get(number)
         if window is None:
-            window = self._windows[tag] = _Window()
+            window = self._windows[number] = _Window()
         if window.flow.maySend(len(data)) and (isUrgent or not window.waiting):
             window.flow.send(len(data))
             self._send(tag, data, context, isUrgent)
             return
-        message = _Waiting(data if type(data) is bytes else memoryview(data), context, isUrgent)
+        message = _Waiting(tag, data if type(data) is bytes else memoryview(data), context, isUrgent)
         self.bytes += len(data)
         if isUrgent:
             window.waiting.appendleft(message)
@@ -90,19 +98,19 @@ class Outbox:
         waiting = window.waiting
         while waiting and window.flow.maySend(len(waiting[0].data)):
             window.flow.send(len(waiting[0].data))
-            self._sendNext(tag, waiting)
+            self._sendNext(waiting)
 
     def unlimit(self, tag: int) -> None:
         """Send all messages of a tag, now and later, because the peer has a handler for it."""
         self.unlimited.add(tag)
         window = self._windows.pop(tag, None)
         while window is not None and window.waiting:
-            self._sendNext(tag, window.waiting)
+            self._sendNext(window.waiting)
 
-    def _sendNext(self, tag: int, waiting: deque[_Waiting]) -> None:
+    def _sendNext(self, waiting: deque[_Waiting]) -> None:
         message = waiting.popleft()
         self.bytes -= len(message.data)
-        self._send(tag, *message)
+        self._send(*message)
 
     def recall(self, context: object) -> bool:
         """Remove the message with this context. Return whether it was found."""
@@ -117,6 +125,12 @@ class Outbox:
     def isEmpty(self) -> bool:
         """Return whether no message waits."""
         return not any(window.waiting for window in self._windows.values())
+
+    def drop(self, tag: int) -> None:
+        """Remove the messages of a tag."""
+        window = self._windows.pop(tag, None)
+        if window is not None:
+            self.bytes -= sum(len(each.data) for each in window.waiting)
 
     def takeAll(self) -> list[object]:
         """Remove all messages, and return their contexts."""

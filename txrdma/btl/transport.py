@@ -4,10 +4,10 @@ The transport of a connection by the byte transfer layer.
 In addition to the messages of every L{IMessageTransport} it sends tagged messages, delivered in order or as
 they arrive, and writes into and reads from memory that the peer has registered.
 
-Messages without a tag use reserved tags and a window in bytes (see L{txrdma.btl.core.flow}): they wait in
-C{_unsent} until the peer's application has handled enough, and in C{_untaken} while the local protocol is
-paused. Tags with a handler have no window: it is called immediately. Messages of other tags wait in the
-L{inbox<txrdma.btl.inbox>}, and beyond their window in the peer's L{outbox<txrdma.btl.outbox>}.
+Tags with a handler have no window: it is called immediately. Messages of other tags have a window in bytes
+(see L{txrdma.btl.core.flow}): they wait in the L{inbox<txrdma.btl.inbox>}, and beyond their window in the
+peer's L{outbox<txrdma.btl.outbox>}. Messages without a tag use reserved tags, which share a window; they wait
+in C{_untaken} while the protocol is paused.
 """
 
 from __future__ import annotations
@@ -59,16 +59,14 @@ FULL: Final = 1 << 20
 
 _MESSAGE: Final = 0xFFFF
 _WITH_IMMEDIATE: Final = 0xFFFE
-_HANDLED: Final = 0xFFFD
+_RECEIVED: Final = 0xFFFD
 _GET: Final = 0xFFFC
 _GOT: Final = 0xFFFB
-_RECEIVED: Final = 0xFFFA
-_UNLIMITED: Final = 0xFFF9
-_CALL: Final = 0xFFF8
-_ANSWER: Final = 0xFFF7
-_CANCEL: Final = 0xFFF6
+_UNLIMITED: Final = 0xFFFA
+_CALL: Final = 0xFFF9
+_ANSWER: Final = 0xFFF8
+_CANCEL: Final = 0xFFF7
 
-_TOTAL: Final = Struct(">Q")
 _IMMEDIATE: Final = Struct(">I")
 _TAG: Final = Struct(">H")
 _TAG_TOTAL: Final = Struct(">HQ")
@@ -101,8 +99,6 @@ class BTLMessageTransport(MessageTransport):
         self._outbox = Outbox(self._sendNow)
         self._ready: list[Deferred[None]] = []
         self._flow = MessageFlow()
-        self._unsent: deque[tuple[int, Buffer, object]] = deque()  # tag, data, callback
-        self._unsentBytes = 0
         self._untaken: deque[tuple[bytes, int | None]] = deque()  # not delivered, with immediate data
         self._isPaused = self._isDelivering = False
         self._memory = ConnectionMemory(lifeline, partial(self._sendInternal, _GET), self._sendGot)
@@ -110,7 +106,7 @@ class BTLMessageTransport(MessageTransport):
         self._reason: Failure | None = None  # of the end, while messages are queued for a paused protocol
         self._caller = Caller(self._sendCall, partial(self._sendInternal, _CANCEL))
         self._answerer = Answerer(self, self._sendAnswer)
-        self._peer.order.tags.update((_HANDLED, _GET, _RECEIVED, _UNLIMITED, _ANSWER))
+        self._peer.order.tags.update((_GET, _RECEIVED, _UNLIMITED, _ANSWER))
 
     def __repr__(self) -> str:
         return f"<BTLMessageTransport to {self._remoteAddress}>"
@@ -402,14 +398,12 @@ class BTLMessageTransport(MessageTransport):
         data = octets(data)
         if len(data) > LONGEST - _IMMEDIATE.size:
             raise InvalidRequest(f"a message has at most {LONGEST - _IMMEDIATE.size} bytes")
-        if self._lifeline is None or self.disconnecting:
+        if self.disconnecting or self._peer.state != OPEN:
             return
         tag = _MESSAGE
         if immediate is not None:
             tag, data = _WITH_IMMEDIATE, _IMMEDIATE.pack(immediate) + bytes(data)
-        self._unsent.append((tag, data, done or UNHEARD))
-        self._unsentBytes += len(data)
-        self._sendQueued()
+        self._outbox.send(tag, data, done or UNHEARD, key=_MESSAGE)
         self._maybePause()
 
     def registerProducer(self, producer: IPushProducer, streaming: bool) -> None:
@@ -502,8 +496,6 @@ class BTLMessageTransport(MessageTransport):
 
     def turnEnded(self) -> None:
         """Send queued messages, resume the producer, and close the connection if requested."""
-        if self._unsent:
-            self._sendQueued()
         if self._isProducerPaused and self._waitingBytes() <= FULL // 2:
             self._resumeProducer()
         if self._ready and self._waitingBytes() <= FULL // 2:
@@ -521,7 +513,7 @@ class BTLMessageTransport(MessageTransport):
         waits while the protocol is paused, except that a stream queues its bytes itself.
         """
         self._lifeline, self.disconnecting = None, True
-        self._unsent.clear()
+        self._outbox.drop(_MESSAGE)
         failed = self._outbox.takeAll()
         if failed and reason.check(ConnectionDone) is not None:
             reason = Failure(
@@ -571,9 +563,6 @@ class BTLMessageTransport(MessageTransport):
             else:
                 self._untaken.append((whole[4:], *_IMMEDIATE.unpack_from(_enough(whole, 4))))
             self._deliver()
-        elif tag == _HANDLED:
-            self._flow.acknowledge(*_TOTAL.unpack(_exactly(data, _TOTAL.size)))
-            self._sendQueued()
         elif tag <= LARGEST_TAG:
             self._inbox.add(tag, cast(memoryview, data))
         elif tag == _CALL:
@@ -613,22 +602,6 @@ class BTLMessageTransport(MessageTransport):
             self._send(_GOT, fields, None, not isInOrder)
             self._soon()
 
-    def _sendQueued(self) -> None:
-        """Send queued messages as far as the window allows."""
-        unsent, flow, peer = self._unsent, self._flow, self._peer
-        if self._lifeline is None or peer.state != OPEN:
-            return
-        isLeft = False
-        while unsent and flow.maySend(len(unsent[0][1])):
-            tag, data, outcome = unsent.popleft()
-            self._unsentBytes -= len(data)
-            flow.send(len(data))
-            if self._waiting or not self._sendFast(tag, data, outcome):
-                self._send(tag, data, outcome, False)
-                isLeft = True
-        if isLeft:
-            self._soon()
-
     def _deliver(self) -> None:
         untaken = self._untaken
         if self._isDelivering:
@@ -651,19 +624,19 @@ class BTLMessageTransport(MessageTransport):
             return
         total = self._flow.takeReport()
         if total is not None:
-            self._sendInternal(_HANDLED, _TOTAL.pack(total))
+            self._reportReceived(_MESSAGE, total)
 
     def _maybePause(self) -> None:
         if self._producer is not None and not self._isProducerPaused and self._waitingBytes() > FULL:
             self._pauseProducer()
 
     def _waitingBytes(self) -> int:
-        return self._unsentBytes + self._outbox.bytes + self._caller.bytes + self._peer.queuedBytes
+        return self._outbox.bytes + self._caller.bytes + self._peer.queuedBytes
 
     def _proceed(self) -> None:
         lifeline = self._lifeline
         if self.disconnecting and lifeline is not None and self._producer is None:
-            if not self._unsent and self._outbox.isEmpty():
+            if self._outbox.isEmpty():
                 lifeline.close()
 
 

@@ -25,7 +25,7 @@ from txrdma.btl.errors import MessageFailed, PeerLost, Unreachable
 from txrdma.btl.introductions import frame, FrameKind, Introduction, MAGIC, VERSION
 from txrdma.btl.lifeline import PeerConnection
 from txrdma.btl.module import COMMAND_DEPTHS, DATA_DEPTHS, moduleOf
-from txrdma.btl.transport import LARGEST_TAG
+from txrdma.btl.transport import _MESSAGE, LARGEST_TAG
 from txrdma.btl.wire import ENTRY_LENGTH, HEADER_LENGTH
 from txrdma.error import InvalidRequest, Refused, ResourceExhausted, WireError
 from txrdma.iba.roce import RoCEPacket
@@ -233,6 +233,17 @@ class MemoryTests(HostsCase):
         client.transport.loseConnection()
         self.wait(lambda: client.lost and server.lost)
         self.assertEqual((client.why(), server.why()), ("ConnectionDone", "ConnectionDone"))
+
+    def test_notified(self) -> None:
+        """A message that is sent after a put is received when the bytes of the put are in memory."""
+        client, server = self.connected()
+        memory = server.transport.share(300_000)
+        for number in range(1, 20):
+            data = bytes([number]) * (number * 15_000)
+            client.transport.write(memory.name, data)
+            client.transport.post(7, b"%d" % len(data))
+            length = int(self.outcome(server.transport.receive(7)))
+            self.assertEqual(memory.view[:length], data)
 
     def test_manyGets(self) -> None:
         """Gets beyond the peer's limit wait, and are answered unless they are cancelled."""
@@ -766,7 +777,8 @@ class LiarTests(HostsCase):
         """A peer that sends more than the limit is disconnected."""
         client, server = self.connected()
         server.transport.pauseProducing()
-        client.transport._flow = Greedy()
+        client.transport.sendMessage(b"the first one makes the window")
+        client.transport._outbox._windows[_MESSAGE].flow = Greedy()
         for _ in range(120):
             client.transport.sendMessage(bytes(50_000))
         self.wait(lambda: server.lost)
