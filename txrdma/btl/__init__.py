@@ -7,7 +7,7 @@ Modules, lowest first:
 
  - without I/O: C{wire}, the layout of packets; L{core <txrdma.btl.core>}: state machines of peers and modules
  - with I/O: C{channels} and C{module}; C{introductions}; C{rails}; C{lifeline}, the TCP connection of a peer;
-   C{memory}; C{batches}, C{inbox} and C{outbox}, tagged messages; C{requests};
+   C{memory}; C{batches}, C{inbox} and C{outbox}, tagged messages; C{requests}; C{objects};
    C{transport}; C{connections}, the endpoints; C{stream}.
 """
 
