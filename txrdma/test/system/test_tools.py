@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import resource
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -241,6 +243,8 @@ class MakefileTests(SynchronousTestCase):
         "test-kernel": "test-kernel-ci runs a selection of its tests",
         "format": "lint fails where it would change a file",
         "clean": "test_clean",
+        "test-wheel": "test_packaging installs the wheel, and test-compiled runs tests with an installed one",
+        "wheels": "test-compiled builds one of them",
     }
     """Targets that neither CI nor C{make soak} runs, and what does instead."""
 
@@ -350,8 +354,28 @@ class ExampleTests(SynchronousTestCase):
             self.assertLessEqual(len(lines), 30)
 
     def test_readme(self) -> None:
-        """The README shows them as they are."""
+        """The commands of the README work as they stand there, but for the port."""
+        fetch = self.example("fetch.py")
+        if find_spec("treq") is None:
+            raise SkipTest("treq is not installed: the extra web brings it")
         readme = (CHECKOUT / "README.md").read_text()
-        for name in ("server.py", "client.py"):
-            source = Path(self.example(name)[1]).read_text()
-            self.assertIn(source[source.index("import sys") :], readme)
+        source = Path(fetch[1]).read_text()
+        self.assertIn(source[source.index("import sys") :], readme)
+        [serving] = re.findall(r"^\$ twistd (-n web --listen smc:8080 --path .)$", readme, re.MULTILINE)
+        [logged] = re.findall(r"`connection at 0.0.0.0:8080: (SMC-R [^`]*)`", readme)
+        twistd = Path(sys.executable).with_name("twistd")
+        command = [str(twistd), "--pidfile=", *serving.replace("8080", "0").split()]
+        folder = self.mktemp()
+        os.mkdir(folder)
+        with subprocess.Popen(
+            command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        ) as server:
+            assert server.stdout is not None
+            try:
+                port = next(line for line in server.stdout if "Site starting on" in line).split()[-1]
+                command = [*fetch, f"http://127.0.0.1:{port}/"]
+                done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+                self.assertRegex(done.stdout, r"\A200 \d+ bytes\n\Z", done.stderr)
+            finally:
+                server.terminate()
+            self.assertIn(f"connection at 0.0.0.0:{port}: {logged}\n", server.stdout.read())
