@@ -14,7 +14,9 @@ from txrdma.cm.connections.adapter import Adapter
 from txrdma.cm.connections.queuepairs import addressOf, leastTimeout
 from txrdma.cm.connections.sendqueue import SendQueue
 from txrdma.cm.layouts.messages import CMPath
-from txrdma.error import DeviceUnavailable, RDMAError
+from txrdma.cm.layouts.paths import pathOf
+from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError
+from txrdma.iba.path import IBPath
 from txrdma.iba.verbs import MigrationState, Operation, QPAttributes, QPState, SendRequest
 from txrdma.interfaces import IQueuePair
 
@@ -30,6 +32,36 @@ class PathMigration:
         self._refusal: RDMAError | None = None
         self._probe = 0
         self._arming: Deferred[CMPath] | None = None
+
+    def choose(self, route: str, path: IBPath | CMPath | None, primary: CMPath) -> CMPath:
+        """
+        Return the path to load: the given one, or one from another port, else from another address.
+
+        @param route: the device's name for the path of the data.
+        @param primary: the path in use.
+        @raise InvalidRequest: there is no path migration, or no other path.
+        """
+        device = self._adapter.device
+        if route == "shared-memory":
+            raise InvalidRequest(
+                "shared memory has no alternate paths; a software device with route=rocev2 has"
+            )
+        if not device.attributes.canMigrate:
+            raise InvalidRequest(f"{device.name} has no path migration")
+        if path is None:
+            path = self._adapter.alternateTo(pathOf(primary))
+            if path is None:
+                raise InvalidRequest(f"{device.name} has no other address of this kind")
+        return self._adapter.cmPathOf(path) if isinstance(path, IBPath) else path
+
+    def accept(self, pair: IQueuePair, path: CMPath) -> bool:
+        """Set the alternate path that the peer offers; return whether the device accepts it."""
+        try:
+            self.load(pair, path)
+        except RDMAError as error:
+            _log.info("{pair} cannot migrate to {path}: {error}", pair=pair, path=path, error=error)
+            return False
+        return True
 
     def load(self, pair: IQueuePair, path: CMPath) -> None:
         """

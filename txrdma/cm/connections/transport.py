@@ -5,21 +5,21 @@ Follows InfiniBand Architecture vol. 1, 9.7 and 10.8. Receives are posted in adv
 protocol has handled their message. Two ends of txrdma use credits (see L{txrdma.cm.connections._credits}). A
 peer without credits may find no receive; then its device retries (receiver not ready), as ours does.
 
-The path of a message: C{sendMessage} queues a request, C{_proceed} posts it when there is a credit and a slot
-in the send queue. Completions of all kinds go to L{Life<txrdma.cm.connections._life.Life>}, which holds back
-messages while the protocol is paused; C{process} handles them in order. A protocol that needs neither
-messages nor credits can post to the queue pair itself (C{openQueuePair}), as C{rsocket:} does.
+The path of a message: C{sendMessage} of L{RequestTransport} queues a request, C{_proceed} posts it when there
+is a credit and a slot in the send queue. Completions of all kinds go to
+L{Life<txrdma.cm.connections._life.Life>}, which holds back messages while the protocol is paused; C{process}
+handles them in order. A protocol that needs neither messages nor credits can post to the queue pair itself
+(C{openQueuePair}), as C{rsocket:} does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from sys import byteorder
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from zope.interface import implementer
 
-from twisted.internet.defer import Deferred, succeed
+from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
 from twisted.internet.interfaces import IPushProducer
 from twisted.logger import Logger
@@ -32,6 +32,7 @@ from txrdma.cm.connections.longmessages import HAS_READ, LongMessageReader
 from txrdma.cm.connections.migration import PathMigration
 from txrdma.cm.connections.queuepairs import leastTimeout, toInit, toReceive, toSend
 from txrdma.cm.connections.receives import Part
+from txrdma.cm.connections.requests import RequestTransport
 from txrdma.cm.connections.sendqueue import ANNOUNCEMENT, FIRST, OVERHEAD, Request, SendQueue, SendRegions
 from txrdma.cm.core.events import (
     AlternatePathRequested,
@@ -45,14 +46,11 @@ from txrdma.cm.core.events import (
 )
 from txrdma.cm.interfaces import IManagedConnection, IPreparedProtocol, IRDMAProtocol
 from txrdma.cm.layouts.messages import APStatus, checkPrivateData, CMPath, DREQ_PRIVATE_BYTES, REP, REQ
-from txrdma.cm.layouts.paths import pathOf
 from txrdma.cm.terms import Agreed, MessageAddress, Terms
 from txrdma.error import InvalidRequest, ProtectionError, RDMAError
 from txrdma.iba.path import IBPath
-from txrdma.iba.types import QPN, RKey
+from txrdma.iba.types import QPN
 from txrdma.iba.verbs import (
-    AtomicCapability,
-    Buffer,
     Capacity,
     Completion,
     CompletionOpcode,
@@ -62,11 +60,9 @@ from txrdma.iba.verbs import (
     SendRequest,
     Status,
 )
-from txrdma.interfaces import IMemoryRegion, IQueuePair, IVerbsDevice
+from txrdma.interfaces import IQueuePair, IVerbsDevice
 from txrdma.messages.interfaces import IAtomicMemory, IMessageTransport
 from txrdma.messages.keepalive import Keepalive
-from txrdma.messages.memory import MemoryName, octets, SharedMemory, WORD
-from txrdma.messages.transport import MessageTransport
 
 _log = Logger()
 
@@ -96,19 +92,17 @@ def _ignoreCompletions(batch: Sequence[Completion]) -> None:
 
 
 @implementer(IMessageTransport, IAtomicMemory)
-class RDMATransport(MessageTransport):
+class RDMATransport(RequestTransport):
     """
     A queue pair with its memory: the transport of an L{IRDMAProtocol}.
 
     @ivar completed: handles a batch of completions: see
         L{CompletionHandler<txrdma.cm.connections.adapter.CompletionHandler>}.
-    @ivar agreed: negotiated terms: depths, MTU, retries.
     @ivar connection: the connection of the communication manager; None before its first message.
     @ivar protocol: None before the connection is established, and after its end.
     @ivar failed: called with the reason if the connection ends before there is a protocol.
     """
 
-    agreed: Agreed
     _host: MessageAddress
     _peer: MessageAddress
 
@@ -211,142 +205,7 @@ class RDMATransport(MessageTransport):
         """The address of the peer, with its private data."""
         return self._peer
 
-    # Requests of the program
-
-    def sendMessage(self, data: Buffer, immediate: int | None = None) -> None:
-        """
-        Send a message: see L{IMessageTransport}.
-
-        @raise InvalidRequest: it is longer than C{agreed.longest}.
-        """
-        self._ask(self._message(data, immediate))
-
-    def send(self, data: Buffer, immediate: int | None = None) -> Deferred[None]:
-        """
-        Send a message as L{sendMessage} does.
-
-        @return: fires when the message is in the peer's memory; fails if the connection ends before. If
-            cancelled before it is posted, the message is not sent.
-        @raise InvalidRequest: it is longer than C{agreed.longest}.
-        """
-        return self._request(self._message(data, immediate))
-
-    def _message(self, data: Buffer, immediate: int | None) -> Request:
-        data, agreed = bytes(data), self.agreed
-        if len(data) > agreed.longest:
-            raise InvalidRequest(f"a message has at most {agreed.longest} bytes, not {len(data)}")
-        operation = Operation.SEND if immediate is None else Operation.SEND_WITH_IMMEDIATE
-        request = SendRequest(0, operation, immediate=immediate or 0)
-        return Request(request, True, data, isLong=len(data) > agreed.messageBytes)
-
-    def share(self, memory: int | Buffer) -> SharedMemory:
-        """Let the peer read and write memory: see L{IAtomicMemory}."""
-        if self._life.isClosed:
-            raise InvalidRequest("the connection has ended")
-        if isinstance(memory, int):
-            region = self._regions.allocate(memory)
-            view = region.view[:]  # stays after the end
-        else:
-            region = self._regions.register(memoryview(octets(memory)))
-            view = region.view
-        name = MemoryName(address=region.address, key=region.rkey, length=region.length)
-        return SharedMemory(name, view, lambda: self._regions.free(region))
-
-    def read(self, name: bytes, length: int, offset: int = 0) -> Deferred[bytes]:
-        """Read from memory that the peer shares: see L{IAtomicMemory}."""
-        return self._fetch(Operation.RDMA_READ, name, length, offset)
-
-    def write(
-        self, name: bytes, data: Buffer, offset: int = 0, immediate: int | None = None
-    ) -> Deferred[None]:
-        """
-        Write to memory that the peer shares, after everything that was sent and written before.
-
-        @param immediate: 32 bits for the peer's C{writeReceived}, which is not called without.
-        @return: fires when all bytes are in the peer's memory: see L{IAtomicMemory}.
-        @raise InvalidRequest: this is not within the memory; or there is immediate data without bytes, on a
-            connection that uses credits.
-        """
-        data = octets(data)
-        memory = MemoryName.within(name, offset, len(data))
-        operation = Operation.RDMA_WRITE
-        if immediate is not None:
-            if not data and self._credits.usesCredits:
-                raise InvalidRequest(
-                    "an empty write with immediate data would be taken for a return of credits"
-                )
-            operation = Operation.RDMA_WRITE_WITH_IMMEDIATE
-        request = SendRequest(0, operation, immediate=immediate or 0)
-        request.remoteAddress, request.rkey = memory.address + offset, RKey(memory.key)
-        return self._request(Request(request, immediate is not None, data))
-
-    def compareAndSwap(self, name: bytes, expected: int, new: int, offset: int = 0) -> Deferred[int]:
-        """Replace a number in memory that the peer shares: see L{IAtomicMemory}."""
-        return self._change(Operation.COMPARE_AND_SWAP, name, offset, new, expected)
-
-    def fetchAndAdd(self, name: bytes, amount: int, offset: int = 0) -> Deferred[int]:
-        """Add to a number in memory that the peer shares: see L{IAtomicMemory}."""
-        return self._change(Operation.FETCH_AND_ADD, name, offset, amount % (1 << 64), 0)
-
-    def _change(
-        self, operation: Operation, name: bytes, offset: int, operand: int, compare: int
-    ) -> Deferred[int]:
-        """Execute an atomic operation."""
-        if self.adapter.device.attributes.atomics is AtomicCapability.NONE:
-            raise InvalidRequest(f"{self.adapter.device.name} has no atomic operations")
-        if not (0 <= operand < 1 << 64 and 0 <= compare < 1 << 64):
-            raise InvalidRequest("a number has 64 bits, and is not negative")
-        if (MemoryName.within(name, offset, WORD).address + offset) % WORD:
-            raise InvalidRequest(f"the address at offset {offset} is not divisible by {WORD}")
-        fetching = self._fetch(operation, name, WORD, offset, operand, compare)
-        before: Deferred[int] = Deferred(lambda _: fetching.cancel())
-        fetching.addCallback(int.from_bytes, byteorder).addCallbacks(before.callback, before.errback)
-        return before
-
-    def _fetch(
-        self,
-        operation: Operation,
-        name: bytes,
-        length: int,
-        offset: int,
-        operand: int = 0,
-        compare: int = 0,
-    ) -> Deferred[bytes]:
-        """Execute a read or an atomic operation."""
-        memory = MemoryName.within(name, offset, length)
-        if not self.agreed.initiatorDepth:
-            raise InvalidRequest("the peer accepts no reads and no atomic operations")
-        if not length:
-            return succeed(b"")
-        request = SendRequest(0, operation, operand=operand, compare=compare)
-        request.remoteAddress, request.rkey = memory.address + offset, RKey(memory.key)
-        return self._request(Request(request, False, None, length))
-
-    def _request(self, asked: Request) -> Deferred[Any]:
-        """Queue a request; return a Deferred that fires when it has completed."""
-
-        def cancel(_: Deferred[Any]) -> None:
-            asked.done = None
-            if self._sends.withdraw(asked):
-                self._proceed()
-
-        done: Deferred[Any] = Deferred(cancel)
-        asked.done = done
-        if not self._ask(asked):
-            asked.fail(Failure(ConnectionLost("the connection has ended")))
-        return done
-
-    def allocateMemory(self, length: int) -> IMemoryRegion:
-        """Allocate memory that the peer may read and write until the connection ends."""
-        return self._regions.allocate(length)
-
-    def freeMemory(self, region: IMemoryRegion) -> None:
-        """
-        Free memory before the connection ends. Idempotent.
-
-        A later request of the peer for it fails, which ends the connection.
-        """
-        self._regions.free(region)
+    # Requests of the program, beside those of L{RequestTransport}
 
     def openQueuePair(self, requester: Requester, entries: int) -> IQueuePair:
         """
@@ -413,20 +272,9 @@ class RDMATransport(MessageTransport):
         @raise InvalidRequest: this device has no such path, or no other, or the queue pair uses shared
             memory.
         """
-        if self._pair is not None and self._pair.route == "shared-memory":
-            raise InvalidRequest(
-                "shared memory has no alternate paths; a software device with route=rocev2 has"
-            )
-        if not self.adapter.device.attributes.canMigrate:
-            raise InvalidRequest(f"{self.adapter.device.name} has no path migration")
         self.pathChanged()
-        if path is None:
-            path = self.adapter.alternateTo(pathOf(self._cm.primary))
-            if path is None:
-                raise InvalidRequest(f"{self.adapter.device.name} has no other address of this kind")
-        if isinstance(path, IBPath):
-            path = self.adapter.cmPathOf(path)
-        loading = self._cm.loadAlternatePath(path).addCallback(self._migration.whenArmed)
+        chosen = self._migration.choose(self.route, path, self._cm.primary)
+        loading = self._cm.loadAlternatePath(chosen).addCallback(self._migration.whenArmed)
         loaded: Deferred[CMPath] = Deferred(lambda _: loading.cancel())
         loading.addCallbacks(loaded.callback, loaded.errback)
         return loaded
@@ -510,14 +358,7 @@ class RDMATransport(MessageTransport):
 
     def mayMigrateTo(self, path: CMPath) -> bool:
         """Set a path that the peer offers as the alternate one; return whether the device accepts it."""
-        if self._pair is None or not self.canMigrate:
-            return False
-        try:
-            self._migration.load(self._pair, path)
-        except RDMAError as error:
-            _log.info("{transport} cannot migrate to {path}: {error}", transport=self, path=path, error=error)
-            return False
-        return True
+        return self._pair is not None and self.canMigrate and self._migration.accept(self._pair, path)
 
     def _loadRequested(self, path: CMPath) -> APStatus:
         """Set the path of a LAP as the alternate one, unless the application or the device refuses it."""
