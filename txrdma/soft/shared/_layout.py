@@ -1,15 +1,16 @@
 """
 The layout of the memory that two queue pairs on one host share, and the order in which it is written.
 
-Each side has one I{box}: memory that it alone writes, and that its peer maps to read. A box begins with a
-page of words (C{u64}, each on its own cache line), followed by the ring::
+Each side has one I{box}: memory that it alone writes, and that its peer maps to read. A box begins with words
+(C{u64}, each on its own cache line), followed by the ring. The first records are in the page of these words:
+an idle connection takes one page of each box::
 
     0     consumed: the position up to which the I{peer's} records are consumed; the top byte is a fault
     64    wake: L{Wake} flags: events that wake this process; the upper bits change with each arming, so that
           a sleeper is woken once
     128   stalled: (position + 1) << 8 | RNR timer code, while a record waits for a receive
-    2048  results of the I{peer's} atomics, in turn, in the byte order of this host: 256 words
-    4096  records
+    256   results of the I{peer's} atomics, in turn, in the byte order of this host: 256 words
+    2304  records
 
 Positions count bytes since the beginning; a ring's length is a power of two. A record begins on a cache line
 with its header. The header is written last, and is 0 until then: the writer clears the next header first. So
@@ -41,7 +42,7 @@ REMOTE_WRITE: Final = 2
 REMOTE_READ: Final = 4
 REMOTE_ATOMIC: Final = 8
 
-HEADER_BYTES: Final = 4096
+HEADER_BYTES: Final = 2304
 SMALLEST_RING: Final = 4096
 LARGEST_RING: Final = 1 << 24
 LINE: Final = 64
@@ -50,7 +51,7 @@ LINE: Final = 64
 CONSUMED: Final = 0
 WAKE: Final = 8
 STALLED: Final = 16
-RESULTS: Final = 256
+RESULTS: Final = 32
 FIRST: Final = HEADER_BYTES // 8
 
 POSITION: Final = (1 << 56) - 1

@@ -20,7 +20,7 @@ from txrdma.kit.wire import bits, Code, data, Layout, wire
 from txrdma.soft.core.mapping import mapped
 from txrdma.soft.shared._layout import HEADER_BYTES, REMOTE_WRITE, RemoteRegion, ringBytes
 
-VERSION: Final = 4
+VERSION: Final = 5
 MOST_DATA: Final = 32768
 """Bytes of memory that one L{AccessRequest} or L{AccessReply} carries."""
 

@@ -4,6 +4,7 @@ The messages by which processes establish shared memory.
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from hypothesis import given, settings
@@ -14,6 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.error import WireError
 from txrdma.iba.types import GID, QPN, RKey
 from txrdma.kit.wire import Layout
+from txrdma.soft.shared._layout import PLAIN
 from txrdma.soft.shared._rendezvous import (
     AccessReply,
     AccessRequest,
@@ -22,12 +24,29 @@ from txrdma.soft.shared._rendezvous import (
     Hello,
     Join,
     MAGIC,
+    makeBox,
     PairNotice,
     Reach,
     RegionReply,
     RegionRequest,
     RendezvousKind,
 )
+from txrdma.soft.shared._rings import RingPair
+
+
+class BoxTests(SynchronousTestCase):
+    """The memory of one direction of a connection."""
+
+    def test_firstMessages(self) -> None:
+        """The first messages of a connection that is hardly used take one page of each box."""
+        descriptor, mapping = makeBox(1 << 20)
+        self.addCleanup(os.close, descriptor)
+        rings = RingPair(memoryview(mapping))
+        self.addCleanup(rings.close)
+        mapping[0] = 0  # the words of the header
+        for _ in range(16):
+            self.assertTrue(rings.append(PLAIN, 0, (b"x" * 40,), 40))
+        self.assertEqual(os.fstat(descriptor).st_blocks * 512, 4096)
 
 
 class MessageTests(SynchronousTestCase):
