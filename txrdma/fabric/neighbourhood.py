@@ -32,10 +32,12 @@ def around(first: Node, hops: int) -> list[Node]:
     found = {id(first): first}
     border = [first]
     for _ in range(hops):
-        peers = [port.peer.node for node in border for port in node.linked() if port.peer is not None]
-        border = [node for node in peers if found.setdefault(id(node), node) is node]
-        if not border:
+        peers = (port.peer.node for node in border for port in node.linked() if port.peer is not None)
+        new = {id(node): node for node in peers if id(node) not in found}
+        if not new:
             break
+        found.update(new)
+        border = list(new.values())
     return list(found.values())
 
 

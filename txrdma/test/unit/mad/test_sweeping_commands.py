@@ -114,6 +114,11 @@ class BeginningTests(FabricCommandTestCase):
         combined = f"{self.lid('left')} 0,3"
         self.assertEqual(self.names("--from", combined, "--hops", "0"), ["right"])
 
+    def test_bounded(self) -> None:
+        for arguments in ((), ("DR 0,1", "--hops", "63"), ("--by", "sa"), ("--by", "lid")):
+            self.assertEqual(len(self.names(*arguments)), 6)
+            self.assertEqual(len(self.names("--nodes", "3", *arguments)), 3)
+
     def test_mistakes(self) -> None:
         self.assertIn("--by dr", self.refusedOptions("nodes", "--sa", "--from", "0,1"))
         self.output("nodes", "--from", self.lid("left"))
