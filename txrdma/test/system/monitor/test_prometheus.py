@@ -111,6 +111,8 @@ class _EngineTestCase(TestCase):
 class PrometheusReaderTests(_EngineTestCase, readercontract.ReaderContract):
     """The contract of readers on a Prometheus, which takes old samples, as several tests use it."""
 
+    slowBecause = "sends an hour of readings to a Prometheus server"
+
     if why():
         skip = why()
 
