@@ -105,7 +105,7 @@ async def run(reactor: Any, options: CommandOptions) -> None:
         places, problems, supervisor.checks, supervisor.measurements, supervisor.isInterrupted, host
     )
     if not options["full"]:
-        found = redacted(found, namesOf(places))
+        found = redacted(found, namesOf(places, host))
     _write(found, options)
     if interruption.has:
         raise SystemExit(INTERRUPTED)

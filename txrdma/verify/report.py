@@ -86,10 +86,11 @@ def _distribution(host: Host) -> str:
     return ""
 
 
-def namesOf(places: Sequence[Place]) -> dict[str, str]:
+def namesOf(places: Sequence[Place], host: Host) -> dict[str, str]:
     """Return the names that must not be in a report, and what stands for each."""
     names = {str(Path(txrdma.__file__).parent.parent): "...", str(Path.home()): "~", os.getcwd(): "."}
-    names[socket.gethostname()] = "HOST"
+    for name in (socket.gethostname(), socket.gethostname().partition(".")[0]):
+        names[name] = "HOST"
     try:
         names[getpass.getuser()] = "USER"
     except (KeyError, OSError):
@@ -97,8 +98,10 @@ def namesOf(places: Sequence[Place]) -> dict[str, str]:
     for number, place in enumerate(places, 1):
         names[place.kernelName] = f"DEVICE{number}"
         names[place.facts["netdev"]] = f"INTERFACE{number}"
-    for name in sorted(each.name for each in Host().devices()):
-        names.setdefault(name, "DEVICE")
+    for device in host.devices():
+        names.setdefault(device.name, "DEVICE")
+    for netdev in host.names("sys/class/net"):
+        names.setdefault(netdev, "INTERFACE")
     return {name: stand for name, stand in names.items() if len(name) >= _SHORTEST_NAME}
 
 

@@ -5,6 +5,7 @@ Messages of workers, explanations of failures, and reports of C{txrdma verify}.
 from __future__ import annotations
 
 import io
+import socket
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,14 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.iba.types import GID, LID
 from txrdma.iba.verbs import AtomicCapability, LinkLayer, NodeType
 from txrdma.sim.network import SimulatedNetwork
+from txrdma.test.support.sysfs import SysFS
 from txrdma.testing.reactors import ReactorClock
 from txrdma.testing.verbs.quirks import OURS, RXE
 from txrdma.verify.checks import Check, decoded, Measured, Outcome, Reporter
 from txrdma.verify.host import Host
 from txrdma.verify.problems import problem
 from txrdma.verify.quirks import explanationOf, Known
-from txrdma.verify.report import asMarkdown, asReport, redacted
+from txrdma.verify.report import asMarkdown, asReport, namesOf, redacted
 from txrdma.verify.subject import Place
 from txrdma.verify.suites import casesOf, quirksOf
 from txrdma.verify.transports import clientDevice, connecting, listening, serverDevice
@@ -209,6 +211,20 @@ class ReportTests(SynchronousTestCase):
             "*Known:* The limit of pinned memory",
         ):
             self.assertIn(part, text)
+
+    def test_names(self) -> None:
+        """Names of this host, of its user, and of all its devices and interfaces are replaced."""
+        self.patch(socket, "gethostname", lambda: "node7.example.com")
+        sysfs = SysFS(self.mktemp() + "/sys")
+        for name in ("mlx5_0", "mlx5_1"):
+            sysfs.device(name)
+        for name in ("eth7", "eth8", "lo"):
+            sysfs.netdev(name)
+        names = namesOf([place()], Host(sysfs.root.parent))
+        expected = {"mlx5_0": "DEVICE1", "mlx5_1": "DEVICE", "eth7": "INTERFACE1", "eth8": "INTERFACE"}
+        self.assertEqual({**names, **expected}, names)
+        self.assertEqual((names["node7"], names["node7.example.com"]), ("HOST", "HOST"))
+        self.assertNotIn("lo", names)
 
     def test_redacted(self) -> None:
         """Names, addresses and GUIDs are replaced in all texts; other values are not changed."""
