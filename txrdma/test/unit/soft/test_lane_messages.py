@@ -12,7 +12,7 @@ from dataclasses import replace
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.iba.verbs import Operation, QPState, ReceiveRequest, SendRequest, Status
-from txrdma.soft.shared._layout import WAKE
+from txrdma.soft.shared._layout import HEADER_BYTES, WAKE
 from txrdma.test.support.soft.lanes import ok, pair, send, Side
 
 _LENGTH = 44
@@ -246,6 +246,6 @@ class MessageTests(SynchronousTestCase):
     def test_impossibleLengthEndsOnlyThisQueuePair(self) -> None:
         self.put(1)
         words = self.one.box.cast("Q")
-        words[4096 // 8] = 1 << 24 | 1 << 23
+        words[HEADER_BYTES // 8] = 1 << 24 | 1 << 23
         self.assertEqual(self.take(), [])
         self.assertEqual(len(self.other.events), 1)

@@ -21,6 +21,7 @@ from txrdma.iba.verbs import (
 )
 from txrdma.soft.shared import _lane
 from txrdma.soft.shared._incoming import LaneReceiver
+from txrdma.soft.shared._layout import HEADER_BYTES
 from txrdma.test.support.soft.lanes import ok, pair, send, Side
 
 
@@ -155,14 +156,14 @@ class SharedTests(SynchronousTestCase):
         ring = self.senders[0].lane._rings.ring
         self.assertGreater(2500, ring >> 2)
         box = self.senders[1].box.cast("Q")
-        begin = 4096 // 8
+        begin = HEADER_BYTES // 8
         self.senders[1].box[4104:4204] = b"b" * 100  # the first part, and nothing more for a while
         box[begin] = (1 | 16) << 24 | 100
         self.hubs[1].lane.poll()
         self.senders[0].post(send(2, b"c" * 50))
         self.hubs[0].lane.poll()
         self.assertEqual(ok(self.hubs[0].received), [0, 2])
-        self.senders[1].box[4096 + 136 : 4096 + 146] = b"d" * 10
+        self.senders[1].box[HEADER_BYTES + 136 : HEADER_BYTES + 146] = b"d" * 10
         box[begin + 16] = (1 | 32) << 24 | 10
         self.hubs[1].lane.poll()
         self.assertEqual([c[:2] + (c.length,) for c in self.hubs[1].received], [(1, Status.SUCCESS, 110)])
@@ -172,8 +173,8 @@ class SharedTests(SynchronousTestCase):
     def test_failedLaneFlushesOnlyItsReceive(self) -> None:
         self.offer(0, 1)
         box = self.senders[1].box.cast("Q")
-        box[4096 // 8] = (1 | 16) << 24 | 56
-        box[4096 // 8 + 8] = 0xFF << 24
+        box[HEADER_BYTES // 8] = (1 | 16) << 24 | 56
+        box[HEADER_BYTES // 8 + 8] = 0xFF << 24
         self.hubs[1].lane.poll()
         self.assertEqual(self.hubs[1].events, [AsyncEventKind.QP_REQUEST_ERROR])
         self.assertEqual(
