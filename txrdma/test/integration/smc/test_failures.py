@@ -195,6 +195,14 @@ class FailureTests(RaceTestCase):
         pairs[1][1].transport.loseWriteConnection()
         self.checkOthers(pairs)
 
+    def test_beforeFlush(self) -> None:
+        """An exception in a call for one connection before the flush aborts only that connection."""
+        pairs = self.begin()
+        poor = pairs[1][0].transport
+        self.breakable(Stream, "_aborted", lambda link, stream: stream is poor.stream, once=True)
+        poor.abortConnection()
+        self.checkOthers(pairs)
+
     def test_closing(self) -> None:
         """An exception while the queue pair is closed is logged, and the link ends nevertheless."""
         self.breakable(SoftQueuePair, "close", lambda link, pair: pair is link._queuePair)
