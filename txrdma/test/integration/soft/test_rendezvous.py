@@ -229,6 +229,21 @@ class StrangerTests(StrangerCase):
         self.runUntil(lambda: self.isClosed(sock))
         self.check()
 
+    def test_furtherLine(self) -> None:
+        """All connections to a process are forgotten when it is lost, a second one included."""
+        one, other = self.good
+        peer = cast(Any, one.qp)._route._services._peer
+        port, device = peer._port, cast(Any, other.device)
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+        self.addCleanup(sock.close)
+        sock.connect(rendezvousName(cast(Any, one.device).address, cast(Any, one.device).port))
+        before = len(peer.lines)
+        sock.send(self.hello().replace(port=device.port, address=GID.fromIP(device.address)).encode())
+        self.runUntil(lambda: len(peer.lines) > before)
+        device.close()
+        self.runUntil(lambda: peer.isLost)
+        self.assertEqual(port._links, {})
+
     def test_unwantedRegion(self) -> None:
         """A region that was not requested is not mapped."""
         one, other = self.good
