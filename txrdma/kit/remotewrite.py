@@ -21,9 +21,8 @@ HEADERS: Final = {
 
 _TIME_SERIES = b"\x0a"  # WriteRequest.timeseries
 _LABEL = b"\x0a"  # TimeSeries.labels
-_SAMPLE = b"\x12"  # TimeSeries.samples
+_SAMPLE: Final = Struct("<BBBd")  # TimeSeries.samples: tag 0x12 and length; Sample.value: tag 9 and value
 _NAME, _TEXT = b"\x0a", b"\x12"  # of a Label
-_VALUE: Final = Struct("<cd")  # Sample.value, with its tag 9
 _TIMESTAMP = b"\x10"  # Sample.timestamp
 
 
@@ -60,7 +59,7 @@ def encodeSample(labels: bytes, value: float, time: bytes) -> bytes:
 
     @param labels: encoded labels; C{time}: encoded time.
     """
-    return _field(_TIME_SERIES, labels + _field(_SAMPLE, _VALUE.pack(b"\x09", value) + time))
+    return _field(_TIME_SERIES, labels + _SAMPLE.pack(0x12, 9 + len(time), 9, value) + time)
 
 
 def compressRequest(samples: Iterable[bytes]) -> bytes:
