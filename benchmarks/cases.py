@@ -142,6 +142,7 @@ def managed(quick: bool) -> list[Case]:
                 reference=None,
                 orders={"connections": opened, "stays": True},
                 mode=route,
+                mostValue=16.0,
                 mostRounds=1,
             ),
         ]
@@ -181,6 +182,22 @@ def rsockets(quick: bool) -> list[Case]:
                 mode=mode,
             ),
         ]
+        if tested in (RSOCKET, RSOCKET_ROCE):
+            opened = 100 if quick else 10_000
+            found.append(
+                Case(
+                    f"{name}-memory",
+                    f"all memory of one end of an idle connection, of {opened:,}: {title}",
+                    "many",
+                    "KiB",
+                    tested=tested,
+                    reference=None,
+                    orders={"connections": opened, "stays": True},
+                    mode=mode,
+                    mostValue=32.0,
+                    mostRounds=1,
+                )
+            )
     return found
 
 

@@ -23,6 +23,7 @@ from twisted.python.failure import Failure
 
 from benchmarks.orders import memoryBytes, Orders
 from benchmarks.scenarios import Echo, modeOf, REQUEST_BYTES, Result, Serving, Speaking
+from txrdma.cm.connections.transport import RDMATransport
 
 ANSWER_BYTES = 256 << 10
 """
@@ -202,6 +203,9 @@ def carrier(protocol: Protocol) -> str:
     """Return what carries a connection, with or without TLS."""
     transport: Any = protocol.transport
     below = getattr(transport, "transport", transport)
+    connection = getattr(below, "connection", None)
+    if isinstance(connection, RDMATransport):
+        return f"rsocket {connection.route}"
     status = getattr(below, "smc", None)
     return "TCP" if status is None else f"{status.mode} {status.route}".strip()
 
