@@ -245,6 +245,7 @@ class RDMAClientEndpoint:
         timeout: float | None = None,
         alternate: Automatic | None = None,
         isPeerToPeer: bool = False,
+        resolver: IPathResolver | None = None,
     ) -> None:
         """
         @param host: an IP address, or a name, whose addresses are tried as C{HostnameEndpoint} does: the next
@@ -254,10 +255,12 @@ class RDMAClientEndpoint:
         @param timeout: seconds until C{connect} fails; None is the time of all retransmissions.
         @param isPeerToPeer: no end listens: both connect at the same time, and get one connection. If the
             REQ of the peer counts, the REP has the private data, too.
+        @param resolver: finds the path to each IP address, between GIDs that are IP addresses; None for the
+            route, with the MTU of the port.
         """
         self._reactor, self._device, self._terms, self._privateData = reactor, device, terms, privateData
         self._host, self._serviceID, self._timeout = host, serviceIDOf(space, port), timeout
-        self._alternate, self._isPeerToPeer = alternate, isPeerToPeer
+        self._alternate, self._isPeerToPeer, self._resolver = alternate, isPeerToPeer, resolver
 
     def connect(self, factory: IMessageProtocolFactory) -> Deferred[IRDMAProtocol]:
         if isAddress(self._host):
@@ -276,7 +279,19 @@ class RDMAClientEndpoint:
             device = softDeviceTo(address) if self._device is None else self._device
         except InvalidRequest:
             return fail()
-        path = IBPath(dgid=GID.fromIP(address))
+        if self._resolver is None:
+            return self._connectBy(device, IBPath(dgid=GID.fromIP(address)), factory)
+        resolving: Deferred[IBPath] = self._resolver.resolve(address)
+        return Deferred.fromCoroutine(self._connectWhen(device, resolving, factory))
+
+    async def _connectWhen(
+        self, device: DeviceSpec, resolving: Deferred[IBPath], factory: IMessageProtocolFactory
+    ) -> IRDMAProtocol:
+        return await self._connectBy(device, await resolving, factory)
+
+    def _connectBy(
+        self, device: DeviceSpec, path: IBPath, factory: IMessageProtocolFactory
+    ) -> Deferred[IRDMAProtocol]:
         scheme = IPScheme(_FIRST_PORT + randbelow((1 << 16) - _FIRST_PORT))
         return _connect(
             *(self._reactor, device, scheme, self._serviceID, path, factory),

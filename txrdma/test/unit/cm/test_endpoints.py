@@ -25,7 +25,7 @@ from txrdma.cm.layouts.messages import RejectReason
 from txrdma.cm.terms import KEEPALIVE, LONGEST
 from txrdma.error import InvalidRequest
 from txrdma.iba.path import IBPath
-from txrdma.iba.types import GID
+from txrdma.iba.types import GID, MTU
 from txrdma.mad.layouts.values import Rate
 from txrdma.mad.resolvers import StaticPathResolver
 from txrdma.messages.protocol import MessageFactory
@@ -172,6 +172,24 @@ class NetworkTests(MessagingCase):
             self.clock, SERVICE, "nobody", self.devices[0], resolver=StaticPathResolver({})
         )
         self.failureResultOf(client.connect(MessageFactory(MessageRecorder)), ValueError)
+
+    def test_resolvedAddress(self) -> None:
+        """C{rdma:} clients take the path to an IP address from a resolver, if they have one."""
+        server = RDMAServerEndpoint(self.clock, 7471, self.devices[1])
+        port: Any = self.successResultOf(server.listen(MessageFactory(self.made)))
+        path = IBPath(dgid=GID.fromIP("10.0.2.2"), trafficClass=5, mtu=MTU.MTU_512, packetLifeTime=10)
+        resolver = StaticPathResolver({"10.0.2.2": path})
+
+        def connect(host: str) -> Any:
+            client = RDMAClientEndpoint(self.clock, host, 7471, self.devices[0], resolver=resolver)
+            return client.connect(MessageFactory(MessageRecorder))
+
+        transport = self.result(connect("10.0.2.2")).transport
+        self.assertEqual((transport.path.trafficClass, transport.agreed.mtu), (5, MTU.MTU_512))
+        self.assertEqual(transport.path.localGID, GID.fromIP("10.0.2.1"))
+        self.assertEqual(transport.getPeer().host, "10.0.2.2")
+        self.failureResultOf(connect("10.0.1.2"), ValueError)
+        port.stopListening()
 
     def test_noAddressOfThisKind(self) -> None:
         """A device without IPv6 cannot connect to an IPv6 address."""
