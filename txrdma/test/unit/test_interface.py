@@ -28,6 +28,8 @@ class InterfaceTests(SynchronousTestCase):
             raise SkipTest("the tool is in a checkout only")
         if find_spec("prometheus_client") is None:
             raise SkipTest("prometheus_client is not installed: the extra prometheus brings it")
+        if sys.version_info < (3, 11) and find_spec("tomli") is None:
+            raise SkipTest("tomli is not installed: the extra monitor brings it")
         sys.path.insert(0, str(CHECKOUT / "tools"))
         self.addCleanup(sys.path.remove, str(CHECKOUT / "tools"))
         import interface  # type: ignore[import-not-found]  # on the path of this test only
