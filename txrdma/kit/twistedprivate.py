@@ -133,7 +133,9 @@ def exists(owner: str, name: str) -> bool:
     """
     try:
         found: Any = import_module(owner)
-    except ImportError:
+    except ImportError as error:
+        if not (error.name or "twisted").startswith("twisted"):
+            return True  # cannot be told: the module needs another package, as _newtls does pyOpenSSL
         module, _, attribute = owner.rpartition(".")
         try:
             found = getattr(import_module(module), attribute)
