@@ -17,6 +17,7 @@ from typing import Final
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
+from txrdma.commands.common.registry import COMMANDS
 from txrdma.test.support import CHECKOUT
 
 
@@ -272,6 +273,37 @@ class MakefileTests(SynchronousTestCase):
         subprocess.run(["make", "clean"], cwd=folder, check=True, capture_output=True, timeout=60)
         self.assertEqual(sorted(os.listdir(folder)), ["Makefile", "docs", "txrdma"])
         self.assertEqual(os.listdir(folder / "docs"), [])
+
+
+class ManualTests(SynchronousTestCase):
+    """C{tools/manpages.py}, which writes manual pages from the help of the commands."""
+
+    slowBecause = "imports every command, and formats their pages"
+
+    def setUp(self) -> None:
+        self.patch(sys, "path", [str(CHECKOUT / "tools"), *sys.path])
+        self.manpages = importlib.import_module("manpages")
+
+    def test_pages(self) -> None:
+        """Every command has a page with its options, which groff formats without a warning."""
+        pages = self.manpages.pages("1.0", 0.0)
+        self.assertEqual({*pages}, {"txrdma.1", *(f"txrdma-{each.name}.1" for each in COMMANDS)})
+        links = pages["txrdma-links.1"]
+        self.assertIn('.TH TXRDMA-LINKS 1 1970-01-01 "txrdma 1.0"', links)
+        self.assertIn(r"\-\-below         Only links below their capability", links)
+        self.assertIn(".BR txrdma\\-links (1)", pages["txrdma.1"])
+        if shutil.which("groff") is None:
+            raise SkipTest("groff is not installed")
+        for text in pages.values():
+            done = subprocess.run(
+                ["groff", "-man", "-Tutf8", "-ww"], input=text, capture_output=True, text=True, timeout=60
+            )
+            self.assertEqual(done.stderr, "")
+
+    def test_escapes(self) -> None:
+        """Lines that begin as requests, and backslashes, are printed as they are."""
+        self.assertEqual(self.manpages.escaped(".so x"), r"\&.so x")
+        self.assertEqual(self.manpages.escaped(r"smc:\:1"), r"smc:\e:1")
 
 
 class MutantTests(SynchronousTestCase):
