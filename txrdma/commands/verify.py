@@ -61,6 +61,7 @@ class CommandOptions(TableOptions):
         ["peer", None, None, "Address of the host with --serve."],
         ["tcp-port", None, PORT, "TCP port of --serve, which also uses any free ports.", int],
         ["parts", None, None, f"Some of {','.join(PARTS)}. [default: all]", _parts],
+        ["patience", None, 1.0, "Factor for time limits, on a slow host.", float],
         ["output", "o", "txrdma-verify", "PREFIX of the report; - for none."],
     ]
 
@@ -81,9 +82,10 @@ class CommandOptions(TableOptions):
         other = chosen(self["to"]) if self["to"] else device
         port = self["to-port"] or (1 if self["to"] else self["port"])
         ends, ports, isQuick = (device, other), (self["port"], port), bool(self["quick"])
+        patience = self["patience"]
         if self["peer"]:
-            return [Task("peer", ends, ports, 0, isQuick, self["peer"], self["tcp-port"])]
-        return [Task(part, ends, ports, 0, isQuick) for part in self["parts"] or PARTS]
+            return [Task("peer", ends, ports, 0, isQuick, self["peer"], self["tcp-port"], patience)]
+        return [Task(part, ends, ports, 0, isQuick, patience=patience) for part in self["parts"] or PARTS]
 
 
 async def run(reactor: Any, options: CommandOptions) -> None:

@@ -85,8 +85,14 @@ class Client:
     @ivar host: IP address of the server.
     """
 
-    def __init__(self, reactor: Any, reporter: Reporter, place: Place, host: str, seconds: float) -> None:
-        """@param seconds: duration of each measurement."""
+    def __init__(
+        self, reactor: Any, reporter: Reporter, place: Place, host: str, seconds: float, patience: float
+    ) -> None:
+        """
+        @param seconds: duration of each measurement.
+        @param patience: factor for time limits.
+        """
+        self._limit = _SECONDS * patience + 4 * seconds
         self._reactor = reactor
         self._reporter = reporter
         self._place = place
@@ -124,7 +130,7 @@ class Client:
         begun = time.monotonic()
         outcome, text = Outcome.PASSED, ""
         try:
-            await Deferred.fromCoroutine(check()).addTimeout(_SECONDS + 4 * self._seconds, self._reactor)
+            await Deferred.fromCoroutine(check()).addTimeout(self._limit, self._reactor)
         except Exception as error:
             outcome, text = Outcome.FAILED, f"{type(error).__name__}: {error}"
         self._reporter.check(Check("peer", name, outcome, text, seconds=time.monotonic() - begun))

@@ -33,7 +33,7 @@ _PATIENCE: Final = 2.0
 _CANNOT: Final = {"rsocket": RSOCKET.cannot}
 
 
-def providersOf(subject: Subject) -> list[Provider]:
+def providersOf(subject: Subject, patience: float = 1.0) -> list[Provider]:
     """Return the streams from the first to the second end of a subject: C{smc:}, C{rsocket:}, C{btl:}."""
     here, there = subject
     # Of a device with several ports, smc: uses the one with the address of the TCP connection.
@@ -49,7 +49,7 @@ def providersOf(subject: Subject) -> list[Provider]:
             listen,
             connecting(kind, here, there.address if kind == "rsocket" else address, "{port}"),
             served[kind],
-            patience=_PATIENCE,
+            patience=_PATIENCE * patience,
             cannot=_CANNOT.get(kind, {}),
         )
         for kind, listen in listening(there, address).items()
@@ -57,10 +57,10 @@ def providersOf(subject: Subject) -> list[Provider]:
     ]
 
 
-def converse(reporter: Reporter, subject: Subject, isQuick: bool) -> None:
+def converse(reporter: Reporter, subject: Subject, isQuick: bool, patience: float) -> None:
     """Play conversations over each kind of stream, several at a time; report differences from C{tcp:}."""
     conversations = chosen(QUICK if isQuick else USUAL)
-    matrix = Matrix(conversations, providersOf(subject), [USUAL_REACTOR], isWhole=True)
+    matrix = Matrix(conversations, providersOf(subject, patience), [USUAL_REACTOR], isWhole=True)
     reporter.total(matrix.count)
     stage = Stage()
     try:

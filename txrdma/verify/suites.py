@@ -234,12 +234,20 @@ SUITES: Final = {
 """Test cases by part of a run."""
 
 
-def casesOf(part: str, subject: Subject) -> Iterator[SynchronousTestCase]:
-    """Yield the tests of a part, always in the same order."""
+def casesOf(part: str, subject: Subject, patience: float = 1.0) -> Iterator[SynchronousTestCase]:
+    """
+    Yield the tests of a part, always in the same order.
+
+    @param patience: factor for time limits.
+    """
     for suite in SUITES[part]:
         if suite is KernelMADTests and not all(place.kernelName for place in subject):
             continue
-        made = type(suite.__name__, (suite,), {"subject": subject, "__module__": __name__})
+        made = type(
+            suite.__name__,
+            (suite,),
+            {"subject": subject, "slowness": _SLOWNESS * patience, "__module__": __name__},
+        )
         if suite is VerbsTests:
             made.quirks = tuple(quirksOf(place.driver) for place in subject)  # type: ignore[attr-defined]
             made.ports = tuple(place.port for place in subject)  # type: ignore[attr-defined]

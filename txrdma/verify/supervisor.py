@@ -36,7 +36,11 @@ class Worker(ProcessProtocol):
     @ivar ended: fires with the description of an early end, or an empty text.
     """
 
-    def __init__(self, reactor: Any, received: Callable[[int | Check | Measured], None]) -> None:
+    def __init__(
+        self, reactor: Any, received: Callable[[int | Check | Measured], None], stallSeconds: float
+    ) -> None:
+        """@param stallSeconds: time without messages after which the process is killed."""
+        self._stallSeconds = stallSeconds
         self._reactor = reactor
         self._received = received
         self._rest = b""
@@ -74,12 +78,12 @@ class Worker(ProcessProtocol):
 
     def _watch(self) -> None:
         if self._stall is not None and self._stall.active():
-            self._stall.reset(_STALL_SECONDS)
+            self._stall.reset(self._stallSeconds)
         else:
-            self._stall = self._reactor.callLater(_STALL_SECONDS, self._stalled)
+            self._stall = self._reactor.callLater(self._stallSeconds, self._stalled)
 
     def _stalled(self) -> None:
-        self.kill(f"nothing happened for {_STALL_SECONDS:g} s")
+        self.kill(f"nothing happened for {self._stallSeconds:g} s")
 
     def kill(self, reason: str) -> None:
         """Kill the process, whose descriptors and memory the kernel then releases."""
@@ -157,7 +161,7 @@ class Supervisor:
             else:
                 self.measurements.append(message)
 
-        worker = self._worker = Worker(self._reactor, received)
+        worker = self._worker = Worker(self._reactor, received, _STALL_SECONDS * task.patience)
         self._progress(task.part, task.first, total)
         words = task.command()
         self._reactor.spawnProcess(worker, words[0], words, env=dict(os.environ))

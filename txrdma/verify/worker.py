@@ -46,6 +46,7 @@ class Task:
     @ivar first: number of the first check to run; those before were run by another worker.
     @ivar peer: address of the server of the part C{peer}; empty for one that the worker starts itself.
     @ivar control: TCP port of that server.
+    @ivar patience: factor for time limits.
     """
 
     part: str
@@ -55,6 +56,7 @@ class Task:
     isQuick: bool = False
     peer: str = ""
     control: int = 0
+    patience: float = 1.0
 
     def command(self) -> list[str]:
         """Return the command line of a worker for this task."""
@@ -118,13 +120,13 @@ def run(task: Task, reporter: Reporter) -> None:
 
     here, there = (Place.read(reactor, *each) for each in zip(task.devices, task.ports, strict=True))
     if task.part == "streams":
-        converse(reporter, (here, there), task.isQuick)
+        converse(reporter, (here, there), task.isQuick, task.patience)
     elif task.part == "peer":
         _withServer(task, reporter, here)
     elif task.part == "serve":
         _untilDone(_serve(there, reporter))
     else:
-        cases = list(casesOf(task.part, (here, there)))
+        cases = list(casesOf(task.part, (here, there), task.patience))
         if task.isQuick:
             cases = cases[:: -(-len(cases) // _TESTS_IN_QUICK_RUNS)]
         reporter.total(len(cases))
@@ -137,9 +139,8 @@ def _withServer(task: Task, reporter: Reporter, here: Place) -> None:
     """Run the checks with a server; without its address, with another worker as the server."""
     from twisted.internet import reactor
 
-    client = Client(
-        reactor, reporter, here, task.peer or _LOOPBACK, _SECONDS / 4 if task.isQuick else _SECONDS
-    )
+    seconds = _SECONDS / 4 if task.isQuick else _SECONDS
+    client = Client(reactor, reporter, here, task.peer or _LOOPBACK, seconds, task.patience)
     if task.peer:
         _untilDone(client.run(task.control, task.first))
         return

@@ -23,6 +23,7 @@ from txrdma.verify.host import Host
 from txrdma.verify.problems import problem
 from txrdma.verify.quirks import explanationOf, Known
 from txrdma.verify.report import asMarkdown, asReport, namesOf, redacted
+from txrdma.verify.streams import providersOf
 from txrdma.verify.subject import Place
 from txrdma.verify.suites import casesOf, quirksOf
 from txrdma.verify.transports import clientDevice, connecting, listening, serverDevice
@@ -127,6 +128,13 @@ class CaseTests(SynchronousTestCase):
         first, second = ([case.id() for case in casesOf("verbs", (place(), place()))] for _ in range(2))
         self.assertEqual(first, second)
         self.assertGreater(len(first), 100)
+
+    def test_patience(self) -> None:
+        """Time limits of tests and of conversations are multiplied."""
+        usual, patient = (next(casesOf("btl", (place(), place()), factor)) for factor in (1.0, 4.0))
+        self.assertEqual(vars(type(patient))["slowness"], 4 * vars(type(usual))["slowness"])
+        smc, patientSMC = (providersOf((place(), place()), factor)[0] for factor in (1.0, 4.0))
+        self.assertEqual(patientSMC.patience, 4 * smc.patience)
 
     def test_unsupported(self) -> None:
         """Tests of what a device does not have are skipped, with a reason."""

@@ -162,6 +162,15 @@ class SupervisorTests(SynchronousTestCase):
         self.assertEqual(self.supervisor.checks[-1].text, "nothing happened for 120 s")
         self.assertEqual(self.outcomes()[-1], ("d", "failed"))
 
+    def test_patience(self) -> None:
+        """More time is given on a slow host."""
+        running = self.begin(Task("verbs", ("soft", "soft"), patience=2.0))
+        self.reactor.advance(239)
+        self.assertNoResult(running)
+        self.reactor.advance(2)
+        self.successResultOf(running)
+        self.assertEqual(self.supervisor.checks[-1].text, "nothing happened for 240 s")
+
     def test_interrupted(self) -> None:
         """An interrupted run kills its worker, keeps its results, and starts no other task."""
         running = self.begin(TASK, TASK)
