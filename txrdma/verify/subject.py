@@ -35,6 +35,7 @@ class Place:
     port: int
     driver: str
     gid: GID
+    gidIndex: int
     lid: LID
     address: str
     linkLayer: LinkLayer
@@ -58,7 +59,8 @@ class Place:
             opened.close()
         if not table:
             raise DeviceUnavailable(f"port {port} of {device} has no GID: see txrdma doctor")
-        entry = table[usualGID(table)]
+        index = usualGID(table)
+        entry = table[index]
         kernels = _kernels(device)
         driver = "soft" if kernels is None else kernels.driver or kernels.description or "unknown"
         facts = {
@@ -80,7 +82,7 @@ class Place:
         }
         isIP = now.linkLayer is LinkLayer.ETHERNET and not entry.gid.isLinkLocal
         address = str(entry.gid.ip) if isIP else _addressOf(entry.netdev or now.netdev)
-        return cls(device, port, driver, entry.gid, now.lid, address, now.linkLayer, attributes, facts)
+        return cls(device, port, driver, entry.gid, index, now.lid, address, now.linkLayer, attributes, facts)
 
     @property
     def kernelName(self) -> str:

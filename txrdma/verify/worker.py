@@ -25,9 +25,10 @@ from txrdma.kit.values import frozen
 from txrdma.testing.streams.nursery import dieWithParent
 from txrdma.verify.checks import Check, Outcome, Reporter
 from txrdma.verify.measuring import Client
+from txrdma.verify.perftest import measurePerftest
 from txrdma.verify.serving import Serving
 from txrdma.verify.streams import converse
-from txrdma.verify.subject import Place
+from txrdma.verify.subject import Place, Subject
 from txrdma.verify.suites import casesOf
 
 _TESTS_IN_QUICK_RUNS: Final = 40
@@ -123,6 +124,8 @@ def run(task: Task, reporter: Reporter) -> None:
         converse(reporter, (here, there), task.isQuick, task.patience)
     elif task.part == "peer":
         _withServer(task, reporter, here)
+        if not task.peer:
+            _perftest(reporter, (here, there))
     elif task.part == "serve":
         _untilDone(_serve(there, reporter))
     else:
@@ -154,6 +157,22 @@ def _withServer(task: Task, reporter: Reporter, here: Place) -> None:
             _untilDone(client.run(json.loads(line)["port"], task.first))
         finally:
             server.kill()
+
+
+def _perftest(reporter: Reporter, subject: Subject) -> None:
+    """Measure by perftest, and report a failure as a check."""
+    reporter.started("perftest")
+    outcome, text = Outcome.PASSED, ""
+    try:
+        count = 0
+        for measured in measurePerftest(subject):
+            reporter.measured(measured)
+            count += 1
+        if not count:
+            outcome, text = Outcome.SKIPPED, "perftest is not installed, or the device is not the kernel's"
+    except OSError as error:
+        outcome, text = Outcome.FAILED, str(error)
+    reporter.check(Check("peer", "perftest", outcome, text))
 
 
 async def _serve(there: Place, reporter: Reporter) -> None:

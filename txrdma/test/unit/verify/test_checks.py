@@ -50,7 +50,7 @@ def place(device: str = "pyverbs:mlx5_0", port: int = 1, address: str = "192.0.2
         "netdev": "eth7",
     }
     gid = GID.fromIP("192.0.2.1")
-    return Place(device, port, "mlx5_core", gid, LID(0), address, LinkLayer.ETHERNET, attributes, facts)
+    return Place(device, port, "mlx5_core", gid, 3, LID(0), address, LinkLayer.ETHERNET, attributes, facts)
 
 
 class MessageTests(SynchronousTestCase):
