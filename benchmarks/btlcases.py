@@ -97,6 +97,37 @@ def messages(quick: bool) -> list[Case]:
         tested={**BTL, "reactor": "txrdma"},
         atMost=0.3,
     )
+    call = replace(
+        ping,
+        name="btl-call",
+        title="64-byte call of a function and its answer; pyzmq's REQ and REP over tcp",
+        tested={**BTL, "isCall": True},
+        reference={**ZMQ, "isCall": True},
+        atMost=0.5,
+        also=(),
+    )
+    callUDP = replace(
+        call,
+        name="btl-call-udp",
+        title="64-byte call of a function and its answer, over UDP; pyzmq's REQ and REP over tcp",
+        tested={**BTL_UDP, "isCall": True},
+        atMost=None,
+        mode="btl UDP",
+    )
+    batch = replace(
+        burst,
+        name="btl-batches",
+        title="64-byte messages in batches of 256, over UDP; pyzmq over tcp, one by one",
+        tested={**BTL_UDP, "isBatch": True},
+        atLeast=1.5,
+    )
+    batchENet = replace(
+        batch,
+        name="btl-batches-enet",
+        title="64-byte messages in batches of 256, over UDP; pyenet, reliable packets",
+        reference=ENET,
+        needs="enet",
+    )
     bulk = Case(
         "btl-bulk",
         "messages of 1 MiB, over UDP; pyzmq over tcp",
@@ -131,6 +162,8 @@ def messages(quick: bool) -> list[Case]:
     return [
         replace(burst, also=(cpu, *others, sharedBurst)),
         replace(ping, also=(polling, pingUDP)),
+        replace(call, also=(callUDP,)),
+        replace(batch, also=(batchENet,)),
         replace(bulk, also=(shared, striped)),
         *_senders(quick),
     ]

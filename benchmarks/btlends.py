@@ -5,11 +5,10 @@ C{python -m benchmarks.btlends server|client ORDERS} starts one.
 
 Each process has a software device at its own loopback address. Datagrams use shared memory; with the order
 C{route=rocev2} they use UDP, and with C{loss} an end of a L{wire<benchmarks.wires>}. C{modules} is the number
-of
-devices. Orders and results are JSON: C{count} and C{size} of messages or round trips, or C{bytes} and
-C{write}. With
-C{senders} the client is that many processes on one core, which send to one server for C{seconds}: see
-L{benchmarks.btlsenders}.
+of devices. Orders and results are JSON: C{count} and C{size} of messages or round trips, or C{bytes} and
+C{write}. With C{isCall} a round trip is a call and its answer, and with C{isBatch} messages are sent and
+received in batches. With C{senders} the client is that many processes on one core, which send to one server
+for C{seconds}: see L{benchmarks.btlsenders}.
 """
 
 from __future__ import annotations
@@ -71,9 +70,19 @@ def main(role: str, orders: Orders) -> None:
 
         def connectionMade(self) -> None:
             self.left = count
+            self.transport.answer(ASK, lambda data: data)
+            if orders.get("isBatch"):
+                Deferred.fromCoroutine(self.receiveBatches()).addErrback(lambda failure: None)  # at the end
+                return
             isEcho = orders["scenario"] == "roundTrip"
             self.transport.setHandler(ASK, self.echo if isEcho else self.counted)
             self.cpu = cpuSeconds()
+
+        async def receiveBatches(self) -> None:
+            self.cpu = cpuSeconds()
+            while self.left:
+                self.left -= len(await self.transport.receiveMany(ASK))
+            self.transport.post(ANSWER, b"!")
 
         def echo(self, data: memoryview) -> None:
             self.transport.post(ANSWER, data)
@@ -115,8 +124,21 @@ def main(role: str, orders: Orders) -> None:
             length = min(self.burst, self.left)
             begin = self.left
             self.left -= length
+            if length and orders.get("isBatch"):
+                batch = [source[number % len(source)] for number in range(begin, self.left, -1)]
+                self.transport.sendMany(ASK, batch).addCallback(self.send)
+                return
             for number in range(begin, begin - length, -1):
                 post(ASK, source[number % len(source)], self.send if number == begin - length + 1 else None)
+
+        async def call(self) -> None:
+            """Call the server's function, one call after the other."""
+            call, message = self.transport.call, b"p" * orders["size"]
+            for left in range(count + WARMING, 0, -1):
+                if left == count:
+                    self.begun = time.perf_counter()
+                await call(ASK, message)
+            self.done.callback(None)
 
         def ping(self) -> None:
             """Send the next message when the answer to the last one has arrived."""
@@ -155,6 +177,8 @@ def main(role: str, orders: Orders) -> None:
             protocol.flood(source, BURST, BURSTS)
         elif scenario == "throughput":
             protocol.flood(source, 1, max(2, MOST_BYTES // orders["write"]))
+        elif orders.get("isCall"):
+            await protocol.call()
         else:
             protocol.ping()
         await protocol.done

@@ -1,6 +1,6 @@
 """
-Measure pyzmq's PAIR sockets over ipc, or over tcp with C{isTCP} in the orders, in the roles of
-L{benchmarks.ends}.
+Measure pyzmq's PAIR sockets, or REQ and REP with C{isCall} in the orders, over ipc, or over tcp with
+C{isTCP}, in the roles of L{benchmarks.ends}.
 """
 
 from __future__ import annotations
@@ -71,5 +71,8 @@ def ask(orders: Orders, socket: zmq.Socket[bytes]) -> None:
 if __name__ == "__main__":
     given: Orders = json.loads(sys.argv[2])
     os.sched_setaffinity(0, {given["core"]})
-    with zmq.Context() as context, context.socket(zmq.PAIR) as pair:
+    kind = zmq.PAIR
+    if given.get("isCall"):
+        kind = zmq.REP if sys.argv[1] == "server" else zmq.REQ
+    with zmq.Context() as context, context.socket(kind) as pair:
         (serve if sys.argv[1] == "server" else ask)(given, pair)
