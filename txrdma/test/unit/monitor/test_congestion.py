@@ -7,6 +7,7 @@ from __future__ import annotations
 from txrdma.fabric.congestion import congestionFindings, Wait, waitShare
 from txrdma.fabric.discovery import Sweep
 from txrdma.fabric.model import Fabric, Port
+from txrdma.mad.layouts.messages import MADStatus
 from txrdma.mad.layouts.pma import PortRcvConCtrl, PortVLXmitWaitCounters
 from txrdma.monitor.series.exposition import guidText
 from txrdma.monitor.web.metrics import Metrics
@@ -14,6 +15,7 @@ from txrdma.monitor.web.tables import PORTS
 from txrdma.monitor.web.watch import Watch
 from txrdma.sim.fabric.agents import pma
 from txrdma.sim.fabric.agents.sampling import tickOf
+from txrdma.sim.fabric.model.nodes import SimulatedPort
 from txrdma.sim.nets.fattree import fatTree
 from txrdma.sim.nets.netfile import Net
 from txrdma.test.support.mad.simulated import FabricTestCase
@@ -184,6 +186,28 @@ class CongestionTests(PollerTestCase):
         wait = self.poller.congestion.waits[self.portKey("left", 2)]
         self.assertAlmostEqual(wait.share, 0.5, 1)
         self.assertEqual((wait.lanes, wait.fecn), ((), None))
+
+    def test_passing(self) -> None:
+        """Agents that are busy when optional counters are read are asked for these again."""
+        optional = (PortVLXmitWaitCounters.attributeID, PortRcvConCtrl.attributeID)
+        agents = self.fabric.wire._pma
+        answer, isBusy = agents.answer, True
+
+        def busy(port: SimulatedPort, datagram: bytes) -> bytearray:
+            reply = answer(port, datagram)
+            if isBusy and int.from_bytes(datagram[16:18], "big") in optional:
+                reply[4:6] = MADStatus.INVALID_FIELD.to_bytes(2, "big")
+            return reply
+
+        self.patch(agents, "answer", busy)
+        self.wait("left", 2, 0.5)
+        self.fabric.setCounters("left", 2, portVLXmitWait3=9)
+        self.started(400.0)
+        wait = self.poller.congestion.waits[self.portKey("left", 2)]
+        self.assertEqual((wait.lanes, wait.fecn), ((), None))
+        isBusy = False
+        self.pump(120.0)
+        self.assertEqual(self.poller.congestion.waits[self.portKey("left", 2)].lanes, (3,))
 
     def test_narrow(self) -> None:
         """Where waits are counted in 32 bits and are full, one finding says so."""
