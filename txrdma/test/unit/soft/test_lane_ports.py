@@ -157,7 +157,8 @@ class SharedTests(SynchronousTestCase):
         self.assertGreater(2500, ring >> 2)
         box = self.senders[1].box.cast("Q")
         begin = HEADER_BYTES // 8
-        self.senders[1].box[HEADER_BYTES + 8 : HEADER_BYTES + 108] = b"b" * 100  # the first part, and nothing more for a while
+        # The first part, and nothing more for a while:
+        self.senders[1].box[HEADER_BYTES + 8 : HEADER_BYTES + 108] = b"b" * 100
         box[begin] = (1 | 16) << 24 | 100
         self.hubs[1].lane.poll()
         self.senders[0].post(send(2, b"c" * 50))
