@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
-from typing import Any, cast, Final, Generic, TypeVar
+from typing import Any, cast, Final, Generic, NoReturn, TypeVar
 
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import connectProtocol, UNIXClientEndpoint
@@ -229,5 +229,9 @@ async def askProcess(
     asking = _Asking()
     endpoint = UNIXClientEndpoint(reactor, nameIn(namespace, pid), timeout=timeoutSeconds)
     await connectProtocol(endpoint, asking)
-    decoded = json.loads(await asking.answered.addTimeout(timeoutSeconds, reactor))
+
+    def late(result: object, seconds: float) -> NoReturn:
+        raise TimeoutError(f"it is stopped or busy: nothing came in {seconds:g} seconds")
+
+    decoded = json.loads(await asking.answered.addTimeout(timeoutSeconds, reactor, late))
     return {"command": [], **decoded}
