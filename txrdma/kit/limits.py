@@ -385,7 +385,7 @@ LIMITS: Final = (
         "redirections of a call",
         "txrdma.mad.core.calls.MOST_REDIRECTIONS",
         "The call fails.",
-        "unit.mad.test_faults.RedirectTests.test_loop",
+        "unit.mad.test_redirections.RedirectTests.test_loop",
     ),
     Limit(
         "mad",
