@@ -1,0 +1,233 @@
+"""
+A process that sends invalid datagrams through shared memory harms only its own connection.
+"""
+
+from __future__ import annotations
+
+import array
+import os
+import socket
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, cast
+
+from txrdma.iba.types import GID
+from txrdma.soft.rc.routes import DatagramRoute
+from txrdma.soft.shared._layout import PLAIN
+from txrdma.soft.shared._rendezvous import (
+    DatagramRingOffer,
+    DoorbellNotice,
+    Hello,
+    MAGIC,
+    makeBox,
+    RendezvousKind,
+    rendezvousName,
+    VERSION,
+)
+from txrdma.soft.shared._rings import RingPair
+from txrdma.soft.shared.routes import SharedMemoryPort
+from txrdma.test.integration.soft.test_datagrams import DatagramCase, DatagramEnd, HEADS, lanesOf, portOf
+from txrdma.test.support.soft.neighbours import Added
+from txrdma.test.support.soft.pairs import QKEY
+
+
+class StrangeMailTests(DatagramCase):
+    """Processes that share memory for datagrams, and break the rules or die."""
+
+    ADDRESS = "127.9.9.9"
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.good = self.both()
+        self.target = DatagramEnd(self.open())
+        self.meet(self.good[0], self.target)
+        self.check()
+        self.added = Added()
+
+    def check(self) -> None:
+        """Check that other devices still work."""
+        one, other = self.good
+        one.sendText(other, b"still")
+        self.isAccepted(other, [b"still"])
+
+    def come(self) -> socket.socket:
+        """Connect and send the greeting."""
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+        self.addCleanup(sock.close)
+        sock.connect(rendezvousName(self.target.device.address, self.target.device.port))
+        hello = Hello(
+            kind=RendezvousKind.HELLO, magic=MAGIC, version=VERSION, port=9, address=GID.fromIP(self.ADDRESS)
+        )
+        sock.send(hello.encode())
+        return sock
+
+    def sendText(self, sock: socket.socket, message: bytes, passed: Sequence[int] = ()) -> None:
+        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", passed))]
+        sock.sendmsg([message], ancillary if passed else [])
+        for descriptor in passed:
+            os.close(descriptor)
+
+    def mail(self, sock: socket.socket) -> RingPair:
+        """Send a box and a doorbell; return the box, writable."""
+        descriptor, mapping = makeBox(1 << 16)
+        self.sendText(sock, DoorbellNotice(kind=RendezvousKind.DOORBELL, number=1).encode(), [os.eventfd(0)])
+        self.sendText(
+            sock, DatagramRingOffer(kind=RendezvousKind.DATAGRAM_RING, number=1).encode(), [descriptor]
+        )
+        self.runUntil(lambda: len(lanesOf(self.target)) == 2)
+        return RingPair(memoryview(mapping))
+
+    def packet(self, text: bytes) -> memoryview:
+        """Return a datagram for the target, whose length is a multiple of four."""
+        head = 0x64 << 56 | 1 << 54 | 0xFFFF << 32 | self.target.qp.number
+        return memoryview(HEADS.pack(head, 0, QKEY, 5) + text + bytes(4))
+
+    def write(self, rings: RingPair, packet: memoryview) -> None:
+        self.assertTrue(rings.append(PLAIN, 0, (packet,), len(packet)))
+
+    def isClosed(self, sock: socket.socket) -> bool:
+        try:
+            while sock.recv(1 << 17, socket.MSG_DONTWAIT):
+                pass
+            return True
+        except BlockingIOError:
+            return False
+        except ConnectionResetError:
+            return True
+
+    def gone(self, rings: RingPair | None = None) -> None:
+        """Assert that nothing of the process remains, and other devices work."""
+        if rings is not None:
+            rings.close()
+        self.check()
+        self.runUntil(self.added.isNothing)
+
+    def test_dies(self) -> None:
+        """Datagrams written before a process dies arrive, and an incomplete record does not."""
+        sock = self.come()
+        rings = self.mail(sock)
+        self.write(rings, self.packet(b"last"))
+        start = (rings.writeIndex << 3) + 8
+        rings.localBytes[start : start + 8] = b"unready!"
+        sock.close()
+        self.isAccepted(self.target, [b"last"])
+        self.gone(rings)
+
+    def test_manyLastWords(self) -> None:
+        """All datagrams of a dead process arrive, though they exceed one batch."""
+        sock = self.come()
+        rings = self.mail(sock)
+        words = [b"%04d" % number for number in range(DatagramEnd.RECEIVES - 1)]
+        for word in words:
+            self.write(rings, self.packet(word))
+        sock.close()
+        self.isAccepted(self.target, words)
+        self.gone(rings)
+
+    def test_badPackets(self) -> None:
+        """Invalid packets are dropped and counted, and later ones arrive."""
+        sock = self.come()
+        rings = self.mail(sock)
+        for bad in (b"", b"abc", b"x" * 15, b"y" * 17, b"z" * 21, bytes(24), bytes(64), b"\xff" * 64):
+            self.write(rings, memoryview(bad))
+        for cut in (20, 24):
+            padded = bytearray(self.packet(b"")[:cut])
+            padded[1] |= 0x30  # with three bytes of padding, which are missing
+            self.write(rings, memoryview(padded))
+        self.write(rings, self.packet(b"good"))
+        self.isAccepted(self.target, [b"good"])
+        counters = portOf(self.target).counters
+        self.assertGreaterEqual(counters.malformed, 6)
+        self.assertEqual(cast(DatagramRoute, cast(Any, self.target.qp)._route).datagrams.dropped, 2)
+        sock.close()
+        self.gone(rings)
+
+    def test_badRecord(self) -> None:
+        """An invalid record ends the connection, and nothing else."""
+        sock = self.come()
+        rings = self.mail(sock)
+        self.write(rings, self.packet(b"good"))
+        rings.localWords[rings.writeIndex] = PLAIN << 24 | 0xFFFFFF
+        self.isAccepted(self.target, [b"good"])
+        self.runUntil(lambda: self.isClosed(sock))
+        self.assertEqual(len(self.flushLoggedErrors()), 0)
+        sock.close()
+        self.gone(rings)
+
+    def test_otherAddress(self) -> None:
+        """Packets of the other IP family are dropped."""
+        self.patch(self, "ADDRESS", "::1")
+        sock = self.come()
+        rings = self.mail(sock)
+        self.write(rings, self.packet(b"????"))
+        for _ in range(5):
+            self.reactor.iterate(0.005)
+        self.target.pollQueue()
+        self.assertEqual(self.target.received, [])
+        sock.close()
+        self.gone(rings)
+
+    def test_twoBoxes(self) -> None:
+        """A second box of a device is refused."""
+        sock = self.come()
+        rings = self.mail(sock)
+        self.sendText(
+            sock, DatagramRingOffer(kind=RendezvousKind.DATAGRAM_RING, number=1).encode(), [makeBoxOnly()]
+        )
+        self.runUntil(lambda: self.isClosed(sock))
+        sock.close()
+        self.gone(rings)
+
+    def test_noBox(self) -> None:
+        """An invalid box ends the connection."""
+        for passed in ((), (os.eventfd(0),), (makeBoxOnly(), makeBoxOnly())):
+            sock = self.come()
+            self.sendText(
+                sock, DoorbellNotice(kind=RendezvousKind.DOORBELL, number=1).encode(), [os.eventfd(0)]
+            )
+            self.sendText(
+                sock, DatagramRingOffer(kind=RendezvousKind.DATAGRAM_RING, number=1).encode(), passed
+            )
+            self.runUntil(partial(self.isClosed, sock))
+            sock.close()
+        self.gone()
+
+    def test_unknownBell(self) -> None:
+        """A box without its doorbell is refused, and the connection continues."""
+        sock = self.come()
+        self.sendText(
+            sock, DatagramRingOffer(kind=RendezvousKind.DATAGRAM_RING, number=5).encode(), [makeBoxOnly()]
+        )
+        received: list[bytes] = []
+
+        def reported() -> bool:
+            try:
+                received.append(sock.recv(1 << 10, socket.MSG_DONTWAIT))
+            except BlockingIOError:
+                return False
+            return received[-1] == DatagramRingOffer(kind=RendezvousKind.DATAGRAM_RING).encode()
+
+        self.runUntil(reported)
+        self.assertFalse(self.isClosed(sock))
+        sock.close()
+        self.gone()
+
+    def test_refused(self) -> None:
+        """A peer that refuses our box gets datagrams by UDP."""
+        one, other = DatagramEnd(self.open()), DatagramEnd(self.open())
+        shared = cast(SharedMemoryPort, other.device.routes[0])
+        self.patch(shared.datagrams, "open", lambda neighbour: None)
+        self.watchSocket(one)
+        one.sendText(other, b"first")
+        self.isAccepted(other, [b"first"])
+        self.runUntil(lambda: not lanesOf(one))
+        one.sendText(other, b"second")
+        self.isAccepted(other, [b"second"])
+        self.assertEqual(self.packetsByUDP(one), 2)
+
+
+def makeBoxOnly() -> int:
+    """Return the descriptor of a box without writers."""
+    descriptor, mapping = makeBox(4096)
+    mapping.close()
+    return descriptor
