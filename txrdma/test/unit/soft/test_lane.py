@@ -286,35 +286,20 @@ class ScribbledTests(SynchronousTestCase):
         self.one, self.other = pair()
         self.words = self.one.box.cast("Q")
 
-    def refused(self, event: AsyncEventKind) -> None:
-        """Assert that the other end has failed and reported the reason."""
-        self.other.lane.poll()
-        self.assertEqual(self.other.events, [event])
-        self.assertEqual(self.other.received, [])
-
-    def header(self, kind: int, length: int, flags: int = 0) -> None:
-        self.other.receive(1, (0, 100))
-        self.words[HEADER_BYTES // 8] = (kind | flags) << 24 | length
-
-    def test_unknownKind(self) -> None:
-        self.header(0, 5, 64)
-        self.refused(AsyncEventKind.QP_REQUEST_ERROR)
-
-    def test_recordEndsBeyondRing(self) -> None:
-        self.header(Kind.SEND, 4096)
-        self.refused(AsyncEventKind.QP_REQUEST_ERROR)
-
-    def test_onlyPadding(self) -> None:
-        self.header(Kind.PADDING, 4088)
-        self.refused(AsyncEventKind.QP_REQUEST_ERROR)
-
-    def test_partsWithoutBytes(self) -> None:
-        self.header(Kind.SEND, 0, 16)
-        self.refused(AsyncEventKind.QP_REQUEST_ERROR)
-
-    def test_continuationWithoutBeginning(self) -> None:
-        self.header(Kind.SEND, 5, 32)
-        self.refused(AsyncEventKind.QP_REQUEST_ERROR)
+    def test_impossibleRecords(self) -> None:
+        for what, kind, length, flags in (
+            ("unknown kind", 0, 5, 64),
+            ("ends beyond the ring", Kind.SEND, 4096, 0),
+            ("only padding", Kind.PADDING, 4088, 0),
+            ("parts without bytes", Kind.SEND, 0, 16),
+            ("continuation without beginning", Kind.SEND, 5, 32),
+        ):
+            self.setUp()
+            self.other.receive(1, (0, 100))
+            self.words[HEADER_BYTES // 8] = (kind | flags) << 24 | length
+            self.other.lane.poll()
+            self.assertEqual(self.other.events, [AsyncEventKind.QP_REQUEST_ERROR], what)
+            self.assertEqual(self.other.received, [], what)
 
     def test_shortMessageBookkeepingIsBounded(self) -> None:
         for immediate in range(2000):
@@ -327,20 +312,15 @@ class ScribbledTests(SynchronousTestCase):
         self.assertEqual([each.length for each in self.other.received], [n % 56 for n in range(2000)])
         self.assertLess(len(_incoming._SHORT), 2 * (_incoming._SHORT_BYTES + 1) + 1)
 
-    def test_moreConsumedThanSent(self) -> None:
-        self.one.post(send(1, b"x"))
-        self.other.box.cast("Q")[CONSUMED] = 1 << 20
-        for _ in range(20):
-            self.one.lane.poll()
-        self.assertEqual([c.status for c in self.one.sent], [Status.BAD_RESP_ERR])
-        self.assertEqual(self.one.events, [AsyncEventKind.QP_FATAL])
-
-    def test_unknownFaultCode(self) -> None:
-        self.one.post(send(1, b"x"))
-        self.other.box.cast("Q")[CONSUMED] = 0xFF << 56
-        for _ in range(20):
-            self.one.lane.poll()
-        self.assertEqual([c.status for c in self.one.sent], [Status.BAD_RESP_ERR])
+    def test_impossibleAnswers(self) -> None:
+        for what, consumed in (("more consumed than sent", 1 << 20), ("unknown fault", 0xFF << 56)):
+            self.setUp()
+            self.one.post(send(1, b"x"))
+            self.other.box.cast("Q")[CONSUMED] = consumed
+            for _ in range(20):
+                self.one.lane.poll()
+            self.assertEqual([c.status for c in self.one.sent], [Status.BAD_RESP_ERR], what)
+            self.assertEqual(self.one.events, [AsyncEventKind.QP_FATAL], what)
 
     def test_arbitraryBytesStayInBounds(self) -> None:
         for seed in range(400):

@@ -1,0 +1,181 @@
+"""
+READs of L{txrdma.soft.rc._requester}: PSNs, answers, gaps, limits and fences.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from txrdma.iba.headers import AETH, NAKCode, Opcode, RETH
+from txrdma.iba.types import QPN, RKey
+from txrdma.iba.verbs import Completion, CompletionOpcode, Operation, Status
+from txrdma.soft.core.roundtrip import EXPECTED_AT_FIRST
+from txrdma.soft.rc._packets import Outgoing
+from txrdma.soft.rc._requester import READ_CHUNK
+from txrdma.test.support.soft.cores import ack, completions, incoming, nak
+from txrdma.test.unit.soft.test_requester import MTU, PSN, psns, RequesterCase
+
+
+class ReadTests(RequesterCase):
+    """RDMA READ (IBA 9.4.4, 9.7.5.1.3)."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.memory.put(0, bytes(1 << 20))
+
+    def read(self, length: int, identifier: int = 1, **more: Any) -> list[Outgoing]:
+        return self.post(self.request(Operation.RDMA_READ, length, identifier, **more))
+
+    def answer(self, place: str, psn: int, payload: bytes, packets: int = 1) -> list[Outgoing]:
+        opcode = Opcode[f"RC_RDMA_READ_RESPONSE_{place}"]
+        extension = b"" if place == "MIDDLE" else AETH.ack(1).encode()
+        return self.deliver(incoming(opcode, psn, payload, extension, packets=packets))
+
+    def test_readReservesAnswerPSNs(self) -> None:
+        [run] = self.read(3 * MTU)
+        self.assertEqual((run.opcode, run.psn), (Opcode.RC_RDMA_READ_REQUEST, PSN))
+        self.assertEqual(RETH.decode(run.extension).length, 3 * MTU)
+        self.assertEqual(psns(self.send(1)), [PSN + 3])
+
+    def test_answersFillSegments(self) -> None:
+        request = self.request(Operation.RDMA_READ, 0)
+        request.segments = [self.memory.segment(0, 100), self.memory.segment(500, 4 * MTU)]
+        self.post(request)
+        data = bytes(range(256)) * 4 + b"z" * 100
+        self.answer("FIRST", PSN, data[:MTU])
+        self.answer("MIDDLE", PSN + 1, data[MTU : 4 * MTU], packets=3)
+        self.assertEqual(self.ended(), [])
+        self.answer("LAST", PSN + 4, data[4 * MTU :])
+        self.assertEqual(
+            completions(self.requester.events()),
+            [Completion(1, Status.SUCCESS, CompletionOpcode.RDMA_READ, QPN(7), len(data))],
+        )
+        self.assertEqual(self.memory.get(0, 100) + self.memory.get(500, 4 * MTU), data)
+
+    def test_emptyReadHasOneAnswer(self) -> None:
+        self.read(0)
+        self.answer("ONLY", PSN, b"")
+        self.assertEqual(self.ended(), [(1, Status.SUCCESS)])
+
+    def test_gapInAnswersRepeatsFromGap(self) -> None:
+        self.read(4 * MTU)
+        self.answer("FIRST", PSN, b"a" * MTU)
+        [run] = self.answer("MIDDLE", PSN + 2, b"c" * MTU)
+        self.assertEqual(
+            (run.psn, RETH.decode(run.extension)),
+            (PSN + 1, RETH(address=0x1000 + MTU, rkey=RKey(0x77), length=3 * MTU)),
+        )
+        self.assertEqual(self.answer("LAST", PSN + 3, b"d" * MTU), [])
+        self.answer("FIRST", PSN + 1, b"b" * MTU)
+        self.answer("MIDDLE", PSN + 2, b"c" * MTU)
+        self.answer("LAST", PSN + 3, b"d" * MTU)
+        self.assertEqual(self.ended(), [(1, Status.SUCCESS)])
+        self.assertEqual(self.memory.get(0, 4 * MTU), b"".join(c * MTU for c in (b"a", b"b", b"c", b"d")))
+
+    def test_disorderedAnswersRepeatOncePerRoundTrip(self) -> None:
+        count = 64
+        self.read(count * MTU)
+        asked = 0
+        for number in range(0, count - 2, 2):  # pairs change places
+            asked += len(self.answer("MIDDLE", PSN + number + 1, b"x" * MTU))
+            asked += len(self.answer("MIDDLE" if number else "FIRST", PSN + number, b"x" * MTU))
+        self.assertEqual(asked, 1)
+        self.now += EXPECTED_AT_FIRST
+        self.assertEqual(len(self.answer("LAST", PSN + count - 1, b"x" * MTU)), 1)
+
+    def test_laterAcknowledgementMeansLostAnswer(self) -> None:
+        self.read(MTU)
+        self.send(1, 2)
+        self.assertEqual(psns(self.deliver(ack(PSN + 1))), [PSN, PSN + 1])
+        self.assertEqual(self.ended(), [])
+        self.answer("ONLY", PSN, b"r" * MTU)
+        self.deliver(ack(PSN + 1))
+        self.assertEqual(self.ended(), [(1, Status.SUCCESS), (2, Status.SUCCESS)])
+
+    def test_answerAcknowledges(self) -> None:
+        """An answer acknowledges earlier requests."""
+        self.send(1, 1)
+        self.read(1, 2)
+        self.answer("ONLY", PSN + 1, b"r")
+        self.assertEqual(self.ended(), [(1, Status.SUCCESS), (2, Status.SUCCESS)])
+
+    def test_secondAnswer(self) -> None:
+        """A duplicate answer after the end of its READ writes nothing."""
+        self.read(4)
+        self.answer("ONLY", PSN, b"good")
+        self.memory.put(0, b"mine")
+        self.answer("ONLY", PSN, b"late")
+        self.assertEqual(self.memory.get(0, 4), b"mine")
+
+    def test_wrongLength(self) -> None:
+        """An answer with a wrong length is an error, and is not written."""
+        for payload in (b"", b"x" * 9, b"x" * MTU):
+            with self.subTest(length=len(payload)):
+                self.requester = self.make()
+                self.read(8)
+                self.answer("ONLY", PSN, payload)
+                self.assertEqual(self.ended(), [(1, Status.BAD_RESP_ERR)])
+                self.assertEqual(self.memory.get(0, MTU), bytes(MTU))
+
+    def test_chunks(self) -> None:
+        """A long READ is split into several requests, at most as many at once as the peer holds."""
+        self.requester = self.make(maxRDAtomic=2, mtu=4096)
+        runs = self.read(READ_CHUNK * 3 + 5)
+        step = READ_CHUNK // 4096
+        self.assertEqual([run.psn for run in runs], [PSN, PSN + step])
+        self.assertEqual([RETH.decode(run.extension).length for run in runs], [READ_CHUNK] * 2)
+        more = self.answer("MIDDLE", PSN, b"x" * READ_CHUNK, packets=step)
+        self.assertEqual([run.psn for run in more], [PSN + 2 * step])
+
+    def test_sameChunksAgain(self) -> None:
+        """A repeated READ is split at the same offsets as before."""
+        for first in (PSN, PSN + 1):
+            self.requester = self.make(maxRDAtomic=2, mtu=4096, psn=first)
+            self.read(READ_CHUNK * 2)
+            self.answer("FIRST", first, b"x" * 4096)
+            runs = self.deliver(nak(first + 1, NAKCode.PSN_SEQUENCE_ERROR))
+            self.assertEqual(
+                [(run.psn, RETH.decode(run.extension).length) for run in runs],
+                [(first + 1, READ_CHUNK - 4096), (first + READ_CHUNK // 4096, READ_CHUNK)],
+            )
+
+    def test_tooLong(self) -> None:
+        """Full packets in place of a shorter last answer are an error, and write nothing after the end."""
+        for packets in (3, 4):
+            with self.subTest(packets=packets):
+                self.requester = self.make()
+                self.memory.put(0, bytes(8 * MTU))
+                length = (packets - 1) * MTU + 8
+                self.read(length)
+                self.answer("FIRST", PSN, b"x" * MTU)
+                self.answer("MIDDLE", PSN + 1, b"x" * (packets - 1) * MTU, packets=packets - 1)
+                self.assertEqual(self.ended(), [(1, Status.BAD_RESP_ERR)])
+                self.assertEqual(self.memory.get(length, MTU), bytes(MTU))
+
+    def test_limit(self) -> None:
+        """No more READs are outstanding than C{maxRDAtomic}; later requests wait as well."""
+        self.requester = self.make(maxRDAtomic=1)
+        self.read(1, 1)
+        self.assertEqual(self.read(1, 2), [])
+        self.assertEqual(self.send(1, 3), [])
+        self.assertEqual(psns(self.answer("ONLY", PSN, b"r")), [PSN + 1, PSN + 2])
+
+    def test_noneAllowed(self) -> None:
+        """With C{maxRDAtomic} 0 a READ fails."""
+        self.requester = self.make(maxRDAtomic=0)
+        self.read(1)
+        self.assertEqual(self.ended(), [(1, Status.LOC_QP_OP_ERR)])
+
+    def test_fence(self) -> None:
+        """A fenced request waits for earlier READs; others do not (IBA 10.8.3.3)."""
+        self.read(1, 1)
+        self.assertEqual(psns(self.send(1, 2)), [PSN + 1])
+        self.assertEqual(self.send(1, 3, fence=True), [])
+        self.assertEqual(psns(self.answer("ONLY", PSN, b"r")), [PSN + 2])
+
+    def test_protection(self) -> None:
+        """An answer into deregistered memory fails the READ."""
+        self.read(1)
+        self.memory.region.close()
+        self.answer("ONLY", PSN, b"r")
+        self.assertEqual(self.ended(), [(1, Status.LOC_PROT_ERR)])
