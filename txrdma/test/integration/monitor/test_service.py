@@ -34,13 +34,14 @@ from txrdma.tap.monitor import MonitorService
 from txrdma.test.support.monitor.alerts import entryOf
 from txrdma.test.support.monitor.samples import Sample, samplesIn
 from txrdma.test.support.monitor.service import WHOLE
+from txrdma.test.unit.monitor.test_promql_reader import matrix
 from txrdma.testing.reactors import waitUntil
 
 reactor: Any = theReactor
 
 
 class _Engine(Resource):
-    """An engine that accepts all samples."""
+    """An engine that accepts all samples, and answers each query with one point."""
 
     isLeaf = True
 
@@ -49,6 +50,8 @@ class _Engine(Resource):
         self.samples: list[Sample] = []
 
     def render_POST(self, request: Any) -> bytes:
+        if request.path == b"/api/v1/query":
+            return matrix({"seconds": {100: 10.0}, "portXmitData": {100: 70.0}}).body
         self.samples += samplesIn(request.content.read())
         return b""
 
@@ -187,9 +190,10 @@ class ServiceTests(TestCase):
         engine = _Engine()
         receiving = reactor.listenTCP(0, Site(engine), interface="127.0.0.1")
         self.addCleanup(receiving.stopListening)
-        where = f"http://127.0.0.1:{receiving.getHost().port}/api/v1/write"
+        where = f"http://127.0.0.1:{receiving.getHost().port}"
         self.patch(remotewriter, "BATCH_SECONDS", 0.2)
-        text = f'remote-write = {{url = "{where}", spill = "{self.mktemp()}"}}\n{text}'
+        urls = f'url = "{where}/api/v1/write", query-url = "{where}"'
+        text = f'remote-write = {{{urls}, spill = "{self.mktemp()}"}}\n{text}'
         config = parseConfig(f'history.file = "{path}"\n{text}')
         config = replace(config, settings=replace(config.settings, intervalSeconds=0.1))
         service = MonitorService(reactor, config)
@@ -205,9 +209,16 @@ class ServiceTests(TestCase):
         response = cast(Any, await agent.request(b"GET", b"http://127.0.0.1:%d/api/v1/overview" % port))
         reported = json.loads(await readBody(response))
         self.assertEqual((response.code, reported["isWell"], reported["nodes"]), (200, True, 5))
+        portKey = next(iter(service.poller.meters))
+        place = (
+            f"history/{guidText(portKey[0])}/{portKey[1]}/portXmitData?begin=90&end=110&resolution=readings"
+        )
+        url = f"http://127.0.0.1:{port}/api/v1/{place}"
+        response = cast(Any, await agent.request(b"GET", url.encode()))
+        (point,) = json.loads(await readBody(response))["points"]
+        self.assertEqual((point["at"], point["grown"], point["rate"]), (100, 70, 7.0))
         await service.stopService()
         store = HistoryStore(path)
-        portKey = next(iter(service.poller.meters))
         points = store.series(portKey, "portXmitData", 0, 1 << 40, "readings")
         sent = {
             (time // 1000, int(value))
