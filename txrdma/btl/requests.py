@@ -61,8 +61,7 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 def answers(tag: int) -> Callable[[_Method], _Method]:
     """
-    Let a method of a protocol answer the calls with a tag: see L{BTLMessageTransport.answer
-    <txrdma.btl.transport.BTLMessageTransport.answer>}.
+    Let a method of a protocol answer calls with a tag, as C{answer} of the transport does with a function.
     """
 
     def decorate(method: _Method) -> _Method:

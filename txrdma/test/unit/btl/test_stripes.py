@@ -28,6 +28,7 @@ from txrdma.btl.core.stripes import (
     StripesEnded,
     StripesFailed,
 )
+from txrdma.btl.core.window import UNHEARD
 from txrdma.error import InvalidRequest, PeerViolation, WireError
 from txrdma.iba.verbs import Buffer
 
@@ -183,6 +184,21 @@ class StripesTests(SynchronousTestCase):
         ways.run()
         self.assertEqual([end.hasEnded for end in ways.ends], [True, True])
         self.assertEqual([end.failed for end in ways.ends], [[], []])
+
+    def test_recalled(self) -> None:
+        """A message of which nothing was sent can be withdrawn; one that was not watched reports nothing."""
+        ways = Ways(1)
+        stripes = ways.ends[0].stripes
+        for context, data in (("short", b"x"), ("long", bytes(100_000)), (None, b"y")):
+            stripes.send(PLAIN, data, context, False)
+        self.assertTrue(stripes.recall("long"))
+        self.assertFalse(stripes.recall("long"))
+        stripes.isWatched = True
+        ways.run()
+        self.assertFalse(stripes.recall("short"))
+        self.assertEqual(sorted(ways.ends[1].came), [(PLAIN, b"x"), (PLAIN, b"y")])
+        self.assertEqual(ways.ends[0].arrived, ["short", UNHEARD])
+        self.assertEqual((stripes.queuedBytes, stripes.isIdle()), (0, True))
 
     @given(some.integers(0, 1 << 32))
     def test_order(self, seed: int) -> None:
