@@ -45,6 +45,7 @@ FOLDER = CHECKOUT / "build" / "kernel"
 PAGE = CHECKOUT / "docs" / "interoperability.md"
 PAGES = {
     CHECKOUT / "docs" / "cm.md": (
+        "test_cm_programs",
         "test_librdmacm",
         "test_rdmacm",
         "test_rping",

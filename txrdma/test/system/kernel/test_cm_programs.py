@@ -1,0 +1,106 @@
+"""
+librdmacm's C{udaddy} and C{cmtime} with our connection manager: datagram services, and many connections.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from txrdma.cm.connections.datagrams import (
+    DatagramClientEndpoint,
+    DatagramPeer,
+    DatagramProtocol,
+    DatagramServerEndpoint,
+    QKEY,
+)
+from txrdma.cm.terms import Terms
+from txrdma.messages.protocol import MessageFactory
+from txrdma.test.system.kernel import Box, OUTSIDE, Witness
+from txrdma.test.system.kernel.cmworld import CMTestCase, counted, Meeting, since
+
+BOXES = (Box(rxe=False, timeout=420),)
+
+COUNT = 8
+
+
+class Answering(DatagramProtocol):
+    """A service that returns each datagram, and records it."""
+
+    def __init__(self) -> None:
+        self.received: list[bytes] = []
+
+    def datagramReceived(self, data: bytes, peer: DatagramPeer) -> None:
+        self.received.append(data)
+        self.transport.write(data, peer)
+
+
+class DatagramTests(CMTestCase):
+    """udaddy: service ID resolution, and datagrams."""
+
+    skip = OUTSIDE
+    witness = Witness("sidr: over the software device", "udaddy on rxe", "SIDR both ways, datagrams")
+    programs = ("udaddy",)
+    port, messages, size = 7174, 10, 100
+
+    def test_theyAsk(self) -> None:
+        """udaddy finds our service, sends datagrams to it, and receives as many."""
+        service = Answering()
+        endpoint = DatagramServerEndpoint(self.reactor, self.port, self.soft)
+        self.listening(endpoint, MessageFactory(lambda: service))
+        before = counted()
+        shape = ("-c", str(COUNT), "-C", str(self.messages), "-S", str(self.size))
+        status, output = self.ends(self.start("udaddy", "-s", self.there, "-b", self.here, *shape))
+        self.assertEqual(status, 0, output)
+        self.assertEqual([len(each) for each in service.received], [self.size] * self.messages * COUNT)
+        self.assertEqual(since(before), {"tx sidr_req": COUNT, "rx sidr_rep": COUNT})
+
+    def test_weAsk(self) -> None:
+        """Our clients find the service of udaddy, whose queue pairs have RDMA CM's Q_Key."""
+        server = self.start("udaddy", "-b", self.here, "-c", str(COUNT), "-C", "0")
+        self.expectOutput(server, "starting server")
+        self.runFor(0.5)
+        before = counted()
+        endpoint = DatagramClientEndpoint(self.reactor, self.here, self.port, self.soft)
+        clients = [self.result(endpoint.connect(MessageFactory(Answering))) for _ in range(COUNT)]
+        peers = [client.transport.peer for client in clients]
+        for client in clients:
+            client.transport.loseConnection()
+        self.assertEqual(len({peer.qpn for peer in peers}), COUNT)
+        self.assertEqual({peer.qkey for peer in peers}, {QKEY})
+        self.assertEqual(since(before), {"rx sidr_req": COUNT, "tx sidr_rep": COUNT})
+        status, output = self.ends(server)
+        self.assertEqual(status, 0, output)
+
+
+class StepTests(CMTestCase):
+    """cmtime: each step for all connections before the next one."""
+
+    skip = OUTSIDE
+    witness = Witness("rdma: over the software device", "cmtime on rxe", "many at once, both roles")
+    programs = ("cmtime",)
+    port = 7471
+    terms = Terms(reads=1)
+
+    def test_theyConnect(self) -> None:
+        """cmtime connects to our server, and disconnects."""
+        self.serve(self.port, Meeting, self.terms)
+        before = counted()
+        status, output = self.ends(
+            self.start("cmtime", "-s", self.there, "-b", self.here, "-c", str(COUNT)), 12.0
+        )
+        self.assertEqual(status, 0, output)
+        self.runUntil(lambda: len(self.made) == COUNT and all(each.lost is not None for each in self.made))
+        sent = since(before)
+        self.assertEqual([sent.get(kind) for kind in ("tx req", "rx rep", "tx rtu")], [COUNT] * 3)
+
+    def test_weConnect(self) -> None:
+        """Our clients connect to cmtime, and disconnect."""
+        self.start("cmtime", "-b", self.here)
+        self.runFor(2.0)
+        before = counted()
+        clients: list[Any] = [self.result(self.connect(self.port, self.terms)) for _ in range(COUNT)]
+        for client in clients:
+            client.transport.loseConnection()
+        self.runUntil(lambda: all(client.lost is not None for client in clients))
+        sent = since(before)
+        self.assertEqual([sent.get(kind) for kind in ("rx req", "tx rep", "rx rtu", "rx dreq")], [COUNT] * 4)
