@@ -16,12 +16,16 @@ from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 
+from txrdma.test.support.monitor.samples import isMissing, MISSING
+
 PATIENCE_SECONDS = 30.0
 _PROGRAM = "prometheus"
 
 
 def why() -> str:
     """Return the reason why no server can be started; C{""} if one can."""
+    if isMissing:
+        return MISSING
     return "" if shutil.which(_PROGRAM) else "Prometheus is not here: apt-get install prometheus"
 
 

@@ -5,6 +5,10 @@ Decodes requests of Prometheus' remote write, for tests.
 from __future__ import annotations
 
 import struct
+from importlib.util import find_spec
+
+isMissing = find_spec("cramjam") is None
+MISSING = "cramjam is not installed: pip install 'txrdma[remote-write]'"
 
 
 def fields(message: bytes) -> list[tuple[int, object]]:

@@ -4,15 +4,13 @@ The encoding of Prometheus' remote write.
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-
 from hypothesis import given
 from hypothesis.strategies import floats, integers, lists, text, tuples
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.kit.remotewrite import compressRequest, encodeLabel, encodeSample, encodeTime
-from txrdma.test.support.monitor.samples import fields
+from txrdma.test.support.monitor.samples import fields, isMissing, MISSING
 
 # A WriteRequest that Google's protobuf 7.36 has encoded: two series, one with a label of 140 octets.
 REQUEST = bytes.fromhex(
@@ -54,8 +52,8 @@ class RequestTests(SynchronousTestCase):
 
     def test_compressed(self) -> None:
         """A body is in snappy's block format, and much shorter than similar series."""
-        if find_spec("cramjam") is None:
-            raise self.skipTest("cramjam is not installed: pip install 'txrdma[remote-write]'")
+        if isMissing:
+            self.skipTest(MISSING)
         import cramjam
 
         series = [encodeSample(encodeLabel("port", str(one)), 0.0, encodeTime(1)) for one in range(1000)]
