@@ -80,7 +80,7 @@ LIMITS: Final = (
         "buffers of a peer in a link group",
         "txrdma.smc.group._linkgroup.MAX_RKEYS",
         "The group is closed: the peer breaks the rules of LLC.",
-        "unit.smc.test_linkgroup.RKeyTests.test_tooMany",
+        "unit.smc.test_rkeys.RKeyTests.test_tooMany",
     ),
     Limit(
         "smc:",

@@ -185,6 +185,13 @@ class NotificationTests(SynchronousTestCase):
         self.assertFalse(closing.readEnding)
         self.assertEqual(closing.events(), [Released(True)])
 
+    def test_abortFreesBufferAfterAnswer(self) -> None:
+        closing = after()
+        closing.abort()
+        self.assertEqual(closing.events(), [Send(StateFlags.ABNORMAL_CLOSE), Ended(Ending.ABORTED)])
+        closing.received(ABORT, 0)
+        self.assertEqual(closing.events(), [Released(True)])
+
     def test_bytesPrecedePeersReset(self) -> None:
         closing = after()
         closing.received(ABORT, 100)
