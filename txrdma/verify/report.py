@@ -29,7 +29,7 @@ _HIDDEN: Final = (
     (re.compile(r"(?<![\w:])(?:[0-9a-fA-F]{0,4}:){2,7}[0-9a-fA-F]{0,4}(?![\w:])"), "GID"),
     (re.compile(r"\b(?:[0-9a-fA-F]{4}:){3}[0-9a-fA-F]{4}\b|\b(?:0x)?[0-9a-fA-F]{16}\b"), "GUID"),
 )
-_SHORTEST_NAME: Final = 3
+_SHORTEST_NAME: Final = 2
 
 
 def asReport(

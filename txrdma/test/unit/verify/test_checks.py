@@ -226,13 +226,18 @@ class ReportTests(SynchronousTestCase):
         sysfs = SysFS(self.mktemp() + "/sys")
         for name in ("mlx5_0", "mlx5_1"):
             sysfs.device(name)
-        for name in ("eth7", "eth8", "lo"):
+        for name in ("eth7", "eth8", "v0"):
             sysfs.netdev(name)
         names = namesOf([place()], Host(sysfs.root.parent))
-        expected = {"mlx5_0": "DEVICE1", "mlx5_1": "DEVICE", "eth7": "INTERFACE1", "eth8": "INTERFACE"}
+        expected = {
+            "mlx5_0": "DEVICE1",
+            "mlx5_1": "DEVICE",
+            "eth7": "INTERFACE1",
+            "eth8": "INTERFACE",
+            "v0": "INTERFACE",
+        }
         self.assertEqual({**names, **expected}, names)
         self.assertEqual((names["node7"], names["node7.example.com"]), ("HOST", "HOST"))
-        self.assertNotIn("lo", names)
 
     def test_redacted(self) -> None:
         """Names, addresses and GUIDs are replaced in all texts; other values are not changed."""
