@@ -42,6 +42,7 @@ from txrdma.smc.stream.transport import PromptTransport, SMCTransport
 from txrdma.smc.terms.offer import Candidate, Role
 from txrdma.smc.terms.options import LOCAL_DEVICE, Options
 from txrdma.smc.wire.clc import Diagnosis, LateCLCFilter
+from txrdma.unix.sockets import isOurs
 
 _log = Logger()
 _rateLimited = RateLimitedLogger(_log)
@@ -396,7 +397,8 @@ class Negotiation(Protocol):
         """Return the device string for shared memory with the peer; raises L{Refused} for another user."""
         if self._peer.directory:
             return f"{LOCAL_DEVICE}:runtime={quoteStringArgument(self._peer.directory)}"
-        if self._peer.user != os.geteuid():
+        user = self._peer.user
+        if user is None or not isOurs(user):
             raise Refused("no device reaches this peer", Diagnosis.NOSMCDEV)
         return LOCAL_DEVICE
 

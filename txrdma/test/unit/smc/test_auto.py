@@ -6,14 +6,21 @@ The real port is one of the software device's here; the kernel suites test that 
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from txrdma.error import Refused
 from txrdma.ports import pnet
 from txrdma.ports.pnettable import PNETFinding, RDMAPort
 from txrdma.smc.common import realports
 from txrdma.smc.common.realports import LIFE, RealPorts
+from txrdma.smc.handshake.negotiation import Negotiation
+from txrdma.smc.terms.options import LOCAL_DEVICE
+from txrdma.unix import sockets as unixsockets
 
 
 class Networks:
@@ -72,3 +79,24 @@ class RealPortsTests(SynchronousTestCase):
         self.assertIsNone(self.ports.portFor("10.0.0.1", "10.0.0.2"))
         self.now += LIFE
         self.assertIsNotNone(self.ports.portFor("10.0.0.1", "10.0.0.2"))
+
+
+class SameUserTests(SynchronousTestCase):
+    """Which peers on this host share memory with this process by default."""
+
+    def deviceFor(self, user: int | None) -> str:
+        """Return the device for a peer of that user."""
+        negotiation: Any = SimpleNamespace(_peer=SimpleNamespace(directory="", user=user))
+        return Negotiation._localDevice(negotiation)
+
+    def test_user(self) -> None:
+        """Only those of the same user do."""
+        self.patch(unixsockets, "unmapped", frozenset)
+        self.assertEqual(self.deviceFor(os.geteuid()), LOCAL_DEVICE)
+        for other in (os.geteuid() + 1, None):
+            self.assertRaises(Refused, self.deviceFor, other)
+
+    def test_unmappedUser(self) -> None:
+        """A user who is not mapped into this user namespace may be anybody, even with our number."""
+        self.patch(unixsockets, "unmapped", lambda: frozenset({os.geteuid()}))
+        self.assertRaises(Refused, self.deviceFor, os.geteuid())
