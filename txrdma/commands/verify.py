@@ -19,7 +19,7 @@ from txrdma.verify.environment import examine
 from txrdma.verify.host import Host
 from txrdma.verify.report import asMarkdown, asReport, namesOf, redacted
 from txrdma.verify.serving import PORT, Serving
-from txrdma.verify.subject import Place
+from txrdma.verify.subject import TestedPort
 from txrdma.verify.suites import SUITES
 from txrdma.verify.supervisor import Supervisor
 from txrdma.verify.worker import Task
@@ -94,8 +94,8 @@ async def run(reactor: Any, options: CommandOptions) -> None:
         await _serve(reactor, options)
         return
     tasks = options.tasks()
-    ends = dict.fromkeys(zip(tasks[0].devices, tasks[0].ports, strict=True))
-    places = [Place.read(reactor, *each) for each in ends]
+    named = dict.fromkeys(zip(tasks[0].devices, tasks[0].ports, strict=True))
+    ends = [TestedPort.read(reactor, *each) for each in named]
     host = Host()
     problems = examine(host)
     with ProgressBar("verify") as bar:
@@ -104,10 +104,10 @@ async def run(reactor: Any, options: CommandOptions) -> None:
             interruption.then = supervisor.interrupt
             await supervisor.run(tasks)
     found = asReport(
-        places, problems, supervisor.checks, supervisor.measurements, supervisor.isInterrupted, host
+        ends, problems, supervisor.checks, supervisor.measurements, supervisor.isInterrupted, host
     )
     if not options["full"]:
-        found = redacted(found, namesOf(places, host))
+        found = redacted(found, namesOf(ends, host))
     _write(found, options)
     if interruption.has:
         raise SystemExit(INTERRUPTED)
@@ -118,11 +118,11 @@ async def run(reactor: Any, options: CommandOptions) -> None:
 
 async def _serve(reactor: Any, options: CommandOptions) -> None:
     """Serve clients of other hosts until Ctrl-C."""
-    place = Place.read(reactor, chosen(options["device"]), options["port"])
+    end = TestedPort.read(reactor, chosen(options["device"]), options["port"])
     over: Deferred[None] = Deferred()
     async with Interruption(reactor) as interruption:
         interruption.then = lambda: over.callback(None)
-        serving = Serving(reactor, place, "0.0.0.0")
+        serving = Serving(reactor, end, "0.0.0.0")
         port = await serving.start(options["tcp-port"])
         print(f"serving: txrdma verify --peer ADDRESS --tcp-port {port}", file=sys.stderr, flush=True)
         for kind, reason in serving.offer["missing"].items():

@@ -28,7 +28,7 @@ from txrdma.testing.streams.performing import servedBy
 from txrdma.verbs.devices import openDevice
 from txrdma.verify.checks import Check, Measured, Outcome, Reporter
 from txrdma.verify.serving import ECHO, SINK
-from txrdma.verify.subject import Place
+from txrdma.verify.subject import TestedPort
 from txrdma.verify.transports import clientDevice, connecting
 
 STREAMS: Final = ("tcp", "smc", "rsocket", "btl")
@@ -86,7 +86,7 @@ class Client:
     """
 
     def __init__(
-        self, reactor: Any, reporter: Reporter, place: Place, host: str, seconds: float, patience: float
+        self, reactor: Any, reporter: Reporter, end: TestedPort, host: str, seconds: float, patience: float
     ) -> None:
         """
         @param seconds: duration of each measurement.
@@ -95,7 +95,7 @@ class Client:
         self._limit = _SECONDS * patience + 4 * seconds
         self._reactor = reactor
         self._reporter = reporter
-        self._place = place
+        self._end = end
         self._seconds = seconds
         self.host = host
 
@@ -138,7 +138,7 @@ class Client:
     # Streams
 
     async def _stream(self, kind: str, host: str, port: int) -> None:
-        endpoint = clientFromString(self._reactor, connecting(kind, self._place, host, port))
+        endpoint = clientFromString(self._reactor, connecting(kind, self._end, host, port))
         calls = await self._echoed(kind, endpoint)
         self._calls = self._calls or calls  # those of tcp: come first
         if calls != self._calls:
@@ -188,7 +188,7 @@ class Client:
     # Messages, and verbs
 
     async def _messages(self, kind: str, host: str, port: int) -> None:
-        device = clientDevice(self._place, host)
+        device = clientDevice(self._end, host)
         endpoint = RDMAClientEndpoint(self._reactor, host, port, device)
         client: Any = await endpoint.connect(MessageFactory(_Counting))
         sent = [(bytes([number % 251]) * (number * 37), number) for number in range(_MESSAGES)]
@@ -200,17 +200,17 @@ class Client:
         client.transport.loseConnection()
 
     async def _verbs(self, kind: str, host: str, port: int) -> None:
-        device = self._place.device
+        device = self._end.device
         side = TestSide(
             self._reactor,
             lambda _: openDevice(self._reactor, device),
             lambda it: it.close(),
-            self._place.port,
+            self._end.port,
         )
         client = await connect(TCP4ClientEndpoint(self._reactor, host, port), side)
         try:
             transfers = [Transfer.SEND, Transfer.WRITE, Transfer.READ]
-            if not self._place.isIWARP:
+            if not self._end.isIWARP:
                 transfers.append(Transfer.UD)
             series = Series(transfers, seconds=self._seconds, check=True)
             await Running(client, series, self._verbsMeasured).run()

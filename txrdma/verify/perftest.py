@@ -14,7 +14,7 @@ from typing import Final
 from txrdma.iba.verbs import LinkLayer
 from txrdma.testing.streams.nursery import dieWithParent
 from txrdma.verify.checks import Measured
-from txrdma.verify.subject import Place, Subject
+from txrdma.verify.subject import Subject, TestedPort
 
 _TYPICAL, _AVERAGE = 4, 3
 """Columns of the typical latency in microseconds, and of the average bandwidth in Gb/s."""
@@ -54,12 +54,12 @@ def measurePerftest(subject: Subject) -> Iterator[Measured]:
             yield Measured(program, size, value if isLatency else value * 125, "us" if isLatency else "MB/s")
 
 
-def wordsFor(program: str, place: Place, port: int, size: int) -> list[str]:
+def wordsFor(program: str, end: TestedPort, port: int, size: int) -> list[str]:
     """Return the command line of a server, to which that of a client adds the server's address."""
-    words = [program, "-d", place.kernelName, "-i", str(place.port), "-p", str(port), "-s", str(size)]
+    words = [program, "-d", end.kernelName, "-i", str(end.port), "-p", str(port), "-s", str(size)]
     words += ["-n", str(_ITERATIONS), "-F"]
-    if place.linkLayer is LinkLayer.ETHERNET:
-        words += ["-x", str(place.gidIndex)]
+    if end.linkLayer is LinkLayer.ETHERNET:
+        words += ["-x", str(end.gidIndex)]
     return words + ([] if program.endswith("_lat") else ["--report_gbits"])
 
 

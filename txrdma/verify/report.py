@@ -21,7 +21,7 @@ from txrdma.verify.checks import Check, Measured, Outcome
 from txrdma.verify.host import Host
 from txrdma.verify.problems import Problem
 from txrdma.verify.quirks import explanationOf
-from txrdma.verify.subject import Place
+from txrdma.verify.subject import TestedPort
 
 _HIDDEN: Final = (
     (re.compile(r"\b(?:[0-9a-fA-F]{2}[:-]){5}[0-9a-fA-F]{2}\b"), "MAC"),
@@ -33,7 +33,7 @@ _SHORTEST_NAME: Final = 2
 
 
 def asReport(
-    places: Sequence[Place],
+    ends: Sequence[TestedPort],
     problems: Sequence[Problem],
     checks: Sequence[Check],
     measurements: Sequence[Measured],
@@ -41,7 +41,7 @@ def asReport(
     host: Host,
 ) -> dict[str, Any]:
     """Return the report of a run."""
-    facts = [place.facts for place in places]
+    facts = [end.facts for end in ends]
     counts: dict[str, Counter[str]] = {}
     for check in checks:
         counts.setdefault(check.part, Counter())[check.outcome.value] += 1
@@ -86,7 +86,7 @@ def _distribution(host: Host) -> str:
     return ""
 
 
-def namesOf(places: Sequence[Place], host: Host) -> dict[str, str]:
+def namesOf(ends: Sequence[TestedPort], host: Host) -> dict[str, str]:
     """Return the names that must not be in a report, and what stands for each."""
     names = {str(Path(txrdma.__file__).parent.parent): "...", str(Path.home()): "~", os.getcwd(): "."}
     for name in (socket.gethostname(), socket.gethostname().partition(".")[0]):
@@ -95,9 +95,9 @@ def namesOf(places: Sequence[Place], host: Host) -> dict[str, str]:
         names[getpass.getuser()] = "USER"
     except (KeyError, OSError):
         pass
-    for number, place in enumerate(places, 1):
-        names[place.kernelName] = f"DEVICE{number}"
-        names[place.facts["netdev"]] = f"INTERFACE{number}"
+    for number, end in enumerate(ends, 1):
+        names[end.kernelName] = f"DEVICE{number}"
+        names[end.facts["netdev"]] = f"INTERFACE{number}"
     for device in host.devices():
         names.setdefault(device.name, "DEVICE")
     for netdev in host.names("sys/class/net"):

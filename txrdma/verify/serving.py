@@ -22,7 +22,7 @@ from txrdma.messages.protocol import MessageFactory
 from txrdma.pingpong.session import Server, TestSide
 from txrdma.testing.protocols import MessageRecorder
 from txrdma.verbs.devices import openDevice
-from txrdma.verify.subject import Place
+from txrdma.verify.subject import TestedPort
 from txrdma.verify.transports import listening, serverDevice
 
 PORT: Final = 18517
@@ -96,12 +96,12 @@ class Serving:
     @ivar offer: kinds of endpoints with their ports, and the address of the RDMA port.
     """
 
-    def __init__(self, reactor: Any, place: Place, address: str) -> None:
+    def __init__(self, reactor: Any, end: TestedPort, address: str) -> None:
         self._reactor = reactor
-        self._place = place
+        self._end = end
         self._address = address
         self._ports: list[Any] = []
-        self.offer: dict[str, Any] = {"version": __version__, "address": place.address, "missing": {}}
+        self.offer: dict[str, Any] = {"version": __version__, "address": end.address, "missing": {}}
 
     async def start(self, port: int) -> int:
         """
@@ -109,14 +109,14 @@ class Serving:
 
         @param port: 0 for any free port.
         """
-        reactor, place = self._reactor, self._place
-        for kind, description in listening(place, self._address).items():
+        reactor, end = self._reactor, self._end
+        for kind, description in listening(end, self._address).items():
             streams = serverFromString(reactor, description)
             await self._listen(kind, streams, Factory.forProtocol(StreamService))
-        if place.address:
-            endpoint = RDMAServerEndpoint(reactor, 0, serverDevice(place))
+        if end.address:
+            endpoint = RDMAServerEndpoint(reactor, 0, serverDevice(end))
             await self._listen("rdma", endpoint, MessageFactory(MessageService))
-        side = TestSide(reactor, lambda _: openDevice(reactor, place.device), _close, place.port)
+        side = TestSide(reactor, lambda _: openDevice(reactor, end.device), _close, end.port)
         await self._listen("pingpong", self._tcp(0), Server(side))
         await self._listen("control", self._tcp(port), _factory(lambda: _Control(self.offer)))
         return int(self.offer["control"])

@@ -22,7 +22,7 @@ SOFTWARE_ROCE: Final = "rxe"
 
 
 @frozen
-class Place:
+class TestedPort:
     """
     A port of a device.
 
@@ -43,7 +43,7 @@ class Place:
     facts: dict[str, Any]
 
     @classmethod
-    def read(cls, reactor: object, device: str, port: int) -> Place:
+    def read(cls, reactor: object, device: str, port: int) -> TestedPort:
         """
         Open a device, and read what is known about it and one of its ports.
 
@@ -117,5 +117,5 @@ def _addressOf(netdev: str) -> str:
     return next((str(each) for each in addresses if not each.is_link_local), "")
 
 
-Subject = tuple[Place, Place]
+Subject = tuple[TestedPort, TestedPort]
 """Both ends: the client's, and the server's, which may be the same port."""

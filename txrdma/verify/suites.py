@@ -79,9 +79,9 @@ class VerbsTests(OnDevices, VerbsDeviceContract, SynchronousTestCase):
     def setUp(self) -> None:
         """Skip what the device does not have."""
         contract = getattr(type(self), self._testMethodName).__qualname__
-        if "Atomic" in contract and not all(place.hasAtomics for place in self.subject):
+        if "Atomic" in contract and not all(end.hasAtomics for end in self.subject):
             raise SkipTest("the device has no atomics")
-        if "Datagram" in contract and any(place.isIWARP for place in self.subject):
+        if "Datagram" in contract and any(end.isIWARP for end in self.subject):
             raise SkipTest("iWARP has no datagrams")
         super().setUp()
 
@@ -205,8 +205,8 @@ class DatagramMADTests(Management, SynchronousTestCase):
 
     def makePort(self, number: int) -> IMADPort:
         """Open a queue pair for datagrams."""
-        place = self.subject[number]
-        return openMADPort(self.reactor, f"vmad:{place.device}:endport={place.port}")
+        end = self.subject[number]
+        return openMADPort(self.reactor, f"vmad:{end.device}:endport={end.port}")
 
     def pathTo(self, number: int, qpn: int = 1) -> IBPath:
         """Return the path to that port's queue pair."""
@@ -218,8 +218,8 @@ class KernelMADTests(Management, SynchronousTestCase):
 
     def makePort(self, number: int) -> IMADPort:
         """Open the device file of the port, which needs permission."""
-        place = self.subject[number]
-        return openMADPort(self.reactor, f"umad:{place.kernelName}/{place.port}")
+        end = self.subject[number]
+        return openMADPort(self.reactor, f"umad:{end.kernelName}/{end.port}")
 
 
 _OWN: Final = ("test_closing",)
@@ -241,7 +241,7 @@ def casesOf(part: str, subject: Subject, patience: float = 1.0) -> Iterator[Sync
     @param patience: factor for time limits.
     """
     for suite in SUITES[part]:
-        if suite is KernelMADTests and not all(place.kernelName for place in subject):
+        if suite is KernelMADTests and not all(end.kernelName for end in subject):
             continue
         made = type(
             suite.__name__,
@@ -249,8 +249,8 @@ def casesOf(part: str, subject: Subject, patience: float = 1.0) -> Iterator[Sync
             {"subject": subject, "slowness": _SLOWNESS * patience, "__module__": __name__},
         )
         if suite is VerbsTests:
-            made.quirks = tuple(quirksOf(place.driver) for place in subject)  # type: ignore[attr-defined]
-            made.ports = tuple(place.port for place in subject)  # type: ignore[attr-defined]
+            made.quirks = tuple(quirksOf(end.driver) for end in subject)  # type: ignore[attr-defined]
+            made.ports = tuple(end.port for end in subject)  # type: ignore[attr-defined]
         for name in sorted(dir(made)):
             if name.startswith("test_") and name not in _OWN:
                 yield made(name)

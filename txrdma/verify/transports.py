@@ -5,20 +5,20 @@ Endpoint strings of the verified streams.
 from __future__ import annotations
 
 from txrdma.ports.softdevices import softDeviceListening, softDeviceTo
-from txrdma.verify.subject import Place
+from txrdma.verify.subject import TestedPort
 
 _SOFT = "soft"
 """The device string of the software device that every endpoint uses by default."""
 
 
-def _keys(place: Place, *more: str) -> str:
+def _keys(end: TestedPort, *more: str) -> str:
     """Return the keys of an endpoint string, with a leading colon."""
-    device = place.device.replace("\\", "\\\\").replace(":", "\\:").replace("=", "\\=")
-    keys = more if place.device == _SOFT else (f"device={device}", *more)
+    device = end.device.replace("\\", "\\\\").replace(":", "\\:").replace("=", "\\=")
+    keys = more if end.device == _SOFT else (f"device={device}", *more)
     return "".join(f":{key}" for key in keys)
 
 
-def listening(place: Place, address: str) -> dict[str, str]:
+def listening(end: TestedPort, address: str) -> dict[str, str]:
     """
     Return the endpoint strings of servers on any free port, by their kind; C{rsocket} needs an IP address.
 
@@ -26,29 +26,29 @@ def listening(place: Place, address: str) -> dict[str, str]:
     """
     found = {
         "tcp": f"tcp:0:interface={address}",
-        "smc": f"smc:{address}:0{_keys(place)}",
-        "btl": f"btl:{address}:0{_keys(place)}",
+        "smc": f"smc:{address}:0{_keys(end)}",
+        "btl": f"btl:{address}:0{_keys(end)}",
     }
-    if place.address:
-        found["rsocket"] = f"rsocket:{place.address}:0{_keys(place)}"
+    if end.address:
+        found["rsocket"] = f"rsocket:{end.address}:0{_keys(end)}"
     return found
 
 
-def connecting(kind: str, place: Place, host: str, port: object) -> str:
+def connecting(kind: str, end: TestedPort, host: str, port: object) -> str:
     """
     Return the endpoint string of a client.
 
     @param host: IP address of the server; of C{rsocket} that of its RDMA port.
     """
     host = host.replace(":", "\\:")
-    return f"{kind}:{host}:{port}" + ("" if kind == "tcp" else _keys(place))
+    return f"{kind}:{host}:{port}" + ("" if kind == "tcp" else _keys(end))
 
 
-def serverDevice(place: Place) -> str:
+def serverDevice(end: TestedPort) -> str:
     """Return the device string of C{rdma:} servers: those of a host share a software device."""
-    return softDeviceListening(place.address) if place.device == _SOFT else place.device
+    return softDeviceListening(end.address) if end.device == _SOFT else end.device
 
 
-def clientDevice(place: Place, host: str) -> str:
+def clientDevice(end: TestedPort, host: str) -> str:
     """Return the device string of C{rdma:} clients for the address of a server."""
-    return softDeviceTo(host) if place.device == _SOFT else place.device
+    return softDeviceTo(host) if end.device == _SOFT else end.device

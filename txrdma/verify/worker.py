@@ -28,7 +28,7 @@ from txrdma.verify.measuring import Client
 from txrdma.verify.perftest import measurePerftest
 from txrdma.verify.serving import Serving
 from txrdma.verify.streams import converse
-from txrdma.verify.subject import Place, Subject
+from txrdma.verify.subject import Subject, TestedPort
 from txrdma.verify.suites import casesOf
 
 _TESTS_IN_QUICK_RUNS: Final = 40
@@ -119,7 +119,7 @@ def run(task: Task, reporter: Reporter) -> None:
     """
     from twisted.internet import reactor
 
-    here, there = (Place.read(reactor, *each) for each in zip(task.devices, task.ports, strict=True))
+    here, there = (TestedPort.read(reactor, *each) for each in zip(task.devices, task.ports, strict=True))
     if task.part == "streams":
         converse(reporter, (here, there), task.isQuick, task.patience)
     elif task.part == "peer":
@@ -138,7 +138,7 @@ def run(task: Task, reporter: Reporter) -> None:
             case.run(result)
 
 
-def _withServer(task: Task, reporter: Reporter, here: Place) -> None:
+def _withServer(task: Task, reporter: Reporter, here: TestedPort) -> None:
     """Run the checks with a server; without its address, with another worker as the server."""
     from twisted.internet import reactor
 
@@ -175,7 +175,7 @@ def _perftest(reporter: Reporter, subject: Subject) -> None:
     reporter.check(Check("peer", "perftest", outcome, text))
 
 
-async def _serve(there: Place, reporter: Reporter) -> None:
+async def _serve(there: TestedPort, reporter: Reporter) -> None:
     """Serve clients on this host until this process is killed."""
     from twisted.internet import reactor
 

@@ -24,7 +24,7 @@ from txrdma.verify.problems import problem
 from txrdma.verify.quirks import explanationOf, Known
 from txrdma.verify.report import asMarkdown, asReport, namesOf, redacted
 from txrdma.verify.streams import providersOf
-from txrdma.verify.subject import Place
+from txrdma.verify.subject import TestedPort
 from txrdma.verify.suites import casesOf, quirksOf
 from txrdma.verify.transports import clientDevice, connecting, listening, serverDevice
 from txrdma.verify.worker import Task
@@ -37,7 +37,9 @@ SKIPPED = Check("mad", "test_lost", Outcome.SKIPPED, "would remove a device of t
 LATENCY = Measured("tcp:", 64, 12.34567, "us")
 
 
-def place(device: str = "pyverbs:mlx5_0", port: int = 1, address: str = "192.0.2.1", **changes: Any) -> Place:
+def end(
+    device: str = "pyverbs:mlx5_0", port: int = 1, address: str = "192.0.2.1", **changes: Any
+) -> TestedPort:
     """Return a port of a device with the attributes of a simulated one."""
     simulated = SimulatedNetwork(ReactorClock()).device("192.0.2.1")
     attributes = replace(simulated.attributes, **changes)
@@ -50,7 +52,9 @@ def place(device: str = "pyverbs:mlx5_0", port: int = 1, address: str = "192.0.2
         "netdev": "eth7",
     }
     gid = GID.fromIP("192.0.2.1")
-    return Place(device, port, "mlx5_core", gid, 3, LID(0), address, LinkLayer.ETHERNET, attributes, facts)
+    return TestedPort(
+        device, port, "mlx5_core", gid, 3, LID(0), address, LinkLayer.ETHERNET, attributes, facts
+    )
 
 
 class MessageTests(SynchronousTestCase):
@@ -115,30 +119,30 @@ class KnownTests(SynchronousTestCase):
 class CaseTests(SynchronousTestCase):
     """Test cases on devices."""
 
-    def names(self, part: str, *places: Place) -> set[str]:
-        return {case.id() for case in casesOf(part, (places[0], places[-1]))}
+    def names(self, part: str, *ends: TestedPort) -> set[str]:
+        return {case.id() for case in casesOf(part, (ends[0], ends[-1]))}
 
     def test_kernel(self) -> None:
         """Queue pair 1 of the kernel is tested only for devices of the kernel."""
-        self.assertTrue(any("KernelMADTests" in name for name in self.names("mad", place())))
-        self.assertFalse(any("KernelMADTests" in name for name in self.names("mad", place("soft"))))
+        self.assertTrue(any("KernelMADTests" in name for name in self.names("mad", end())))
+        self.assertFalse(any("KernelMADTests" in name for name in self.names("mad", end("soft"))))
 
     def test_order(self) -> None:
         """Tests have the same order in each process."""
-        first, second = ([case.id() for case in casesOf("verbs", (place(), place()))] for _ in range(2))
+        first, second = ([case.id() for case in casesOf("verbs", (end(), end()))] for _ in range(2))
         self.assertEqual(first, second)
         self.assertGreater(len(first), 100)
 
     def test_patience(self) -> None:
         """Time limits of tests and of conversations are multiplied."""
-        usual, patient = (next(casesOf("btl", (place(), place()), factor)) for factor in (1.0, 4.0))
+        usual, patient = (next(casesOf("btl", (end(), end()), factor)) for factor in (1.0, 4.0))
         self.assertEqual(vars(type(patient))["slowness"], 4 * vars(type(usual))["slowness"])
-        smc, patientSMC = (providersOf((place(), place()), factor)[0] for factor in (1.0, 4.0))
+        smc, patientSMC = (providersOf((end(), end()), factor)[0] for factor in (1.0, 4.0))
         self.assertEqual(patientSMC.patience, 4 * smc.patience)
 
     def test_unsupported(self) -> None:
         """Tests of what a device does not have are skipped, with a reason."""
-        limited = place(atomics=AtomicCapability.NONE, nodeType=NodeType.RNIC)
+        limited = end(atomics=AtomicCapability.NONE, nodeType=NodeType.RNIC)
         reasons = {}
         for case in casesOf("verbs", (limited, limited)):
             if case._testMethodName in ("test_compareAndSwap", "test_datagram"):
@@ -159,22 +163,22 @@ class TransportTests(SynchronousTestCase):
 
     def test_adapter(self) -> None:
         """An adapter is named in each string, with its colon escaped."""
-        strings = listening(place(), "127.0.0.1")
+        strings = listening(end(), "127.0.0.1")
         self.assertEqual(strings["tcp"], "tcp:0:interface=127.0.0.1")
         self.assertEqual(strings["rsocket"], r"rsocket:192.0.2.1:0:device=pyverbs\:mlx5_0")
         self.assertEqual(
-            connecting("smc", place(), "192.0.2.9", 80), r"smc:192.0.2.9:80:device=pyverbs\:mlx5_0"
+            connecting("smc", end(), "192.0.2.9", 80), r"smc:192.0.2.9:80:device=pyverbs\:mlx5_0"
         )
-        self.assertEqual(connecting("tcp", place(), "192.0.2.9", 80), "tcp:192.0.2.9:80")
-        self.assertEqual((serverDevice(place()), clientDevice(place(), "192.0.2.9")), ("pyverbs:mlx5_0",) * 2)
+        self.assertEqual(connecting("tcp", end(), "192.0.2.9", 80), "tcp:192.0.2.9:80")
+        self.assertEqual((serverDevice(end()), clientDevice(end(), "192.0.2.9")), ("pyverbs:mlx5_0",) * 2)
 
     def test_noAddress(self) -> None:
         """Without an IP address there is no C{rsocket:}."""
-        self.assertEqual(sorted(listening(place(address=""), "127.0.0.1")), ["btl", "smc", "tcp"])
+        self.assertEqual(sorted(listening(end(address=""), "127.0.0.1")), ["btl", "smc", "tcp"])
 
     def test_software(self) -> None:
         """The software device is that which endpoints use without a name."""
-        soft = place("soft", address="127.0.0.1")
+        soft = end("soft", address="127.0.0.1")
         self.assertEqual(listening(soft, "127.0.0.1")["smc"], "smc:127.0.0.1:0")
         self.assertEqual(connecting("smc", soft, "127.0.0.1", 80), "smc:127.0.0.1:80")
         self.assertEqual(serverDevice(soft), "soft:127.0.0.1")
@@ -187,7 +191,7 @@ class ReportTests(SynchronousTestCase):
         problems = [problem("no-driver", "eth7", "a | b", module="mlx5_ib")]
         host = Host(Path(self.mktemp()))
         checks = [PASSED, FAILED, SKIPPED]
-        return asReport([place()], problems, checks, [LATENCY], True, host)
+        return asReport([end()], problems, checks, [LATENCY], True, host)
 
     def test_contents(self) -> None:
         """A report counts results, and has failures with their explanations."""
@@ -228,7 +232,7 @@ class ReportTests(SynchronousTestCase):
             sysfs.device(name)
         for name in ("eth7", "eth8", "v0"):
             sysfs.netdev(name)
-        names = namesOf([place()], Host(sysfs.root.parent))
+        names = namesOf([end()], Host(sysfs.root.parent))
         expected = {
             "mlx5_0": "DEVICE1",
             "mlx5_1": "DEVICE",

@@ -9,7 +9,7 @@ from dataclasses import replace
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.iba.verbs import LinkLayer
-from txrdma.test.unit.verify.test_checks import place
+from txrdma.test.unit.verify.test_checks import end
 from txrdma.verify.perftest import measurePerftest, PROGRAMS, resultIn, wordsFor
 
 LATENCY = """\
@@ -37,12 +37,12 @@ class PerftestTests(SynchronousTestCase):
 
     def test_words(self) -> None:
         """Device, port and GID are those of the verified end; only RoCE needs a GID."""
-        words = " ".join(wordsFor("ib_write_bw", place(port=2), 4000, 65536))
+        words = " ".join(wordsFor("ib_write_bw", end(port=2), 4000, 65536))
         self.assertEqual(words, "ib_write_bw -d mlx5_0 -i 2 -p 4000 -s 65536 -n 1000 -F -x 3 --report_gbits")
-        infiniband = replace(place(), linkLayer=LinkLayer.INFINIBAND)
+        infiniband = replace(end(), linkLayer=LinkLayer.INFINIBAND)
         words = " ".join(wordsFor("ib_send_lat", infiniband, 4000, 64))
         self.assertEqual(words, "ib_send_lat -d mlx5_0 -i 1 -p 4000 -s 64 -n 1000 -F")
 
     def test_software(self) -> None:
         """The software device is unknown to perftest."""
-        self.assertEqual(list(measurePerftest((place("soft"), place()))), [])
+        self.assertEqual(list(measurePerftest((end("soft"), end()))), [])
