@@ -10,9 +10,9 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.python import usage
 
+from txrdma.commands.common import options as common
 from txrdma.commands.common.devicedescriptions import chosen
 from txrdma.commands.common.interruption import Interruption
-from txrdma.commands.common.options import TableOptions
 from txrdma.commands.common.progress import ProgressBar
 from txrdma.commands.common.rows import showRows
 from txrdma.verify.environment import examine
@@ -37,7 +37,7 @@ def _parts(text: str) -> tuple[str, ...]:
     return names
 
 
-class CommandOptions(TableOptions):
+class CommandOptions(common.CommandOptions):
     """Options of C{txrdma verify}: the devices, and what is run."""
 
     longdesc = (
@@ -49,6 +49,7 @@ class CommandOptions(TableOptions):
         "PREFIX.md. The exit status is 1 if a check has failed."
     )
     optFlags = [
+        ["json", None, "JSON instead of tables."],
         ["quick", "q", "A part of the checks, in a few seconds."],
         ["serve", None, "Serve another host, until Ctrl-C."],
         ["full", None, "Report with names, addresses and GUIDs."],
@@ -70,11 +71,6 @@ class CommandOptions(TableOptions):
             raise usage.UsageError("--serve is for one device, without --peer, --to and --parts")
         if self["peer"] and (self["to"] or self["parts"]):
             raise usage.UsageError("with --peer the other end is that host's, and there is one part")
-
-    @property
-    def showsTables(self) -> bool:
-        """Whether tables will be printed by C{rich}: never."""
-        return False
 
     def tasks(self) -> list[Task]:
         """Return the tasks of the run."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from importlib import import_module
-from importlib.metadata import version
 from types import FunctionType
 from typing import Any, Final, NamedTuple
 
@@ -162,6 +161,8 @@ def require(module: str) -> None:
     """
     lacking = [f"{each.owner}.{each.name}" for each in missing(module) if not each.fallback]
     if lacking:
+        from importlib.metadata import version  # takes time to import
+
         raise UnsupportedTwisted(
             f"Twisted {version('Twisted')} has no {', '.join(lacking)}, which {module} needs: "
             "install an earlier release of Twisted, or a later one of txrdma"

@@ -121,23 +121,33 @@ class FailingCalls:
         self._patch(owner, name, call)
 
 
+_dup = os.dup  # which FailingCalls replaces
+
+
+def _lowestFree() -> int:
+    """Return the number that the next descriptor gets."""
+    descriptor = _dup(0)
+    os.close(descriptor)
+    return descriptor
+
+
 class DescriptorTrace:
     """
     Finds functions of txrdma that open descriptors by calls that L{FailingCalls} does not watch.
 
-    While it is entered, the number of descriptors is compared at the begin and at the end of each call of
-    txrdma's functions.
+    While it is entered, the lowest free descriptor is compared at the begin and at the end of each call of
+    txrdma's functions: it rises if one is opened.
 
     @ivar unwatched: file and name of these functions.
     """
 
     def __init__(self) -> None:
         self.unwatched: set[str] = set()
-        self._number = 0
+        self._free = 0
         self._latest = ""
 
     def __enter__(self) -> DescriptorTrace:
-        self._number = len(os.listdir("/proc/self/fd"))
+        self._free = _lowestFree()
         self._before = sys.gettrace()
         sys.settrace(self._trace)
         return self
@@ -148,10 +158,10 @@ class DescriptorTrace:
     def _trace(self, frame: FrameType, event: str, _argument: object) -> Any:
         if _PACKAGE not in frame.f_code.co_filename:
             return None  # Twisted's statements count as those of their callers
-        number = len(os.listdir("/proc/self/fd"))
-        if number > self._number and self._latest:
+        free = _lowestFree()
+        if free > self._free and self._latest:
             self.unwatched.add(self._latest)
-        self._number = number
+        self._free = free
         found: FrameType | None = frame.f_back if event == "return" else frame
         while found is not None and _PACKAGE not in found.f_code.co_filename:
             found = found.f_back

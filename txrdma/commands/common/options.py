@@ -18,8 +18,6 @@ from twisted.internet.interfaces import (
 )
 from twisted.python import usage
 
-from txrdma.commands.common.installation import version
-
 
 class IReactor(IReactorCore, IReactorFDSet, IReactorTCP, IReactorThreads, IReactorTime, IReactorUNIX):
     """Parts of the reactor that commands use."""
@@ -39,6 +37,8 @@ class BaseOptions(usage.Options):
 
     def opt_version(self) -> None:
         """Print the version, whether cores are compiled, and exit."""
+        from txrdma.commands.common.installation import version  # not needed for help
+
         print(f"txrdma {version()}")
         raise SystemExit(0)
 
