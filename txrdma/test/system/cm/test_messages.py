@@ -33,6 +33,8 @@ TSHARK_NAMES = [
 class TsharkTests(SynchronousTestCase):
     """Our messages and the kernel's, as tshark decodes them."""
 
+    slowBecause = "starts tshark"
+
     def shown(self, datagrams: list[bytes], *fields: str) -> list[list[str]]:
         """
         Return the values of fields that tshark finds in datagrams, after its name for each datagram.

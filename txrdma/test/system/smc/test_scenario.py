@@ -17,6 +17,8 @@ from txrdma.testing.smc.scenario import playStreams
 class RepetitionTests(SynchronousTestCase):
     """A plan that is simulated twice."""
 
+    slowBecause = "starts interpreters, which import the package"
+
     def test_repeatsElsewhere(self) -> None:
         """A plan has the same result in another process, with other hash seeds."""
         program = (

@@ -135,6 +135,8 @@ reactor.run()
 class HostTests(SynchronousTestCase):
     """The interfaces of this host, and changes in a new network namespace."""
 
+    slowBecause = "starts processes in a new network namespace"
+
     if sys.platform != "linux":
         skip = "netlink is of Linux"
 

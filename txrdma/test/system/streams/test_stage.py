@@ -61,6 +61,8 @@ def waitFor(condition: Callable[[], object], seconds: float = 20.0) -> bool:
 
 
 class PlayTests(SynchronousTestCase):
+    slowBecause = "starts processes, which import a reactor"
+
     def play(self, client: str, server: str, reactor: str = "epoll", via: Via = Via.DIRECT) -> Performance:
         return theStage().play(Conversation("played", "", client, server, via=via), TCP, reactor)
 
@@ -151,6 +153,8 @@ class PlayTests(SynchronousTestCase):
 
 class EndTests(SynchronousTestCase):
     """The stage leaves nothing, whatever happens to it."""
+
+    slowBecause = "starts processes, and waits for their ends"
 
     def test_closed(self) -> None:
         """Closing a stage ends its plays and their processes."""

@@ -286,6 +286,8 @@ class RemoteEndTests(RemoteCase):
 
 
 class RemoteLossTests(RemoteCase):
+    slowBecause = "simulates many long messages"
+
     def measure(self, loss: float, count: int) -> tuple[float, int, int]:
         """
         Send messages of 1 MiB.

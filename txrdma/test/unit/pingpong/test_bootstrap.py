@@ -178,6 +178,8 @@ class MessageTests(SynchronousTestCase):
 class CompatibleTests(SynchronousTestCase):
     """The line of C{ibv_rc_pingpong}."""
 
+    slowBecause = "Hypothesis runs a hundred examples"
+
     @given(ENDPOINT_DATA)
     def test_roundTrip(self, here: EndAddress) -> None:
         """An encoded line has a constant length and is decoded to the same values."""

@@ -55,6 +55,8 @@ class DepthsTests(SynchronousTestCase):
 class ModuleTests(HostsCase):
     """C{btl:} of a host that may pin 8 MiB, with several peers."""
 
+    slowBecause = "simulates several hosts with long messages"
+
     def setUp(self) -> None:
         self.pinned = Pinned(LIMIT)
         # Adapters deliver datagrams by receives only; the software device knows a shorter way.
