@@ -1,0 +1,41 @@
+"""
+Tests for L{txrdma.unix.answers}.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Any
+
+from twisted.internet.testing import StringTransport
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.unix import sockets as unixsockets
+from txrdma.unix.answers import _Asking
+
+
+class OwnerTests(SynchronousTestCase):
+    """Which processes may answer."""
+
+    def ask(self) -> _Asking:
+        """Connect to a socket of this process, which answers."""
+        ends = socket.socketpair()
+        for end in ends:
+            self.addCleanup(end.close)
+        transport: Any = StringTransport()
+        transport.socket = ends[0]
+        asking = _Asking()
+        asking.makeConnection(transport)
+        asking.dataReceived(b"{}\n")
+        return asking
+
+    def test_sameUser(self) -> None:
+        """A process of the same user is believed."""
+        self.patch(unixsockets, "unmapped", frozenset)
+        self.assertEqual(self.successResultOf(self.ask().answered), b"{}\n")
+
+    def test_unmappedUser(self) -> None:
+        """In a user namespace, a process of an unmapped user is not believed."""
+        self.patch(unixsockets, "unmapped", lambda: frozenset({os.geteuid()}))
+        self.failureResultOf(self.ask().answered, PermissionError)
