@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from txrdma.iba.types import GID, QPN
-from txrdma.iba.verbs import Status
-from txrdma.soft.shared import _doorbells, unixpackets
+from txrdma.iba.verbs import Operation, Status
+from txrdma.soft.shared import _doorbells, peerprocess, unixpackets
 from txrdma.soft.shared._rendezvous import (
     DoorbellNotice,
     Hello,
@@ -306,6 +306,13 @@ class StrangerTests(StrangerCase):
         """A doorbell that is not an eventfd is refused."""
         self.refused(self.invitation(self.box(), self.bell(), os.pidfd_open(os.getpid())))
 
+    def test_otherUsersBell(self) -> None:
+        """The doorbell of another user's process is not retained, since that could make it blocking."""
+        self.patch(peerprocess, "isOurs", lambda user: False)
+        self.invitation(self.box(), self.bell(), self.bell())
+        self.runUntil(lambda: self.added.mappings() == 1)
+        self.assertEqual(self.added.descriptors(), 3)  # of the box, and of both ends of the connection
+
     def test_manyInvitations(self) -> None:
         """Invitations for unknown queue pairs are bounded."""
         sock = self.come()
@@ -367,3 +374,35 @@ class StrangerTests(StrangerCase):
         anything()
         self.check()
         self.flushLoggedErrors()
+
+
+class OtherUserTests(RealCase):
+    """Processes of different users, which wake each other by messages."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.patch(peerprocess, "isOurs", lambda user: False)
+        self.passed: list[int] = []
+        send = unixpackets.PacketSocket.send
+
+        def record(line: unixpackets.PacketSocket, message: bytes, descriptors: Sequence[int] = ()) -> None:
+            if message[0] == RendezvousKind.DOORBELL:
+                self.passed.append(len(descriptors))
+            send(line, message, descriptors)
+
+        self.patch(unixpackets.PacketSocket, "send", record)
+
+    def test_noDoorbells(self) -> None:
+        """No descriptor of a doorbell is sent."""
+        self.pair()
+        self.assertGreater(len(self.passed), 0)
+        self.assertEqual(set(self.passed), {0})
+
+    def test_messagesWake(self) -> None:
+        """A program that sleeps until its channel has an event is woken by a message of the peer."""
+        one, other = self.pair()
+        other.receive(1, 0, 64)
+        other.queue.arm()
+        one.post(1, Operation.SEND, inline=[b"wake up"])
+        self.runUntil(other.channel.takeEvents)
+        self.assertEqual([each.status for each in other.queue.poll(1)], [Status.SUCCESS])
