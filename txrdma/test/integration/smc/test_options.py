@@ -16,7 +16,7 @@ from twisted.internet.endpoints import clientFromString, serverFromString
 from twisted.internet.task import deferLater
 
 from txrdma.smc.group._linkgroup import LinkGroup
-from txrdma.smc.group.buffers import BufferPool
+from txrdma.smc.group.buffers import BufferPool, RemoteMemoryBuffer
 from txrdma.smc.group.groups import closeLinkGroups
 from txrdma.smc.handshake._machine import CLC_TIMEOUT
 from txrdma.smc.handshake.accepting import HandshakeCount, ServerNegotiation
@@ -216,6 +216,21 @@ class LimitTests(LimitTestCase):
             for host in list(self.groupsOf):
                 for group in self.groupsOf[host].groups():
                     group.close("for the test")
+
+    def test_serversMemory(self) -> None:
+        """The limit holds for the server, which reserves its ring before the client."""
+        most = BufferPool.total + 5 * 16_384
+        totals: list[int] = []
+        grow = BufferPool.grow
+
+        def record(pool: BufferPool, *arguments: Any) -> RemoteMemoryBuffer:
+            buffer = grow(pool, *arguments)
+            totals.append(BufferPool.total)
+            return buffer
+
+        self.patch(BufferPool, "grow", record)
+        self.pair(maxmemory=most)
+        self.assertEqual(totals[:1], [most])
 
     def test_memory(self) -> None:
         """A buffer is at most as large as the limit; without space connections fall back."""

@@ -9,6 +9,8 @@ import fcntl
 import os
 import socket
 from collections.abc import Sequence
+from select import select
+from struct import Struct
 from typing import Any, cast
 
 from hypothesis import given, settings
@@ -16,6 +18,7 @@ from hypothesis import strategies as st
 
 from txrdma.iba.types import GID, QPN
 from txrdma.iba.verbs import Operation, Status
+from txrdma.interfaces import IDirectLane
 from txrdma.soft.shared import _doorbells, peerprocess, unixpackets
 from txrdma.soft.shared._rendezvous import (
     DoorbellNotice,
@@ -406,3 +409,15 @@ class OtherUserTests(RealCase):
         one.post(1, Operation.SEND, inline=[b"wake up"])
         self.runUntil(other.channel.takeEvents)
         self.assertEqual([each.status for each in other.queue.poll(1)], [Status.SUCCESS])
+
+    def test_messagesWakeLane(self) -> None:
+        """A program that takes messages from its lane, past the completion queue, is woken as well."""
+        one, other = self.pair()
+        layout = Struct("BBHI")
+        lanes = [IDirectLane(end.qp) for end in (one, other)]
+        for lane in lanes:
+            lane.openLane(layout.size, 7, layout.unpack_from)
+        other.queue.arm()
+        self.runUntil(lambda: lanes[0].putMessage(1, False, layout.pack(7, 0, 0, 0)))
+        self.runUntil(lambda: select([other.channel], [], [], 0)[0])
+        self.assertEqual(len(lanes[1].takeMessages(8)), 1)
