@@ -6,14 +6,17 @@ continue.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from txrdma.error import ResourceExhausted
-from txrdma.smc.group.groups import closeLinkGroups
+from txrdma.smc.group.groups import closeLinkGroups, LinkGroups
 from txrdma.soft.core.completion import SoftCompletionChannel, SoftCompletionQueue
 from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.device import SoftDevice, SoftProtectionDomain
+from txrdma.test.integration.smc.test_failover import TwoLinkTestCase
 from txrdma.test.support.smc.races import Listener, RaceTestCase
+from txrdma.testing.smc.hosts import Host
 
 VERBS = (
     (SoftDevice, "createProtectionDomain"),
@@ -30,6 +33,9 @@ VERBS = (
 
 class FailingVerbTests(RaceTestCase):
     """A connection whose n-th call of a verb fails, for all n, while another connection is established."""
+
+    PAUSE = 0.0
+    """Seconds to wait after the first bytes, for further links."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -77,6 +83,7 @@ class FailingVerbTests(RaceTestCase):
             Listener(lambda instance: instance.transport.write(b"hello")), client=third
         )
         self.until(lambda: there.received or here.reason or there.reason)
+        self.wait(self.PAUSE)
         for end in (here, there):
             if end.transport is not None:
                 end.transport.abortConnection()
@@ -92,6 +99,7 @@ class FailingVerbTests(RaceTestCase):
         """
         near, far, _ = self.connect()
         self.until(lambda: near.mode and far.mode)
+        self.wait(self.PAUSE)
         before, self.count = set(self.open), 0
         self.play()
         verbs = self.count
@@ -106,3 +114,20 @@ class FailingVerbTests(RaceTestCase):
         near.transport.write(b"still there")
         self.until(lambda: len(far.received) > received)
         self.assertEqual((near.reason, far.reason), (None, None))
+
+
+class StagedTests(FailingVerbTests):
+    """The same with devices that send from registered memory."""
+
+    def groups(self, host: Host) -> LinkGroups:
+        made = super().groups(host)
+        for device in made.devices:
+            device.limits = replace(device.limits, maxInline=64)
+        made._portsChanged()
+        return made
+
+
+class SecondLinkTests(FailingVerbTests, TwoLinkTestCase):
+    """The same with two ports at each end, so that a second link is added."""
+
+    PAUSE = 0.2
