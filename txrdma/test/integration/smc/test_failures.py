@@ -203,6 +203,23 @@ class FailureTests(RaceTestCase):
         poor.abortConnection()
         self.checkOthers(pairs)
 
+    def test_afterFlush(self) -> None:
+        """An exception in a call after the flush is logged; other calls are made, and the link continues."""
+        pairs = self.begin()
+        assert self.link is not None
+        called: list[str] = []
+
+        def fail() -> None:
+            raise Broken
+
+        for call in (fail, lambda: called.append("other")):
+            self.link.scheduler.callAtEnd(call)
+        self.until(lambda: called)
+        self.assertEqual(len(self.flushLoggedErrors(Broken)), 1)
+        pairs[0][0].transport.write(b"hello")
+        self.until(lambda: pairs[0][1].received == b"hello")
+        self.assertFalse(self.link.isOver)
+
     def test_closing(self) -> None:
         """An exception while the queue pair is closed is logged, and the link ends nevertheless."""
         self.breakable(SoftQueuePair, "close", lambda link, pair: pair is link._queuePair)

@@ -72,3 +72,15 @@ class EndingsTests(SynchronousTestCase):
         self.closeNotifier.add(lambda: self.reported.append("last"))
         self.turn()
         self.assertEqual(self.reported, ["ended", "ended", "last"])
+
+    def test_failureIsContained(self) -> None:
+        """If a notification raises, the other ones are made, and the error is logged."""
+
+        def fail() -> None:
+            raise ZeroDivisionError
+
+        for notify in (fail, lambda: self.reported.append("other")):
+            self.closeNotifier.add(notify)
+        self.turn()
+        self.assertEqual(self.reported, ["other"])
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
