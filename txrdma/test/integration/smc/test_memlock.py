@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from txrdma.smc.flow.sendqueue import STAGE
+from txrdma.smc.group.buffers import PINNED_RING
 from txrdma.smc.group.groups import LinkGroups, useDevice
 from txrdma.test.support.pinning import Pinned
 from txrdma.test.support.smc.races import Listener, RaceTestCase
@@ -17,6 +19,9 @@ EXCHANGED = 2 * LIMIT
 """Bytes that all clients together send, and the server as well."""
 
 PEERS = 4
+
+RECEIVES = 64 * 48
+"""Bytes of the receives of a link."""
 
 
 class Counting(Listener):
@@ -51,3 +56,17 @@ class PinnedTests(RaceTestCase):
         self.until(lambda: all(end.count == length for end in both), 600.0)
         for pinned in self.pinned.values():
             self.assertLess(pinned.peak, LIMIT // 2)
+
+    def test_smallerRings(self) -> None:
+        """If there is no memory for the usual ring, that of the connection is half as large."""
+        for pinned in self.pinned.values():
+            pinned.most = STAGE + RECEIVES + PINNED_RING // 2
+        here, there = Counting(), Counting()
+        self.connect(here, there)
+        self.until(lambda: here.mode and there.mode)
+        self.assertEqual((here.mode, there.mode), ("SMC-R", "SMC-R"))
+        here.transport.write(bytes(LIMIT))
+        self.until(lambda: there.count == LIMIT, 600.0)
+        for host in (self.client, self.server):
+            [group] = self.groupsOf[host].groups()
+            self.assertEqual([buffer.size for buffer in group.pool], [PINNED_RING // 2])
