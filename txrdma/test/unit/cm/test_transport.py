@@ -24,6 +24,7 @@ from txrdma.mad.ports import verbsport
 from txrdma.messages.protocol import MessageFactory
 from txrdma.sim.network import Faults
 from txrdma.soft import device as softdevice
+from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.core.recent import RecentNumbers
 from txrdma.test.support.cm.messaging import MessagingCase, SERVICE
 from txrdma.testing.protocols import MessageRecorder, ProducerRecorder, Recorders
@@ -384,6 +385,23 @@ class EndTests(MessagingCase):
         server.transport.resumeProducing()
         self.assertEqual(server.messages, [(b"in time", None)] * 4)
         server.lost[0].trap(ConnectionLost)
+        self.assertNothingLeft()
+
+    def test_nothingIsPostedForClosedPeer(self) -> None:
+        """Once the peer has closed in order, neither requests nor receives are posted."""
+        client, server = self.connected()
+        server.transport.pauseProducing()
+        for _ in range(4):
+            client.transport.sendMessage(b"in time")
+        client.transport.loseConnection()
+        self.wait(lambda: client.lost)
+        posted: list[str] = []
+        for name in ("postSend", "postReceive"):
+            self.patch(SoftQueuePair, name, lambda pair, requests, name=name: posted.append(name))
+        server.messageReceived = lambda data, immediate: server.transport.sendMessage(b"late")  # type: ignore[method-assign]  # for the test
+        server.transport.resumeProducing()
+        self.wait(lambda: server.lost)
+        self.assertEqual(posted, [])
         self.assertNothingLeft()
 
     def test_abortIsReportedAtOnce(self) -> None:
