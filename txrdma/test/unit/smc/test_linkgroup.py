@@ -209,6 +209,42 @@ class RecordedTests(SynchronousTestCase):
         rejected = [one for one in found if one.type is LLCType.ADD_LINK]
         self.assertEqual([one.encode() for one in rejected], [one.encode() for one in answered[1:2]])
 
+    def test_kernelsClientIsOfferedLink(self) -> None:
+        """
+        A server with one port sends the recorded client, which waits for it, the ADD LINK of the recorded
+        server, but for the unusable MTU and queue pair; the client's rejection ends the exchange.
+        """
+        output = [(captured.source, raw) for captured, raw in messages("smc-first") if raw[0] != 0xFE]
+        fromServer, fromClient = (
+            [decode(raw) for source, raw in output if source == address]
+            for address in ("10.77.0.2", "10.77.0.1")
+        )
+        asked, offered = (one.body for one in fromServer[:2])
+        confirmed, rejected = fromClient[:2]
+        assert isinstance(asked, ConfirmLink) and isinstance(offered, AddLink)
+        assert isinstance(confirmed.body, ConfirmLink) and isinstance(rejected.body, AddLink)
+        client = LinkEnd(confirmed.body.mac, confirmed.body.gid, confirmed.body.qpn)
+        for version in (1, 2):  # the recorded messages are of version 2
+            server = LinkGroup(
+                Role.SERVER, LinkEnd(asked.mac, asked.gid, asked.qpn), version=version, offersLink=True
+            )
+            server.confirm(0.0, client)
+            server.outgoing()
+            found = []
+            for one in (confirmed, rejected):
+                assert one.body is not None
+                raw = one.encode() if version == 2 else ask(one.body, one.header.flags)
+                server.received(raw, 0.0)
+                found.append(answers(server))
+            [offer], rest = found
+            assert isinstance(offer.body, AddLink)
+            self.assertEqual((offer.header.version, offer.isResponse, offer.body.mtu), (version, False, 0))
+            self.assertEqual(
+                (offer.body.mac, offer.body.gid, offer.body.link), (offered.mac, offered.gid, offered.link)
+            )
+            self.assertEqual((rest, server.events()), ([], [LinkConfirmed()]))
+            self.assertEqual(server.state, "active")
+
     def test_kernelsTestLinkIsAnswered(self) -> None:
         client = alone()
         asked = [raw for captured, raw in messages("smc-test-link") if raw[0] == 0x27]
