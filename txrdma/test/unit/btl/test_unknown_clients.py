@@ -66,9 +66,9 @@ class EarlyTests(HostsCase):
         for length in (900, 100_000, 60 << 20):
             for _each in range(20):
                 self.client.send(TAG, bytes(length), None, False)
-        self.client.soon()
-        self.pause(1.0)
-        self.assertLessEqual(self.early(), MOST_EARLY_BYTES)
+            self.client.soon()
+            self.pause(1.0)
+            self.assertLessEqual(self.early(), MOST_EARLY_BYTES)
         self.assertGreater(self.early(), 100_000)
         self.assertGreater(self.server.module.core.counters.noMemoryRecvs, 0)
 
