@@ -312,9 +312,12 @@ class StrangerTests(StrangerCase):
     def test_otherUsersBell(self) -> None:
         """The doorbell of another user's process is not retained, since that could make it blocking."""
         self.patch(peerprocess, "isOurs", lambda user: False)
-        self.invitation(self.box(), self.bell(), self.bell())
+        sock = self.invitation(self.box(), self.bell(), self.bell())
         self.runUntil(lambda: self.added.mappings() == 1)
-        self.assertEqual(self.added.descriptors(), 3)  # of the box, and of both ends of the connection
+        leave = PairNotice(kind=RendezvousKind.LEAVE, source=QPN(5), destination=QPN(6)).encode()
+        self.sendText(sock, leave)
+        self.runUntil(lambda: self.added.mappings() == 0)
+        self.assertEqual(self.added.descriptors(), 2)  # both ends of the connection
 
     def test_manyInvitations(self) -> None:
         """Invitations for unknown queue pairs are bounded."""
