@@ -48,8 +48,7 @@ def _partition(ends: Ends, prepared: Prepared) -> int:
 
 def requestOf(serviceID: int, ends: Ends, parameters: Parameters, prepared: Prepared) -> REQ:
     """The REQ of a peer, with addresses before the private data as on the wire."""
-    (source, port), (destination, _) = ends.destination, ends.source
-    header = IPAddresses(source, port, destination).toPrivateData(parameters.privateData)
+    privateData = _withAddresses(ends.destination, ends.source, parameters.privateData)
     return REQ(
         serviceID=serviceID,
         localQPN=parameters.qpn,
@@ -61,18 +60,25 @@ def requestOf(serviceID: int, ends: Ends, parameters: Parameters, prepared: Prep
         retryCount=prepared.retryCount,
         rnrRetryCount=prepared.rnrRetry,
         primary=reversedPath(pathFrom(ends, prepared)),
-        privateData=header.ljust(REQ_PRIVATE_BYTES, b"\0")[:REQ_PRIVATE_BYTES],
+        privateData=privateData,
     )
 
 
+def _withAddresses(active: tuple[str, int], passive: tuple[str, int], privateData: bytes) -> bytes:
+    """The private data of a REQ from one address to another, as on the wire."""
+    header = IPAddresses(*active, passive[0]).toPrivateData(privateData)
+    return header.ljust(REQ_PRIVATE_BYTES, b"\0")[:REQ_PRIVATE_BYTES]
+
+
 def requestSent(request: REQ, ends: Ends, prepared: Prepared) -> REQ:
-    """The REQ of this end, with fields filled in by the kernel."""
+    """The REQ of this end, with fields filled in by the kernel, which also chooses the port of this end."""
     return request.replace(
         startingPSN=prepared.rqPSN,
         pathMTU=PathMTU(prepared.pathMTU),
         pkey=_partition(ends, prepared),
         retryCount=prepared.retryCount,
         primary=pathFrom(ends, prepared),
+        privateData=_withAddresses(ends.source, ends.destination, request.privateData[HEADER:]),
     )
 
 

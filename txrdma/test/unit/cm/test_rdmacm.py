@@ -107,6 +107,8 @@ class TranslationTests(SynchronousTestCase):
             prepared = self.prepared()
             output = self.output(prepared)
             request = requestSent(REQ(localQPN=QPN(5), retryCount=1), ENDS, prepared)
+            addresses = IPAddresses.fromPrivateData(request.privateData)
+            self.assertEqual(addresses, IPAddresses(HERE, 7471, THERE))  # the kernel chooses the port
             reply = replyOf(output, prepared)
             self.assertEqual(reply.responderResources, output.initiatorDepth)
             self.assertEqual(reply.privateData[:56], output.privateData)
