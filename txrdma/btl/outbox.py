@@ -133,7 +133,7 @@ class Outbox:
             self.bytes -= sum(len(each.data) for each in window.waiting)
 
     def takeAll(self) -> list[object]:
-        """Remove all messages, and return their contexts."""
+        """Remove all waiting messages; return what their senders gave to be notified by."""
         waiting = [each.context for window in self._windows.values() for each in window.waiting]
         self._windows.clear()
         self.bytes = 0

@@ -65,7 +65,7 @@ LANE_FAMILIES: Final = {
         "Errors of one lane that were detected by its code",
     ),
 }
-"""Names of families of counters of lanes, and what each is, by the names of their fields."""
+"""Metric name and help text of each counter of single lanes, by the name of its field."""
 
 CORRECTION_FAMILIES: Final = {
     UNCORRECTABLE: ("port_fec_uncorrectable_blocks", "Blocks beyond correction, whose packets are lost"),

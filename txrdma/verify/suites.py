@@ -144,11 +144,9 @@ class RDMATests(AtomicMemoryContract, Connections, SynchronousTestCase):
             raise SkipTest("the port has no IP address")
 
     def server(self) -> RDMAServerEndpoint:
-        """Return an endpoint of the second device."""
         return RDMAServerEndpoint(self.reactor, 0, self.subject[1].device)
 
     def client(self, address: Any) -> RDMAClientEndpoint:
-        """Return an endpoint of the first device, for the address of the server."""
         there = self.subject[1].address
         return RDMAClientEndpoint(self.reactor, there, address.port, self.subject[0].device)
 
@@ -157,12 +155,10 @@ class BTLTests(Connections, SynchronousTestCase):
     """C{btl:}, over datagrams."""
 
     def server(self) -> ServerEndpoint:
-        """Return an endpoint of the second device."""
         listening = TCP4ServerEndpoint(self.reactor, 0, interface="127.0.0.1")
         return ServerEndpoint(self.reactor, listening, self.subject[1].device)
 
     def client(self, address: Any) -> ClientEndpoint:
-        """Return an endpoint of the first device, for the address of the server."""
         stream = TCP4ClientEndpoint(self.reactor, "127.0.0.1", address.port)
         return ClientEndpoint(self.reactor, stream, self.subject[0].device)
 
@@ -201,7 +197,7 @@ class Management(OnDevices, MADPortContract):
 
 
 class DatagramMADTests(Management, SynchronousTestCase):
-    """Management datagrams by queue pairs of this process, as any user may send them."""
+    """Management datagrams through UD queue pairs that this process opens, without privileges."""
 
     def makePort(self, number: int) -> IMADPort:
         """Open a queue pair for datagrams."""

@@ -99,7 +99,7 @@ class _Result(TestResult):
             self._outcome, self._text, self._detail = Outcome.FAILED, lines[0], fail.getTraceback()
 
     def addError(self, test: Any, error: Any) -> None:
-        """Record an error as a failure."""
+        """Record an exception of a test: reports do not distinguish it from a failed assertion."""
         self.addFailure(test, error)
 
     def addSkip(self, test: Any, reason: object) -> None:
