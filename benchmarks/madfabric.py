@@ -18,14 +18,14 @@ from pathlib import Path
 
 from benchmarks.measuring import MeasurementFailed, TIMEOUT_SECONDS
 from txrdma.sim.nets.fattree import fatTree
-from txrdma.test.system.ibsim import PROGRAMS
-from txrdma.test.system.ibsim.fabric import Ibsim
 
 _SENT = re.compile(r"PortXmitPkts:\.*(\d+)")
 
 
 def missing() -> str:
     """Return why ibsim cannot run here, or an empty text."""
+    from txrdma.test.system.ibsim import PROGRAMS  # an installed package has no tests
+
     path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
     without = [name for name in (*PROGRAMS, "perfquery") if shutil.which(name, path=path) is None]
     return f"there is no {without[0]}: see tools/have-ibsim" if without else ""
@@ -66,6 +66,8 @@ class BenchFabric:
 
     def __init__(self, hosts: int, radix: int = 36, isManaged: bool = False) -> None:
         """@param radix: ports of each switch."""
+        from txrdma.test.system.ibsim.fabric import Ibsim
+
         with pinned(cores()[0]):
             self._ibsim = Ibsim(fatTree(hosts, radix).text(), isManaged)
         self.hosts = [f"h{number:05}" for number in range(hosts)]
