@@ -260,11 +260,12 @@ class HistoryStore:
             dropped = self._insert(rows)
             self._events.append(self._database, events)
             self._events.deleteOld(self._database, now)
+            size = self._database.size()
             for family in COLUMN_FAMILIES:
                 for finer, coarser in zip(self._levels, self._levels[1:], strict=False):
                     self._summarize(family, finer, coarser, now)
                 for level in self._levels:
-                    self._dropOld(family, level, now)
+                    self._dropOld(family, level, now, size)
         return dropped
 
     def _insert(self, rows: Iterable[Row]) -> int:
@@ -369,18 +370,19 @@ class HistoryStore:
         if end != done:
             database.put("done", _DONE, [(name, end)], ("level",))
 
-    def _dropOld(self, family: ColumnFamily, level: Level, now: int) -> None:
+    def _dropOld(self, family: ColumnFamily, level: Level, now: int, size: int) -> None:
         """
         Drop old tables if there are several newer ones, since the clock may be wrong for a while; and the
         oldest ones while the level is too large.
+
+        @param size: octets of the database: if it is small, no table has to be measured.
         """
         head = family.head + level.name
         periods = self._known[head]
         old = [each for each in periods if level.span(each)[1] < now - level.retentionSeconds]
         fewest = max(_FEWEST_NEWER, level.retentionSeconds // level.periodSeconds // _NEWER_SHARE)
         dropped = old if len(periods) - len(old) >= fewest else []
-        isLarge = self._database.size() > level.mostOctets  # else no table has to be measured
-        excess = self._octets(head) - level.mostOctets if isLarge else 0
+        excess = self._octets(head) - level.mostOctets if size > level.mostOctets else 0
         for period in periods[:-_FEWEST_NEWER]:
             if excess <= 0:
                 break

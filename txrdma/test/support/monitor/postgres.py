@@ -51,7 +51,9 @@ class Postgres:
         data = str(self.folder / "data")
         options = ["-D", data, "-U", "txrdma", "-A", "trust", "-E", "UTF8", "--no-locale", "--no-sync"]
         self._run(str(folder / "initdb"), *options)
-        settings = ["-c", "listen_addresses=", "-c", "fsync=off", "-k", str(self.folder)]
+        unsafe = ("fsync", "synchronous_commit", "full_page_writes", "autovacuum")
+        settings = ["-c", "listen_addresses=", "-k", str(self.folder)]
+        settings += [word for name in unsafe for word in ("-c", f"{name}=off")]
         self.process = subprocess.Popen(
             [str(folder / "postgres"), "-D", data, *settings],
             user=self._user,

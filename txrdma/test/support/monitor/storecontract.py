@@ -143,10 +143,11 @@ class StoreContract(SynchronousTestCase):
 
     def test_corrections(self) -> None:
         """Error correction is summed over minutes and hours from its own readings."""
-        for at in range(0, 7200, 60):
-            rows = [reading(at + second, 1) for second in range(0, 60, 10)]
-            self.store.write([*rows, correction(at + 30, 2 if at else None)], at + 60)
-            if not at % 600:
+        for begin in range(0, 7200, 300):
+            rows = [reading(at, 1) for at in range(begin, begin + 300, 10)]
+            minutes = [correction(at + 30, 2 if at else None) for at in range(begin, begin + 300, 60)]
+            self.store.write([*rows, *minutes], begin + 300)
+            if not begin % 900:
                 self.store.close()
                 self.store = self.opened()
         self.store.write([], 7400)
@@ -162,8 +163,8 @@ class StoreContract(SynchronousTestCase):
         """Rows of error correction are deleted when they are old, or with their port."""
         self.store.close()
         self.store = self.opened(*SHORT)
-        for at in range(0, 20_000, 60):
-            self.store.write([correction(at, 1)], at + 60)
+        for begin in range(0, 20_100, 300):
+            self.store.write([correction(at, 1) for at in range(begin, begin + 300, 60)], begin + 300)
         self.assertGreaterEqual(self.corrected(0, 200_000, "readings")[0][0], 19_500)
         self.assertGreaterEqual(self.corrected(0, 200_000, "minutes")[0][0], 9_000)
         self.assertEqual(self.corrected(0, 200_000, "hours")[0], (0, 3600.0, 60))
@@ -359,9 +360,9 @@ class StoreContract(SynchronousTestCase):
 
     def test_levels(self) -> None:
         """Without a given level, the finest one that reaches back to the start is used."""
-        for at in range(0, 30 * 3600, 300):
-            self.store.write([reading(at, 1)], at + 300)
         now = 30 * 3600
+        for begin in range(0, now, 3600):
+            self.store.write([reading(at, 1) for at in range(begin, begin + 3600, 300)], begin + 3600)
         self.assertEqual(len(self.sent(now - 3600, now, "")), 12)
         self.assertEqual(
             [point.seconds for point in self.store.series(PORT, "vl15Dropped", 0, 3600)], [1.0] * 12
@@ -379,8 +380,8 @@ class StoreContract(SynchronousTestCase):
 
     def test_clockSetForward(self) -> None:
         """A clock that is a year ahead temporarily deletes no data."""
-        for at in range(0, 7200, 60):
-            self.store.write([reading(at, 1)], at + 60)
+        for begin in range(0, 7200, 600):
+            self.store.write([reading(at, 1) for at in range(begin, begin + 600, 60)], begin + 600)
         before = [self.sent(0, 9999, level.name) for level in DEFAULT_LEVELS]
         self.assertTrue(all(before))
         year = 400 * 86400
@@ -392,11 +393,9 @@ class StoreContract(SynchronousTestCase):
 
     def test_longPause(self) -> None:
         """When a monitor restarts after a year, old data is deleted as soon as there is newer data."""
-        for at in range(0, 7200, 60):
-            self.store.write([reading(at, 1)], at + 60)
         year = 400 * 86400
-        for at in range(year, year + 7200, 60):
-            self.store.write([reading(at, 1)], at + 60)
+        for begin in (*range(0, 7200, 600), *range(year, year + 7200, 600)):
+            self.store.write([reading(at, 1) for at in range(begin, begin + 600, 60)], begin + 600)
         self.assertEqual(self.sent(0, 9999, "readings"), [])
         self.assertEqual(len(self.sent(0, 9999, "hours")), 2)
 
@@ -480,8 +479,8 @@ class StoreContract(SynchronousTestCase):
         """Old data is deleted, level by level."""
         self.store.close()
         self.store = self.opened(*SHORT)
-        for at in range(0, 20_000, 250):
-            self.store.write([reading(at + second, 1) for second in range(0, 250, 50)], at + 250)
+        for begin in range(0, 20_000, 500):
+            self.store.write([reading(at, 1) for at in range(begin, begin + 500, 50)], begin + 500)
         self.assertGreaterEqual(min(at for at, _count in self.sent(0, 200_000, "readings")), 19_500)
         self.assertGreaterEqual(min(at for at, _count in self.sent(0, 200_000, "minutes")), 9_000)
         self.assertEqual(self.sent(0, 200_000, "hours")[0], (0, 72))
