@@ -11,6 +11,7 @@ Utilities that do not depend on RDMA.
  - L{txrdma.kit.httprequests}: HTTP requests with bounds of time and size.
  - L{txrdma.kit.remotewrite}: samples in the encoding of Prometheus' remote write.
  - L{txrdma.kit.remotesender}: sends them, or stores them until they can be sent.
+ - L{txrdma.kit.lease}: the right of one process among several to do something.
  - L{txrdma.kit.spool}: a queue on disk that is limited in size.
  - L{txrdma.kit.twistedprivate}: private names of Twisted in use, and a check that they exist.
 """
