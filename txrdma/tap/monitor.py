@@ -44,6 +44,7 @@ from txrdma.monitor.files import MaintainedFiles
 from txrdma.monitor.listening import isLoopback
 from txrdma.monitor.reading.poller import FabricPoller
 from txrdma.monitor.reading.surveyor import Surveyor
+from txrdma.monitor.series.database import leaseOf
 from txrdma.monitor.series.history import HistoryWriter, InThread
 from txrdma.monitor.series.historystore import HistoryStore
 from txrdma.monitor.series.promqlreader import PromQLReader
@@ -234,7 +235,8 @@ class MonitorService(MultiService):
         store = self._remote = self._writer = None
         with ExitStack() as undo:
             if config.history:
-                store = HistoryStore(config.history, config.levels, isOwner=True, events=config.events)
+                lease = leaseOf(config.history)
+                store = HistoryStore(config.history, config.levels, lease=lease, events=config.events)
                 undo.callback(store.close)
             if config.remote is not None:
                 self._remote = remoteWriterOf(reactor, config.remote, self._thread("remote write"))

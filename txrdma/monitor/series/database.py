@@ -7,14 +7,14 @@ quotes, since PostgreSQL folds other names to lower case. Both classes commit ex
 
 from __future__ import annotations
 
-import fcntl
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, ExitStack, suppress
-from typing import Any, Final, IO
+from typing import Any, Final
 
 from txrdma.error import DeviceUnavailable
+from txrdma.kit.lease import FileLease, Lease, RowLease
 
 
 class HistoryRefused(DeviceUnavailable):
@@ -37,9 +37,6 @@ _ROW_OCTETS: Final = 100
 _OWNER: Final = "-owner"
 """End of the name of the file that is locked: to lock the database itself would end SQLite's own locks."""
 
-_TAKE_LOCK: Final = "SELECT pg_try_advisory_lock(7526476587173962094)"
-"""Takes a lock of PostgreSQL for the connection; the number is arbitrary."""
-
 _CONNECT_SECONDS: Final = 10
 """Seconds to wait for a connection to PostgreSQL, where the URL has no C{connect_timeout}."""
 
@@ -50,15 +47,17 @@ def _quoted(names: Iterable[str]) -> str:
 
 class Database:
     """
-    The database of one history. All calls block, and all except C{lock} and C{close} belong in a transaction.
+    The database of one history. All calls block, and all except C{close} belong in a transaction.
 
+    @ivar lease: lease that each transaction needs; None for none.
     @ivar connections: number of connections so far; another monitor may have written between two of them.
     """
 
     _errors: type[Exception] = sqlite3.Error
     _begins = "BEGIN IMMEDIATE"
 
-    def __init__(self) -> None:
+    def __init__(self, lease: Lease | None = None) -> None:
+        self.lease = lease
         self.connections = 0
 
     @contextmanager
@@ -66,11 +65,14 @@ class Database:
         """
         Begin a transaction, which is committed or rolled back at its end.
 
+        @raise HistoryRefused: another monitor has the lease.
         @raise DeviceUnavailable: the database cannot be reached or written, or its disk is full.
         """
         try:
             self._begin()
             try:
+                if self.lease is not None and not self.lease.permits(self.execute):
+                    raise HistoryRefused(IN_USE)
                 yield
                 self.execute("COMMIT")
             except BaseException:
@@ -93,15 +95,6 @@ class Database:
         self.make(_VERSIONS, {"version": int}, ("version",))
         self.execute(f"DELETE FROM {_VERSIONS}")
         self.execute(f"INSERT INTO {_VERSIONS} VALUES (?)", version)
-
-    def lock(self) -> None:
-        """
-        Lock the database against other monitors, until it is closed or this process ends. Before all
-        transactions.
-
-        @raise HistoryRefused: another monitor has locked it; PostgreSQL raises this from a transaction.
-        """
-        raise NotImplementedError
 
     def tables(self) -> list[str]:
         """Return the names of all tables in the database."""
@@ -167,27 +160,6 @@ class Database:
         raise NotImplementedError
 
 
-def _lockFile(path: str) -> IO[bytes]:
-    """
-    Lock a file against other monitors, until the returned object is closed.
-
-    @raise HistoryRefused: another monitor has locked it.
-    @raise DeviceUnavailable: the lock file beside it cannot be created.
-    """
-    try:
-        owner = open(os.path.realpath(path) + _OWNER, "ab")  # it is closed with the database
-        try:
-            fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            owner.close()
-            raise
-    except BlockingIOError as error:
-        raise HistoryRefused(IN_USE) from error
-    except OSError as error:
-        raise DeviceUnavailable(str(error)) from error
-    return owner
-
-
 class SQLite(Database):
     """
     A database of SQLite in a file.
@@ -196,15 +168,13 @@ class SQLite(Database):
     missing, but the file is always consistent.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, lease: Lease | None = None) -> None:
         """
         @raise HistoryRefused: the file is not a database.
         @raise DeviceUnavailable: the file cannot be opened.
         """
-        super().__init__()
+        super().__init__(lease)
         self.connections = 1
-        self._path: Final = path
-        self._owner: IO[bytes] | None = None
         with ExitStack() as undo:
             try:
                 self._connection: Final = undo.enter_context(
@@ -227,10 +197,6 @@ class SQLite(Database):
         """Store the version in the head of the file."""
         self.execute(f"PRAGMA user_version = {version}")
         self.execute(f"DROP TABLE IF EXISTS {_VERSIONS}")
-
-    def lock(self) -> None:
-        """Lock a file beside the database."""
-        self._owner = _lockFile(self._path)
 
     def tables(self) -> list[str]:
         """Read the names of all tables from the database."""
@@ -271,8 +237,6 @@ class SQLite(Database):
     def close(self) -> None:
         """Close the database. Idempotent."""
         self._connection.close()
-        if self._owner is not None:
-            self._owner.close()
 
 
 class PostgreSQL(Database):
@@ -284,32 +248,19 @@ class PostgreSQL(Database):
 
     _begins = "BEGIN"
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, lease: Lease | None = None) -> None:
         """@raise HistoryRefused: psycopg is not installed, or the URL is invalid."""
-        super().__init__()
-        try:
-            import psycopg
-            from psycopg.conninfo import conninfo_to_dict
-        except ImportError as error:
-            raise HistoryRefused(f"it needs psycopg ({error}): pip install 'txrdma[postgres]'") from error
+        super().__init__(lease)
+        name = {} if lease is None else {"application_name": lease.name}
+        self._settings: Final = {"connect_timeout": _CONNECT_SECONDS, **_settingsOf(url), **name}
+        import psycopg
+
         self._psycopg: Final = psycopg
         self._errors = psycopg.Error
-        try:
-            settings: dict[str, Any] = conninfo_to_dict(f"postgresql://{url.partition('://')[2]}")
-        except psycopg.Error:
-            raise HistoryRefused("it is not a URL of PostgreSQL") from None  # the error may show the password
-        self._settings: Final = {"connect_timeout": _CONNECT_SECONDS, **settings}
         self._connection: psycopg.Connection | None = None
-        self._isLocking = False
 
     def _connect(self) -> None:
-        with ExitStack() as undo:
-            connection = self._psycopg.connect(**self._settings, autocommit=True)
-            undo.callback(connection.close)
-            if self._isLocking and connection.execute(_TAKE_LOCK).fetchone() != (True,):
-                raise HistoryRefused(IN_USE)
-            undo.pop_all()
-        self._connection = connection
+        self._connection = self._psycopg.connect(**self._settings, autocommit=True)
         self.connections += 1
 
     def _begin(self) -> None:
@@ -320,15 +271,6 @@ class PostgreSQL(Database):
             self.close()
         self._connect()
         super()._begin()
-
-    def lock(self) -> None:
-        """
-        Take the database's advisory lock with each connection.
-
-        Nothing is read or written until a restored connection has the lock: another monitor may have it, or
-        the server may not have noticed yet that the former connection is lost.
-        """
-        self._isLocking = True
 
     def tables(self) -> list[str]:
         """Read the names of all tables from the database."""
@@ -381,28 +323,61 @@ class PostgreSQL(Database):
         return list(cursor.fetchall()) if cursor.description else []
 
     def close(self) -> None:
-        """Close the connection, and release the lock before, since the server ends it later. Idempotent."""
+        """Close the connection. Idempotent."""
         if self._connection is not None:
-            with suppress(self._errors):
-                self.execute("SELECT pg_advisory_unlock_all()")
             self._connection.close()
             self._connection = None
 
 
-def openDatabase(where: str) -> Database:
+def _settingsOf(url: str) -> dict[str, Any]:
     """
-    Open the database of a history.
+    Return the parameters of a connection.
+
+    @raise HistoryRefused: psycopg is not installed, or the URL is invalid.
+    """
+    try:
+        import psycopg
+        from psycopg.conninfo import conninfo_to_dict
+    except ImportError as error:
+        raise HistoryRefused(f"it needs psycopg ({error}): pip install 'txrdma[postgres]'") from error
+    try:
+        return dict(conninfo_to_dict(f"postgresql://{url.partition('://')[2]}"))
+    except psycopg.Error:
+        raise HistoryRefused("it is not a URL of PostgreSQL") from None  # the error may show the password
+
+
+def _fileOf(where: str) -> str:
+    """
+    Return the path of a database in a file; C{""} for one of PostgreSQL.
 
     @param where: path of a file, or a URL: C{postgresql://...} or C{sqlite:///PATH}; the name of a driver
         after C{+} is ignored.
-    @raise DeviceUnavailable: it cannot be opened, or what it needs is not installed.
+    @raise HistoryRefused: it is a URL of another database.
     """
     scheme, isURL, rest = where.partition("://")
     kind = scheme.partition("+")[0]
     if not isURL:
-        return SQLite(where)
-    if kind == "sqlite":
-        return SQLite(rest.partition("/")[2])
-    if kind not in ("postgresql", "postgres"):
+        return where
+    if kind not in ("sqlite", "postgresql", "postgres"):
         raise HistoryRefused(f"a history can be in SQLite or PostgreSQL, not in {scheme}")
-    return PostgreSQL(where)
+    return rest.partition("/")[2] if kind == "sqlite" else ""
+
+
+def openDatabase(where: str, lease: Lease | None = None) -> Database:
+    """
+    Open the database of a history, which is a path or a URL.
+
+    @raise DeviceUnavailable: it cannot be opened, or what it needs is not installed.
+    """
+    path = _fileOf(where)
+    return SQLite(path, lease) if path else PostgreSQL(where, lease)
+
+
+def leaseOf(where: str) -> Lease:
+    """
+    Return the lease by which one monitor writes to a history.
+
+    @raise HistoryRefused: psycopg is not installed, or the URL is invalid.
+    """
+    path = _fileOf(where)
+    return FileLease(os.path.realpath(path) + _OWNER) if path else RowLease(_settingsOf(where))

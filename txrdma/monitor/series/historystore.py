@@ -22,9 +22,10 @@ from twisted.logger import Logger
 
 from txrdma.error import DeviceUnavailable, InvalidRequest
 from txrdma.iba.types import GUID
+from txrdma.kit.lease import Lease, LEASE_TABLE
 from txrdma.monitor.diagnosis.journal import FabricEvent, MOST_CHANGES
 from txrdma.monitor.diagnosis.thresholds import PortKey
-from txrdma.monitor.series.database import Columns, Database, HistoryRefused, openDatabase
+from txrdma.monitor.series.database import Columns, Database, HistoryRefused, IN_USE, openDatabase
 from txrdma.monitor.series.eventtable import EventTable, MOST_STATES
 from txrdma.monitor.series.level import DEFAULT_LEVELS, EVENTS, Level
 from txrdma.monitor.series.migrations import eventsOfVersion1
@@ -89,16 +90,16 @@ class HistoryStore:
         where: str,
         levels: Sequence[Level] = DEFAULT_LEVELS,
         mostPorts: int = MOST_PORTS,
-        isOwner: bool = False,
+        lease: Lease | None = None,
         events: Level = EVENTS,
     ) -> None:
         """
         @param where: path of a file, or URL of a database.
         @param levels: levels of detail, the finest first.
         @param mostPorts: most ports that are known; readings of others are dropped.
-        @param isOwner: lock the database against other monitors, until the store is closed or the process
-            ends. A database that cannot be opened now, because the disk is full or its server is not
-            reachable, is opened by the next call that needs it.
+        @param lease: lease that each transaction needs, and which is taken first. With it, a database that
+            cannot be opened now, because the disk is full or its server is not reachable, is opened by the
+            next call that needs it.
         @param events: retention of events.
         @raise HistoryRefused: the database is not such a store, or another monitor writes to it.
         @raise DeviceUnavailable: the database cannot be opened.
@@ -117,7 +118,7 @@ class HistoryStore:
         self._fullAt = -_FULL_SECONDS
         self._where = where
         self._name = f"history {_shown(where)}"
-        self._isOwner = isOwner
+        self._lease = lease
         self._connections = 0
         self._known: dict[str, list[int]] = {}
         self._sizes: dict[str, int] = {}
@@ -128,7 +129,7 @@ class HistoryStore:
         except HistoryRefused:
             raise
         except DeviceUnavailable as error:
-            if not isOwner:
+            if lease is None:
                 raise
             _log.warn("{why}; it is tried again", why=str(error))
 
@@ -143,12 +144,13 @@ class HistoryStore:
         return self._attach() if self._opened is None else self._opened
 
     def _attach(self) -> Database:
-        """Open the database, lock it if L{lock} was called, and read the known ports and levels."""
+        """Open the database, and read the known ports and levels."""
+        lease = self._lease
+        if lease is not None and not lease.isHeld and not lease.attempt():
+            raise HistoryRefused(IN_USE)
         with ExitStack() as undo:
-            database = openDatabase(self._where)
+            database = openDatabase(self._where, lease)
             undo.callback(database.close)
-            if self._isOwner:
-                database.lock()  # before a migration, as a monitor of an older release may be running
             with database.transaction():
                 self._prepare(database)
             undo.pop_all()
@@ -177,7 +179,7 @@ class HistoryStore:
 
     def _prepare(self, database: Database) -> None:
         """Migrate the database to this version, and read what is known."""
-        version, tables = database.version(), database.tables()
+        version, tables = database.version(), [one for one in database.tables() if one != LEASE_TABLE]
         if version > VERSION:
             raise HistoryRefused(f"it has version {version}, but this monitor knows versions up to {VERSION}")
         if not version and tables:
@@ -211,9 +213,11 @@ class HistoryStore:
         self._known[head] = sorted(periods.values())
 
     def close(self) -> None:
-        """Close the database. Idempotent."""
+        """Close the database, and end the lease. Idempotent."""
         if self._opened is not None:
             self._opened.close()
+        if self._lease is not None:
+            self._lease.release()
 
     # Events.
 

@@ -27,6 +27,7 @@ from txrdma.kit.spool import Spool
 from txrdma.mad.ports import openMADPort
 from txrdma.monitor.config import parseConfig
 from txrdma.monitor.series import remotewriter
+from txrdma.monitor.series.database import leaseOf
 from txrdma.monitor.series.exposition import guidText
 from txrdma.monitor.series.historystore import HistoryStore
 from txrdma.tap import monitor
@@ -91,7 +92,7 @@ class StartTests(SynchronousTestCase):
     def test_historyInUse(self) -> None:
         """A second monitor with the same history is refused."""
         path = self.mktemp()
-        store = HistoryStore(path, isOwner=True)
+        store = HistoryStore(path, lease=leaseOf(path))
         self.addCleanup(store.close)
         output = self.refused(f'port = "sim:ring:4"\n[web]\nlisten = ""\n[history]\nfile = "{path}"')
         self.assertIn("another monitor", output)
@@ -104,7 +105,7 @@ class StartTests(SynchronousTestCase):
         engine = f'remote-write = {{url = "http://127.0.0.1:1/", spill = "{folder}"}}'
         text = f'port = "sim:ring:4"\nweb.listen = ""\nhistory.file = "{path}"\n{engine}'
         self.assertIn("another process", self.refused(text))
-        HistoryStore(path, isOwner=True).close()
+        HistoryStore(path, lease=leaseOf(path)).close()
 
     def test_withoutSnappy(self) -> None:
         """Without cramjam, remote write is refused with the name of the extra."""

@@ -17,6 +17,7 @@ from txrdma.fabric.errorcorrection import CORRECTED, SYMBOLS
 from txrdma.fabric.errorcounters import UNCORRECTABLE
 from txrdma.fabric.portcounters import CounterLayout, Meter
 from txrdma.iba.types import GUID
+from txrdma.kit.lease import Lease
 from txrdma.monitor.diagnosis.findinglog import FindingLog, Key
 from txrdma.monitor.diagnosis.journal import FabricEvent, Journal
 from txrdma.monitor.diagnosis.presence import Presence
@@ -26,6 +27,7 @@ from txrdma.monitor.events.notificationqueue import QUEUED, restored
 from txrdma.monitor.reading.poller import DEFAULT_RULES
 from txrdma.monitor.series import historystore
 from txrdma.monitor.series import rows as columns
+from txrdma.monitor.series.database import leaseOf
 from txrdma.monitor.series.historystore import HistoryStore
 from txrdma.monitor.series.level import DEFAULT_LEVELS, Level
 from txrdma.monitor.series.rows import (
@@ -78,8 +80,9 @@ class StoreContract(SynchronousTestCase):
         self.path = self.where()
         self.store = self.opened()
 
-    def opened(self, *levels: Level, isOwner: bool = False) -> HistoryStore:
-        store = HistoryStore(self.path, levels or DEFAULT_LEVELS, isOwner=isOwner)
+    def opened(self, *levels: Level, isOwner: bool = False, lease: Lease | None = None) -> HistoryStore:
+        lease = leaseOf(self.path) if isOwner else lease
+        store = HistoryStore(self.path, levels or DEFAULT_LEVELS, lease=lease)
         self.addCleanup(store.close)
         return store
 

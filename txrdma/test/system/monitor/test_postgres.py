@@ -9,6 +9,8 @@ from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
 
 from txrdma.error import DeviceUnavailable
+from txrdma.kit.lease import Lease, RowLease
+from txrdma.monitor.series.database import leaseOf
 from txrdma.monitor.series.historystore import HistoryStore
 from txrdma.test.support.monitor import storecontract
 from txrdma.test.support.monitor.postgres import Postgres, why
@@ -102,34 +104,70 @@ class PostgresTests(storecontract.StoreContract):
 
     def test_failover(self) -> None:
         """
-        A monitor that has lost its connection, and then the history to another monitor, no longer writes to
-        it.
+        A monitor whose lease has expired, and was taken by another monitor, no longer writes to the history,
+        until it has taken the lease again.
         """
-        self.store = self.opened(isOwner=True)
-        self.store.write([reading(600, 1)], 601)
-        self.ended()
-        other = self.opened(isOwner=True)
+        first = self.opened(isOwner=True)
+        first.write([reading(600, 1)], 601)
+        self.assertRaises(DeviceUnavailable, self.opened, isOwner=True)
+        other = self.opened(lease=self.expired())
         for _ in range(2):
-            self.assertRaises(DeviceUnavailable, self.store.write, [reading(650, 2)], 651)
+            self.assertRaises(DeviceUnavailable, first.write, [reading(650, 2)], 651)
         other.write([reading(660, 3, portKey=OTHER)], 661)
         other.close()
+        first.close()
+        self.store = self.opened(isOwner=True)
         self.store.write([reading(670, 4)], 671)
         self.assertEqual(self.sent(0, 999, "readings"), [(600, 1), (670, 4)])
         self.assertEqual(self.sent(0, 999, "readings", OTHER), [(660, 3)])
 
+    def expired(self) -> Lease:
+        """Return a lease that takes the place of one that has expired."""
+        import psycopg
+
+        with psycopg.connect(self.path.replace("+psycopg", "")) as connection:
+            connection.execute("UPDATE lease SET expires = 1")
+        lease = leaseOf(self.path)
+        self.assertTrue(lease.attempt())
+        return lease
+
+    def test_suspended(self) -> None:
+        """
+        A monitor that is suspended within a transaction loses the lease: its transaction has no effect, and
+        another monitor writes.
+        """
+        first = self.opened(isOwner=True)
+        with self.assertRaises(DeviceUnavailable), first._transaction():
+            first._insert([reading(600, 1)])
+            self.store = self.opened(lease=self.expired())
+        self.store.write([reading(610, 2)], 611)
+        self.assertRaises(DeviceUnavailable, first.write, [reading(620, 3)], 621)
+        self.assertEqual(self.sent(0, 999, "readings"), [(610, 2)])
+
+    def test_longTransaction(self) -> None:
+        """A lease is renewed while a transaction of its holder takes longer than the lease."""
+        lease = leaseOf(self.path)
+        assert isinstance(lease, RowLease)
+        self.store = self.opened(lease=lease)
+        other = leaseOf(self.path)
+        self.addCleanup(other.release)
+        with self.store._transaction():
+            self.store._insert([reading(600, 1)])
+            self.assertTrue(lease.attempt())
+            self.assertFalse(other.attempt())
+            self.assertEqual(other.holder, lease.name)
+        self.assertEqual(self.sent(0, 999, "readings"), [(600, 1)])
+
     def test_betweenConnections(self) -> None:
-        """Ports that another monitor has added while the connection was lost keep their numbers."""
+        """If the connection is lost, the lease remains, and the next transaction is written."""
         self.store = self.opened(isOwner=True)
         self.ended()
-        other = self.opened(isOwner=True)
-        other.write([reading(600, 3, portKey=OTHER)], 601)
-        other.close()
+        self.assertRaises(DeviceUnavailable, self.opened, isOwner=True)
         try:
             self.store.write([reading(650, 1)], 651)
         except DeviceUnavailable:
             self.store.write([reading(650, 1)], 651)
         self.assertEqual(self.sent(0, 999, "readings"), [(650, 1)])
-        self.assertEqual(self.sent(0, 999, "readings", OTHER), [(600, 3)])
 
     def test_later(self) -> None:
         """A server that starts later is used as soon as it runs."""
@@ -139,7 +177,8 @@ class PostgresTests(storecontract.StoreContract):
         temporary = TemporaryDirectory()  # names of sockets are short
         self.addCleanup(temporary.cleanup)
         link = Path(temporary.name) / "server"
-        store = HistoryStore(f"postgresql+psycopg://txrdma@/{name}?host={link}", isOwner=True)
+        url = f"postgresql+psycopg://txrdma@/{name}?host={link}"
+        store = HistoryStore(url, lease=leaseOf(url))
         self.addCleanup(store.close)
         self.assertFalse(store.isOpen)
         self.assertRaises(DeviceUnavailable, store.write, [reading(600, 1)], 601)
