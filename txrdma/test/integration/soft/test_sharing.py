@@ -19,30 +19,13 @@ from txrdma.iba.types import ROCE_PORT
 from txrdma.iba.verbs import AddressVector, Completion, Status
 from txrdma.soft.device import openSoftDevice, SoftDevice
 from txrdma.soft.host import member as members
-from txrdma.soft.host.member import PortMember
 from txrdma.soft.host.names import hostName, isShareTaken
-from txrdma.soft.rc.wellknown import SharingPort, WellKnownPort
 from txrdma.test.support.soft.management import message
 from txrdma.test.support.soft.pairs import End
+from txrdma.test.support.soft.sharingports import memberOf, sharingPortOf, wellKnownOf
 from txrdma.testing.reactors import waitUntil
 
 PACKETS = 20
-
-
-def sharingPortOf(device: SoftDevice, number: int = 1) -> SharingPort:
-    """The RoCE port of one of the device's addresses."""
-    (port,) = (each for each in device.ports[number - 1].routes if isinstance(each, SharingPort))
-    return port
-
-
-def wellKnownOf(device: SoftDevice, number: int = 1) -> WellKnownPort:
-    """Port 4791 of the device, which it opens now at the latest."""
-    return sharingPortOf(device, number)._join()
-
-
-def memberOf(device: SoftDevice) -> PortMember:
-    """The device's part in sharing port 4791."""
-    return wellKnownOf(device).member
 
 
 def badPackets(device: SoftDevice) -> int:

@@ -4,6 +4,7 @@ Several processes at one address: services, clients, and the process that coordi
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -11,15 +12,27 @@ from pathlib import Path
 from random import Random
 from threading import Timer
 
-from twisted.trial.unittest import TestCase
+from twisted.internet.epollreactor import EPollReactor
+from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 import txrdma
+from txrdma.soft.device import openSoftDevice
+from txrdma.test.support.soft.sharingports import memberOf
+from txrdma.testing.reactors import RealTime, unqueuedSeconds
 
 CHECKOUT = Path(txrdma.__file__).parent.parent
 PORTS = ("7471", "7472")
 ROUTES = ("auto", "rocev2")
 PATIENCE = 60
 """Seconds after which a process that has not ended is killed."""
+
+TAKEOVER_SECONDS = 0.1
+"""Limit of the time between the end of a coordinator and its replacement."""
+
+
+def delayed(process: subprocess.Popen[str]) -> float:
+    """Seconds for which a process, which may have been killed, was runnable without a processor."""
+    return int(Path(f"/proc/{process.pid}/schedstat").read_text().split()[1]) * 1e-9
 
 
 class SharingTests(TestCase):
@@ -139,3 +152,47 @@ class SharingTests(TestCase):
         again = self.start("server", "auto", 0, PORTS[0])
         self.assertIn("ready", self.line(again))
         self.finish([self.start("client", "auto", 1, *PORTS)])
+
+
+class TakeoverTests(RealTime, SynchronousTestCase):
+    """The device of this process, and a coordinator in another process."""
+
+    slowBecause = "three processes start"
+    slowness = 10.0
+
+    def setUp(self) -> None:
+        self.reactor = EPollReactor()
+        octets = (Random().randrange(2, 250) for _ in range(3))
+        self.address = f"127.{'.'.join(map(str, octets))}"
+
+    def coordinator(self) -> subprocess.Popen[str]:
+        """Start a process that becomes the coordinator."""
+        words = ("-m", "txrdma.test.support.cm.sharing", "idle", f"soft:{self.address}", self.address, "0")
+        process = subprocess.Popen([sys.executable, *words], cwd=CHECKOUT, stdout=subprocess.PIPE, text=True)
+        self.addCleanup(process.communicate)
+        self.addCleanup(process.kill)
+        assert process.stdout is not None
+        self.assertIn("ready", process.stdout.readline())
+        return process
+
+    def takeover(self) -> float:
+        """Return the seconds until a member replaces a killed coordinator, both of which had a processor."""
+        coordinator = self.coordinator()
+        device = openSoftDevice(self.reactor, (self.address,))
+        self.addCleanup(device.close)
+        member = memberOf(device)
+        self.runUntil(lambda: member.isAnswered)
+        self.assertFalse(member.isCoordinator)
+        delay, begun = delayed(coordinator), unqueuedSeconds()
+        coordinator.kill()
+        os.waitid(os.P_PID, coordinator.pid, os.WEXITED | os.WNOWAIT)
+        delay = delayed(coordinator) - delay
+        self.runUntil(lambda: member.isCoordinator)
+        seconds = unqueuedSeconds() - begun - delay
+        device.close()
+        return seconds
+
+    def test_seconds(self) -> None:
+        """A member replaces a killed coordinator within 0.1 seconds."""
+        for _ in range(3):
+            self.assertLess(self.takeover(), TAKEOVER_SECONDS)
