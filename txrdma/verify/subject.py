@@ -29,6 +29,7 @@ class TestedPort:
     @ivar device: its device string.
     @ivar driver: name of the kernel's driver, C{rxe}, or C{soft}.
     @ivar address: an IP address of the port or of its network interface; empty if it has none.
+    @ivar gid6: a GID of the port that is no IPv4 address, preferably link-local; None if it has none.
     """
 
     device: str
@@ -41,6 +42,7 @@ class TestedPort:
     linkLayer: LinkLayer
     attributes: DeviceAttributes
     facts: dict[str, Any]
+    gid6: GID | None = None
 
     @classmethod
     def read(cls, reactor: object, device: str, port: int) -> TestedPort:
@@ -82,7 +84,11 @@ class TestedPort:
         }
         isIP = now.linkLayer is LinkLayer.ETHERNET and not entry.gid.isLinkLocal
         address = str(entry.gid.ip) if isIP else _addressOf(entry.netdev or now.netdev)
-        return cls(device, port, driver, entry.gid, index, now.lid, address, now.linkLayer, attributes, facts)
+        gids6 = [each.gid for each in table if each.gid.ip and not each.gid.isMapped]
+        gid6 = next((gid for gid in gids6 if gid.isLinkLocal), gids6[0] if gids6 else None)
+        return cls(
+            device, port, driver, entry.gid, index, now.lid, address, now.linkLayer, attributes, facts, gid6
+        )
 
     @property
     def kernelName(self) -> str:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from twisted.trial.unittest import SynchronousTestCase
+from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from txrdma.iba.types import GID, LID
 from txrdma.iba.verbs import AtomicCapability, LinkLayer, NodeType
@@ -126,6 +126,27 @@ class CaseTests(SynchronousTestCase):
         """Queue pair 1 of the kernel is tested only for devices of the kernel."""
         self.assertTrue(any("KernelMADTests" in name for name in self.names("mad", end())))
         self.assertFalse(any("KernelMADTests" in name for name in self.names("mad", end("soft"))))
+
+    def test_kernelPathsAreIPv6(self) -> None:
+        """Paths of the kernel's queue pair 1 have IPv6 GIDs on Ethernet, and LIDs on InfiniBand."""
+        gids = [GID.fromIP(f"fe80::{number}") for number in (1, 2)]
+        ends = [replace(end(), gid6=gid) for gid in gids]
+        case: Any = self.kernelMADs(ends[0], ends[1])
+        path = case.pathTo(1)
+        self.assertEqual((path.sgid, path.dgid, path.dqpn), (gids[0], gids[1], 1))
+        infiniband = [replace(each, linkLayer=LinkLayer.INFINIBAND, lid=LID(7)) for each in ends]
+        path = self.kernelMADs(infiniband[0], infiniband[1]).pathTo(1)
+        self.assertEqual((path.dlid, path.dgid), (7, None))
+
+    def test_kernelNeedsIPv6(self) -> None:
+        """Tests of the kernel's queue pair 1 are skipped if an Ethernet port has only IPv4 addresses."""
+        only = replace(end(), gid6=None)
+        self.assertRaises(SkipTest, self.kernelMADs(only, replace(end(), gid6=GID.fromIP("fe80::2"))).setUp)
+
+    def kernelMADs(self, *ends: TestedPort) -> Any:
+        """Return a test of the kernel's queue pair 1."""
+        cases = casesOf("mad", (ends[0], ends[1]))
+        return next(case for case in cases if "KernelMADTests" in case.id())
 
     def test_order(self) -> None:
         """Tests have the same order in each process."""
