@@ -19,6 +19,7 @@ COMPILED = [
     "txrdma/btl/core/module.py",
     "txrdma/btl/core/ordering.py",
     "txrdma/btl/core/owed.py",
+    "txrdma/btl/core/path.py",
     "txrdma/btl/core/peer.py",
     "txrdma/btl/core/receiving.py",
     "txrdma/btl/core/regions.py",

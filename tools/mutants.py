@@ -105,7 +105,7 @@ GROUPS: Final = {
     "btl window": Group(
         "btl/core",
         "window congestion roundtrip",
-        "btl.test_window btl.test_packs btl.test_module btl.test_model btl.test_stripes",
+        "btl.test_window btl.test_packs btl.test_module btl.test_model btl.test_paths",
     ),
     "mad calls": Group(
         "mad/core",

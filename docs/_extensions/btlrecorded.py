@@ -13,7 +13,7 @@ from sequences import Step
 
 from txrdma.btl.core.events import Event, MessageReceived, SendCompleted
 from txrdma.btl.core.module import Module
-from txrdma.btl.core.window import COMMAND
+from txrdma.btl.core.path import COMMAND
 from txrdma.btl.wire import ACK, Segment, SegmentKind
 from txrdma.testing.btl.world import BadNetwork, Host, World
 

@@ -6,7 +6,8 @@ C{connect} and C{listen} are those of L{txrdma.btl.connections}, C{answers} of L
 Modules, lowest first:
 
  - without I/O: C{wire}, the layout of packets; L{core <txrdma.btl.core>}: state machines of peers and modules
- - with I/O: C{channels} and C{module}; C{introductions}; C{rails}; C{lifeline}, the TCP connection of a peer;
+ - with I/O: C{channels} and C{module}; C{introductions}; C{probes}; C{lifeline}, the TCP connection of a
+ peer;
    C{memory}; C{batches}, C{inbox} and C{outbox}, tagged messages; C{requests}; C{objects};
    C{transport}; C{connections}, the endpoints; C{stream}.
 """

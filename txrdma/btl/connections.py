@@ -315,7 +315,7 @@ def connect(
 
     @param host: a name or an IP address.
     @param factory: None makes a L{MessageProtocol}, for programs that only use its transport.
-    @param device: a device, or several over which messages are striped: see L{DeviceSpecs}.
+    @param device: a device, or several all of which carry messages: see L{DeviceSpecs}.
     """
     stream = HostnameEndpoint(reactor, host, port, TIMEOUT)
     return ClientEndpoint(reactor, stream, device).connect(factory or MessageFactory(MessageProtocol))
@@ -333,7 +333,7 @@ def listen(
 
     @param port: the TCP port; 0 is any free port.
     @param interface: the IP address to listen on; empty is any IPv4 address.
-    @param device: a device, or several over which messages are striped: see L{DeviceSpecs}.
+    @param device: a device, or several all of which carry messages: see L{DeviceSpecs}.
     """
     kind = TCP6ServerEndpoint if ":" in interface else TCP4ServerEndpoint
     return ServerEndpoint(reactor, kind(reactor, port, interface=interface), device).listen(factory)

@@ -22,7 +22,7 @@ from txrdma.kit.wire import bits, Code, data, Layout, reserved, wire
 MAGIC: Final = 0x62746C
 """The magic number at the start of an introduction: C{btl}."""
 
-VERSION: Final = 4
+VERSION: Final = 5
 """The version of the exchange, which includes the format of packets."""
 
 SMALLEST_MTU: Final = 256
@@ -114,8 +114,7 @@ class FrameKind(Code):
 
     FAREWELL = 3
     """
-    The sender ends; the frame is its last acknowledgement: an C{ACK} packet, or where there are several
-    modules the first number that has not come whole, of 64 bits.
+    The sender ends; the frame is its last acknowledgement: an C{ACK} packet.
     """
 
     INTERFACES = 4

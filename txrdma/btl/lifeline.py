@@ -7,8 +7,8 @@ a nonce, which the receiver echoes over the lifeline (as in RFC 9000, 8.2). The 
 that the peer receives packets at the address that it announced; only then the long probe and messages are
 sent. After the last message the lifeline carries the last acknowledgement, so that neither end has to linger.
 
-If the ends have several matching interfaces, each pair is a rail with its own module and probes, and messages
-use all of them: see L{txrdma.btl.rails}.
+If the ends have several matching interfaces, each pair is a path of the connection with its own probes, and
+messages use all of them: see L{txrdma.btl.core.path}.
 
 As with TCP, the server is connected first: it sends READY when its probes have arrived. The client is
 connected when it has received READY and its own probes have arrived.
@@ -21,6 +21,7 @@ import socket
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
+from secrets import randbits
 from typing import Any, Final, Protocol, Union
 
 from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
@@ -42,10 +43,8 @@ from txrdma.btl.core.events import (
 )
 from txrdma.btl.core.matching import Interface, match, MOST_INTERFACES
 from txrdma.btl.core.module import AMPLIFICATION
+from txrdma.btl.core.path import Message, UNHEARD
 from txrdma.btl.core.peer import GONE, LEFT, Peer
-from txrdma.btl.core.stripes import Arrived, Came, Stripes, StripesEnded, StripesFailed
-from txrdma.btl.core.stripes import Event as StripesEvent
-from txrdma.btl.core.window import COMMAND, Message, UNHEARD
 from txrdma.btl.errors import MessageFailed, PeerLost, Unreachable
 from txrdma.btl.introductions import (
     decodeInterfaces,
@@ -58,8 +57,8 @@ from txrdma.btl.introductions import (
     INTRODUCTION_LENGTH,
     LONGEST_FRAME,
 )
-from txrdma.btl.module import moduleOf, ModulePort
-from txrdma.btl.rails import MultiRailPeer, Rail, SMALL, SMALL_LENGTH
+from txrdma.btl.module import ChannelPlace, moduleOf, ModulePort
+from txrdma.btl.probes import interfaceOf, PathProbes, SMALL, SMALL_LENGTH
 from txrdma.btl.receivebuffers import RemoteReceiveBuffers
 from txrdma.btl.wire import HEADER_LENGTH
 from txrdma.error import InvalidRequest, RDMAError, WireError
@@ -89,7 +88,7 @@ bytes.
 """
 
 MOST_ECHOES: Final = 2
-"""Probes on each rail that are echoed; further ones are not."""
+"""Probes on each path that are echoed; further ones are not."""
 
 TCP_OVERHEAD: Final = 120
 """Bytes of headers that a client has sent at least when its introduction arrives: three of IPv4 and TCP."""
@@ -98,7 +97,7 @@ _GRACE_TURNS: Final = 3
 
 DeviceSpecs = Union[DeviceSpec, Sequence[DeviceSpec], None]
 """
-A device, or the string that names one; several of them, by which messages are striped; or None, which is the
+A device, or the string that names one; several of them, all of which carry messages; or None, which is the
 software device at the address of the TCP connection.
 """
 
@@ -117,11 +116,6 @@ SendFast = Callable[[int, Buffer, object], bool]
 
 Join = Callable[[deque[Message], int, Buffer, object], bool]
 """Lets a message share the packet of the last queued one: see L{Peer.join}."""
-
-
-def _never(*_words: object, **_named: object) -> bool:
-    """Send nothing: C{sendFast} and C{join} of a connection whose messages several modules share."""
-    return False
 
 
 class User(Protocol):
@@ -176,7 +170,7 @@ class PeerConnection(StreamProtocol):
 
     @ivar user: receives messages, after C{established} was called.
     @ivar host: local address of the TCP connection; C{peerHost}: the peer's.
-    @ivar module: the (first) module of the connection; C{peer}: its peer, after the introduction.
+    @ivar module: the module of the connection; C{peer}: its peer, after the introduction.
     @ivar send: sends a message, as L{Module.send<txrdma.btl.core.module.Module.send>} does; call C{soon}
         after it.
     @ivar sendFast: sends a message immediately, if possible; only while none is C{waiting}.
@@ -190,7 +184,7 @@ class PeerConnection(StreamProtocol):
     waiting: deque[Message]
     join: Join
     module: ModulePort
-    peer: Peer | Stripes
+    peer: Peer
     ordersAnswers = False
     host: IAddress | None = None
     peerHost: IAddress | None = None
@@ -213,8 +207,9 @@ class PeerConnection(StreamProtocol):
         self._reactor, self._device = reactor, device
         self._established, self._failed = established, failed
         self.user: User | None = None
-        self._rails: list[Rail] = []
-        self._bundle: MultiRailPeer | None = None
+        self._release: Callable[[], None] = lambda: None
+        self._local: list[Introduction] = []  # of each port of the module
+        self._probes: list[PathProbes] = []  # of each path, after the peer's introduction
         self._receiveBuffers: RemoteReceiveBuffers | None = None
         self._received = b""
         self._introduction: Introduction | None = None
@@ -241,23 +236,23 @@ class PeerConnection(StreamProtocol):
             _keepAlive(transport)
         self._timer = self._reactor.callLater(EXCHANGE_SECONDS, self._late)
         try:
-            self._openRails(transport.getHost().host)
+            self._openModule(transport.getHost().host)
         except Exception:  # any failure to open a module: the peer waits for an answer
             self._giveUp(Failure())
             return
-        self.module = self._rails[0].module
-        transport.write(self._rails[0].introduction.encode())
+        transport.write(self._local[0].encode())
 
-    def _openRails(self, host: str) -> None:
-        """Open the modules of all devices."""
+    def _openModule(self, host: str) -> None:
+        """Open the module of all devices."""
         device = self._device
         several: list[Any] = list(device) if isinstance(device, (list, tuple)) else [device]
         if not 1 <= len(several) <= MOST_INTERFACES:
             raise InvalidRequest(f"a connection has from 1 to {MOST_INTERFACES} interfaces")
-        modules: dict[ModulePort, None] = {}
-        for each in several:
-            modules[moduleOf(self._reactor, deviceAt(host) if each is None else each)] = None
-        self._rails = [Rail(module, len(modules)) for module in modules]
+        devices = dict.fromkeys(deviceAt(host) if each is None else each for each in several)
+        self.module = module = moduleOf(self._reactor, *devices)
+        self._release = module.hold()
+        name, sequence = module.newName(), randbits(16)
+        self._local = [Introduction.of(port.place, name, sequence, len(devices)) for port in module.ports]
 
     def dataReceived(self, data: bytes) -> None:
         """Process the peer's introduction and the following frames, or the reason why it has no module."""
@@ -285,80 +280,69 @@ class PeerConnection(StreamProtocol):
             self._giveUp(Failure())
 
     def _introduced(self, introduction: Introduction) -> None:
-        if not self._rails or self._isOver:
+        if not self._local or self._isOver:
             return
         introduction.check()
-        if not introduction.interfaces or introduction.interfaces == len(self._rails) == 1:
-            self._meet([(self._rails[0], introduction, Interface(introduction.gid, 0, 0))])
+        if not introduction.interfaces or introduction.interfaces == len(self._local) == 1:
+            self._meet([(0, introduction)])
         else:
-            offers = [(rail.introduction, rail.interface) for rail in self._rails]
+            offers = [
+                (each, interfaceOf(port)) for each, port in zip(self._local, self.module.ports, strict=True)
+            ]
             self._sendFrame(FrameKind.INTERFACES, encodeInterfaces(offers))
 
     def _match(self, remote: Sequence[tuple[Introduction, Interface]]) -> None:
-        """Choose the rails; the peer chooses the same ones."""
-        local, others = [rail.interface for rail in self._rails], [interface for _each, interface in remote]
+        """Choose the paths; the peer chooses the same ones."""
+        local, others = (
+            [interfaceOf(port) for port in self.module.ports],
+            [each for _introduction, each in remote],
+        )
         if self._isClient:
             pairs = match(local, others)
         else:
-            pairs = [(there, here) for here, there in match(others, local)]
+            pairs = [(here, there) for there, here in match(others, local)]
         if not pairs:
             ends = (", ".join(str(each.gid.ip or each.gid) for each in some) for some in (local, others))
             raise Unreachable("there is no route from {} to {}".format(*ends))
-        self._meet([(self._rails[here], *remote[there]) for here, there in pairs])
+        self._meet([(here, remote[there][0]) for here, there in pairs])
 
-    def _meet(self, chosen: Sequence[tuple[Rail, Introduction, Interface]]) -> None:
-        """Add the peer to the modules of these rails, and send probes."""
-        rails = [rail for rail, _remote, _interface in chosen]
-        unused = [rail for rail in self._rails if rail not in rails]
-        self._rails, self.module = rails, rails[0].module
-        for rail in unused:
-            rail.release()
-        allowance = AMPLIFICATION * (TCP_OVERHEAD + self._receivedBytes) // len(rails)
-        if len(rails) == 1:
-            introduction = chosen[0][1]
-            rails[0].meet(introduction, self, allowance)
-            self.peer = rails[0].peer
-            hasWrites, self.ordersAnswers = introduction.hasWrites == 1, introduction.ordersAnswers == 1
-            if hasWrites or _isOneHost(self.host, self.peerHost):
-                self._receiveBuffers = RemoteReceiveBuffers(
-                    *(self._reactor, self.module, rails[0].peer, introduction.place, self._sendFrame),
-                    hasWrites,
-                )
-            self.send, self.soon = partial(self.module.core.send, self.peer), self.module.soon
-            self.sendFast = partial(self.module.sendFast, self.peer)
-            self.waiting, self.join = rails[0].peer.usual, rails[0].peer.join
-        else:
-            interfaces = [interface for _rail, _remote, interface in chosen]
-            bundle = MultiRailPeer(
-                self._reactor,
-                rails,
-                interfaces,
-                self._stripesEvent,
-                self.turnEnded,
-                self._brokeDown,
-                self._echo,
+    def _meet(self, chosen: Sequence[tuple[int, Introduction]]) -> None:
+        """
+        Add the peer to the module, and send probes.
+
+        @param chosen: ports of the module, each with the peer's introduction.
+        """
+        module, local, remote = self.module, self._local[0], chosen[0][1]
+        places: list[ChannelPlace | None] = [None] * len(module.ports)
+        for port, introduction in chosen:
+            places[port] = introduction.place
+        self.peer = peer = module.addPeer(
+            *(local.name, remote.name, places, (local.sequence, remote.sequence), self),
+            AMPLIFICATION * (TCP_OVERHEAD + self._receivedBytes) // len(chosen),
+        )
+        hasWrites, self.ordersAnswers = remote.hasWrites == 1, remote.ordersAnswers == 1
+        if len(chosen) == 1 and (hasWrites or _isOneHost(self.host, self.peerHost)):
+            self._receiveBuffers = RemoteReceiveBuffers(
+                self._reactor, module, peer, remote.place, self._sendFrame, hasWrites
             )
-            self._bundle, self.peer = bundle, bundle.peer
-            self.send, self.soon = bundle.peer.send, bundle.soon
-            self.sendFast, self.waiting, self.join = _never, deque(), _never
-            for number, (rail, introduction, _interface) in enumerate(chosen):
-                rail.meet(introduction, bundle.program(number), allowance)
-            bundle.met()
+        self.send, self.soon = partial(module.core.send, peer), module.soon
+        self.sendFast, self.waiting, self.join = partial(module.sendFast, peer), peer.usual, peer.join
         self._isIntroduced = True
-        for rail in rails:
-            rail.probe(SMALL)
+        self._probes = [PathProbes(module, peer, number) for number in range(len(chosen))]
+        for probes in self._probes:
+            probes.send(SMALL)
         self._restartTimer(PROBE_SECONDS)
 
     def _echo(self, nonce: bytes) -> None:
         """Echo the nonce of the peer's probe."""
-        if self._echoes < MOST_ECHOES * len(self._rails):
+        if self._echoes < MOST_ECHOES * len(self._probes):
             self._echoes += 1
             self._sendFrame(FrameKind.ECHO, nonce)
             self._probesPassed()
 
     def _echoed(self, nonce: bytes) -> None:
         """Process a nonce that the peer has echoed."""
-        if any(rail.echoed(nonce) for rail in self._rails) and not self._isMissing():
+        if any(probes.echoed(nonce) for probes in self._probes) and not self._isMissing():
             self._restartTimer(EXCHANGE_SECONDS)
             self._probesPassed()
 
@@ -373,14 +357,14 @@ class PeerConnection(StreamProtocol):
             return
         if self._isClient:
             self._maybeEstablished()
-        elif self._echoes == MOST_ECHOES * len(self._rails):
+        elif self._echoes == MOST_ECHOES * len(self._probes):
             self._sendFrame(FrameKind.READY)
             # READY is sent before that.
             self._reactor.callLater(0, self._reactor.callLater, 0, self._maybeEstablished)
 
     def _isMissing(self) -> bool:
         """Return whether a probe was not echoed yet."""
-        return any(rail.missing for rail in self._rails)
+        return any(probes.missing for probes in self._probes)
 
     def _frame(self, kind: FrameKind, content: bytes) -> None:
         if kind == FrameKind.READY:
@@ -391,10 +375,7 @@ class PeerConnection(StreamProtocol):
         elif not self._isIntroduced:
             if kind == FrameKind.INTERFACES:
                 self._match(decodeInterfaces(content))
-        elif kind == FrameKind.FAREWELL and isinstance(self.peer, Stripes):
-            self.peer.peerEnded(int.from_bytes(content[:8], "big"))
-            self._turnStripes()
-        elif kind == FrameKind.FAREWELL and isinstance(self.peer, Peer):
+        elif kind == FrameKind.FAREWELL:
             self.module.core.farewell(self.peer, content, self.module.seconds())
             self.module.turn()
         elif kind == FrameKind.ECHO:
@@ -412,8 +393,7 @@ class PeerConnection(StreamProtocol):
         if user is None:
             self.abort()
             return
-        for rail in self._rails:
-            rail.module.core.establish(rail.peer)
+        self.module.core.establish(self.peer)
         early, self._early = self._early, []
         user.deliverMessages(early)
         user.turnEnded()
@@ -426,13 +406,14 @@ class PeerConnection(StreamProtocol):
         """Return the error of an exchange that takes too long."""
         if not self._isIntroduced:
             return Unreachable("the peer does not introduce itself")
-        rail = next((each for each in self._rails if each.missing), None)
-        if rail is None:
+        probes = next((each for each in self._probes if each.missing), None)
+        if probes is None:
             return Unreachable("no packet of the peer arrives here, or no answer there: it is not ready")
-        place, mtu, address = rail.module.place, rail.peer.mtu, rail.peer.addresses[COMMAND]
-        peer = self._peerName() if self._bundle is None else _addressOf(address)
-        route = f"{rail.module.interface} ({place.gid.ip or place.gid}) to {peer}"
-        if SMALL in rail.missing:
+        place, mtu = probes.port.place, self.peer.mtu
+        address = self.peer.addresses[2 * self.peer.ports[probes.number]]
+        peer = self._peerName() if len(self._probes) == 1 else _addressOf(address)
+        route = f"{probes.port.interface} ({place.gid.ip or place.gid}) to {peer}"
+        if SMALL in probes.missing:
             return Unreachable(f"no packet passes from {route}: of {SMALL_LENGTH} bytes or of {mtu}, its MTU")
         return Unreachable(
             f"packets of {mtu} bytes, the MTU, do not pass from {route}, while small ones do: "
@@ -464,17 +445,13 @@ class PeerConnection(StreamProtocol):
 
     def put(self, region: int, offset: int, data: Buffer, done: Done | None) -> None:
         """Write into memory of the peer: see L{Module.put<txrdma.btl.core.module.Module.put>}."""
-        peer = self.peer
-        if isinstance(peer, Stripes):
-            peer.put(region, offset, data, done)
-        else:
-            self.module.core.put(peer, region, offset, data, done)
+        self.module.core.put(self.peer, region, offset, data, done)
         self.soon()
 
     def sendMany(self, tag: int, messages: list[Buffer], done: Done) -> int:
         """Send messages. Return how often C{done} is called with the result of one or of several."""
         peer = self.peer
-        if isinstance(peer, Peer) and max(map(len, messages)) <= peer.mtu - HEADER_LENGTH:
+        if max(map(len, messages)) <= peer.mtu - HEADER_LENGTH:
             bodies = [each if type(each) is bytes else bytes(each) for each in messages]
             return self.module.core.sendMany(peer, tag, bodies, done)
         for each in messages:
@@ -489,11 +466,7 @@ class PeerConnection(StreamProtocol):
         """Close the connection when everything that was sent has arrived."""
         if self._isOver or self._isAborted:
             return
-        peer = self.peer
-        if isinstance(peer, Stripes):
-            peer.close()
-        else:
-            self.module.core.close(peer)
+        self.module.core.close(self.peer)
         self.soon()
 
     def abort(self) -> None:
@@ -503,40 +476,6 @@ class PeerConnection(StreamProtocol):
             self._failure = self._failure or Failure(ConnectionAborted())
             transport: Any = self.transport
             transport.loseConnection()  # sends pending frames, such as READY, but no FAREWELL
-
-    # Events of stripes
-
-    def _turnStripes(self) -> None:
-        assert self._bundle is not None
-        self._bundle.turn()
-
-    def _stripesEvent(self, event: StripesEvent) -> None:
-        """Handle an event of messages that use several rails."""
-        stripes = self.peer
-        assert isinstance(stripes, Stripes) and self._bundle is not None
-        if isinstance(event, Came):
-            self._messagesReceived(((event.tag, event.data),))
-        elif isinstance(event, Arrived):
-            self._call(event.context, None)
-        elif isinstance(event, StripesFailed):
-            self._hasFailed = self._hasFailed or stripes.state >= LEFT
-            self._call(event.context, MessageFailed(event.reason))
-        else:
-            self._bundle.close()
-            self._sendClose(stripes.following.to_bytes(8, "big"))
-
-    def _brokeDown(self, error: Exception) -> None:
-        self._giveUp(Failure(ConnectionLost(str(error))))
-
-    def _endStripes(self, bundle: MultiRailPeer) -> None:
-        """Report messages of several rails that fail at the end."""
-        stripes = bundle.peer
-        self._isClean = self._isClean or (stripes.state >= LEFT and stripes.isIdle() and not self._hasFailed)
-        bundle.close()
-        stripes.fail("the connection has ended")
-        for event in stripes.events():
-            if not isinstance(event, StripesEnded):
-                self._stripesEvent(event)
 
     # Events of the module: see L{txrdma.btl.module.Program}
 
@@ -620,10 +559,7 @@ class PeerConnection(StreamProtocol):
 
     def _grace(self, turns: int) -> None:
         self._ending = None
-        if self._bundle is None:
-            self.module.poll()
-        else:
-            self._bundle.poll()
+        self.module.poll()
         if turns and not self._isOver and not self._isClean:
             self._ending = self._reactor.callLater(0, self._grace, turns - 1)
         else:
@@ -637,18 +573,18 @@ class PeerConnection(StreamProtocol):
         ending, self._ending = self._ending, None
         if ending is not None and ending.active():
             ending.cancel()
-        if self._bundle is not None:
-            self._endStripes(self._bundle)
-        elif self._isIntroduced:
-            self._endPeer(self._rails[0].peer)
+        if self._isIntroduced:
+            self._endPeer(self.peer)
         if self._receiveBuffers is not None:
             self._receiveBuffers.close()
         if self._isIntroduced and not self._isClean and self._failure is None:
             gone = "the peer's process has ended"
             self._failure = Failure(PeerLost(gone) if self.user is None else ConnectionLost(gone))
         self._isOver = True
-        for rail in self._rails:
-            rail.forget()
+        if self._isIntroduced:
+            self.module.forget(self.peer)
+            self.module.turn()  # report failures before the end
+        self._release()
         failure, user = self._failure, self.user
         self.user = None
         if user is not None:
@@ -657,7 +593,7 @@ class PeerConnection(StreamProtocol):
             self._failed(failure or Failure(PeerLost("the peer has ended the exchange")))
 
     def _endPeer(self, peer: Peer) -> None:
-        """End the peer of the only rail, and return whether everything sent has arrived."""
+        """Note whether everything that was sent has arrived, if the peer has closed."""
         if peer.state == GONE:
             return
         hasLeft = peer.state >= LEFT

@@ -1,16 +1,17 @@
 """
-Modules on a reactor: a port of a verbs device, whose two channels serve all peers of this process.
+Modules on a reactor: ports of verbs devices, whose channels serve all peers of this process.
 
-A module is shared by all users of the same device on the same reactor, and closed with the last of them.
+A module is shared by all users of the same devices on the same reactor, and closed with the last of them.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from secrets import randbits
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, Union
 
 from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
@@ -18,18 +19,16 @@ from twisted.python.failure import Failure
 
 from txrdma.btl import insight
 from txrdma.btl.channels import bufferBytes, Channel, Source, sourceOf
-from txrdma.btl.core.assembly import Budget
 from txrdma.btl.core.events import Event, Packet
 from txrdma.btl.core.module import COMMAND_MTU, Module, MOST_PACKETS
+from txrdma.btl.core.path import COMMAND, DATA
 from txrdma.btl.core.peer import Peer
-from txrdma.btl.core.stripes import MOST_OF_MODULE
-from txrdma.btl.core.window import COMMAND, DATA
 from txrdma.error import DeviceUnavailable, InvalidRequest, ResourceExhausted
 from txrdma.iba.types import GID, MACAddress, QPN
 from txrdma.iba.verbs import AddressVector, Buffer, usualGID
 from txrdma.interfaces import IAddressHandle, IVerbsDevice
 from txrdma.kit.values import frozen
-from txrdma.verbs.devices import DeviceSpec, oneOf
+from txrdma.verbs.devices import DeviceSpec, sharedDevice
 from txrdma.verbs.pinning import shareOf
 
 _log = Logger()
@@ -62,9 +61,9 @@ _HOPS: Final = 64
 @frozen
 class ChannelPlace:
     """
-    The address of a module.
+    The address of a port of a module.
 
-    @ivar gid: GID of its port; C{mac}: its link address, if it has one.
+    @ivar gid: its GID; C{mac}: its link address, if it has one.
     @ivar qpns: queue pair numbers of the command and the data channel.
     @ivar mtu: longest packet on the data channel, in bytes.
     """
@@ -73,6 +72,10 @@ class ChannelPlace:
     mac: MACAddress | None
     qpns: tuple[QPN, QPN]
     mtu: int
+
+
+Paths = Sequence[Union[ChannelPlace, None]]
+"""The address of a peer for each port of a module; None for a port that does not reach it."""
 
 
 class Program(Protocol):
@@ -86,25 +89,30 @@ class Program(Protocol):
 
 
 class _Route:
-    """The context of a peer: the destination of its packets, and the program that receives its events."""
+    """
+    The context of a peer: where its packets are sent, and the program that receives its events.
 
-    __slots__ = ("handle", "program", "qpns")
+    @ivar destinations: address and queue pair for each channel of the module.
+    """
 
-    def __init__(self, handle: IAddressHandle, qpns: tuple[QPN, QPN], program: Program) -> None:
-        self.handle, self.qpns, self.program = handle, qpns, program
+    __slots__ = ("destinations", "handles", "program")
+
+    def __init__(self, handles: Sequence[IAddressHandle | None], places: Paths, program: Program) -> None:
+        self.handles = [each for each in handles if each is not None]
+        self.destinations: list[tuple[IAddressHandle, QPN] | None] = []
+        for handle, place in zip(handles, places, strict=True):
+            if handle is None or place is None:
+                self.destinations += [None, None]
+            else:
+                self.destinations += [(handle, qpn) for qpn in place.qpns]
+        self.program = program
 
 
-def _command(context: object) -> tuple[IAddressHandle, QPN]:
+def _destination(channel: int, context: object) -> tuple[IAddressHandle, QPN]:
     assert isinstance(context, _Route)
-    return context.handle, context.qpns[COMMAND]
-
-
-def _data(context: object) -> tuple[IAddressHandle, QPN]:
-    assert isinstance(context, _Route)
-    return context.handle, context.qpns[DATA]
-
-
-_DESTINATIONS: Final = (_command, _data)
+    destination = context.destinations[channel]
+    assert destination is not None
+    return destination
 
 
 Depths = tuple[int, int]
@@ -132,56 +140,50 @@ def depthsWithin(most: int | None, mtu: int) -> tuple[Depths, Depths]:
     return command, data
 
 
-class ModulePort:
+class DevicePort:
     """
-    A port with a L{Module} on a reactor: two channels, one timer, and the receivers of events.
+    A port of a device, with two channels.
 
-    @ivar device: the device, which the port does not close.
-    @ivar core: the module itself; call L{soon} after its methods.
-    @ivar place: its address.
-    @ivar domain: the protection domain of its objects.
-    @ivar interface: name of the network interface of its port, for messages.
+    @ivar device: the device, which is not closed with the port.
+    @ivar place: the address of the port; C{mtu}: its MTU in bytes.
+    @ivar domain: the protection domain of its objects; C{channels}: the command and the data channel.
+    @ivar interface: name of its network interface, for messages.
     @ivar receiveBufferBytes: bytes allocated for receive buffers of peers.
-    @ivar isBroken: whether a channel has failed, so that new peers need another module.
     """
 
-    def __init__(self, reactor: Any, device: IVerbsDevice, closed: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        reactor: Any,
+        device: IVerbsDevice,
+        number: int,
+        taken: Callable[[Channel, Sequence[tuple[Source, memoryview]], int], None],
+        broken: Callable[[int, Failure], None],
+    ) -> None:
         """
-        @param closed: called when the last user has released it and everything is closed.
+        @param number: number of the port in its module.
+        @param taken: see L{Channel}; C{broken}: called with the number of the port when a channel has failed.
         @raise txrdma.error.RDMAError: the device cannot create two queue pairs.
         """
         self._reactor, self.device = reactor, device
-        self._holders = self.receiveBufferBytes = 0
-        self._isBusy = self._isClosed = self.isBroken = self._reportsPlaced = False
-        self._later: IDelayedCall | None = None
-        self._timer: IDelayedCall | None = None
-        self._timerAt = 0.0
-        self._touched: dict[Program, Peer] = {}
-        self._unneeded: deque[tuple[tuple[int, ...], IAddressHandle]] = deque()
+        self._taken, self._broken = taken, partial(broken, number)
+        self.receiveBufferBytes = 0
         table = device.gidTable(1)
         index = usualGID(table)
         gid, attributes = table[index].gid, device.portAttributes(1)
-        mtu = int(attributes.activeMTU.bytes)
+        self.mtu = mtu = int(attributes.activeMTU.bytes)
         self.interface = table[index].netdev or attributes.netdev or gid.ip or str(gid)
         self._index = index
         with ExitStack() as undo:
-            undo.callback(closed)
             self.domain = device.createProtectionDomain()
             undo.callback(self.domain.close)
-            undo.callback(self._closeHandles)
-            made: list[Channel] = []
             command, data = depthsWithin(shareOf(device, PINNED_SHARE), mtu)
-            for number, most, depths in ((COMMAND, min(COMMAND_MTU, mtu), command), (DATA, mtu, data)):
-                channel = self._openChannel(number, most, depths)
+            self.channels: list[Channel] = []
+            for each, most, depths in ((COMMAND, min(COMMAND_MTU, mtu), command), (DATA, mtu, data)):
+                channel = self._openChannel(2 * number + each, most, depths)
                 undo.callback(channel.close)
-                made.append(channel)
-            self._channels = made
-            self.core = Module(mtu, (made[0].sends, made[1].sends))
-            self.stripesBudget = Budget(MOST_OF_MODULE)
-            self.place = ChannelPlace(gid, attributes.mac, (made[0].qpn, made[1].qpn), mtu)
-            insight.modules.appear(reactor, self.core, lambda: self.counters)
-            undo.callback(insight.modules.leave, self.core)
-            undo.callback(self._stopTimers)
+                self.channels.append(channel)
+            qpns = (self.channels[COMMAND].qpn, self.channels[DATA].qpn)
+            self.place = ChannelPlace(gid, attributes.mac, qpns, mtu)
             self._closing = undo.pop_all()
 
     def _openChannel(self, number: int, mtu: int, depths: Depths) -> Channel:
@@ -208,8 +210,71 @@ class ModulePort:
                     receives=depths[1],
                 )
 
+    def close(self) -> None:
+        """Close the channels."""
+        self._closing.close()
+
+    def handle(self, place: ChannelPlace) -> IAddressHandle:
+        """
+        Create the address handle of a peer.
+
+        @raise InvalidRequest: the port has no route to the peer.
+        """
+        own = self.place.gid
+        if own.isMapped != place.gid.isMapped and (own.ip is None or place.gid.ip is None):
+            raise InvalidRequest(f"there is no route from {own.ip or own} to {place.gid.ip or place.gid}")
+        return self.domain.createAddressHandle(self.destinationOf(place))
+
+    def destinationOf(self, place: ChannelPlace) -> AddressVector:
+        """Return the attributes of the address handle for a peer's port."""
+        return AddressVector(place.gid, self._index, 1, _HOPS, dmac=place.mac)
+
+
+class ModulePort:
+    """
+    A L{Module} on a reactor: its ports, one timer, and the receivers of events.
+
+    @ivar core: the module itself; call L{soon} after its methods.
+    @ivar ports: its ports; C{port}: the first one.
+    @ivar isBroken: whether a channel has failed, so that new peers need another module.
+    """
+
+    def __init__(
+        self, reactor: Any, devices: Sequence[IVerbsDevice], closed: Callable[[], None] = lambda: None
+    ) -> None:
+        """
+        @param closed: called when the last user has released it and everything is closed.
+        @raise txrdma.error.RDMAError: a device cannot create two queue pairs.
+        """
+        self._reactor = reactor
+        self._holders = 0
+        self._isBusy = self._isClosed = self.isBroken = self._reportsPlaced = False
+        self._later: IDelayedCall | None = None
+        self._timer: IDelayedCall | None = None
+        self._timerAt = 0.0
+        self._touched: dict[Program, Peer] = {}
+        self._unneeded: deque[tuple[tuple[int, ...], IAddressHandle]] = deque()
+        self._channels: list[Channel] = []
+        self.ports: list[DevicePort] = []
+        with ExitStack() as undo:
+            undo.callback(closed)
+            undo.callback(self._closeHandles)
+            for number, device in enumerate(devices):
+                port = DevicePort(reactor, device, number, self._taken, self._broken)
+                undo.callback(port.close)
+                self.ports.append(port)
+                self._channels += port.channels
+            self.port = self.ports[0]
+            self._destinations = [partial(_destination, number) for number in range(len(self._channels))]
+            mtu = max(port.mtu for port in self.ports)
+            self.core = Module(mtu, tuple(each.sends for each in self._channels))
+            insight.modules.appear(reactor, self.core, lambda: self.counters)
+            undo.callback(insight.modules.leave, self.core)
+            undo.callback(self._stopTimers)
+            self._closing = undo.pop_all()
+
     def __repr__(self) -> str:
-        return f"<ModulePort {self.device.name} {self._holders} holders>"
+        return f"<ModulePort {[each.device.name for each in self.ports]} {self._holders} holders>"
 
     def hold(self) -> Callable[[], None]:
         """Keep the module open, and return a function that releases it. That function is idempotent."""
@@ -234,7 +299,9 @@ class ModulePort:
 
     def abandon(self) -> None:
         """End all connections without notifying their peers, and close the module for all users."""
-        self._broken(Failure(DeviceUnavailable("all readers were removed from the reactor")))
+        failure = Failure(DeviceUnavailable("all readers were removed from the reactor"))
+        for number in range(len(self.ports)):
+            self._broken(number, failure)
         self._close()
 
     def _close(self) -> None:
@@ -254,7 +321,7 @@ class ModulePort:
         self,
         name: int,
         sender: int,
-        place: ChannelPlace,
+        places: Paths,
         sequences: tuple[int, int],
         program: Program,
         allowance: int | None = None,
@@ -263,27 +330,30 @@ class ModulePort:
         Add a peer after the exchange of introductions.
 
         @param name: the result of L{newName}; C{sender}: the name that the peer has chosen for this end.
+        @param places: the address of the peer for each port.
         @param sequences: first sequence numbers of this end and of the peer.
         @param allowance: see L{Module.addPeer}.
-        @raise InvalidRequest: the port has no route to the peer.
+        @raise InvalidRequest: a port has no route to the peer.
         """
-        own = self.place.gid
-        if own.isMapped != place.gid.isMapped and (own.ip is None or place.gid.ip is None):
-            raise InvalidRequest(f"there is no route from {own.ip or own} to {place.gid.ip or place.gid}")
-        route = _Route(self.domain.createAddressHandle(self.destinationOf(place)), place.qpns, program)
-        addresses: tuple[Source, Source] = (
-            sourceOf(place.gid, place.qpns[0]),
-            sourceOf(place.gid, place.qpns[1]),
-        )
-        return self.core.addPeer(
-            *(name, sender, addresses, *sequences, route, self._reactor.seconds()),
-            mtu=place.mtu,
-            allowance=allowance,
-        )
-
-    def destinationOf(self, place: ChannelPlace) -> AddressVector:
-        """Return the attributes of the address handle for a peer's port."""
-        return AddressVector(place.gid, self._index, 1, _HOPS, dmac=place.mac)
+        pairs = list(zip(self.ports, places, strict=True))
+        mtu = min(min(port.mtu, place.mtu) for port, place in pairs if place is not None)
+        with ExitStack() as undo:
+            handles: list[IAddressHandle | None] = []
+            addresses: list[Source | None] = []
+            for port, place in pairs:
+                handles.append(None if place is None else port.handle(place))
+                if handles[-1] is not None:
+                    undo.callback(handles[-1].close)
+                for each in (COMMAND, DATA):
+                    addresses.append(None if place is None else sourceOf(place.gid, place.qpns[each]))
+            peer = self.core.addPeer(
+                *(name, sender, addresses, *sequences),
+                *(_Route(handles, places, program), self._reactor.seconds()),
+                mtu=mtu,
+                allowance=allowance,
+            )
+            undo.pop_all()
+        return peer
 
     def newName(self) -> int:
         """Choose a random name for a future peer, which may send packets before its introduction arrives."""
@@ -298,7 +368,8 @@ class ModulePort:
         route = peer.context
         assert isinstance(route, _Route)
         self.core.lose(peer, "the connection has ended")
-        self._unneeded.append((tuple(each.posted for each in self._channels), route.handle))
+        posted = tuple(each.posted for each in self._channels)
+        self._unneeded.extend((posted, handle) for handle in route.handles)
         self._closeHandles()
 
     def _closeHandles(self) -> None:
@@ -332,9 +403,8 @@ class ModulePort:
         if packet is None:
             return False
         channel, head, payload = packet
-        route = peer.context
-        assert isinstance(route, _Route)
-        credits = self._channels[channel].sendFast(route.handle, route.qpns[channel], head, payload)
+        destination = _destination(channel, peer.context)
+        credits = self._channels[channel].sendFast(*destination, head, payload)
         core.sentFast(peer, channel, tag, payload, context, self._reactor.seconds())
         if credits:
             core.completed(channel, credits)
@@ -450,12 +520,12 @@ class ModulePort:
         packets = self.core.outgoing(now, isEarly)
         if not packets:
             return 0
-        batches: tuple[list[Packet], list[Packet]] = ([], [])
+        batches: list[list[Packet]] = [[] for _each in self._channels]
         for packet in packets:
             batches[packet.channel].append(packet)
-        for channel, batch, destinationOf in zip(self._channels, batches, _DESTINATIONS):  # noqa: B905  # there are two of each
-            if batch and (dropped := channel.send(batch, destinationOf)):
-                self.core.completed(channel.number, dropped)
+        for number, batch in enumerate(batches):
+            if batch and (dropped := self._channels[number].send(batch, self._destinations[number])):
+                self.core.completed(number, dropped)
         return len(packets)
 
     def _laterTurn(self) -> None:
@@ -493,29 +563,48 @@ class ModulePort:
                 each.cancel()
         self._later = self._timer = None
 
-    def _broken(self, failure: Failure) -> None:
-        """Lose all peers, because completions can no longer be read."""
+    def _broken(self, number: int, failure: Failure) -> None:
+        """Use a port no more, because its completions can no longer be read."""
         self.isBroken = True
-        for peer in self.core.peers:
-            self.core.lose(peer, failure.getErrorMessage())
+        self.core.losePort(number, failure.getErrorMessage(), self._reactor.seconds())
         self.turn()
 
 
-_modules: dict[tuple[object, DeviceSpec], ModulePort] = {}
+_modules: dict[tuple[object, Hashable], ModulePort] = {}
 
 
-def moduleOf(reactor: Any, device: DeviceSpec) -> ModulePort:
+def moduleOf(reactor: Any, *devices: DeviceSpec) -> ModulePort:
     """
-    Return the module of a device on a reactor; call its L{ModulePort.hold}. A broken or abandoned one is
-    replaced.
+    Return the module of one or more devices on a reactor; call its L{ModulePort.hold}. A broken or abandoned
+    one is replaced.
 
-    @param device: a device string, whose device is opened and closed, or an open device, which is not closed.
-    @raise ValueError: the device string is invalid.
+    @param devices: device strings, whose devices are opened and closed, or open devices, which are not
+        closed.
+    @raise ValueError: a device string is invalid.
     @raise txrdma.error.RDMAError: there is no such device, or it cannot create two queue pairs.
     """
-    known = _modules.get((reactor, device))
+    key = (reactor, devices)
+    known = _modules.get(key)
     if known is not None and known.isBroken:
-        del _modules[reactor, device]
+        del _modules[key]
     elif known is not None and known.isAbandoned:
         known.abandon()
-    return oneOf(_modules, reactor, device, lambda opened, closed: ModulePort(reactor, opened, closed))
+    elif known is not None:
+        return known
+    with ExitStack() as undo:
+        opened = []
+        for each in devices:
+            device = sharedDevice(reactor, each) if isinstance(each, str) else each
+            if isinstance(each, str):
+                undo.callback(device.close)
+            opened.append(device)
+        closing = undo.pop_all()
+        made: ModulePort | None = None
+
+        def closed() -> None:
+            if made is not None and _modules.get(key) is made:
+                del _modules[key]
+            closing.close()
+
+        made = _modules[key] = ModulePort(reactor, opened, closed)
+    return made

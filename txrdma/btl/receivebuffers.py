@@ -27,7 +27,7 @@ from twisted.python.failure import Failure
 from txrdma.btl.core.peer import GONE, OPEN, Peer
 from txrdma.btl.core.receivebuffer import LONG_REMOTE, ReceiveBuffer
 from txrdma.btl.introductions import FrameKind, QueuePairPart, ReceiveBufferFrame
-from txrdma.btl.module import ChannelPlace, ModulePort
+from txrdma.btl.module import ChannelPlace, DevicePort, ModulePort
 from txrdma.error import RDMAError, ResourceExhausted
 from txrdma.iba.types import MTU, QPN, RKey
 from txrdma.iba.verbs import (
@@ -53,7 +53,7 @@ HOLD_SECONDS: Final = 0.05
 """Seconds for which long messages wait for the peer's receive buffer."""
 
 MOST_RECEIVE_BUFFERS: Final = 256 << 20
-"""Bytes of all receive buffers of a module. Untouched pages use no memory of the host."""
+"""Bytes of all receive buffers of a port. Untouched pages use no memory of the host."""
 
 SMALLEST_RECEIVE_BUFFER: Final = 1 << 20
 """Bytes of the smallest useful receive buffer of a peer."""
@@ -63,7 +63,7 @@ SMALLEST_PINNED: Final = 1 << 18
 
 PINNED_SHARE: Final = 4
 """
-Largest fraction of C{ulimit -l} for all receive buffers of a module, and as much for the memory from which
+Largest fraction of C{ulimit -l} for all receive buffers of a port, and as much for the memory from which
 RDMA writes, on a device that pins memory.
 """
 
@@ -94,27 +94,25 @@ _TIMEOUT: Final = 20  # the process that answers may be busy for half a minute
 _ADAPTER_TIMEOUT: Final = 16  # adapters answer themselves, and resend only after this time
 
 
-def createReceiveBuffer(module: ModulePort) -> tuple[IMemoryRegion, Callable[[], None]]:
+def createReceiveBuffer(port: DevicePort) -> tuple[IMemoryRegion, Callable[[], None]]:
     """
     Allocate the receive buffer of a peer: a fixed share of the remaining bytes, so early peers get most.
 
     @return: the memory, and a function that releases it, to be called once.
     @raise ResourceExhausted: too little is left.
     """
-    pinned = shareOf(module.device, PINNED_SHARE)
+    pinned = shareOf(port.device, PINNED_SHARE)
     if pinned is None:
-        length = (MOST_RECEIVE_BUFFERS - module.receiveBufferBytes) // _SHARE
+        length = (MOST_RECEIVE_BUFFERS - port.receiveBufferBytes) // _SHARE
     else:
-        length = (min(pinned, MOST_RECEIVE_BUFFERS) - module.receiveBufferBytes) // PINNED_SHARE
+        length = (min(pinned, MOST_RECEIVE_BUFFERS) - port.receiveBufferBytes) // PINNED_SHARE
     if length < (SMALLEST_RECEIVE_BUFFER if pinned is None else SMALLEST_PINNED):
-        raise ResourceExhausted(
-            f"{module.receiveBufferBytes} bytes are used by receive buffers of other peers"
-        )
-    memory = module.domain.allocateMemory(length, Access.LOCAL_WRITE | Access.REMOTE_WRITE)
-    module.receiveBufferBytes += length
+        raise ResourceExhausted(f"{port.receiveBufferBytes} bytes are used by receive buffers of other peers")
+    memory = port.domain.allocateMemory(length, Access.LOCAL_WRITE | Access.REMOTE_WRITE)
+    port.receiveBufferBytes += length
 
     def release() -> None:
-        module.receiveBufferBytes -= length
+        port.receiveBufferBytes -= length
         memory.close()
 
     return memory, release
@@ -140,6 +138,7 @@ class RemoteReceiveBuffers:
         self._mayWrite = mayWrite
         self._reactor, self._sendFrame = reactor, sendFrame
         self._module, self._peer, self._remotePlace = module, peer, remotePlace
+        self._port = module.ports[peer.ports[0]]
         self._timer: IDelayedCall | None = None
         self._pair: IQueuePair | None = None
         self._isConnected = self._isClosed = self._isWriting = False
@@ -195,7 +194,7 @@ class RemoteReceiveBuffers:
 
     def _makePair(self) -> IQueuePair:
         """Create a queue pair and send its number to the peer."""
-        device, domain, closing = self._module.device, self._module.domain, self._closing
+        device, domain, closing = self._port.device, self._port.domain, self._closing
         channel = device.createChannel()
         closing.callback(channel.close)
         queue = device.createCompletionQueue(MOST_WRITES, channel)  # unused where memory is shared
@@ -224,13 +223,13 @@ class RemoteReceiveBuffers:
         @raise RDMAError: there is no route to the peer, or no memory for a receive buffer.
         """
         pair = self._makePair() if self._pair is None else self._pair
-        module, remotePlace = self._module, self._remotePlace
-        pathMTU = MTU.fitting(min(remotePlace.mtu, module.place.mtu))
+        port, remotePlace = self._port, self._remotePlace
+        pathMTU = MTU.fitting(min(remotePlace.mtu, port.place.mtu))
         self._pathMTU = pathMTU.bytes
         pair.modify(
             QPAttributes(
                 state=QPState.RTR,
-                address=module.destinationOf(remotePlace),
+                address=port.destinationOf(remotePlace),
                 pathMTU=pathMTU,
                 destinationQPN=qpn,
                 rqPSN=0,
@@ -252,7 +251,7 @@ class RemoteReceiveBuffers:
                 raise ResourceExhausted(f"no memory is shared with the peer ({pair.route})")
             self._reader.start()
         self._isConnected = True
-        memory, release = createReceiveBuffer(module)
+        memory, release = createReceiveBuffer(port)
         self._closing.callback(release)
         self._peer.localReceiveBuffer = memory.view
         part = ReceiveBufferFrame(rkey=memory.rkey, address=memory.address, length=memory.length)
@@ -302,7 +301,7 @@ class RemoteReceiveBuffers:
         """
         length, staging = part.length, None
         if not self._maxInline:  # the device reads from memory with the layout of the receive buffer
-            staging, release = createReceiveBuffer(self._module)
+            staging, release = createReceiveBuffer(self._port)
             self._closing.callback(release)
             length = min(length, staging.length)
 

@@ -29,8 +29,8 @@ from twisted.python.failure import Failure
 from txrdma.btl.batches import Batch, MOST_AT_ONCE, rows
 from txrdma.btl.core.assembly import LONGEST
 from txrdma.btl.core.flow import MessageFlow
+from txrdma.btl.core.path import UNHEARD
 from txrdma.btl.core.peer import OPEN
-from txrdma.btl.core.window import UNHEARD
 from txrdma.btl.errors import MessageFailed
 from txrdma.btl.inbox import Inbox
 from txrdma.btl.lifeline import Done, PeerConnection

@@ -246,27 +246,6 @@ LIMITS: Final = (
     ),
     Limit(
         "btl:",
-        "bytes of incomplete messages of a connection over several interfaces",
-        "txrdma.btl.core.stripes.MOST_BYTES",
-        "The connection is closed; a conforming peer stays below the limit.",
-        "unit.btl.test_stripes.LiarTests.test_violations",
-    ),
-    Limit(
-        "btl:",
-        "incomplete messages of a connection over several interfaces",
-        "txrdma.btl.core.stripes.MOST_MESSAGES",
-        "The connection is closed; a conforming peer stays below the limit.",
-        "unit.btl.test_stripes.LiarTests.test_violations",
-    ),
-    Limit(
-        "btl:",
-        "bytes of received messages of all connections over several interfaces of a module",
-        "txrdma.btl.core.stripes.MOST_OF_MODULE",
-        "The connection that needs more is closed.",
-        "unit.btl.test_stripes.LiarTests.test_budget",
-    ),
-    Limit(
-        "btl:",
         "bytes of a tag without a handler that the program has not received",
         "txrdma.btl.core.flow.WINDOW",
         "Further messages wait at their sender; a peer that sends them is closed.",

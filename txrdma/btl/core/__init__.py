@@ -1,7 +1,7 @@
 """
 Reliable messages over several unreliable paths, without I/O.
 
-Modules, lowest first: C{window}, C{receiving}, C{assembly} and C{ordering}, the parts of the state of one
-peer; C{peer}; C{module}, all peers, with the fast path in C{shortcuts}; C{stripes}, several modules
-to one peer.
+Modules, lowest first: C{path}, C{window}, C{receiving}, C{assembly} and C{ordering}, the parts of the state
+of
+one peer; C{peer}; C{module}, all peers, with the fast path in C{shortcuts}.
 """

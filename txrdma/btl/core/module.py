@@ -1,9 +1,12 @@
 """
-A module of the byte transfer layer: one port, two channels, and all peers that are reached through them.
+A module of the byte transfer layer: its ports with two channels each, and all peers that they reach.
 
 Theory of operation. A packet is one segment: its kind decides how it is processed, its sequence number
 whether it is new. Each segment also acknowledges what its sender has received. So L{Module} finds the peer,
 processes the acknowledgement, then the segment, and at the end notes what has to be acknowledged in turn.
+
+Channels are numbered: those of the first port are 0 and 1, its command and its data channel, and those of the
+second port 2 and 3.
 
 Nothing here reads a clock or a device. Received packets are passed in one by one. Packets to send are
 returned as a list, once per reactor iteration, so that the caller can send them with one system call. The
@@ -14,7 +17,7 @@ then acknowledgements that no segment carries.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Final
 
 from txrdma.btl.core.assembly import Budget, OVER_BUDGET, WRONG
@@ -31,19 +34,21 @@ from txrdma.btl.core.events import (
     SendFailed,
 )
 from txrdma.btl.core.expected import EarlyPackets
+from txrdma.btl.core.path import COMMAND, DATA, Message, Path, Sent, UNHEARD
 from txrdma.btl.core.peer import CLOSING, ENDED, GONE, LEFT, LINGER, OPEN, Peer
 from txrdma.btl.core.receivebuffer import LONG
 from txrdma.btl.core.receiving import ABOVE, BELOW, NEW
 from txrdma.btl.core.regions import Regions
 from txrdma.btl.core.shortcuts import FastPath, Probation
 from txrdma.btl.core.timetable import KEEP_ALIVE
-from txrdma.btl.core.window import COMMAND, DATA, GIVE_UP, Message, Sent, UNHEARD
+from txrdma.btl.core.window import GIVE_UP
 from txrdma.btl.wire import (
     ACK,
     BYE,
     CHUNK,
     decodePack,
     decodeSegment,
+    encodeHead,
     ENTRY_LENGTH,
     FRAG,
     HEADER_LENGTH,
@@ -98,7 +103,7 @@ _ASLEEP: Final = 1.0
 
 class Module(FastPath):
     """
-    Reliable messages to many peers over two channels of unreliable datagrams.
+    Reliable messages to many peers over channels of unreliable datagrams, two for each port.
 
     @ivar regions: memory into which peers may put; C{expected}: packets that arrive before their sender is
         introduced.
@@ -109,14 +114,14 @@ class Module(FastPath):
     def __init__(
         self,
         mtu: int,
-        credits: tuple[int, int],
+        credits: Sequence[int],
         budget: Budget | None = None,
         giveUp: float = GIVE_UP,
         keepAlive: float = KEEP_ALIVE,
     ) -> None:
         """
-        @param mtu: longest packet on the data channel, in bytes.
-        @param credits: depths of the send queues of the command and the data channel.
+        @param mtu: longest packet on a data channel, in bytes.
+        @param credits: depths of the send queues of the command and the data channel of each port.
         @param giveUp: seconds; see L{GIVE_UP}.
         @param keepAlive: seconds; zero disables it. See L{KEEP_ALIVE}.
         """
@@ -126,6 +131,7 @@ class Module(FastPath):
         self._giveUp, self._keepAlive = giveUp, keepAlive
         self.regions, self.expected = Regions(), EarlyPackets()
         self._ready, self._losing = deque[Peer](), deque[Peer]()
+        self._probing: dict[Peer, None] = {}
         self.isFull = False
 
     # Peers and sending
@@ -139,7 +145,7 @@ class Module(FastPath):
         self,
         name: int,
         sender: int,
-        addresses: tuple[Hashable, Hashable],
+        addresses: Sequence[Hashable],
         firstSent: int,
         firstReceived: int,
         context: object,
@@ -152,11 +158,12 @@ class Module(FastPath):
 
         @param name: number that this end has chosen for the peer, which identifies the peer's packets.
         @param sender: number that the peer has chosen for this end.
-        @param addresses: addresses of the peer's command and data channels.
+        @param addresses: addresses of the peer's command and data channels, for each port of this module;
+            None for the channels of a port that does not reach it.
         @param firstSent: first sequence number of this end; C{firstReceived}: of the peer.
         @param mtu: longest packet that the peer accepts on its data channel, in bytes.
         @param allowance: bytes, including headers, that may be sent before the peer's addresses are validated
-            (see L{prove}); None if they need no validation and the connection is established.
+            (see L{prove}), for each path; None if they need no validation and the connection is established.
         @raise InvalidRequest: the name is taken.
         """
         if name in self._peers:
@@ -164,7 +171,7 @@ class Module(FastPath):
         ends = (name, sender, addresses, min(mtu, self._mtus[DATA]), firstSent, firstReceived, context)
         self._peers[name] = peer = Peer(*ends, self.counters, self._budget, self._giveUp, now)
         if allowance is not None:
-            self._probation[peer] = Probation(allowance, MOST_EARLY_BYTES)
+            self._probation[peer] = Probation([allowance] * len(peer.sent.paths), MOST_EARLY_BYTES)
         self._times.touch(peer)
         for early in self.expected.take(name):
             self._received(*early, now)
@@ -218,9 +225,9 @@ class Module(FastPath):
             raise InvalidRequest("a region has 32 bits, an offset 64")
         self._queue(peer, Message(PUT, 0, data, context, region, offset))
 
-    def probe(self, peer: Peer, length: int, nonce: bytes) -> None:
+    def probe(self, peer: Peer, length: int, nonce: bytes, path: int = 0) -> None:
         """
-        Send a packet of this length, at least 26 bytes, that carries a nonce.
+        Send a packet of this length, at least 26 bytes, that carries a nonce, on one path.
 
         The peer's module reports L{ProbeReceived}. An end that echoes the nonce has received packets of this
         length at the peer's addresses. Acknowledgements do not prove that, because sequence numbers can be
@@ -229,16 +236,20 @@ class Module(FastPath):
         @param nonce: L{NONCE_LENGTH} random bytes.
         @raise InvalidRequest: the peer is not open.
         """
-        self._queue(peer, Message(VOID, 0, nonce.ljust(length - HEADER_LENGTH, b"\0"), None))
+        message = Message(VOID, 0, nonce.ljust(length - HEADER_LENGTH, b"\0"), None)
+        message.path = peer.sent.paths[path]
+        self._queue(peer, message)
 
-    def prove(self, peer: Peer) -> None:
-        """Note that the peer has echoed a nonce, which removes the limit of packets to its addresses."""
+    def prove(self, peer: Peer, path: int = 0) -> None:
+        """Note that the peer has echoed a nonce, which removes the limit of packets to its address."""
         if (probation := self._probation.get(peer)) is not None:
-            probation.allowance = _PROVEN
+            probation.allowances[path] = _PROVEN
 
     def establish(self, peer: Peer) -> None:
         """Note that the user accepts messages of this peer, which removes their limit."""
         self._probation.pop(peer, None)
+        for message in peer.unfinished():
+            message.path = None  # its probes have arrived
 
     def farewell(self, peer: Peer, packet: Buffer, now: float) -> None:
         """
@@ -301,6 +312,14 @@ class Module(FastPath):
         if peer.state != GONE:
             self._makeReady(peer)
 
+    def losePort(self, port: int, reason: str, now: float) -> None:
+        """Use a port no more, because it has failed. Peers that no other port reaches are lost."""
+        for peer in self.peers:
+            if port in peer.ports and not peer.sent.losePath(port, now):
+                self.lose(peer, reason)
+            elif peer.state != GONE:
+                self._makeReady(peer)
+
     def lose(self, peer: Peer, reason: str, error: Exception | None = None) -> None:
         """
         Give up a peer: its messages fail, and nothing is sent to it any more.
@@ -345,8 +364,8 @@ class Module(FastPath):
             return
         if self._probation and (probation := self._probation.get(peer)) is not None:
             # Until its address is validated, a peer gets a multiple of what it has sent.
-            probation.allowance += AMPLIFICATION * (OVERHEAD + len(packet))
-        peer.receivedAt = now
+            probation.allowances[peer.pathOf(channel).number] += AMPLIFICATION * (OVERHEAD + len(packet))
+        peer.receivedAt, peer.answerOn = now, channel & ~1
         self._times.touch(peer)
         kind = segment.kind
         if kind == ACK:
@@ -567,7 +586,7 @@ class Module(FastPath):
             self._events.append(PeerClosed(peer))
 
     def _forget(self, peer: Peer) -> None:
-        peer.state, peer.others, peer.receiveBuffer, peer.localReceiveBuffer = GONE, (), None, None
+        peer.state, peer.receiveBuffer, peer.localReceiveBuffer = GONE, None, None
         peer.writing.clear()
         peer.written = 0
         peer.assembly.drop()
@@ -586,7 +605,7 @@ class Module(FastPath):
         """Time at which to call L{expired}, or earlier; then there may be nothing to do."""
         self._catchUp()
         earliest = self._times.earliest()
-        due = self._owed.deadline() if self.credits[COMMAND] > 0 else None
+        due = self._owed.deadline(self.credits)
         return due if earliest is None or (due is not None and due < earliest) else earliest
 
     def expired(self, now: float) -> None:
@@ -607,9 +626,9 @@ class Module(FastPath):
                 self._events.append(PeerClosed(peer))
             self._forget(peer)
             return
-        if peer.keepsWaiting(now):
+        if peer.hasStopped(now):
             self.lose(peer, "the peer has stopped in the middle of a message")
-        elif peer.sent.expired(now) and not peer.answersElsewhere(now):
+        elif peer.sent.expired(now):
             if peer.state == CLOSING and not peer.unfinished():  # only the peer's BYE is missing
                 self._forget(peer)
                 self._events.append(PeerClosed(peer))
@@ -619,15 +638,15 @@ class Module(FastPath):
             self._queue(peer, Message(VOID, 0, b"", None))
         else:
             self._makeReady(peer)
+        if any(path.isProbeDue for path in peer.sent.paths):
+            self._probing[peer] = None
 
     # Outgoing packets and events
 
     @property
     def hasMoreLost(self) -> bool:
         """Whether L{outgoing} has left segments that may be retransmitted immediately."""
-        return self.credits[DATA] > 1 and any(
-            each.state != GONE and each.sent.hasLost() for each in self._losing
-        )
+        return any(each.state != GONE and each.sent.hasLost(self.credits) for each in self._losing)
 
     @property
     def hasEvents(self) -> bool:
@@ -662,6 +681,8 @@ class Module(FastPath):
             self._sendAgain(packets, now)
         if self._ready:
             self._sendNew(packets, now, isEarly)
+        if self._probing:
+            self._sendProbes(packets, now)
         if self._owed.refusals:
             self._owed.sendRefusals(packets, self.credits)
         if self._owed.peers:
@@ -679,11 +700,14 @@ class Module(FastPath):
         probation = self._probation.get(packet.peer)
         if probation is None:
             return True
-        length = OVERHEAD + len(packet.head) + len(packet.payload)
-        if length > probation.allowance:
+        length, path = (
+            OVERHEAD + len(packet.head) + len(packet.payload),
+            packet.peer.pathOf(packet.channel).number,
+        )
+        if length > probation.allowances[path]:
             self.credits[packet.channel] += 1
             return False
-        probation.allowance -= length
+        probation.allowances[path] -= length
         return True
 
     def _makeReady(self, peer: Peer) -> None:
@@ -699,11 +723,25 @@ class Module(FastPath):
         for _each in range(MOST_RESENDS):
             while self._losing and (self._losing[0].state == GONE or not self._losing[0].sent.hasLost()):
                 self._losing.popleft().isLosing = False
-            if not self._losing or self.credits[DATA] <= 1:
+            if not self._losing:
                 return
             peer = self._losing[0]
             self._losing.rotate(-1)
-            self._emit(peer, peer.sent.again(now), DATA, packets)
+            path = peer.sent.pathAgain(self.credits)
+            if path is not None:
+                self._emit(peer, peer.sent.again(now, path), 2 * path.port + DATA, packets)
+
+    def _sendProbes(self, packets: list[Packet], now: float) -> None:
+        """Send probes of silent paths: copies of an acknowledged segment."""
+        probing, self._probing = self._probing, {}
+        for peer in probing:
+            for path, sequence, attempt in peer.sent.probes(now) if peer.state != GONE else ():
+                acknowledged, channel = peer.received.acknowledged, 2 * path.port + DATA
+                head = encodeHead(VOID, peer.sender, sequence, acknowledged, 0, 0, attempt=attempt)
+                if self.credits[channel] > 1:
+                    self.credits[channel] -= 1
+                    packets.append(Packet(peer, channel, head, b""))
+            self._times.touch(peer)
 
     def _sendNew(self, packets: list[Packet], now: float, isEarly: bool) -> None:
         ready, credits = self._ready, self.credits
@@ -717,7 +755,13 @@ class Module(FastPath):
                 if len(queue := peer.turn()) == 1 and isEarly:
                     return
                 isWritten = peer.written > 0
-                channel = self._channelOf(queue[0]) if queue and not isWritten else DATA
+                first = queue[0] if queue and not isWritten else None
+                path = None if first is None else first.path
+                if path is None:
+                    path = peer.sent.choose(credits if len(peer.ports) > 1 else None)
+                if path is None:
+                    return
+                channel = 2 * path.port + (DATA if first is None else self._channelOf(first, path))
                 if credits[channel] <= 1:
                     return
                 try:
@@ -731,16 +775,16 @@ class Module(FastPath):
                     ready.popleft()
                     peer.isReady = False
                     break
-                peer.sent.add(sent, channel, now)
+                peer.sent.add(sent, channel & 1, now, path)
                 self._emit(peer, sent, channel, packets)
             else:
                 ready.rotate(-1)
 
-    def _channelOf(self, message: Message) -> int:
+    def _channelOf(self, message: Message, path: Path) -> int:
         """Choose the channel of a message's next segment: very short ones use the command channel."""
         length = message.packed - ENTRY_LENGTH if message.kind == PACK else message.total + HEADER_LENGTH
         isTiny = message.kind != PUT and length <= self._mtus[COMMAND]
-        return COMMAND if isTiny and self.credits[COMMAND] > 1 else DATA
+        return COMMAND if isTiny and self.credits[2 * path.port + COMMAND] > 1 else DATA
 
     def _emit(self, peer: Peer, sent: Sent, channel: int, packets: list[Packet]) -> None:
         head, received = peer.head(sent), peer.received

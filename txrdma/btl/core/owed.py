@@ -10,7 +10,6 @@ from typing import Final
 from txrdma.btl.core.counters import ModuleCounters
 from txrdma.btl.core.events import Packet
 from txrdma.btl.core.peer import GONE, Peer
-from txrdma.btl.core.window import COMMAND
 from txrdma.btl.wire import encodeHead, REFUSED
 
 ACK_DELAY: Final = 50e-6
@@ -24,7 +23,8 @@ MOST_REFUSALS: Final = 256
 
 class PendingAcks:
     """
-    The pending acknowledgements and refusals of a module. All use the command channel.
+    The pending acknowledgements and refusals of a module. All use the command channel of the path on which
+    the last packet has arrived.
 
     @ivar peers: peers that wait for an acknowledgement, the longest waiting first.
     @ivar refusals: peers, each with the sequence number of a refused segment.
@@ -39,20 +39,21 @@ class PendingAcks:
         self.refusals: deque[tuple[Peer, int]] = deque(maxlen=MOST_REFUSALS)
         self.hasBatchEnded = False
 
-    def deadline(self) -> float | None:
-        """Time at which an acknowledgement is due; None if there is none."""
+    def deadline(self, credits: list[int]) -> float | None:
+        """Time at which an acknowledgement is due; None if there is none that can be sent."""
         for peer in self.peers:
-            return peer.received.owedSince + ACK_DELAY
+            if credits[peer.answerOn] > 0:
+                return peer.received.owedSince + ACK_DELAY
         return None
 
     def sendRefusals(self, packets: list[Packet], credits: list[int]) -> None:
         """Append packets that refuse segments, as far as there are credits."""
-        while self.refusals and credits[COMMAND] > 0:
+        while self.refusals and credits[self.refusals[0][0].answerOn] > 0:
             peer, sequence = self.refusals.popleft()
             if peer.state != GONE:
                 head = encodeHead(REFUSED, peer.sender, sequence, None, 0, 0)
-                credits[COMMAND] -= 1
-                packets.append(Packet(peer, COMMAND, head, b""))
+                credits[peer.answerOn] -= 1
+                packets.append(Packet(peer, peer.answerOn, head, b""))
 
     def sendAcknowledgements(self, packets: list[Packet], credits: list[int], now: float) -> None:
         """Append the acknowledgements that are due, as far as there are credits."""
@@ -61,11 +62,12 @@ class PendingAcks:
             received = peer.received
             if not isDue and received.owedSince + ACK_DELAY > now:
                 continue
-            if credits[COMMAND] <= 0:
+            channel = peer.answerOn
+            if credits[channel] <= 0:
                 self.hasBatchEnded = isDue
-                return
-            packets.append(Packet(peer, COMMAND, *peer.acknowledgement()))
+                continue
+            packets.append(Packet(peer, channel, *peer.acknowledgement()))
             received.ackSent()
             del self.peers[peer]
-            credits[COMMAND] -= 1
+            credits[channel] -= 1
             self._counters.ackSends += 1

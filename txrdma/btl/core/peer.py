@@ -19,16 +19,17 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from itertools import accumulate
 from typing import Final
 
 from txrdma.btl.core.assembly import Assembly, Budget
 from txrdma.btl.core.counters import ModuleCounters
 from txrdma.btl.core.ordering import Ordering
+from txrdma.btl.core.path import Message, Path, Sent
 from txrdma.btl.core.receivebuffer import FULL, LONG, ReceiveBuffer, UNREACHED, WORTH_WAITING
 from txrdma.btl.core.receiving import ReceiveWindow
-from txrdma.btl.core.window import Message, SendWindow, Sent
+from txrdma.btl.core.window import SendWindow
 from txrdma.btl.wire import (
     ACK,
     BYE,
@@ -77,8 +78,11 @@ class Peer:
 
     @ivar sender: number that the peer has chosen for this end; C{name}: number that this end has chosen for
         the peer.
-    @ivar addresses: the peer's addresses on the two channels.
-    @ivar mtu: longest packet that both ends accept, in bytes.
+    @ivar addresses: the peer's addresses for each channel of the module; None for a port that does not reach
+        it.
+    @ivar ports: the ports of the module that reach it, one for each path.
+    @ivar answerOn: the command channel of the path on which the last packet has arrived.
+    @ivar mtu: longest packet that both ends accept on all paths, in bytes.
     @ivar context: the module user's object for this peer.
     @ivar urgent: queue of urgent messages; C{usual}: queue of the others. The two objects are never replaced.
     @ivar queuedBytes: bytes of messages that have not arrived, for back pressure; C{isWatched}: whether each
@@ -89,7 +93,6 @@ class Peer:
         many of the first ones have their bytes there.
     @ivar mayAsk: whether a long message may request receive buffers; C{isAsking}: whether a request is
         pending, for which long messages wait.
-    @ivar others: the L{Peer} objects of the same connection in other modules, if it has several rails.
     """
 
     __slots__ = (
@@ -97,6 +100,7 @@ class Peer:
             "_counters",
             "_fragment",
             "addresses",
+            "answerOn",
             "assembly",
             "bye",
             "context",
@@ -115,7 +119,7 @@ class Peer:
             "name",
             "order",
             "localReceiveBuffer",
-            "others",
+            "ports",
             "queuedBytes",
             "received",
             "sender",
@@ -133,7 +137,7 @@ class Peer:
         self,
         name: int,
         sender: int,
-        addresses: tuple[Hashable, Hashable],
+        addresses: Sequence[Hashable],
         mtu: int,
         firstSent: int,
         firstReceived: int,
@@ -145,11 +149,14 @@ class Peer:
     ) -> None:
         self.name, self.sender, self.addresses, self.context = name, sender, addresses, context
         self.mtu = mtu
-        self.sent = SendWindow(firstSent, counters, giveUp)
+        self.ports = [
+            channel // 2 for channel in range(0, len(addresses), 2) if addresses[channel] is not None
+        ]
+        self.answerOn = 2 * self.ports[0]
+        self.sent = SendWindow(firstSent, counters, giveUp, self.ports)
         self.received = ReceiveWindow(firstReceived)
         self.assembly = Assembly(budget)
         self.order = Ordering()
-        self.others: tuple[Peer, ...] = ()
         self.urgent: deque[Message] = deque()
         self.usual: deque[Message] = deque()
         self.writing: deque[Sent] = deque()
@@ -165,6 +172,10 @@ class Peer:
         self.mayAsk = self.isAsking = self.isWatched = False
         self._counters = counters
         self._fragment = 0
+
+    def pathOf(self, channel: int) -> Path:
+        """Return the path that uses a channel of the module."""
+        return self.sent.paths[self.ports.index(channel >> 1)]
 
     def hasQueued(self) -> bool:
         """Return whether a queued message is not completely sent, and remove those that are."""
@@ -445,19 +456,10 @@ class Peer:
         found = {id(each): each for each in (*self.sent.unfinished(), *writing, *self.urgent, *self.usual)}
         return [each for each in found.values() if not each.isOver and each.kind != BYE]
 
-    def answersElsewhere(self, now: float) -> bool:
-        """Return whether the same end still answers another module, so that only this path may be down."""
-        return any(other.state != GONE and not other.sent.isSilent(now) for other in self.others)
-
-    def keepsWaiting(self, now: float) -> bool:
-        """Return whether the peer has stopped in the middle of a message although its path works."""
+    def hasStopped(self, now: float) -> bool:
+        """Return whether the peer has stopped in the middle of a message."""
         oldest = self.assembly.deadline()
-        if oldest is None or oldest > now:
-            return False
-        if self.answersElsewhere(now):
-            self.assembly.excuse(now)
-            return False
-        return True
+        return oldest is not None and oldest <= now
 
     def deadline(self, keepAlive: float) -> float | None:
         """Time of the next timer of this peer, except acknowledgements."""

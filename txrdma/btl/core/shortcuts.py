@@ -11,15 +11,15 @@ message carries is processed after the user has answered; a timer that expires e
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 
 from txrdma.btl.core.counters import ModuleCounters
 from txrdma.btl.core.events import Event, MessageReceived
 from txrdma.btl.core.owed import PendingAcks
+from txrdma.btl.core.path import COMMAND, DATA, Message, Sent
 from txrdma.btl.core.peer import OPEN, Peer
 from txrdma.btl.core.roundtrip import SHORTEST_TIMEOUT
 from txrdma.btl.core.timetable import Timetable
-from txrdma.btl.core.window import COMMAND, DATA, Message, Sent
 from txrdma.btl.wire import decodePlain, encodeFragment, FRAG, HEADER_LENGTH
 from txrdma.kit.wire import Buffer
 
@@ -28,14 +28,15 @@ class Probation:
     """
     The limits of a peer whose connection is not established.
 
-    @ivar allowance: bytes that may be sent to the peer's address; unlimited when the address is validated.
+    @ivar allowances: bytes that may be sent to the peer's address, for each path; unlimited when the address
+        is validated.
     @ivar room: bytes of its messages that are still accepted; the peer must retransmit others later.
     """
 
-    __slots__ = ("allowance", "room")
+    __slots__ = ("allowances", "room")
 
-    def __init__(self, allowance: int, room: int) -> None:
-        self.allowance, self.room = allowance, room
+    def __init__(self, allowances: list[int], room: int) -> None:
+        self.allowances, self.room = allowances, room
 
 
 class FastPath:
@@ -47,7 +48,7 @@ class FastPath:
         they are processed.
     """
 
-    def __init__(self, mtus: tuple[int, int], credits: tuple[int, int], keepAlive: float) -> None:
+    def __init__(self, mtus: tuple[int, int], credits: Sequence[int], keepAlive: float) -> None:
         self.counters = ModuleCounters()
         self.credits = list(credits)
         self.hasPlaced = False
@@ -85,8 +86,11 @@ class FastPath:
             return None
         if self._probation and peer in self._probation:
             return None
-        channel = COMMAND if whole <= self._mtus[COMMAND] else DATA
-        if self.hasPlaced or self.credits[channel] <= 1 or sent.inFlight >= sent.congestion.size:
+        path = sent.choose()
+        if self.hasPlaced or path is None:
+            return None
+        channel = 2 * path.port + (COMMAND if whole <= self._mtus[COMMAND] else DATA)
+        if self.credits[channel] <= 1:
             return None
         payload = data if type(data) is bytes else bytes(data)
         head = encodeFragment(peer.sender, following, peer.received.acknowledged, tag, length, 1)
@@ -103,7 +107,7 @@ class FastPath:
         message = Message(FRAG, tag, payload, context)
         message.begun, message.waiting = message.total, 1
         peer.queuedBytes += message.total
-        peer.sent.add(Sent(FRAG, tag, payload, message), channel, now)
+        peer.sent.add(Sent(FRAG, tag, payload, message), channel & 1, now, peer.pathOf(channel))
         received = peer.received
         if received.isOwed:
             received.ackPiggybacked()
@@ -151,7 +155,7 @@ class FastPath:
         if isNews:
             self._deferred = peer, acknowledged, now
         self._owed.peers[peer] = None
-        peer.receivedAt = now
+        peer.receivedAt, peer.answerOn = now, channel & ~1
         if peer.wakeAt is None:
             self._times.touch(peer)
         counters = self.counters

@@ -3,10 +3,14 @@ The send window of one peer: segments in flight, their acknowledgement and retra
 
 Theory of operation. Every segment has a sequence number, and every transmission a number in order of time. A
 segment is considered lost when a later transmission I{on the same channel} has arrived and somewhat more than
-a round trip has passed since its own transmission (RFC 8985); the two channels may overtake each other.
+a round trip has passed since its own transmission (RFC 8985); the channels may overtake each other.
 Segments without later acknowledgements wait for the retransmission timer. Each channel has one queue of
 transmissions, the oldest first. Only the first one can be lost next, so that one deadline serves both cases.
 Entries of segments that were retransmitted or have arrived are skipped when they come first.
+
+A window has one or several paths, with two channels each. A segment uses the path that delivers it first. If
+nothing arrives on a path for a round trip, although segments that were sent later on other paths arrive, the
+path is silent: what is in flight on it is sent again on the others.
 
 A segment is in flight, lost (waiting for retransmission within the congestion window), or arrived.
 Acknowledged sequence numbers behind a gap are bits relative to C{base}, which advances when its own bit is
@@ -17,22 +21,14 @@ a violation.
 
 from __future__ import annotations
 
-from collections import deque
+from collections.abc import Sequence
 from heapq import heappop, heappush
 from typing import Final
 
-from txrdma.btl.core.congestion import Congestion
 from txrdma.btl.core.counters import ModuleCounters
+from txrdma.btl.core.path import DATA, Message, Path, Sent, Transmissions
 from txrdma.btl.core.receiving import difference, WINDOW
-from txrdma.btl.core.roundtrip import RoundTripEstimate
-from txrdma.btl.wire import encodePack, ENTRY_LENGTH, FRAG, HEADER_LENGTH, PACK, Segment, VOID
-from txrdma.kit.wire import Buffer
-
-COMMAND: Final = 0
-"""The channel of acknowledgements and of very small messages."""
-
-DATA: Final = 1
-"""The channel of everything else, and of all retransmissions."""
+from txrdma.btl.wire import Segment, VOID
 
 GIVE_UP: Final = 180.0
 """
@@ -42,104 +38,15 @@ Seconds without a new acknowledgement after which a peer is lost: it may be busy
 FEWEST_TRIES: Final = 5
 """Smallest number of timeouts before a peer is lost, also after this process was suspended for long."""
 
-UNHEARD: Final = object()
-"""The context of a message of which only a failure is reported."""
+SKEW: Final = 0.001
+"""
+Seconds in addition to a round trip after which a path is silent, and between what was sent on it and on
+others:
+a peer reads its channels one by one.
+"""
 
-_ALONE: Final = 1 << 62
 _SLOTS: Final = WINDOW - 1
 _LONGEST_MAP: Final = WINDOW // 8
-
-
-class Message:
-    """
-    A message, a put or several small messages in one packet, until everything has arrived.
-
-    @ivar kind: kind of its segment, if it fits into one.
-    @ivar total: length in bytes, of which C{begun} were cut into segments; C{waiting}: number of
-        unacknowledged segments.
-    @ivar packed: bytes of the packet with an entry for one more message, without that message's bytes; larger
-        than any packet if no other message may join.
-    @ivar tags: tags of the messages in a packet of several, until it is sealed; C{bodies}: their bytes.
-    @ivar contexts: the contexts of its senders, returned with the result.
-    """
-
-    __slots__ = (
-        *("begun", "bodies", "contexts", "data", "fragment", "isOver", "kind", "offset", "packed"),
-        *("region", "tag", "tags", "total", "waiting"),
-    )
-
-    def __init__(
-        self,
-        kind: int,
-        tag: int,
-        data: Buffer,
-        context: object,
-        region: int = 0,
-        offset: int = 0,
-    ) -> None:
-        self.kind, self.tag, self.data, self.region, self.offset = kind, tag, data, region, offset
-        self.contexts = [] if context is None else [context]
-        self.total = len(data)
-        self.packed = HEADER_LENGTH + 2 * ENTRY_LENGTH + self.total if kind == FRAG else _ALONE
-        self.fragment = self.begun = self.waiting = 0
-        self.isOver = False
-
-    def open(self) -> None:
-        """Become the first message of a packet of several; others are appended to its lists."""
-        self.kind = PACK
-        self.tags: list[int] = [self.tag]
-        self.bodies: list[Buffer] = [self.data]
-
-    def seal(self) -> None:
-        """Encode the packet of several messages, after which none can join."""
-        self.tag, self.data = len(self.bodies), encodePack(self.tags, self.bodies)
-        self.tags, self.bodies = [], []
-
-
-class Sent:
-    """
-    A segment from its first transmission until it has arrived.
-
-    @ivar ordinal: number of the segment, which unlike C{sequence} begins with zero and does not wrap.
-    @ivar number: number of its latest transmission, at C{sentAt} seconds on C{channel}.
-    @ivar isLost: whether it waits for its retransmission; C{isLate}: only because of the timer.
-    @ivar placed: position of its bytes in the peer's receive buffer; -1 if the packet contains them.
-    """
-
-    __slots__ = (
-        *(
-            "channel",
-            "fragment",
-            "isArrived",
-            "isLate",
-            "isLost",
-            "kind",
-            "placed",
-            "message",
-            "number",
-            "offset",
-            "ordinal",
-        ),
-        *("payload", "region", "sentAt", "sequence", "tag", "total", "tries"),
-    )
-
-    def __init__(
-        self,
-        kind: int,
-        tag: int,
-        payload: Buffer,
-        message: Message | None,
-        fragment: int = 0,
-        total: int = 0,
-        region: int = 0,
-        offset: int = 0,
-    ) -> None:
-        self.kind, self.tag, self.payload, self.message = kind, tag, payload, message
-        self.fragment, self.total, self.region, self.offset = fragment, total, region, offset
-        self.sequence = self.ordinal = self.number = self.channel = self.tries = 0
-        self.placed = -1
-        self.sentAt = 0.0
-        self.isArrived = self.isLate = self.isLost = False
 
 
 class SendWindow:
@@ -147,7 +54,7 @@ class SendWindow:
     The send window of one peer.
 
     @ivar base: sequence number of the oldest unacknowledged segment; C{following}: of the next new one.
-    @ivar inFlight: number of segments that are neither acknowledged nor lost.
+    @ivar paths: the paths to the peer.
     """
 
     __slots__ = (
@@ -158,31 +65,26 @@ class SendWindow:
             "_duplicates",
             "_giveUp",
             "_lost",
-            "_newest",
             "_number",
-            "_progress",
             "_resends",
             "_since",
         ),
-        *("_slots", "_spurious", "_timeouts", "_trails", "base", "congestion", "following", "inFlight"),
-        "roundTrips",
+        *("_slots", "_spurious", "_timeouts", "base", "following", "paths"),
     )
 
-    def __init__(self, first: int, counters: ModuleCounters, giveUp: float = GIVE_UP) -> None:
+    def __init__(
+        self, first: int, counters: ModuleCounters, giveUp: float = GIVE_UP, ports: Sequence[int] = (0,)
+    ) -> None:
         """
         @param first: first sequence number, as announced to the peer.
         @param giveUp: seconds; see L{GIVE_UP}.
+        @param ports: numbers of the ports of the module that reach the peer, one for each path.
         """
         self.base = self.following = first & 0xFFFF
-        self.inFlight = 0
-        self.roundTrips = (RoundTripEstimate(), RoundTripEstimate())
-        self.congestion = Congestion()
+        self.paths = tuple([Path(number, port) for number, port in enumerate(ports)])
         self._counters = counters
         self._giveUp = giveUp
         self._slots: list[Sent | None] = [None] * WINDOW
-        self._trails: tuple[deque[tuple[int, Sent]], ...] = (deque(), deque())
-        self._newest = [0, 0]  # the newest transmission on each channel that has arrived
-        self._progress = [0.0, 0.0]  # when the last one arrived; timers begin again then (RFC 6298, 5.3)
         self._lost: list[tuple[int, int, Sent]] = []  # a heap: the oldest segment is sent first
         self._added = 0
         self._arrived = 0  # bit n is for base + n
@@ -196,15 +98,44 @@ class SendWindow:
         """Number of sequence numbers from the oldest unacknowledged segment to the newest one."""
         return (self.following - self.base) & 0xFFFF
 
-    def isOpen(self) -> bool:
-        """Return whether a new segment may be sent. If the congestion window prevents it, record that."""
-        if self.inFlight >= self.congestion.size:
-            self.congestion.filled()
-            return False
-        return (self.following - self.base) & 0xFFFF < WINDOW
+    @property
+    def inFlight(self) -> int:
+        """Number of segments that are neither acknowledged nor lost, on all paths."""
+        return sum([path.inFlight for path in self.paths])
 
-    def add(self, sent: Sent, channel: int, now: float) -> None:
-        """Enter a new segment, sent on this channel, with the next sequence number."""
+    def choose(self, credits: Sequence[int] | None = None) -> Path | None:
+        """
+        Return the path on which the next segment would arrive first; None if all congestion windows are full.
+
+        @param credits: packets that may be posted on each channel of the module; a path needs two on its data
+            channel. None disregards that.
+        """
+        paths = self.paths
+        if len(paths) == 1:
+            path = paths[0]
+            if credits is not None and credits[2 * path.port + DATA] <= 1:
+                return None
+            return path if path.isFree() else None
+        usable = [path for path in paths if not (path.isSilent or path.isClosed)] or [
+            path for path in paths if not path.isClosed
+        ]
+        free = [
+            path
+            for path in usable
+            if (credits is None or credits[2 * path.port + DATA] > 1) and path.isFree()
+        ]
+        return min(free, key=Path.cost) if free else None
+
+    def isOpen(self) -> bool:
+        """Return whether a new segment may be sent."""
+        return (self.following - self.base) & 0xFFFF < WINDOW and self.choose() is not None
+
+    def add(self, sent: Sent, channel: int, now: float, path: Path | None = None) -> None:
+        """
+        Enter a new segment, sent on this channel, with the next sequence number.
+
+        @param path: None is the first one.
+        """
         if self.following == self.base:
             self._since, self._timeouts = now, 0
         sent.sequence, sent.ordinal = self.following, self._added
@@ -214,30 +145,40 @@ class SendWindow:
         outstanding = (self.following - self.base) & 0xFFFF
         if outstanding > self._counters.maxSentWindowSize:
             self._counters.maxSentWindowSize = outstanding
-        self._transmit(sent, channel, now)
+        self._transmit(sent, self.paths[0] if path is None else path, channel, now)
 
-    def hasLost(self) -> bool:
-        """Return whether a segment has to be retransmitted and the congestion window allows it."""
+    def hasLost(self, credits: Sequence[int] | None = None) -> bool:
+        """Return whether a segment has to be retransmitted and a path is free: see L{choose}."""
+        return bool(self._lost) and self.pathAgain(credits) is not None
+
+    def pathAgain(self, credits: Sequence[int] | None = None) -> Path | None:
+        """Return the path for the first segment to retransmit: see L{choose}. None if there is none."""
         lost = self._lost
         while lost and (lost[0][2].isArrived or not lost[0][2].isLost):
             heappop(lost)
-        return bool(lost) and self.inFlight < self.congestion.size
+        if not lost:
+            return None
+        message = lost[0][2].message
+        path = None if message is None else message.path
+        if path is None:
+            return self.choose(credits)
+        return path if credits is None or credits[2 * path.port + DATA] > 1 else None
 
-    def again(self, now: float) -> Sent:
-        """Return the first segment to retransmit, on L{DATA}. Call L{hasLost} first."""
+    def again(self, now: float, path: Path | None = None) -> Sent:
+        """Return the first segment to retransmit, on L{DATA} of the path that L{pathAgain} has returned."""
         sent = heappop(self._lost)[2]
         self._resends += 1
         self._counters.resends += 1
-        self._transmit(sent, DATA, now)
+        self._transmit(sent, self.paths[0] if path is None else path, DATA, now)
         return sent
 
-    def _transmit(self, sent: Sent, channel: int, now: float) -> None:
+    def _transmit(self, sent: Sent, path: Path, channel: int, now: float) -> None:
         self._number += 1
-        sent.number, sent.channel, sent.sentAt, sent.isLost = self._number, channel, now, False
+        sent.number, sent.path, sent.channel, sent.sentAt = self._number, path, channel, now
         sent.tries += 1
-        sent.isLate = False
-        self.inFlight += 1
-        self._trails[channel].append((self._number, sent))
+        sent.isLost = sent.isLate = False
+        path.inFlight += 1
+        path.channels[channel].trail.append((self._number, sent))
 
     def mayBe(self, acknowledged: int) -> bool:
         """Return whether everything up to this sequence number was sent."""
@@ -260,9 +201,13 @@ class SendWindow:
         if count >= outstanding or (beyond and count + 1 + beyond.bit_length() >= outstanding):
             self._counters.badAckRecvs += 1
             return None
-        self._countDuplicates(ack.duplicates)
         if count == -1:
             self._counters.dupAcks += 1
+        if len(self.paths) > 1:
+            for path in self.paths:
+                if path.hasAnsweredProbe(ack.latest, ack.latestAttempt, now):
+                    self._duplicates = (self._duplicates + 1) & 0xFFFF
+        self._countDuplicates(ack.duplicates)
         return self._arrive(count, beyond, ack.latest, ack.latestAttempt, now)
 
     def acknowledgedBeside(self, acknowledged: int, now: float) -> list[Sent] | None:
@@ -292,24 +237,27 @@ class SendWindow:
         sent = self._slots[base & _SLOTS]
         if sent is None or sent.tries != 1 or sent.isLost:
             return None
-        channel, number = sent.channel, sent.number
-        beside = self._trails[1 - channel]
-        if beside and beside[0][0] <= self._newest[1 - channel]:
+        if len(self.paths) > 1:
             return None
-        if number < self._newest[channel]:  # a later retransmission has arrived: others may be overtaken, too
+        path, channel, number = sent.path, sent.channel, sent.number
+        there, beside = path.channels[channel], path.channels[1 - channel]
+        if beside.trail and beside.trail[0][0] <= beside.newest:
+            return None
+        if number < there.newest:  # a later retransmission has arrived: others may be overtaken, too
             return None
         self._slots[base & _SLOTS] = None
         sent.isArrived = True
-        self.inFlight -= 1
+        path.inFlight -= 1
         self.base = (base + 1) & 0xFFFF
         self._since, self._timeouts = now, 0
-        self.roundTrips[channel].answered()
-        self._measured(channel, now - sent.sentAt, now)
-        self._progress[channel], self._newest[channel] = now, number
-        trail = self._trails[channel]
+        there.roundTrip.answered()
+        path.measured(channel, now - sent.sentAt, now)
+        path.arrivedFrom = sent.sentAt
+        there.progress, there.newest = now, number
+        trail = there.trail
         while trail and trail[0][0] <= number:
             trail.popleft()
-        self.congestion.arrived(1, number, self._number + 1, self.roundTrips[DATA].base)
+        path.congestion.arrived(1, number, self._number + 1, path.channels[DATA].roundTrip.base)
         return sent
 
     def _arrive(self, count: int, beyond: int, latest: int, attempt: int, now: float) -> list[Sent]:
@@ -332,7 +280,7 @@ class SendWindow:
 
     def _mark(self, fresh: int) -> list[Sent]:
         found: list[Sent] = []
-        wasLate = False
+        late: list[Path] = []
         while fresh:
             low = fresh & -fresh
             fresh ^= low
@@ -342,52 +290,87 @@ class SendWindow:
                 self._slots[slot] = None
                 sent.isArrived = True
                 if not sent.isLost:
-                    self.inFlight -= 1
-                elif sent.isLate:
-                    wasLate = True
+                    sent.path.inFlight -= 1
+                elif sent.isLate and sent.path not in late:
+                    late.append(sent.path)
                 found.append(sent)
-        if wasLate:
-            self._await()
+        for path in late:
+            self._await(path)
         return found
 
-    def _await(self) -> None:
+    def _await(self, path: Path) -> None:
         """
         Do not retransmit the other segments of a spurious timeout: one of them has arrived before its
         retransmission.
         """
-        self.congestion.spurious()
-        late = [entry[2] for entry in self._lost if entry[2].isLost and entry[2].isLate]
+        path.congestion.spurious()
+        late = [
+            entry[2] for entry in self._lost if entry[2].isLost and entry[2].isLate and entry[2].path is path
+        ]
         for sent in sorted(late, key=lambda each: each.number, reverse=True):
             if sent.isLost and not sent.isArrived:  # it may be queued twice
                 sent.isLost = sent.isLate = False
-                self.inFlight += 1
-                self._trails[sent.channel].appendleft((sent.number, sent))  # before all queued ones
+                path.inFlight += 1
+                path.channels[sent.channel].trail.appendleft((sent.number, sent))  # before all queued ones
 
     def _learn(self, found: list[Sent], latest: int, attempt: int, now: float) -> None:
-        newest = 0
+        arrived, newest = [0] * len(self.paths), [0] * len(self.paths)
         for sent in found:
-            number, channel = sent.number, sent.channel
-            self.roundTrips[channel].answered()
+            path, number = sent.path, sent.number
+            there = path.channels[sent.channel]
+            there.roundTrip.answered()
+            arrived[path.number] += 1
             if sent.sequence == latest and sent.tries & 0x7F == attempt:
-                self._measured(channel, now - sent.sentAt, now)
-            elif sent.tries > 1 and now - sent.sentAt < self.roundTrips[channel].base:
+                path.measured(sent.channel, now - sent.sentAt, now)
+            elif sent.tries > 1 and now - sent.sentAt < there.roundTrip.base:
                 continue  # an earlier transmission
-            self._progress[channel] = now
-            if number > newest:
-                newest = number
-            if number > self._newest[channel]:
-                self._newest[channel] = number
+            if sent.tries == 1 or sent.tries & 0x7F == attempt:  # else it may have arrived by another path
+                path.arrivedFrom = max(path.arrivedFrom, sent.sentAt)
+                if path.isSilent:
+                    path.answered()
+            there.progress = now
+            newest[path.number] = max(newest[path.number], number)
+            there.newest = max(there.newest, number)
+        if len(self.paths) > 1:
+            self._findSilent(now)
         self._overtaken(now)
-        self.congestion.arrived(len(found), newest, self._number + 1, self.roundTrips[DATA].base)
+        for path in self.paths:
+            if arrived[path.number]:
+                base = path.channels[DATA].roundTrip.base
+                path.congestion.arrived(arrived[path.number], newest[path.number], self._number + 1, base)
 
-    def _measured(self, channel: int, seconds: float, now: float) -> None:
-        """
-        Measure the round trip of a segment whose transmission is known (which is better than Karn's rule).
-        """
-        self.roundTrips[channel].measured(seconds, now)
-        self.roundTrips[1 - channel].measured(seconds, now, False)
-        if channel == DATA:
-            self.congestion.measured(seconds)
+    def _findSilent(self, now: float) -> None:
+        """Find paths on which nothing arrives although segments that were sent later on others do."""
+        for path in self.paths:
+            if path.isSilent or not path.inFlight:
+                continue
+            later = max([other.arrivedFrom for other in self.paths if other is not path])
+            for channel in path.channels:
+                first, roundTrip = self._first(channel), channel.roundTrip
+                if first is None or first.sentAt + SKEW >= later:
+                    continue
+                isLate = first.sentAt + roundTrip.overtaken() + SKEW < now
+                if isLate and channel.progress + max(SKEW, roundTrip.smoothed / 2) < now:
+                    self._silence(path, now)
+                    break
+
+    def _silence(self, path: Path, now: float) -> None:
+        """Send everything that is in flight on a path again by others."""
+        for channel in path.channels:
+            self._counters.timeoutRetrans += self._loseOlder(channel, 0.0, now)
+        path.timedOut(self._hasOthers(path), now)
+
+    def _hasOthers(self, path: Path) -> bool:
+        """Return whether another path works."""
+        return any(not (each.isSilent or each.isClosed) for each in self.paths if each is not path)
+
+    def losePath(self, port: int, now: float) -> bool:
+        """Use a port of the module no more. Return whether another path remains, working or not."""
+        for path in self.paths:
+            if path.port == port and not path.isClosed:
+                path.isClosed = True
+                self._silence(path, now)
+        return not all(path.isClosed for path in self.paths)
 
     def _countDuplicates(self, duplicates: int) -> None:
         more = difference(duplicates, self._duplicates)
@@ -398,32 +381,49 @@ class SendWindow:
         if spurious > 0:
             self._spurious += spurious
             self._counters.spuriousResends += spurious
-            for roundTrip in self.roundTrips:
-                roundTrip.spurious()
+            for path in self.paths:
+                for channel in path.channels:
+                    channel.roundTrip.spurious()
+
+    def _first(self, channel: Transmissions) -> Sent | None:
+        """Return the oldest segment in flight on a channel."""
+        trail = channel.trail
+        while trail:
+            number, sent = trail[0]
+            if not (sent.isArrived or sent.isLost or sent.number != number):
+                return sent
+            trail.popleft()
+        return None
 
     def _overtaken(self, now: float) -> None:
         """Mark segments lost when later ones of their channel arrived long enough ago."""
-        lost = 0
-        for channel in (COMMAND, DATA):
-            trail, newest = self._trails[channel], self._newest[channel]
-            delay = self.roundTrips[channel].overtaken()
-            while trail:
-                number, sent = trail[0]
-                if not (sent.isArrived or sent.isLost or sent.number != number):
-                    if number > newest or sent.sentAt + delay > now:
+        for path in self.paths:
+            lost = 0
+            for channel in path.channels:
+                delay = channel.roundTrip.overtaken()
+                while (sent := self._first(channel)) is not None:
+                    if sent.number > channel.newest or sent.sentAt + delay > now:
                         break
                     self._lose(sent)
                     lost += 1
-                trail.popleft()
-        if lost:
-            self._counters.fastRetrans += lost
-            self.congestion.lost(lost)
-            for roundTrip in self.roundTrips:
-                roundTrip.recovered()
+            if lost:
+                self._counters.fastRetrans += lost
+                path.congestion.lost(lost)
+                for channel in path.channels:
+                    channel.roundTrip.recovered()
+
+    def _loseOlder(self, channel: Transmissions, seconds: float, now: float) -> int:
+        """Mark segments lost that were sent on a channel so many seconds ago. Return their number."""
+        lost = 0
+        while (sent := self._first(channel)) is not None and sent.sentAt + seconds <= now:
+            sent.isLate = True
+            self._lose(sent)
+            lost += 1
+        return lost
 
     def _lose(self, sent: Sent) -> None:
         sent.isLost = True
-        self.inFlight -= 1
+        sent.path.inFlight -= 1
         heappush(self._lost, (sent.ordinal, sent.number, sent))
 
     def refused(self, sequence: int) -> Message | None:
@@ -453,18 +453,17 @@ class SendWindow:
     def deadline(self) -> float | None:
         """Time at which a segment may be considered lost if nothing arrives; None if nothing is in flight."""
         earliest: float | None = None
-        for channel in (COMMAND, DATA):
-            trail = self._trails[channel]
-            while trail:
-                number, sent = trail[0]
-                if not (sent.isArrived or sent.isLost or sent.number != number):
-                    at = max(sent.sentAt, self._progress[channel]) + self.roundTrips[channel].timeout
-                    if number <= self._newest[channel]:
-                        at = min(at, sent.sentAt + self.roundTrips[channel].overtaken())
+        for path in self.paths:
+            if path.isSilent and not path.isClosed and (earliest is None or path.probeAt < earliest):
+                earliest = path.probeAt
+            for channel in path.channels:
+                sent = self._first(channel)
+                if sent is not None:
+                    at = max(sent.sentAt, channel.progress) + channel.roundTrip.timeout
+                    if sent.number <= channel.newest:
+                        at = min(at, sent.sentAt + channel.roundTrip.overtaken())
                     if earliest is None or at < earliest:
                         earliest = at
-                    break
-                trail.popleft()
         return earliest
 
     def expired(self, now: float) -> bool:
@@ -475,25 +474,28 @@ class SendWindow:
         """
         self._overtaken(now)
         timedOut = 0
-        for channel in (COMMAND, DATA):
-            trail, timeout, before = self._trails[channel], self.roundTrips[channel].timeout, timedOut
-            while trail:
-                number, sent = trail[0]
-                if not (sent.isArrived or sent.isLost or sent.number != number):
-                    if max(sent.sentAt, self._progress[channel]) + timeout > now:
-                        break
-                    sent.isLate = True
-                    self._lose(sent)
-                    timedOut += 1
-                trail.popleft()
+        for path in self.paths:
+            before = timedOut
+            if path.isSilent:
+                path.expired(now)
+            for channel in path.channels:
+                timeout = channel.roundTrip.timeout
+                if channel.progress + timeout <= now and (lost := self._loseOlder(channel, timeout, now)):
+                    channel.roundTrip.expired()
+                    timedOut += lost
             if timedOut > before:
-                self.roundTrips[channel].expired()
+                path.timedOut(self._hasOthers(path), now)
         if not timedOut:
             return False
         self._timeouts += 1
         self._counters.timeoutRetrans += timedOut
-        self.congestion.silent()
         return self.isSilent(now)
+
+    def probes(self, now: float) -> list[tuple[Path, int, int]]:
+        """Return probes of silent paths that are due: path, sequence number, number of the transmission."""
+        sequence = (self.base - 1) & 0xFFFF
+        due = [path for path in self.paths if path.isProbeDue and not path.isClosed]
+        return [(path, sequence, path.probe(sequence, now)) for path in due]
 
     def isSilent(self, now: float) -> bool:
         """Return whether the peer has not answered for so long that it may be considered lost."""

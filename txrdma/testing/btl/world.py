@@ -18,6 +18,7 @@ from txrdma.btl.core.module import Module
 from txrdma.btl.core.peer import Peer
 from txrdma.btl.core.receivebuffer import ReceiveBuffer
 from txrdma.kit.wire import Buffer
+from txrdma.testing.btl.bottleneck import Bottleneck
 
 Address = tuple[int, int]
 """Number of the host and of the channel."""
@@ -32,6 +33,8 @@ class BadNetwork:
         from wrong addresses.
     @ivar delays: minimum seconds on the command and data channels; C{jitter}: largest addition.
     @ivar partitions: begin and end in seconds, and two hosts that cannot reach each other in between.
+    @ivar failedPorts: ports of all hosts that transmit nothing.
+    @ivar bottlenecks: queues of packets by the number of the receiving host, and of its port.
     """
 
     loss: float = 0.0
@@ -40,6 +43,8 @@ class BadNetwork:
     delays: tuple[float, float] = (0.0001, 0.0001)
     jitter: float = 0.0
     partitions: list[tuple[float, float, int, int]] = field(default_factory=list)
+    failedPorts: set[int] = field(default_factory=set)
+    bottlenecks: dict[tuple[int, int], Bottleneck] = field(default_factory=dict)
 
 
 class World:
@@ -85,7 +90,7 @@ class World:
             if begin <= self.now < end and {one, other} == {sender.number, destination[0]}:
                 self.dropped += 1
                 return
-        if random.random() < network.loss:
+        if random.random() < network.loss or channel // 2 in network.failedPorts:
             self.dropped += 1
         else:
             self._arrive(destination, (sender.number, channel), packet)
@@ -98,7 +103,14 @@ class World:
 
     def _arrive(self, destination: Address, source: Address, packet: bytes) -> None:
         number, channel = destination
-        delay = self.network.delays[channel] + self.random.random() ** 3 * self.network.jitter
+        delay = self.network.delays[channel % 2] + self.random.random() ** 3 * self.network.jitter
+        bottleneck = self.network.bottlenecks.get((number, channel // 2))
+        if bottleneck is not None:
+            wait = bottleneck.delay(len(packet), self.now)
+            if wait is None:
+                self.dropped += 1
+                return
+            delay += wait
         host = self.hosts[number]
         self.call(self.now + delay, lambda: host.arrived(channel, source, packet))
 
@@ -127,11 +139,10 @@ class Host:
         random, now = self.world.random, self.world.now
         localID, remoteID = random.getrandbits(64), random.getrandbits(64)
         here, there = random.getrandbits(16), random.getrandbits(16)
-        addresses = ((other.number, 0), (other.number, 1))
+        channels = range(len(self.module.credits))
+        addresses, backAddresses = ([(host.number, each) for each in channels] for host in (other, self))
         peer = self.module.addPeer(localID, remoteID, addresses, here, there, other, now)
-        back = other.module.addPeer(
-            remoteID, localID, ((self.number, 0), (self.number, 1)), there, here, self, now
-        )
+        back = other.module.addPeer(remoteID, localID, backAddresses, there, here, self, now)
         for each in (peer, back):
             each.order.isOrdered = False
         return peer, back
@@ -240,7 +251,7 @@ class Host:
             else:
                 self.eventReceived(event)
         self._reportsPlaced = False
-        posted = [0, 0]
+        posted = [0] * len(self.module.credits)
         for packet in self.module.outgoing(self.world.now):
             posted[packet.channel] += 1
             self._transmit(packet.peer, packet.channel, packet.head + bytes(packet.payload))

@@ -12,8 +12,9 @@ from zope.interface import implementer
 from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred, succeed
 
+from txrdma.btl import lifeline as lifelineModule
 from txrdma.btl import module as moduleModule
-from txrdma.btl import rails as railsModule
+from txrdma.btl import probes as probesModule
 from txrdma.btl.connections import ClientEndpoint, MOST_OPENING, ServerEndpoint
 from txrdma.btl.core.expected import MOST_NAMES
 from txrdma.btl.introductions import FrameHead, HEAD_LENGTH, INTRODUCTION_LENGTH, MAGIC
@@ -78,8 +79,8 @@ class BTLScenario(HostileScenario):
 
     chance = (
         (moduleModule, "randbits"),
-        (railsModule, "randbits"),
-        (railsModule, "token_bytes"),
+        (lifelineModule, "randbits"),
+        (probesModule, "token_bytes"),
         (memoryModule, "randbits"),
         (deviceModule, "randbelow"),
     )

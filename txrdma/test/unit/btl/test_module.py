@@ -12,9 +12,10 @@ from txrdma.btl.core.assembly import Budget, LONGEST, OLDEST
 from txrdma.btl.core.events import Event, MessageReceived, PeerClosed, PeerGone, SendCompleted, SendFailed
 from txrdma.btl.core.expected import MOST_NAMES, MOST_PACKETS
 from txrdma.btl.core.module import COMMAND_MTU, Module
+from txrdma.btl.core.path import COMMAND, DATA
 from txrdma.btl.core.peer import LINGER, Peer
 from txrdma.btl.core.timetable import KEEP_ALIVE
-from txrdma.btl.core.window import COMMAND, DATA, GIVE_UP
+from txrdma.btl.core.window import GIVE_UP
 from txrdma.btl.wire import ACK, CHUNK, encodeHead, encodePack, FRAG, PACK, PUT, REFUSED, Segment, VERSION
 from txrdma.error import InvalidRequest
 from txrdma.testing.btl.world import BadNetwork, Host, World

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from txrdma.btl.core.events import MessageReceived, PackReceived, PeerGone, SendCompleted, SendFailed
 from txrdma.btl.core.module import COMMAND_MTU
-from txrdma.btl.core.window import COMMAND, DATA, GIVE_UP, UNHEARD
+from txrdma.btl.core.path import COMMAND, DATA, UNHEARD
+from txrdma.btl.core.window import GIVE_UP
 from txrdma.btl.wire import (
     decodePack,
     encodePack,
@@ -118,7 +119,7 @@ class SendTests(ModuleTestCase):
         for number in range(30):
             self.send(b"%d" % number)
             self.assertEqual(self.kinds(), [])
-        self.toBob.sent.congestion.size += 1
+        self.toBob.sent.paths[0].congestion.size += 1
         self.alice.module._makeReady(self.toBob)
         ((kind, _channel, _length),) = self.kinds()
         self.assertEqual(kind, PACK)

@@ -402,7 +402,7 @@ class OneHostMessageTests(OneHostCase, MessageTests):
 
         for number in (0, 1):
             client, _server = self.connected()
-            domain = moduleOf(self.hosts[number], self.hosts[number].device).domain
+            domain = moduleOf(self.hosts[number], self.hosts[number].device).ports[0].domain
 
             def none(*args: object) -> None:
                 raise ResourceExhausted("a test's")

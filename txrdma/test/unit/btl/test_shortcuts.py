@@ -12,9 +12,10 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.btl.core.counters import ModuleCounters
 from txrdma.btl.core.events import Event, MessageReceived, SendCompleted
 from txrdma.btl.core.module import COMMAND_MTU, Module, MOST_RESENDS
+from txrdma.btl.core.path import COMMAND, DATA, Sent, UNHEARD
 from txrdma.btl.core.peer import Peer
 from txrdma.btl.core.roundtrip import FIRST_TIMEOUT
-from txrdma.btl.core.window import COMMAND, DATA, SendWindow, Sent, UNHEARD
+from txrdma.btl.core.window import SendWindow
 from txrdma.btl.wire import ACK, CHUNK, FRAG, HEADER_LENGTH, PACK, Segment, VOID
 
 _MTU = 1024
@@ -222,7 +223,7 @@ class RecoveryTests(SynchronousTestCase):
         """While segments remain to be retransmitted, the module requests another iteration."""
         module = Module(_MTU, (100, 100))
         peer = module.addPeer(*_NAMES, (_THERE, _THERE), _FIRST, _FIRST, None, 0.0)
-        peer.sent.congestion.size = 100
+        peer.sent.paths[0].congestion.size = 100
         for _each in range(20):
             module.send(peer, 1, bytes(peer.mtu - HEADER_LENGTH))
         sent = len(module.outgoing(0.0))
@@ -232,7 +233,7 @@ class RecoveryTests(SynchronousTestCase):
         self.assertEqual((sent, module.hasMoreLost), (20, False))
         module.received(COMMAND, _THERE, last.encode(), 0.4)
         module.expired(0.9)
-        peer.sent.congestion.size = 100
+        peer.sent.paths[0].congestion.size = 100
         counts = []
         while True:
             counts.append(len(module.outgoing(0.9)))
@@ -303,9 +304,12 @@ class ArrivalTests(SynchronousTestCase):
 
     def known(self, window: SendWindow) -> tuple[object, ...]:
         """Return the state of a window."""
-        trips = [(each.smoothed, each.timeout, each.base, each.overtaken()) for each in window.roundTrips]
+        trips = [
+            (each.smoothed, each.timeout, each.base, each.overtaken())
+            for each in [channel.roundTrip for channel in window.paths[0].channels]
+        ]
         return (
-            *(window.base, window.outstanding, window.inFlight, window.congestion.size),
+            *(window.base, window.outstanding, window.inFlight, window.paths[0].congestion.size),
             *(window.deadline(), window.hasLost(), trips),
         )
 

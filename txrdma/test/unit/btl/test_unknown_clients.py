@@ -53,7 +53,7 @@ class EarlyTests(HostsCase):
             opening.answer.addErrback(self.failures.append)
         self.wait(lambda: all(each.lifeline._echoes for each in self.openings))
         client, self.server = (each.lifeline for each in self.openings)
-        client.module.core.prove(client.peer)  # type: ignore[arg-type]  # of one module
+        client.module.core.prove(client.peer)
         self.client = client
 
     def early(self) -> int:
@@ -88,8 +88,8 @@ class EarlyTests(HostsCase):
         self.client.soon()
         self.pause(0.1)
         self.assertEqual(self.early(), 0)
-        for rail in self.server._rails:
-            rail.missing.clear()
+        for probes in self.server._probes:
+            probes.missing.clear()
         self.server._maybeEstablished()
         user: Any = self.server.user
         self.wait(lambda: user.protocol.tagged == [(TAG, data)])

@@ -11,9 +11,10 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.btl.core.congestion import Congestion, FIRST_WINDOW, NARROWEST, WAITING, WIDEST
 from txrdma.btl.core.counters import ModuleCounters
+from txrdma.btl.core.path import COMMAND, DATA, Message, Sent
 from txrdma.btl.core.receiving import ABOVE, BELOW, difference, DUPLICATE, NEW, ReceiveWindow, WINDOW
 from txrdma.btl.core.roundtrip import FIRST_TIMEOUT, LONGEST_TIMEOUT, RoundTripEstimate, SHORTEST_TIMEOUT
-from txrdma.btl.core.window import COMMAND, DATA, FEWEST_TRIES, Message, SendWindow, Sent
+from txrdma.btl.core.window import FEWEST_TRIES, SendWindow
 from txrdma.btl.wire import ACK, FRAG, Segment, VOID
 
 _SEQUENCES = st.integers(0, 0xFFFF)
@@ -178,7 +179,7 @@ class SendWindowTests(SynchronousTestCase):
         self.window.hasLost()
         self.window.again(0.5)
         self.receive(0, 0.52, latest=0, attempt=2)
-        self.assertAlmostEqual(self.window.roundTrips[DATA].smoothed, 0.02)
+        self.assertAlmostEqual(self.window.paths[0].channels[DATA].roundTrip.smoothed, 0.02)
 
     def test_givesUp(self) -> None:
         """A peer is given up after the requested time, and not before some retries."""
@@ -215,19 +216,19 @@ class SendWindowTests(SynchronousTestCase):
 
     def test_late(self) -> None:
         """A segment that arrives after its timeout, without retransmission, slows nothing down."""
-        self.window.congestion.filled()
+        self.window.paths[0].congestion.filled()
         for number in range(8):  # of a known path
             self.add(1, now=number * 0.001)
             self.receive(number, number * 0.001 + 0.0005, latest=number)
-        before = self.window.congestion.size
+        before = self.window.paths[0].congestion.size
         sent = self.add(20, now=1.0)
         self.assertFalse(self.window.expired(2.0))
         self.assertEqual((self.window.inFlight, self.counters.timeoutRetrans), (0, 20))
-        self.assertLess(self.window.congestion.size, before)
+        self.assertLess(self.window.paths[0].congestion.size, before)
         self.assertTrue(self.window.hasLost())
         self.assertIs(self.window.again(2.0), sent[0])
         self.receive(8 + 9, 2.0001, latest=8 + 9)
-        self.assertEqual(self.window.congestion.size, before)
+        self.assertEqual(self.window.paths[0].congestion.size, before)
         self.assertEqual(self.window.inFlight, 10)
         self.assertFalse(self.window.hasLost())
         self.assertGreater(self.window.deadline() or 0.0, 2.0001 + SHORTEST_TIMEOUT)
@@ -262,7 +263,7 @@ class SendWindowTests(SynchronousTestCase):
         self.add(2)
         self.add(1, COMMAND)
         self.receive(0, 0.9 * FIRST_TIMEOUT)
-        timeout = max(each.timeout for each in self.window.roundTrips)
+        timeout = max(each.roundTrip.timeout for each in self.window.paths[0].channels)
         self.window.expired(1.1 * timeout)
         self.assertEqual(self.counters.timeoutRetrans, 1)
 

@@ -9,11 +9,11 @@ from random import Random
 from twisted.python.failure import Failure
 
 from txrdma.btl.core.matching import Interface
-from txrdma.btl.core.stripes import Stripes
+from txrdma.btl.core.path import DATA, Path
+from txrdma.btl.core.roundtrip import LONGEST_TIMEOUT
 from txrdma.btl.core.window import GIVE_UP
 from txrdma.btl.errors import MessageFailed, Unreachable
 from txrdma.btl.introductions import decodeInterfaces, encodeInterfaces, Introduction
-from txrdma.btl.lifeline import DeviceSpecs
 from txrdma.btl.module import moduleOf, ModulePort
 from txrdma.error import WireError
 from txrdma.iba.roce import RoCEPacket
@@ -52,14 +52,19 @@ class TwoNetworksCase(HostsCase):
         for device in self.others.values():
             device.close()
 
-    def devices(self, host: Host) -> DeviceSpecs:
+    def devices(self, host: Host) -> list[SoftDevice]:
         """Return the devices of a host's endpoint, in its order."""
         both = (host.device, self.others[host])
         return [both[place] for place in self.order[host]]
 
-    def modules(self, host: Host) -> list[ModulePort]:
-        """Return the modules of a host, the one in the first network first."""
-        return [moduleOf(host, host.device), moduleOf(host, self.others[host])]
+    def module(self, host: Host) -> ModulePort:
+        """Return the module of a host."""
+        return moduleOf(host, *self.devices(host))
+
+    def paths(self, client: TagRecorder) -> list[Path]:
+        """Return the paths of the first host's connection, the one in the first network first."""
+        found = client.transport._peer.sent.paths
+        return [found[place] for place in self.order[self.hosts[0]]]
 
     def cut(self, network: int) -> None:
         """Drop all packets in one of the networks."""
@@ -70,19 +75,19 @@ class TwoNetworksCase(HostsCase):
         self.world.network.join(f"10.0.{network}.1", f"10.0.{network}.2")
 
 
-class RailsTests(TwoNetworksCase):
-    """Both modules of a connection are used."""
+class PathsTests(TwoNetworksCase):
+    """Both paths of a connection are used."""
 
     def test_both(self) -> None:
-        """Long messages use both modules in each direction, and arrive unchanged."""
+        """Long messages use both paths in each direction, and arrive unchanged."""
         client, server = self.connected()
         data = Random(1).randbytes(2_000_000)
         self.outcome(client.transport.send(TAG, data))
         self.outcome(server.transport.send(ORDERED, data))
         self.assertEqual((server.tagged, client.tagged), ([(TAG, data)], [(ORDERED, data)]))
         for host in self.hosts:
-            sent = [module.core.counters.chunkSends for module in self.modules(host)]
-            self.assertLess(max(sent), 1.5 * min(sent))
+            _command, first, _other, second = [each.posted for each in self.module(host)._channels]
+            self.assertLess(max(first, second), 3 * min(first, second))
 
     def test_messages(self) -> None:
         """Messages of all sizes arrive in order with their immediate data, in both directions."""
@@ -133,13 +138,13 @@ class RailsTests(TwoNetworksCase):
         self.assertNothingLeft()
 
     def test_oneInCommon(self) -> None:
-        """Hosts with one common network use one module, whatever address reached it."""
+        """Hosts with one common network use one path, whatever address reached it."""
         self.order[self.hosts[1]] = (1,)
         client, server = self.connected()
         self.outcome(client.transport.send(TAG, bytes(200_000)))
         kinds = [each.kind for each in self.others[self.hosts[0]]._queuePairs]
         self.assertEqual((kinds.count(QPKind.UD), kinds.count(QPKind.RC)), (2, 1))
-        self.assertEqual(len(self.hosts[0].device._queuePairs), 0)
+        self.assertEqual(client.transport._peer.ports, [1])
         server.transport.loseConnection()
         self.wait(lambda: client.lost and server.lost)
         self.assertNothingLeft()
@@ -222,20 +227,20 @@ class FailingTests(TwoNetworksCase):
         sent = [client.transport.send(TAG, bytes(400_000)), server.transport.send(TAG, bytes(400_000))]
         for each in sent:
             self.outcome(each, 10.0)
-        peer = client.transport._peer
-        assert isinstance(peer, Stripes)
-        self.assertGreater(peer.again, 0)
+        cut, other = self.paths(client)
+        self.assertEqual((cut.isSilent, other.isSilent), (True, False))
         for _each in range(5):
             self.pause(GIVE_UP / 2)
             self.outcome(client.transport.send(TAG, bytes(400_000)), 1.0)
         self.join(1)
-        self.pause(5.0)
-        cut, _other = self.modules(self.hosts[0])
-        before, again = cut.core.counters.chunkSends, peer.again
-        self.outcome(client.transport.send(TAG, bytes(400_000)), 1.0)
+        self.pause(2 * LONGEST_TIMEOUT)
+        self.assertFalse(cut.isSilent)
+        posted = self.module(self.hosts[0])._channels[2 * cut.port + DATA]
+        before, resends = posted.posted, self.module(self.hosts[0]).core.counters.resends
+        self.outcome(client.transport.send(TAG, bytes(4_000_000)), 1.0)
         self.outcome(server.transport.send(TAG, bytes(400_000)), 10.0)
-        self.assertGreater(cut.core.counters.chunkSends, before)
-        self.assertEqual(peer.again, again)
+        self.assertGreater(posted.posted, before + 10)
+        self.assertEqual(self.module(self.hosts[0]).core.counters.resends, resends)
         client.transport.loseConnection()
         self.wait(lambda: client.lost and server.lost)
         self.assertEqual((client.why(), server.why()), ("ConnectionDone", "ConnectionDone"))
@@ -261,17 +266,6 @@ class FailingTests(TwoNetworksCase):
         self.failureResultOf(sent, MessageFailed)
         self.assertEqual(client.why(), "ConnectionLost")
 
-    def test_liar(self) -> None:
-        """A peer that sends invalid fragments is disconnected without harm to others."""
-        client, server = self.connected()
-        module = self.modules(self.hosts[0])[0]
-        [peer] = module.core.peers
-        module.core.send(peer, 0xFFFF, bytes(40))
-        module.soon()
-        self.wait(lambda: client.lost and server.lost)
-        self.assertEqual(server.why(), "ConnectionLost")
-        self.assertNothingLeft()
-
 
 class ProbeTests(TwoNetworksCase):
     """Each pair of interfaces is probed before the connection is established."""
@@ -293,7 +287,11 @@ class ProbeTests(TwoNetworksCase):
 
     def test_small(self) -> None:
         """An error names the MTU that does not pass, with its interface."""
-        qpns = {qpn for host in self.hosts for qpn in moduleOf(host, self.others[host]).place.qpns}
+        qpns = {
+            qpn
+            for host in self.hosts
+            for qpn in self.module(host).ports[self.order[host].index(1)].place.qpns
+        }
 
         def isLong(packet: RoCEPacket) -> bool:
             return packet.bth.destination in qpns and len(packet.payload) > 800
@@ -317,7 +315,7 @@ class ProbeTests(TwoNetworksCase):
 
 class InterfacesTests(HostsCase):
     def test_several(self) -> None:
-        """A connection between devices of one host has one module for each."""
+        """A connection between devices of one host uses each of them once."""
         host = self.hosts[0]
         host.device = [host.device, host.device]
         client, _server = self.connected()
@@ -326,7 +324,7 @@ class InterfacesTests(HostsCase):
 
     def test_roundTrip(self) -> None:
         """Interfaces are decoded as they were encoded; other bytes are an error."""
-        place = moduleOf(self.hosts[0], self.hosts[0].device).place
+        place = moduleOf(self.hosts[0], self.hosts[0].device).port.place
         introduction = Introduction.of(place, 77, 5, 2)
         reported = [
             (introduction, Interface(place.gid, length, speed)) for length, speed in ((24, 0), (16, 9))
