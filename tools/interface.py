@@ -42,6 +42,9 @@ STABLE: Final = (
 """Modules whose names stay, or are deprecated first."""
 
 PROVISIONAL: Final = (
+    "txrdma.btl.groups.errors",
+    "txrdma.btl.groups.rendezvous",
+    "txrdma.btl.groups.terms",
     "txrdma.cm.core.events",
     "txrdma.cm.layouts.messages",
     "txrdma.cm.manager",
@@ -90,7 +93,7 @@ def namesIn(module: str) -> list[str]:
     if module == "txrdma.mad":
         return sorted(found._OFFERED)
     if module == "txrdma.btl":
-        return ["connect", "listen"]
+        return sorted(found._MODULES)
     constants = re.findall(
         r"^([A-Z][A-Z0-9_]*)(?:: [^=\n]+)? = ", Path(str(found.__file__)).read_text(), re.MULTILINE
     )

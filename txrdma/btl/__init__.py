@@ -1,7 +1,8 @@
 """
 The byte transfer layer: reliable messages over unreliable datagrams, one queue pair for all peers.
 
-C{connect} and C{listen} are those of L{txrdma.btl.connections}, C{answers} of L{txrdma.btl.requests}.
+C{connect} and C{listen} are those of L{txrdma.btl.connections}, C{answers} of L{txrdma.btl.requests},
+C{Group} of L{txrdma.btl.groups.group}.
 
 Modules, lowest first:
 
@@ -9,17 +10,23 @@ Modules, lowest first:
  - with I/O: C{channels} and C{module}; C{introductions}; C{probes}; C{lifeline}, the TCP connection of a
  peer;
    C{memory}; C{batches}, C{inbox} and C{outbox}, tagged messages; C{requests}; C{objects};
-   C{transport}; C{connections}, the endpoints; C{stream}.
+   C{transport}; C{connections}, the endpoints; C{stream}; L{groups <txrdma.btl.groups>}.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from importlib import import_module
+from typing import Any, Final
+
+_MODULES: Final = {  # imported on demand: the cores here do not need Twisted
+    "Group": "txrdma.btl.groups.group",
+    "answers": "txrdma.btl.requests",
+    "connect": "txrdma.btl.connections",
+    "listen": "txrdma.btl.connections",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("connect", "listen", "answers"):
-        from txrdma.btl import connections, requests  # not at the top: the cores here do not need Twisted
-
-        return getattr(requests if name == "answers" else connections, name)
+    if name in _MODULES:
+        return getattr(import_module(_MODULES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -279,6 +279,41 @@ LIMITS: Final = (
         "The connection is closed; those of this end wait, and so do calls whose answers are not sent.",
         "unit.btl.test_calls.LiarTests.test_tooLong",
     ),
+    Limit(
+        "btl:",
+        "clients of a member of a group, or of its rendezvous, that have not proved their rank",
+        "txrdma.btl.groups.identity.MOST_UNPROVED",
+        _CLOSED,
+        "unit.btl.groups.test_identity.ProofTests.test_manyUnproved",
+    ),
+    Limit(
+        "btl:",
+        "seconds in which such a client must prove its rank",
+        "txrdma.btl.groups.identity.PROOF_SECONDS",
+        "The connection is closed.",
+        "unit.btl.groups.test_identity.ProofTests.test_late",
+    ),
+    Limit(
+        "btl:",
+        "members of a group",
+        "txrdma.btl.groups.terms.MOST_MEMBERS",
+        "A larger group is refused.",
+        "unit.btl.groups.test_identity.TermsTests.test_mostMembers",
+    ),
+    Limit(
+        "btl:",
+        "bytes of a line at the rendezvous of a group",
+        "txrdma.btl.groups.rendezvous.LONGEST_LINE",
+        "The connection is closed.",
+        "unit.btl.groups.test_rendezvous.RendezvousTests.test_longLine",
+    ),
+    Limit(
+        "btl:",
+        "bytes of a member's reason why its group has failed",
+        "txrdma.btl.groups.members.LONGEST_TEXT",
+        "The connection is closed, and the group fails.",
+        "unit.btl.groups.test_group.FailureTests.test_longReason",
+    ),
     # rdma:, ib:, rsocket:
     Limit(
         "rdma:",

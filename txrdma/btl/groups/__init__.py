@@ -1,0 +1,11 @@
+"""
+Groups of processes with collective operations, as in MPI: see L{txrdma.btl.groups.group.Group}.
+
+Modules, lowest first:
+
+ - C{errors}; C{terms}, what a member of a group knows when it starts
+ - C{_algorithms}: the messages of each operation, without I/O; C{reductions} of elements
+ - C{identity}: both ends of a TCP connection prove their ranks; C{rendezvous}, where members meet
+ - C{members}: the connections of a member; C{joining}; C{group}, the operations
+ - C{launching}: processes of a group, for C{txrdma btl-run}
+"""

@@ -1,0 +1,410 @@
+"""
+Groups of processes: collective operations, as in MPI, over connections between all members.
+
+All members call the same operations in the same order, with data of the same type and length. A member may
+call the next operation before the last one has completed; it begins afterwards.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final, TYPE_CHECKING
+
+from twisted.internet.defer import Deferred, fail, succeed
+from twisted.python.failure import Failure
+
+from txrdma.btl.groups import _algorithms
+from txrdma.btl.groups._algorithms import Schedule, Step
+from txrdma.btl.groups.errors import GroupFailed
+from txrdma.btl.groups.joining import JOIN_SECONDS, Joining
+from txrdma.btl.groups.members import DATA, Members
+from txrdma.btl.groups.reductions import alike, Elements, Operation
+from txrdma.btl.groups.terms import GroupTerms
+from txrdma.btl.lifeline import DeviceSpecs
+from txrdma.btl.transport import BTLMessageTransport
+from txrdma.error import InvalidRequest
+from txrdma.iba.verbs import Buffer
+from txrdma.messages.memory import octets
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer as AnyBuffer  # any object with the buffer protocol
+    from _typeshed import WriteableBuffer
+
+COPIED: Final = 16 << 10
+"""
+Bytes up to which messages of an operation are copied, so that it continues before they have arrived.
+"""
+
+
+class _Running:
+    """
+    An operation that has been called.
+
+    @ivar make: makes the result from what the schedule returns.
+    @ivar isOver: whether its Deferred has fired.
+    """
+
+    __slots__ = ("_isBegun", "_schedule", "isOver", "make", "name", "outcome")
+
+    def __init__(self, name: str, schedule: Schedule, make: Callable[[Any], Any]) -> None:
+        self.name, self._schedule, self.make = name, schedule, make
+        self.isOver = self._isBegun = False
+        self.outcome: Deferred[Any]
+
+    def advance(self, received: list[Any]) -> Step:
+        """Return the first or next step."""
+        if self._isBegun:
+            return self._schedule.send(received)
+        self._isBegun = True
+        return next(self._schedule)
+
+
+class Group:
+    """
+    A group of processes, of which this is one member.
+
+    If a member ends without closing the group, or an operation fails, all unfinished and later operations of
+    all members fail with L{GroupFailed}. Cancelling the Deferred of an operation fails the group, because the
+    other members wait for this one.
+
+    Buffers are any objects with the buffer protocol that are contiguous in C order. Results have the type of
+    the data: NumPy's arrays and C{array}; for other buffers they are bytes, or a memoryview if items are
+    longer.
+
+    @ivar rank: number of this member, from 0 to C{size} - 1.
+    @ivar size: number of members.
+    """
+
+    def __init__(self, members: Members, leave: Callable[[], Deferred[None]]) -> None:
+        """
+        @param members: the connections to all other members.
+        @param leave: closes them; fires when they have ended.
+        """
+        self.rank, self.size = members.rank, members.size
+        self._members, self._leave = members, leave
+        self._operations: deque[_Running] = deque()
+        self._receives: set[Deferred[Any]] = set()
+        self._values: list[Any] = []
+        self._missing = 0  # messages of a step that have not been received or sent
+        self._isAdvancing = self._isClosed = False
+        members.onFailure = self._failed
+
+    def __repr__(self) -> str:
+        return f"<Group rank={self.rank} size={self.size}>"
+
+    @classmethod
+    def join(
+        cls,
+        reactor: Any,
+        terms: GroupTerms | None = None,
+        device: DeviceSpecs = None,
+        interface: str = "127.0.0.1",
+        timeout: float = JOIN_SECONDS,
+    ) -> Deferred[Group]:
+        """
+        Join the group that C{txrdma btl-run} has started.
+
+        @param terms: None: those of the environment; without any, the group has one member.
+        @param device: see L{DeviceSpecs}.
+        @param interface: the IPv4 address at which other members reach this one.
+        @param timeout: seconds in which all members must join.
+        @return: fires with the group; fails with L{GroupFailed}. It can be cancelled.
+        @raise InvalidRequest: the environment is incomplete or invalid.
+        """
+        found = terms or GroupTerms.fromEnvironment(os.environ)
+        if found is None:
+            return succeed(cls(Members(0, 1), lambda: succeed(None)))
+        joining = Joining(reactor, found, device, interface)
+        return joining.join(timeout).addCallback(lambda _: cls(joining.members, joining.leave))
+
+    def transport(self, rank: int) -> BTLMessageTransport:
+        """
+        Return the connection to another member, for messages with tags of the application.
+
+        The two largest tags belong to the group. If the group fails, connections stay until L{close}.
+
+        @raise InvalidRequest: there is no other member of this rank.
+        """
+        if rank not in self._members.transports:
+            raise InvalidRequest(f"rank {rank} is no other member of a group of {self.size}")
+        return self._members.transports[rank]
+
+    def close(self) -> Deferred[None]:
+        """
+        Leave the group: unfinished operations fail, and connections are closed when everything has arrived.
+
+        @return: fires when all connections have ended.
+        """
+        if not self._isClosed:
+            self._isClosed = True
+            self._abandon(GroupFailed(f"rank {self.rank} has left the group", self.rank))
+            self._closing = self._leave()
+        closed: Deferred[None] = Deferred()
+
+        def done(_: object) -> None:
+            if not closed.called:
+                closed.callback(None)
+
+        self._closing.addBoth(done)
+        return closed
+
+    # Operations
+
+    def barrier(self) -> Deferred[None]:
+        """Wait until all members have called this."""
+        return self._start("barrier", _algorithms.barrier(self.rank, self.size), lambda _: None)
+
+    def broadcast(self, buffer: AnyBuffer, root: int = 0) -> Deferred[Any]:
+        """
+        Copy the root's buffer to the buffers of all others.
+
+        @param buffer: of the same length at all members; writable, except at the root. It is in use until the
+            Deferred fires.
+        @return: fires with the buffer.
+        @raise InvalidRequest: the buffer or the root is invalid.
+        """
+        self._checkRoot(root)
+        view = memoryview(octets(buffer))
+        if view.readonly and root != self.rank:
+            raise InvalidRequest("a read-only buffer cannot receive a broadcast")
+        schedule = _algorithms.broadcast(self.rank, self.size, root, view)
+        return self._start("broadcast", schedule, lambda _: buffer)
+
+    def reduce(self, data: AnyBuffer, operation: Operation = "sum", root: int = 0) -> Deferred[Any]:
+        """
+        Combine the data of all members, item by item.
+
+        @param operation: C{sum}, C{min}, C{max}, C{prod}, or a function: see L{Operation}.
+        @return: fires with the result at the root, and None elsewhere.
+        @raise InvalidRequest: the data, the operation or the root is invalid.
+        """
+        self._checkRoot(root)
+        found = Elements(data, operation)
+        schedule = _algorithms.reduce(self.rank, self.size, root, found.bytes, found.unit, found.combine)
+        return self._start("reduce", schedule, lambda _: found.result() if root == self.rank else None)
+
+    def allreduce(
+        self, data: AnyBuffer, operation: Operation = "sum", into: WriteableBuffer | None = None
+    ) -> Deferred[Any]:
+        """
+        Combine the data of all members, item by item, for all of them. All get the same bits.
+
+        @param operation: C{sum}, C{min}, C{max}, C{prod}, or a function: see L{Operation}.
+        @param into: a buffer of the same length for the result, which may be C{data}.
+        @return: fires with the result, or with C{into}.
+        @raise InvalidRequest: the data or the operation is invalid.
+        """
+        found = Elements(data, operation)
+        schedule = _algorithms.allreduce(self.rank, self.size, found.bytes, found.unit, found.combine)
+        if into is None:
+            return self._start("allreduce", schedule, lambda _: found.result())
+        target = memoryview(octets(into))
+        if target.readonly or len(target) != len(found.bytes):
+            raise InvalidRequest(
+                f"the result has {len(found.bytes)} bytes and needs a writable buffer for them"
+            )
+
+        def store(_: object) -> Any:
+            target[:] = found.bytes
+            return into
+
+        return self._start("allreduce", schedule, store)
+
+    def gather(self, data: AnyBuffer, root: int = 0) -> Deferred[Any]:
+        """
+        Collect the data of all members at one of them.
+
+        @param data: of any length, at most 64 MiB. It is in use until the Deferred fires.
+        @return: fires at the root with a list of the data, by rank, and with None elsewhere.
+        @raise InvalidRequest: the data or the root is invalid.
+        """
+        self._checkRoot(root)
+        schedule = _algorithms.gather(self.rank, self.size, root, octets(data))
+        return self._start("gather", schedule, lambda found: found and _alikeAll(data, found))
+
+    def allgather(self, data: AnyBuffer) -> Deferred[list[Any]]:
+        """
+        Collect the data of all members at each of them: see L{gather}.
+
+        @return: fires with a list of the data, by rank.
+        @raise InvalidRequest: the data is invalid.
+        """
+        schedule = _algorithms.alltoall(self.rank, self.size, [octets(data)] * self.size)
+        return self._start("allgather", schedule, partial(_alikeAll, data))
+
+    def scatter(self, items: Sequence[AnyBuffer] | None = None, root: int = 0) -> Deferred[bytes]:
+        """
+        Send each member one of the root's items.
+
+        @param items: one for each member, by rank: a sequence of buffers or an array with as many rows, of
+            any length up to 64 MiB; None at all members except the root. They are in use until the Deferred
+            fires.
+        @return: fires with the bytes of the item.
+        @raise InvalidRequest: the root is invalid, or there is another number of items.
+        """
+        self._checkRoot(root)
+        found = [] if root != self.rank or items is None else self._perMember(items)
+        if root == self.rank and not found:
+            raise InvalidRequest("the root of scatter needs items")
+        return self._start("scatter", _algorithms.scatter(self.rank, self.size, root, found), bytes)
+
+    def alltoall(self, items: Sequence[AnyBuffer]) -> Deferred[list[Any]]:
+        """
+        Send each member an item, and receive one from each.
+
+        @param items: one for each member, by rank: a sequence of buffers or an array with as many rows, of
+            any length up to 64 MiB. They are in use until the Deferred fires.
+        @return: fires with a list of what the members have sent to this one, by rank.
+        @raise InvalidRequest: there is another number of items.
+        """
+        schedule = _algorithms.alltoall(self.rank, self.size, self._perMember(items))
+        return self._start("alltoall", schedule, partial(_alikeAll, items[self.rank]))
+
+    def _perMember(self, items: Sequence[AnyBuffer]) -> list[Buffer]:
+        if len(items) != self.size:
+            raise InvalidRequest(f"{len(items)} items for {self.size} members")
+        return [octets(each) for each in items]
+
+    def _checkRoot(self, root: int) -> None:
+        if not 0 <= root < self.size:
+            raise InvalidRequest(f"rank {root} is no member of a group of {self.size}")
+
+    # Execution of schedules
+
+    def _start(self, name: str, schedule: Schedule, make: Callable[[Any], Any]) -> Deferred[Any]:
+        """Run a schedule after those that were started before; fire with what C{make} makes of its result."""
+        if self._isClosed:
+            return fail(GroupFailed(f"rank {self.rank} has left the group", self.rank))
+        if self._members.failure is not None:
+            return fail(self._members.failure)
+        operation = _Running(name, schedule, make)
+        operation.outcome = Deferred(lambda _: self._cancelled(operation))
+        self._operations.append(operation)
+        self._advance()
+        return operation.outcome
+
+    def _advance(self) -> None:
+        """Continue the first operation while nothing is missing, and then the next ones."""
+        if self._isAdvancing:
+            return
+        self._isAdvancing = True
+        try:
+            while self._operations and not self._missing:
+                operation = self._operations[0]
+                try:
+                    step = operation.advance(self._values)
+                except StopIteration as end:
+                    self._operations.popleft()
+                    self._finish(operation, end.value)
+                except Exception as error:
+                    self._members.fail(self.rank, f"rank {self.rank}: {operation.name} failed: {error!r}")
+                else:
+                    self._begin(operation, step)
+        finally:
+            self._isAdvancing = False
+
+    def _finish(self, operation: _Running, found: Any) -> None:
+        """Report the result of an operation."""
+        operation.isOver = True
+        try:
+            result = operation.make(found)
+        except Exception:
+            operation.outcome.errback(Failure())
+        else:
+            operation.outcome.callback(result)
+
+    def _begin(self, operation: _Running, step: Step) -> None:
+        """Request the messages of a step, and send those of this member."""
+        transports = self._members.transports
+        self._values = [None] * len(step.receives)
+        self._missing = len(step.receives) + len(step.sends)
+        for number, (rank, into) in enumerate(step.receives):
+            if into is None:
+                receive: Deferred[Any] = transports[rank].receive(DATA)
+            else:
+                receive = transports[rank].receive(DATA, into)
+            self._receives.add(receive)
+            receive.addBoth(self._received, receive, operation, rank, number, into)
+        for rank, data in step.sends:
+            if self._members.failure is not None:
+                return
+            if len(data) <= COPIED:
+                transports[rank].post(DATA, bytes(data), partial(self._sentCopy, rank))
+                self._missing -= 1
+            else:
+                transports[rank].post(DATA, data, partial(self._sent, operation, rank))
+
+    def _received(
+        self,
+        result: Any,
+        receive: Deferred[Any],
+        operation: _Running,
+        rank: int,
+        number: int,
+        into: memoryview | None,
+    ) -> None:
+        self._receives.discard(receive)
+        if operation.isOver:
+            return
+        if isinstance(result, Failure):
+            if result.check(InvalidRequest):
+                self._members.fail(rank, _mismatch(operation, rank, result.getErrorMessage()))
+            else:
+                self._members.missed(rank)
+            return
+        if into is None:
+            self._values[number] = result
+        elif result != len(into):
+            text = f"the message has {result} bytes, and the buffer {len(into)}"
+            self._members.fail(rank, _mismatch(operation, rank, text))
+            return
+        self._missing -= 1
+        if not self._missing:
+            self._advance()
+
+    def _sent(self, operation: _Running, rank: int, error: Exception | None) -> None:
+        """Process that a long message has arrived, or was lost."""
+        if operation.isOver:
+            return
+        if error is not None:
+            self._members.missed(rank)
+            return
+        self._missing -= 1
+        if not self._missing:
+            self._advance()
+
+    def _sentCopy(self, rank: int, error: Exception | None) -> None:
+        if error is not None:
+            self._members.missed(rank)
+
+    def _cancelled(self, operation: _Running) -> None:
+        operation.isOver = True
+        self._members.fail(self.rank, f"rank {self.rank} has cancelled {operation.name}")
+
+    def _failed(self) -> None:
+        """Fail all operations, because the group has failed."""
+        assert self._members.failure is not None
+        self._abandon(self._members.failure)
+
+    def _abandon(self, error: GroupFailed) -> None:
+        """Fail all operations, and withdraw their requests for messages."""
+        operations, self._operations = self._operations, deque()
+        unfinished = [each for each in operations if not each.isOver]
+        for each in unfinished:
+            each.isOver = True
+        for receive in list(self._receives):
+            receive.cancel()
+        self._values, self._missing = [], 0
+        for each in unfinished:
+            each.outcome.errback(error)
+
+
+def _mismatch(operation: _Running, rank: int, text: str) -> str:
+    return f"{operation.name} with rank {rank}: {text}; do all members call it with data of the same length?"
+
+
+def _alikeAll(data: AnyBuffer, received: Sequence[Buffer]) -> list[Any]:
+    return [alike(data, bytearray(each)) for each in received]

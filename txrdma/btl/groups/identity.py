@@ -1,0 +1,308 @@
+"""
+Both ends of a TCP connection prove their ranks, before any other bytes are processed.
+
+::
+
+    client                                                  server
+      HELLO: its rank, the server's, nonce ------------------>
+      <---------------------- nonce, HMAC(key, server, HELLO, nonce)
+      HMAC(key, client, HELLO, nonce) ----------------------->
+
+The key (see L{txrdma.btl.groups.terms}) belongs to this pair of ranks. An end that cannot prove its rank is
+closed. Afterwards the connection belongs to another protocol, as if it had just been established.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Callable, Sequence
+from secrets import token_bytes
+from struct import Struct
+from typing import Any, cast, Final
+
+from zope.interface import implementer
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import (
+    IAddress,
+    IDelayedCall,
+    IListeningPort,
+    IProtocolFactory,
+    IReactorTime,
+    IStreamClientEndpoint,
+    IStreamServerEndpoint,
+)
+from twisted.internet.protocol import connectionDone, Factory, Protocol
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from txrdma.error import Refused
+from txrdma.kit.logs import RateLimitedLogger
+
+_rateLimited = RateLimitedLogger(Logger())
+
+PROOF_SECONDS: Final = 10.0
+"""Seconds in which an end must prove its rank."""
+
+MOST_UNPROVED: Final = 256
+"""Clients of a listener that have not proved their rank; further ones are closed."""
+
+_HELLO: Final = Struct(">4sHH16s")
+_MAGIC: Final = b"txG1"
+_NONCE: Final = 16
+_PROOF: Final = 32
+
+
+def _proof(key: bytes, role: bytes, hello: bytes, nonce: bytes) -> bytes:
+    return hmac.digest(key, role + hello + nonce, "sha256")
+
+
+class Prover(Protocol):
+    """
+    One end of a TCP connection until both ranks are proved; then it passes everything to another protocol.
+
+    @ivar proved: fires with that protocol, or fails with L{Refused}.
+    """
+
+    def __init__(self, reactor: IReactorTime, factory: IProtocolFactory, address: IAddress | None) -> None:
+        self.proved: Deferred[Any] = Deferred(lambda _: self._abort())
+        self._reactor, self._factory, self._address = reactor, factory, address
+        self._data = b""
+        self._inner: Any = None
+        self._timer: IDelayedCall | None = None
+
+    def connectionMade(self) -> None:
+        self._timer = self._reactor.callLater(PROOF_SECONDS, self._late)
+
+    def dataReceived(self, data: bytes) -> None:
+        if self._inner is not None:
+            self._inner.dataReceived(data)
+            return
+        self._data += data
+        try:
+            self._received()
+        except Refused as error:
+            self._fail(error)
+
+    def _received(self) -> None:
+        """
+        Process received bytes.
+
+        @raise Refused: the peer does not prove its rank.
+        """
+
+    def _take(self, length: int) -> bytes | None:
+        if len(self._data) < length:
+            return None
+        taken, self._data = self._data[:length], self._data[length:]
+        return taken
+
+    def _late(self) -> None:
+        self._timer = None
+        self._fail(Refused("the peer did not prove its rank in time"))
+
+    def _fail(self, error: Refused) -> None:
+        self._abort()
+        if not self.proved.called:
+            self.proved.errback(error)
+
+    def _abort(self) -> None:
+        self._stopTimer()
+        if self.transport is not None:
+            transport: Any = self.transport
+            transport.abortConnection()
+
+    def _stopTimer(self) -> None:
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()
+
+    def _succeed(self) -> None:
+        """Give the connection to another protocol."""
+        self._stopTimer()
+        inner: Any = self._factory.buildProtocol(cast(Any, self._address))
+        if inner is None:
+            raise Refused("the connection was rejected")
+        self._inner = inner
+        inner.makeConnection(self.transport)
+        early, self._data = self._data, b""
+        if early:
+            inner.dataReceived(early)
+        if not self.proved.called:
+            self.proved.callback(inner)
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        self._stopTimer()
+        if self._inner is not None:
+            self._inner.connectionLost(reason)
+        elif not self.proved.called:
+            self.proved.errback(Refused("the peer has closed: it does not accept the rank of this end"))
+
+
+class ClientProver(Prover):
+    """The end that connects."""
+
+    def __init__(
+        self,
+        reactor: IReactorTime,
+        factory: IProtocolFactory,
+        address: IAddress | None,
+        rank: int,
+        server: int,
+        key: bytes,
+    ) -> None:
+        super().__init__(reactor, factory, address)
+        self._key, self._server = key, server
+        self._hello = _HELLO.pack(_MAGIC, rank, server, token_bytes(_NONCE))
+
+    def connectionMade(self) -> None:
+        super().connectionMade()
+        transport: Any = self.transport
+        transport.write(self._hello)
+
+    def _received(self) -> None:
+        answer = self._take(_NONCE + _PROOF)
+        if answer is None:
+            return
+        nonce, proof = answer[:_NONCE], answer[_NONCE:]
+        if not hmac.compare_digest(proof, _proof(self._key, b"server", self._hello, nonce)):
+            raise Refused(f"the peer cannot prove that its rank is {self._server}")
+        transport: Any = self.transport
+        transport.write(_proof(self._key, b"client", self._hello, nonce))
+        self._succeed()
+
+
+class ServerProver(Prover):
+    """The end that listens."""
+
+    def __init__(
+        self,
+        reactor: IReactorTime,
+        factory: IProtocolFactory,
+        address: IAddress | None,
+        rank: int,
+        keys: Sequence[bytes],
+        admit: Callable[[int, IAddress | None], None],
+    ) -> None:
+        """
+        @param admit: called with a proved rank; raises L{Refused} if a member of that rank is not expected.
+        """
+        super().__init__(reactor, factory, address)
+        self._rank, self._keys, self._admit = rank, keys, admit
+        self._hello = b""
+        self._nonce = token_bytes(_NONCE)
+        self._peer = -1
+
+    def _received(self) -> None:
+        if not self._hello:
+            hello = self._take(_HELLO.size)
+            if hello is None:
+                return
+            magic, peer, rank, _nonce = _HELLO.unpack(hello)
+            if magic != _MAGIC or rank != self._rank or not 0 <= peer < len(self._keys) or peer == rank:
+                raise Refused("the peer is no member that connects to this one")
+            self._hello, self._peer = hello, peer
+            transport: Any = self.transport
+            transport.write(self._nonce + _proof(self._keys[peer], b"server", hello, self._nonce))
+        proof = self._take(_PROOF)
+        if proof is None:
+            return
+        if not hmac.compare_digest(
+            proof, _proof(self._keys[self._peer], b"client", self._hello, self._nonce)
+        ):
+            raise Refused(f"the peer cannot prove that its rank is {self._peer}")
+        self._admit(self._peer, self._address)
+        self._succeed()
+
+
+@implementer(IStreamClientEndpoint)
+class ProvedClientEndpoint:
+    """A stream endpoint whose connections belong to a member of a known rank."""
+
+    def __init__(
+        self, reactor: IReactorTime, stream: IStreamClientEndpoint, rank: int, server: int, key: bytes
+    ) -> None:
+        """
+        @param rank: the rank of this end; C{server}: that of the listener; C{key}: their key.
+        """
+        self._reactor, self._stream, self._terms = reactor, stream, (rank, server, key)
+
+    def connect(self, factory: IProtocolFactory) -> Deferred[Any]:
+        """
+        Connect.
+
+        @return: fires with the protocol of the factory; fails with L{Refused} if an end cannot prove its
+            rank.
+        """
+        return Deferred.fromCoroutine(self._connect(factory))
+
+    async def _connect(self, factory: IProtocolFactory) -> Any:
+        connected = self._stream.connect(_ClientFactory(self._reactor, factory, self._terms))
+        prover: Any = await connected
+        return await prover.proved
+
+
+class _ClientFactory(Factory):
+    noisy = False
+
+    def __init__(
+        self, reactor: IReactorTime, factory: IProtocolFactory, terms: tuple[int, int, bytes]
+    ) -> None:
+        self._reactor, self._factory, self._terms = reactor, factory, terms
+
+    def buildProtocol(self, addr: IAddress | None) -> ClientProver:
+        return ClientProver(self._reactor, self._factory, addr, *self._terms)
+
+
+@implementer(IStreamServerEndpoint)
+class ProvedServerEndpoint:
+    """A stream endpoint whose clients prove their rank first."""
+
+    def __init__(
+        self,
+        reactor: IReactorTime,
+        stream: IStreamServerEndpoint,
+        rank: int,
+        keys: Sequence[bytes],
+        admit: Callable[[int, IAddress | None], None],
+    ) -> None:
+        """
+        @param rank: the rank of this end; C{keys}: the keys that it shares with each rank.
+        @param admit: see L{ServerProver}.
+        """
+        self._reactor, self._stream, self._terms = reactor, stream, (rank, keys, admit)
+
+    def listen(self, factory: IProtocolFactory) -> Deferred[IListeningPort]:
+        """Listen: the factory makes the protocol of a client that has proved its rank."""
+        return self._stream.listen(_ServerFactory(self._reactor, factory, self._terms))
+
+
+class _ServerFactory(Factory):
+    noisy = False
+
+    def __init__(
+        self,
+        reactor: IReactorTime,
+        factory: IProtocolFactory,
+        terms: tuple[int, Sequence[bytes], Callable[[int, IAddress | None], None]],
+    ) -> None:
+        self._reactor, self._factory, self._terms = reactor, factory, terms
+        self._unproved = 0
+
+    def buildProtocol(self, addr: IAddress | None) -> ServerProver | None:
+        if self._unproved >= MOST_UNPROVED:
+            return None
+        self._unproved += 1
+        prover = ServerProver(self._reactor, self._factory, addr, *self._terms)
+        prover.proved.addBoth(self._ended, addr)
+        return prover
+
+    def _ended(self, result: object, address: IAddress | None) -> None:
+        self._unproved -= 1
+        if isinstance(result, Failure):
+            _rateLimited.warn(
+                str(getattr(address, "host", address)),
+                "Closing a connection from {peer} to a member of a group: {error}",
+                peer=address,
+                error=result.value,
+            )

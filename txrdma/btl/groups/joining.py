@@ -1,0 +1,132 @@
+"""
+A member joins its group: it meets the others at the rendezvous, and connects to each of them.
+
+Each member listens, and connects to those of smaller rank. All ends prove their ranks before they exchange
+anything else, see L{txrdma.btl.groups.identity}.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from zope.interface import implementer
+
+from twisted.internet.defer import CancelledError, Deferred, DeferredList
+from twisted.internet.endpoints import HostnameEndpoint, TCP4ServerEndpoint
+
+from txrdma.btl.connections import ClientEndpoint, ServerEndpoint, TIMEOUT
+from txrdma.btl.groups.errors import GroupFailed
+from txrdma.btl.groups.identity import ProvedClientEndpoint, ProvedServerEndpoint
+from txrdma.btl.groups.members import Member, Members
+from txrdma.btl.groups.rendezvous import meet, RendezvousClient
+from txrdma.btl.groups.terms import GroupTerms
+from txrdma.btl.lifeline import DeviceSpecs
+from txrdma.error import RDMAError
+from txrdma.messages.interfaces import IMessageProtocolFactory
+from txrdma.messages.protocol import MessageFactory
+
+JOIN_SECONDS: Final = 60.0
+"""Seconds in which all members must join."""
+
+
+class Joining:
+    """
+    A member that joins its group, and later leaves it.
+
+    @ivar members: its connections.
+    """
+
+    def __init__(self, reactor: Any, terms: GroupTerms, device: DeviceSpecs, interface: str) -> None:
+        self.members = Members(terms.rank, terms.size)
+        self._reactor, self._terms, self._device, self._interface = reactor, terms, device, interface
+        self._proved: dict[tuple[str, int], int] = {}  # ranks by address, until their connection is made
+        self._port: Any = None
+        self._rendezvous: RendezvousClient | None = None
+        self._connecting: list[Deferred[Any]] = []
+
+    def join(self, timeout: float) -> Deferred[None]:
+        """
+        Join the group.
+
+        @param timeout: seconds in which all members must join.
+        @return: fires when this member is connected to all others; fails with L{GroupFailed}. It can be
+            cancelled.
+        """
+        joined = Deferred.fromCoroutine(self._join())
+        return joined.addTimeout(timeout, self._reactor, self._timedOut)
+
+    def _timedOut(self, result: Any, timeout: float) -> Any:
+        there = len(self.members.transports) + 1
+        result.trap(CancelledError)
+        raise GroupFailed(f"{there} of {self._terms.size} members have joined in {timeout:g} seconds")
+
+    async def _join(self) -> None:
+        try:
+            await self._meet()
+        except GroupFailed:
+            await self.leave()
+            raise
+        except RDMAError as error:
+            await self.leave()
+            raise GroupFailed(f"rank {self._terms.rank} cannot join the group: {error}") from error
+        except BaseException:
+            self.leave()
+            raise
+
+    async def _meet(self) -> None:
+        terms = self._terms
+        self._rendezvous = client = await meet(self._reactor, terms, self.members.fail)
+        stream = TCP4ServerEndpoint(self._reactor, 0, interface=self._interface)
+        proved = ProvedServerEndpoint(self._reactor, stream, terms.rank, terms.keys, self._admit)
+        server = ServerEndpoint(self._reactor, proved, self._device)
+        self._port = await server.listen(_ProvedFactory(self))
+        client.report(self._port.getHost().port)
+        addresses = await client.members
+        self._connecting = [self._connect(rank, *addresses[rank]) for rank in range(terms.rank)]
+        for each in self._connecting:
+            each.addErrback(lambda failure: self.members.fail(None, failure.getErrorMessage()))
+        await self.members.complete
+
+    def _connect(self, rank: int, host: str, port: int) -> Deferred[Any]:
+        """Connect to a member of smaller rank."""
+        terms = self._terms
+        stream = HostnameEndpoint(self._reactor, host, port, TIMEOUT)
+        proved = ProvedClientEndpoint(self._reactor, stream, terms.rank, rank, terms.keys[rank])
+        factory = MessageFactory(lambda: Member(self.members, rank))
+        return ClientEndpoint(self._reactor, proved, self._device).connect(factory)
+
+    def _admit(self, rank: int, address: Any) -> None:
+        self.members.admit(rank)
+        self._proved[address.host, address.port] = rank
+
+    def build(self, address: Any) -> Member | None:
+        """Return the protocol of a member that has proved its rank, and is reachable."""
+        rank = self._proved.pop((address.host, address.port), None)
+        return None if rank is None else Member(self.members, rank)
+
+    def leave(self) -> Deferred[None]:
+        """
+        Leave the group in order.
+
+        @return: fires when all connections have ended.
+        """
+        ended = [self.members.close()]
+        self.members.complete.addErrback(lambda _: None)  # nobody waits for it
+        if self._rendezvous is not None:
+            self._rendezvous.leave()
+        for each in self._connecting:
+            each.cancel()
+        if self._port is not None:
+            ended.append(self._port.stopListening())
+        return DeferredList(ended).addCallback(lambda _: None)
+
+
+@implementer(IMessageProtocolFactory)
+class _ProvedFactory:
+    """Makes the protocols of members that have proved their rank."""
+
+    def __init__(self, joining: Joining) -> None:
+        self._joining = joining
+
+    def buildProtocol(self, peer: Any) -> Member | None:
+        return self._joining.build(peer)

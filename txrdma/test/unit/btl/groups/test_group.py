@@ -1,0 +1,298 @@
+"""
+Groups of simulated hosts: operations, and what happens when a member fails.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.btl.groups.errors import GroupFailed
+from txrdma.btl.groups.group import Group
+from txrdma.btl.groups.members import DATA, FAILED, LONGEST_TEXT, Member, Members
+from txrdma.error import InvalidRequest, Refused
+from txrdma.test.support.btl.hosts import HostsCase
+
+SIZE = 3
+
+
+class GroupCase(HostsCase):
+    """Three hosts, each of which is a member of a group."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.hosts.append(self.host("10.0.1.3"))
+        self.members = [Members(rank, SIZE) for rank in range(SIZE)]
+        for client in range(SIZE):
+            for server in range(client):
+                self.openPair(client, server)
+        self.wait(lambda: all(each.complete.called for each in self.members))
+        self.groups = [Group(each, each.close) for each in self.members]
+
+    def openPair(self, client: int, server: int) -> None:
+        ends = Member(self.members[client], server), Member(self.members[server], client)
+        for opening in self.open(*ends, client, server):
+            opening.answer.addErrback(lambda failure: self.fail(str(failure)))
+
+    def together(self, call: Callable[[Group], Deferred[Any]]) -> list[Any]:
+        """Call an operation of each member, and return the results."""
+        called = [call(each) for each in self.groups]
+        return [self.outcome(each) for each in called]
+
+    def assertFails(self, operation: Deferred[Any], rank: int | None, text: str) -> None:
+        """Assert that an operation fails because of a member."""
+        self.wait(lambda: operation.called)
+        error = self.failureResultOf(operation, GroupFailed).value
+        self.assertEqual(error.rank, rank)
+        self.assertRegex(str(error), text)
+
+
+class OperationTests(GroupCase):
+    """Operations of a group in which nothing fails."""
+
+    def test_allreduce(self) -> None:
+        """All members get the sum, of short and long arrays, also in place."""
+        for length in (1, 1000, 50_000):
+            data = [array("d", [rank + 1.0]) * length for rank in range(SIZE)]
+            expected = array("d", [6.0]) * length
+            called = [each.allreduce(data[each.rank]) for each in self.groups]
+            self.assertEqual(list(map(self.outcome, called)), [expected] * SIZE)
+            called = [each.allreduce(data[each.rank], into=data[each.rank]) for each in self.groups]
+            self.assertEqual(list(map(self.outcome, called)), [expected] * SIZE)
+            self.assertEqual(data, [expected] * SIZE)
+
+    def test_reduce(self) -> None:
+        """The root gets the result of a function."""
+
+        def larger(one: Any, other: Any) -> list[int]:
+            return [max(pair) for pair in zip(one, other, strict=True)]
+
+        found = self.together(lambda each: each.reduce(array("q", [each.rank, -each.rank]), larger, root=1))
+        self.assertEqual(found, [None, array("q", [2, 0]), None])
+
+    def test_broadcast(self) -> None:
+        """All members get the root's bytes, of any length."""
+        for length in (0, 3, 300_000):
+            buffers = [bytearray(length) for _ in range(SIZE)]
+            buffers[2][:] = b"x" * length
+            found = [each.broadcast(buffers[each.rank], 2) for each in self.groups]
+            found = list(map(self.outcome, found))
+            self.assertEqual(found, [b"x" * length] * SIZE)
+            self.assertIs(found[0], buffers[0])
+
+    def test_gather(self) -> None:
+        """Data of different lengths is gathered, and keeps its type."""
+        data = [array("h", range(rank)) for rank in range(SIZE)]
+        self.assertEqual(self.together(lambda each: each.allgather(data[each.rank])), [data] * SIZE)
+        self.assertEqual(self.together(lambda each: each.gather(data[each.rank], 1)), [None, data, None])
+        data[0].append(5)  # the result is no view of the data
+
+    def test_scatter(self) -> None:
+        """Each member gets its item."""
+        items = [b"zero", b"", bytes(100_000)]
+        found = self.together(lambda each: each.scatter(items if each.rank == 0 else None))
+        self.assertEqual(found, items)
+
+    def test_alltoall(self) -> None:
+        """Each member gets an item of each."""
+        found = self.together(lambda each: each.alltoall([b"%d%d" % (each.rank, to) for to in range(SIZE)]))
+        self.assertEqual(found, [[b"%d%d" % (to, rank) for to in range(SIZE)] for rank in range(SIZE)])
+
+    def test_barrier(self) -> None:
+        """Nobody passes before the last one has come."""
+        early = [each.barrier() for each in self.groups[:2]]
+        self.pause(0.1)
+        self.assertFalse(any(each.called for each in early))
+        for each in (*early, self.groups[2].barrier()):
+            self.assertIsNone(self.outcome(each))
+
+    def test_ahead(self) -> None:
+        """A member that calls many operations at once gets each result, in order."""
+        ahead = [self.groups[0].allreduce(array("q", [number])) for number in range(20)]
+        for number in range(20):
+            others = [each.allreduce(array("q", [1])) for each in self.groups[1:]]
+            for each in (ahead[number], *others):
+                self.assertEqual(self.outcome(each), array("q", [number + 2]))
+            self.assertFalse(any(each.called for each in ahead[number + 1 :]))
+
+    def test_again(self) -> None:
+        """The callback of an operation can call the next one."""
+
+        async def again(group: Group) -> Any:
+            return await group.allreduce(await group.allreduce(b"\x01"))
+
+        found = self.together(lambda each: Deferred.fromCoroutine(again(each)))
+        self.assertEqual(found, [b"\x09"] * SIZE)
+
+    def test_transport(self) -> None:
+        """Members send each other messages with tags of their own, beside operations."""
+        self.groups[0].transport(2).post(1, b"hello")
+        self.together(lambda each: each.barrier())
+        self.assertEqual(self.outcome(self.groups[2].transport(0).receive(1)), b"hello")
+        self.assertRaises(InvalidRequest, self.groups[0].transport, 0)
+
+    def test_invalid(self) -> None:
+        """Wrong calls raise an exception, and do not disturb the group."""
+        group = self.groups[0]
+        self.assertRaises(InvalidRequest, group.allreduce, b"abc", "xor")
+        self.assertRaises(InvalidRequest, group.allreduce, b"abc", "sum", bytearray(2))
+        self.assertRaises(InvalidRequest, group.broadcast, b"abc", 1)
+        self.assertRaises(InvalidRequest, group.broadcast, b"abc", SIZE)
+        self.assertRaises(InvalidRequest, group.alltoall, [b""])
+        self.assertRaises(InvalidRequest, group.scatter, None, 0)
+        self.together(lambda each: each.barrier())
+
+    def test_close(self) -> None:
+        """A group in which all members close leaves nothing behind, and later operations fail."""
+        self.together(lambda each: each.barrier())
+        self.together(lambda each: each.close())
+        self.assertFails(self.groups[0].barrier(), 0, "rank 0 has left")
+        self.outcome(self.groups[0].close())
+        self.assertNothingLeft()
+
+    def test_closeEarly(self) -> None:
+        """A member may close as soon as it is finished, while others still wait for its data."""
+        late = array("q", [1]) * 100_000
+
+        async def reduceAndClose(group: Group) -> Any:
+            found = await group.allreduce(late)
+            await group.close()
+            return found[:1]
+
+        early = [Deferred.fromCoroutine(reduceAndClose(each)) for each in self.groups[:2]]
+        self.pause(0.1)
+        for each in (*early, Deferred.fromCoroutine(reduceAndClose(self.groups[2]))):
+            self.assertEqual(self.outcome(each), array("q", [3]))
+
+
+class FailureTests(GroupCase):
+    """Members that fail, and those that break rules."""
+
+    def test_died(self) -> None:
+        """When a member dies, all pending and later operations fail within 100 ms."""
+        pending = [self.groups[rank].barrier() for rank in range(2)]
+        queued = self.groups[0].barrier()
+        self.pause(0.01)
+        self.hosts[2].die(False)
+        self.wait(lambda: all(each.called for each in (*pending, queued)), 0.1)
+        for each in (*pending, queued, self.groups[1].broadcast(bytearray(5))):
+            self.assertFails(each, 2, "rank 2 was lost")
+
+    def test_left(self) -> None:
+        """When a member leaves in order, the operations that need it fail everywhere."""
+        pending = [self.groups[rank].allreduce(b"1") for rank in range(2)]
+        self.groups[2].close()
+        for each in pending:
+            self.assertFails(each, 2, "rank 2 has left the group, but rank [01] needs it")
+
+    def test_leftLong(self) -> None:
+        """A long message to a member that has left fails."""
+        self.groups[2].close()
+        self.pause(0.1)
+        self.assertFails(self.groups[0].broadcast(bytes(100_000)), 2, "rank 2 has left")
+
+    def test_raises(self) -> None:
+        """An exception of a function fails the operations of all members."""
+
+        def wrong(one: Any, other: Any) -> Any:
+            raise ZeroDivisionError("wrong")
+
+        pending = [self.groups[0].allreduce(b"1"), self.groups[1].allreduce(b"1", wrong)]
+        self.groups[2].allreduce(b"1").addErrback(lambda _: None)  # may have all data that it needs
+        for each in (*pending, self.groups[2].barrier()):
+            self.assertFails(each, 1, r"rank 1: allreduce failed: ZeroDivisionError\('wrong'\)")
+
+    def test_mismatch(self) -> None:
+        """Different lengths are noticed, and reported to all members."""
+        pending = [each.allreduce(bytes(3 + each.rank)) for each in self.groups]
+        self.wait(lambda: all(each.called for each in pending))
+        for each in pending:
+            text = str(self.failureResultOf(each, GroupFailed).value)
+            self.assertRegex(text, "allreduce with rank .*: the message has .*same length")
+
+    def test_mismatchLong(self) -> None:
+        """A message that is too long for its buffer is noticed."""
+        pending = [each.broadcast(bytearray(5 - each.rank)) for each in self.groups]
+        self.assertFails(pending[1], 0, "broadcast with rank 0: the message has 5 bytes, and the buffer 4")
+        self.assertFails(pending[2], 0, "broadcast with rank 0: the message has 5 bytes, and the buffer [34]")
+
+    def test_cancel(self) -> None:
+        """A cancelled operation withdraws its request for messages, and fails those of the others."""
+        mine = self.groups[0].barrier()
+        other = self.groups[1].barrier()
+        self.pause(0.01)
+        buffer = bytearray(b"12")
+        waiting = self.groups[2].broadcast(buffer, 0)
+        mine.cancel()
+        mine.addErrback(lambda _: None)
+        self.assertFails(other, 0, "rank 0 has cancelled barrier")
+        self.assertFails(waiting, 0, "rank 0 has cancelled barrier")
+        buffer.append(1)  # raises while it is in use
+        self.assertEqual(self.groups[0]._receives | self.groups[2]._receives, set())
+
+    def test_closed(self) -> None:
+        """Closing the group fails its unfinished operations, and nothing is left behind."""
+        mine = self.groups[0].barrier()
+        self.groups[0].close()
+        self.assertFails(mine, 0, "rank 0 has left the group")
+        for group in self.groups[1:]:
+            self.assertFails(group.barrier(), 0, "rank 0 has left the group")
+            group.close()
+        self.pause(1)
+        self.assertNothingLeft()
+
+    def test_liar(self) -> None:
+        """The reason of a failure has limited length, and names a member."""
+        self.groups[0].transport(1).post(FAILED, b"\xff\xffwrong \xff")
+        pending = self.groups[1].barrier()
+        self.assertFails(pending, None, "wrong")
+
+    def test_longReason(self) -> None:
+        """A member that sends a reason of excessive length is closed."""
+        pending = self.groups[1].barrier()
+        self.groups[0].transport(1).post(FAILED, bytes(LONGEST_TEXT + 3))
+        self.assertFails(pending, 0, "rank 0 was lost")
+        self.assertEqual(len(self.flushLoggedErrors()), 1)
+
+    def test_early(self) -> None:
+        """What a member sends before others call an operation waits at the sender, beyond a window."""
+        for _ in range(10):
+            self.groups[0].transport(1).post(DATA, bytes(1 << 20))
+        self.pause(0.5)
+        inbox = self.groups[1].transport(0)._inbox
+        self.assertLessEqual(inbox._bytes, 5 << 20)
+        self.assertGreater(self.groups[0].transport(1)._outbox.bytes, 4 << 20)
+
+
+class MembersTests(SynchronousTestCase):
+    """Which members may connect."""
+
+    def test_admit(self) -> None:
+        """Only members of larger rank connect, once each."""
+        members = Members(1, 3)
+        members.admit(2)
+        for rank in (0, 1, 3):
+            self.assertRaises(Refused, members.admit, rank)
+        members._connections[2] = Member(members, 2)
+        self.assertRaises(Refused, members.admit, 2)
+
+    def test_alone(self) -> None:
+        """A group of one member needs no connections."""
+        members = Members(0, 1)
+        group = Group(members, members.close)
+        for operation in (
+            partial(group.allreduce, b"12"),
+            partial(group.reduce, b"12"),
+            partial(group.broadcast, b"12"),
+            partial(group.scatter, [b"12"]),
+        ):
+            self.assertEqual(self.successResultOf(operation()), b"12")
+        self.assertEqual(self.successResultOf(group.allgather(b"12")), [b"12"])
+        self.assertEqual(self.successResultOf(group.gather(b"12")), [b"12"])
+        self.assertIsNone(self.successResultOf(group.barrier()))
+        self.successResultOf(group.close())

@@ -1,0 +1,236 @@
+"""
+Proofs of ranks: what happens with members that have another key, and with strangers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet.address import IPv4Address
+from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.task import Clock
+from twisted.internet.testing import StringTransport
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.btl.groups.identity import (
+    _ServerFactory,
+    ClientProver,
+    MOST_UNPROVED,
+    PROOF_SECONDS,
+    Prover,
+    ServerProver,
+)
+from txrdma.btl.groups.terms import GroupTerms, KEY_LENGTH, makeKeys, MOST_MEMBERS, PREFIX
+from txrdma.error import InvalidRequest, Refused
+
+ADDRESS = IPv4Address("TCP", "192.0.2.1", 4000)
+KEYS = makeKeys(3)
+
+
+class Talker(Protocol):
+    """Sends a word when it is connected, and records what it receives."""
+
+    def connectionMade(self) -> None:
+        self.received, self.hasEnded = b"", False
+        transport: Any = self.transport
+        transport.write(b"hello from " + type(self).__name__.encode())
+
+    def dataReceived(self, data: bytes) -> None:
+        self.received += data
+
+    def connectionLost(self, reason: object = None) -> None:
+        self.hasEnded = True
+
+
+class ProofTests(SynchronousTestCase):
+    """A client and a server in memory."""
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.factory = Factory.forProtocol(Talker)
+        self.admitted: list[int] = []
+
+    def server(self, rank: int = 0) -> ServerProver:
+        return ServerProver(self.clock, self.factory, ADDRESS, rank, KEYS[rank], self.admit)
+
+    def client(self, rank: int, server: int, key: bytes) -> ClientProver:
+        return ClientProver(self.clock, self.factory, ADDRESS, rank, server, key)
+
+    def admit(self, rank: int, address: object) -> None:
+        if rank in self.admitted:
+            raise Refused("twice")
+        self.admitted.append(rank)
+
+    def pump(self, client: Prover, server: Prover, size: int = 1000) -> None:
+        """Connect two ends, and exchange their bytes until both are silent or closed."""
+        pairs = [(client, server), (server, client)]
+        for each in (client, server):
+            each.makeConnection(StringTransport())
+        while any(self.carry(here, there, size) for here, there in pairs):
+            pass
+
+    def carry(self, here: Prover, there: Prover, size: int) -> bool:
+        source: Any = here.transport
+        target: Any = there.transport
+        data = source.value()
+        source.clear()
+        for begin in range(0, len(data), size):
+            if not target.disconnected:
+                there.dataReceived(data[begin : begin + size])
+        if target.disconnected and not source.disconnected:
+            source.disconnected = True
+            here.connectionLost()
+        return bool(data)
+
+    def assertRefused(self, client: Prover, server: Prover, text: str) -> None:
+        """Assert that both ends refuse, and that no protocol was made."""
+        self.pump(client, server)
+        self.assertRegex(str(self.failureResultOf(server.proved, Refused).value), text)
+        self.failureResultOf(client.proved, Refused)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_proved(self) -> None:
+        """Ends that share a key are connected, whatever the pieces in which bytes arrive."""
+        for size in (1, 7, 1000):
+            self.admitted.clear()
+            client, server = self.client(2, 0, KEYS[0][2]), self.server()
+            self.pump(client, server, size)
+            for each in (client, server):
+                talker = self.successResultOf(each.proved)
+                self.assertEqual(talker.received, b"hello from Talker")
+            self.assertEqual(self.admitted, [2])
+            client.connectionLost()
+            self.assertTrue(client._inner.hasEnded)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_wrongRank(self) -> None:
+        """A member that claims the rank of another one is refused: it does not have that key."""
+        for key in KEYS[1]:
+            if key != KEYS[0][2]:
+                self.assertRefused(self.client(2, 0, key), self.server(), "has closed")
+        self.assertEqual(self.admitted, [])
+
+    def test_lyingClient(self) -> None:
+        """A client that ignores the server's proof, and cannot prove its rank, is refused."""
+        server = self.server()
+        server.makeConnection(StringTransport())
+        server.dataReceived(self.client(1, 0, b"")._hello)
+        server.dataReceived(bytes(32))
+        error = self.failureResultOf(server.proved, Refused)
+        self.assertRegex(str(error.value), "cannot prove that its rank is 1")
+
+    def test_repeated(self) -> None:
+        """The recorded bytes of a connection prove nothing in the next one."""
+        client, server = self.client(2, 0, KEYS[0][2]), self.server()
+        client.makeConnection(StringTransport())
+        server.makeConnection(StringTransport())
+        first: Any = client.transport
+        recorded = first.value()
+        first.clear()
+        server.dataReceived(recorded)
+        answering: Any = server.transport
+        client.dataReceived(answering.value())
+        proof = first.value()[:32]
+        again = self.server()
+        again.makeConnection(StringTransport())
+        again.dataReceived(recorded + proof)
+        self.failureResultOf(again.proved, Refused)
+
+    def test_strangers(self) -> None:
+        """Other bytes, other servers and impossible ranks are refused at once."""
+        self.assertRefused(self.client(1, 2, KEYS[1][2]), self.server(), "no member that connects")
+        self.assertRefused(self.client(0, 0, KEYS[0][0]), self.server(), "no member that connects")
+        self.assertRefused(self.client(9, 0, KEYS[0][0]), self.server(), "no member that connects")
+        server = self.server()
+        server.makeConnection(StringTransport())
+        server.dataReceived(b"GET /index.html HTTP/1.1\r\n\r\n")
+        self.failureResultOf(server.proved, Refused)
+
+    def test_lyingServer(self) -> None:
+        """A server that does not have the key gets no proof."""
+        server = ServerProver(self.clock, self.factory, ADDRESS, 0, KEYS[1], self.admit)
+        client = self.client(2, 0, KEYS[0][2])
+        self.pump(client, server)
+        error = self.failureResultOf(client.proved, Refused)
+        self.assertRegex(str(error.value), "cannot prove that its rank is 0")
+        self.failureResultOf(server.proved, Refused)
+
+    def test_twice(self) -> None:
+        """A member that is not expected is refused after its proof."""
+        self.pump(self.client(2, 0, KEYS[0][2]), self.server())
+        client, server = self.client(2, 0, KEYS[0][2]), self.server()
+        self.pump(client, server)
+        self.assertRegex(str(self.failureResultOf(server.proved, Refused).value), "twice")
+
+    def test_late(self) -> None:
+        """An end that sends nothing is closed."""
+        for each in (self.server(), self.client(2, 0, KEYS[0][2])):
+            each.makeConnection(StringTransport())
+            self.clock.advance(PROOF_SECONDS)
+            self.assertRegex(str(self.failureResultOf(each.proved, Refused).value), "in time")
+            transport: Any = each.transport
+            self.assertTrue(transport.disconnected)
+
+    def test_manyUnproved(self) -> None:
+        """Clients beyond a limit are closed, until others are proved or gone."""
+        factory = _ServerFactory(self.clock, self.factory, (0, KEYS[0], self.admit))
+        provers = [factory.buildProtocol(ADDRESS) for _ in range(MOST_UNPROVED)]
+        self.assertIsNone(factory.buildProtocol(ADDRESS))
+        first = provers[0]
+        assert first is not None
+        first.makeConnection(StringTransport())
+        first.connectionLost()
+        self.assertIsNotNone(factory.buildProtocol(ADDRESS))
+
+    def test_cancel(self) -> None:
+        """Cancelling closes the connection."""
+        client = self.client(2, 0, KEYS[0][2])
+        client.makeConnection(StringTransport())
+        client.proved.cancel()
+        transport: Any = client.transport
+        self.assertTrue(transport.disconnected)
+        client.connectionLost()
+        self.failureResultOf(client.proved)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+
+class TermsTests(SynchronousTestCase):
+    """What a member gets in its environment."""
+
+    def test_keys(self) -> None:
+        """Each pair has a key of its own, which both have."""
+        keys = makeKeys(4)
+        self.assertEqual([len(each) for each in keys], [5] * 5)
+        for here in range(5):
+            for there in range(5):
+                self.assertEqual(keys[here][there], keys[there][here])
+        self.assertEqual(len({key for each in keys for key in each}), 15)
+
+    def test_environment(self) -> None:
+        """Terms pass through an environment, and are not displayed with keys."""
+        terms = GroupTerms(1, 3, "127.0.0.1", 4000, KEYS[1])
+        self.assertEqual(GroupTerms.fromEnvironment(terms.environment()), terms)
+        self.assertEqual({len(each) for each in KEYS[1]}, {KEY_LENGTH})
+        self.assertNotIn("keys", repr(terms))
+        self.assertIsNone(GroupTerms.fromEnvironment({}))
+
+    def test_invalid(self) -> None:
+        """Incomplete and wrong variables are reported."""
+        given = GroupTerms(1, 3, "127.0.0.1", 4000, KEYS[1]).environment()
+        for name, value in (
+            ("RANK", "3"),
+            ("RANK", "x"),
+            ("SIZE", "2"),
+            ("RENDEZVOUS", "host"),
+            ("KEYS", "AAAA"),
+            ("KEYS", "!"),
+        ):
+            self.assertRaises(InvalidRequest, GroupTerms.fromEnvironment, {**given, PREFIX + name: value})
+        del given[PREFIX + "KEYS"]
+        self.assertRaises(InvalidRequest, GroupTerms.fromEnvironment, given)
+
+    def test_mostMembers(self) -> None:
+        """A group has a largest size."""
+        keys = tuple([bytes(KEY_LENGTH)] * (MOST_MEMBERS + 2))
+        GroupTerms(0, MOST_MEMBERS, "", 0, keys[1:])
+        self.assertRaises(InvalidRequest, GroupTerms, 0, MOST_MEMBERS + 1, "", 0, keys)

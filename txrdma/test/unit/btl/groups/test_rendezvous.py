@@ -1,0 +1,148 @@
+"""
+The rendezvous of a group, and the members' side of it, without sockets.
+"""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+from twisted.internet.address import IPv4Address
+from twisted.internet.testing import StringTransport
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.btl.groups.errors import GroupFailed
+from txrdma.btl.groups.rendezvous import LONGEST_LINE, Rendezvous, RendezvousClient
+from txrdma.error import Refused
+
+SIZE = 3
+
+
+class RendezvousTests(SynchronousTestCase):
+    """Members that report their ports, leave, and end."""
+
+    def setUp(self) -> None:
+        self.rendezvous = Rendezvous(None, SIZE)
+        self.rendezvous._port = SimpleNamespace(getHost=lambda: IPv4Address("TCP", "127.0.0.1", 4000))
+        self.members = [self.connect(rank) for rank in range(SIZE)]
+
+    def connect(self, rank: int) -> tuple[Any, StringTransport]:
+        """Connect a member that has proved its rank."""
+        address = IPv4Address("TCP", f"192.0.2.{rank}", 5000 + rank)
+        self.rendezvous._admit(rank, address)
+        lines = self.rendezvous.build(address)
+        transport = StringTransport(peerAddress=address)
+        lines.makeConnection(transport)
+        return lines, transport
+
+    def received(self, rank: int) -> list[Any]:
+        """Return what a member has received."""
+        transport = self.members[rank][1]
+        data = transport.value()
+        transport.clear()
+        return [json.loads(line) for line in data.splitlines()]
+
+    def report(self, *ranks: int) -> None:
+        for rank in ranks:
+            self.members[rank][0].dataReceived(b'{"port": %d}\n' % (6000 + rank))
+
+    def test_complete(self) -> None:
+        """When all have reported, each gets the addresses of all."""
+        self.report(2, 0)
+        self.assertEqual(self.received(0), [])
+        self.report(1)
+        addresses = [[f"192.0.2.{rank}", 6000 + rank] for rank in range(SIZE)]
+        for rank in range(SIZE):
+            self.assertEqual(self.received(rank), [{"members": addresses}])
+
+    def test_ended(self) -> None:
+        """The first member that ends is reported to the others, also to those that come later."""
+        self.members[1][0].connectionLost()
+        self.members[2][0].connectionLost()
+        self.assertEqual(self.received(0), [{"failed": 1, "text": self.rendezvous.failure[1]}])  # type: ignore[index]
+        self.assertEqual(
+            self.rendezvous.failure, (1, "its process has closed its connection to the rendezvous")
+        )
+        late = Rendezvous(None, SIZE)
+        late._port = self.rendezvous._port
+        late.ended(0, "killed")
+        self.rendezvous = late
+        self.members[2] = self.connect(2)
+        self.report(2)
+        self.assertEqual(self.received(2), [{"failed": 0, "text": "killed"}])
+
+    def test_left(self) -> None:
+        """A member that leaves first is not reported."""
+        self.members[1][0].dataReceived(b'{"leave": true}\n')
+        self.members[1][0].connectionLost()
+        self.assertEqual((self.received(0), self.rendezvous.failure), ([], None))
+
+    def test_twice(self) -> None:
+        """A rank that has connected is not admitted again, even after its end."""
+        self.assertRaises(Refused, self.rendezvous._admit, 1, None)
+        self.members[1][0].connectionLost()
+        self.assertRaises(Refused, self.rendezvous._admit, 1, None)
+
+    def test_badLines(self) -> None:
+        """A member that sends something else is closed."""
+        for rank, line in enumerate((b"{", b'{"port": 70000}', b"[]")):
+            self.members[rank][0].dataReceived(line + b"\n")
+            self.assertTrue(self.members[rank][1].disconnected, line)
+
+    def test_longLine(self) -> None:
+        """A line of excessive length closes the connection."""
+        self.members[0][0].dataReceived(b"x" * (LONGEST_LINE + 2))
+        self.assertTrue(self.members[0][1].disconnecting)
+
+    def test_terms(self) -> None:
+        """The terms of a member have the keys of its rank."""
+        terms = self.rendezvous.terms(1)
+        self.assertEqual((terms.rank, terms.size, terms.port), (1, SIZE, 4000))
+        self.assertEqual(terms.keys[SIZE], self.rendezvous._keys[SIZE][1])
+
+
+class ClientTests(SynchronousTestCase):
+    """The connection of a member to the rendezvous."""
+
+    def setUp(self) -> None:
+        self.failures: list[tuple[int | None, str]] = []
+        self.client = RendezvousClient(2, lambda rank, text: self.failures.append((rank, text)))
+        self.transport = StringTransport()
+        self.client.makeConnection(self.transport)
+
+    def test_members(self) -> None:
+        """The member reports its port, and gets addresses."""
+        self.client.report(4000)
+        self.assertEqual(self.transport.value(), b'{"port": 4000}\n')
+        self.client.dataReceived(b'{"members": [["a", 1], ["b", 2]]}\n')
+        self.assertEqual(self.successResultOf(self.client.members), [("a", 1), ("b", 2)])
+
+    def test_wrongNumber(self) -> None:
+        """A list of another length closes the connection."""
+        self.client.dataReceived(b'{"members": [["a", 1]]}\n')
+        self.assertTrue(self.transport.disconnected)
+
+    def test_failedBefore(self) -> None:
+        """A failure before the addresses fails the Deferred."""
+        self.client.dataReceived(b'{"failed": 1, "text": "killed"}\n')
+        error = self.failureResultOf(self.client.members, GroupFailed).value
+        self.assertEqual((error.rank, str(error)), (1, "rank 1 has failed: killed"))
+
+    def test_failedLater(self) -> None:
+        """A later failure, and the end of the rendezvous, are reported."""
+        self.test_members()
+        self.client.dataReceived(b'{"failed": 1, "text": "killed"}\n')
+        self.client.connectionLost()
+        self.assertEqual(self.failures[0], (1, "rank 1 has failed: killed"))
+        self.assertRegex(self.failures[1][1], "rendezvous was lost")
+
+    def test_leave(self) -> None:
+        """After a member has left, the end of the connection is no failure."""
+        self.test_members()
+        self.transport.clear()
+        self.client.leave()
+        self.client.leave()
+        self.client.connectionLost()
+        self.assertEqual((self.transport.value(), self.failures), (b'{"leave": true}\n', []))
+        self.assertTrue(self.transport.disconnecting)
