@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable
 from typing import Any, Final
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, maybeDeferred, succeed
 from twisted.internet.endpoints import HostnameEndpoint, TCP4ServerEndpoint
 from twisted.internet.error import ConnectError
 from twisted.internet.interfaces import IAddress, IListeningPort
@@ -79,7 +79,7 @@ class _MemberLines(_Lines):
         self._rendezvous.listens(self._rank, self._transport().getPeer().host, port)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        self._rendezvous.ended(self._rank, "its process has closed its connection to the rendezvous")
+        self._rendezvous.ended(self._rank, "its process has ended")
 
     def lose(self) -> None:
         """Close the connection when everything is sent."""
@@ -173,12 +173,7 @@ class Rendezvous:
         port, self._port = self._port, None
         for lines in self._lines.values():
             lines.lose()
-        return Deferred.fromCoroutine(_stop(port))
-
-
-async def _stop(port: Any) -> None:
-    if port is not None:
-        await port.stopListening()
+        return succeed(None) if port is None else maybeDeferred(port.stopListening)
 
 
 class _MemberFactory(Factory):

@@ -73,6 +73,7 @@ COMMANDS: Final = (
     Command("smc-option", HERE, "Install SMC's TCP option, for SMC-R with Linux kernels."),
     Command("cm-stats", HERE, "Message counters of communication managers, by kind."),
     Command("btl-stats", HERE, "Counters of the byte transfer layer, named as Open MPI's."),
+    Command("btl-run", HERE, "Run a program in processes that form a group, as mpirun."),
     Command("resolve", HERE, "Explain rdma:HOST:PORT or a service ID: device, path, timeouts."),
     Command("devices", HERE, "RDMA devices that can be used on this host."),
     Command("pnet", HERE, "Table of RDMA ports and network interfaces (PNET IDs)."),

@@ -126,11 +126,11 @@ class ProcessTests(SynchronousTestCase):
     def test_allreduce(self) -> None:
         """The allreduce example sums arrays of three ranks like NumPy."""
         try:
-            import numpy  # noqa: F401  # noqa: F401  # the example imports it
+            import numpy  # noqa: F401  # the example imports it
         except ImportError:
             raise SkipTest("NumPy is not installed") from None
-        command = (self.example("allreduce.py"), "--ranks", "3", "--elements", "20001", "--rounds", "2")
-        output = self.start(*command).communicate(timeout=100)[0]
+        command = (self.example("allreduce.py"), "--elements", "20001", "--rounds", "2")
+        output = self.start("-m", "txrdma", "btl-run", "-n", "3", *command).communicate(timeout=100)[0]
         self.assertRegex(output, r"^3 ranks, 20001 elements: as NumPy has it, [0-9.]+ ms\nmpi4py")
 
     def test_amp(self) -> None:

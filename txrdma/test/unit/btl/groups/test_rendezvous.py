@@ -61,9 +61,7 @@ class RendezvousTests(SynchronousTestCase):
         self.members[1][0].connectionLost()
         self.members[2][0].connectionLost()
         self.assertEqual(self.received(0), [{"failed": 1, "text": self.rendezvous.failure[1]}])  # type: ignore[index]
-        self.assertEqual(
-            self.rendezvous.failure, (1, "its process has closed its connection to the rendezvous")
-        )
+        self.assertEqual(self.rendezvous.failure, (1, "its process has ended"))
         late = Rendezvous(None, SIZE)
         late._port = self.rendezvous._port
         late.ended(0, "killed")

@@ -1,0 +1,197 @@
+"""
+The processes of a group: they start with their ranks and keys, and end together.
+
+If a process fails, the others learn this by their connections and end by themselves with an error. Those that
+have not done so after some seconds are terminated, and later killed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from twisted.internet.defer import Deferred
+from twisted.internet.error import ProcessExitedAlready
+from twisted.internet.interfaces import IDelayedCall, IProcessTransport
+from twisted.internet.protocol import ProcessProtocol
+from twisted.python.failure import Failure
+
+from txrdma.btl.groups.rendezvous import Rendezvous
+
+GRACE_SECONDS: Final = 5.0
+"""
+Seconds in which members end by themselves after one has failed; and until they are killed after SIGTERM.
+"""
+
+INTERRUPT_SECONDS: Final = 1.0
+"""Seconds in which members end by themselves after an interrupt, which terminals send to all of them."""
+
+LONGEST_LINE: Final = 64 << 10
+"""Bytes of output that are collected before they are written as a line."""
+
+
+class End(NamedTuple):
+    """
+    How a process has ended.
+
+    @ivar status: the exit status as shells report it: 128 and the signal if a signal has ended the process.
+    """
+
+    rank: int
+    pid: int
+    status: int
+    text: str
+
+    @classmethod
+    def of(cls, rank: int, pid: int, reason: Any) -> End:
+        """Return the end of a process, from Twisted's C{ProcessDone} or C{ProcessTerminated}."""
+        number = getattr(reason, "signal", None)
+        if number is not None:
+            return cls(rank, pid, 128 + number, f"its process was ended by {signal.Signals(number).name}")
+        status = reason.exitCode or 0
+        return cls(rank, pid, status, f"its process has ended with status {status}")
+
+
+class Prefixer:
+    """Writes output line by line, each behind the rank of its process."""
+
+    def __init__(self, rank: int, write: Callable[[bytes], object]) -> None:
+        self._prefix, self._write, self._rest = b"[%d] " % rank, write, b""
+
+    def received(self, data: bytes) -> None:
+        """Write complete lines, and parts of excessive length."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) > LONGEST_LINE:
+            lines.append(self._rest)
+            self._rest = b""
+        if lines:
+            self._write(b"".join(self._prefix + line + b"\n" for line in lines))
+
+    def end(self) -> None:
+        """Write what is left."""
+        if self._rest:
+            self.received(b"\n")
+
+
+class _MemberProcess(ProcessProtocol):
+    """The process of a member."""
+
+    def __init__(self, rank: int, ended: Callable[[End], None]) -> None:
+        self._rank, self._ended = rank, ended
+        self._out = Prefixer(rank, _writer(sys.stdout))
+        self._error = Prefixer(rank, _writer(sys.stderr))
+        self._pid = 0
+
+    def connectionMade(self) -> None:
+        process: Any = self.transport
+        self._pid = process.pid
+
+    def outReceived(self, data: bytes) -> None:
+        self._out.received(data)
+
+    def errReceived(self, data: bytes) -> None:
+        self._error.received(data)
+
+    def processEnded(self, reason: Failure) -> None:
+        self._out.end()
+        self._error.end()
+        self._ended(End.of(self._rank, self._pid, reason.value))
+
+
+def _writer(stream: Any) -> Callable[[bytes], object]:
+    def write(data: bytes) -> None:
+        stream.buffer.write(data)
+        stream.flush()
+
+    return write
+
+
+class Launch:
+    """
+    The processes of a group, from their start to the end of the last one.
+
+    @ivar failed: the end of the first process that has failed, or None.
+    """
+
+    def __init__(self, reactor: Any, size: int, command: Sequence[str], isPrefixed: bool = False) -> None:
+        """
+        @param command: the program, found in C{PATH} or by its path, and its arguments.
+        @param isPrefixed: write output line by line behind the rank; else processes write to our output.
+        """
+        self.failed: End | None = None
+        self._reactor, self._size, self._command = reactor, size, list(command)
+        self._isPrefixed = isPrefixed
+        self._rendezvous = Rendezvous(reactor, size)
+        self._processes: dict[int, IProcessTransport] = {}
+        self._finished: Deferred[None] = Deferred()
+        self._timer: IDelayedCall | None = None
+
+    async def run(self, environment: Mapping[str, str], reportFailure: Callable[[End], None]) -> None:
+        """
+        Start the processes, and wait until all have ended.
+
+        @param environment: of the processes, to which the variables of members are added.
+        @param reportFailure: called with the end of the first process that has failed.
+        """
+        self._reportFailure = reportFailure
+        await self._rendezvous.listen()
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        try:
+            for rank in range(self._size):
+                self._start(rank, environment, nothing)
+        finally:
+            os.close(nothing)
+        await self._finished
+        await self._rendezvous.close()
+
+    def _start(self, rank: int, environment: Mapping[str, str], nothing: int) -> None:
+        """Start a process; the first one gets our standard input, as with C{mpirun}."""
+        variables = {**environment, **self._rendezvous.terms(rank).environment()}
+        output: dict[int, Any] = {1: 1, 2: 2}
+        if self._isPrefixed:
+            output = {1: "r", 2: "r"}
+            variables.setdefault("PYTHONUNBUFFERED", "1")
+        self._processes[rank] = self._reactor.spawnProcess(
+            _MemberProcess(rank, self._ended),
+            self._command[0],
+            self._command,
+            variables,
+            childFDs={0: nothing if rank else 0, **output},
+        )
+
+    def _ended(self, end: End) -> None:
+        del self._processes[end.rank]
+        self._rendezvous.ended(end.rank, end.text)
+        if end.status and self.failed is None:
+            self.failed = end
+            self._reportFailure(end)
+            self._terminateAfter(GRACE_SECONDS)
+        if not self._processes:
+            if self._timer is not None and self._timer.active():
+                self._timer.cancel()
+            self._finished.callback(None)
+
+    def interrupt(self) -> None:
+        """Terminate the processes that do not end soon."""
+        self._terminateAfter(INTERRUPT_SECONDS)
+
+    def _terminateAfter(self, seconds: float) -> None:
+        if self._timer is not None and self._timer.active():
+            if self._timer.getTime() <= self._reactor.seconds() + seconds:
+                return
+            self._timer.cancel()
+        self._timer = self._reactor.callLater(seconds, self._terminate)
+
+    def _terminate(self) -> None:
+        self._signal("TERM")
+        self._timer = self._reactor.callLater(GRACE_SECONDS, self._signal, "KILL")
+
+    def _signal(self, name: str) -> None:
+        for process in self._processes.values():
+            try:
+                process.signalProcess(name)
+            except ProcessExitedAlready:
+                pass  # its end is about to be reported

@@ -1,0 +1,80 @@
+"""
+C{txrdma btl-run}: runs a program in several processes, which form a group.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from getopt import getopt, GetoptError
+from typing import Any
+
+from twisted.python import usage
+
+from txrdma.btl.groups.launching import End, Launch
+from txrdma.btl.groups.terms import MOST_MEMBERS
+from txrdma.commands.common.interruption import Interruption
+from txrdma.commands.common.options import CommandOptions as BaseOptions
+
+INTERRUPTED = 130
+"""The exit status after Ctrl-C: 128 and SIGINT, as shells have it."""
+
+
+class CommandOptions(BaseOptions):
+    """Options of C{txrdma btl-run}: the number of processes, and the program with its arguments."""
+
+    synopsis = "[options] PROGRAM [arguments]"
+    longdesc = (
+        "Run a program in several processes of this host, which form a group: see txrdma.btl.Group. A "
+        "program whose name ends with .py is run by this Python. The first process reads the standard "
+        "input. If a process fails, the others have 5 seconds to end, then they are terminated, and the exit "
+        "status is that of the first one that has failed, or 128 and its signal."
+    )
+    optFlags = [["prefix", "p", "Write the rank before each line of output."]]
+    optParameters = [["members", "n", None, "Number of processes. [default: that of processors]", int]]
+
+    def parseOptions(self, options: Sequence[str] | None = None) -> None:
+        """Parse the options before the program; what follows belongs to the program."""
+        given = sys.argv[1:] if options is None else options
+        try:
+            parsed, words = getopt(list(given), self.shortOpt, self.longOpt)
+        except GetoptError as error:
+            raise usage.UsageError(str(error)) from error
+        super().parseOptions([*self._flat(parsed), "--", *words])
+
+    def parseArgs(self, *words: str) -> None:
+        self["command"] = list(words)
+
+    def postOptions(self) -> None:
+        if self["members"] is None:
+            self["members"] = min(len(os.sched_getaffinity(0)), MOST_MEMBERS)
+        if not 1 <= self["members"] <= MOST_MEMBERS:
+            raise usage.UsageError(f"--members {self['members']}: expected 1 to {MOST_MEMBERS}")
+        if not self["command"]:
+            raise usage.UsageError("expected a program")
+        program = self["command"][0]
+        if program.endswith(".py"):
+            if not os.path.exists(program):
+                raise usage.UsageError(f"there is no file {program}")
+            self["command"].insert(0, sys.executable)
+        elif shutil.which(program) is None:
+            raise usage.UsageError(f"there is no program {program}")
+
+
+async def run(reactor: Any, options: CommandOptions) -> None:
+    """Run the processes; exit with the status of the first one that has failed."""
+    program = shutil.which(options["command"][0])
+    launch = Launch(reactor, options["members"], [program, *options["command"][1:]], bool(options["prefix"]))
+    async with Interruption(reactor) as interruption:
+        interruption.then = launch.interrupt
+        await launch.run(os.environ, lambda end: None if interruption.has else _report(end))
+    if interruption.has:
+        raise SystemExit(INTERRUPTED)
+    if launch.failed is not None:
+        raise SystemExit(launch.failed.status)
+
+
+def _report(end: End) -> None:
+    print(f"txrdma btl-run: rank {end.rank} has failed: {end.text} (process {end.pid})", file=sys.stderr)

@@ -1,0 +1,61 @@
+"""
+A member of a group for tests: C{txrdma btl-run -n 3 .../member.py ROLE}.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from array import array
+from typing import Any
+
+from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.task import react
+
+from txrdma.btl.groups.errors import GroupFailed
+from txrdma.btl.groups.group import Group
+from txrdma.btl.groups.terms import GroupTerms
+
+
+async def main(reactor: Any, role: str) -> None:
+    if role == "impostor":
+        await claim(reactor)
+        return
+    group = await Group.join(reactor)
+    if role == "sum":
+        for length in (1, 100_000):
+            total = await group.allreduce(array("q", [group.rank + 1]) * length)
+            assert total == array("q", [6]) * length
+        print("rank", group.rank, "of", group.size)
+    elif role == "killed":
+        await group.barrier()
+        if group.rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        waiting = [group.barrier() for _ in range(2)]
+        await gatherResults([each.addErrback(failed) for each in waiting])
+    elif role == "waiting":
+        print("waiting", flush=True)
+        await Deferred()
+    await group.close()
+
+
+def failed(failure: Any) -> None:
+    """Print why an operation has failed."""
+    failure.trap(GroupFailed)
+    print(f"failed because of rank {failure.value.rank}: {failure.value}", flush=True)
+
+
+async def claim(reactor: Any) -> None:
+    """Claim the rank of another member, with the keys of this one."""
+    terms = GroupTerms.fromEnvironment(os.environ)
+    assert terms is not None
+    wrong = GroupTerms((terms.rank + 1) % terms.size, terms.size, terms.host, terms.port, terms.keys)
+    try:
+        await Group.join(reactor, wrong)
+    except GroupFailed as error:
+        print(error)
+
+
+if __name__ == "__main__":
+    react(lambda reactor, role: Deferred.fromCoroutine(main(reactor, role)), sys.argv[1:])

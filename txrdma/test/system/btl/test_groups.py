@@ -1,0 +1,65 @@
+"""
+Groups of real processes, started by C{txrdma btl-run}.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from twisted.trial.unittest import SynchronousTestCase
+
+import txrdma
+
+MEMBER = Path(txrdma.__file__).parent / "test" / "support" / "btl" / "member.py"
+SIZE = 3
+
+
+class RunTests(SynchronousTestCase):
+    """Three members, and the launcher."""
+
+    slowBecause = "four processes start"
+
+    def start(self, role: str, *options: str) -> subprocess.Popen[str]:
+        command = (sys.executable, "-m", "txrdma", "btl-run", "-n", str(SIZE), *options, str(MEMBER), role)
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(process.communicate)
+        self.addCleanup(process.terminate)
+        return process
+
+    def test_sum(self) -> None:
+        """Members sum arrays; each line has the rank of its process."""
+        process = self.start("sum", "--prefix")
+        output, errors = process.communicate(timeout=100)
+        expected = [f"[{rank}] rank {rank} of {SIZE}" for rank in range(SIZE)]
+        self.assertEqual((sorted(output.splitlines()), errors, process.returncode), (expected, "", 0))
+
+    def test_killed(self) -> None:
+        """When a member is killed, all operations of the others fail, and its signal is the exit status."""
+        process = self.start("killed")
+        output, errors = process.communicate(timeout=100)
+        reason = "^failed because of rank 1: rank 1 (was lost|has failed): .*ended"
+        self.assertEqual(len(re.findall(reason, output, re.M)), 4, output + errors)
+        self.assertEqual(process.returncode, 128 + signal.SIGKILL)
+        self.assertRegex(errors, "btl-run: rank 1 has failed: its process was ended by SIGKILL")
+
+    def test_impostor(self) -> None:
+        """A member that claims the rank of another one is refused."""
+        process = self.start("impostor")
+        output, errors = process.communicate(timeout=100)
+        self.assertEqual(output.count("cannot join the group: the peer cannot prove"), SIZE, output + errors)
+
+    def test_interrupt(self) -> None:
+        """An interrupt of the launcher ends all members."""
+        process = self.start("waiting", "-p")
+        assert process.stdout is not None
+        lines = sorted(process.stdout.readline() for _ in range(SIZE))
+        self.assertEqual(lines, [f"[{rank}] waiting\n" for rank in range(SIZE)])
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=100)
+        self.assertEqual((process.returncode, output), (130, ""), errors)
+        self.assertRaises(ProcessLookupError, os.kill, process.pid, 0)

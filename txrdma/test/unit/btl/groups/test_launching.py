@@ -1,0 +1,182 @@
+"""
+Processes of a group, on a simulated reactor that starts none.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.error import ProcessDone, ProcessExitedAlready, ProcessTerminated
+from twisted.internet.testing import MemoryReactorClock
+from twisted.python import usage
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.btl.groups.launching import End, GRACE_SECONDS, INTERRUPT_SECONDS, Launch, LONGEST_LINE, Prefixer
+from txrdma.btl.groups.terms import GroupTerms, MOST_MEMBERS
+from txrdma.commands.btl_run import CommandOptions
+
+SIZE = 3
+
+
+class Process:
+    """A process that was not started."""
+
+    def __init__(self, protocol: Any, command: list[str], environment: dict[str, str], fds: object) -> None:
+        self.pid = 100 + int(environment["TXRDMA_GROUP_RANK"])
+        self.protocol, self.command, self.environment, self.fds = protocol, command, environment, fds
+        self.signals: list[str] = []
+        self.hasEnded = False
+
+    def signalProcess(self, name: str) -> None:
+        if self.hasEnded:
+            raise ProcessExitedAlready()
+        self.signals.append(name)
+
+    def end(self, status: int = 0, signal: int | None = None) -> None:
+        failed = ProcessTerminated(status or None, signal) if status or signal else ProcessDone(0)
+        self.protocol.processEnded(Failure(failed))
+
+
+class ProcessReactor(MemoryReactorClock):
+    """A reactor that records processes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.processes: list[Process] = []
+
+    def spawnProcess(
+        self, protocol: Any, path: str, command: Any, environment: Any, childFDs: Any
+    ) -> Process:
+        process = Process(protocol, command, environment, childFDs)
+        self.processes.append(process)
+        protocol.makeConnection(process)
+        return process
+
+
+class LaunchTests(SynchronousTestCase):
+    """The end of processes, and of all of them together."""
+
+    def launch(self, isPrefixed: bool = False) -> None:
+        self.reactor = ProcessReactor()
+        self.failures: list[End] = []
+        self.launched = Launch(self.reactor, SIZE, ["/bin/program", "x"], isPrefixed)
+        running = self.launched.run({"PATH": "/bin"}, self.failures.append)
+        self.running = Deferred.fromCoroutine(running)
+        self.processes = self.reactor.processes
+
+    def test_start(self) -> None:
+        """Each process has its own terms; the first one has the standard input."""
+        self.launch()
+        self.assertEqual([each.command for each in self.processes], [["/bin/program", "x"]] * SIZE)
+        terms = [GroupTerms.fromEnvironment(each.environment) for each in self.processes]
+        self.assertEqual([each and (each.rank, each.size) for each in terms], [(0, 3), (1, 3), (2, 3)])
+        self.assertEqual(self.processes[0].fds, {0: 0, 1: 1, 2: 2})
+        self.assertNotEqual(self.processes[1].fds, {0: 0, 1: 1, 2: 2})
+        self.assertEqual(self.processes[0].environment["PATH"], "/bin")
+
+    def test_success(self) -> None:
+        """When all have ended well, the group has ended, and no timer is left."""
+        self.launch()
+        for each in self.processes:
+            self.assertNoResult(self.running)
+            each.end()
+        self.assertIsNone(self.successResultOf(self.running))
+        self.assertIsNone(self.launched.failed)
+        self.assertEqual(self.reactor.getDelayedCalls(), [])
+
+    def test_status(self) -> None:
+        """The first failure is reported once; those that it causes are not."""
+        self.launch()
+        self.processes[1].end(signal=9)
+        self.processes[0].end(status=1)
+        self.processes[2].end()
+        self.successResultOf(self.running)
+        self.assertEqual(self.failures, [End(1, 101, 137, "its process was ended by SIGKILL")])
+        self.assertEqual(self.launched.failed, self.failures[0])
+        self.assertEqual(self.reactor.getDelayedCalls(), [])
+
+    def test_escalation(self) -> None:
+        """Processes that stay after a failure get SIGTERM, and later SIGKILL."""
+        self.launch()
+        self.processes[1].end(status=3)
+        self.processes[2].hasEnded = True  # not reported yet
+        self.reactor.advance(GRACE_SECONDS - 0.1)
+        self.assertEqual(self.processes[0].signals, [])
+        self.reactor.advance(0.2)
+        self.assertEqual(self.processes[0].signals, ["TERM"])
+        self.reactor.advance(GRACE_SECONDS)
+        self.assertEqual(self.processes[0].signals, ["TERM", "KILL"])
+        self.processes[0].end(signal=9)
+        self.processes[2].end()
+        self.successResultOf(self.running)
+        self.assertEqual(self.failures[0].status, 3)
+
+    def test_interrupt(self) -> None:
+        """After an interrupt, processes that stay are terminated sooner."""
+        self.launch()
+        self.processes[1].end(status=130)
+        self.launched.interrupt()
+        self.reactor.advance(INTERRUPT_SECONDS)
+        self.assertEqual([each.signals for each in self.processes], [["TERM"], [], ["TERM"]])
+        self.processes[0].end()
+        self.processes[2].end()
+        self.successResultOf(self.running)
+        self.assertEqual(self.reactor.getDelayedCalls(), [])
+
+    def test_prefix(self) -> None:
+        """Output is written behind the rank."""
+        out, error = (io.TextIOWrapper(io.BytesIO()) for _ in range(2))
+        self.patch(sys, "stdout", out)
+        self.patch(sys, "stderr", error)
+        self.launch(isPrefixed=True)
+        self.assertEqual(self.processes[0].fds, {0: 0, 1: "r", 2: "r"})
+        self.assertEqual(self.processes[1].environment["PYTHONUNBUFFERED"], "1")
+        self.processes[1].protocol.outReceived(b"one\ntw")
+        self.processes[0].protocol.errReceived(b"bad\n")
+        self.processes[1].protocol.outReceived(b"o\nrest")
+        for each in self.processes:
+            each.end()
+        self.assertEqual(out.buffer.getvalue(), b"[1] one\n[1] two\n[1] rest\n")
+        self.assertEqual(error.buffer.getvalue(), b"[0] bad\n")
+
+    def test_longLine(self) -> None:
+        """A process that writes no end of line cannot fill the memory."""
+        written: list[bytes] = []
+        prefixer = Prefixer(7, written.append)
+        prefixer.received(b"x" * LONGEST_LINE)
+        self.assertEqual(written, [])
+        prefixer.received(b"x")
+        self.assertEqual(written, [b"[7] " + b"x" * (LONGEST_LINE + 1) + b"\n"])
+
+
+class OptionsTests(SynchronousTestCase):
+    """The command line of C{txrdma btl-run}."""
+
+    def parsed(self, *words: str) -> CommandOptions:
+        options = CommandOptions()
+        options.parseOptions(words)
+        return options
+
+    def test_program(self) -> None:
+        """Options behind the program belong to it; Python runs files with its name."""
+        options = self.parsed("-n", "3", "-p", "echo", "-n", "--json")
+        self.assertEqual((options["members"], options["prefix"]), (3, 1))
+        self.assertEqual(options["command"], ["echo", "-n", "--json"])
+        self.assertEqual(self.parsed(__file__, "-x")["command"], [sys.executable, __file__, "-x"])
+        self.assertGreaterEqual(self.parsed("echo")["members"], 1)
+
+    def test_wrong(self) -> None:
+        """A missing program, an unknown one and a wrong number are reported."""
+        for words, text in (
+            ([], "expected a program"),
+            (["/no/such/program"], "no program /no/such/program"),
+            (["/no/such.py"], "no file /no/such.py"),
+            (["-n", "0", "echo"], "--members 0: expected 1 to"),
+            (["-n", str(MOST_MEMBERS + 1), "echo"], "expected 1 to"),
+            (["--bad", "echo"], "option --bad not recognized"),
+        ):
+            self.assertRegex(str(self.assertRaises(usage.UsageError, self.parsed, *words)), text)
