@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from benchmarks.measuring import Case
+from benchmarks.measuring import Case, GROUP_MODULE
 from benchmarks.wires import PAYLOAD, THERE
 
 MIB = 1 << 20
@@ -166,7 +166,32 @@ def messages(quick: bool) -> list[Case]:
         replace(batch, also=(batchENet,)),
         replace(bulk, also=(shared, striped)),
         *_senders(quick),
+        *_groups(quick),
     ]
+
+
+def _groups(quick: bool) -> list[Case]:
+    """Return the cases with collective operations of a group."""
+    found = []
+    for name, size, title, count in (
+        ("8", 8, "8 bytes", 2000),
+        ("4k", 4 << 10, "4 KiB", 2000),
+        ("4m", 4 * MIB, "4 MiB", 50),
+    ):
+        case = Case(
+            f"btl-allreduce-{name}",
+            f"allreduce of {title} among 4 processes; mpi4py",
+            "allreduce",
+            "us",
+            tested={"module": GROUP_MODULE},
+            reference=MPI,
+            orders={"size": size, "count": count // 10 if quick else count, "ranks": 4},
+            mode="btl shared memory",
+            needs="mpi4py",
+            mostRounds=FEW,
+        )
+        found.append(case)
+    return found
 
 
 def _senders(quick: bool) -> list[Case]:

@@ -29,6 +29,9 @@ TIMEOUT_SECONDS = 300
 LONGEST_SECONDS = 900
 """Maximum duration of one of the processes, also in an emulated guest."""
 
+GROUP_MODULE = "benchmarks.btlgroup"
+"""Module that runs as each member of a group."""
+
 _REACHES = ("atLeast", "atMost", "mostValue", "leastValue")
 
 
@@ -281,20 +284,29 @@ _BY_TCP: Final = {
 
 def measureMPI(orders: Orders) -> dict[str, Any]:
     """
-    Measure once with two ranks of MPI; return the result of rank 0.
+    Measure once with two ranks of MPI, or C{ranks} of the orders; return the result of rank 0.
 
     With C{isTCP} in the orders they use TCP, otherwise MPI's choice, which is shared memory.
     """
-    command = [launcher() or "mpiexec", "-n", "2", sys.executable, "-m", "benchmarks.peer_mpi"]
+    return _measureRanks([launcher() or "mpiexec"], "benchmarks.peer_mpi", orders)
+
+
+def measureGroup(orders: Orders) -> dict[str, Any]:
+    """Measure once with the members of a group of the byte transfer layer; return the result of rank 0."""
+    return _measureRanks([sys.executable, "-m", "txrdma", "btl-run"], GROUP_MODULE, orders)
+
+
+def _measureRanks(launcher: list[str], module: str, orders: Orders) -> dict[str, Any]:
+    ranks = str(orders.get("ranks", 2))
     done = subprocess.run(
-        [*command, json.dumps(orders)],
+        [*launcher, "-n", ranks, sys.executable, "-m", module, json.dumps(orders)],
         capture_output=True,
         text=True,
         timeout=TIMEOUT_SECONDS,
         env={**os.environ, **(_BY_TCP if orders.get("isTCP") else {})},
     )
     if done.returncode:
-        raise MeasurementFailed(f"mpiexec ended with {done.returncode}: {done.stderr.strip()[-200:]}")
+        raise MeasurementFailed(f"{launcher[-1]} ended with {done.returncode}: {done.stderr.strip()[-200:]}")
     printed: dict[str, Any] = json.loads(done.stdout)
     return printed
 
@@ -328,7 +340,7 @@ def value(case: Case, client: dict[str, Any], server: dict[str, Any]) -> float:
         return float(client["value"]) / 1e6
     if case.scenario in ("series", "connects", "burst", "crowd", "firstBytes", "messages"):
         return float(client["value"])
-    if case.scenario in ("roundTrip", "beside"):
+    if case.scenario in ("roundTrip", "beside", "allreduce"):
         return float(client["value"]) * 1e6
     if case.scenario in ("first", "imports"):
         return float(client["value"]) * 1e3
@@ -371,6 +383,8 @@ def run(case: Case, rounds: int) -> list[Outcome]:
             try:
                 if module == "benchmarks.peer_mpi":
                     client, server = measureMPI(orders), {}
+                elif module == GROUP_MODULE:
+                    client, server = measureGroup(orders), {}
                 elif module == peer_rdmacm.MODULE:
                     client, server = peer_rdmacm.measure(orders), {}
                 else:

@@ -1,7 +1,7 @@
 """
-Measure mpi4py: rank 0 is the client, rank 1 the server.
+Measure mpi4py: rank 0 is the client, rank 1 the server; or a collective operation of all ranks.
 
-C{mpiexec -n 2} starts it, with the orders as JSON.
+C{mpiexec} starts it, with the orders as JSON.
 """
 
 from __future__ import annotations
@@ -72,8 +72,29 @@ def throughput(orders: Orders) -> None:
         sendMessage({"value": orders["bytes"] / (time.perf_counter() - begun)})
 
 
+def allreduce(orders: Orders) -> None:
+    """All-reduce of an array, in place."""
+    import numpy
+
+    world = MPI.COMM_WORLD
+    array, count = numpy.ones(orders["size"] // 8), orders["count"]
+    for left in range(count + WARMING // 10, 0, -1):
+        if left == count:
+            world.Barrier()
+            begun = time.perf_counter()
+        world.Allreduce(MPI.IN_PLACE, array, MPI.MAX)
+    if world.rank == 0:
+        sendMessage({"value": (time.perf_counter() - begun) / count})
+
+
 if __name__ == "__main__":
     given: Orders = json.loads(sys.argv[1])
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[MPI.COMM_WORLD.rank % len(cores)]})
-    {"roundTrip": roundTrip, "messages": messages, "throughput": throughput}[given["scenario"]](given)
+    scenarios = {
+        "roundTrip": roundTrip,
+        "messages": messages,
+        "throughput": throughput,
+        "allreduce": allreduce,
+    }
+    scenarios[given["scenario"]](given)
