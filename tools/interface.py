@@ -42,6 +42,7 @@ STABLE: Final = (
 """Modules whose names stay, or are deprecated first."""
 
 PROVISIONAL: Final = (
+    "txrdma.btl.aio",
     "txrdma.btl.groups.errors",
     "txrdma.btl.groups.rendezvous",
     "txrdma.btl.groups.terms",

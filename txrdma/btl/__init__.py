@@ -10,7 +10,8 @@ Modules, lowest first:
  - with I/O: C{channels} and C{module}; C{introductions}; C{probes}; C{lifeline}, the TCP connection of a
  peer;
    C{memory}; C{batches}, C{inbox} and C{outbox}, tagged messages; C{requests}; C{objects};
-   C{transport}; C{connections}, the endpoints; C{stream}; L{groups <txrdma.btl.groups>}.
+   C{transport}; C{connections}, the endpoints; C{stream}; L{groups <txrdma.btl.groups>};
+   C{aio}, for asyncio.
 """
 
 from __future__ import annotations

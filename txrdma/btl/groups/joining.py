@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from zope.interface import implementer
 
-from twisted.internet.defer import CancelledError, Deferred, DeferredList
-from twisted.internet.endpoints import HostnameEndpoint, TCP4ServerEndpoint
+from twisted.internet.defer import CancelledError, Deferred, DeferredList, maybeDeferred
+from twisted.internet.endpoints import TCP4ClientEndpoint, TCP4ServerEndpoint
 
 from txrdma.btl.connections import ClientEndpoint, ServerEndpoint, TIMEOUT
 from txrdma.btl.groups.errors import GroupFailed
@@ -90,7 +90,7 @@ class Joining:
     def _connect(self, rank: int, host: str, port: int) -> Deferred[Any]:
         """Connect to a member of smaller rank."""
         terms = self._terms
-        stream = HostnameEndpoint(self._reactor, host, port, TIMEOUT)
+        stream = TCP4ClientEndpoint(self._reactor, host, port, TIMEOUT)
         proved = ProvedClientEndpoint(self._reactor, stream, terms.rank, rank, terms.keys[rank])
         factory = MessageFactory(lambda: Member(self.members, rank))
         return ClientEndpoint(self._reactor, proved, self._device).connect(factory)
@@ -117,7 +117,7 @@ class Joining:
         for each in self._connecting:
             each.cancel()
         if self._port is not None:
-            ended.append(self._port.stopListening())
+            ended.append(maybeDeferred(self._port.stopListening))
         return DeferredList(ended).addCallback(lambda _: None)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred, maybeDeferred, succeed
-from twisted.internet.endpoints import HostnameEndpoint, TCP4ServerEndpoint
+from twisted.internet.endpoints import TCP4ClientEndpoint, TCP4ServerEndpoint
 from twisted.internet.error import ConnectError
 from twisted.internet.interfaces import IAddress, IListeningPort
 from twisted.internet.protocol import connectionDone, Factory
@@ -245,7 +245,7 @@ async def meet(
     @param failed: see L{RendezvousClient}.
     @raise Refused: it cannot be reached, or does not accept the keys of this member.
     """
-    stream = HostnameEndpoint(reactor, terms.host, terms.port, _TIMEOUT)
+    stream = TCP4ClientEndpoint(reactor, terms.host, terms.port, _TIMEOUT)
     endpoint = ProvedClientEndpoint(reactor, stream, terms.rank, terms.size, terms.keys[terms.size])
     factory = Factory.forProtocol(lambda: RendezvousClient(terms.size, failed))
     try:

@@ -31,7 +31,8 @@ class GroupTerms:
     What a member of a group knows when it starts.
 
     @ivar rank: from 0 to C{size} - 1.
-    @ivar host: address of the L{Rendezvous<txrdma.btl.groups.rendezvous.Rendezvous>}; C{port}: its TCP port.
+    @ivar host: IPv4 address of the L{Rendezvous<txrdma.btl.groups.rendezvous.Rendezvous>}.
+    @ivar port: its TCP port.
     @ivar keys: the keys that this member shares with the others, by rank, and with the rendezvous.
     """
 

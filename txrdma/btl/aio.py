@@ -1,0 +1,272 @@
+"""
+Messages of the byte transfer layer for coroutines of asyncio, on any event loop, such as uvloop's.
+
+Twisted's reactor for asyncio runs on the loop, for this connection only: the program starts no reactor. All
+functions belong to the loop that runs when they are called.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable, Iterable
+from types import TracebackType
+from typing import Any, overload, TYPE_CHECKING, TypeVar
+
+from twisted.internet.asyncioreactor import AsyncioSelectorReactor
+from twisted.internet.defer import CancelledError, Deferred, maybeDeferred
+from twisted.internet.endpoints import TCP4ClientEndpoint, TCP6ClientEndpoint
+from twisted.internet.error import ConnectionDone
+from twisted.internet.interfaces import IListeningPort
+from twisted.python.failure import Failure
+
+from txrdma.btl.connections import ClientEndpoint, TIMEOUT
+from txrdma.btl.connections import listen as listenAt
+from txrdma.btl.errors import MessageFailed
+from txrdma.btl.groups.group import Group
+from txrdma.btl.groups.joining import JOIN_SECONDS
+from txrdma.btl.lifeline import DeviceSpecs
+from txrdma.btl.transport import BTLMessageTransport
+from txrdma.error import InvalidRequest
+from txrdma.messages.protocol import MessageFactory, MessageProtocol
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer as AnyBuffer  # any object with the buffer protocol
+    from _typeshed import WriteableBuffer
+
+Result = TypeVar("Result")
+
+_reactors: dict[asyncio.AbstractEventLoop, Any] = {}
+
+
+def currentReactor() -> Any:
+    """Return Twisted's reactor on the running loop, which the first call makes."""
+    loop = asyncio.get_running_loop()
+    for each in list(_reactors):
+        if each.is_closed():
+            _reactors.pop(each).waker.connectionLost(Failure(ConnectionDone()))
+    found = _reactors.get(loop)
+    if found is None:
+        found = _reactors[loop] = AsyncioSelectorReactor(loop)
+    return found
+
+
+def future(deferred: Deferred[Result]) -> asyncio.Future[Result]:
+    """Return a Deferred as a future of the running loop. Cancelling the future cancels the Deferred."""
+    return deferred.asFuture(asyncio.get_running_loop())
+
+
+class Connection:
+    """
+    A connection to a peer. As a context manager it closes the connection at the end.
+
+    Methods are those of its C{transport}, where Deferreds are documented. Cancelling a coroutine cancels the
+    Deferred.
+
+    @ivar transport: the L{BTLMessageTransport}, for everything that needs no coroutine.
+    """
+
+    def __init__(self, transport: BTLMessageTransport) -> None:
+        self.transport = transport
+        self._ended: asyncio.Future[Failure] = asyncio.get_running_loop().create_future()
+
+    def __repr__(self) -> str:
+        return f"<Connection to {self.transport.getPeer()}>"
+
+    async def __aenter__(self) -> Connection:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @property
+    def hasEnded(self) -> bool:
+        """Whether the connection has ended."""
+        return self._ended.done()
+
+    def end(self, reason: Failure) -> None:
+        """Report the end of the connection, as its protocol does."""
+        if not self._ended.done():
+            self._ended.set_result(reason)
+
+    async def ended(self) -> Exception:
+        """Wait for the end of the connection, and return C{ConnectionDone} or another reason."""
+        found = (await asyncio.shield(self._ended)).value
+        assert isinstance(found, Exception)
+        return found
+
+    async def close(self) -> None:
+        """Close the connection when everything that was sent has arrived, and wait for its end."""
+        self.transport.loseConnection()
+        await self.ended()
+
+    async def send(self, tag: int, data: AnyBuffer) -> None:
+        """Send a message, and wait until the peer has it."""
+        await future(self.transport.send(tag, data))
+
+    def post(self, tag: int, data: AnyBuffer) -> None:
+        """Send a message without waiting."""
+        self.transport.post(tag, data)
+
+    async def sendMany(self, tag: int, messages: Iterable[AnyBuffer]) -> None:
+        """Send many messages, and wait until the peer has all of them."""
+        await future(self.transport.sendMany(tag, messages))
+
+    async def ready(self) -> None:
+        """Wait until little is queued."""
+        await future(self.transport.ready())
+
+    @overload
+    async def receive(self, tag: int) -> bytes: ...
+
+    @overload
+    async def receive(self, tag: int, into: WriteableBuffer) -> int: ...
+
+    async def receive(self, tag: int, into: WriteableBuffer | None = None) -> Any:
+        """Return the next message of a tag, or its length if it is stored in a buffer."""
+        if into is None:
+            return await future(self.transport.receive(tag))
+        return await future(self.transport.receive(tag, into))
+
+    async def receiveMany(self, tag: int) -> list[bytes]:
+        """Return all messages of a tag that have arrived, and at least one."""
+        return await future(self.transport.receiveMany(tag))
+
+    async def call(self, tag: int, data: AnyBuffer = b"", timeout: float | None = None) -> bytes:
+        """Call the peer's function for a tag, and return its answer."""
+        return await future(self.transport.call(tag, data, timeout))
+
+    def answer(self, tag: int, function: Callable[[bytes], Awaitable[Any]]) -> None:
+        """Set the coroutine function that answers calls with a tag; it is cancelled if the peer cancels."""
+
+        def run(data: bytes) -> Deferred[Any]:
+            answer: Deferred[Any] = Deferred.fromFuture(asyncio.ensure_future(function(data)))
+            return answer.addErrback(_cancelled)
+
+        self.transport.answer(tag, run)
+
+
+def _cancelled(failure: Failure) -> Failure:
+    """Return asyncio's exception of a cancelled coroutine as Twisted's, which is not logged."""
+    return Failure(CancelledError()) if failure.check(asyncio.CancelledError) else failure
+
+
+class _Protocol(MessageProtocol):
+    """Makes the L{Connection} of a transport."""
+
+    def __init__(self, made: Callable[[Connection], object]) -> None:
+        self._made = made
+
+    def connectionMade(self) -> None:
+        self.connection = Connection(self.transport)
+        self._made(self.connection)
+
+    def connectionLost(self, reason: Failure) -> None:
+        self.connection.end(reason)
+
+
+class Server:
+    """
+    A listener. As a context manager it stops at the end; its connections remain.
+
+    @ivar address: where it listens, with C{host} and C{port}.
+    """
+
+    def __init__(self, serve: Callable[[Connection], Awaitable[object]]) -> None:
+        self.address: Any
+        self._serve = serve
+        self._port: IListeningPort
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Server:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Stop listening."""
+        await future(maybeDeferred(self._port.stopListening))
+
+    def listens(self, port: IListeningPort) -> None:
+        """Set the port."""
+        self._port, self.address = port, port.getHost()
+
+    def connected(self, connection: Connection) -> None:
+        """Serve a connection in a task of its own."""
+        task = asyncio.get_running_loop().create_task(self._run(connection))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, connection: Connection) -> None:
+        try:
+            await self._serve(connection)
+        except Exception as error:
+            if connection.hasEnded and isinstance(error, MessageFailed):
+                return  # the function has waited for a further message
+            context = {"message": f"serving {connection} failed", "exception": error}
+            asyncio.get_running_loop().call_exception_handler(context)
+        finally:
+            connection.transport.loseConnection()
+
+
+async def connect(host: str, port: int, device: DeviceSpecs = None) -> Connection:
+    """
+    Connect to a listener of the byte transfer layer.
+
+    @param host: a name or an IP address.
+    @param device: a device, or several over which messages are striped: see L{DeviceSpecs}.
+    @raise RDMAError: as the Deferred of L{txrdma.btl.connections.ClientEndpoint.connect}.
+    @raise InvalidRequest: the name has no address.
+    """
+    loop = asyncio.get_running_loop()
+    try:
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise InvalidRequest(f"no address of {host}: {error}") from error
+    family, _kind, _protocol, _name, address = found[0]
+    reactor = currentReactor()
+    endpoint = TCP6ClientEndpoint if family == socket.AF_INET6 else TCP4ClientEndpoint
+    stream = endpoint(reactor, str(address[0]), port, TIMEOUT)
+    factory = MessageFactory(lambda: _Protocol(lambda connection: None))
+    protocol: _Protocol = await future(ClientEndpoint(reactor, stream, device).connect(factory))
+    return protocol.connection
+
+
+async def listen(
+    serve: Callable[[Connection], Awaitable[object]],
+    host: str = "",
+    port: int = 0,
+    device: DeviceSpecs = None,
+) -> Server:
+    """
+    Listen.
+
+    @param serve: a coroutine function that is called with each connection, in a task of its own. When it
+        ends, the connection is closed; its exceptions go to the loop's exception handler, except
+        L{MessageFailed} when the connection has ended.
+    @param host: the IP address to listen at; empty is any IPv4 address.
+    @param port: the TCP port; 0 is any free port.
+    @param device: a device, or several over which messages are striped: see L{DeviceSpecs}.
+    @raise ResourceExhausted: the port is in use.
+    """
+    server = Server(serve)
+    factory = MessageFactory(lambda: _Protocol(server.connected))
+    server.listens(await future(listenAt(currentReactor(), port, factory, host, device)))
+    return server
+
+
+async def joinGroup(
+    device: DeviceSpecs = None, interface: str = "127.0.0.1", timeout: float = JOIN_SECONDS
+) -> Group:
+    """
+    Join the group that C{txrdma btl-run} has started: see L{Group.join}.
+
+    Wait for its operations by L{future}: C{await aio.future(group.barrier())}.
+    """
+    joining = Group.join(currentReactor(), device=device, interface=interface, timeout=timeout)
+    return await future(joining)

@@ -1,0 +1,191 @@
+"""
+Messages for coroutines of asyncio, on loops of asyncio and of uvloop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from array import array
+from collections.abc import Coroutine
+from importlib import import_module
+from typing import Any
+from unittest import SkipTest
+
+from twisted.internet.error import ConnectionDone
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.btl import aio
+from txrdma.btl.errors import CallFailed, MessageFailed
+from txrdma.error import InvalidRequest, Refused
+
+HERE, THERE = "soft:127.0.6.1", "soft:127.0.6.2"
+ASK, ANSWER = 1, 2
+
+
+class AsyncioTests(SynchronousTestCase):
+    """A server and a client on one loop of asyncio."""
+
+    slowBecause = "each test opens two devices"
+
+    def newLoop(self) -> asyncio.AbstractEventLoop:
+        return asyncio.new_event_loop()
+
+    def runLoop(self, main: Coroutine[Any, Any, Any]) -> Any:
+        """Run a coroutine on a new loop, and close the loop."""
+        loop = self.newLoop()
+        self.problems: list[dict[str, Any]] = []
+        loop.set_exception_handler(lambda _, context: self.problems.append(context))
+        try:
+            return loop.run_until_complete(asyncio.wait_for(main, 60))
+        finally:
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            loop.close()
+            gc.collect()  # reports what was never awaited
+
+    def test_messages(self) -> None:
+        """Messages pass in both directions, also into a buffer, and both ends learn of the end."""
+        reasons: list[Exception] = []
+
+        async def serve(connection: aio.Connection) -> None:
+            for _ in range(3):
+                await connection.send(ANSWER, 2 * await connection.receive(ASK))
+            self.assertEqual(await connection.receiveMany(ASK), [b"x", b"y"])
+            connection.post(ANSWER, b"end")
+            reasons.append(await connection.ended())
+
+        async def main() -> None:
+            async with await aio.listen(serve, "127.0.0.1", 0, THERE) as server:
+                async with await aio.connect("127.0.0.1", server.address.port, HERE) as connection:
+                    for length in (1, 5000, 300_000):
+                        await connection.send(ASK, b"a" * length)
+                        self.assertEqual(await connection.receive(ANSWER), b"a" * 2 * length)
+                    await connection.sendMany(ASK, [b"x", b"y"])
+                    await connection.ready()
+                    into = bytearray(5)
+                    self.assertEqual(await connection.receive(ANSWER, into), 3)
+                    self.assertFalse(connection.hasEnded)
+                self.assertTrue(connection.hasEnded)
+                self.assertIsInstance(await connection.ended(), ConnectionDone)
+                while not reasons:
+                    await asyncio.sleep(0)
+
+        self.runLoop(main())
+        self.assertIsInstance(reasons[0], ConnectionDone)
+        self.assertEqual(self.problems, [])
+
+    def test_calls(self) -> None:
+        """Calls are answered by coroutines, and time limits of asyncio cancel both ends."""
+        cancelled: list[bool] = []
+
+        async def total(data: bytes) -> Any:
+            await asyncio.sleep(0)
+            return array("d", [sum(array("d", data))])
+
+        async def never(data: bytes) -> None:
+            try:
+                await asyncio.get_running_loop().create_future()
+            except asyncio.CancelledError:
+                cancelled.append(True)
+                raise
+
+        async def serve(connection: aio.Connection) -> None:
+            connection.answer(1, total)
+            connection.answer(2, never)
+            await connection.ended()
+
+        async def main() -> None:
+            server = await aio.listen(serve, "127.0.0.1", 0, THERE)
+            connection = await aio.connect("localhost", server.address.port, HERE)
+            self.assertEqual(
+                array("d", await connection.call(1, array("d", [1.5, 2]), 30)), array("d", [3.5])
+            )
+            with self.assertRaises(CallFailed):
+                await connection.call(3)
+            with self.assertRaises(asyncio.TimeoutError):
+                await asyncio.wait_for(connection.call(2), 0.05)
+            while not cancelled:
+                await asyncio.sleep(0)
+            await connection.close()
+            await server.close()
+
+        self.runLoop(main())
+
+    def test_cancelReceive(self) -> None:
+        """A cancelled receive loses no message, and the end of the connection fails the next one."""
+
+        async def serve(connection: aio.Connection) -> None:
+            await connection.receive(ASK)
+            await connection.send(ANSWER, b"late")
+            if await connection.receive(ASK):
+                await connection.receive(ASK)  # until the end
+
+        async def main() -> None:
+            async with await aio.listen(serve, "127.0.0.1", 0, THERE) as server:
+                connection = await aio.connect("127.0.0.1", server.address.port, HERE)
+                with self.assertRaises(asyncio.TimeoutError):
+                    await asyncio.wait_for(connection.receive(ANSWER), 0.05)
+                connection.post(ASK, b"")
+                self.assertEqual(await connection.receive(ANSWER), b"late")
+                connection.post(ASK, b"more")
+                await connection.close()
+                with self.assertRaises(MessageFailed):
+                    await connection.receive(ANSWER)
+
+        self.runLoop(main())
+        self.assertEqual(self.problems, [])
+
+    def test_failures(self) -> None:
+        """
+        Exceptions of a server go to the loop, and its connection is closed; errors of C{connect} are raised.
+        """
+
+        async def serve(connection: aio.Connection) -> None:
+            raise ZeroDivisionError("wrong")
+
+        async def main() -> None:
+            server = await aio.listen(serve, "127.0.0.1", 0, THERE)
+            connection = await aio.connect("127.0.0.1", server.address.port, HERE)
+            await connection.ended()
+            await server.close()
+            with self.assertRaises(Refused):
+                await aio.connect("127.0.0.1", server.address.port, HERE)
+            with self.assertRaises(InvalidRequest):
+                await aio.connect("no-such-host.invalid", 1, HERE)
+
+        self.runLoop(main())
+        (problem,) = self.problems
+        self.assertEqual(str(problem["exception"]), "wrong")
+
+    def test_group(self) -> None:
+        """A program that was started alone is a group."""
+
+        async def main() -> None:
+            group = await aio.joinGroup()
+            self.assertEqual(await aio.future(group.allgather(b"1")), [b"1"])
+            await aio.future(group.close())
+
+        self.runLoop(main())
+
+    def test_loops(self) -> None:
+        """Each loop has a reactor; those of closed loops are forgotten."""
+
+        async def main() -> Any:
+            return aio.currentReactor(), aio.currentReactor()
+
+        first, second = self.runLoop(main()), self.runLoop(main())
+        self.assertIs(first[0], first[1])
+        self.assertIsNot(first[0], second[0])
+        self.assertEqual(list(aio._reactors.values()), [second[0]])
+
+
+class UVLoopTests(AsyncioTests):
+    """The same on uvloop."""
+
+    def newLoop(self) -> asyncio.AbstractEventLoop:
+        try:
+            uvloop = import_module("uvloop")
+        except ImportError:
+            raise SkipTest("uvloop is not installed") from None
+        loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+        return loop
