@@ -37,6 +37,7 @@ TEST_PROGRAMS = {
     "cc": "gcc",
     "curl": "curl",
     "iperf3": "iperf3",
+    "ib_write_bw": "perftest",
 }
 TEST_FILES = {
     "/etc/libibverbs.d/rxe.driver": "ibverbs-providers",

@@ -47,6 +47,7 @@ PAGES = {
     CHECKOUT / "docs" / "cm.md": (
         "test_cm_programs",
         "test_librdmacm",
+        "test_perftest",
         "test_rdmacm",
         "test_rping",
         "test_rsocket_programs",

@@ -16,14 +16,14 @@ from txrdma.testing.streams.nursery import dieWithParent
 from txrdma.verify.checks import Measured
 from txrdma.verify.subject import Subject, TestedPort
 
-_TYPICAL, _AVERAGE = 4, 3
+TYPICAL, AVERAGE = 4, 3
 """Columns of the typical latency in microseconds, and of the average bandwidth in Gb/s."""
 
 PROGRAMS: Final = {
-    "ib_send_lat": (64, _TYPICAL),
-    "ib_write_lat": (64, _TYPICAL),
-    "ib_send_bw": (1 << 16, _AVERAGE),
-    "ib_write_bw": (1 << 16, _AVERAGE),
+    "ib_send_lat": (64, TYPICAL),
+    "ib_write_lat": (64, TYPICAL),
+    "ib_send_bw": (1 << 16, AVERAGE),
+    "ib_write_bw": (1 << 16, AVERAGE),
 }
 """Programs, with the bytes of a message, and the column of their output."""
 
@@ -50,7 +50,7 @@ def measurePerftest(subject: Subject) -> Iterator[Measured]:
                 port = free.getsockname()[1]
             output = _played(wordsFor(program, there, port, size), wordsFor(program, here, port, size), port)
             value = resultIn(output, column)
-            isLatency = column == _TYPICAL
+            isLatency = column == TYPICAL
             yield Measured(program, size, value if isLatency else value * 125, "us" if isLatency else "MB/s")
 
 

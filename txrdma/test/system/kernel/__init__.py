@@ -110,6 +110,8 @@ CI_TESTS = (
     "test_smc_peer.ServerTests.test_bytes",
     "test_rping.RpingTests.test_theyPing",
     "test_rping.RpingTests.test_wePing",
+    "test_perftest.PerftestTests.test_theyWrite",
+    "test_perftest.PerftestTests.test_weSend",
     "test_rstream.RstreamTests.test_theirClient",
     "test_rstream.RstreamTests.test_theirServer",
 )
