@@ -8,7 +8,7 @@
 #   make test-lowest     unit tests with the lowest supported versions, and no program on PATH but a shell
 #   make test-trunk      unit tests with Twisted's trunk, where it can be installed
 #   make test-compiled, make bench-compiled   the same with the cores compiled by mypyc, in .venv-compiled
-#   make test-wheel      unit and integration tests with the installed wheel, in an empty folder
+#   make test-wheel      unit and integration tests with the installed wheel, in an empty folder, and the pages for new users
 #   make wheels          compiled wheels of all supported versions of Python, by cibuildwheel and a container engine
 #   make test-kernel     suites that need a Linux kernel with RDMA, in an emulated guest; DOCS=1 writes the table
 #   make test-kernel-ci  a short selection of them, in one guest
@@ -126,6 +126,7 @@ test-wheel: $(VENV)/.has-test
 	@tools/quietly build/wheel/venv/bin/python $(PIP) build/wheel/txrdma-*.whl 'hypothesis>=6.100' 'rich>=13'
 	@TXRDMA_EXAMPLES=25 tools/test-installed build/wheel/venv/bin/python --jobs $(JOBS) --label wheel --folder build/wheel \
 		$(if $(filter file,$(origin TESTS)),,$(TESTS))
+	@PAGES_WHEELS=$(CURDIR)/build/wheel $(BIN)/python $(RUNTESTS) --label pages --folder build/wheel/pages txrdma.test.system.test_pages
 
 # The time of the last commit makes two builds equal.
 wheels: $(VENV)/.made

@@ -95,22 +95,9 @@ class PageTests(SynchronousTestCase):
         self.assertEqual(beside, ["python"] * text.count("```text"))
         self.assertGreaterEqual(len(beside), 7)
 
-    def test_tutorial(self) -> None:
-        source = page("examples/discover.py")
-        begin = source.index("import sys")
-        self.assertLessEqual(len([line for line in source[begin:].splitlines() if line]), 10)
-        shown = re.search(
-            r"^\$ python (examples/discover\.py [^\n]*)\n(.*?)^```", page("docs/tutorial.md"), re.M | re.S
-        )
-        assert shown is not None
-        done = subprocess.run(
-            [sys.executable, *shown[1].split()], cwd=CHECKOUT, capture_output=True, text=True, timeout=60
-        )
-        self.assertEqual((done.returncode, done.stderr, done.stdout), (0, "", shown[2]))
-
     def test_links(self) -> None:
         wrong = []
-        for name in ("management", "from-python-rdma", "tutorial", "simulated-fabric", "index"):
+        for name in ("management", "from-python-rdma", "start-fabric", "simulated-fabric", "index"):
             text = page(f"docs/{name}.md")
             for dotted in set(re.findall(r"`(txrdma(?:\.\w+)+)", text)):
                 if not exists(dotted):
