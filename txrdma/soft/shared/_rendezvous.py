@@ -20,7 +20,9 @@ from txrdma.kit.wire import bits, Code, data, Layout, wire
 from txrdma.soft.core.mapping import mapped
 from txrdma.soft.shared._layout import HEADER_BYTES, REMOTE_WRITE, RemoteRegion, ringBytes
 
-VERSION: Final = 5
+VERSION: Final = 6
+"""Of these messages and of the shared memory: processes with another one use UDP, or TCP."""
+
 MOST_DATA: Final = 32768
 """Bytes of memory that one L{AccessRequest} or L{AccessReply} carries."""
 
@@ -212,13 +214,16 @@ def decode(message: bytes) -> tuple[Layout, memoryview]:
 
 
 def rendezvousName(address: str, port: int) -> bytes:
-    """The abstract socket name of the device with this IP address and UDP port, for processes of our user."""
-    return f"\0txrdma/soft/{os.geteuid()}/{address}:{port}".encode()
+    """
+    The abstract socket name of the device with this IP address and UDP port, for processes of our user and
+    version.
+    """
+    return f"\0txrdma/soft{VERSION}/{os.geteuid()}/{address}:{port}".encode()
 
 
 def meetingName(address: str, port: int) -> str:
     """The file name of the device with this IP address and UDP port in a rendezvous directory."""
-    return f"soft-{address}-{port}"
+    return f"soft{VERSION}-{address}-{port}"
 
 
 def makeBox(ring: int) -> tuple[int, mmap.mmap]:

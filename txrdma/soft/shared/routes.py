@@ -11,6 +11,7 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Callable
+from ipaddress import ip_address
 from typing import cast, Final
 
 from twisted.logger import Logger
@@ -413,6 +414,15 @@ class SharedMemoryPort(RoutePort):
         if peer is None and number == ROCE_PORT and sharing is not None:
             peer = self._connect((address, sharing))
         if peer is None:
+            if address == self.address or ip_address(address).is_loopback:
+                _rateLimited.info(
+                    (address, number),
+                    "no shared memory with {address} port {port} of this host: it belongs to another user, "
+                    "or its txrdma has another version of shared memory than {version}",
+                    address=address,
+                    port=number,
+                    version=VERSION,
+                )
             return None
         connection = SharedQueuePair(
             self.reactor, self.rendezvous, peer, owner, attributes.destinationQPN, self._ring, peer.remove

@@ -28,7 +28,7 @@ from txrdma.soft import device, opening
 from txrdma.soft.core.netdev import portOfShare, softMAC
 from txrdma.soft.device import openSoftDevice, SoftDevice
 from txrdma.soft.rc.roce import RoCEPort
-from txrdma.soft.shared._rendezvous import rendezvousName
+from txrdma.soft.shared._rendezvous import meetingName, rendezvousName
 from txrdma.soft.strings import SoftDeviceStringParser
 from txrdma.test.support.soft.neighbours import Added
 
@@ -187,7 +187,7 @@ class OpeningTests(SynchronousTestCase):
         assert isinstance(device, SoftDevice)
         self.assertNotEqual(device.address, "127.0.0.1")
         self.assertTrue(device.gids(1)[0].isLoopback)
-        self.assertEqual(os.listdir(folder), [f"soft-{device.address}-{device.port}"])
+        self.assertEqual(os.listdir(folder), [meetingName(device.address, device.port)])
         device.close()
         self.assertEqual(os.listdir(folder), [])
 

@@ -16,10 +16,13 @@ from typing import Any, cast
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from twisted.logger import capturedLogs, formatEvent
+
 from txrdma.iba.types import GID, QPN
 from txrdma.iba.verbs import Operation, Status
 from txrdma.interfaces import IDirectLane
-from txrdma.soft.shared import _doorbells, peerprocess, unixpackets
+from txrdma.soft.device import openSoftDevice
+from txrdma.soft.shared import _doorbells, _rendezvous, peerprocess, unixpackets
 from txrdma.soft.shared._rendezvous import (
     DoorbellNotice,
     Hello,
@@ -38,6 +41,7 @@ from txrdma.soft.shared._rendezvous import (
     VERSION,
 )
 from txrdma.test.support.soft.neighbours import Added, RealCase
+from txrdma.test.support.soft.pairs import End
 from txrdma.unix import sockets as unixsockets
 
 
@@ -380,6 +384,23 @@ class StrangerTests(StrangerCase):
         anything()
         self.check()
         self.flushLoggedErrors()
+
+
+class OtherVersionTests(RealCase):
+    """Devices of processes whose txrdma has another version of these messages."""
+
+    def test_UDP(self) -> None:
+        """They are not found, so that their queue pairs use UDP; the log says why."""
+        one, other = (
+            End(openSoftDevice(self.reactor, port=0, route=route)) for route in ("auto", "shared-memory")
+        )
+        for end in (one, other):
+            self.addCleanup(end.device.close)
+        self.patch(_rendezvous, "VERSION", VERSION + 1)
+        with capturedLogs() as log:
+            one.join(other)
+        self.assertEqual(cast(Any, one.qp).route, "rocev2")
+        self.assertIn("another version of shared memory", "\n".join(map(formatEvent, log)))
 
 
 class OtherUserTests(RealCase):
