@@ -9,6 +9,7 @@
 #   make test-trunk      unit tests with Twisted's trunk, where it can be installed
 #   make test-compiled, make bench-compiled   the same with the cores compiled by mypyc, in .venv-compiled
 #   make test-wheel      unit and integration tests with the installed wheel, in an empty folder, and the pages for new users
+#   make test-compat     streams between processes with this and with earlier versions, which the history has
 #   make wheels          compiled wheels of all supported versions of Python, by cibuildwheel and a container engine
 #   make test-kernel     suites that need a Linux kernel with RDMA, in an emulated guest; DOCS=1 writes the table
 #   make test-kernel-ci  a short selection of them, in one guest
@@ -66,7 +67,7 @@ BIN := $(VENV)/bin
 PIP = -m pip --disable-pip-version-check install
 RUNTESTS = tools/runtests.py --jobs $(JOBS) --slowest $(SLOWEST)
 
-.PHONY: demo test test-all test-lowest test-trunk test-compiled test-wheel wheels test-kernel test-kernel-ci test-container soak mutants \
+.PHONY: demo test test-all test-lowest test-trunk test-compiled test-wheel test-compat wheels test-kernel test-kernel-ci test-container soak mutants \
 	vendor conversations check lint format types docs bench bench-compiled simulate hostile fuzz clean
 .DELETE_ON_ERROR:
 
@@ -127,6 +128,10 @@ test-wheel: $(VENV)/.has-test
 	@TXRDMA_EXAMPLES=25 tools/test-installed build/wheel/venv/bin/python --jobs $(JOBS) --label wheel --folder build/wheel \
 		$(if $(filter file,$(origin TESTS)),,$(TESTS))
 	@PAGES_WHEELS=$(CURDIR)/build/wheel $(BIN)/python $(RUNTESTS) --label pages --folder build/wheel/pages txrdma.test.system.test_pages
+
+# The versions come from the history; in a shallow clone these tests are skipped.
+test-compat: $(VENV)/.has-test
+	@$(BIN)/python $(RUNTESTS) --label compat --folder build/compat txrdma.test.system.test_compatibility
 
 # The time of the last commit makes two builds equal.
 wheels: $(VENV)/.made

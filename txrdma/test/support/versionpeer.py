@@ -1,8 +1,9 @@
 """
-One end of conversations between two versions of txrdma: C{versionpeer.py TREE listen STRING...}, or C{connect}.
+One end of conversations between two versions of txrdma: C{versionpeer.py TREE listen STRING...}, or
+C{connect}.
 
-It is run by its path, and imports txrdma from the given tree only. A listener prints the ports of its strings. A
-client sends bytes, expects them back, closes, and prints a line of JSON for each string.
+It is run by its path, and imports txrdma from the given tree only. A listener prints the ports of its
+strings. A client sends bytes, expects them back, closes, and prints a line of JSON for each string.
 """
 
 import json
@@ -12,12 +13,13 @@ import sys
 TREE, ROLE, *STRINGS = sys.argv[1:]
 sys.path[:] = [TREE, *(each for each in sys.path[1:] if not os.path.exists(f"{each}/txrdma/__init__.py"))]
 
-import txrdma  # noqa: E402
 from twisted.internet.defer import Deferred  # noqa: E402
 from twisted.internet.endpoints import clientFromString, connectProtocol, serverFromString  # noqa: E402
 from twisted.internet.protocol import Factory, Protocol  # noqa: E402
 from twisted.internet.task import react  # noqa: E402
-from twisted.logger import formatEvent, globalLogPublisher  # noqa: E402
+from twisted.logger import capturedLogs, formatEvent  # noqa: E402
+
+import txrdma  # noqa: E402
 
 DATA = bytes(range(256)) * 1024
 
@@ -25,47 +27,44 @@ DATA = bytes(range(256)) * 1024
 class Echo(Protocol):
     """Returns what arrives."""
 
-    def dataReceived(self, data):  # type: ignore[no-untyped-def]
+    def dataReceived(self, data):
         self.transport.write(data)
 
 
 class Asker(Protocol):
     """Sends the data, and closes when as much has come back."""
 
-    def __init__(self):  # type: ignore[no-untyped-def]
+    def __init__(self):
         self.received, self.smc, self.ended = bytearray(), None, Deferred()
 
-    def connectionMade(self):  # type: ignore[no-untyped-def]
+    def connectionMade(self):
         self.smc = getattr(self.transport, "smc", None)
         self.transport.write(DATA)
 
-    def dataReceived(self, data):  # type: ignore[no-untyped-def]
+    def dataReceived(self, data):
         self.received += data
         if len(self.received) >= len(DATA):
             self.transport.loseConnection()
 
-    def connectionLost(self, reason):  # type: ignore[no-untyped-def]
+    def connectionLost(self, reason):
         self.ended.callback(reason.type.__name__)
 
 
-async def ask(reactor, string):  # type: ignore[no-untyped-def]
+async def ask(reactor, string):
     """Return how a conversation went, and what was logged meanwhile."""
-    log = []
-    observer = lambda event: log.append(formatEvent(event))  # noqa: E731
-    globalLogPublisher.addObserver(observer)
-    result = {"error": "", "mode": "", "isEqual": False, "log": log}
-    try:
-        asker = await connectProtocol(clientFromString(reactor, string), Asker())
-        result["reason"] = await asker.ended
-        result["isEqual"] = asker.received == DATA
-        result["mode"] = asker.smc.mode if asker.smc is not None else ""
-    except Exception as error:
-        result["error"] = str(error)
-    globalLogPublisher.removeObserver(observer)
-    return result
+    result = {"error": "", "mode": "", "isEqual": False}
+    with capturedLogs() as log:
+        try:
+            asker = await connectProtocol(clientFromString(reactor, string), Asker())
+            result["reason"] = await asker.ended
+            result["isEqual"] = asker.received == DATA
+            result["mode"] = asker.smc.mode if asker.smc is not None else ""
+        except Exception as error:
+            result["error"] = str(error)
+    return {**result, "log": [formatEvent(event) for event in log]}
 
 
-async def main(reactor):  # type: ignore[no-untyped-def]
+async def main(reactor):
     """Run one end."""
     assert os.path.samefile(os.path.dirname(os.path.dirname(txrdma.__file__)), TREE), txrdma.__file__
     if ROLE == "connect":

@@ -1,8 +1,8 @@
 """
 Processes of one host with different versions of txrdma.
 
-The other versions come from the history of the checkout: the oldest one with today's version of shared memory,
-and the one before it. C{make test-compat} runs these tests; without history they are skipped.
+The other versions come from the history of the checkout: the oldest one with today's version of shared
+memory, and the one before it. C{make test-compat} runs these tests; without history they are skipped.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ NAMES = ("smc", "btl", "rsocket")
 def git(*words: str) -> bytes:
     """Return what git prints; raises L{SkipTest} if there is no such history."""
     try:
-        done = subprocess.run(["git", *words], cwd=CHECKOUT, capture_output=True, timeout=60)
+        done = subprocess.run(
+            ["git", "-c", f"safe.directory={CHECKOUT}", *words], cwd=CHECKOUT, capture_output=True, timeout=60
+        )
     except OSError as error:
         raise SkipTest(f"git cannot be run: {error}") from None
     if done.returncode:
