@@ -49,9 +49,9 @@ NAMES: Final = (
     PrivateName(
         _CONNECTION,
         "_tempDataLen",
-        (f"{_HANDSHAKE}.negotiation", "txrdma.smc.stream.tcpmonitor"),
-        "Whether written bytes wait, to write or close in this reactor iteration.",
-        "They are taken as waiting, which costs some system calls per connection.",
+        (f"{_HANDSHAKE}.negotiation", "txrdma.smc.stream.tcpcounts", "txrdma.smc.stream.tcpmonitor"),
+        "Whether written bytes wait, to write or close in this reactor iteration, and how many do.",
+        "They are taken as waiting, which costs some system calls per connection; CLC messages are counted.",
     ),
     PrivateName(
         _CONNECTION,
@@ -68,6 +68,13 @@ NAMES: Final = (
     PrivateName(_CONNECTION, "_postLoseConnection", (_KERNEL,), "Delays the close while the kernel sends."),
     PrivateName(_CONNECTION, "_closeWriteConnection", (_KERNEL,), "Delays the half-close while it sends."),
     PrivateName(_CONNECTION, "_writeDisconnected", (_KERNEL,), "Allows another attempt to half-close."),
+    PrivateName(
+        _CONNECTION,
+        "_writeDisconnected",
+        ("txrdma.smc.stream.tcpcounts",),
+        "Whether a FIN is among the bytes that the kernel counts.",
+        "It is counted.",
+    ),
     PrivateName(_CLIENT, "_connectDone", (_KERNEL, _DIALING), "The TCP connection of a client is made."),
     PrivateName(_CLIENT, "_requiresResolution", (_DIALING,), "Whether the host is a name."),
     PrivateName(_CLIENT, "_setRealAddress", (_DIALING,), "Connects without a Deferred for the address."),

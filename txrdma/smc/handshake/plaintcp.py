@@ -104,6 +104,7 @@ class _CLCStripper:
             transport._closeSocket = lambda orderly: close(False)  # type: ignore[method-assign,no-untyped-call]
             return ConnectionLost()
         transport, rest = self._transport, self._held[count:]
+        cast(Any, transport).smc.discount(count)
         self._held = rest
         if not isSure:
             return None
@@ -127,7 +128,7 @@ def runOnTCP(
     @param leftover: received bytes of the protocol.
     @param foreign: recognizes late CLC; None if there can be none.
     """
-    markTCP(transport, role, reason, peerDiagnosis)
+    markTCP(transport, role, reason, peerDiagnosis, len(leftover))
     _holdPresence(transport)
     transport.logstr = prefixFor(transport, protocol)
     transport.protocol = protocol

@@ -19,7 +19,8 @@ from txrdma.interfaces import ISMCStatus
 from txrdma.kit.logs import RateLimitedLogger
 from txrdma.smc.kernel.sockdiag import KernelSocket, kernelSockets
 from txrdma.smc.kernel.sockets import hasFallenBack
-from txrdma.smc.stream.connectionstatus import socketToDict, tcpCounts
+from txrdma.smc.stream.connectionstatus import socketToDict
+from txrdma.smc.stream.tcpcounts import tcpCounts
 from txrdma.smc.wire.clc import Diagnosis
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ class KernelStatus:
 
     @property
     def bytesSent(self) -> int:
-        """Bytes written to the peer's ring; on TCP, bytes that the peer has acknowledged."""
+        """Bytes written to the peer's ring; on TCP, bytes that the kernel has taken."""
         if self.isTCP:
             return tcpCounts(self._transport())[0]
         found = self._query()
@@ -133,7 +134,7 @@ class KernelStatus:
 
     @property
     def bytesReceived(self) -> int:
-        """Bytes read from the local ring; on TCP, bytes that the kernel has received."""
+        """Bytes read from the local ring; on TCP, bytes read from the kernel."""
         if self.isTCP:
             return tcpCounts(self._transport())[1]
         found = self._query()

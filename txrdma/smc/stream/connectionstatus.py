@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import socket
-import struct
 import weakref
 from collections import Counter
 from enum import Enum, Flag
@@ -20,6 +19,7 @@ from txrdma.interfaces import ISMCStatus, ISMCTransport
 from txrdma.smc.common import counting
 from txrdma.smc.common.names import describe, diagnosisName
 from txrdma.smc.stream.stream import Stream
+from txrdma.smc.stream.tcpcounts import tcpCounts, unwritten
 from txrdma.smc.wire.cdc import ProducerFlags, StateFlags
 from txrdma.smc.wire.clc import enterpriseName
 
@@ -40,9 +40,6 @@ _ATTRIBUTES = (
     "messagesSent",
     "messagesReceived",
 )
-
-_TCP_INFO_BYTES = struct.Struct("=120xQQ")
-"""C{tcpi_bytes_acked} and C{tcpi_bytes_received} of Linux's C{struct tcp_info}."""
 
 _NOTHING_MORE = int(StateFlags.DONE_WRITING | StateFlags.CLOSED | StateFlags.ABNORMAL_CLOSE)
 """State flags after which the peer writes no more."""
@@ -67,6 +64,14 @@ def forget(transport: ITransport) -> None:
             counting.blockedSeconds[0] += smc.blockedSeconds
 
 
+def reasonName(smc: ISMCStatus) -> str | None:
+    """Return the reason of a fallback, and what the peer says, as text; None without a fallback."""
+    reason = diagnosisName(smc.fallbackReason)
+    if reason is not None and smc.peerDiagnosis is not None:
+        reason += f" ({diagnosisName(smc.peerDiagnosis)})"
+    return reason
+
+
 def connections() -> list[ISMCTransport]:
     """Return the live connections of C{smc:} endpoints in this process, including those on TCP."""
     found = []
@@ -79,18 +84,6 @@ def connections() -> list[ISMCTransport]:
 def statuses() -> list[ISMCStatus]:
     """Return the status of each live connection of an C{smc:} endpoint in this process."""
     return [transport.smc for transport in connections()]
-
-
-def tcpCounts(transport: Connection | None) -> tuple[int, int]:
-    """Return the bytes of a TCP connection that the peer has acknowledged, and the received bytes."""
-    connection: socket.socket | None = getattr(transport, "socket", None)
-    if connection is None:
-        return 0, 0
-    try:
-        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES.size)
-        return cast("tuple[int, int]", _TCP_INFO_BYTES.unpack(info))
-    except (AttributeError, OSError, struct.error):
-        return 0, 0  # not a TCP socket of Linux, for example in a test
 
 
 def inodeOf(transport: Connection | None) -> int:
@@ -155,21 +148,29 @@ class TCPStatus:
         role: str,
         fallbackReason: Enum | None,
         peerDiagnosis: Enum | int | None = None,
+        leftover: int = 0,
     ) -> None:
         self._transport = weakref.ref(transport)
         self.role = role
         self.fallbackReason = fallbackReason
         self.peerDiagnosis = peerDiagnosis
         self._sent, self._received = tcpCounts(transport)
+        self._sent += unwritten(transport)
+        self._received -= leftover
 
     @property
     def bytesSent(self) -> int:
+        """Bytes that the kernel has taken, without CLC messages."""
         return max(tcpCounts(self._transport())[0] - self._sent, 0)
 
     @property
     def bytesReceived(self) -> int:
-        """Bytes that the local kernel has received since the fallback, or shortly before."""
+        """Bytes read from the kernel, without CLC messages."""
         return max(tcpCounts(self._transport())[1] - self._received, 0)
+
+    def discount(self, length: int) -> None:
+        """Do not count received bytes, which were a late CLC message."""
+        self._received += length
 
     def toDict(self) -> dict[str, object]:
         return socketToDict(self, self.role, self._transport())
@@ -329,14 +330,16 @@ def markTCP(
     role: str,
     fallbackReason: Enum | None,
     peerDiagnosis: Enum | int | None = None,
+    leftover: int = 0,
 ) -> TCPStatus:
-    """Make a TCP transport provide L{ISMCTransport}, and count it."""
-    status = TCPStatus(transport, role, fallbackReason, peerDiagnosis)
+    """
+    Make a TCP transport provide L{ISMCTransport}, and count it.
+
+    @param leftover: number of bytes of the protocol that were read during the handshake.
+    """
+    status = TCPStatus(transport, role, fallbackReason, peerDiagnosis, leftover)
     transport.smc = status  # type: ignore[attr-defined]  # what ISMCTransport promises
     alsoProvides(transport, ISMCTransport)
-    reason = diagnosisName(fallbackReason) or "none"
-    if peerDiagnosis is not None:
-        reason += f" ({diagnosisName(peerDiagnosis)})"
-    counting.fallbacks[role, reason] += 1
+    counting.fallbacks[role, reasonName(status) or "none"] += 1
     register(transport)
     return status

@@ -69,6 +69,7 @@ class ModeTests(EndsTestCase):
             reported = end.smc.toDict()
             self.assertEqual(reported["mode"], mode)
             self.assertEqual(reported["fallbackReason"], None if reason is None else reason.name)
+            self.assertEqual((end.smc.bytesSent, end.smc.bytesReceived), (11000, 11000))
             self.assertIn(end.smc.mode, [each.mode for each in status.statuses()])
         if peers is not None:
             self.assertEqual((protocol.smc.peerDiagnosis, other.smc.peerDiagnosis), peers)
@@ -184,6 +185,7 @@ class FirstWordTests(EndsTestCase):
         self.assertEqual(await protocol.receiving(11), Greeter.greeting)
         self.assertEqual(protocol.received, Greeter.greeting)
         self.assertEqual(protocol.smc.mode, "TCP")
+        self.assertEqual((factory.protocols[0].smc.bytesSent, protocol.smc.bytesReceived), (11, 11))
 
 
 class FallbackForbiddenTests(EndsTestCase):
