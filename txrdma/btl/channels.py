@@ -153,6 +153,11 @@ class Channel:
         """The number of the queue pair."""
         return self._pair.number
 
+    @property
+    def route(self) -> str:
+        """The device's name for the path of packets: C{rocev2} or C{verbs}."""
+        return self._pair.route
+
     def _begin(self) -> None:
         """Bring the queue pair from RESET to RTS, and post receives."""
         self._pair.modify(QPAttributes(state=QPState.INIT, pkeyIndex=0, port=self._port, qkey=QKEY))

@@ -174,6 +174,7 @@ class PeerConnection(StreamProtocol):
     @ivar send: sends a message, as L{Module.send<txrdma.btl.core.module.Module.send>} does; call C{soon}
         after it.
     @ivar sendFast: sends a message immediately, if possible; only while none is C{waiting}.
+    @ivar isClient: whether this end has opened the TCP connection.
     @ivar ordersAnswers: see L{Introduction}.
     @ivar join: lets a message share the packet of the last one that is C{waiting}, if possible.
     """
@@ -213,7 +214,7 @@ class PeerConnection(StreamProtocol):
         self._receiveBuffers: RemoteReceiveBuffers | None = None
         self._received = b""
         self._introduction: Introduction | None = None
-        self._isClient, self._isPeerReady = isClient, not isClient
+        self.isClient, self._isPeerReady = isClient, not isClient
         self._isOver = self._isClean = self._hasFailed = self._isAborted = False
         self._isIntroduced = False
         self._receivedBytes = self._echoes = 0
@@ -297,7 +298,7 @@ class PeerConnection(StreamProtocol):
             [interfaceOf(port) for port in self.module.ports],
             [each for _introduction, each in remote],
         )
-        if self._isClient:
+        if self.isClient:
             pairs = match(local, others)
         else:
             pairs = [(here, there) for there, here in match(others, local)]
@@ -355,7 +356,7 @@ class PeerConnection(StreamProtocol):
         """
         if self._isMissing():
             return
-        if self._isClient:
+        if self.isClient:
             self._maybeEstablished()
         elif self._echoes == MOST_ECHOES * len(self._probes):
             self._sendFrame(FrameKind.READY)
@@ -440,6 +441,11 @@ class PeerConnection(StreamProtocol):
             self._finish()
         else:
             transport.loseConnection()
+
+    @property
+    def route(self) -> str:
+        """The device's name for the path of packets; with several rails, the first one's."""
+        return self.module.route
 
     # Requests of the user; it sends messages with C{send} itself
 

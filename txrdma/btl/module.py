@@ -422,6 +422,11 @@ class ModulePort:
         if not self._isBusy and self._later is None and not self._isClosed:
             self._later = self._reactor.callLater(0, self._laterTurn)
 
+    @property
+    def route(self) -> str:
+        """The device's name for the path of packets."""
+        return self._channels[0].route
+
     def poll(self) -> None:
         """Process all received packets."""
         for channel in self._channels:

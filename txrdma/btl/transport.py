@@ -84,13 +84,15 @@ class BTLMessageTransport(MessageTransport):
     @ivar progressed: called after each batch of received messages and acknowledgements.
     """
 
+    kind = "btl"
+
     def __init__(self, lifeline: PeerConnection, protocol: IMessageProtocol) -> None:
         self.disconnecting = False
         self.progressed: Callable[[], None] | None = None
         self._lifeline: PeerConnection | None = lifeline
         self._core, self._send, self._soon = lifeline.module.core, lifeline.send, lifeline.soon
         self._sendFast, self._waiting, self._join = lifeline.sendFast, lifeline.waiting, lifeline.join
-        self._peer = lifeline.peer
+        self._peer, self.isClient, self._route = lifeline.peer, lifeline.isClient, lifeline.route
         self._host, self._remoteAddress = cast(IAddress, lifeline.host), cast(IAddress, lifeline.peerHost)
         self.protocol = protocol
         self._handlers: dict[int, Handler] = {}
@@ -110,6 +112,10 @@ class BTLMessageTransport(MessageTransport):
 
     def __repr__(self) -> str:
         return f"<BTLMessageTransport to {self._remoteAddress}>"
+
+    @property
+    def route(self) -> str:
+        return self._route
 
     def begin(self, reactor: Any) -> None:
         """Connect the protocol."""
@@ -164,7 +170,9 @@ class BTLMessageTransport(MessageTransport):
         if lifeline is None or self.disconnecting or self._peer.state != OPEN:
             batch.add(1)
             batch(MessageFailed("the connection has ended"))
-        elif tag in self._outbox.unlimited or self._outbox.takes(tag, messages):
+            return
+        self.record.bytesSent += sum(map(len, messages))
+        if tag in self._outbox.unlimited or self._outbox.takes(tag, messages):
             batch.add(lifeline.sendMany(tag, messages, batch))
             self._soon()
         else:
@@ -215,6 +223,7 @@ class BTLMessageTransport(MessageTransport):
             return
         if waiting and not (isUrgent or self.disconnecting or self._producer):
             if self._join(waiting, tag, data, done):
+                self.record.bytesSent += len(data)
                 return  # it shares a packet with a queued message, which is scheduled
         if len(data) > LONGEST:
             raise InvalidRequest(f"a message has at most {LONGEST} bytes")
@@ -222,6 +231,7 @@ class BTLMessageTransport(MessageTransport):
             if done is not None:
                 done(MessageFailed("the connection has ended"))
             return
+        self.record.bytesSent += len(data)
         if waiting or not self._sendFast(tag, data, done):
             self._send(tag, data, done, isUrgent)
             self._soon()
@@ -237,6 +247,7 @@ class BTLMessageTransport(MessageTransport):
             if done is not None:
                 done(MessageFailed("the connection has ended"))
             return
+        self.record.bytesSent += len(data)
         self._outbox.send(tag, data, done, isUrgent)
         self._maybePause()
 
@@ -346,10 +357,12 @@ class BTLMessageTransport(MessageTransport):
 
     def _sendCall(self, whole: Buffer) -> None:
         if self._peer.state == OPEN:
+            self.record.bytesSent += len(whole) - CALL.size
             self._sendNow(_CALL, whole, None, False)
 
     def _sendAnswer(self, whole: Buffer, done: Done) -> None:
         if self._lifeline is not None and self._peer.state == OPEN:
+            self.record.bytesSent += len(whole) - ANSWER.size
             self._sendNow(_ANSWER, whole, done, False)
 
     # Memory
@@ -400,6 +413,7 @@ class BTLMessageTransport(MessageTransport):
             raise InvalidRequest(f"a message has at most {LONGEST - _IMMEDIATE.size} bytes")
         if self.disconnecting or self._peer.state != OPEN:
             return
+        self.record.bytesSent += len(data)
         tag = _MESSAGE
         if immediate is not None:
             tag, data = _WITH_IMMEDIATE, _IMMEDIATE.pack(immediate) + bytes(data)
@@ -465,6 +479,7 @@ class BTLMessageTransport(MessageTransport):
                 for tag, data in rest:
                     handler = handlers.get(tag)
                     if handler is not None:
+                        self.record.bytesReceived += len(data)
                         handler(data)
                     elif self._isAborted:
                         return
@@ -489,6 +504,7 @@ class BTLMessageTransport(MessageTransport):
         if any(each != tag for each, _data in messages):
             return False
         try:
+            self.record.bytesReceived += sum(len(data) for _tag, data in messages)
             self._inbox.addMany(tag, [data for _tag, data in messages])
         except PeerViolation as error:
             self._violated(error)
@@ -513,6 +529,7 @@ class BTLMessageTransport(MessageTransport):
         waits while the protocol is paused, except that a stream queues its bytes itself.
         """
         self._lifeline, self.disconnecting = None, True
+        self.record.bytesSent -= self._outbox.bytes
         self._outbox.drop(_MESSAGE)
         failed = self._outbox.takeAll()
         if failed and reason.check(ConnectionDone) is not None:
@@ -558,17 +575,21 @@ class BTLMessageTransport(MessageTransport):
         if tag == _MESSAGE or tag == _WITH_IMMEDIATE:
             self._flow.receive(len(data))
             whole = bytes(data)
+            self.record.bytesReceived += len(whole) - (0 if tag == _MESSAGE else _IMMEDIATE.size)
             if tag == _MESSAGE:
                 self._untaken.append((whole, None))
             else:
                 self._untaken.append((whole[4:], *_IMMEDIATE.unpack_from(_enough(whole, 4))))
             self._deliver()
         elif tag <= LARGEST_TAG:
+            self.record.bytesReceived += len(data)
             self._inbox.add(tag, cast(memoryview, data))
         elif tag == _CALL:
-            self._answerer.asked(cast(memoryview, _enough(data, CALL.size)))
+            self.record.bytesReceived += len(_enough(data, CALL.size)) - CALL.size
+            self._answerer.asked(cast(memoryview, data))
         elif tag == _ANSWER:
-            self._caller.answered(cast(memoryview, _enough(data, ANSWER.size)))
+            self.record.bytesReceived += len(_enough(data, ANSWER.size)) - ANSWER.size
+            self._caller.answered(cast(memoryview, data))
         elif tag == _CANCEL:
             self._answerer.cancelled(*CANCEL.unpack(_exactly(data, CANCEL.size)))
         elif tag == _RECEIVED:

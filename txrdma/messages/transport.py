@@ -15,7 +15,8 @@ from twisted.internet.interfaces import IPushProducer
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from txrdma.kit.shutdown import Stopping
+from txrdma.kit.connectionlog import ConnectionRecord
+from txrdma.kit.shutdown import IClosesOnShutdown, Stopping
 
 _log = Logger()
 
@@ -24,10 +25,17 @@ class MessageTransport:
     """
     The base of transports that provide L{IMessageTransport<txrdma.messages.interfaces.IMessageTransport>}.
 
+    @cvar kind: the prefix of endpoint strings, for the log.
     @ivar protocol: the L{IMessageProtocol<txrdma.messages.interfaces.IMessageProtocol>} of the connection.
+    @ivar route: the path of the data, such as C{shared-memory}.
+    @ivar isClient: whether this end has opened the connection.
+    @ivar record: counts the bytes of messages for the log; from C{_begin} on.
     """
 
+    kind: str
     protocol: Any = None
+    isClient = False
+    record: ConnectionRecord
     _producer: IPushProducer | None = None
     _isStreaming = _isProducerPaused = False
     _stopping: Stopping | None = None
@@ -55,14 +63,30 @@ class MessageTransport:
         """Close the connection at once."""
         raise NotImplementedError
 
-    def _begin(self, reactor: object) -> None:
+    @property
+    def route(self) -> str:
+        raise NotImplementedError
+
+    def getHost(self) -> Any:
+        """The local address."""
+        raise NotImplementedError
+
+    def getPeer(self) -> Any:
+        """The address of the peer."""
+        raise NotImplementedError
+
+    def _begin(self, reactor: Any) -> None:
         """Connect the protocol, and let the connection be closed when the reactor stops."""
+        self._seconds: Callable[[], float] = reactor.seconds
+        self.record = ConnectionRecord(self.isClient, self.route, reactor.seconds())
         self._stopping = Stopping(reactor, self.protocol, self.leave, self.abortConnection)
         self._call(self.protocol.makeConnection, self)
 
     def _end(self, reason: Failure) -> None:
-        """Stop the producer and call C{connectionLost}."""
+        """Stop the producer, log the end, and call C{connectionLost}. Streams log their end themselves."""
         self._dismissProducer()
+        if not IClosesOnShutdown.providedBy(self.protocol):
+            self.record.ended(self.kind, (self.getHost(), self.getPeer()), reason, self._seconds())
         self._call(self.protocol.connectionLost, reason)
         stopping, self._stopping = self._stopping, None
         if stopping is not None:

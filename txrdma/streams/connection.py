@@ -22,6 +22,7 @@ from twisted.python.context import theContextTracker
 from twisted.python.failure import Failure
 from twisted.python.log import callWithContext
 
+from txrdma.kit.connectionlog import ConnectionRecord
 from txrdma.kit.shutdown import addShutdownListener, IClosesOnShutdown, removeShutdownListener
 from txrdma.messages.transport import MessageTransport
 from txrdma.streams.transport import Address, StreamTransport
@@ -103,10 +104,12 @@ class StreamEnd(Generic[CoreT, CarrierT]):
     A subclass implements a kind of message connection. It calls C{_begun} when the message connection is
     established, C{_turn} when bytes have arrived or can be sent, and C{_lost} when the connection is lost.
 
+    @cvar kind: the prefix of endpoint strings, for the log.
     @ivar host: the local address.
     @ivar peer: the address of the peer.
     """
 
+    kind: str
     host: Address
     peer: Address
 
@@ -154,6 +157,7 @@ class StreamEnd(Generic[CoreT, CarrierT]):
     def _begun(self, transport: CarrierT) -> None:
         """Start the stream: the message connection is established and C{_core} is set."""
         self._transport = transport
+        self._record = ConnectionRecord(self.isClient, transport.route, self._reactor.seconds())
         self._front = front = self._dress(self)
         self.isOpen = True
         addShutdownListener(self._reactor, self.reactorStops)
@@ -166,12 +170,18 @@ class StreamEnd(Generic[CoreT, CarrierT]):
         core, self._core = self._core, None
         self._isGone, self._transport = True, None
         if core is not None:  # nothing more is sent or received
+            self._record.bytesSent -= core.backlog
             self._wasCut = self._wasCut or core.wasCut or (core.isOver and not core.isDelivered)
             allWritten = not (core.isWritable or core.backlog) and reason.check(ConnectionDone) is not None
             self._isClean = (
                 core.isOver or core.hasParted or (self.discardsInput and allWritten and core.isDelivered)
             )
         self._soon()
+
+    def _drop(self, core: StreamCore) -> None:
+        """Drop written bytes that are not posted."""
+        self._record.bytesSent -= core.backlog
+        core.drop()
 
     def _keepRest(self) -> None:
         """Copy unread bytes, before the buffers are released."""
@@ -199,6 +209,7 @@ class StreamEnd(Generic[CoreT, CarrierT]):
             backlog = self.backlog
         else:
             backlog = core.write(data)
+            self._record.bytesSent += len(data)
             self._mustFlush = True
         if not self._isBusy:
             self._soon()
@@ -236,7 +247,7 @@ class StreamEnd(Generic[CoreT, CarrierT]):
         self._failure = self._failure or Failure()
         self.discardsInput, self.isOpen = True, False
         if self._core is not None:
-            self._core.drop()
+            self._drop(self._core)
             self._core.close()
         self._soon()
 
@@ -248,7 +259,7 @@ class StreamEnd(Generic[CoreT, CarrierT]):
         self._failure = failure
         self.discardsInput, self.isOpen = True, False
         if self._core is not None:
-            self._core.drop()
+            self._drop(self._core)
         self._isLeaving = True
         self._reactor.callLater(0, self._cut)
 
@@ -303,6 +314,7 @@ class StreamEnd(Generic[CoreT, CarrierT]):
                 data = core.read()
             if self.discardsInput:
                 continue
+            self._record.bytesReceived += len(data)
             contexts = self._contexts
             contexts.append(self.context)
             try:
@@ -381,7 +393,7 @@ class StreamEnd(Generic[CoreT, CarrierT]):
         self.discardsInput, self.isOpen = True, False
         callWithContext(self.context, front.dismiss)
         if self._core is not None:
-            self._core.drop()
+            self._drop(self._core)
             self._core.close()
 
     def _maybeEnd(self) -> None:
@@ -405,6 +417,7 @@ class StreamEnd(Generic[CoreT, CarrierT]):
         removeShutdownListener(self._reactor, self.reactorStops)
         self.disconnected, self.discardsInput, self.isOpen = True, True, False
         if front is not None:
+            self._record.ended(self.kind, (self.host, self.peer), reason, self._reactor.seconds())
             callWithContext(self.context, front.ended, reason)
         self._endedCall()
         stopping, self._stopping = self._stopping, None
@@ -436,7 +449,7 @@ class StreamEnd(Generic[CoreT, CarrierT]):
     def _hurry(self) -> None:
         """Drop the bytes for which the peer has no room, and close, as Twisted's TCP does."""
         if self._core is not None:
-            self._core.drop()
+            self._drop(self._core)
         self._turn()
 
 

@@ -26,6 +26,8 @@ class BTLEnd(StreamEnd[ByteStream, BTLMessageTransport]):
     One end of a stream: the protocol of a message connection, and the producer of its messages.
     """
 
+    kind = "btl"
+
     # Calls of the connection: see IMessageProtocol
 
     def makeConnection(self, transport: BTLMessageTransport) -> None:

@@ -103,6 +103,7 @@ class RDMATransport(RequestTransport):
     @ivar failed: called with the reason if the connection ends before there is a protocol.
     """
 
+    kind = "rdma"
     _host: MessageAddress
     _peer: MessageAddress
 
@@ -288,7 +289,7 @@ class RDMATransport(RequestTransport):
         @raise txrdma.error.RDMAError: the device refuses the negotiated attributes.
         """
         assert self._pair is not None and self.connection is not None
-        self.agreed = agreed
+        self.agreed, self.isClient = agreed, isActive
         self._credits = Credits(self.terms.receives, agreed.receives)
         port, index = self.adapter.requireGID(self.connection.primary.localGID)
         if agreed.receives is None and self._posted < self._receives:
@@ -458,7 +459,7 @@ class RDMATransport(RequestTransport):
             if request is None:
                 self._lose(ConnectionLost("the peer has read a message that was not sent"))
             else:
-                request.succeed()
+                self._succeeded(request)
         elif not self._credits.returned(immediate):
             self._lose(ConnectionLost("the peer returned more credits than were used"))
 
@@ -470,6 +471,7 @@ class RDMATransport(RequestTransport):
             self._call(self.protocol.writeReceived, length, immediate)
         else:
             assert self._memory is not None
+            self.record.bytesReceived += length
             self._call(self.protocol.messageReceived, self._memory.message(slot, length), immediate)
         self._post(slot)
         if self._posted < self._receives:
@@ -482,6 +484,7 @@ class RDMATransport(RequestTransport):
         reader, slot = self._reader, completion.identifier
         if reader is not None and reader.message is not None:
             message, reader.message = reader.message, None
+            self.record.bytesReceived += len(message[0])
             self._call(self.protocol.messageReceived, *message)
             return
         if not self._life.mayPost:
@@ -526,9 +529,14 @@ class RDMATransport(RequestTransport):
         self._migration.completed(completion.identifier, self._cm.primary)
         request = self._sends.completed(completion.identifier)
         if request is not None:
-            request.succeed()
+            self._succeeded(request)
         if self._reader is not None and self._reader.completed(completion.identifier):
             self._life.wasRead(completion)
+
+    def _succeeded(self, request: Request) -> None:
+        if request.isMessage:
+            self.record.bytesSent += request.size
+        request.succeed()
 
     # Posting
 

@@ -57,6 +57,7 @@ class RSocketEnd(StreamEnd[RSocket, RDMATransport]):
     @ivar remoteMemory: the RDMA connection, also after the end, when its requests fail.
     """
 
+    kind = "rsocket"
     answer = b""
     remoteMemory: RDMATransport
 

@@ -1,19 +1,13 @@
 """
-Text for log messages and reports: addresses, diagnosis codes, log prefixes.
+Text for log messages and reports: diagnosis codes, log prefixes.
 """
 
 from __future__ import annotations
 
 from enum import Enum
 
-from twisted.internet.interfaces import IAddress, ILoggingContext, IProtocol
+from twisted.internet.interfaces import ILoggingContext, IProtocol
 from twisted.internet.tcp import Connection
-
-
-def describe(address: IAddress) -> str:
-    """Return an IP address and its port as text: C{127.0.0.1:80} or C{[::1]:80}."""
-    host, port = getattr(address, "host", "?"), getattr(address, "port", "?")
-    return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
 
 
 def diagnosisName(diagnosis: Enum | int | None) -> str | None:

@@ -19,8 +19,8 @@ from twisted.python.failure import Failure
 from txrdma.error import RDMAError, Refused
 from txrdma.iba.types import RKey
 from txrdma.interfaces import IProtectionDomain, IVerbsDevice
+from txrdma.kit.connectionlog import describe
 from txrdma.kit.logs import RateLimitedLogger
-from txrdma.smc.common.names import describe
 from txrdma.smc.flow.closing import LINGER_TIMEOUT
 from txrdma.smc.flow.flow import Flow
 from txrdma.smc.group._linkgroup import (

@@ -21,7 +21,7 @@ from txrdma.error import Refused
 from txrdma.kit.twistedprivate import require
 from txrdma.smc.common.names import prefixFor
 from txrdma.smc.common.reactoruse import reactorUse
-from txrdma.smc.stream.connectionstatus import markTCP
+from txrdma.smc.stream.connectionstatus import logEnd, markTCP
 
 _log = Logger()
 
@@ -142,12 +142,18 @@ def runOnTCP(
 
 
 def _holdPresence(transport: Connection) -> None:
-    """Hold a use of the reactor as long as the connection lives, so that C{txrdma connections} lists it."""
-    use = reactorUse(transport.reactor).hold()
+    """
+    Hold a use of the reactor as long as the connection lives, so that C{txrdma connections} lists it, and
+    log its end.
+    """
+    reactor = cast(_Reactor, transport.reactor)
+    use, since = reactorUse(reactor).hold(), reactor.seconds()
     lost = transport.connectionLost
 
     def connectionLost(reason: Failure) -> None:
         transport.__dict__.pop("connectionLost", None)  # called twice if a protocol aborts and raises
+        if transport.connected:
+            logEnd(transport, reason, reactor.seconds() - since)
         try:
             lost(reason)
         finally:

@@ -41,7 +41,7 @@ from txrdma.smc.kernel.status import KernelStatus
 from txrdma.smc.signalling.owners import tcpAddressOf
 from txrdma.smc.status import control
 from txrdma.smc.status.report import report
-from txrdma.smc.stream.connectionstatus import forget, register
+from txrdma.smc.stream.connectionstatus import forget, logEnd, register
 from txrdma.smc.terms.options import Options
 from txrdma.smc.wire.clc import Diagnosis
 from txrdma.smc.wrapping import AcceptingFactory, Build
@@ -97,6 +97,7 @@ class KernelConnection(Connection):
     def _established(self, role: str, policy: EndpointPolicy) -> None:
         self.smc = KernelStatus(self, role)
         self._use = reactorUse(self.reactor).hold()
+        self._since = cast(IReactorTime, self.reactor).seconds()
         register(self)
         policy.log(self.smc)
 
@@ -141,6 +142,8 @@ class KernelConnection(Connection):
         poll, self._poll = self._poll, None
         if poll is not None and poll.active():
             poll.cancel()
+        if self._use is not None:
+            logEnd(self, reason, cast(IReactorTime, self.reactor).seconds() - self._since)
         forget(self)
         try:
             super().connectionLost(reason)

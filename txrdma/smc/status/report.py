@@ -6,7 +6,7 @@ C{smcr linkgroup} and C{smcr link -d} show the same for the kernel's link groups
 
 from __future__ import annotations
 
-from txrdma.smc.common.names import describe
+from txrdma.kit.connectionlog import describe
 from txrdma.smc.group.group import Group
 from txrdma.smc.group.groups import everyGroup
 from txrdma.smc.group.link import Link

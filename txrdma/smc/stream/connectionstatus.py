@@ -14,10 +14,12 @@ from typing import Any, cast, TYPE_CHECKING
 from zope.interface import alsoProvides, implementer
 
 from twisted.internet.interfaces import ITransport
+from twisted.python.failure import Failure
 
 from txrdma.interfaces import ISMCStatus, ISMCTransport
+from txrdma.kit.connectionlog import connectionFields, connectionLog, describe
 from txrdma.smc.common import counting
-from txrdma.smc.common.names import describe, diagnosisName
+from txrdma.smc.common.names import diagnosisName
 from txrdma.smc.stream.stream import Stream
 from txrdma.smc.stream.tcpcounts import tcpCounts, unwritten
 from txrdma.smc.wire.cdc import ProducerFlags, StateFlags
@@ -62,6 +64,23 @@ def forget(transport: ITransport) -> None:
         if isinstance(smc, SMCStatus):
             smc.addTo(counting.ended)
             counting.blockedSeconds[0] += smc.blockedSeconds
+
+
+def logEnd(transport: ITransport, reason: Failure, seconds: float) -> None:
+    """Log the end of a connection; call it while the status can still be read."""
+    smc: SMCStatus | TCPStatus = cast(Any, transport).smc
+    connectionLog.ended(
+        reason,
+        lambda: connectionFields(
+            "smc",
+            smc.role,
+            "tcp" if smc.mode == "TCP" else smc.route,
+            (transport.getHost(), transport.getPeer()),
+            (smc.bytesSent, smc.bytesReceived),
+            seconds,
+            reasonName(smc) or "",
+        ),
+    )
 
 
 def reasonName(smc: ISMCStatus) -> str | None:

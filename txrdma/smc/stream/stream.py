@@ -28,8 +28,8 @@ from twisted.python.failure import Failure
 
 from txrdma.error import Refused
 from txrdma.iba.types import RKey
+from txrdma.kit.connectionlog import describe
 from txrdma.kit.logs import RateLimitedLogger
-from txrdma.smc.common.names import describe
 from txrdma.smc.common.reactoruse import Use
 from txrdma.smc.flow.closing import Ended, Ending, Lifecycle, ReadEnded, Released, Send
 from txrdma.smc.flow.flow import ENDS, Flow

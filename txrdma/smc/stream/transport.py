@@ -14,7 +14,8 @@ from twisted.internet.tcp import Connection, Server
 from twisted.python.failure import Failure
 
 from txrdma.interfaces import ISMCTransport
-from txrdma.smc.common.names import describe, prefixFor
+from txrdma.kit.connectionlog import describe
+from txrdma.smc.common.names import prefixFor
 from txrdma.smc.flow.flow import Flow
 from txrdma.smc.stream import connectionstatus as status
 from txrdma.smc.stream.stream import Stream
@@ -36,7 +37,7 @@ class SMCTransport(StreamTransport[Stream]):
         in no interface, but programs read this attribute of Twisted's TCP transports.
     """
 
-    __slots__ = ("sessionno",)
+    __slots__ = ("_since", "sessionno")
 
     sessionno: int
     _flow: Flow
@@ -84,12 +85,15 @@ class SMCTransport(StreamTransport[Stream]):
 
     def begun(self) -> None:
         """Connect the protocol, which may write from now on."""
+        self._since = self.stream.link.scheduler.clock()
         status.register(self)
         super().begun()
 
     def ended(self, reason: Failure | None) -> None:
         """Disconnect the protocol for this reason; None: without a notification."""
         status.forget(self)
+        if reason is not None:
+            status.logEnd(self, reason, self.stream.link.scheduler.clock() - self._since)
         super().ended(reason)
 
     # ISMCTransport

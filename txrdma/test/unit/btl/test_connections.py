@@ -570,7 +570,7 @@ class ExchangeTests(HostsCase):
         echo = PeerConnection._echo
 
         def echoLater(lifeline: PeerConnection, nonce: bytes) -> None:
-            if lifeline._isClient:
+            if lifeline.isClient:
                 echo(lifeline, nonce)
             else:
                 unsent.append(lambda: echo(lifeline, nonce))

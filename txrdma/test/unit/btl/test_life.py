@@ -47,6 +47,7 @@ class Lifeline:
         self.host = self.peerHost = None
         self.waiting: deque[object] = deque()
         self.hasClosed = self.hasAborted = False
+        self.isClient, self.route = True, "rocev2"
 
     def send(self, *words: object, **named: object) -> None:
         """Send nothing: the peer needs no reports."""

@@ -20,13 +20,16 @@ from txrdma.testing.reactors import ReactorClock
 class Carrier:
     """A message connection that carries nothing."""
 
+    route = ""
+
     def loseConnection(self) -> None: ...
 
 
 class End(StreamEnd[ByteStream, Any]):
     """A stream whose messages the test counts and acknowledges."""
 
-    host = peer = None  # type: ignore[assignment]  # nobody asks
+    kind = "test"
+    host = peer = None  # type: ignore[assignment]  # only the log asks
 
     def _send(self, core: ByteStream, transport: Any) -> None:
         while core.next() is not None:
