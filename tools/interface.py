@@ -64,6 +64,7 @@ PROVISIONAL: Final = (
     "txrdma.sim.fabric",
     "txrdma.sim.nets.fattree",
     "txrdma.soft.device",
+    "txrdma.telemetry",
     "txrdma.testing.contracts",
     "txrdma.testing.streams.catalogue",
     "txrdma.testing.streams.matrix",

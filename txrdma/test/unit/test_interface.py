@@ -26,8 +26,9 @@ class InterfaceTests(SynchronousTestCase):
         """Import the tool of the checkout."""
         if not (CHECKOUT / "tools" / "interface.py").exists():
             raise SkipTest("the tool is in a checkout only")
-        if find_spec("prometheus_client") is None:
-            raise SkipTest("prometheus_client is not installed: the extra prometheus brings it")
+        for package, extra in (("prometheus_client", "prometheus"), ("opentelemetry", "opentelemetry")):
+            if find_spec(package) is None:
+                raise SkipTest(f"{package} is not installed: the extra {extra} brings it")
         if sys.version_info < (3, 11) and find_spec("tomli") is None:
             raise SkipTest("tomli is not installed: the extra monitor brings it")
         sys.path.insert(0, str(CHECKOUT / "tools"))

@@ -43,6 +43,7 @@ LAYERS = {
     "commands": 6,
     "web": 6,
     "metrics": 6,
+    "telemetry": 6,
     "demo": 6,
     "verify": 6,
     "testing": 6,

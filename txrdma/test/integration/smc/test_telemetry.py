@@ -1,0 +1,161 @@
+"""
+Statistics of SMC for OpenTelemetry.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet import reactor as theReactor
+from twisted.internet.defer import Deferred
+from twisted.internet.threads import deferToThread
+from twisted.trial.unittest import TestCase
+
+from txrdma.smc.status import families
+from txrdma.smc.status.statistics import statistics
+from txrdma.test.support.smc.races import Listener, RaceTestCase
+
+try:
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import (
+        InMemoryMetricReader,
+        MetricExporter,
+        MetricExportResult,
+        MetricsData,
+        PeriodicExportingMetricReader,
+    )
+
+    from txrdma import telemetry
+    from txrdma.telemetry import instrument
+except ImportError:
+    isMissing = True
+else:
+    isMissing = False
+
+MISSING = "opentelemetry-sdk is not installed: pip install 'txrdma[opentelemetry]'"
+reactor: Any = theReactor
+
+Points = dict[tuple[str, ...], float]
+
+
+def points(data: Any) -> Points:
+    """Return the values of all data points, by name of the metric and values of the attributes."""
+    return {
+        (metric.name, *map(str, point.attributes.values())): point.value
+        for resource in data.resource_metrics
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+        for point in metric.data.data_points
+    }
+
+
+def expected(found: dict[str, Any]) -> Points:
+    """Return the values that statistics lead to."""
+    counters, gauges = found["counters"], found["gauges"]
+    sent, received = counters["sent"], counters["received"]
+    made: Points = {
+        ("messages_sent",): sent["messages"],
+        ("messages_received",): received["messages"],
+        ("write_bytes",): sent["bytes"],
+        ("read_bytes",): received["bytes"],
+        ("write_blocked",): sent["blocks"],
+        ("write_blocked_seconds",): sent["blockedSeconds"],
+        ("link_groups",): gauges["linkGroups"],
+        ("links",): gauges["links"],
+        ("ring_bytes",): gauges["ringBytes"],
+        ("ring_used_bytes",): gauges["ringBytesUsed"],
+        ("ring_unread_bytes",): gauges["ringBytesUnread"],
+    }
+    for name, counts in (
+        ("refused", counters["refused"]),
+        ("write_operations", sent["sizes"]),
+        ("read_operations", received["sizes"]),
+        ("rings", gauges["rings"]),
+        ("rings_used", gauges["ringsUsed"]),
+    ):
+        made.update({(name, key): count for key, count in counts.items()})
+    for name, rows in (
+        ("connections", counters["connections"]),
+        ("fallbacks", counters["fallbacks"]),
+        ("open_connections", gauges["connections"]),
+    ):
+        made.update({(name, one, other): n for one, row in rows.items() for other, n in row.items()})
+    return {(f"txrdma.smc.{name}", *labels): value for (name, *labels), value in made.items()}
+
+
+class TelemetryTests(RaceTestCase):
+    """Metrics of connections in simulated time."""
+
+    if isMissing:
+        skip = MISSING
+
+    def test_statistics(self) -> None:
+        """A collection has the numbers of C{txrdma smc-stats}, and no others; so has the next one."""
+        reader = InMemoryMetricReader()
+        provider = MeterProvider([reader])
+        self.addCleanup(provider.shutdown)
+        instrument(reactor, provider.get_meter("test"))
+        here, there, _ = self.connect(Listener(), Listener())
+        self.until(lambda: here.mode and there.mode)
+        before = 0.0
+        for length in (100_000, 10):
+            here.transport.write(bytes(length))
+            self.wait(0.1)
+            found = points(reader.get_metrics_data())
+            self.assertEqual(found, expected(statistics()))
+            self.assertGreaterEqual(found["txrdma.smc.write_bytes",], before + length)
+            before = found["txrdma.smc.write_bytes",]
+
+    def test_oneReading(self) -> None:
+        """A collection reads the statistics once, however many instruments there are."""
+        calls: list[None] = []
+
+        def read(_: object) -> dict[str, Any]:
+            calls.append(None)
+            return statistics()
+
+        self.patch(telemetry, "readStatistics", read)
+        reader = InMemoryMetricReader()
+        provider = MeterProvider([reader])
+        self.addCleanup(provider.shutdown)
+        instrument(reactor, provider.get_meter("test"))
+        for times in (1, 2):
+            reader.get_metrics_data()
+            self.assertEqual(len(calls), times)
+
+
+class ThreadTests(TestCase):
+    """An exporter with a thread of its own, which collects in that thread."""
+
+    if isMissing:
+        skip = MISSING
+
+    def setUp(self) -> None:
+        exported: list[Points] = []
+
+        class Exporter(MetricExporter):
+            def export(self, metrics_data: MetricsData, *_: Any, **__: Any) -> MetricExportResult:
+                exported.append(points(metrics_data))
+                return MetricExportResult.SUCCESS
+
+            def shutdown(self, *_: Any, **__: Any) -> None: ...
+
+            def force_flush(self, *_: Any, **__: Any) -> bool:
+                return True
+
+        self.exported = exported
+        self.provider = MeterProvider([PeriodicExportingMetricReader(Exporter(), 3_600_000)])
+        instrument(reactor, self.provider.get_meter("test"))
+
+    async def test_thread(self) -> None:
+        """The statistics are read in the reactor's thread."""
+        flushing: Deferred[Any] = deferToThread(self.provider.force_flush)
+        await flushing
+        self.addCleanup(deferToThread, self.provider.shutdown)
+        self.assertEqual(self.exported, [expected(statistics())])
+
+    def test_shutdown(self) -> None:
+        """The last export has the statistics, although the reactor's thread waits for it."""
+        self.patch(families, "BLOCKED_SECONDS", 0.1)
+        self.provider.shutdown()
+        self.assertEqual(self.exported, [expected(statistics())])
