@@ -17,6 +17,7 @@ from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from txrdma.btl.connections import ClientEndpoint, ServerEndpoint
 from txrdma.cm.connections.endpoints import RDMAClientEndpoint, RDMAServerEndpoint
+from txrdma.error import DeviceUnavailable
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import LID, QPN
 from txrdma.iba.verbs import LinkLayer
@@ -219,10 +220,15 @@ class KernelMADTests(Management, SynchronousTestCase):
     """
 
     def setUp(self) -> None:
-        """Skip ports that have only IPv4 addresses."""
+        """Skip ports that have only IPv4 addresses, or whose device file may not be opened."""
         if any(end.linkLayer is LinkLayer.ETHERNET and end.gid6 is None for end in self.subject):
             raise SkipTest("the port has no IPv6 address, and Linux delivers no responses of IPv4 addresses")
-        super().setUp()
+        try:
+            super().setUp()
+        except DeviceUnavailable as error:
+            if isinstance(error.__cause__, (PermissionError, FileNotFoundError)):
+                raise SkipTest(str(error)) from error
+            raise
 
     def pathTo(self, number: int, qpn: int = 1) -> IBPath:
         """Return the path to a queue pair of that port, from and to IPv6 addresses on Ethernet."""

@@ -9,9 +9,11 @@ import socket
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
+from txrdma.error import DeviceUnavailable
 from txrdma.iba.types import GID, LID
 from txrdma.iba.verbs import AtomicCapability, LinkLayer, NodeType
 from txrdma.sim.network import SimulatedNetwork
@@ -142,6 +144,15 @@ class CaseTests(SynchronousTestCase):
         """Tests of the kernel's queue pair 1 are skipped if an Ethernet port has only IPv4 addresses."""
         only = replace(end(), gid6=None)
         self.assertRaises(SkipTest, self.kernelMADs(only, replace(end(), gid6=GID.fromIP("fe80::2"))).setUp)
+
+    def test_kernelNeedsPermission(self) -> None:
+        """Tests of the kernel's queue pair 1 are skipped without permission; other errors are failures."""
+        case = self.kernelMADs(*[replace(end(), gid6=GID.fromIP("fe80::2"))] * 2)
+        for cause, expected in ((PermissionError(), SkipTest), (OSError(), DeviceUnavailable)):
+            error = DeviceUnavailable("umad0")
+            error.__cause__ = cause
+            self.patch(case, "makePort", Mock(side_effect=error))
+            self.assertRaises(expected, case.setUp)
 
     def kernelMADs(self, *ends: TestedPort) -> Any:
         """Return a test of the kernel's queue pair 1."""
