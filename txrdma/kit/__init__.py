@@ -8,6 +8,7 @@ Utilities that do not depend on RDMA.
  - L{txrdma.kit.backoff}: pauses between requests to peers that do not answer.
  - L{txrdma.kit.limits}: limits on the resources of a process that peers can use.
  - L{txrdma.kit.logs}: rate-limited logging; L{txrdma.kit.connectionlog}: the log event of each connection.
+ - L{txrdma.kit.listening}: checks of server endpoint strings.
  - L{txrdma.kit.httprequests}: HTTP requests with bounds of time and size.
  - L{txrdma.kit.remotewrite}: samples in the encoding of Prometheus' remote write.
  - L{txrdma.kit.remotesender}: sends them, or stores them until they can be sent.

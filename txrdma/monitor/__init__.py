@@ -3,7 +3,7 @@ The fabric monitor: polls a subnet, stores its counters, and reports faults.
 
 Subpackages import those above them only:
 
-  - C{supervisor}, C{listening}: periodic tasks; addresses to listen on
+  - C{supervisor}: periodic tasks
   - C{diagnosis}: findings and changes: error thresholds, lost nodes and links
   - C{reading}: sweeps and counter readings on a reactor; knows nothing about pages
   - C{series}: counters over time: metric families, databases, history, remote write and PromQL

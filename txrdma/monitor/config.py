@@ -17,6 +17,7 @@ from txrdma.fabric.advice import ADVICE, Severity
 from txrdma.fabric.errorcounters import counterName, shownName
 from txrdma.fabric.excess import MOST_HOPS
 from txrdma.fabric.metricnames import METRICS
+from txrdma.kit.listening import isLoopback, mistakeIn
 from txrdma.kit.values import frozen
 from txrdma.monitor.diagnosis.findinglog import FindingRules
 from txrdma.monitor.diagnosis.tallies import TallyLimit
@@ -24,7 +25,6 @@ from txrdma.monitor.diagnosis.thresholds import DEFAULT_FLAPS, DEFAULT_LIMITS, M
 from txrdma.monitor.events.alerts import AlertRules, Silence
 from txrdma.monitor.events.channels import MailSettings
 from txrdma.monitor.files import FileSettings
-from txrdma.monitor.listening import isLoopback, mistakeIn
 from txrdma.monitor.reading.poller import DEFAULT_RULES
 from txrdma.monitor.reading.settings import PollerSettings
 from txrdma.monitor.series.level import DEFAULT_LEVELS, EVENTS, Level

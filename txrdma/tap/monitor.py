@@ -29,6 +29,7 @@ from txrdma.fabric.cabling import cableFindings, readCables
 from txrdma.fabric.health import Finding, placedFindings
 from txrdma.fabric.model import Fabric
 from txrdma.interfaces import IMADPort
+from txrdma.kit.listening import isLoopback
 from txrdma.kit.remotesender import RemoteSender
 from txrdma.kit.spool import Spool
 from txrdma.mad.agent import MADAgent
@@ -41,7 +42,6 @@ from txrdma.monitor.events.channels import AlertChannel, LineChannel, MailChanne
 from txrdma.monitor.events.memory import restoreState, secondsToFind
 from txrdma.monitor.events.notifier import Notifier
 from txrdma.monitor.files import MaintainedFiles
-from txrdma.monitor.listening import isLoopback
 from txrdma.monitor.reading.poller import FabricPoller
 from txrdma.monitor.reading.surveyor import Surveyor
 from txrdma.monitor.series.database import leaseOf

@@ -1,6 +1,6 @@
 """
-Checks of server endpoint strings for the pages: whether they accept only connections from this host, and
-whether they are valid.
+Checks of server endpoint strings: whether they accept only connections from this host, and whether they are
+valid.
 """
 
 from __future__ import annotations
