@@ -8,9 +8,11 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from threading import Timer
+from unittest import skipUnless
 
 from twisted.internet.epollreactor import EPollReactor
 from twisted.trial.unittest import SynchronousTestCase, TestCase
@@ -28,6 +30,21 @@ PATIENCE = 60
 
 TAKEOVER_SECONDS = 0.1
 """Limit of the time between the end of a coordinator and its replacement."""
+
+
+CONTAINER = (
+    *("unshare", "--user", "--map-root-user"),
+    *("--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child", "--mount-proc"),
+)
+"""Words that run a command in new namespaces, except that of the network."""
+
+
+def canUnshare() -> bool:
+    """Whether L{CONTAINER} works for this user."""
+    try:
+        return subprocess.run([*CONTAINER, "true"], capture_output=True).returncode == 0
+    except OSError:
+        return False
 
 
 def delayed(process: subprocess.Popen[str]) -> float:
@@ -56,12 +73,23 @@ class SharingTests(TestCase):
         self.address = f"127.{'.'.join(str(self.random.randrange(2, 250)) for _ in range(3))}"
 
     def start(
-        self, role: str, route: str, count: int, *ports: str, address: str = "", stderr: int | None = None
+        self,
+        role: str,
+        route: str,
+        count: int,
+        *ports: str,
+        address: str = "",
+        stderr: int | None = None,
+        before: Sequence[str] = (),
     ) -> subprocess.Popen[str]:
-        """Start a process, with the server's address unless it gets its own."""
+        """
+        Start a process, with the server's address unless it gets its own.
+
+        @param before: words before the command.
+        """
         device = f"soft:{address or self.address}:route={route}"
         words = (role, device, self.address, str(count), *ports)
-        command = [sys.executable, "-m", "txrdma.test.support.cm.sharing", *words]
+        command = [*before, sys.executable, "-m", "txrdma.test.support.cm.sharing", *words]
         process = subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, stderr=stderr, text=True)
         self.addCleanup(process.wait)
         self.addCleanup(process.kill)
@@ -140,6 +168,21 @@ class SharingTests(TestCase):
         for each in (signal.SIGSTOP, signal.SIGCONT):
             coordinator.send_signal(each)
             self.finish([self.start("client", route, 1, *PORTS) for route in ROUTES])
+
+    @skipUnless(canUnshare(), "no namespaces can be created here")
+    def test_namespaces(self) -> None:
+        """
+        Processes share an address if they have the user and the network namespace in common, as containers
+        may; their other namespaces differ. One of them replaces a killed coordinator on the host.
+        """
+        coordinator = self.start("idle", "auto", 0)
+        self.assertIn("ready", self.line(coordinator))
+        for port, before in zip(PORTS, ((), CONTAINER), strict=True):
+            self.assertIn("ready", self.line(self.start("server", "auto", 0, port, before=before)))
+        for befores in (((), CONTAINER), (CONTAINER, ())):
+            started = zip(ROUTES, befores, strict=True)
+            self.finish([self.start("client", route, 2, *PORTS, before=before) for route, before in started])
+            coordinator.kill()
 
     def test_claimed(self) -> None:
         """A service that another process has cannot be listened for, until that process ends."""
