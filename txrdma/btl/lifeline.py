@@ -60,7 +60,7 @@ from txrdma.btl.introductions import (
 from txrdma.btl.module import ChannelPlace, moduleOf, ModulePort
 from txrdma.btl.probes import interfaceOf, PathProbes, SMALL, SMALL_LENGTH
 from txrdma.btl.receivebuffers import RemoteReceiveBuffers
-from txrdma.btl.wire import HEADER_LENGTH
+from txrdma.btl.wire import HEADER_LENGTH, VOID
 from txrdma.error import InvalidRequest, RDMAError, WireError
 from txrdma.iba.verbs import Buffer
 from txrdma.ports.softdevices import softDeviceAt
@@ -602,8 +602,9 @@ class PeerConnection(StreamProtocol):
         """Note whether everything that was sent has arrived, if the peer has closed."""
         if peer.state == GONE:
             return
+        hasArrived = all(each.kind == VOID for each in peer.unfinished())  # probes do not count
         hasLeft = peer.state >= LEFT
-        self._isClean = self._isClean or (hasLeft and not peer.unfinished() and not self._hasFailed)
+        self._isClean = self._isClean or (hasLeft and hasArrived and not self._hasFailed)
 
     def _sendFrame(self, kind: FrameKind, content: bytes = b"") -> None:
         """Send a frame to the peer."""

@@ -17,10 +17,15 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.btl import module as modules
+from txrdma.btl.core.module import NONCE_LENGTH
 from txrdma.btl.core.peer import OPEN
+from txrdma.btl.lifeline import DeviceSpecs
 from txrdma.btl.transport import BTLMessageTransport
-from txrdma.test.support.btl.hosts import HostsCase
+from txrdma.btl.wire import decodeSegment, HEADER_LENGTH, VOID
+from txrdma.soft.device import SoftDevice
+from txrdma.test.support.btl.hosts import HostsCase, TagRecorder
 from txrdma.testing.protocols import MessageRecorder
+from txrdma.testing.smc.hosts import Host
 
 MESSAGE_TAG = 0xFFFF
 STEPS = 5
@@ -152,6 +157,7 @@ class SearchTests(SynchronousTestCase):
 class ClosingTests(HostsCase):
     """Two ends that send and close, with each packet lost once, and TCP faster or slower than packets."""
 
+    delays = TCP_DELAYS
     slowBecause = "two hosts are connected for each of 200 packets that is lost"
 
     def setUp(self) -> None:
@@ -197,6 +203,44 @@ class ClosingTests(HostsCase):
     def test_everyLoss(self) -> None:
         """All messages of an end that gets C{ConnectionDone} are delivered before its peer's end."""
         for times in product(CLOSE_TIMES, repeat=2):
-            for delay in TCP_DELAYS if times != (None, None) else ():
+            for delay in self.delays if times != (None, None) else ():
                 for lost in range(self.play(times, None, delay)):
                     self.play(times, lost, delay)
+
+    def test_lostProbe(self) -> None:
+        """A probe that is lost while the connection closes does not turn its end into a loss."""
+        client, server = self.connected(delay=1e-6)
+        self.pause(0.1)
+        self.world.network.drop(lambda packet: decodeSegment(packet.payload).kind == VOID)
+        lifeline = server.transport._lifeline
+        lifeline.module.core.probe(lifeline.peer, HEADER_LENGTH + NONCE_LENGTH, bytes(NONCE_LENGTH))
+        lifeline.soon()
+        client.transport.loseConnection()
+        self.wait(lambda: client.ends and server.ends)
+        self.assertEqual((client.why(), server.why()), ("ConnectionDone", "ConnectionDone"))
+
+
+class ClosingByPathsTests(ClosingTests):
+    """The same over two paths, whose packets overtake each other."""
+
+    delays = TCP_DELAYS[:1]
+
+    def setUp(self) -> None:
+        self.seconds: dict[str, SoftDevice] = {}
+        super().setUp()
+
+    def host(self, address: str) -> Host:
+        self.seconds[address] = second = self.world.network.device(address.replace("10.0.1", "10.0.2"))
+        self.addCleanup(second.close)
+        return super().host(address)
+
+    def devices(self, host: Host) -> DeviceSpecs:
+        return [host.device, self.seconds[host.address]]
+
+    def connected(
+        self, here: int = 0, there: int = 1, delay: float = 50e-6
+    ) -> tuple[TagRecorder, TagRecorder]:
+        ends = super().connected(here, there, delay)
+        for end in ends:
+            self.assertEqual(len(end.transport._lifeline.peer.sent.paths), 2)
+        return ends
