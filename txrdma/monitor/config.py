@@ -61,6 +61,7 @@ class MonitorConfig:
         none.
     @ivar counters: names of the counters exported to Prometheus.
     @ivar history: path of the file of its history, or URL of its database; C{""} for none.
+    @ivar standby: whether several monitors share the history, of which one writes and notifies.
     @ivar levels: levels of detail of the history, with their retention; C{events} is the retention of events.
     @ivar remote: engine that receives the history, too; None for none.
     @ivar surveySeconds: time between surveys of the tables of a fabric that does not change; 0 for none.
@@ -79,6 +80,7 @@ class MonitorConfig:
     users: str
     counters: tuple[str, ...]
     history: str
+    standby: bool
     levels: tuple[Level, ...]
     events: Level
     remote: RemoteSettings | None
@@ -273,6 +275,7 @@ _SCHEMA: Final[Mapping[str, Any]] = {
     "history": {
         "file": ("file", _text),
         "url": ("url", _databaseURL),
+        "standby": ("standby", _truth),
         **{
             level.name: {"days": ("retentionSeconds", _days), "megabytes": ("mostOctets", _megabytes)}
             for level in (*DEFAULT_LEVELS, EVENTS)
@@ -400,6 +403,10 @@ class _Reader:
         history, mail = self.table("history"), self.table("alerts", "mail")
         if history.get("file") and history.get("url"):
             self._mistake("history.url", "there is a history.file, too: which of them is it?")
+        if history.get("standby") and not (history.get("file") or history.get("url")):
+            self._mistake(
+                "history.standby", "monitors share a history.file or history.url, of which there is none"
+            )
         if mail:
             self._require("alerts.mail", mail, host="host", sender="from", receivers="to")
         remote = self.table("remote-write")
@@ -500,6 +507,7 @@ def parseConfig(text: str, name: str = "fabric-monitor.toml") -> MonitorConfig:
         users=web.get("users", ""),
         counters=reader.table("metrics").get("counters", METRICS),
         history=history.get("url") or history.get("file", ""),
+        standby=history.get("standby", False),
         levels=tuple(replace(level, **history.get(level.name, {})) for level in DEFAULT_LEVELS),
         events=replace(EVENTS, **history.get(EVENTS.name, {})),
         remote=_remote(reader.table("remote-write")),

@@ -260,8 +260,8 @@ class Supervisor:
         return loop
 
     def remove(self, loop: SupervisedLoop) -> None:
-        """Stop supervising a loop."""
-        self.loops.remove(loop)
+        """Stop supervising a loop. Idempotent."""
+        self.loops = [one for one in self.loops if one is not loop]
 
     def start(self, check: Callable[[], object]) -> None:
         """

@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from dataclasses import replace
 from functools import partial
-from importlib.util import find_spec
 from typing import Any, Final
 
 from twisted.application.internet import StreamServerEndpointService
@@ -18,10 +19,8 @@ from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import serverFromString
 from twisted.internet.error import CannotListenError
 from twisted.internet.interfaces import IAddress, IListeningPort, IStreamServerEndpoint
-from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 from twisted.python import usage
-from twisted.python.threadpool import ThreadPool
 from twisted.web.client import Agent
 
 from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError
@@ -29,39 +28,29 @@ from txrdma.fabric.cabling import cableFindings, readCables
 from txrdma.fabric.health import Finding, placedFindings
 from txrdma.fabric.model import Fabric
 from txrdma.interfaces import IMADPort
+from txrdma.kit.lease import RENEW_SECONDS
 from txrdma.kit.listening import isLoopback
-from txrdma.kit.remotesender import RemoteSender
-from txrdma.kit.spool import Spool
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.ports import defaultMADPort, openMADPort
 from txrdma.monitor.config import MonitorConfig, parseConfig, readConfig
 from txrdma.monitor.diagnosis.findinglog import FindingEvent, Raised, Resumed
 from txrdma.monitor.diagnosis.journal import FabricEvent
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
-from txrdma.monitor.events.channels import AlertChannel, LineChannel, MailChannel, WebhookChannel
-from txrdma.monitor.events.memory import restoreState, secondsToFind
-from txrdma.monitor.events.notifier import Notifier
-from txrdma.monitor.files import MaintainedFiles
 from txrdma.monitor.reading.poller import FabricPoller
 from txrdma.monitor.reading.surveyor import Surveyor
 from txrdma.monitor.series.database import leaseOf
-from txrdma.monitor.series.history import HistoryWriter, InThread
-from txrdma.monitor.series.historystore import HistoryStore
 from txrdma.monitor.series.promqlreader import PromQLReader
-from txrdma.monitor.series.remotesettings import RemoteSettings
-from txrdma.monitor.series.remotewriter import RemoteWriter
-from txrdma.monitor.series.rows import correctionRowOf, Row, rowOf
-from txrdma.monitor.supervisor import Supervisor
+from txrdma.monitor.supervisor import SupervisedLoop, Supervisor
 from txrdma.monitor.web.access import readAccess
 from txrdma.monitor.web.site import MonitorSite
 from txrdma.monitor.web.watch import Watch
+from txrdma.tap.duty import channelsOf, Duty, requireTLS, Threads
 from txrdma.tap.steady import SteadyClock
 from txrdma.tap.systemd import SystemNotifier
 
 _log = Logger()
 
 _TLS: Final = "OpenSSL"
-_SNAPPY: Final = "cramjam"
 _SIMULATED: Final = "sim"
 _PLAIN: Final = ("tcp:", "tcp4:", "tcp6:", "smc:")
 """Prefixes of endpoint strings without encryption."""
@@ -72,7 +61,10 @@ _UNHEARD: Final = (CannotListenError, OSError, OverflowError)
 _AHEAD_SECONDS: Final = 60.0
 """Seconds by which the clock may be ahead of the system time without a finding."""
 
-_FIXED: Final = ("port", "listen", "counters", "history", "levels", "events", "remote")
+_TRY_SECONDS: Final = 0.2
+"""Seconds between attempts to take the lease at the start."""
+
+_FIXED: Final = ("port", "listen", "counters", "history", "standby", "levels", "events", "remote")
 """Settings whose changes take effect only after a restart."""
 
 
@@ -136,57 +128,6 @@ def endpointOf(reactor: Any, listen: str) -> IStreamServerEndpoint:
     return endpoint
 
 
-def requireTLS(what: str) -> None:
-    """
-    Check that TLS is installed.
-
-    @raise InvalidRequest: TLS is not installed.
-    """
-    if find_spec(_TLS) is None:
-        raise InvalidRequest(f"{what} needs TLS: pip install 'txrdma[tls]'")
-
-
-def channelsOf(reactor: Any, config: MonitorConfig) -> list[AlertChannel]:
-    """
-    Return the channels that report findings: webhooks, mail and a log file.
-
-    @raise InvalidRequest: a channel needs TLS, which is not installed.
-    """
-    for name, url, _kind, _authorization in config.webhooks:
-        if url.startswith("https:"):
-            requireTLS(f"alerts.webhooks.{name}")
-    if config.mail is not None and config.mail.user:
-        requireTLS("alerts.mail with a user")
-    channels: list[AlertChannel] = [
-        WebhookChannel(reactor, name, url, kind == "alertmanager", authorization)
-        for name, url, kind, authorization in config.webhooks
-    ]
-    if config.mail is not None:
-        channels.append(MailChannel(reactor, config.mail))
-    if config.log:
-        channels.append(LineChannel(config.log))
-    return channels
-
-
-def remoteWriterOf(reactor: Any, settings: RemoteSettings, inThread: InThread) -> RemoteWriter:
-    """
-    Return the writer of a time series engine.
-
-    @raise InvalidRequest: a package is missing.
-    @raise DeviceUnavailable: the spill cannot be used.
-    """
-    if find_spec(_SNAPPY) is None:
-        raise InvalidRequest("remote-write needs cramjam: pip install 'txrdma[remote-write]'")
-    if settings.url.startswith("https:") or settings.queryURL.startswith("https:"):
-        requireTLS("remote-write")
-    spool = Spool(settings.spill, settings.mostOctets)
-    sender = RemoteSender(
-        *(reactor, Agent(reactor), settings.url, settings.allHeaders, settings.timeoutSeconds),
-        *(spool, inThread),
-    )
-    return RemoteWriter(reactor, sender, settings.labels, inThread)
-
-
 def statusOf(poller: FabricPoller) -> str:
     """Return the status of a fabric in one line, for C{systemctl status}."""
     nodes = 0 if poller.fabric is None else len(poller.fabric.nodes)
@@ -220,7 +161,6 @@ class MonitorService(MultiService):
             to the history. A history that cannot be opened now is opened later.
         """
         super().__init__()  # type: ignore[no-untyped-call]  # of Twisted's
-        self._pools: list[ThreadPool] = []
         self._reactor = reactor
         access = self._access = readAccess(config.tokens, config.users)
         endpoint = endpointOf(reactor, config.listen) if config.listen else None
@@ -230,124 +170,126 @@ class MonitorService(MultiService):
                 "loopback behind a proxy with TLS",
                 listen=config.listen,
             )
-        channels, check = channelsOf(reactor, config), checkOf(config)
+        check = checkOf(config)
         reopen = reopen or partial(openMADPort, reactor, portOf(config))
-        store = self._remote = self._writer = None
-        with ExitStack() as undo:
-            if config.history:
-                lease = leaseOf(config.history)
-                store = HistoryStore(config.history, config.levels, lease=lease, events=config.events)
-                undo.callback(store.close)
-            if config.remote is not None:
-                self._remote = remoteWriterOf(reactor, config.remote, self._thread("remote write"))
-                undo.callback(self._remote.sender.close)
-            self._agent = MADAgent(reactor, reopen(), reopen=reopen)
-            undo.pop_all()
-        if store is not None:
-            self._writer = HistoryWriter(reactor, store, self._thread("history"), reactor.seconds)
         self._seconds = reactor.seconds
         self._aheadSeconds = aheadSeconds
         self.config = self._first = config
         self._reload: Callable[[], MonitorConfig] | None = None
+        self._threads = Threads(reactor)
+        self._lease = leaseOf(config.history) if config.history else None
+        self._renewedAt = 0.0
         supervisor = Supervisor(reactor)
-        if self._writer is not None:
-            supervisor.add(self._writer.loop)
-        if self._remote is not None:
-            supervisor.add(self._remote.loop)
+        self._renewal = SupervisedLoop(reactor, "lease", self._renew, lambda: RENEW_SECONDS, isReported=False)
+        if self._lease is not None:
+            supervisor.add(self._renewal)
         self._notifier = SystemNotifier(reactor, os.environ, supervisor.isAlive)
         thresholds = self._thresholds = ErrorThresholds(config.limits, config.flaps, config.mostBitErrors)
-        self.poller = FabricPoller(
-            *(
-                reactor,
-                self._agent,
-                config.settings,
-                config.rules,
-                thresholds,
-                self._logFinding,
-                self._read,
-                check,
-            ),
-            supervisor,
-        )
-        reader = None
+        with ExitStack() as undo:
+            agent = self._agent = MADAgent(reactor, reopen(), reopen=reopen)
+            undo.callback(agent.close)
+            self.poller = FabricPoller(
+                *(reactor, agent, config.settings, config.rules, thresholds),
+                *(self._logFinding, self._read, check, supervisor),
+            )
+            duty = self._newDuty()
+            self._duty = duty if self._takesLease() else None
+            if self._duty is not None:
+                duty.open(self._lease)
+                duty.begin()
+            undo.pop_all()
+        engine = None
         if config.remote is not None and config.remote.queryURL:
-            reader = PromQLReader(reactor, Agent(reactor), config.remote, config.levels, reactor.seconds)
-        watch = Watch(self.poller, self._agent, self._writer, reactor.seconds, self._remote, reader)
-        if store is not None and self._writer is not None:
-            self._restore(store)
-            self.poller.journal.store = self._writer.append
-        self._alerts = Notifier(reactor, config.alerts, channels, self._writer, supervisor)
-        self._alerts.expect(self.poller.findingLog.open)
-        self._files = MaintainedFiles(config.files)
-        self._surveyor = Surveyor(reactor, self._agent, self.poller, config.surveySeconds)
-        self.site = MonitorSite(reactor, watch, config.counters, access)
+            engine = PromQLReader(reactor, Agent(reactor), config.remote, config.levels, reactor.seconds)
+        self._watch = Watch(self.poller, agent, None, reactor.seconds, engine=engine)
+        self._showDuty()
+        self._surveyor = Surveyor(reactor, agent, self.poller, config.surveySeconds)
+        self.site = MonitorSite(reactor, self._watch, config.counters, access)
         self._listening: StreamServerEndpointService | None = None
         if endpoint is not None:
             listening = self._listening = StreamServerEndpointService(endpoint, self.site.factory)
             listening._raiseSynchronously = True  # if the port is in use, twistd exits, as in strports
             listening.setServiceParent(self)
 
-    def _thread(self, name: str) -> InThread:
-        """Return a function that calls functions in a thread of its own, while the service runs."""
-        pool = ThreadPool(1, 1, name)
-        self._pools.append(pool)
-        return partial(deferToThreadPool, self._reactor, pool)
+    # Active monitor and standby.
 
-    def _restore(self, store: HistoryStore) -> None:
-        """Restore the state of the previous process; a finding stays until this one could have found it."""
-        began: float = self._seconds()
-        interval = self.config.settings.intervalSeconds
+    def _newDuty(self) -> Duty:
+        return Duty(self._reactor, self.config, self.poller, self._thresholds, self._threads, self._isSure)
 
-        def heldUntil(kind: str) -> float:
-            return began + secondsToFind(kind, self._thresholds, interval)
+    def _isSure(self) -> bool:
+        """Return whether no other monitor can have the lease."""
+        lease = self._lease
+        if lease is None or not lease.seconds or not self.config.standby:
+            return True
+        return bool(self._seconds() - self._renewedAt < lease.seconds)
 
-        if store.isOpen:
-            try:
-                poller = self.poller
-                restoreState(store, poller.findingLog, poller.presence, poller.journal, heldUntil)
-            except RDMAError as error:
-                _log.warn("what a former process has found is not known: {why}", why=str(error))
+    def _takesLease(self) -> bool:
+        """
+        Return whether this monitor starts as the active one.
+
+        Without a standby it is active anyway, but waits for the end of the lease of a process that was
+        killed.
+        """
+        lease, isAlone = self._lease, not self.config.standby
+        if lease is None:
+            return True
+        end = time.monotonic() + (lease.seconds + RENEW_SECONDS if isAlone else 0.0)
+        with suppress(DeviceUnavailable):  # the history reports it
+            while not lease.attempt() and time.monotonic() < end:
+                time.sleep(_TRY_SECONDS)
+        return lease.isHeld or isAlone
+
+    async def _renew(self) -> bool:
+        """Take or renew the lease; become active when it is taken, and a standby when it is lost."""
+        lease, began = self._lease, self._seconds()
+        assert lease is not None, "there is no history"
+        isHeld = await self._threads.named("lease")(lease.attempt)
+        if isHeld:
+            self._renewedAt = began
+        if isHeld and self._duty is None:
+            duty = self._newDuty()
+            await self._threads.named("history")(duty.open, lease)
+            self._duty = duty
+            duty.begin()
+            duty.start()
+            _log.info("is the active monitor now")
+        elif not isHeld and self._duty is not None:
+            duty, self._duty = self._duty, None
+            _log.warn("{holder} has taken the history: this monitor is a standby now", holder=lease.holder)
+            self._showDuty()
+            await duty.end()
+        self._showDuty()
+        return True
+
+    def _showDuty(self) -> None:
+        """Show on the pages whether this monitor is active, and its history."""
+        duty, watch = self._duty, self._watch
+        watch.isActive = duty is not None
+        watch.active = "" if self._lease is None else self._lease.holder
+        watch.history, watch.remote = (None, None) if duty is None else (duty.writer, duty.remote)
 
     def _logFinding(self, event: FindingEvent) -> None:
-        for receive in (logFinding, self._alerts.findingChanged, self.site.hub.findingChanged):
+        duty, hub = self._duty, self.site.hub
+        active = () if duty is None else (logFinding, duty.notifier.findingChanged)
+        for receive in (*active, hub.findingChanged):
             with _log.failuresHandled("while {event!r} was reported", event=event):
                 receive(event)
 
     def _read(self, since: float) -> None:
         """Pass the readings of a round to history, files and pages; an error in one does not stop others."""
-        step = self.poller.rounds.step
+        step, duty = self.poller.rounds.step, self._duty
         with step("notifying systemd"):
-            self._notifier.ready(statusOf(self.poller))
-        with step("adding to the history"):
-            self._keep(since)
-        with step("writing files"):
-            self._files.update(self.poller)
+            self._notifier.ready(("" if duty is not None else "standby: ") + statusOf(self.poller))
         with step("checking the clock"):
             self.poller.report("clock", self._clockFindings())
-        self.poller.report("notifications", self._alerts.findings() + self._files.findings())
+        if duty is not None:
+            with step("adding to the history"):
+                duty.keep(since)
+            with step("writing files"):
+                duty.files.update(self.poller)
+            self.poller.report("notifications", duty.findings())
         with step("updating pages"):
             self.site.hub.fabricChanged()
-
-    def _keep(self, since: float) -> None:
-        """Add the rows of all ports that were read since a time to the history, and to that of the engine."""
-        writers = [one for one in (self._writer, self._remote) if one is not None]
-        rows = self._rowsSince(since) if writers else []
-        for writer in writers:
-            writer.add(rows)
-        if writers:
-            self.poller.report("history", [found for writer in writers for found in writer.findings()])
-
-    def _rowsSince(self, since: float) -> list[Row]:
-        """Return history rows of all ports that were read since a time."""
-        now = self._seconds()
-        read = ((rowOf, self.poller.meters), (correctionRowOf, self.poller.corrections.meters))
-        rows = (
-            make(portKey, meter, now)
-            for make, meters in read
-            for portKey, meter in meters.items()
-            if meter.readAt >= since
-        )
-        return [row for row in rows if row is not None]
 
     def _clockFindings(self) -> list[Finding]:
         """Return a finding if the clock is ahead, since recorded and reported times are then wrong."""
@@ -384,12 +326,12 @@ class MonitorService(MultiService):
                 _log.warn("{name} has changed, which takes a restart", name=name)
         if not self._access.change(access):
             _log.warn("adding or removing tokens or users needs a restart")
-        self.config = config
+        self.config = replace(config, **{name: getattr(self._first, name) for name in _FIXED})
         self._thresholds.change(config.limits, config.flaps, config.mostBitErrors)
         self.poller.change(config.settings, config.rules, check)
         self._surveyor.change(config.surveySeconds)
-        self._files.change(config.files)
-        self._alerts.change(config.alerts, channels)
+        if self._duty is not None:
+            self._duty.change(self.config, channels)
         _log.info("the configuration was read again")
         text = "the configuration was read again"
         reloaded = FabricEvent(self._seconds(), "operator-reloaded", "the monitor", text)
@@ -436,15 +378,14 @@ class MonitorService(MultiService):
         except _UNHEARD as error:
             raise DeviceUnavailable(str(error)) from error
         _log.info("watches the fabric of {port}", port=self._agent.port.name)
-        for pool in self._pools:
-            pool.start()
-        for writer in (self._writer, self._remote):
-            if writer is not None:
-                writer.start()
+        self._threads.start()
+        if self._duty is not None:
+            self._duty.start()
+        if self._lease is not None:
+            self._renewal.start()
         if self._reload is not None:
             signal.signal(signal.SIGHUP, self._hung)
         self._notifier.start()
-        self._alerts.start()
         self.poller.start()
         self._surveyor.start()
         self.site.start()
@@ -461,12 +402,12 @@ class MonitorService(MultiService):
         await MultiService.stopService(self)
         self._surveyor.stop()
         await self.poller.stop()
-        await self._alerts.stop()
-        for writer in (self._writer, self._remote):
-            if writer is not None:
-                await writer.stop()
-        for pool in self._pools:
-            pool.stop()
+        await self._renewal.stop()
+        if self._duty is not None:
+            await self._duty.end()
+        elif self._lease is not None:
+            self._lease.release()
+        self._threads.stop()
         self._agent.close()
 
 

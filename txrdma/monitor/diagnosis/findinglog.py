@@ -196,6 +196,11 @@ class FindingLog:
                 self._close(entry)
         self.change(self._rules)
 
+    def inherit(self, other: FindingLog) -> None:
+        """Add what another log has found and this one has not: it is raised by the next report of it."""
+        self._pending.update(other._pending)
+        self._pending.update((key, one.firstSeen) for key, one in other.open.items() if key not in self.open)
+
     def change(self, rules: FindingRules) -> None:
         """Replace the rules; open findings remain open, with the severities of the new rules."""
         self._rules = rules

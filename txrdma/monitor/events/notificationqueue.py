@@ -8,7 +8,7 @@ twice.
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from twisted.internet.defer import CancelledError, Deferred, maybeDeferred, TimeoutError
@@ -104,19 +104,27 @@ class NotificationQueue:
         self._waiting = {**alerts, **self._waiting}
         self._number = max([self._number, *alerts])
 
-    def admit(self, alerts: Iterable[Alert]) -> list[FabricEvent]:
-        """Queue alerts; returns the events to store before L{send} is called."""
-        events: list[FabricEvent] = []
-        queue, now = self.channel.queue, self._reactor.seconds()
-        for one in alerts:
-            self._number += 1
-            self._waiting[self._number] = one
-            subject = json.dumps([queue, self._number])
-            detail = [one.key, one.isRaised, one.finding]
-            events.append(FabricEvent(now, QUEUED, queue, "", subject=subject, detail=detail))
-        return events + self._bound()
+    def number(self, alerts: Sequence[Alert]) -> dict[int, Alert]:
+        """Return alerts with their numbers in the queue."""
+        first = self._number + 1
+        self._number += len(alerts)
+        return dict(enumerate(alerts, first))
 
-    def _bound(self) -> list[FabricEvent]:
+    def eventsOf(self, numbered: Mapping[int, Alert]) -> list[FabricEvent]:
+        """Return the events to store before L{admit} is called."""
+        queue, now = self.channel.queue, self._reactor.seconds()
+        return [
+            FabricEvent(
+                *(now, QUEUED, queue, ""),
+                subject=json.dumps([queue, number]),
+                detail=[one.key, one.isRaised, one.finding],
+            )
+            for number, one in numbered.items()
+        ]
+
+    def admit(self, numbered: Mapping[int, Alert]) -> list[FabricEvent]:
+        """Queue alerts; returns the events of those that are dropped for them."""
+        self._waiting.update(numbered)
         oldest = list(self._waiting)[: max(0, len(self._waiting) - MOST_ALERTS)]
         for number in oldest:
             del self._waiting[number]

@@ -16,7 +16,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from txrdma.error import RDMAError
+from txrdma.error import DeviceUnavailable, RDMAError
 from txrdma.fabric.health import Finding
 from txrdma.monitor.diagnosis.findinglog import Cleared, FindingEvent, Key
 from txrdma.monitor.diagnosis.journal import FabricEvent
@@ -58,8 +58,13 @@ class Notifier:
         channels: Sequence[AlertChannel],
         memory: HistoryWriter | None = None,
         supervisor: Supervisor | None = None,
+        mustStore: bool = False,
     ) -> None:
-        """@param memory: stores what was sent; without it a new process sends everything again."""
+        """
+        @param memory: stores what was sent; without it a new process sends everything again.
+        @param mustStore: send only what is stored, since another process may have taken the place of this
+            one.
+        """
         self.sent = 0
         self._reactor = reactor
         self._tracker = AlertTracker(rules, reactor.seconds())
@@ -70,6 +75,8 @@ class Notifier:
             SupervisedLoop(reactor, "notifications", self._take, self._untilNext)
         )
         self._repeats: list[IDelayedCall] = []
+        self._due: list[Alert] = []
+        self._mustStore = mustStore
         self._isStarted = self._isKnown = False
 
     def _queue(self, channel: AlertChannel) -> NotificationQueue:
@@ -90,7 +97,7 @@ class Notifier:
         self._loop.start(None)
         for queue in self._queues:
             self._repeatIn(queue)
-        Deferred.fromCoroutine(self._recall()).addErrback(self._failed)
+        self._recallAgain()
 
     def stop(self) -> Deferred[None]:
         """
@@ -108,6 +115,8 @@ class Notifier:
     async def _end(self) -> None:
         for ending in [queue.stop() for queue in self._queues]:
             await ending
+        for loop in (self._loop, *(queue.loop for queue in self._queues)):
+            self._supervisor.remove(loop)
 
     def change(self, rules: AlertRules, channels: Sequence[AlertChannel]) -> None:
         """
@@ -158,11 +167,20 @@ class Notifier:
     async def _recall(self) -> None:
         """Read what a previous process has sent, then send what it has left in the queues."""
         with _log.failuresHandled("reading the alerts that were sent before: all are sent again"):
-            await self._restore()
+            try:
+                await self._restore()
+            except (RDMAError, TimeoutError) as error:
+                _log.warn("cannot read which alerts were sent before: {why}", why=str(error))
+                if self._mustStore:
+                    self._repeats.append(self._reactor.callLater(RETRY_SECONDS, self._recallAgain))
+                    return
         self._isKnown = True
         for queue in self._queues:
             queue.send()
         self._reschedule()
+
+    def _recallAgain(self) -> None:
+        Deferred.fromCoroutine(self._recall()).addErrback(self._failed)
 
     async def _restore(self) -> None:
         """Read what a previous process has sent, and what waits for channels that still exist."""
@@ -179,18 +197,16 @@ class Notifier:
     async def _states(self, kind: str) -> list[FabricEvent]:
         if self._memory is None:
             return []
-        try:
-            return await self._memory.states(kind).addTimeout(MEMORY_SECONDS, self._reactor)
-        except (RDMAError, TimeoutError) as error:
-            _log.warn("cannot read which alerts were sent before: {why}", why=str(error))
-            return []
+        return await self._memory.states(kind).addTimeout(MEMORY_SECONDS, self._reactor)
 
-    async def _store(self, events: Sequence[FabricEvent]) -> None:
-        """Store events for the next process, if possible; the history reports its errors."""
+    async def _store(self, events: Sequence[FabricEvent], isNeeded: bool = False) -> None:
+        """Store events for the next process, if possible or needed; the history reports its errors."""
         if self._memory is not None and events:
             try:
                 await self._memory.appendNow(events).addTimeout(MEMORY_SECONDS, self._reactor)
             except (RDMAError, TimeoutError) as error:
+                if isNeeded:
+                    raise DeviceUnavailable(f"alerts wait for the history: {error}") from error
                 _log.debug("cannot store which alerts were sent: {why}", why=str(error))
 
     @staticmethod
@@ -209,21 +225,25 @@ class Notifier:
         now = self._reactor.seconds()
         deadline = self._tracker.deadline(now)
         least = RETRY_SECONDS if self._loop.failures else 0.0
+        if self._due:
+            deadline = now
         return None if deadline is None else max(deadline - now, least)
 
     async def _take(self) -> bool:
         """Store due alerts and their queues, then send them. False if there are none."""
         now = self._reactor.seconds()
-        alerts = self._tracker.take(now)
-        if not alerts:
+        self._due += self._tracker.take(now)
+        if not self._due:
             return False
-        events = [_eventOf(one, now) for one in alerts]
-        queues = list(self._queues)
-        for queue in queues:
-            events += queue.admit(alerts)
+        events = [_eventOf(one, now) for one in self._due]
+        queued = [(queue, queue.number(self._due)) for queue in self._queues]
+        for queue, numbered in queued:
+            events += queue.eventsOf(numbered)
         with self._loop.step("storing"):
-            await self._store(events)
-        for queue in queues:
+            await self._store(events, self._mustStore)
+        self._due.clear()
+        await self._store([event for queue, numbered in queued for event in queue.admit(numbered)])
+        for queue, _numbered in queued:
             queue.send()
         return True
 

@@ -226,6 +226,16 @@ class FabricPoller:
         self._reader.change(settings.intervalSeconds, settings.timeoutSeconds, settings.maxOutstanding)
         self._judgeTouched()
 
+    def resume(self, findingLog: FindingLog, presence: Presence, journal: Journal) -> None:
+        """
+        Continue from the state of another process.
+
+        A sweep shows how the fabric differs from it, as this process may have been suspended.
+        """
+        findingLog.inherit(self.findingLog)
+        self.findingLog, self.presence, self.journal = findingLog, presence, journal
+        self.sweeps.runIn(0.0)
+
     def stop(self) -> Deferred[None]:
         """Stop polling; fires when the SA has confirmed the end of the subscription, or did not in time."""
         self._isStarted = False

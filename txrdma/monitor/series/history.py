@@ -14,6 +14,7 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
+from txrdma.error import RDMAError
 from txrdma.fabric.health import Finding
 from txrdma.monitor.diagnosis.journal import FabricEvent
 from txrdma.monitor.diagnosis.thresholds import PortKey
@@ -41,13 +42,52 @@ Runs functions in one thread, one after the other: C{partial(deferToThreadPool, 
 """
 
 
-class HistoryWriter:
+class BatchWriter:
     """
-    Writes a history, from L{start} to L{stop}.
+    Writes rows in batches, from L{start} to L{stop}.
+
+    @ivar loop: writes the batches; a batch that fails is written in the next run.
+    """
+
+    loop: SupervisedLoop
+    _isStarted = False
+
+    def start(self) -> None:
+        """Begin to write batches periodically."""
+        self._isStarted = True
+        self.loop.start(BATCH_SECONDS)
+
+    def stop(self) -> Deferred[None]:
+        """Write the remaining rows and close the destination; fires when that is done. Idempotent."""
+        if not self._isStarted:
+            return succeed(None)
+        self._isStarted = False
+        return Deferred.fromCoroutine(self._end())
+
+    async def _end(self) -> None:
+        await self.loop.stop()
+        with _log.failuresHandled("while the last batch of {name} was written", name=self.loop.name):
+            try:
+                await self._finish()
+            except RDMAError as error:
+                _log.warn("the last batch of {name} is lost: {why}", name=self.loop.name, why=str(error))
+        await self._close()
+
+    async def _finish(self) -> object:
+        """Write what remains."""
+        raise NotImplementedError
+
+    async def _close(self) -> None:
+        """Close the destination."""
+        raise NotImplementedError
+
+
+class HistoryWriter(BatchWriter):
+    """
+    Writes a history.
 
     @ivar dropped: number of rows that were dropped, because they could not be written in time or belong to
         too many ports.
-    @ivar loop: writes the batches; a batch that fails is written in the next run.
     """
 
     def __init__(
@@ -56,7 +96,6 @@ class HistoryWriter:
         store: HistoryStore,
         inThread: InThread,
         wallSeconds: Callable[[], float],
-        batchSeconds: float = BATCH_SECONDS,
         mostRows: int = MOST_ROWS,
     ) -> None:
         """
@@ -67,19 +106,12 @@ class HistoryWriter:
         self._store = store
         self._inThread = inThread
         self._wallSeconds = wallSeconds
-        self._batchSeconds = batchSeconds
         self._mostRows = mostRows
         self._rows: list[Row] = []
         self._events: deque[FabricEvent] = deque(maxlen=MOST_EVENTS)
-        self._isStarted = False
         self.loop = SupervisedLoop(
-            *(reactor, "history", self._write, lambda: self._batchSeconds), isReported=False
+            *(reactor, "history", self._write, lambda: BATCH_SECONDS), isReported=False
         )
-
-    def start(self) -> None:
-        """Begin to write batches periodically."""
-        self._isStarted = True
-        self.loop.start(self._batchSeconds)
 
     def add(self, rows: Iterable[Row]) -> None:
         """Add rows to the next batch."""
@@ -134,15 +166,8 @@ class HistoryWriter:
             _log.info("history is written again")
         return True
 
-    def stop(self) -> Deferred[None]:
-        """Write the remaining rows and close the store; fires when that is done."""
-        if not self._isStarted:
-            return succeed(None)
-        self._isStarted = False
-        return Deferred.fromCoroutine(self._end())
+    async def _finish(self) -> object:
+        return await self._write()
 
-    async def _end(self) -> None:
-        await self.loop.stop()
-        with _log.failuresHandled("while the last batch of the history was written"):
-            await self._write()
+    async def _close(self) -> None:
         await self._inThread(self._store.close)

@@ -7,24 +7,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IReactorTime
-from twisted.logger import Logger
 
 from txrdma.fabric.health import Finding
 from txrdma.kit.remotesender import CROWDED, RemoteRequest, RemoteSender
 from txrdma.kit.remotewrite import compressRequest, encodeLabel, encodeSample, encodeTime
 from txrdma.monitor.diagnosis.thresholds import PortKey
 from txrdma.monitor.series.exposition import guidText
-from txrdma.monitor.series.history import InThread
+from txrdma.monitor.series.history import BATCH_SECONDS, BatchWriter, InThread
 from txrdma.monitor.series.remotesettings import METRIC
 from txrdma.monitor.series.rows import COLUMN_FAMILIES, ColumnFamily, Row
 from txrdma.monitor.supervisor import SupervisedLoop
-
-_log = Logger()
-
-BATCH_SECONDS: Final = 5.0
-"""Seconds between batches, and the time for which a batch is sent."""
 
 MOST_ROWS: Final = 500_000
 """Maximum number of rows that wait for the next batch; the oldest are dropped."""
@@ -36,12 +29,11 @@ _LOSS_SECONDS: Final = 3600.0
 """Seconds for which a loss is a finding."""
 
 
-class RemoteWriter:
+class RemoteWriter(BatchWriter):
     """
-    Sends rows to an engine, from L{start} to L{stop}.
+    Sends rows to an engine, first those that a previous process has not sent; L{stop} stores the others.
 
     @ivar sender: sends the requests, and counts what was sent and lost.
-    @ivar loop: encodes and sends each batch; its problems are those of the spill.
     """
 
     def __init__(
@@ -57,13 +49,7 @@ class RemoteWriter:
         self._encoder = _Encoder(dict(labels))
         self._inThread = inThread
         self._rows: list[Row] = []
-        self._isStarted = False
         self.loop = SupervisedLoop(reactor, "remote write", self._run, self._pauseSeconds)
-
-    def start(self) -> None:
-        """Begin to send batches, first what a previous process has not sent."""
-        self._isStarted = True
-        self.loop.start(BATCH_SECONDS)
 
     def add(self, rows: Iterable[Row]) -> None:
         """Add rows to the next batch."""
@@ -85,18 +71,11 @@ class RemoteWriter:
             found.append(Finding("remote-write-lost", "remote write", text))
         return found
 
-    def stop(self) -> Deferred[None]:
-        """Stop; fires when the remaining rows are on disk, from where the next process sends them."""
-        if not self._isStarted:
-            return succeed(None)
-        self._isStarted = False
-        return Deferred.fromCoroutine(self._end())
+    async def _finish(self) -> None:
+        await self._encode()
+        await self.sender.spill()
 
-    async def _end(self) -> None:
-        await self.loop.stop()
-        with _log.failuresHandled("while the last samples for remote write were stored"):
-            await self._encode()
-            await self.sender.spill()
+    async def _close(self) -> None:
         self.sender.close()
 
     def _pauseSeconds(self) -> float:

@@ -261,6 +261,8 @@ def frame(context: PageContext, path: str, heading: str, parts: Part, drawing: s
     @param drawing: one of L{SCRIPTS}; C{""} for none.
     """
     verdict, colour = health(context)
+    watch = context.watch
+    standby = "" if watch.isActive else f"This is a standby; {watch.active or 'no monitor'} is active."
     scripts = ("monitor.js", *SCRIPTS.get(drawing, ()))
     return tags.html(
         tags.head(
@@ -292,6 +294,7 @@ def frame(context: PageContext, path: str, heading: str, parts: Part, drawing: s
                     **{"aria-label": "Pages"},
                 ),
             ),
+            tags.p(standby, id="standby", class_="empty", **{"data-live": "yes"}),
             tags.main(tags.h1(heading), parts, id="main"),
             tags.footer(
                 tags.span("", id="live", role="status"),

@@ -5,7 +5,7 @@ Metrics of a monitor for Prometheus: C{/metrics}.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from heapq import nsmallest
 from typing import Final
 
@@ -15,7 +15,6 @@ from twisted.web.server import Request
 from txrdma.fabric.advice import Severity
 from txrdma.fabric.metricnames import METRICS
 from txrdma.fabric.steadynames import SteadyNames
-from txrdma.monitor.reading.poller import FabricPoller
 from txrdma.monitor.series.exposition import (
     causeText,
     CONTENT_TYPE,
@@ -25,8 +24,7 @@ from txrdma.monitor.series.exposition import (
     guidText,
     labels,
 )
-from txrdma.monitor.series.history import HistoryWriter
-from txrdma.monitor.series.remotewriter import RemoteWriter
+from txrdma.monitor.web.watch import Watch
 
 MOST_FINDINGS: Final = 1000
 """
@@ -56,17 +54,11 @@ class Metrics(Resource):
 
     def __init__(
         self,
-        poller: FabricPoller,
-        writer: HistoryWriter | None,
-        seconds: Callable[[], float],
+        watch: Watch,
         counters: tuple[str, ...] = METRICS,
-        remote: RemoteWriter | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # of Twisted's
-        self._poller = poller
-        self._writer = writer
-        self._seconds = seconds
-        self._remote = remote
+        self._watch = watch
         self._names = SteadyNames()
         self._wanted = counters
         self._counters, self._corrections = CounterExposition(counters), CounterExposition(counters)
@@ -79,23 +71,23 @@ class Metrics(Resource):
         return "".join(self._parts()).encode("utf-8", "replace")
 
     def _parts(self) -> Iterator[str]:
-        poller = self._poller
+        yield from self._ownParts()
+        if self._watch.isActive:
+            yield from self._fabricParts()
+
+    def _fabricParts(self) -> Iterator[str]:
+        """Series of the fabric, which one of several monitors exports."""
+        poller = self._watch.poller
         yield from self._counters.families(poller.meters)
         yield from self._corrections.families(poller.corrections.meters)
         yield from causeText(poller.details.causes, self._wanted)
         fabric = poller.fabric
         if fabric is not None:
-            now = self._seconds()
+            now = self._watch.seconds()
             if poller.version != self._version or now >= self._names.dueAt:
                 self._names.observe(fabric.nodes.values(), now)
                 self._version, self._fabricText = poller.version, fabricText(fabric, self._names.of)
             yield self._fabricText
-        for name, short, kind, text in _HEALTH:
-            series = [("", getattr(poller.statistics, name))]
-            yield family(f"txrdma_monitor_{short}", kind, text, series)
-        ages = [(labels(loop=name), f"{age:.3f}") for name, age in poller.supervisor.ages()]
-        text = "Seconds since a loop of the monitor has last done its work"
-        yield family("txrdma_monitor_loop_age_seconds", "gauge", text, ages)
         waits = [
             (labels(guid=guidText(guid), port=number), f"{wait.share:.4f}")
             for (guid, number), wait in poller.congestion.waits.items()
@@ -115,12 +107,24 @@ class Metrics(Resource):
         yield family("txrdma_monitor_findings", "gauge", "Findings that are there", severities)
         text = "Findings that are there, by what they are about"
         yield family("txrdma_monitor_finding", "gauge", text, each.items())
-        if self._writer is not None:
-            dropped = [("", self._writer.dropped)]
+
+    def _ownParts(self) -> Iterator[str]:
+        """Series of the monitor's own work."""
+        poller, writer, remote = self._watch.poller, self._watch.history, self._watch.remote
+        text = "Whether the monitor is active: 1, or a standby: 0"
+        yield family("txrdma_monitor_active", "gauge", text, [("", int(self._watch.isActive))])
+        for name, short, kind, text in _HEALTH:
+            series = [("", getattr(poller.statistics, name))]
+            yield family(f"txrdma_monitor_{short}", kind, text, series)
+        ages = [(labels(loop=name), f"{age:.3f}") for name, age in poller.supervisor.ages()]
+        text = "Seconds since a loop of the monitor has last done its work"
+        yield family("txrdma_monitor_loop_age_seconds", "gauge", text, ages)
+        if writer is not None:
+            dropped = [("", writer.dropped)]
             text = "Readings dropped because the history's queue was full"
             yield family("txrdma_monitor_history_dropped_total", "counter", text, dropped)
-        if self._remote is not None:
-            sender = self._remote.sender
+        if remote is not None:
+            sender = remote.sender
             lost = [(labels(reason=why), count) for why, count in sender.lost.items()]
             for short, kind, text, series in (
                 ("sent_samples_total", "counter", "Samples that the engine accepted", [("", sender.sent)]),

@@ -4,6 +4,7 @@ Site of a monitor: its pages, REST, events, metrics and files, with the heads th
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Final
@@ -73,6 +74,23 @@ class _WrongHost(Resource):
         return b"Ask by address or as localhost; for other names give web.tokens or web.users.\n"
 
 
+class _Probe(Resource):
+    """Answer to a load balancer, which needs no credentials: 200, or 503 with the reason."""
+
+    isLeaf = True
+
+    def __init__(self, problem: Callable[[], str]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # of Twisted's
+        self._problem = problem
+
+    def render_GET(self, request: Request) -> bytes:
+        """Answer a probe."""
+        problem = self._problem()
+        request.setResponseCode(503 if problem else 200)
+        request.setHeader("Content-Type", "text/plain; charset=utf-8")
+        return f"{problem or 'ok'}\n".encode()
+
+
 class _DiscardedBody(BytesIO):
     """Body of a request, of which nothing is stored."""
 
@@ -108,9 +126,10 @@ class _BodilessRequest(Request):
 class _Site(Site):
     """Site with the heads of all answers, those that refuse included."""
 
-    def __init__(self, root: Resource, access: AccessControl) -> None:
+    def __init__(self, root: Resource, access: AccessControl, watch: Watch) -> None:
         super().__init__(access.guard(root), _BodilessRequest)  # type: ignore[no-untyped-call]  # of Twisted's
         self._isOpen = access.isOpen
+        self._probes = {b"/healthz": _Probe(watch.sickness), b"/readyz": _Probe(watch.unreadiness)}
         self._connections = 0
 
     def buildProtocol(self, addr: IAddress | None) -> Any:
@@ -134,6 +153,8 @@ class _Site(Site):
             request.setHeader(head, value)
         if self._isOpen and not isLocalName(request.getHeader(b"host") or b""):
             return _WrongHost()  # type: ignore[no-untyped-call]  # of Twisted's
+        if request.path in self._probes:
+            return self._probes[request.path]
         return super().getResourceFor(request)  # type: ignore[no-untyped-call,no-any-return]  # of Twisted's
 
 
@@ -164,9 +185,8 @@ class MonitorSite:
         root.putChild(b"api", api)
         for name in ("static", "files"):
             root.putChild(name.encode(), _compressed(Files(_HERE / name)))
-        metrics = Metrics(watch.poller, watch.history, watch.seconds, counters, watch.remote)
-        root.putChild(b"metrics", _compressed(metrics))
-        self.factory = _Site(root, access or AccessControl())
+        root.putChild(b"metrics", _compressed(Metrics(watch, counters)))
+        self.factory = _Site(root, access or AccessControl(), watch)
 
     def start(self) -> None:
         """Send browsers periodic signs of life."""

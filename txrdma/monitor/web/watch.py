@@ -49,7 +49,8 @@ class Watch:
     The state that all pages share, for as long as the monitor runs.
 
     @ivar poller: polls the fabric; C{history} stores the counters, or is None; C{remote} sends them to an
-        engine, or is None; C{reader} reads the history for charts: that of the engine, or C{history}.
+        engine, or is None; C{engine} reads them there, or is None.
+    @ivar isActive: False for a standby; C{active} is the name of the active monitor then.
     @ivar rpcs: queries the fabric for paths.
     @ivar seconds: returns the time in seconds since 1970.
     """
@@ -61,14 +62,30 @@ class Watch:
         history: HistoryWriter | None,
         seconds: Callable[[], float],
         remote: RemoteWriter | None = None,
-        reader: PromQLReader | None = None,
+        engine: PromQLReader | None = None,
     ) -> None:
-        self.reader = reader or history
+        self.isActive, self.active = True, ""
+        self.engine = engine
         self.remote = remote
         self.poller = poller
         self.rpcs = rpcs
         self.history = history
         self.seconds = seconds
+
+    @property
+    def reader(self) -> PromQLReader | HistoryWriter | None:
+        """What reads the history for charts: that of the engine, or of the database."""
+        return self.engine or self.history
+
+    def sickness(self) -> str:
+        """Return why a restart would help; C{""} if it would not."""
+        return "" if self.poller.supervisor.isAlive() else "a loop of the monitor hangs"
+
+    def unreadiness(self) -> str:
+        """Return why another monitor should be asked instead; C{""} if not."""
+        if not self.isActive:
+            return "standby"
+        return "" if self.poller.fabric is not None else "the first sweep is in progress"
 
     def context(self) -> PageContext:
         """Return the context of one request."""

@@ -4,7 +4,6 @@ History of error correction, in a complete monitor on a real reactor.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 from twisted.internet import reactor as theReactor
@@ -15,8 +14,8 @@ from twisted.trial.unittest import TestCase
 from txrdma.fabric.errorcorrection import CORRECTED, SYMBOLS
 from txrdma.fabric.errorcounters import UNCORRECTABLE
 from txrdma.monitor.config import parseConfig
+from txrdma.monitor.series import history
 from txrdma.monitor.series.exposition import guidText
-from txrdma.monitor.series.history import HistoryWriter
 from txrdma.sim.fabric import SimulatedFabric
 from txrdma.sim.nets.fattree import fatTree
 from txrdma.tap import monitor
@@ -48,7 +47,7 @@ class CorrectionHistoryTests(TestCase):
         return Deferred.fromCoroutine(self._history())
 
     async def _history(self) -> None:
-        self.patch(monitor, "HistoryWriter", partial(HistoryWriter, batchSeconds=0.1))
+        self.patch(history, "BATCH_SECONDS", 0.1)
         fabric = SimulatedFabric(reactor, fatTree(4, 4))
         self.addCleanup(fabric.close)
         fabric.correct()

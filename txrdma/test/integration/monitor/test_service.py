@@ -30,7 +30,7 @@ from txrdma.monitor.series import remotewriter
 from txrdma.monitor.series.database import leaseOf
 from txrdma.monitor.series.exposition import guidText
 from txrdma.monitor.series.historystore import HistoryStore
-from txrdma.tap import monitor
+from txrdma.tap import duty, monitor
 from txrdma.tap.monitor import MonitorService
 from txrdma.test.support.monitor.alerts import entryOf
 from txrdma.test.support.monitor.samples import Sample, samplesIn
@@ -94,7 +94,7 @@ class StartTests(SynchronousTestCase):
         path = self.mktemp()
         store = HistoryStore(path, lease=leaseOf(path))
         self.addCleanup(store.close)
-        output = self.refused(f'port = "sim:ring:4"\n[web]\nlisten = ""\n[history]\nfile = "{path}"')
+        output = self.refused(f'port = "sim:fattree:4"\n[web]\nlisten = ""\n[history]\nfile = "{path}"')
         self.assertIn("another monitor", output)
 
     def test_spillInUse(self) -> None:
@@ -103,13 +103,13 @@ class StartTests(SynchronousTestCase):
         spool = Spool(folder, 1 << 20)
         self.addCleanup(spool.close)
         engine = f'remote-write = {{url = "http://127.0.0.1:1/", spill = "{folder}"}}'
-        text = f'port = "sim:ring:4"\nweb.listen = ""\nhistory.file = "{path}"\n{engine}'
+        text = f'port = "sim:fattree:4"\nweb.listen = ""\nhistory.file = "{path}"\n{engine}'
         self.assertIn("another process", self.refused(text))
         HistoryStore(path, lease=leaseOf(path)).close()
 
     def test_withoutSnappy(self) -> None:
         """Without cramjam, remote write is refused with the name of the extra."""
-        self.patch(monitor, "find_spec", lambda name: None)
+        self.patch(duty, "find_spec", lambda name: None)
         engine = f'remote-write = {{url = "http://127.0.0.1:1/", spill = "{self.mktemp()}"}}'
         output = self.refused(f'port = "sim:fattree:4"\nweb.listen = ""\n{engine}')
         self.assertIn("pip install 'txrdma[remote-write]'", output)
@@ -121,7 +121,8 @@ class StartTests(SynchronousTestCase):
         text = f'port = "sim:fattree:4"\n[web]\nlisten = ""\n[history]\nfile = "{path}"'
         service = MonitorService(reactor, parseConfig(text))
         self.addCleanup(service._agent.close)
-        writer = service._writer
+        assert service._duty is not None
+        writer = service._duty.writer
         assert writer is not None
         self.patch(writer, "_inThread", maybeDeferred)
         self.failureResultOf(Deferred.fromCoroutine(writer._write()), DeviceUnavailable)
@@ -156,7 +157,7 @@ class StartTests(SynchronousTestCase):
 
     def test_withoutTLS(self) -> None:
         """Without the TLS packages, settings that need them are reported."""
-        self.patch(monitor, "find_spec", lambda name: None)
+        self.patch(duty, "find_spec", lambda name: None)
         hook = 'alerts.webhooks.chat.url = "https://chat.example.org/hook"'
         mail = "[alerts.mail]\nhost = 'm'\nfrom = 'a@b'\nto = ['a@b']\nuser = 'me'"
         for text in (hook, mail):

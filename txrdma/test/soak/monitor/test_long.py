@@ -31,6 +31,7 @@ from txrdma.monitor.series.exposition import guidText, labels
 from txrdma.monitor.series.historystore import HistoryStore
 from txrdma.monitor.series.rows import rowOf
 from txrdma.monitor.web.metrics import Metrics
+from txrdma.monitor.web.watch import Watch
 from txrdma.sim.nets.fattree import fatTree
 from txrdma.sim.nets.netfile import Net
 from txrdma.test.support.monitor.killing import HOSTS
@@ -130,7 +131,7 @@ class ChurnTests(PollerTestCase):
         self.addCleanup(self.store.close)
         poller = FabricPoller(self.clock, self.agent, self.settings, onRound=self.stored)
         poller.presence = Presence(mostGone=self.mostGone)
-        self.metrics = Metrics(poller, None, self.clock.seconds)
+        self.metrics = Metrics(Watch(poller, self.agent, None, self.clock.seconds))
         return poller
 
     def stored(self, since: float) -> None:

@@ -51,7 +51,7 @@ _soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
 resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
 text = 'port = "sim:fattree:4"\\n[web]\\nlisten = ""\\n[history]\\nfile = "%s"'
 service = MonitorService(reactor, parseConfig(text % sys.argv[1]))
-store = service._writer._store
+store = service._duty.writer._store
 try:
     store.append([FabricEvent(2.0, "node-came", "b", "it is there")])
 except DeviceUnavailable:

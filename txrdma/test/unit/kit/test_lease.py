@@ -44,7 +44,7 @@ class FileLeaseTests(SynchronousTestCase):
         self.assertLess(max(map(len, names)), 64)
 
 
-class _Row(RowLease):
+class SimulatedRow(RowLease):
     """A row of SQLite, where transactions of several connections exclude each other."""
 
     _now = "now_seconds()"
@@ -87,7 +87,7 @@ class RowLeaseTests(SynchronousTestCase):
         self.database = sqlite3.connect(":memory:", isolation_level=None)
         self.addCleanup(self.database.close)
         self.database.create_function("now_seconds", 0, lambda: self.now)
-        self.leases = [_Row(name, lambda: self.database) for name in self.NAMES]
+        self.leases = [SimulatedRow(name, lambda: self.database) for name in self.NAMES]
 
     def execute(self, statement: str, *values: Any) -> list[Any]:
         return list(self.database.execute(statement, values))

@@ -49,7 +49,6 @@ class WriterTests(SynchronousTestCase):
         self.waiting: list[tuple[Callable[[], Any], Deferred[Any]]] = []
         self.writer = HistoryWriter(
             *(self.clock, self.store, self.inThread, self.clock.seconds),  # type: ignore[arg-type]  # a fake
-            batchSeconds=5.0,
             mostRows=4,
         )
         self.writer.start()

@@ -57,7 +57,7 @@ class EngineTests(SiteTestCase):
         self.engine = PreparedAgent()
         settings = RemoteSettings("http://engine/write", "spill", queryURL="http://engine")
         seconds = self.clock.seconds
-        self.watch.reader = PromQLReader(self.clock, self.engine, settings, DEFAULT_LEVELS, seconds)
+        self.watch.engine = PromQLReader(self.clock, self.engine, settings, DEFAULT_LEVELS, seconds)
         self.path = f"/api/v1/history/{self.guid('a')}/1/portXmitData"
 
     def test_points(self) -> None:

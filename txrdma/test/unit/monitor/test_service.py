@@ -29,6 +29,7 @@ from txrdma.monitor.reading.settings import PollerSettings
 from txrdma.monitor.series.level import DEFAULT_LEVELS, EVENTS
 from txrdma.monitor.series.remotewriter import RemoteWriter
 from txrdma.monitor.web.metrics import Metrics, MOST_FINDINGS
+from txrdma.monitor.web.watch import Watch
 from txrdma.tap.monitor import Options
 from txrdma.test.support.httpagents import PreparedAgent
 from txrdma.test.support.monitor.service import WHOLE
@@ -302,7 +303,7 @@ class PageTests(PollerTestCase):
         )
         self.clock.advance(1.0)
         self.poller.report("severe", severe)
-        found = parsed("".join(Metrics(self.poller, None, self.clock.seconds)._parts()))
+        found = parsed("".join(Metrics(Watch(self.poller, self.agent, None, self.clock.seconds))._parts()))
         series = [dict(given) for name, given in found if name == "txrdma_monitor_finding"]
         self.assertEqual(len(series), MOST_FINDINGS)
         self.assertIn("no-sm", {one["kind"] for one in series})
@@ -320,7 +321,9 @@ class PageTests(PollerTestCase):
         self.successResultOf(maybeDeferred(spool.append, b"one", 5, int(now) + 40))
         self.clock.advance(100.0)
         writer = RemoteWriter(self.clock, sender, (), maybeDeferred)
-        found = parsed("".join(Metrics(self.poller, None, self.clock.seconds, remote=writer)._parts()))
+        found = parsed(
+            "".join(Metrics(Watch(self.poller, self.agent, None, self.clock.seconds, writer))._parts())
+        )
         none, reason = frozenset[tuple[str, str]](), frozenset({("reason", "of a test")})
         for name, labels, value in (
             *(("sent_samples_total", none, 7), ("lost_samples_total", reason, 3)),
@@ -333,7 +336,7 @@ class PageTests(PollerTestCase):
         """A scrape contains counters, current states, and the monitor's own metrics."""
         if isMissing:
             self.skipTest(MISSING)
-        page = Metrics(self.poller, None, self.clock.seconds)
+        page = Metrics(Watch(self.poller, self.agent, None, self.clock.seconds))
         self.assertIn(("txrdma_monitor_readings_total", frozenset()), parsed("".join(page._parts())))
         self.started()
         self.fabric.cut("c")

@@ -306,11 +306,11 @@ class ServiceTests(SynchronousTestCase):
 
     def test_round(self) -> None:
         """If one part fails after a round, all other parts are called."""
-        service = self.service
-        assert service._writer is not None
-        parts = [
-            *((service._notifier, "ready"), (service._writer, "add"), (service._files, "update")),
-            *((service, "_clockFindings"), (service.site.hub, "fabricChanged")),
+        service, duty = self.service, self.service._duty
+        assert duty is not None
+        parts: list[tuple[object, str]] = [
+            *((service._notifier, "ready"), (service, "_clockFindings"), (duty.writer, "add")),
+            *((duty.files, "update"), (service.site.hub, "fabricChanged")),
         ]
         names = [name for _owner, name in parts]
         for broken in names:
@@ -325,7 +325,8 @@ class ServiceTests(SynchronousTestCase):
     def test_event(self) -> None:
         """If one part raises for a finding, the others receive it."""
         service = self.service
-        receivers: list[Any] = [service._alerts, service.site.hub]
+        assert service._duty is not None
+        receivers: list[Any] = [service._duty.notifier, service.site.hub]
         for broken in receivers:
             self.calls.clear()
             for receiver in receivers:

@@ -1,0 +1,262 @@
+"""
+The work of the active monitor of a fabric, which a standby does not do: history, notifications, files, and
+samples for a time series engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from importlib.util import find_spec
+from typing import Any, Final
+
+from twisted.internet.threads import deferToThreadPool
+from twisted.logger import Logger
+from twisted.python.threadpool import ThreadPool
+from twisted.web.client import Agent
+
+from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError
+from txrdma.fabric.health import Finding
+from txrdma.kit.lease import Lease
+from txrdma.kit.remotesender import RemoteSender
+from txrdma.kit.spool import Spool
+from txrdma.monitor.config import MonitorConfig
+from txrdma.monitor.diagnosis.findinglog import FindingLog
+from txrdma.monitor.diagnosis.journal import Journal
+from txrdma.monitor.diagnosis.presence import Presence
+from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
+from txrdma.monitor.events.channels import AlertChannel, LineChannel, MailChannel, WebhookChannel
+from txrdma.monitor.events.memory import restoreState, secondsToFind
+from txrdma.monitor.events.notifier import Notifier
+from txrdma.monitor.files import MaintainedFiles
+from txrdma.monitor.reading.poller import FabricPoller
+from txrdma.monitor.series.history import HistoryWriter, InThread
+from txrdma.monitor.series.historystore import HistoryStore
+from txrdma.monitor.series.remotesettings import RemoteSettings
+from txrdma.monitor.series.remotewriter import MOST_ROWS, RemoteWriter
+from txrdma.monitor.series.rows import correctionRowOf, Row, rowOf
+
+_log = Logger()
+
+_TLS: Final = "OpenSSL"
+_SNAPPY: Final = "cramjam"
+
+
+def requireTLS(what: str) -> None:
+    """
+    Check that TLS is installed.
+
+    @raise InvalidRequest: TLS is not installed.
+    """
+    if find_spec(_TLS) is None:
+        raise InvalidRequest(f"{what} needs TLS: pip install 'txrdma[tls]'")
+
+
+def channelsOf(reactor: Any, config: MonitorConfig) -> list[AlertChannel]:
+    """
+    Return the channels that report findings: webhooks, mail and a log file.
+
+    @raise InvalidRequest: a channel needs TLS, which is not installed.
+    """
+    for name, url, _kind, _authorization in config.webhooks:
+        if url.startswith("https:"):
+            requireTLS(f"alerts.webhooks.{name}")
+    if config.mail is not None and config.mail.user:
+        requireTLS("alerts.mail with a user")
+    channels: list[AlertChannel] = [
+        WebhookChannel(reactor, name, url, kind == "alertmanager", authorization)
+        for name, url, kind, authorization in config.webhooks
+    ]
+    if config.mail is not None:
+        channels.append(MailChannel(reactor, config.mail))
+    if config.log:
+        channels.append(LineChannel(config.log))
+    return channels
+
+
+def remoteWriterOf(reactor: Any, settings: RemoteSettings, inThread: InThread) -> RemoteWriter:
+    """
+    Return the writer of a time series engine.
+
+    @raise InvalidRequest: a package is missing.
+    @raise DeviceUnavailable: the spill cannot be used.
+    """
+    if find_spec(_SNAPPY) is None:
+        raise InvalidRequest("remote-write needs cramjam: pip install 'txrdma[remote-write]'")
+    if settings.url.startswith("https:") or settings.queryURL.startswith("https:"):
+        requireTLS("remote-write")
+    spool = Spool(settings.spill, settings.mostOctets)
+    sender = RemoteSender(
+        *(reactor, Agent(reactor), settings.url, settings.allHeaders, settings.timeoutSeconds),
+        *(spool, inThread),
+    )
+    return RemoteWriter(reactor, sender, settings.labels, inThread)
+
+
+class Threads:
+    """Threads of a service: one for each kind of work, from L{start} to L{stop}."""
+
+    def __init__(self, reactor: Any) -> None:
+        self._reactor = reactor
+        self._pools: dict[str, ThreadPool] = {}
+        self._isStarted = False
+
+    def named(self, name: str) -> InThread:
+        """Return a function that calls functions in the thread of this name."""
+        pool = self._pools.get(name)
+        if pool is None:
+            pool = self._pools[name] = ThreadPool(1, 1, name)
+            if self._isStarted:
+                pool.start()
+        return partial(deferToThreadPool, self._reactor, pool)
+
+    def start(self) -> None:
+        """Start all threads."""
+        self._isStarted = True
+        for pool in self._pools.values():
+            pool.start()
+
+    def stop(self) -> None:
+        """End all threads."""
+        for pool in self._pools.values():
+            pool.stop()
+
+
+class Duty:
+    """
+    The work of the active monitor: L{open}, L{begin}, L{start}, L{end}.
+
+    @ivar writer: writes the history, or None. C{remote} sends it to an engine, or is None.
+    @ivar notifier: sends alerts. C{files} writes files for other programs.
+    """
+
+    def __init__(
+        self,
+        reactor: Any,
+        config: MonitorConfig,
+        poller: FabricPoller,
+        thresholds: ErrorThresholds,
+        threads: Threads,
+        isSure: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """
+        @param isSure: returns whether no other monitor can be active now. Samples for an engine wait until
+            it does, since the engine would add those of both.
+        @raise InvalidRequest: a package is missing.
+        """
+        self.writer: HistoryWriter | None = None
+        self.remote: RemoteWriter | None = None
+        self._reactor = reactor
+        self._config = config
+        self._poller = poller
+        self._thresholds = thresholds
+        self._threads = threads
+        self._isSure = isSure
+        self._channels = channelsOf(reactor, config)
+        self.files = MaintainedFiles(config.files)
+        self._unsure: list[Row] = []
+        self._findingLog, self._presence, self._journal = FindingLog(config.rules), Presence(), Journal()
+
+    def open(self, lease: Lease | None) -> None:
+        """
+        Open the history and the engine, and read the state of the former monitor. Blocks; may be called in a
+        thread.
+
+        @param lease: lease of the history; None without a history.
+        @raise RDMAError: that was not possible; nothing is open, and the lease is released.
+        """
+        config, reactor = self._config, self._reactor
+        with ExitStack() as undo:
+            if lease is not None:
+                undo.callback(lease.release)
+                store = HistoryStore(config.history, config.levels, lease=lease, events=config.events)
+                undo.callback(store.close)
+                self._restore(store)
+                self.writer = HistoryWriter(reactor, store, self._threads.named("history"), reactor.seconds)
+            if config.remote is not None:
+                self.remote = remoteWriterOf(reactor, config.remote, self._threads.named("remote write"))
+                undo.callback(self.remote.sender.close)
+            undo.pop_all()
+
+    def _restore(self, store: HistoryStore) -> None:
+        """Read the state of the former monitor; a finding stays until this one could have found it."""
+        began: float = self._reactor.seconds()
+        interval = self._config.settings.intervalSeconds
+        try:
+            if not store.isOpen:
+                raise DeviceUnavailable("the history is not open")
+            restoreState(
+                *(store, self._findingLog, self._presence, self._journal),
+                lambda kind: began + secondsToFind(kind, self._thresholds, interval),
+            )
+        except RDMAError as error:
+            if self._config.standby:
+                raise
+            _log.warn("what a former process has found is not known: {why}", why=str(error))
+
+    def begin(self) -> None:
+        """Take over: report how the fabric differs from its former state. Nothing is sent before L{start}."""
+        supervisor, config, writer = self._poller.supervisor, self._config, self.writer
+        for one in self._writers():
+            supervisor.add(one.loop)
+        self.notifier = Notifier(
+            *(self._reactor, config.alerts, self._channels, writer, supervisor), mustStore=config.standby
+        )
+        self.notifier.expect(self._findingLog.open)
+        if writer is not None:
+            self._journal.store = writer.append
+        self._poller.resume(self._findingLog, self._presence, self._journal)
+
+    def start(self) -> None:
+        """Write and notify."""
+        for one in self._writers():
+            one.start()
+        self.notifier.start()
+
+    async def end(self) -> None:
+        """Stop notifications, write what remains, and release the lease."""
+        self._poller.journal.store = len
+        await self.notifier.stop()
+        for one in self._writers():
+            await one.stop()
+            self._poller.supervisor.remove(one.loop)
+
+    def change(self, config: MonitorConfig, channels: list[AlertChannel]) -> None:
+        """Use another configuration."""
+        self._config = config
+        self.files.change(config.files)
+        self.notifier.change(config.alerts, channels)
+
+    def _writers(self) -> list[HistoryWriter | RemoteWriter]:
+        return [one for one in (self.writer, self.remote) if one is not None]
+
+    def keep(self, since: float) -> None:
+        """Add the rows of all ports that were read since a time to the history, and to that of the engine."""
+        rows = self._rowsSince(since) if self._writers() else []
+        if self.writer is not None:
+            self.writer.add(rows)
+        if self.remote is not None:
+            self._unsure += rows
+            del self._unsure[:-MOST_ROWS]
+            if self._isSure():
+                self.remote.add(self._unsure)
+                self._unsure = []
+        found: list[Finding] = [found for one in self._writers() for found in one.findings()]
+        self._poller.report("history", found)
+
+    def _rowsSince(self, since: float) -> list[Row]:
+        """Return history rows of all ports that were read since a time."""
+        now = self._reactor.seconds()
+        read = ((rowOf, self._poller.meters), (correctionRowOf, self._poller.corrections.meters))
+        rows = (
+            make(portKey, meter, now)
+            for make, meters in read
+            for portKey, meter in meters.items()
+            if meter.readAt >= since
+        )
+        return [row for row in rows if row is not None]
+
+    def findings(self) -> list[Finding]:
+        """Return findings about channels and files that failed."""
+        return self.notifier.findings() + self.files.findings()

@@ -1,0 +1,167 @@
+"""
+Two monitors in processes, with one history: when one is killed or suspended, the other one reports.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from http.client import HTTPConnection
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from twisted.python.filepath import FilePath
+from twisted.trial.unittest import SynchronousTestCase
+
+import txrdma
+from txrdma.kit.lease import LEASE_SECONDS, RENEW_SECONDS
+from txrdma.test.support.monitor.pair import CUT
+from txrdma.test.support.monitor.postgres import Postgres, why
+
+CONFIG = """
+[web]
+listen = "unix:{folder}/{host}"
+
+[history]
+{history}
+standby = true
+
+[poll]
+interval = 1
+sweep = 10
+settle = 0.1
+survey = 0
+notices = false
+
+[alerts]
+delay = 0.1
+group = 0
+log = '{folder}/log'
+"""
+PATIENCE_SECONDS = 60.0
+ROOT = FilePath(txrdma.__file__).parent().parent().path
+
+
+class Monitor:
+    """A monitor in a process."""
+
+    def __init__(self, folder: str, host: str, history: str) -> None:
+        self.path = f"{folder}/{host}"
+        config = f"{self.path}.toml"
+        Path(config).write_text(CONFIG.format(folder=folder, host=host, history=history))
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "txrdma.test.support.monitor.pair", config, host], cwd=ROOT
+        )
+
+    def get(self, path: str) -> tuple[int, str]:
+        """Return the status and the body of a page; 0 while the monitor does not listen."""
+        connection = HTTPConnection("localhost", timeout=PATIENCE_SECONDS)
+        connection.sock = socket.socket(socket.AF_UNIX)
+        try:
+            connection.sock.connect(self.path)
+            connection.request("GET", path)
+            response = connection.getresponse()
+            return response.status, response.read().decode()
+        except OSError:
+            return 0, ""
+        finally:
+            connection.close()
+
+    def isReady(self) -> bool:
+        return self.get("/readyz")[0] == 200
+
+    def isStandby(self) -> bool:
+        return self.get("/readyz") == (503, "standby\n")
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+class PairTests(SynchronousTestCase):
+    """Two processes with a history in a file."""
+
+    slowBecause = "starts processes, and waits for the end of a lease"
+
+    def setUp(self) -> None:
+        temporary = TemporaryDirectory()  # names of sockets are short
+        self.addCleanup(temporary.cleanup)
+        self.folder = temporary.name
+        self.history = self.historyIn(self.folder)
+        self.first = self.started("h00000")
+        self.until(self.first.isReady)
+        self.second = self.started("h00001")
+        self.until(self.second.isStandby)
+
+    def historyIn(self, folder: str) -> str:
+        return f"file = '{folder}/history.db'"
+
+    def started(self, host: str) -> Monitor:
+        monitor = Monitor(self.folder, host, self.history)
+        self.addCleanup(monitor.end)
+        return monitor
+
+    def until(self, isTrue: Callable[[], object]) -> None:
+        end = time.monotonic() + PATIENCE_SECONDS
+        while not isTrue():
+            self.assertLess(time.monotonic(), end, isTrue)
+            time.sleep(0.05)
+
+    def sent(self) -> list[dict[str, str]]:
+        log = Path(self.folder) / "log"
+        return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+
+    def replaced(self, number: int) -> None:
+        """Send the active monitor a signal; the other one reports a fault of that time."""
+        self.until(lambda: "infiniband_" in self.first.get("/metrics")[1])
+        self.assertNotIn("infiniband_", self.second.get("/metrics")[1])
+        os.kill(self.first.process.pid, number)
+        began = time.monotonic()
+        os.kill(self.second.process.pid, signal.SIGUSR1)
+        self.until(self.second.isReady)
+        self.tookSeconds = time.monotonic() - began
+        self.until(lambda: any(one["where"].startswith(CUT) for one in self.sent()))
+        self.assertIn("infiniband_", self.second.get("/metrics")[1])
+
+    def test_killed(self) -> None:
+        """The standby reports for a killed monitor, which is the standby when it is started again."""
+        self.replaced(signal.SIGKILL)
+        self.first.process.wait()
+        first = self.started("h00000")
+        self.until(first.isStandby)
+        self.assertTrue(self.second.isReady())
+        ids = [one["id"] for one in self.sent()]
+        self.assertEqual(len(ids), len(set(ids)))
+
+
+class PostgresPairTests(PairTests):
+    """Two processes with a history in PostgreSQL."""
+
+    if why():
+        skip = why()
+
+    def historyIn(self, folder: str) -> str:
+        self.server = Postgres()
+        self.addCleanup(self.server.stop)
+        return f"url = '{self.server.newURL()}'"
+
+    def test_killed(self) -> None:
+        """The standby reports for a monitor that was killed."""
+        self.replaced(signal.SIGKILL)
+        self.assertLess(self.tookSeconds, PATIENCE_SECONDS)
+
+    def test_suspended(self) -> None:
+        """The standby reports for a monitor that was suspended, which is the standby when it continues."""
+        self.replaced(signal.SIGSTOP)
+        self.assertGreater(self.tookSeconds, LEASE_SECONDS - 2 * RENEW_SECONDS)
+        before = self.sent()
+        os.kill(self.first.process.pid, signal.SIGCONT)
+        self.until(self.first.isStandby)
+        self.assertTrue(self.second.isReady())
+        self.assertEqual(self.sent(), before)

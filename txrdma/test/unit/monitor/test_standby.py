@@ -1,0 +1,354 @@
+"""
+Two monitors with one history: one is active, and the other one takes its place.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from twisted.internet.defer import maybeDeferred
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.error import DeviceUnavailable, InvalidRequest
+from txrdma.fabric.health import Finding
+from txrdma.iba.types import GUID
+from txrdma.kit.lease import Execute, FileLease, Lease, LEASE_SECONDS, RENEW_SECONDS
+from txrdma.monitor.config import parseConfig
+from txrdma.sim.clock import SimulatedClock
+from txrdma.sim.fabric import SimulatedFabric
+from txrdma.sim.nets.fattree import fatTree
+from txrdma.tap import monitor
+from txrdma.tap.duty import Threads
+from txrdma.tap.monitor import MonitorService
+from txrdma.test.support.monitor.fetching import Answer, fetch
+from txrdma.test.unit.kit.test_lease import SimulatedRow
+
+CONFIG = """
+[web]
+listen = ""
+
+[history]
+file = '{folder}/history.db'
+standby = true
+
+[poll]
+interval = 1
+sweep = 10
+settle = 0.1
+survey = 0
+notices = false
+
+[findings]
+clear = 1
+
+[alerts]
+delay = 1
+group = 0
+severity = "info"
+log = '{folder}/log'
+"""
+STEP = 0.5
+INTERVAL = 1.0
+
+
+class _Row(SimulatedRow):
+    """A lease in a database beside that of the history."""
+
+    def permits(self, execute: Execute) -> bool:
+        return super().permits(self._execute)
+
+
+class Process:
+    """A monitor with a clock of its own, which stops while the process is suspended."""
+
+    def __init__(self, world: World, host: str) -> None:
+        self.host = host
+        self.isSuspended = False
+        self.clock = SimulatedClock()
+        self.clock.advance(world.clock.seconds())
+        self.service = MonitorService(
+            self.clock, parseConfig(CONFIG.format(folder=world.folder)), lambda: world.fabric.attach(host)
+        )
+        self.service.startService()
+
+    @property
+    def isActive(self) -> bool:
+        return self.service._duty is not None
+
+    def get(self, path: str) -> Answer:
+        return fetch(self.service.site.factory, path)
+
+    def kill(self) -> None:
+        """Do what the kernel does: close its descriptors. Nothing else is called again."""
+        self.isSuspended = True
+        lease = self.service._lease
+        if isinstance(lease, FileLease) and lease._file is not None:
+            lease._file.close()
+        duty = self.service._duty
+        if duty is not None and duty.writer is not None:
+            opened = duty.writer._store._opened
+            if opened is not None:
+                opened.close()
+
+
+class World:
+    """A fabric, a folder, and the processes that watch it."""
+
+    def __init__(self, test: StandbyTestCase) -> None:
+        self.folder = test.mktemp()
+        Path(self.folder).mkdir()
+        self.clock = SimulatedClock()
+        self.clock.advance(1e6)
+        self.fabric = SimulatedFabric(self.clock, fatTree(8))
+        self.processes: list[Process] = []
+        self.databaseAhead = 0.0
+
+    def started(self, host: str) -> Process:
+        process = Process(self, host)
+        self.processes.append(process)
+        return process
+
+    def run(self, seconds: float) -> None:
+        """Let time pass for the fabric and for all processes that are not suspended."""
+        end = self.clock.seconds() + seconds
+        while self.clock.seconds() < end:
+            self.clock.advance(STEP)
+            for process in self.processes:
+                if not process.isSuspended:
+                    process.clock.advance(self.clock.seconds() - process.clock.seconds())
+            self.clock.advance(0.0)
+
+    def sent(self) -> list[dict[str, Any]]:
+        """Return all alerts that were sent."""
+        log = Path(self.folder) / "log"
+        return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+
+
+class StandbyTestCase(SynchronousTestCase):
+    """Two monitors; work in threads is done at once."""
+
+    def setUp(self) -> None:
+        self.patch(Threads, "named", lambda threads, name: maybeDeferred)
+        self.world = World(self)
+        self.addCleanup(self.ended)
+
+    def ended(self) -> None:
+        for process in self.world.processes:
+            process.kill()
+            process.service._agent.close()
+        self.world.fabric.close()
+
+    def withRows(self) -> None:
+        """Use leases in a database, whose clock may jump."""
+
+        def connected(path: str) -> sqlite3.Connection:
+            database = sqlite3.connect(path, isolation_level=None)
+            self.addCleanup(database.close)
+            database.create_function("now_seconds", 0, self.databaseSeconds)
+            return database
+
+        def leaseOf(where: str) -> Lease:
+            return _Row("", lambda: connected(f"{where}-lease"))
+
+        self.patch(monitor, "leaseOf", leaseOf)
+
+    def databaseSeconds(self) -> float:
+        return self.world.clock.seconds() + self.world.databaseAhead
+
+    def active(self) -> list[bool]:
+        return [process.isActive for process in self.world.processes]
+
+
+class TakeoverTests(StandbyTestCase):
+    """A standby that takes over, and shows that it is one."""
+
+    def test_killed(self) -> None:
+        """The standby of a killed monitor reports the next fault within an interval, and repeats no alert."""
+        world = self.world
+        first, second = world.started("h00000"), world.started("h00001")
+        world.run(5.0)
+        self.assertEqual(self.active(), [True, False])
+        world.fabric.cut("h00004")
+        world.run(5.0)
+        (before,) = world.sent()
+        self.assertEqual((before["kind"], before["status"]), ("node-gone", "firing"))
+        first.kill()
+        world.fabric.cut("h00005")
+        world.run(RENEW_SECONDS + INTERVAL)
+        self.assertEqual(self.active(), [True, True])
+        world.run(5.0)
+        alerts = world.sent()
+        self.assertEqual([one["kind"] for one in alerts], ["node-gone", "node-gone"])
+        self.assertEqual(len({one["id"] for one in alerts}), 2)
+        self.assertEqual(len(second.service.poller.findingLog.open), 2)
+
+    def test_foundMeanwhile(self) -> None:
+        """A fault that only the standby has seen is raised when it takes over, with the time of its sight."""
+        world = self.world
+        first, second = world.started("h00000"), world.started("h00001")
+        world.run(5.0)
+        first.isSuspended = True
+        at = world.clock.seconds()
+        world.fabric.cut("h00004")
+        world.run(5.0)
+        self.assertEqual(world.sent(), [])
+        first.kill()
+        world.run(RENEW_SECONDS + INTERVAL)
+        (entry,) = second.service.poller.findingLog.open.values()
+        self.assertLess(entry.firstSeen, at + 3.0)
+        world.run(INTERVAL)
+        self.assertEqual(len(world.sent()), 1)
+
+    def test_suspended(self) -> None:
+        """A monitor that was suspended, and whose lease has expired, becomes the standby."""
+        self.withRows()
+        world = self.world
+        first, second = world.started("h00000"), world.started("h00001")
+        world.run(5.0)
+        self.assertEqual(self.active(), [True, False])
+        first.isSuspended = True
+        world.run(LEASE_SECONDS + 2 * RENEW_SECONDS)
+        self.assertTrue(second.isActive)
+        world.fabric.cut("h00004")
+        world.run(5.0)
+        first.isSuspended = False
+        world.run(5.0)
+        self.assertEqual(self.active(), [False, True])
+        self.assertEqual(len({one["id"] for one in world.sent()}), 1)
+        assert second.service._duty is not None and second.service._duty.writer is not None
+        self.assertFalse(second.service._duty.writer.loop.problem)
+
+    def test_suspendedWithAlert(self) -> None:
+        """An alert that waits in a suspended monitor is sent by the other one, and not again later."""
+        self.withRows()
+        world = self.world
+        first, second = world.started("h00000"), world.started("h00001")
+        world.run(5.0)
+        world.fabric.cut("h00004")
+        while not first.service.poller.findingLog.open:
+            world.run(STEP)
+        first.isSuspended = True
+        self.assertEqual(world.sent(), [])
+        world.run(LEASE_SECONDS + 10.0)
+        (alert,) = world.sent()
+        assert first.service._duty is not None
+        self.patch(first.service._renewal, "_isStarted", False)  # its renewal is the last to run again
+        first.service._renewal._cancelTimer()
+        first.isSuspended = False
+        world.run(60.0)
+        self.assertEqual(world.sent(), [alert])
+        self.assertTrue(second.isActive)
+
+    def test_stopped(self) -> None:
+        """A monitor that is stopped leaves the history to its standby at once."""
+        world = self.world
+        first, second = world.started("h00000"), world.started("h00001")
+        world.run(5.0)
+        first.service.stopService()
+        first.isSuspended = True
+        world.run(RENEW_SECONDS)
+        self.assertTrue(second.isActive)
+
+    def test_pages(self) -> None:
+        """A standby names the active monitor, is healthy but not ready, and exports no series of ports."""
+        world = self.world
+        first, second = world.started("h00000"), world.started("h00001")
+        world.run(5.0)
+        assert first.service._lease is not None
+        for process, ready, ports, active in ((first, 200, True, 1), (second, 503, False, 0)):
+            self.assertEqual(process.get("/healthz").code, 200)
+            self.assertEqual(process.get("/readyz").code, ready)
+            text = process.get("/metrics").body.decode()
+            self.assertIn(f"\ntxrdma_monitor_active {active}\n", text)
+            for name in ("infiniband_", "txrdma_monitor_finding"):
+                self.assertEqual(name in text, ports, name)
+        self.assertIn(f"{first.service._lease.name} is active", second.get("/").body.decode())
+        self.assertNotIn("is active", first.get("/").body.decode())
+        self.assertEqual(second.get("/readyz").body, b"standby\n")
+
+    def test_notReady(self) -> None:
+        """A monitor is ready after its first sweep, and not healthy if a vital loop hangs."""
+        process = self.world.started("h00000")
+        self.assertEqual(process.get("/readyz").code, 503)
+        self.world.run(5.0)
+        self.assertEqual(process.get("/readyz").code, 200)
+        self.patch(process.service.poller.supervisor, "isAlive", lambda: False)
+        self.assertEqual(process.get("/healthz").code, 503)
+
+    def test_historyAway(self) -> None:
+        """With a standby, alerts wait for the history: they are sent when they are stored."""
+        world = self.world
+        process = world.started("h00000")
+        world.run(5.0)
+        assert process.service._duty is not None and process.service._duty.writer is not None
+        store = process.service._duty.writer._store
+
+        def fail(events: object) -> None:
+            raise DeviceUnavailable("the disk is full")
+
+        restore = self.patch(store, "append", fail)
+        process.service.poller.report("test", [Finding("width", "x", "", GUID.fromInt(5))])
+        world.run(20.0)
+        self.assertEqual(world.sent(), [])
+        restore.restore()
+        world.run(20.0)
+        kinds = [one["kind"] for one in world.sent()]
+        self.assertEqual((kinds[0], kinds.count("width")), ("width", 1))
+
+    def test_withoutHistory(self) -> None:
+        """A standby needs a history."""
+        error = self.assertRaises(InvalidRequest, parseConfig, "[history]\nstandby = true\n")
+        self.assertIn("line 2", str(error))
+
+
+class RandomTests(StandbyTestCase):
+    """Random suspensions, kills and jumps of the database's clock, while hosts fail."""
+
+    slowBecause = "simulates minutes of two monitors"
+    SEEDS = range(3)
+    HOSTS = tuple(f"h0000{number}" for number in range(2, 8))
+
+    def played(self, seed: int) -> None:
+        """Play one scenario, and check what was sent."""
+        random, world = Random(seed), self.world
+        pair = [world.started("h00000"), world.started("h00001")]
+        world.run(3.0)
+        hosts = list(self.HOSTS)
+        while hosts:
+            act = random.randrange(6)
+            if act <= 1:
+                one = random.choice(pair)
+                one.isSuspended = not one.isSuspended
+            elif act == 2:
+                index = random.randrange(2)
+                pair[index].kill()
+                world.processes.remove(pair[index])
+                pair[index].service._agent.close()
+                pair[index] = world.started(pair[index].host)
+            elif act == 3:
+                world.databaseAhead += random.choice((-3600.0, -2.0, 2.0, 3600.0))
+            else:
+                world.fabric.cut(hosts.pop())
+            world.run(random.choice((STEP, 2.0, 4.0, 10.0)))
+        for one in pair:
+            one.isSuspended = False
+        world.run(40.0)
+        self.assertEqual(sorted(self.active()), [False, True], seed)
+        raised: dict[str, set[str]] = {}
+        for alert in world.sent():
+            if alert["status"] == "firing" and alert["kind"] == "node-gone":
+                raised.setdefault(alert["where"].partition(" ")[0], set()).add(alert["id"])
+        self.assertEqual(set(raised), set(self.HOSTS), seed)
+        self.assertEqual([len(ids) for ids in raised.values()], [1] * len(self.HOSTS), seed)
+
+    def test_random(self) -> None:
+        """Each failure is reported at least once, and under one identity."""
+        self.withRows()
+        for seed in self.SEEDS:
+            self.played(seed)
+            self.ended()
+            self.world = World(self)
