@@ -462,14 +462,14 @@ LIMITS: Final = (
     Limit(
         "monitor",
         "wrong passwords for a name from an address",
-        "txrdma.monitor.web.access.MOST_GUESSES",
+        "txrdma.kit.webaccess.MOST_GUESSES",
         "No password is compared for a while.",
         "unit.monitor.test_access.AccessTests.test_forgotten",
     ),
     Limit(
         "monitor",
         "names and addresses with wrong passwords",
-        "txrdma.monitor.web.access.MOST_GUESSERS",
+        "txrdma.kit.webaccess.MOST_GUESSERS",
         "The oldest is forgotten.",
         "unit.monitor.test_access.AccessTests.test_manyGuessers",
     ),
@@ -588,7 +588,7 @@ LIMITS: Final = (
     Limit(
         "monitor",
         "logged wrong passwords in a period",
-        "txrdma.monitor.web.access.MOST_LOGGED",
+        "txrdma.kit.webaccess.MOST_LOGGED",
         "Further ones are not logged.",
         "unit.monitor.test_access.AccessTests.test_manyGuessers",
     ),

@@ -30,6 +30,7 @@ from txrdma.fabric.model import Fabric
 from txrdma.interfaces import IMADPort
 from txrdma.kit.lease import RENEW_SECONDS
 from txrdma.kit.listening import isLoopback
+from txrdma.kit.webaccess import readAccess
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.ports import defaultMADPort, openMADPort
 from txrdma.monitor.config import MonitorConfig, parseConfig, readConfig
@@ -41,7 +42,6 @@ from txrdma.monitor.reading.surveyor import Surveyor
 from txrdma.monitor.series.database import leaseOf
 from txrdma.monitor.series.promqlreader import PromQLReader
 from txrdma.monitor.supervisor import SupervisedLoop, Supervisor
-from txrdma.monitor.web.access import readAccess
 from txrdma.monitor.web.site import MonitorSite
 from txrdma.monitor.web.watch import Watch
 from txrdma.tap.duty import channelsOf, Duty, requireTLS, Threads

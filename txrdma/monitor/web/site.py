@@ -16,7 +16,7 @@ from twisted.web.resource import EncodingResourceWrapper, IResource, Resource
 from twisted.web.server import GzipEncoderFactory, Request, Site
 
 from txrdma.fabric.metricnames import METRICS
-from txrdma.monitor.web.access import AccessControl, isLocalName
+from txrdma.kit.webaccess import AccessControl, isLocalName
 from txrdma.monitor.web.events import EventHub, Events
 from txrdma.monitor.web.html import HTMLPages
 from txrdma.monitor.web.metrics import Metrics

@@ -12,9 +12,7 @@ from twisted.logger import capturedLogs
 from twisted.web import http
 
 from txrdma.error import InvalidRequest
-from txrdma.monitor.config import parseConfig
-from txrdma.monitor.web import site
-from txrdma.monitor.web.access import (
+from txrdma.kit.webaccess import (
     AccessControl,
     GUESS_SECONDS,
     Guesses,
@@ -24,6 +22,8 @@ from txrdma.monitor.web.access import (
     MOST_LOGGED,
     readAccess,
 )
+from txrdma.monitor.config import parseConfig
+from txrdma.monitor.web import site
 from txrdma.monitor.web.site import MonitorSite
 from txrdma.sim.clock import SimulatedClock
 from txrdma.tap.monitor import MonitorService

@@ -1,5 +1,5 @@
 """
-Access to the monitor: tokens and passwords from files, by C{twisted.cred}.
+Access to a web site: tokens and passwords from files, by C{twisted.cred}.
 
 Programs send a token (RFC 6750); browsers ask for a name and a password (RFC 7617), and take a token for one,
 with any name.
