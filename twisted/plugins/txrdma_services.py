@@ -10,8 +10,8 @@ smcProxy = ServiceMaker(
 )
 
 fabricMonitor = ServiceMaker(
-    "txrdma.tap.monitor",
-    "txrdma.tap.monitor",
+    "txrdma.tap.fabricmonitor",
+    "txrdma.tap.fabricmonitor",
     "Watches an InfiniBand fabric: counters, findings, history, metrics.",
     "fabric-monitor",
 )

@@ -10,7 +10,7 @@ Utilities that do not depend on RDMA.
  - L{txrdma.kit.logs}: rate-limited logging; L{txrdma.kit.connectionlog}: the log event of each connection.
  - L{txrdma.kit.listening}: checks of server endpoint strings.
  - L{txrdma.kit.httprequests}: HTTP requests with bounds of time and size.
- - L{txrdma.kit.webaccess}: tokens and passwords of a web site.
+ - L{txrdma.kit.webaccess}, L{txrdma.kit.pathprefix}: tokens and passwords of a web site; pages below a path.
  - L{txrdma.kit.remotewrite}: samples in the encoding of Prometheus' remote write.
  - L{txrdma.kit.remotesender}: sends them, or stores them until they can be sent.
  - L{txrdma.kit.lease}: the right of one process among several to do something.

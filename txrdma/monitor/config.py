@@ -47,6 +47,9 @@ _USED_LABELS: Final = ("__name__", "column", "guid", "port")
 _TABLE: Final = re.compile(r"\s*\[\[?\s*([^\[\]]+?)\s*\]\]?\s*(#.*)?$")
 _KEY: Final = re.compile(r"\s*([A-Za-z0-9_.\"'-]+)\s*=")
 _FORMATS: Final = ("alertmanager", "webhook")
+_SHARED: Final = frozenset(("web", "metrics", "fabrics"))
+"""Tables that are for all fabrics."""
+
 _SEVERITIES: Final = {severity.name.lower(): severity for severity in Severity}
 
 
@@ -55,6 +58,8 @@ class MonitorConfig:
     """
     Configuration of a fabric monitor.
 
+    @ivar fabric: name of the fabric where there are several; else C{""}.
+    @ivar fabrics: configurations of several fabrics, which have no pages of their own; else empty.
     @ivar port: name of the management port; C{""} for the first that can be opened.
     @ivar listen: server endpoint string of its pages; C{""} for none.
     @ivar tokens: path of the file of access tokens; C{users} that of user names and passwords. C{""} for
@@ -96,6 +101,8 @@ class MonitorConfig:
     mail: MailSettings | None
     log: str
     files: FileSettings
+    fabric: str = ""
+    fabrics: tuple[MonitorConfig, ...] = ()
 
 
 class _Mistake(Exception):
@@ -258,6 +265,12 @@ def _line(value: object) -> str:
     return text
 
 
+def _fabricName(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}", name):
+        raise _Mistake("is no name of a fabric: up to 32 letters, digits, _ and -")
+    return name
+
+
 _Check = Callable[[object], Any]
 
 _ANY: Final = "*"
@@ -270,6 +283,7 @@ _WEBHOOK: Final = {
 }
 _SCHEMA: Final[Mapping[str, Any]] = {
     "port": ("port", _text),
+    "fabrics": {_ANY: (_fabricName, {})},
     "web": {"listen": ("listen", _text), "tokens": ("tokens", _text), "users": ("users", _text)},
     "metrics": {"counters": ("counters", _counters)},
     "history": {
@@ -347,12 +361,18 @@ class _Reader:
     @ivar mistakes: lines with mistakes, and the mistakes.
     """
 
-    def __init__(self, text: str, content: Mapping[str, Any]) -> None:
+    def __init__(self, text: str, content: Mapping[str, Any], head: str = "", isWhole: bool = True) -> None:
+        """
+        @param head: beginning of the keys of a fabric, whose settings come before those for all fabrics.
+        @param isWhole: whether nothing else belongs to this content.
+        """
         self.mistakes: list[tuple[int, str]] = []
+        self._head = head
         self._wrong: set[str] = set()
         self._lines = _linesOf(text)
         self.values = self._table("", content, _SCHEMA)
-        self._complete()
+        if isWhole:
+            self._complete()
         self._checkAccess()
 
     def table(self, *names: str) -> dict[str, Any]:
@@ -364,7 +384,23 @@ class _Reader:
 
     def _mistake(self, key: str, text: str) -> None:
         self._wrong.add(key)
-        self.mistakes.append((self._lineOf(key), f"{key}: {text}"))
+        own = f"{self._head}{key}"
+        shown = own if own in self._lines or key not in self._lines else key
+        self.mistakes.append((self._lineOf(shown), f"{shown}: {text}"))
+
+    def separate(self, fabric: str, taken: dict[str, str]) -> None:
+        """
+        Report files and databases that another fabric has, too.
+
+        @param taken: fabrics by the files and databases that they have.
+        """
+        history, remote = self.table("history"), self.table("remote-write")
+        found = {f"files.{name}": path for name, path in self.table("files").items()}
+        found["history"] = history.get("url") or history.get("file")
+        found["remote-write.spill"] = remote.get("spill")
+        for key, path in found.items():
+            if path and taken.setdefault(path, fabric) != fabric:
+                self._mistake(key, f"fabric {taken[path]} has {path}, too: it may contain {{fabric}}")
 
     def _lineOf(self, key: str) -> int:
         """Return the line of a key, or of the table around it, which may be on one line."""
@@ -488,10 +524,40 @@ def parseConfig(text: str, name: str = "fabric-monitor.toml") -> MonitorConfig:
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InvalidRequest(f"{name}: {error}") from error
-    reader = _Reader(text, content)
-    if reader.mistakes:
-        lines = [f"{name}, line {line}: {mistake}" for line, mistake in sorted(reader.mistakes)]
+    sections = content.get("fabrics")
+    if not isinstance(sections, dict) or not all(isinstance(one, dict) for one in sections.values()):
+        sections = {}
+    named = {**content, "fabrics": dict.fromkeys(sections, {})} if sections else content
+    reader = _Reader(text, named, isWhole=not sections)
+    parts: dict[str, _Reader] = {}
+    taken: dict[str, str] = {}
+    for fabric, section in sections.items():
+        common = {key: value for key, value in content.items() if key != "fabrics"}
+        head = f"fabrics.{fabric}."
+        part = parts[fabric] = _Reader(text, _merged(common, section, fabric), head)
+        part.separate(fabric, taken)
+        for key in _SHARED & section.keys():
+            part.mistakes.append((part._lineOf(head + key), f"{head}{key}: is one for all fabrics"))
+    mistakes = {mistake for each in (reader, *parts.values()) for mistake in each.mistakes}
+    if mistakes:
+        lines = [f"{name}, line {line}: {mistake}" for line, mistake in sorted(mistakes)]
         raise InvalidRequest("\n".join(lines))
+    fabrics = tuple(replace(_configOf(part, fabric), listen="") for fabric, part in parts.items())
+    return replace(_configOf(reader, ""), fabrics=fabrics)
+
+
+def _merged(common: Any, own: Any, fabric: str) -> Any:
+    """Return the settings of a fabric: its own, and those for all fabrics, where texts have its name."""
+    if isinstance(common, dict) and isinstance(own, dict):
+        return {key: _merged(common.get(key), own.get(key), fabric) for key in {**common, **own}}
+    value = common if own is None else own
+    if isinstance(value, dict):
+        return {key: _merged(None, one, fabric) for key, one in value.items()}
+    return value.replace("{fabric}", fabric) if isinstance(value, str) else value
+
+
+def _configOf(reader: _Reader, fabric: str) -> MonitorConfig:
+    """Return the configuration that was read without mistakes."""
     web, history, poll = reader.table("web"), reader.table("history"), reader.table("poll")
     found, alerts = reader.table("findings"), reader.table("alerts")
     known = {limit.counter for limit in (*DEFAULT_LIMITS, DEFAULT_FLAPS)}
@@ -510,7 +576,7 @@ def parseConfig(text: str, name: str = "fabric-monitor.toml") -> MonitorConfig:
         standby=history.get("standby", False),
         levels=tuple(replace(level, **history.get(level.name, {})) for level in DEFAULT_LEVELS),
         events=replace(EVENTS, **history.get(EVENTS.name, {})),
-        remote=_remote(reader.table("remote-write")),
+        remote=_remote(reader.table("remote-write"), fabric),
         surveySeconds=poll.pop("surveySeconds", DEFAULT_SURVEY_SECONDS),
         settings=PollerSettings(**poll),
         rules=FindingRules(
@@ -536,6 +602,7 @@ def parseConfig(text: str, name: str = "fabric-monitor.toml") -> MonitorConfig:
             silences=tuple(Silence(**given) for given in alerts.pop("silences", {}).values()), **alerts
         ),
         files=FileSettings(**reader.table("files")),
+        fabric=fabric,
     )
 
 
@@ -559,9 +626,11 @@ def _mail(given: dict[str, Any]) -> MailSettings | None:
     return MailSettings(**given, password=password)
 
 
-def _remote(given: dict[str, Any]) -> RemoteSettings | None:
+def _remote(given: dict[str, Any], fabric: str) -> RemoteSettings | None:
     if not given:
         return None
+    if fabric:
+        given["labels"] = {"fabric": fabric, **given.get("labels", {})}
     authorization = _secretIn(given.pop("authorizationFile", ""), "authorization of remote-write")
     pairs: dict[str, Any] = {name: tuple(given.pop(name, {}).items()) for name in ("labels", "headers")}
     return RemoteSettings(**given, **pairs, authorization=authorization)

@@ -72,6 +72,8 @@ def channelsOf(reactor: Any, config: MonitorConfig) -> list[AlertChannel]:
         channels.append(MailChannel(reactor, config.mail))
     if config.log:
         channels.append(LineChannel(config.log))
+    for channel in channels:
+        channel.fabric = config.fabric
     return channels
 
 

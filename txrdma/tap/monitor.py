@@ -1,5 +1,5 @@
 """
-C{twistd fabric-monitor}: runs the fabric monitor as a service.
+The fabric monitor of one fabric as a service.
 """
 
 from __future__ import annotations
@@ -7,20 +7,19 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
 from twisted.application.internet import StreamServerEndpointService
-from twisted.application.service import IService, MultiService
+from twisted.application.service import MultiService
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import serverFromString
 from twisted.internet.error import CannotListenError
 from twisted.internet.interfaces import IAddress, IListeningPort, IStreamServerEndpoint
 from twisted.logger import Logger
-from twisted.python import usage
 from twisted.web.client import Agent
 
 from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError
@@ -30,10 +29,10 @@ from txrdma.fabric.model import Fabric
 from txrdma.interfaces import IMADPort
 from txrdma.kit.lease import RENEW_SECONDS
 from txrdma.kit.listening import isLoopback
-from txrdma.kit.webaccess import readAccess
+from txrdma.kit.webaccess import AccessControl, readAccess
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.ports import defaultMADPort, openMADPort
-from txrdma.monitor.config import MonitorConfig, parseConfig, readConfig
+from txrdma.monitor.config import MonitorConfig
 from txrdma.monitor.diagnosis.findinglog import FindingEvent, Raised, Resumed
 from txrdma.monitor.diagnosis.journal import FabricEvent
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
@@ -45,7 +44,6 @@ from txrdma.monitor.supervisor import SupervisedLoop, Supervisor
 from txrdma.monitor.web.site import MonitorSite
 from txrdma.monitor.web.watch import Watch
 from txrdma.tap.duty import channelsOf, Duty, requireTLS, Threads
-from txrdma.tap.steady import SteadyClock
 from txrdma.tap.systemd import SystemNotifier
 
 _log = Logger()
@@ -112,12 +110,13 @@ def portOf(config: MonitorConfig) -> str:
     return name
 
 
-def endpointOf(reactor: Any, listen: str) -> IStreamServerEndpoint:
+def endpointOf(reactor: Any, config: MonitorConfig, access: AccessControl) -> IStreamServerEndpoint:
     """
     Return the server endpoint of the pages.
 
     @raise InvalidRequest: the string is not a valid endpoint, or a file or package that it needs is missing.
     """
+    listen = config.listen
     try:
         endpoint: IStreamServerEndpoint = serverFromString(reactor, listen)
     except Exception as error:  # parsers of endpoint strings raise any exception
@@ -125,7 +124,20 @@ def endpointOf(reactor: Any, listen: str) -> IStreamServerEndpoint:
             requireTLS(f"web.listen {listen!r}")
         why = str(error) or type(error).__name__
         raise InvalidRequest(f"web.listen {listen!r}: {why}") from error
+    if not access.isOpen and listen.startswith(_PLAIN) and not isLoopback(listen):
+        _log.warn(
+            "tokens and passwords cross the network as they are, to {listen}: listen by ssl:, or on "
+            "loopback behind a proxy with TLS",
+            listen=listen,
+        )
     return endpoint
+
+
+def listeningService(endpoint: IStreamServerEndpoint, factory: Any) -> StreamServerEndpointService:
+    """Return the service that listens; if the port is in use, twistd exits, as in strports."""
+    listening = StreamServerEndpointService(endpoint, factory)
+    listening._raiseSynchronously = True
+    return listening
 
 
 def statusOf(poller: FabricPoller) -> str:
@@ -152,8 +164,12 @@ class MonitorService(MultiService):
         config: MonitorConfig,
         reopen: Callable[[], IMADPort] | None = None,
         aheadSeconds: Callable[[], float] = lambda: 0.0,
+        notifier: SystemNotifier | None = None,
+        fabrics: Sequence[str] = (),
     ) -> None:
         """
+        @param notifier: notifies systemd; None for one of this fabric alone.
+        @param fabrics: names of all fabrics where there are several.
         @param reopen: opens the management port, first and after each loss; by default the configured port.
         @param aheadSeconds: returns the time by which the reactor's clock is ahead of the system time.
         @raise ValueError: the name of the port is invalid.
@@ -163,13 +179,7 @@ class MonitorService(MultiService):
         super().__init__()  # type: ignore[no-untyped-call]  # of Twisted's
         self._reactor = reactor
         access = self._access = readAccess(config.tokens, config.users)
-        endpoint = endpointOf(reactor, config.listen) if config.listen else None
-        if not access.isOpen and config.listen.startswith(_PLAIN) and not isLoopback(config.listen):
-            _log.warn(
-                "tokens and passwords cross the network as they are, to {listen}: listen by ssl:, or on "
-                "loopback behind a proxy with TLS",
-                listen=config.listen,
-            )
+        endpoint = endpointOf(reactor, config, access) if config.listen else None
         check = checkOf(config)
         reopen = reopen or partial(openMADPort, reactor, portOf(config))
         self._seconds = reactor.seconds
@@ -183,7 +193,7 @@ class MonitorService(MultiService):
         self._renewal = SupervisedLoop(reactor, "lease", self._renew, lambda: RENEW_SECONDS, isReported=False)
         if self._lease is not None:
             supervisor.add(self._renewal)
-        self._notifier = SystemNotifier(reactor, os.environ, supervisor.isAlive)
+        self._notifier = notifier or SystemNotifier(reactor, os.environ, supervisor.isAlive)
         thresholds = self._thresholds = ErrorThresholds(config.limits, config.flaps, config.mostBitErrors)
         with ExitStack() as undo:
             agent = self._agent = MADAgent(reactor, reopen(), reopen=reopen)
@@ -201,15 +211,16 @@ class MonitorService(MultiService):
         engine = None
         if config.remote is not None and config.remote.queryURL:
             engine = PromQLReader(reactor, Agent(reactor), config.remote, config.levels, reactor.seconds)
-        self._watch = Watch(self.poller, agent, None, reactor.seconds, engine=engine)
+        self._watch = Watch(
+            *(self.poller, agent, None, reactor.seconds), engine=engine, fabric=config.fabric, fabrics=fabrics
+        )
         self._showDuty()
         self._surveyor = Surveyor(reactor, agent, self.poller, config.surveySeconds)
         self.site = MonitorSite(reactor, self._watch, config.counters, access)
         self._listening: StreamServerEndpointService | None = None
         if endpoint is not None:
-            listening = self._listening = StreamServerEndpointService(endpoint, self.site.factory)
-            listening._raiseSynchronously = True  # if the port is in use, twistd exits, as in strports
-            listening.setServiceParent(self)
+            self._listening = listeningService(endpoint, self.site.factory)
+            self._listening.setServiceParent(self)
 
     # Active monitor and standby.
 
@@ -383,7 +394,7 @@ class MonitorService(MultiService):
             self._duty.start()
         if self._lease is not None:
             self._renewal.start()
-        if self._reload is not None:
+        if self._reload is not None and not self.config.fabric:
             signal.signal(signal.SIGHUP, self._hung)
         self._notifier.start()
         self.poller.start()
@@ -396,7 +407,7 @@ class MonitorService(MultiService):
 
     async def _stop(self) -> None:
         self._notifier.stop()
-        if self._reload is not None:
+        if self._reload is not None and not self.config.fabric:
             signal.signal(signal.SIGHUP, signal.SIG_DFL)
         self.site.stop()
         await MultiService.stopService(self)
@@ -409,39 +420,3 @@ class MonitorService(MultiService):
             self._lease.release()
         self._threads.stop()
         self._agent.close()
-
-
-class Options(usage.Options):
-    """The command line of C{twistd fabric-monitor}."""
-
-    synopsis = "[options]"
-    longdesc = (
-        "Watches an InfiniBand fabric: sweeps it, reads the counters of all ports, reports findings, stores "
-        "a history, and serves /metrics for Prometheus and /api/v1 as JSON."
-    )
-    optParameters = [
-        ["config", "c", None, "Configuration file (TOML). [default: the default configuration]"],
-    ]
-
-    def postOptions(self) -> None:
-        """Read the configuration, to report errors before the service starts."""
-        try:
-            self["read"] = parseConfig("") if self["config"] is None else readConfig(self["config"])
-        except RDMAError as error:
-            raise usage.UsageError(str(error)) from error
-
-
-def makeService(options: Options) -> IService:
-    """Create the service for C{twistd}."""
-    from twisted.internet import reactor
-
-    theReactor: Any = reactor
-    clock = theReactor.seconds = SteadyClock()
-    try:
-        service = MonitorService(reactor, options["read"], aheadSeconds=clock.aheadSeconds)
-    except (RDMAError, ValueError) as error:
-        raise SystemExit(f"fabric-monitor: {error}") from error
-    if options["config"] is not None:
-        path = os.path.abspath(options["config"])  # a daemon changes its working directory
-        service.reloadBy(lambda: readConfig(path))
-    return service

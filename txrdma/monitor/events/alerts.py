@@ -73,7 +73,8 @@ class Alert:
     @property
     def identity(self) -> str:
         """Identity of the notification, by which receivers recognize one that they have had before."""
-        occurrence = (*self.key, self.finding["firstSeen"], self.finding["times"], self.isRaised)
+        fabric = [self.finding["fabric"]] if "fabric" in self.finding else []
+        occurrence = (*self.key, self.finding["firstSeen"], self.finding["times"], self.isRaised, *fabric)
         return blake2b(json.dumps(occurrence).encode(), digest_size=8).hexdigest()
 
 

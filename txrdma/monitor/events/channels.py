@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 from email.message import EmailMessage
 from email.utils import formatdate
@@ -53,12 +54,19 @@ class AlertChannel:
 
     @ivar name: name of the channel, for messages.
     @ivar queue: name of its queue, which is the same after a restart.
+    @ivar fabric: name of the fabric where there are several; else C{""}.
     @ivar repeatSeconds: time after which open findings are sent again; 0 for never.
     """
 
     name: str
     queue: str
     repeatSeconds = 0.0
+    fabric = ""
+
+    def named(self, alerts: Iterable[Alert]) -> list[Alert]:
+        """Return alerts with the name of the fabric, if it has one."""
+        fabric = {"fabric": self.fabric} if self.fabric else {}
+        return [replace(one, finding={**one.finding, **fabric}) for one in alerts]
 
     def send(self, alerts: Sequence[Alert]) -> Deferred[None]:
         """Send alerts; fails if they must be sent again."""
@@ -81,9 +89,9 @@ def labelsOf(finding: Mapping[str, Any]) -> dict[str, str]:
     Nodes are identified by GUID, as their names may change. A finding that is not about a node has the label
     C{where} instead.
     """
-    names = ("where",) if finding["guid"] is None else ("guid", "port")
+    names = (*(("where",) if finding["guid"] is None else ("guid", "port")), "fabric")
     labels = {"alertname": finding["kind"], "severity": finding["severity"]}
-    return {**labels, **{name: str(finding[name]) for name in names if finding[name] is not None}}
+    return {**labels, **{name: str(finding[name]) for name in names if finding.get(name) is not None}}
 
 
 def _alert(one: Alert) -> dict[str, Any]:
@@ -214,10 +222,13 @@ def mailOf(alerts: Sequence[Alert], settings: MailSettings, now: float) -> Email
     raised = [one for one in alerts if one.isRaised]
     cleared = [one for one in alerts if not one.isRaised]
     first = (raised or cleared)[0].finding
+    fabric = first.get("fabric", "fabric")
     subject = f"{first['kind']} at {first['where']}" + (" cleared" if not raised else "")
     more = f" and {len(alerts) - 1} more" if len(alerts) > 1 else ""
     message = EmailMessage()
-    message["Subject"] = "".join(each if each.isprintable() else " " for each in f"[fabric] {subject}{more}")
+    message["Subject"] = "".join(
+        each if each.isprintable() else " " for each in f"[{fabric}] {subject}{more}"
+    )
     message["From"] = settings.sender
     message["To"] = ", ".join(settings.receivers)
     message["Date"] = formatdate(now)

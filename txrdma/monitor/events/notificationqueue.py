@@ -157,7 +157,7 @@ class NotificationQueue:
         alerts = dict(self._waiting) or self._repeated
         if not alerts:
             return False
-        self._attempt = maybeDeferred(self.channel.send, list(alerts.values()))
+        self._attempt = maybeDeferred(self.channel.send, self.channel.named(alerts.values()))
         try:
             await self._attempt
         except CancelledError:

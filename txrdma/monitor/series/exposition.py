@@ -9,6 +9,7 @@ are not unique and change, so they are in C{infiniband_node_info}.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from txrdma.fabric.errorcorrection import LANES
@@ -32,14 +33,13 @@ def guidText(guid: GUID) -> str:
 
 
 def labels(**values: object) -> str:
-    """Return the labels of a series, escaped: C{'{guid="0x0002c90300010002",port="7"}'}."""
-    return (
-        "{" + ",".join(f'{name}="{str(value).translate(_ESCAPED)}"' for name, value in values.items()) + "}"
-    )
+    """Return the labels of a series, escaped: C{'{guid="0x0002c90300010002",port="7"}'}, or C{""}."""
+    pairs = ",".join(f'{name}="{str(value).translate(_ESCAPED)}"' for name, value in values.items())
+    return f"{{{pairs}}}" if pairs else ""
 
 
-def _ofPort(portKey: PortKey) -> str:
-    return labels(guid=guidText(portKey[0]), port=portKey[1])
+def _ofPort(portKey: PortKey, common: Mapping[str, str]) -> str:
+    return labels(**common, guid=guidText(portKey[0]), port=portKey[1])
 
 
 def family(name: str, kind: str, text: str, series: Iterable[tuple[str, object]]) -> str:
@@ -102,9 +102,12 @@ class _Group:
     a tenth of the time of formatting each line.
     """
 
-    __slots__ = ("_formats", "_labels", "_texts", "layout", "portKeys")
+    __slots__ = ("_common", "_formats", "_labels", "_texts", "layout", "portKeys")
 
-    def __init__(self, layout: CounterLayout, portKeys: list[PortKey]) -> None:
+    def __init__(
+        self, layout: CounterLayout, portKeys: list[PortKey], common: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        self._common = common
         self.layout = layout
         self.portKeys = portKeys
         self._labels: list[str] = []
@@ -128,7 +131,7 @@ class _Group:
         layout, name = self.layout, shown.name
         unit = layout.unit(counter)
         if not self._labels:
-            self._labels = [_ofPort(portKey) for portKey in self.portKeys]
+            self._labels = [_ofPort(portKey, self._common) for portKey in self.portKeys]
         labels = self._labels
         if shown.lane is not None:
             labels = [f'{label[:-1]},lane="{shown.lane}"}}' for label in labels]
@@ -156,12 +159,16 @@ class CounterExposition:
     since their value is unknown and not zero.
     """
 
-    def __init__(self, counters: Iterable[str] = METRICS) -> None:
+    def __init__(
+        self, counters: Iterable[str] = METRICS, common: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         """
         @param counters: names of the counters to export; each of them is one series per port.
+        @param common: labels of all series.
         @raise KeyError: a counter is unknown.
         """
         self._families = dict(_shown(counters))
+        self._common = common
         self._groups: dict[CounterLayout, _Group] = {}
 
     def families(self, meters: Mapping[PortKey, Meter]) -> Iterator[str]:
@@ -180,7 +187,7 @@ class CounterExposition:
         for layout, (portKeys, readings) in present.items():
             group = known.get(layout)
             if group is None or group.portKeys != portKeys:
-                group = _Group(layout, portKeys)
+                group = _Group(layout, portKeys, self._common)
             self._groups[layout] = group
             columns.append((group, dict(zip(layout.names, zip(*readings, strict=True), strict=True))))
         last = ""
@@ -196,7 +203,11 @@ class CounterExposition:
                 yield text
 
 
-def causeText(causes: Mapping[PortKey, Mapping[str, int]], counters: Collection[str]) -> Iterator[str]:
+def causeText(
+    causes: Mapping[PortKey, Mapping[str, int]],
+    counters: Collection[str],
+    common: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[str]:
     """
     Return the text of each metric family of causes, for ports that have dropped packets and report causes.
 
@@ -205,7 +216,9 @@ def causeText(causes: Mapping[PortKey, Mapping[str, int]], counters: Collection[
     for counter in counters:
         for cause, text in CAUSES.get(counter, {}).items():
             series = [
-                (_ofPort(portKey), byCause[cause]) for portKey, byCause in causes.items() if cause in byCause
+                (_ofPort(portKey, common), byCause[cause])
+                for portKey, byCause in causes.items()
+                if cause in byCause
             ]
             if series:
                 yield family(f"infiniband_{CAUSE_FAMILIES[cause]}_total", "counter", text, series)
@@ -214,16 +227,20 @@ def causeText(causes: Mapping[PortKey, Mapping[str, int]], counters: Collection[
 # States.
 
 
-def fabricText(fabric: Fabric, nameOf: Callable[[Node], str]) -> str:
+def fabricTexts(
+    fabric: Fabric, nameOf: Callable[[Node], str], common: Mapping[str, str] = MappingProxyType({})
+) -> list[str]:
     """
-    Return names, links, states and rates of a fabric as text, which is the same until the next sweep.
+    Return the families of names, links, states and rates of a fabric, the same until the next sweep.
 
     @param nameOf: returns the name of a node.
+    @param common: labels of all series.
     """
     nodes = fabric.ordered()
     ports = [port for node in nodes for port in node.ports.values() if port.raw]
     named = [
         labels(
+            **common,
             guid=guidText(node.guid),
             name=nameOf(node),
             type=node.type.name.lower(),
@@ -233,6 +250,7 @@ def fabricText(fabric: Fabric, nameOf: Callable[[Node], str]) -> str:
     ]
     linked = [
         labels(
+            **common,
             guid=guidText(port.node.guid),
             port=port.number,
             peer_guid=guidText(peer.node.guid),
@@ -241,32 +259,30 @@ def fabricText(fabric: Fabric, nameOf: Callable[[Node], str]) -> str:
         for port in ports
         if (peer := port.peer) is not None
     ]
-    where = [(port, labels(guid=guidText(port.node.guid), port=port.number)) for port in ports]
-    return "".join(
-        (
-            family("infiniband_node_info", "gauge", "Node by its GUID", ((one, 1) for one in named)),
-            family("infiniband_link_info", "gauge", "Link by one of its ends", ((one, 1) for one in linked)),
-            family(
-                "infiniband_state_id",
-                "gauge",
-                "State: 0 no change, 1 down, 2 initialize, 3 armed, 4 active, 5 active defer",
-                ((label, int(port.state)) for port, label in where),
-            ),
-            family(
-                "infiniband_physical_state_id",
-                "gauge",
-                "Physical state: 0 no change, 1 sleep, 2 polling, 3 disabled, 4 training, 5 link up, "
-                "6 error recovery, 7 phy test",
-                ((label, int(port.physicalState)) for port, label in where),
-            ),
-            family(
-                "infiniband_rate_bytes_per_second",
-                "gauge",
-                "Rate of the link at its present width and speed",
-                ((label, _rate(port)) for port, label in where),
-            ),
-        )
-    )
+    where = [(port, _ofPort((port.node.guid, port.number), common)) for port in ports]
+    return [
+        family("infiniband_node_info", "gauge", "Node by its GUID", ((one, 1) for one in named)),
+        family("infiniband_link_info", "gauge", "Link by one of its ends", ((one, 1) for one in linked)),
+        family(
+            "infiniband_state_id",
+            "gauge",
+            "State: 0 no change, 1 down, 2 initialize, 3 armed, 4 active, 5 active defer",
+            ((label, int(port.state)) for port, label in where),
+        ),
+        family(
+            "infiniband_physical_state_id",
+            "gauge",
+            "Physical state: 0 no change, 1 sleep, 2 polling, 3 disabled, 4 training, 5 link up, "
+            "6 error recovery, 7 phy test",
+            ((label, int(port.physicalState)) for port, label in where),
+        ),
+        family(
+            "infiniband_rate_bytes_per_second",
+            "gauge",
+            "Rate of the link at its present width and speed",
+            ((label, _rate(port)) for port, label in where),
+        ),
+    ]
 
 
 def _rate(port: Port) -> int:

@@ -14,10 +14,10 @@ from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Request
 from twisted.web.template import flattenString, Tag
 
+from txrdma.kit.pathprefix import addPrefix, prefixOf
 from txrdma.monitor.web.layout import frame, tags
 from txrdma.monitor.web.pages import Page, PAGES
 from txrdma.monitor.web.parameters import inPath, inQuery, Wrong
-from txrdma.monitor.web.pathprefix import addPrefix, prefixOf
 from txrdma.monitor.web.rest import READING, refuseMethod
 from txrdma.monitor.web.routes import Missing
 from txrdma.monitor.web.watch import PageContext, Watch

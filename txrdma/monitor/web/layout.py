@@ -13,8 +13,9 @@ from twisted.web.template import Tag
 
 from txrdma.fabric.model import Node
 from txrdma.iba.types import GUID
+from txrdma.kit.pathprefix import OUTSIDE
 from txrdma.monitor.series.exposition import guidText
-from txrdma.monitor.web.watch import PageContext, printable
+from txrdma.monitor.web.watch import PageContext, printable, Watch
 
 Part = Any
 """Part of a page: a tag, a text, a number, or a list of these; Twisted has no type for it."""
@@ -253,6 +254,17 @@ def health(context: PageContext) -> tuple[str, str]:
     return f"{count} finding{'s' if count > 1 else ''}", worst.name.lower()
 
 
+def fabricMenu(watch: Watch) -> Part:
+    """Links to the pages of all fabrics, where there are several."""
+    if not watch.fabrics:
+        return ""
+    links = []
+    for name in watch.fabrics:
+        now = {"aria-current": "page"} if name == watch.fabric else {}
+        links.append(tags.li(tags.a(name, href=f"{OUTSIDE}fabrics/{name}/", **now)))
+    return tags.nav(tags.ul(links), **{"aria-label": "Fabrics"})
+
+
 def frame(context: PageContext, path: str, heading: str, parts: Part, drawing: str = "") -> Tag:
     """
     Page as a whole, with its frame.
@@ -278,7 +290,8 @@ def frame(context: PageContext, path: str, heading: str, parts: Part, drawing: s
         tags.body(
             tags.a("Skip to the content", href="#main", class_="skip"),
             tags.header(
-                tags.a("Fabric monitor", href="/", class_="brand"),
+                tags.a("Fabric monitor", href=f"{OUTSIDE}" if watch.fabric else "/", class_="brand"),
+                fabricMenu(watch),
                 tags.a(
                     verdict, href="/findings", id="health", class_=f"badge {colour}", **{"data-live": "yes"}
                 ),

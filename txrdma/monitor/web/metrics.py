@@ -19,7 +19,7 @@ from txrdma.monitor.series.exposition import (
     causeText,
     CONTENT_TYPE,
     CounterExposition,
-    fabricText,
+    fabricTexts,
     family,
     guidText,
     labels,
@@ -59,37 +59,40 @@ class Metrics(Resource):
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # of Twisted's
         self._watch = watch
+        self._common = {"fabric": watch.fabric} if watch.fabric else {}
         self._names = SteadyNames()
         self._wanted = counters
-        self._counters, self._corrections = CounterExposition(counters), CounterExposition(counters)
+        self._counters = CounterExposition(counters, self._common)
+        self._corrections = CounterExposition(counters, self._common)
         self._version = 0
-        self._fabricText = ""
+        self._fabricTexts: list[str] = []
 
     def render_GET(self, request: Request) -> bytes:
         """Answer a scrape of Prometheus."""
         request.setHeader("Content-Type", CONTENT_TYPE)
-        return "".join(self._parts()).encode("utf-8", "replace")
+        return "".join(self.parts()).encode("utf-8", "replace")
 
-    def _parts(self) -> Iterator[str]:
+    def parts(self) -> Iterator[str]:
         yield from self._ownParts()
         if self._watch.isActive:
             yield from self._fabricParts()
 
     def _fabricParts(self) -> Iterator[str]:
         """Series of the fabric, which one of several monitors exports."""
-        poller = self._watch.poller
+        poller, common = self._watch.poller, self._common
         yield from self._counters.families(poller.meters)
         yield from self._corrections.families(poller.corrections.meters)
-        yield from causeText(poller.details.causes, self._wanted)
+        yield from causeText(poller.details.causes, self._wanted, self._common)
         fabric = poller.fabric
         if fabric is not None:
             now = self._watch.seconds()
             if poller.version != self._version or now >= self._names.dueAt:
                 self._names.observe(fabric.nodes.values(), now)
-                self._version, self._fabricText = poller.version, fabricText(fabric, self._names.of)
-            yield self._fabricText
+                self._version = poller.version
+                self._fabricTexts = fabricTexts(fabric, self._names.of, self._common)
+            yield from self._fabricTexts
         waits = [
-            (labels(guid=guidText(guid), port=number), f"{wait.share:.4f}")
+            (labels(**common, guid=guidText(guid), port=number), f"{wait.share:.4f}")
             for (guid, number), wait in poller.congestion.waits.items()
         ]
         text = "Share of time in which the port had data to send and no credits"
@@ -102,8 +105,10 @@ class Metrics(Resource):
             one, severity = entry.finding, entry.severity.name.lower()
             guid = "" if one.guid is None else guidText(one.guid)
             port = "" if one.port is None else one.port
-            each[labels(kind=one.kind, severity=severity, guid=guid, port=port)] += 1
-        severities = [(labels(severity=level.name.lower()), count) for level, count in found.items()]
+            each[labels(**common, kind=one.kind, severity=severity, guid=guid, port=port)] += 1
+        severities = [
+            (labels(**common, severity=level.name.lower()), count) for level, count in found.items()
+        ]
         yield family("txrdma_monitor_findings", "gauge", "Findings that are there", severities)
         text = "Findings that are there, by what they are about"
         yield family("txrdma_monitor_finding", "gauge", text, each.items())
@@ -111,26 +116,27 @@ class Metrics(Resource):
     def _ownParts(self) -> Iterator[str]:
         """Series of the monitor's own work."""
         poller, writer, remote = self._watch.poller, self._watch.history, self._watch.remote
+        common, alone = self._common, labels(**self._common)
         text = "Whether the monitor is active: 1, or a standby: 0"
-        yield family("txrdma_monitor_active", "gauge", text, [("", int(self._watch.isActive))])
+        yield family("txrdma_monitor_active", "gauge", text, [(alone, int(self._watch.isActive))])
         for name, short, kind, text in _HEALTH:
-            series = [("", getattr(poller.statistics, name))]
+            series = [(alone, getattr(poller.statistics, name))]
             yield family(f"txrdma_monitor_{short}", kind, text, series)
-        ages = [(labels(loop=name), f"{age:.3f}") for name, age in poller.supervisor.ages()]
+        ages = [(labels(**common, loop=name), f"{age:.3f}") for name, age in poller.supervisor.ages()]
         text = "Seconds since a loop of the monitor has last done its work"
         yield family("txrdma_monitor_loop_age_seconds", "gauge", text, ages)
         if writer is not None:
-            dropped = [("", writer.dropped)]
+            dropped = [(alone, writer.dropped)]
             text = "Readings dropped because the history's queue was full"
             yield family("txrdma_monitor_history_dropped_total", "counter", text, dropped)
         if remote is not None:
             sender = remote.sender
-            lost = [(labels(reason=why), count) for why, count in sender.lost.items()]
+            lost = [(labels(**common, reason=why), count) for why, count in sender.lost.items()]
             for short, kind, text, series in (
-                ("sent_samples_total", "counter", "Samples that the engine accepted", [("", sender.sent)]),
+                ("sent_samples_total", "counter", "Samples that the engine accepted", [(alone, sender.sent)]),
                 ("lost_samples_total", "counter", "Samples that were lost", lost),
-                ("waiting_samples", "gauge", "Samples that are not sent yet", [("", sender.waiting)]),
-                ("spill_bytes", "gauge", "Octets of samples on disk", [("", sender.spilledOctets)]),
-                ("oldest_seconds", "gauge", "Age of samples to send", [("", int(sender.oldestSeconds()))]),
+                ("waiting_samples", "gauge", "Samples that are not sent yet", [(alone, sender.waiting)]),
+                ("spill_bytes", "gauge", "Octets of samples on disk", [(alone, sender.spilledOctets)]),
+                ("oldest_seconds", "gauge", "Age of samples to send", [(alone, int(sender.oldestSeconds()))]),
             ):
                 yield family(f"txrdma_monitor_remote_write_{short}", kind, text, series)

@@ -50,6 +50,13 @@ def _compressed(resource: Resource) -> EncodingResourceWrapper:
     return EncodingResourceWrapper(resource, [_FastGzip()])
 
 
+def putCommon(root: Resource, metrics: Resource) -> None:
+    """Add metrics, style, scripts and files for other programs to the root of a site."""
+    for name in ("static", "files"):
+        root.putChild(name.encode(), _compressed(Files(_HERE / name)))
+    root.putChild(b"metrics", _compressed(metrics))
+
+
 class _Root(Resource):
     """Root of the site: HTML pages at all paths that no other resource has."""
 
@@ -123,13 +130,19 @@ class _BodilessRequest(Request):
             super().process()  # type: ignore[no-untyped-call]  # of Twisted's
 
 
-class _Site(Site):
+class MonitorFactory(Site):
     """Site with the heads of all answers, those that refuse included."""
 
-    def __init__(self, root: Resource, access: AccessControl, watch: Watch) -> None:
+    def __init__(
+        self,
+        root: Resource,
+        access: AccessControl,
+        sickness: Callable[[], str],
+        unreadiness: Callable[[], str],
+    ) -> None:
         super().__init__(access.guard(root), _BodilessRequest)  # type: ignore[no-untyped-call]  # of Twisted's
         self._isOpen = access.isOpen
-        self._probes = {b"/healthz": _Probe(watch.sickness), b"/readyz": _Probe(watch.unreadiness)}
+        self._probes = {b"/healthz": _Probe(sickness), b"/readyz": _Probe(unreadiness)}
         self._connections = 0
 
     def buildProtocol(self, addr: IAddress | None) -> Any:
@@ -162,7 +175,7 @@ class MonitorSite:
     """
     Site of one monitor, from L{start} to L{stop}.
 
-    @ivar factory: speaks HTTP on connections.
+    @ivar factory: speaks HTTP on connections. C{root}, C{watch}, C{metrics}: what it shows.
     @ivar hub: events for browsers.
     """
 
@@ -183,10 +196,9 @@ class MonitorSite:
         root, api = _Root(watch), Resource()
         api.putChild(b"v1", _Versioned(API(watch), Events(self.hub)))
         root.putChild(b"api", api)
-        for name in ("static", "files"):
-            root.putChild(name.encode(), _compressed(Files(_HERE / name)))
-        root.putChild(b"metrics", _compressed(Metrics(watch, counters)))
-        self.factory = _Site(root, access or AccessControl(), watch)
+        self.root, self.watch, self.metrics = root, watch, Metrics(watch, counters)
+        putCommon(root, self.metrics)
+        self.factory = MonitorFactory(root, access or AccessControl(), watch.sickness, watch.unreadiness)
 
     def start(self) -> None:
         """Send browsers periodic signs of life."""

@@ -59,6 +59,10 @@ class Column(Generic[Row]):
     value: Callable[[PageContext, Row], Any]
 
 
+def _fabric(context: PageContext, row: object) -> str:
+    return context.watch.fabric
+
+
 class Table(Generic[Row]):
     """
     A table whose rows are of one kind.
@@ -69,6 +73,8 @@ class Table(Generic[Row]):
     """
 
     def __init__(self, name: str, searched: tuple[str, ...], *columns: Column[Row]) -> None:
+        fabric: Column[Row] = Column("fabric", TEXT, "Name of the fabric; empty if it has none", _fabric)
+        columns = (*columns, fabric)
         self.name = name
         self.columns = columns
         self.searched = searched

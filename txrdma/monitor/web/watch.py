@@ -5,7 +5,7 @@ State that all pages share about one fabric, and the context of one request.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Final
 
@@ -50,6 +50,7 @@ class Watch:
 
     @ivar poller: polls the fabric; C{history} stores the counters, or is None; C{remote} sends them to an
         engine, or is None; C{engine} reads them there, or is None.
+    @ivar fabric: name of the fabric where there are several, C{fabrics}; else C{""}.
     @ivar isActive: False for a standby; C{active} is the name of the active monitor then.
     @ivar rpcs: queries the fabric for paths.
     @ivar seconds: returns the time in seconds since 1970.
@@ -63,7 +64,10 @@ class Watch:
         seconds: Callable[[], float],
         remote: RemoteWriter | None = None,
         engine: PromQLReader | None = None,
+        fabric: str = "",
+        fabrics: Sequence[str] = (),
     ) -> None:
+        self.fabric, self.fabrics = fabric, fabrics
         self.isActive, self.active = True, ""
         self.engine = engine
         self.remote = remote

@@ -140,7 +140,7 @@ class ChurnTests(PollerTestCase):
         self.store.write([row for row in rows if row is not None], int(now))
 
     def scraped(self) -> list[str]:
-        lines = "".join(self.metrics._parts()).splitlines()
+        lines = "".join(self.metrics.parts()).splitlines()
         return [line.rpartition(" ")[0] for line in lines if not line.startswith("#")]
 
     def test_churn(self) -> None:

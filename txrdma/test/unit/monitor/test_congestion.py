@@ -167,7 +167,7 @@ class CongestionTests(PollerTestCase):
         context = Watch(self.poller, self.agent, None, self.clock.seconds).context()
         rows = [PORTS.toDict(context, port) for port in fabric.ports() if context.waitShare(port)]
         self.assertEqual([(row["name"], row["port"], round(row["wait"], 2)) for row in rows], ROWS)
-        text = "".join(Metrics(Watch(self.poller, self.agent, None, self.clock.seconds))._parts())
+        text = "".join(Metrics(Watch(self.poller, self.agent, None, self.clock.seconds)).parts())
         guid = guidText(self.fabric.node("left").guid)
         self.assertIn(f'infiniband_port_transmit_wait_ratio{{guid="{guid}",port="2"}} 0.50', text)
         self.wait("left", 2, 0.0)

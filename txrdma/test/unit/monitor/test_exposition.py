@@ -15,7 +15,7 @@ from txrdma.fabric.model import Fabric
 from txrdma.fabric.portcounters import CounterLayout, Meter
 from txrdma.iba.types import GUID
 from txrdma.monitor.diagnosis.thresholds import PortKey
-from txrdma.monitor.series.exposition import CounterExposition, fabricText, labels
+from txrdma.monitor.series.exposition import CounterExposition, fabricTexts, labels
 from txrdma.test.support.mad.simulated import FabricTestCase
 
 try:
@@ -156,7 +156,7 @@ class FabricTextTests(FabricTestCase):
     def test_states(self) -> None:
         """Each port has its state and rate, each node its name, each link its ends."""
         self.fabric.cut("c")
-        found = parsed(fabricText(self.swept(), lambda node: node.description))
+        found = parsed("".join(fabricTexts(self.swept(), lambda node: node.description)))
         guid = f"{int(self.fabric.node('left').guid):#018x}"
         where = frozenset({("guid", guid), ("port", "2")})
         self.assertEqual(found["infiniband_state_id", where], 4)

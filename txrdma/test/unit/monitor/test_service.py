@@ -30,7 +30,7 @@ from txrdma.monitor.series.level import DEFAULT_LEVELS, EVENTS
 from txrdma.monitor.series.remotewriter import RemoteWriter
 from txrdma.monitor.web.metrics import Metrics, MOST_FINDINGS
 from txrdma.monitor.web.watch import Watch
-from txrdma.tap.monitor import Options
+from txrdma.tap.fabricmonitor import Options
 from txrdma.test.support.httpagents import PreparedAgent
 from txrdma.test.support.monitor.service import WHOLE
 from txrdma.test.unit.monitor.test_exposition import isMissing, MISSING, parsed
@@ -303,7 +303,7 @@ class PageTests(PollerTestCase):
         )
         self.clock.advance(1.0)
         self.poller.report("severe", severe)
-        found = parsed("".join(Metrics(Watch(self.poller, self.agent, None, self.clock.seconds))._parts()))
+        found = parsed("".join(Metrics(Watch(self.poller, self.agent, None, self.clock.seconds)).parts()))
         series = [dict(given) for name, given in found if name == "txrdma_monitor_finding"]
         self.assertEqual(len(series), MOST_FINDINGS)
         self.assertIn("no-sm", {one["kind"] for one in series})
@@ -322,7 +322,7 @@ class PageTests(PollerTestCase):
         self.clock.advance(100.0)
         writer = RemoteWriter(self.clock, sender, (), maybeDeferred)
         found = parsed(
-            "".join(Metrics(Watch(self.poller, self.agent, None, self.clock.seconds, writer))._parts())
+            "".join(Metrics(Watch(self.poller, self.agent, None, self.clock.seconds, writer)).parts())
         )
         none, reason = frozenset[tuple[str, str]](), frozenset({("reason", "of a test")})
         for name, labels, value in (
@@ -337,11 +337,11 @@ class PageTests(PollerTestCase):
         if isMissing:
             self.skipTest(MISSING)
         page = Metrics(Watch(self.poller, self.agent, None, self.clock.seconds))
-        self.assertIn(("txrdma_monitor_readings_total", frozenset()), parsed("".join(page._parts())))
+        self.assertIn(("txrdma_monitor_readings_total", frozenset()), parsed("".join(page.parts())))
         self.started()
         self.fabric.cut("c")
         self.pump(20.0)
-        found = parsed("".join(page._parts()))
+        found = parsed("".join(page.parts()))
         self.assertEqual(found["txrdma_monitor_readings_total", frozenset()], self.poller.statistics.readings)
         self.assertLess(found["txrdma_monitor_loop_age_seconds", frozenset({("loop", "round")})], 11.0)
         severity = frozenset({("severity", "warning")})

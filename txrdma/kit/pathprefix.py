@@ -1,7 +1,7 @@
 """
-Pages below a path: a proxy may serve the monitor at C{/fabric/}, and announce it by C{X-Forwarded-Prefix}.
+Pages below a path: a proxy may serve a site at C{/fabric/}, and announce it by C{X-Forwarded-Prefix}.
 
-Links are generated as if the monitor had the whole site. A client that forges this header changes only its
+Links are generated as if the server had the whole site. A client that forges this header changes only its
 own pages: responses are not cached.
 """
 
@@ -14,6 +14,9 @@ from twisted.web.server import Request
 from twisted.web.template import Tag
 
 _PREFIX: Final = re.compile(rb"(/[A-Za-z0-9_~-][A-Za-z0-9._~-]{0,63}){1,8}/?")
+OUTSIDE: Final = "^/"
+"""Beginning of links from the pages of one of several fabrics to those of all."""
+
 _LINKS: Final = ("href", "src", "action")
 
 
@@ -29,6 +32,13 @@ def addPrefix(prefix: str, page: Tag) -> None:
     _change(prefix, page)
 
 
+def below(request: Request, *names: bytes) -> None:
+    """Let a resource have the rest of a request's path as if it had the whole site."""
+    prefix = "/".join((prefixOf(request), *(name.decode("ascii") for name in names)))
+    request.requestHeaders.setRawHeaders("X-Forwarded-Prefix", [prefix])
+    request.prepath = []
+
+
 def _change(prefix: str, part: Any) -> None:
     if isinstance(part, (list, tuple)):
         for each in part:
@@ -38,4 +48,6 @@ def _change(prefix: str, part: Any) -> None:
             link = part.attributes.get(name)
             if isinstance(link, str) and link.startswith("/"):
                 part.attributes[name] = prefix + link
+            elif isinstance(link, str) and link.startswith(OUTSIDE):
+                part.attributes[name] = prefix.rpartition("/fabrics/")[0] + link[1:]
         _change(prefix, part.children)

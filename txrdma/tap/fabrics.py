@@ -1,0 +1,145 @@
+"""
+Monitors of several fabrics in one process, with one site.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from twisted.application.service import MultiService
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+
+from txrdma.error import RDMAError
+from txrdma.interfaces import IMADPort
+from txrdma.kit.webaccess import readAccess
+from txrdma.monitor.config import MonitorConfig
+from txrdma.monitor.web.fabrics import FabricsSite
+from txrdma.tap.monitor import endpointOf, listeningService, MonitorService
+from txrdma.tap.systemd import SystemNotifier
+
+_log = Logger()
+
+
+class _Notifier(SystemNotifier):
+    """Notifies systemd for one of several fabrics: the service is ready when all of them are."""
+
+    def __init__(self, common: SystemNotifier, name: str, statuses: dict[str, str]) -> None:
+        self._common = common
+        self._name = name
+        self._statuses = statuses
+        statuses[name] = ""
+
+    def start(self) -> None:
+        """Do nothing: the process has one watchdog."""
+
+    def ready(self, status: str) -> None:
+        """Notify systemd of the status of all fabrics."""
+        self._statuses[self._name] = status or self._statuses[self._name]
+        if all(self._statuses.values()):
+            self._common.ready("; ".join(f"{name}: {text}" for name, text in self._statuses.items()))
+
+    def reloading(self) -> None:
+        """Notify systemd that the configuration is being reloaded."""
+        self._common.reloading()
+
+    def stop(self) -> None:
+        """Do nothing: the process notifies once."""
+
+
+class FabricsService(MultiService):
+    """
+    The monitors of several fabrics.
+
+    @ivar monitors: services by the names of their fabrics.
+    @ivar site: serves the pages of all.
+    """
+
+    def __init__(
+        self,
+        reactor: Any,
+        config: MonitorConfig,
+        aheadSeconds: Callable[[], float] = lambda: 0.0,
+        reopen: Mapping[str, Callable[[], IMADPort]] | None = None,
+    ) -> None:
+        """
+        @param reopen: functions that open the management ports, by the names of the fabrics.
+        @raise RDMAError: a monitor cannot be started.
+        @raise ValueError: the name of a port is invalid.
+        """
+        super().__init__()  # type: ignore[no-untyped-call]  # of Twisted's
+        self._reactor = reactor
+        self._reload: Callable[[], MonitorConfig] | None = None
+        self._read: MonitorConfig | None = None
+        self._notifier = SystemNotifier(reactor, os.environ, self._isAlive)
+        self._access = access = readAccess(config.tokens, config.users)
+        endpoint = endpointOf(reactor, config, access) if config.listen else None
+        self.monitors: dict[str, MonitorService] = {}
+        names = [one.fabric for one in config.fabrics]
+        statuses: dict[str, str] = {}
+        for one in config.fabrics:
+            notifier = _Notifier(self._notifier, one.fabric, statuses)
+            opened = (reopen or {}).get(one.fabric)
+            service = MonitorService(reactor, one, opened, aheadSeconds, notifier, names)
+            self.monitors[one.fabric] = service
+            service.setServiceParent(self)  # type: ignore[no-untyped-call]  # of Twisted's
+        self.site = FabricsSite({name: one.site for name, one in self.monitors.items()}, access)
+        if endpoint is not None:
+            listeningService(endpoint, self.site.factory).setServiceParent(self)
+
+    def _isAlive(self) -> bool:
+        return all(one.poller.supervisor.isAlive() for one in self.monitors.values())
+
+    def reloadBy(self, read: Callable[[], MonitorConfig]) -> None:
+        """Set the function by which SIGHUP reads the configuration again."""
+        self._reload = read
+
+        def readOne(name: str) -> MonitorConfig:
+            assert self._read is not None, "this is not within reload"
+            return next(one for one in self._read.fabrics if one.fabric == name)
+
+        for name, service in self.monitors.items():
+            service.reloadBy(lambda name=name: readOne(name))  # type: ignore[misc]  # its default is a name
+
+    def reload(self) -> bool:
+        """
+        Read the configuration again, and apply it to all fabrics; other fabrics than before need a restart.
+
+        @return: False if nothing has changed.
+        """
+        if self._reload is None:
+            return False
+        try:
+            self._read = self._reload()
+            access = readAccess(self._read.tokens, self._read.users)
+        except RDMAError as error:
+            _log.error("the configuration was not read again: {why}", why=str(error))
+            return False
+        if [one.fabric for one in self._read.fabrics] != list(self.monitors):
+            _log.error("adding or removing fabrics needs a restart: the configuration was not read again")
+            return False
+        if not self._access.change(access):
+            _log.warn("adding or removing tokens or users needs a restart")
+        results = [service.reload() for service in self.monitors.values()]
+        return all(results)
+
+    def _hung(self, number: int, frame: object) -> None:
+        self._reactor.callFromThread(self.reload)
+
+    def startService(self) -> None:
+        """Start all monitors."""
+        super().startService()  # type: ignore[no-untyped-call]  # of Twisted's
+        self._notifier.start()
+        if self._reload is not None:
+            signal.signal(signal.SIGHUP, self._hung)
+
+    def stopService(self) -> Deferred[None]:
+        """Stop all monitors, and write their remaining history."""
+        self._notifier.stop()
+        if self._reload is not None:
+            signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        stopped: Deferred[None] = super().stopService()  # type: ignore[no-untyped-call]  # of Twisted's
+        return stopped

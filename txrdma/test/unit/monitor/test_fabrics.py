@@ -1,0 +1,212 @@
+"""
+Several fabrics in one process: configuration, pages, REST, metrics and alerts.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from twisted.internet.defer import maybeDeferred
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.error import InvalidRequest
+from txrdma.monitor.config import parseConfig
+from txrdma.monitor.series.exposition import guidText
+from txrdma.sim.clock import SimulatedClock
+from txrdma.sim.fabric import SimulatedFabric
+from txrdma.sim.nets.fattree import fatTree
+from txrdma.tap.duty import Threads
+from txrdma.tap.fabrics import FabricsService
+from txrdma.tap.monitor import MonitorService
+from txrdma.test.support.monitor.fetching import Answer, fetch
+from txrdma.test.unit.monitor.test_exposition import isMissing, MISSING, parsed
+
+CONFIG = """
+[web]
+listen = ""
+
+[history]
+file = '{folder}/{{fabric}}.db'
+
+[poll]
+interval = 1
+settle = 0.1
+survey = 0
+notices = false
+
+[alerts]
+delay = 1
+group = 0
+log = '{folder}/log'
+
+[fabrics.north]
+port = "sim:fattree:4"
+
+[fabrics.south]
+port = "sim:fattree:8"
+poll.interval = 2
+"""
+
+
+class ConfigTests(SynchronousTestCase):
+    """Sections of fabrics in the configuration."""
+
+    def test_merged(self) -> None:
+        """A fabric has the settings for all fabrics, and its own ones before them."""
+        config = parseConfig(CONFIG.format(folder="/x"))
+        north, south = config.fabrics
+        self.assertEqual([one.fabric for one in (north, south)], ["north", "south"])
+        self.assertEqual([one.port for one in (north, south)], ["sim:fattree:4", "sim:fattree:8"])
+        self.assertEqual([one.history for one in (north, south)], ["/x/north.db", "/x/south.db"])
+        self.assertEqual([one.settings.intervalSeconds for one in (north, south)], [1.0, 2.0])
+        self.assertEqual([one.settings.settleSeconds for one in (north, south)], [0.1, 0.1])
+
+    def test_without(self) -> None:
+        """Without sections there is one fabric, which has no name."""
+        config = parseConfig('port = "sim:fattree:4"')
+        self.assertEqual((config.fabric, config.fabrics), ("", ()))
+
+    def test_labels(self) -> None:
+        """Samples for an engine have the label of the fabric."""
+        text = 'remote-write = {url = "http://x/", spill = "/x/{fabric}"}\n[fabrics.north]\n[fabrics.south]\n'
+        remotes = [one.remote for one in parseConfig(text).fabrics]
+        self.assertEqual(
+            [(one.labels, one.spill) for one in remotes if one is not None],
+            [((("fabric", "north"),), "/x/north"), ((("fabric", "south"),), "/x/south")],
+        )
+
+    def refused(self, text: str, *lines: str) -> None:
+        error = self.assertRaises(InvalidRequest, parseConfig, text, "file")
+        self.assertEqual(str(error).split("\n"), list(lines))
+
+    def test_mistakes(self) -> None:
+        """Mistakes in sections are reported once, with their lines."""
+        text = "poll.interval = 0\n[fabrics.north]\nport = 7\n[fabrics.south]\n[fabrics.south.web]\n"
+        least = "is a number of seconds from 0.1 to 3.1536e+07, a year, not 0"
+        self.refused(
+            text,
+            f"file, line 1: poll.interval: {least}",
+            "file, line 3: fabrics.north.port: is a text, not 7",
+            "file, line 5: fabrics.south.web: is one for all fabrics",
+        )
+        self.refused("fabrics = 5", "file, line 1: fabrics: is a table")
+        self.refused("[fabrics]\nnorth = 5", "file, line 2: fabrics.north: is a table")
+        error = self.assertRaises(InvalidRequest, parseConfig, "[fabrics.'a/b']\n")
+        self.assertIn("is no name of a fabric", str(error))
+
+    def test_shared(self) -> None:
+        """Two fabrics cannot share a history or a file."""
+        text = "history.file = '/x'\n[fabrics.north]\n[fabrics.south]\n"
+        self.refused(
+            text, "file, line 3: fabrics.south.history: fabric north has /x, too: it may contain {fabric}"
+        )
+
+
+class ServiceTests(SynchronousTestCase):
+    """Monitors of two simulated fabrics, whose nodes have the same GUIDs."""
+
+    def setUp(self) -> None:
+        self.patch(Threads, "named", lambda threads, name: maybeDeferred)
+        self.folder = self.mktemp()
+        Path(self.folder).mkdir()
+        self.clock = SimulatedClock()
+        self.clock.advance(1e6)
+        self.fabrics = {
+            name: SimulatedFabric(self.clock, fatTree(hosts)) for name, hosts in (("north", 4), ("south", 8))
+        }
+        config = parseConfig(CONFIG.format(folder=self.folder))
+        opened = {name: fabric.attach for name, fabric in self.fabrics.items()}
+        self.service = FabricsService(self.clock, config, reopen=opened)
+        self.service.startService()
+        self.addCleanup(self.ended)
+        self.pump(5.0)
+
+    def ended(self) -> None:
+        self.service.stopService()
+        for fabric in self.fabrics.values():
+            fabric.close()
+
+    def pump(self, seconds: float) -> None:
+        self.clock.pump([0.1] * int(seconds * 10))
+
+    def get(self, path: str, **heads: str) -> Answer:
+        return fetch(self.service.site.factory, path, **heads)
+
+    def test_pages(self) -> None:
+        """The first page lists the fabrics, whose pages are below their paths, with links to each other."""
+        text = self.get("/").text
+        for name in self.fabrics:
+            self.assertIn(f'href="/fabrics/{name}/"', text)
+            for page in ("", "nodes", "links", "findings", "changes", "topology", "static/monitor.css"):
+                self.assertEqual(self.get(f"/fabrics/{name}/{page}").code, 200, page)
+        text = self.get("/fabrics/north/nodes").text
+        self.assertIn('data-prefix="/fabrics/north"', text)
+        self.assertIn('href="/fabrics/north/findings"', text)
+        self.assertIn('href="/fabrics/south/"', text)
+        self.assertIn('<a href="/fabrics/north/" aria-current="page">north', text)
+        self.assertIn('<a href="/" class="brand">', text)
+        self.assertEqual(self.get("/fabrics/west/").code, 404)
+        self.assertEqual(self.get("/nodes").code, 404)
+
+    def test_prefix(self) -> None:
+        """Behind a proxy, all links have its path."""
+        for path in ("/", "/fabrics/north/"):
+            text = self.get(path, X_Forwarded_Prefix="/ib").text
+            self.assertIn('href="/ib/fabrics/south/"', text)
+            self.assertNotIn('href="/fabrics', text)
+
+    def test_rest(self) -> None:
+        """Each fabric has the whole interface, and rows have its name; a list has the state of all."""
+        for name, hosts in (("north", 4), ("south", 8)):
+            answer = self.get(f"/fabrics/{name}/api/v1/nodes?type=host").json
+            self.assertEqual((answer["total"], {row["fabric"] for row in answer["rows"]}), (hosts, {name}))
+        rows = self.get("/api/v1/fabrics").json["rows"]
+        self.assertEqual([row["fabric"] for row in rows], ["north", "south"])
+        self.assertEqual([row["isActive"] for row in rows], [True, True])
+        self.assertLess(rows[0]["nodes"], rows[1]["nodes"])
+
+    def test_metrics(self) -> None:
+        """All series of both fabrics are in one scrape, each family once, with the label of the fabric."""
+        if isMissing:
+            self.skipTest(MISSING)
+        text = self.get("/metrics").text
+        heads = [line for line in text.splitlines() if line.startswith("# HELP")]
+        self.assertEqual(len(heads), len(set(heads)))
+        found: dict[Any, float] = parsed(text)
+        self.assertEqual({dict(given).get("fabric") for _name, given in found}, set(self.fabrics))
+        for name, fabric in self.fabrics.items():
+            guid = guidText(fabric.node("h00000").guid)
+            key = frozenset({("fabric", name), ("guid", guid), ("port", "1")})
+            self.assertIn(("infiniband_port_data_transmitted_bytes_total", key), found)
+            self.assertEqual(found["txrdma_monitor_active", frozenset({("fabric", name)})], 1)
+
+    def test_alerts(self) -> None:
+        """The same fault in both fabrics is reported for each, with its name and another identity."""
+        for fabric in self.fabrics.values():
+            fabric.cut("h00002")
+        self.pump(20.0)
+        alerts = [json.loads(line) for line in (Path(self.folder) / "log").read_text().splitlines()]
+        gone = [one for one in alerts if one["kind"] == "node-gone"]
+        self.assertEqual(sorted(one["fabric"] for one in gone), ["north", "south"])
+        self.assertEqual(len({one["id"] for one in gone}), 2)
+
+    def test_probes(self) -> None:
+        """The process is ready if all fabrics are, and says which one is not."""
+        self.assertEqual(self.get("/readyz").code, 200)
+        self.service.monitors["south"].poller.fabric = None
+        answer = self.get("/readyz")
+        self.assertEqual((answer.code, answer.text), (503, "south: the first sweep is in progress\n"))
+        self.assertEqual(self.get("/healthz").code, 200)
+
+    def test_reload(self) -> None:
+        """A new configuration is applied to all fabrics; other fabrics need a restart."""
+        text = CONFIG.format(folder=self.folder)
+        changed = text.replace("settle = 0.1", "settle = 3")
+        self.service.reloadBy(lambda: parseConfig(changed))
+        self.assertTrue(self.service.reload())
+        services: list[MonitorService] = list(self.service.monitors.values())
+        self.assertEqual([one.config.settings.settleSeconds for one in services], [3.0, 3.0])
+        self.service.reloadBy(lambda: parseConfig(text.replace("fabrics.south", "fabrics.west")))
+        self.assertFalse(self.service.reload())
