@@ -24,7 +24,11 @@ _log = Logger()
 
 
 class PathMigration:
-    """Arms a queue pair for migration, and detects when it has migrated."""
+    """
+    Arms a queue pair for migration, and detects when it has migrated.
+
+    @ivar former: the path that was in use before the last migration; None before the first one.
+    """
 
     def __init__(self, adapter: Adapter, pkey: int, sends: SendQueue) -> None:
         self._adapter, self._pkey, self._sends = adapter, pkey, sends
@@ -32,10 +36,13 @@ class PathMigration:
         self._refusal: RDMAError | None = None
         self._probe = 0
         self._arming: Deferred[CMPath] | None = None
+        self.former: CMPath | None = None
 
     def choose(self, route: str, path: IBPath | CMPath | None, primary: CMPath) -> CMPath:
         """
-        Return the path to load: the given one, or one from another port, else from another address.
+        Return the path to load: the given one, else the former one, or one from another port or address.
+
+        Both ends of the former path are addresses of the connection, so it can be used again after a repair.
 
         @param route: the device's name for the path of the data.
         @param primary: the path in use.
@@ -48,6 +55,8 @@ class PathMigration:
             )
         if not device.attributes.canMigrate:
             raise InvalidRequest(f"{device.name} has no path migration")
+        if path is None and self.former is not None and self._adapter.findGID(self.former.localGID):
+            return self.former
         if path is None:
             path = self._adapter.alternateTo(pathOf(primary))
             if path is None:

@@ -267,7 +267,8 @@ class RDMATransport(RequestTransport):
         """
         Prepare both ends to migrate to another path when the one in use fails.
 
-        @param path: None for one from another port of the device, else from another address of its port.
+        @param path: None for the one before the last migration; before the first one for a path from another
+            port of the device, else from another address of its port, to the same address of the peer.
         @return: fires with the path when both queue pairs are ready for it; for errors see
             L{CMConnection.loadAlternatePath<txrdma.cm.connection.CMConnection.loadAlternatePath>}.
         @raise InvalidRequest: this device has no such path, or no other, or the queue pair uses shared
@@ -355,6 +356,7 @@ class RDMATransport(RequestTransport):
     def pathChanged(self) -> None:
         """Report to the manager if the queue pair has migrated."""
         if self._pair is not None and self._life.mayPost and self._migration.hasMigrated(self._pair):
+            self._migration.former = self._cm.primary
             self._cm.migrated()
 
     def mayMigrateTo(self, path: CMPath) -> bool:

@@ -174,6 +174,25 @@ class MigrationTests(TwoPortCase):
         self.wait(lambda: client.messages and client.paths and server.paths)
         self.assertEqual((client.lost, server.lost), ([], []))
 
+    def test_formerPath(self) -> None:
+        """After a migration, the path without an argument is the former one, to the peer's former address."""
+        client, server = self.connected()
+        self.result(client.transport.loadAlternatePath(self.path(1)))
+        self.pause(0.1)
+        for number in (0, 1, 0):
+            self.cut(number)
+            self.served[-1].paths.clear()
+            client.paths.clear()
+            server.transport.sendMessage(b"by the other path")
+            self.wait(lambda: client.messages and client.paths and server.paths)
+            client.messages.clear()
+            self.mend(number)
+            path = self.result(client.transport.loadAlternatePath())
+            expected = [each[number] for each in self.addresses]
+            self.assertEqual([path.localGID.ip, path.remoteGID.ip], expected)
+            self.pause(0.1)
+        self.assertEqual((client.lost, server.lost), ([], []))
+
     def test_endAfterCut(self) -> None:
         """If the path of an idle connection is cut, the DREQ and its answer take the alternate path."""
         for closing in range(2):
