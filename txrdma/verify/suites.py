@@ -168,8 +168,14 @@ class Management(OnDevices, MADPortContract):
     """Management datagrams; devices are not removed."""
 
     def setUp(self) -> None:
+        """Skip ports that this user may not open."""
         self.reactor = EPollReactor()
-        super().setUp()
+        try:
+            super().setUp()
+        except DeviceUnavailable as error:
+            if isinstance(error.__cause__, (PermissionError, FileNotFoundError)):
+                raise SkipTest(str(error)) from error
+            raise
 
     def begin(self, number: int) -> None:
         """Start a port, and let it post its receives."""
@@ -198,7 +204,7 @@ class Management(OnDevices, MADPortContract):
 
 
 class DatagramMADTests(Management, SynchronousTestCase):
-    """Management datagrams through UD queue pairs that this process opens, without privileges."""
+    """Management datagrams through UD queue pairs that this process opens, if it may use their Q_Key."""
 
     def makePort(self, number: int) -> IMADPort:
         """Open a queue pair for datagrams."""
@@ -220,15 +226,10 @@ class KernelMADTests(Management, SynchronousTestCase):
     """
 
     def setUp(self) -> None:
-        """Skip ports that have only IPv4 addresses, or whose device file may not be opened."""
+        """Skip ports that have only IPv4 addresses."""
         if any(end.linkLayer is LinkLayer.ETHERNET and end.gid6 is None for end in self.subject):
             raise SkipTest("the port has no IPv6 address, and Linux delivers no responses of IPv4 addresses")
-        try:
-            super().setUp()
-        except DeviceUnavailable as error:
-            if isinstance(error.__cause__, (PermissionError, FileNotFoundError)):
-                raise SkipTest(str(error)) from error
-            raise
+        super().setUp()
 
     def pathTo(self, number: int, qpn: int = 1) -> IBPath:
         """Return the path to a queue pair of that port, from and to IPv6 addresses on Ethernet."""

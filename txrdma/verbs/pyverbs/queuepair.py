@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from errno import EPERM
 from itertools import count
 from typing import Any, Final, NamedTuple
 
@@ -16,7 +17,7 @@ from zope.interface import implementer
 
 from twisted.logger import Logger
 
-from txrdma.error import InvalidRequest, QueueFull, RDMAError
+from txrdma.error import DeviceUnavailable, InvalidRequest, QueueFull, RDMAError
 from txrdma.iba.types import QPN
 from txrdma.iba.verbs import (
     Addressed,
@@ -46,6 +47,13 @@ _SEND: Final = 0
 _RECEIVE: Final = 1
 _FAILING: Final = (QPState.RTR, QPState.RTS, QPState.SQD, QPState.SQE)
 _CLOSED: Final = InvalidRequest("the queue pair is closed")
+_CONTROLLED: Final = 1 << 31
+"""The bit of Q_Keys that only privileged programs may set (IBA 10.2.5)."""
+
+_NOT_PERMITTED: Final = (
+    "Linux permits this user no controlled Q_Key, which management datagrams have: it takes CAP_NET_RAW, or "
+    "once as root: rdma system set privileged-qkey on"
+)
 _SENDING: Final = (QPState.RTS, QPState.SQD, QPState.SQE, QPState.ERR)
 
 
@@ -134,6 +142,8 @@ class PyverbsQueuePair:
         try:
             raw.modify(attr, mask)
         except self._verbs.Error as error:
+            if getattr(error, "error_code", 0) == EPERM and (attributes.qkey or 0) & _CONTROLLED:
+                raise DeviceUnavailable(f"{self!r}: {_NOT_PERMITTED}") from PermissionError(EPERM, str(error))
             raise translated(error, f"{self!r} refuses {', '.join(sorted(attributes.given()))}") from error
         self._given |= attributes.given()
         if attributes.state is None:

@@ -11,13 +11,12 @@ import select
 from twisted.internet.testing import MemoryReactorClock
 
 from txrdma.error import DeviceUnavailable, ResourceExhausted
-from txrdma.iba.verbs import (
-    AsyncEventKind,
-)
+from txrdma.iba.path import GMP_QKEY
+from txrdma.iba.verbs import AsyncEventKind, QPAttributes, QPState
 from txrdma.interfaces import (
     AsyncEvent,
 )
-from txrdma.test.support.verbs.fakepyverbs import Thing
+from txrdma.test.support.verbs.fakepyverbs import FakeError, Thing
 from txrdma.test.support.verbs.pyverbs_device import _inside, FakeDevice
 from txrdma.verbs.pyverbs import device as _pyverbs_device
 
@@ -75,6 +74,23 @@ class LeakTests(FakeDevice):
         before = len(os.listdir("/dev/fd"))
         failure = self.assertRaises(ResourceExhausted, self.device.createChannel)
         self.assertEqual(len(os.listdir("/dev/fd")), before, failure)
+
+
+class PermissionTests(FakeDevice):
+    """Q_Keys that need a privilege."""
+
+    def test_controlledKey(self) -> None:
+        """If a user may not set the Q_Key of management, the error says what permits it."""
+
+        def refuse(attributes: object, mask: int) -> None:
+            raise FakeError(errno.EPERM)
+
+        self.patch(self.raw, "modify", refuse)
+        for qkey in (GMP_QKEY, 0x1234):
+            attributes = QPAttributes(state=QPState.INIT, qkey=qkey)
+            error = self.assertRaises(DeviceUnavailable, self.queuePair.modify, attributes)
+            isPermission = isinstance(error.__cause__, PermissionError)
+            self.assertEqual((isPermission, "privileged-qkey" in str(error)), (qkey == GMP_QKEY,) * 2)
 
 
 class RestTests(FakeDevice):

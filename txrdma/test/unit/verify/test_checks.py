@@ -145,14 +145,15 @@ class CaseTests(SynchronousTestCase):
         only = replace(end(), gid6=None)
         self.assertRaises(SkipTest, self.kernelMADs(only, replace(end(), gid6=GID.fromIP("fe80::2"))).setUp)
 
-    def test_kernelNeedsPermission(self) -> None:
-        """Tests of the kernel's queue pair 1 are skipped without permission; other errors are failures."""
-        case = self.kernelMADs(*[replace(end(), gid6=GID.fromIP("fe80::2"))] * 2)
-        for cause, expected in ((PermissionError(), SkipTest), (OSError(), DeviceUnavailable)):
-            error = DeviceUnavailable("umad0")
-            error.__cause__ = cause
-            self.patch(case, "makePort", Mock(side_effect=error))
-            self.assertRaises(expected, case.setUp)
+    def test_managementNeedsPermission(self) -> None:
+        """Tests of ports that this user may not open are skipped; other errors are failures."""
+        only = replace(end(), gid6=GID.fromIP("fe80::2"))
+        for case in (self.kernelMADs(only, only), next(casesOf("mad", (only, only)))):
+            for cause, expected in ((PermissionError(), SkipTest), (OSError(), DeviceUnavailable)):
+                error = DeviceUnavailable("umad0")
+                error.__cause__ = cause
+                self.patch(case, "makePort", Mock(side_effect=error))
+                self.assertRaises(expected, case.setUp)
 
     def kernelMADs(self, *ends: TestedPort) -> Any:
         """Return a test of the kernel's queue pair 1."""
