@@ -1,5 +1,6 @@
 """
-A shim for tools that ask for it; everything is said in C{pyproject.toml}, but for the compiled cores.
+A shim for tools that ask for it; everything is said in C{pyproject.toml}, but for the compiled cores and the
+addresses of the project.
 
 With C{TXRDMA_COMPILE=1} in the environment mypyc compiles the modules that every message passes through. They
 are the same files, and without it they run as they stand. C{tools/buildbackend.py} adds mypyc to what a build
@@ -7,9 +8,15 @@ needs.
 """
 
 import os
+import sys
 from pathlib import Path
 
 from setuptools import setup
+
+HERE = Path(__file__).parent
+sys.path.append(str(HERE / "tools"))
+
+from projectpage import readme, urls  # noqa: E402
 
 COMPILED = [
     "txrdma/btl/core/assembly.py",
@@ -65,4 +72,11 @@ if os.environ.get("TXRDMA_COMPILE", "") not in ("", "0"):
         ]
         extension.extra_link_args = [*extension.extra_link_args, "-Wl,-s"]
 
-setup(ext_modules=extensions)
+repository = os.environ.get("TXRDMA_REPOSITORY", "").rstrip("/")
+page = (HERE / "README.md").read_text()
+setup(
+    ext_modules=extensions,
+    long_description=readme(page, repository) if repository else page,
+    long_description_content_type="text/markdown",
+    project_urls=urls(repository) if repository else {},
+)

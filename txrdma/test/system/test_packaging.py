@@ -7,6 +7,7 @@ Needs a checkout, and a package index for the dependencies.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -24,6 +25,8 @@ from txrdma.test.support.namespaces import unshared
 CHECKOUT = Path(txrdma.__file__).parent.parent
 
 LEFT_OUT = (".git", ".venv*", "_trial_temp*", "build", "dist", "*.egg-info", "_build", ".*_cache", ".hyp*")
+
+REPOSITORY = "https://example.org/people/txrdma"
 
 RESOLVES = """
     from twisted.internet import reactor
@@ -110,7 +113,8 @@ class PackagingTests(SynchronousTestCase):
         """Copy the checkout to a folder, and build sdist and wheel, without a network if possible."""
         shutil.copytree(CHECKOUT, source, ignore=shutil.ignore_patterns(*LEFT_OUT))
         command = (sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, source)
-        run(*unshared(), *command, cwd=source.parent, SOURCE_DATE_EPOCH="1700000000")
+        variables = {"SOURCE_DATE_EPOCH": "1700000000", "TXRDMA_REPOSITORY": REPOSITORY}
+        run(*unshared(), *command, cwd=source.parent, **variables)
 
     def environment(self) -> Path:
         """Interpreter of the environment, with the wheel and what an editable install needs."""
@@ -165,6 +169,22 @@ class PackagingTests(SynchronousTestCase):
         self.assertEqual(installed, sources - tests)
         self.assertIn("txrdma/testing/__init__.py", installed)
 
+    def test_page(self) -> None:
+        """The index gets addresses of the repository, and a README whose links lead there."""
+        with zipfile.ZipFile(self.wheel) as archive:
+            [name] = [each for each in archive.namelist() if each.endswith(".dist-info/METADATA")]
+            metadata = archive.read(name).decode()
+        self.assertIn(f"Project-URL: Source, {REPOSITORY}\n", metadata)
+        links = re.findall(r"\]\(([^)]+)\)", metadata)
+        self.assertGreater(len(links), 15)
+        for link in links:
+            if link.startswith(REPOSITORY):
+                path = re.sub(r"^/(blob|raw)/main/", "", link.removeprefix(REPOSITORY))
+                self.assertTrue((CHECKOUT / path).exists(), link)
+            else:
+                self.assertTrue(link.startswith("https://"), link)
+        self.assertNotIn("<picture", metadata)
+
     def test_reproducible(self) -> None:
         """A second build, in another folder and later, has the same bytes."""
         again = self.top / "again"
@@ -180,7 +200,9 @@ class PackagingTests(SynchronousTestCase):
     def test_dependencies(self) -> None:
         """The dependencies of the wheel suffice to import it."""
         python = self.install(self.wheel)
-        self.assertIn("txrdma 0.", run(python.parent / "txrdma", "--version", cwd=self.top))
+        self.assertIn(
+            f"txrdma {txrdma.__version__} (", run(python.parent / "txrdma", "--version", cwd=self.top)
+        )
 
     def test_editable(self) -> None:
         """An editable install serves, and goes without a trace, as one of the wheel does."""
