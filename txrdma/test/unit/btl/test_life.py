@@ -37,7 +37,7 @@ MESSAGES = [bytes(1500), b"last"]
 CLOSE_TIMES = (0.0, 15e-6, None)
 """When an end closes, in seconds: before its packets are delivered, meanwhile, or not at all."""
 
-TCP_DELAYS = (1e-6, 1e-3)
+TCP_DELAYS: tuple[float, ...] = (1e-6, 1e-3)
 """Delays of TCP in seconds: shorter and longer than that of packets."""
 
 
