@@ -11,7 +11,7 @@ Modules, lowest first:
  peer;
    C{memory}; C{batches}, C{inbox} and C{outbox}, tagged messages; C{requests}; C{objects};
    C{transport}; C{connections}, the endpoints; C{stream}; L{groups <txrdma.btl.groups>};
-   C{aio}, for asyncio.
+   C{aio}, for asyncio; C{dask}.
 """
 
 from __future__ import annotations

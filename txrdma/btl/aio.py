@@ -188,9 +188,13 @@ class Server:
     ) -> None:
         await self.close()
 
+    def stop(self) -> Deferred[Any]:
+        """Stop listening without waiting for it."""
+        return maybeDeferred(self._port.stopListening)
+
     async def close(self) -> None:
         """Stop listening."""
-        await future(maybeDeferred(self._port.stopListening))
+        await future(self.stop())
 
     def listens(self, port: IListeningPort) -> None:
         """Set the port."""
