@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from benchmarks.measuring import Case, GROUP_MODULE
+from benchmarks.measuring import Case, DASK_MODULE, GROUP_MODULE
 from benchmarks.wires import PAYLOAD, THERE
 
 MIB = 1 << 20
@@ -167,7 +167,34 @@ def messages(quick: bool) -> list[Case]:
         replace(bulk, also=(shared, striped)),
         *_senders(quick),
         *_groups(quick),
+        *_dask(quick),
     ]
+
+
+def _dask(quick: bool) -> list[Case]:
+    """Return the cases with Dask."""
+    small = Case(
+        "btl-dask-tasks",
+        "small tasks of Dask on two workers; over tcp://",
+        "daskTasks",
+        "/s",
+        tested={"module": DASK_MODULE, "protocol": "btl"},
+        reference={"module": DASK_MODULE, "protocol": "tcp"},
+        orders={"count": 500 if quick else 5000},
+        atLeast=1.3,
+        mode="btl",
+        needs="distributed",
+        mostRounds=FEW,
+    )
+    shuffle = replace(
+        small,
+        name="btl-dask-shuffle",
+        title="two workers of Dask exchange arrays; over tcp://",
+        scenario="daskShuffle",
+        unit="MB/s",
+        orders={"bytes": (64 if quick else 512) * MIB},
+    )
+    return [small, shuffle]
 
 
 def _groups(quick: bool) -> list[Case]:

@@ -29,6 +29,9 @@ TIMEOUT_SECONDS = 300
 LONGEST_SECONDS = 900
 """Maximum duration of one of the processes, also in an emulated guest."""
 
+DASK_MODULE = "benchmarks.daskends"
+"""Module that runs the processes of Dask."""
+
 GROUP_MODULE = "benchmarks.btlgroup"
 """Module that runs as each member of a group."""
 
@@ -296,17 +299,27 @@ def measureGroup(orders: Orders) -> dict[str, Any]:
     return _measureRanks([sys.executable, "-m", "txrdma", "btl-run"], GROUP_MODULE, orders)
 
 
+def measureDask(orders: Orders) -> dict[str, Any]:
+    """Measure once with processes of Dask."""
+    return _measureProgram([sys.executable, "-m", DASK_MODULE], orders)
+
+
 def _measureRanks(launcher: list[str], module: str, orders: Orders) -> dict[str, Any]:
     ranks = str(orders.get("ranks", 2))
+    return _measureProgram([*launcher, "-n", ranks, sys.executable, "-m", module], orders)
+
+
+def _measureProgram(command: list[str], orders: Orders) -> dict[str, Any]:
+    """Run a program that measures by itself, and return its result."""
     done = subprocess.run(
-        [*launcher, "-n", ranks, sys.executable, "-m", module, json.dumps(orders)],
+        [*command, json.dumps(orders)],
         capture_output=True,
         text=True,
         timeout=TIMEOUT_SECONDS,
         env={**os.environ, **(_BY_TCP if orders.get("isTCP") else {})},
     )
     if done.returncode:
-        raise MeasurementFailed(f"{launcher[-1]} ended with {done.returncode}: {done.stderr.strip()[-200:]}")
+        raise MeasurementFailed(f"{command[-1]} ended with {done.returncode}: {done.stderr.strip()[-200:]}")
     printed: dict[str, Any] = json.loads(done.stdout)
     return printed
 
@@ -336,9 +349,9 @@ def value(case: Case, client: dict[str, Any], server: dict[str, Any]) -> float:
     """Return the value of one measurement in the unit of its case."""
     if case.figure in FIGURES:
         return float(FIGURES[case.figure](client))
-    if case.scenario in ("throughput", "bulk", "senders"):
+    if case.scenario in ("throughput", "bulk", "senders", "daskShuffle"):
         return float(client["value"]) / 1e6
-    if case.scenario in ("series", "connects", "burst", "crowd", "firstBytes", "messages"):
+    if case.scenario in ("series", "connects", "burst", "crowd", "firstBytes", "messages", "daskTasks"):
         return float(client["value"])
     if case.scenario in ("roundTrip", "beside", "allreduce"):
         return float(client["value"]) * 1e6
@@ -385,6 +398,8 @@ def run(case: Case, rounds: int) -> list[Outcome]:
                     client, server = measureMPI(orders), {}
                 elif module == GROUP_MODULE:
                     client, server = measureGroup(orders), {}
+                elif module == DASK_MODULE:
+                    client, server = measureDask(orders), {}
                 elif module == peer_rdmacm.MODULE:
                     client, server = peer_rdmacm.measure(orders), {}
                 else:
