@@ -34,8 +34,8 @@ PREFIX: Final = "btl://"
 SHORT: Final = 64 << 10
 """Length of the frames, together, that are copied into the first message."""
 
-PIECE: Final = 2 << 20
-"""Length of a piece of a long frame: two of them fit into the window of a tag."""
+PIECE: Final = 4 << 20
+"""Length of a piece of a long frame: the window of a tag."""
 
 MOST_FRAMES: Final = 1 << 20
 """Frames of a message that is received."""
