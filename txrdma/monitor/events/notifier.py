@@ -25,6 +25,7 @@ from txrdma.monitor.events.channels import AlertChannel
 from txrdma.monitor.events.notificationqueue import (
     DROPPED,
     ended,
+    MOST_ALERTS,
     NotificationQueue,
     QUEUED,
     restored,
@@ -233,6 +234,10 @@ class Notifier:
         """Store due alerts and their queues, then send them. False if there are none."""
         now = self._reactor.seconds()
         self._due += self._tracker.take(now)
+        excess = max(0, len(self._due) - MOST_ALERTS)
+        del self._due[:excess]
+        for queue in self._queues:
+            queue.dropped += excess
         if not self._due:
             return False
         events = [_eventOf(one, now) for one in self._due]

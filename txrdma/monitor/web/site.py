@@ -196,6 +196,7 @@ class MonitorSite:
         root, api = _Root(watch), Resource()
         api.putChild(b"v1", _Versioned(API(watch), Events(self.hub)))
         root.putChild(b"api", api)
+        root.putChild(b"readyz", _Probe(watch.unreadiness))  # below the path of a fabric
         self.root, self.watch, self.metrics = root, watch, Metrics(watch, counters)
         putCommon(root, self.metrics)
         self.factory = MonitorFactory(root, access or AccessControl(), watch.sickness, watch.unreadiness)

@@ -199,6 +199,8 @@ class ServiceTests(SynchronousTestCase):
         answer = self.get("/readyz")
         self.assertEqual((answer.code, answer.text), (503, "south: the first sweep is in progress\n"))
         self.assertEqual(self.get("/healthz").code, 200)
+        codes = [self.get(f"/fabrics/{name}/readyz").code for name in self.fabrics]
+        self.assertEqual(codes, [200, 503])
 
     def test_reload(self) -> None:
         """A new configuration is applied to all fabrics; other fabrics need a restart."""

@@ -18,6 +18,7 @@ from txrdma.fabric.health import Finding
 from txrdma.iba.types import GUID
 from txrdma.kit.lease import Execute, FileLease, Lease, LEASE_SECONDS, RENEW_SECONDS
 from txrdma.monitor.config import parseConfig
+from txrdma.monitor.events import notifier
 from txrdma.sim.clock import SimulatedClock
 from txrdma.sim.fabric import SimulatedFabric
 from txrdma.sim.nets.fattree import fatTree
@@ -298,6 +299,30 @@ class TakeoverTests(StandbyTestCase):
         world.run(20.0)
         kinds = [one["kind"] for one in world.sent()]
         self.assertEqual((kinds[0], kinds.count("width")), ("width", 1))
+
+    def test_manyAlerts(self) -> None:
+        """While the history is away, a limited number of alerts waits; the oldest are dropped."""
+        world = self.world
+        process = world.started("h00000")
+        world.run(5.0)
+        assert process.service._duty is not None and process.service._duty.writer is not None
+        self.patch(notifier, "MOST_ALERTS", 3)
+
+        def fail(events: object) -> None:
+            raise DeviceUnavailable("the disk is full")
+
+        restore = self.patch(process.service._duty.writer._store, "append", fail)
+        for number in range(10):
+            process.service.poller.report(
+                f"test {number}", [Finding("width", "x", "", GUID.fromInt(number + 5))]
+            )
+            world.run(20.0)
+        self.assertLessEqual(len(process.service._duty.notifier._due), 3)
+        restore.restore()
+        world.run(20.0)
+        sent = [one["guid"] for one in world.sent() if one["kind"] == "width"]
+        self.assertIn(str(GUID.fromInt(14)), sent)
+        self.assertNotIn(str(GUID.fromInt(5)), sent)
 
     def test_withoutHistory(self) -> None:
         """A standby needs a history."""
