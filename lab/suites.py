@@ -61,7 +61,7 @@ PATIENCE = float(os.environ.get("LAB_PATIENCE") or 1)
 """Factor for timeouts on a slow machine."""
 
 CONSOLE_LINES = 40
-LIMIT_SECONDS = 4200
+LIMIT_SECONDS = 5400
 CI_LIMIT_SECONDS = 900
 
 Result = dict[str, Any]
@@ -314,7 +314,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--ci", action="store_true", help="the few tests that every commit runs, in one guest"
     )
-    parser.add_argument("--limit", type=float, help="seconds for everything; 4200, and 900 with --ci")
+    parser.add_argument("--limit", type=float, help="seconds for everything; 5400, and 900 with --ci")
     parser.add_argument("names", nargs="*", default=SUITES)
     chosen = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
