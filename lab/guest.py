@@ -133,7 +133,7 @@ class Guest:
             *"-nodefaults -no-user-config -display none -no-reboot -cpu max".split(),
             *(*_accelerators(), "-smp", str(wanted.cpus), "-m", str(wanted.memory)),
             *("-kernel", str(self.kernel.image), "-initrd", str(archive)),
-            *("-append", "console=ttyS0 quiet panic=-1 random.trust_cpu=on mitigations=off"),
+            *("-append", "console=ttyS0 quiet panic=-1 random.trust_cpu=on mitigations=off no_timer_check"),
             *("-serial", f"file:{self._job}/console"),
         ]
 

@@ -52,6 +52,7 @@ PAGES = {
         "test_rping",
         "test_rsocket_programs",
         "test_rstream",
+        "test_sharing",
     )
 }
 """Pages with a part of the table, and the modules of its lines."""
