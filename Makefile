@@ -71,8 +71,10 @@ RUNTESTS = tools/runtests.py --jobs $(JOBS) --slowest $(SLOWEST)
 	vendor conversations check lint format types docs bench bench-compiled simulate hostile fuzz clean
 .DELETE_ON_ERROR:
 
+# With DOCS=1 it is recorded as a picture.
 demo: $(VENV)/.has-demo
-	@$(BIN)/python -m txrdma.demo $(DEMO)
+	@$(if $(DOCS),$(BIN)/python $(PIP) -q pyte && PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/python tools/record.py docs/pictures/demo.svg) \
+		$(if $(DOCS),python,$(BIN)/python) -m txrdma.demo $(DEMO)
 
 # PACKAGE=smc for all tests of a package, TESTS=txrdma.test.unit.smc for a part, SAMPLE=50 for more system tests,
 # SLOWEST=30 to see what takes long.

@@ -14,6 +14,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
+from xml.etree import ElementTree
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
@@ -304,6 +305,39 @@ class ManualTests(SynchronousTestCase):
         """Lines that begin as requests, and backslashes, are printed as they are."""
         self.assertEqual(self.manpages.escaped(".so x"), r"\&.so x")
         self.assertEqual(self.manpages.escaped(r"smc:\:1"), r"smc:\e:1")
+
+
+class RecordTests(SynchronousTestCase):
+    """C{tools/record.py}, which C{make demo DOCS=1} calls."""
+
+    def setUp(self) -> None:
+        self.patch(sys, "path", [str(CHECKOUT / "tools"), *sys.path])
+        self.record = importlib.import_module("record")
+
+    def test_picture(self) -> None:
+        """A row is shown for as long as it was there; the last screen remains, also without animation."""
+        one, two = ((("a<b", "#fff", False, 0),),), ((("c", "#fff", True, 2),),)
+        root = ElementTree.fromstring(self.record.picture([(0.0, one), (5.0, two)], "title", "note", 20))
+        space = "{http://www.w3.org/2000/svg}"
+        groups = {each.get("id"): each for each in root.iter(f"{space}g")}
+        self.assertEqual(
+            {name: each.get("opacity") for name, each in groups.items()}, {"r0n0": "0", "r0n1": None}
+        )
+        self.assertEqual([each.text for each in root.iter(f"{space}text")], ["a<b", "c", "note"])
+        [style] = root.iter(f"{space}style")
+        self.assertIn("@keyframes r0n0{50.00%,100%{opacity:0}}", style.text or "")
+        self.assertIn("@keyframes r0n1{0%{opacity:0}50.00%{opacity:1}}", style.text or "")
+
+    def test_command(self) -> None:
+        """What a command prints to a terminal is recorded with its colours, and so is its exit status."""
+        if find_spec("pyte") is None:
+            raise SkipTest("pyte is not installed: the extra dev brings it")
+        program = "import sys; print('\\033[31mred\\033[0m', sys.stdout.isatty()); sys.exit(3)"
+        frames, status = self.record.record([sys.executable, "-c", program], 80, 10)
+        self.assertEqual(status, 3)
+        shown = [span for line in frames[-1][1] for span in line]
+        self.assertIn(("red", self.record.COLOURS["red"], False, 0), shown)
+        self.assertIn(" True", [span[0].rstrip() for span in shown])
 
 
 class MutantTests(SynchronousTestCase):
