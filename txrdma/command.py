@@ -148,5 +148,6 @@ def _importing() -> Iterator[None]:
     try:
         yield
     finally:
-        gc.freeze()
+        if hasattr(gc, "freeze"):  # not in PyPy
+            gc.freeze()
         gc.enable()

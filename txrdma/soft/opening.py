@@ -17,6 +17,7 @@ from twisted.logger import Logger
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.types import MTU, ROCE_PORT
 from txrdma.iba.verbs import QPKind
+from txrdma.kit.logs import advised
 from txrdma.soft.core.netdev import activeMTU, portOfShare, shareOf, SHARES
 from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.core.route import Route
@@ -27,6 +28,7 @@ from txrdma.soft.rc.udp import UDPCarrier
 from txrdma.soft.shared.routes import SharedMemoryPort
 from txrdma.soft.shared.sharedqueuepair import SharingReactor
 from txrdma.soft.shared.unixpackets import DirectoryRendezvous
+from txrdma.unix.sharing import whyNoSharedMemory
 from txrdma.unix.sockets import Reactor
 
 if TYPE_CHECKING:
@@ -155,6 +157,16 @@ def openPort(
     return made
 
 
+def _whyNoSharedMemory() -> str:
+    """Return why there is no shared memory route; empty if there may be one."""
+    if sys.platform != "linux":
+        return "the shared memory route needs Linux"
+    try:
+        return whyNoSharedMemory()
+    except OSError as error:
+        return advised(error)
+
+
 def _sharedMemory(
     reactor: object,
     address: str,
@@ -164,8 +176,9 @@ def _sharedMemory(
     runtime: str | None,
 ) -> SharedMemoryPort | None:
     try:
-        if sys.platform != "linux":
-            raise DeviceUnavailable("the shared memory route needs Linux")
+        why = _whyNoSharedMemory()
+        if why:
+            raise DeviceUnavailable(why)
         rendezvous = None if runtime is None else DirectoryRendezvous(cast(Reactor, reactor), runtime)
         sharing = cast(SharingReactor, reactor)
         return SharedMemoryPort(sharing, address, port, rendezvous=rendezvous)

@@ -22,7 +22,7 @@ from typing import Final
 from twisted.logger import Logger
 
 from txrdma.kit.logs import RateLimitedLogger
-from txrdma.unix.sockets import isOurs, LocalListener, peerOf, Reactor, unmapped
+from txrdma.unix.sockets import isOurs, LocalListener, peerOf, Reactor, SO_PEERCRED, unmapped
 
 _log = Logger()
 _rateLimited = RateLimitedLogger(_log)
@@ -45,7 +45,7 @@ def _groupsOf(connected: socket.socket) -> set[int]:
 
 
 def _effectiveGroup(connected: socket.socket) -> int:
-    value = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    value = connected.getsockopt(socket.SOL_SOCKET, SO_PEERCRED, 12)
     return int(_GROUP.unpack_from(value, 8)[0])
 
 

@@ -28,6 +28,9 @@ from txrdma.kit.logs import advised, RateLimitedLogger
 _log = Logger()
 _rateLimited = RateLimitedLogger(_log)
 
+SO_PEERCRED: Final[int] = getattr(socket, "SO_PEERCRED", 17)
+"""The socket option; PyPy's C{socket} does not have it. 17 is that of x86 and ARM."""
+
 _CREDENTIALS: Final = struct.Struct("3i")
 _AT_ONCE: Final = 32
 """Most connections that are accepted in one reactor iteration."""
@@ -55,7 +58,7 @@ class Credentials(NamedTuple):
 
 def peerOf(connected: socket.socket) -> Credentials:
     """Return the process at the other end of a connected UNIX socket (SO_PEERCRED)."""
-    value = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    value = connected.getsockopt(socket.SOL_SOCKET, SO_PEERCRED, _CREDENTIALS.size)
     pid, user, _group = _CREDENTIALS.unpack(value)
     return Credentials(pid, user)
 

@@ -213,7 +213,8 @@ def unswept() -> Iterator[None]:
     try:
         yield
     finally:
-        gc.freeze()
+        if hasattr(gc, "freeze"):  # not in PyPy
+            gc.freeze()
         if wasEnabled:
             gc.enable()
 

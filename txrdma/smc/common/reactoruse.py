@@ -9,7 +9,7 @@ meanwhile.
 
 from __future__ import annotations
 
-import os
+import socket
 from collections.abc import Callable
 from math import inf
 from time import monotonic
@@ -81,11 +81,11 @@ class Sentinel:
 
     def __init__(self, reactor: IReactorFDSet) -> None:
         self._reactor = reactor
-        self._descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._socket: socket.socket | None = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)  # nobody sends
         reactor.addReader(self)
 
     def fileno(self) -> int:
-        return self._descriptor
+        return -1 if self._socket is None else self._socket.fileno()
 
     def logPrefix(self) -> str:
         return "smc"
@@ -101,11 +101,10 @@ class Sentinel:
         return self in self._reactor.getReaders()
 
     def close(self) -> None:
-        descriptor = self._descriptor
-        if descriptor >= 0:
+        if self._socket is not None:
             self._reactor.removeReader(self)
-            self._descriptor = -1
-            os.close(descriptor)
+            self._socket.close()
+            self._socket = None
 
 
 class ReactorUse:

@@ -53,8 +53,8 @@ class CloseNotifier:
         if self._descriptor < 0:
             try:
                 self._descriptor = os.eventfd(1, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-            except OSError:
-                return False  # the process has no descriptor left
+            except (AttributeError, OSError):
+                return False  # the process has no descriptor left, or no eventfd
         return True
 
     def notify(self) -> None:

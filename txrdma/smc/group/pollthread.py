@@ -23,13 +23,13 @@ class PollThread:
         """@param ready: called on the reactor when a descriptor is readable, and after the timeout."""
         self._reactor = reactor
         self._ready = ready
-        self._bell = -1
+        self._bell = self._ringer = -1
         self._thread: Thread | None = None
 
     def watch(self, descriptors: Sequence[int], seconds: float | None) -> None:
         """Poll these descriptors from now on, with a timeout in seconds."""
         self.stop()
-        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._bell, self._ringer = os.pipe()
         poll = select.poll()
         for each in (self._bell, *descriptors):
             poll.register(each, select.POLLIN)
@@ -47,6 +47,6 @@ class PollThread:
         """Stop the thread, after which the descriptors may be closed. Idempotent."""
         thread, self._thread = self._thread, None
         if thread is not None:
-            os.eventfd_write(self._bell, 1)
+            os.close(self._ringer)  # makes the other end ready
             thread.join()
             os.close(self._bell)

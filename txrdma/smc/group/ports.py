@@ -42,26 +42,27 @@ def peerID(mac: MACAddress | None = None) -> bytes:
 
 def openDevices(reactor: object, description: str) -> list[IVerbsDevice]:
     """
-    Open the devices of an endpoint; the caller closes them.
+    Open the devices of an endpoint; the caller closes them. Log those that can't be opened, if others can.
 
     @param description: device strings joined by C{+}.
     @raise ValueError: the description is malformed.
     @raise DeviceUnavailable: none of them can be opened.
     """
     devices: list[IVerbsDevice] = []
-    unavailable = DeviceUnavailable(f"{description!r} names no device")
+    errors: dict[str, DeviceUnavailable] = {}
     for each in splitString(description, "+"):
         try:
             devices.append(sharedDevice(reactor, each))
         except DeviceUnavailable as error:
-            unavailable = error
-            _log.warn("can't open {each} of {all}: {error}", each=each, all=description, error=error)
+            errors[each] = error
         except BaseException:
             for device in devices:
                 device.close()
             raise
     if not devices:
-        raise unavailable
+        raise next(reversed(errors.values()), DeviceUnavailable(f"{description!r} names no device"))
+    for each, why in errors.items():
+        _log.warn("can't open {each} of {all}: {error}", each=each, all=description, error=why)
     return devices
 
 

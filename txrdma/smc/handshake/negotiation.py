@@ -27,7 +27,6 @@ from twisted.python.failure import Failure
 from twisted.python.log import callWithContext
 
 from txrdma.error import RDMAError, Refused
-from txrdma.kit.logs import RateLimitedLogger
 from txrdma.smc.common.reactoruse import reactorUse, Use
 from txrdma.smc.common.realports import realPorts
 from txrdma.smc.group.groups import GroupTerms, LinkGroups, linkGroups
@@ -45,7 +44,6 @@ from txrdma.smc.wire.clc import Diagnosis, LateCLCFilter
 from txrdma.unix.sockets import isOurs
 
 _log = Logger()
-_rateLimited = RateLimitedLogger(_log)
 
 
 @lru_cache(1)
@@ -108,6 +106,7 @@ class Negotiation(Protocol):
         self._early = b""
         self._isPaused = False
         self._hasEnded = False
+        self._why = ""
         self._use: Use | None = use or reactorUse(reactor).hold()
 
     def makeConnection(self, transport: Any) -> None:
@@ -255,8 +254,7 @@ class Negotiation(Protocol):
         else:
             diagnosis = Diagnosis.INTERR
             if failure.check(RDMAError):
-                text = failure.getErrorMessage()
-                _rateLimited.warn(text, "a connection can't use SMC-R: {error}", error=text)
+                self._why = failure.getErrorMessage()
             else:
                 _log.failure("A connection can't use SMC-R because of an error", failure)
         self._decline(diagnosis)
@@ -323,7 +321,7 @@ class Negotiation(Protocol):
         if self._hasEnded:
             self.transport.startReading()  # the end is read again, for the protocol
         allowed = self._options.fallback
-        self._outcomes.fellBack(reason, peerDiagnosis, allowed)
+        self._outcomes.fellBack(reason, peerDiagnosis, allowed, self._why)
         if not allowed:
             self.transport.loseConnection()
             self._failed(Failure(NotSMC(reason, peerDiagnosis)))
@@ -437,5 +435,5 @@ class Negotiation(Protocol):
         try:
             return linkGroups(self._reactor, device)
         except (RDMAError, OSError) as error:
-            _rateLimited.warn(device, "can't open the device {device}: {error}", device=device, error=error)
+            self._why = f"can't open the device {device}: {error}"
             raise Refused(str(error), Diagnosis.NOSMCDEV) from error

@@ -5,7 +5,7 @@ Logs and counts whether connections use SMC-R or plain TCP, or are refused.
 from __future__ import annotations
 
 from twisted.internet.error import ConnectError
-from twisted.logger import Logger
+from twisted.logger import Logger, LogLevel
 
 from txrdma.error import Refused
 from txrdma.kit.logs import RateLimitedLogger
@@ -40,17 +40,25 @@ class Outcomes:
     def __init__(self, where: str) -> None:
         self._where = where
 
-    def fellBack(self, reason: Diagnosis, peerDiagnosis: Diagnosis | None, allowed: bool) -> None:
-        """Record that a connection uses TCP, or was dropped because a fallback is not allowed."""
+    def fellBack(
+        self, reason: Diagnosis, peerDiagnosis: Diagnosis | None, allowed: bool, why: str = ""
+    ) -> None:
+        """
+        Record that a connection uses TCP, or was dropped because a fallback is not allowed.
+
+        @param why: the local error that has caused it, which an administrator may correct.
+        """
         if not allowed:
             counting.refused[diagnosisName(reason) or ""] += 1
-        _rateLimited.info(
-            (self._where, allowed, reason, peerDiagnosis),
-            "{where}: {what}, because {reason}{peer}",
+        _rateLimited.emit(
+            LogLevel.warn if why else LogLevel.info,
+            (self._where, allowed, reason, peerDiagnosis, why),
+            "{where}: {what}, because {reason}{peer}{why}",
             where=self._where,
             what="plain TCP" if allowed else "dropped, as it can't be SMC-R",
             reason=diagnosisName(reason),
             peer="" if peerDiagnosis is None else f"; the peer says {diagnosisName(peerDiagnosis)}",
+            why=why and f": {why}",
         )
 
     def established(self, version: int, device: str, route: str) -> None:

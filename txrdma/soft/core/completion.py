@@ -20,6 +20,7 @@ from txrdma.iba.verbs import AsyncEventKind, Completion
 from txrdma.interfaces import AsyncEvent, ICompletionChannel, ICompletionQueue
 from txrdma.kit.logs import advised
 from txrdma.soft.core.route import Route
+from txrdma.unix.sharing import whyNoSharedMemory
 
 _UNARMED: Final = 0
 _SOLICITED: Final = 1
@@ -33,7 +34,7 @@ class _Bell:
 
     def __init__(self) -> None:
         try:
-            if sys.platform == "linux":
+            if sys.platform == "linux" and not whyNoSharedMemory():
                 self.reading = self.writing = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
             else:
                 self.reading, self.writing = os.pipe()

@@ -22,6 +22,7 @@ from txrdma.iba.verbs import Access, Buffer, Segment
 from txrdma.interfaces import IMemoryRegion
 from txrdma.soft.core.mapping import mapped
 from txrdma.soft.core.recent import RecentNumbers
+from txrdma.unix.sharing import whyNoSharedMemory
 
 PAGE: Final = mmap.PAGESIZE
 
@@ -203,7 +204,7 @@ class KeyTable:
         validOffset = -(-length // PAGE) * PAGE
         descriptor: int | None = None
         try:
-            if sys.platform == "linux":
+            if sys.platform == "linux" and not whyNoSharedMemory():
                 descriptor, mapping = _sealed(validOffset + PAGE)
             else:
                 mapping = mmap.mmap(-1, validOffset + PAGE)

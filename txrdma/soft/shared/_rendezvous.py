@@ -32,7 +32,8 @@ LONGEST: Final = MOST_DATA + 64
 PAGE: Final = mmap.PAGESIZE
 _LARGEST_REGION: Final = 1 << 40
 _FUTURE_WRITE: Final = 0x10
-_NEEDED: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+_NEEDED: Final = 0x06
+"""C{F_SEAL_SHRINK} and C{F_SEAL_GROW}, which PyPy's C{fcntl} does not have."""
 
 
 class RendezvousKind(Code):

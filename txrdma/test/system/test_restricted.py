@@ -1,0 +1,173 @@
+"""
+Machines that lack something: two processes exchange bytes by each transport, or report clearly why not.
+
+L{txrdma.test.support.restrictions} restricts the processes; C{docs/machines.md} has the results.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from random import randrange
+from typing import Any, ClassVar, Final
+from unittest import skipUnless
+
+from twisted.trial.unittest import SynchronousTestCase
+
+import txrdma
+from txrdma.test.support import namespaces
+from txrdma.test.support.restrictedecho import SIZE
+
+isLinuxRoot: Final = sys.platform == "linux" and os.geteuid() == 0
+RESTRICT: Final = "txrdma.test.support.restrictions"
+ROOT: Final = "only root can restrict a process so"
+X86: Final = "the numbers of system calls are those of x86-64"
+
+Ends = dict[str, dict[str, Any]]
+"""What C{client} and C{server} report."""
+
+_USUAL: Final = (" starting on ", "Main loop terminated", " Closed)", " connection with ", "coordinates port")
+"""Parts of log entries that are written on every machine."""
+
+
+class RestrictedTestCase(SynchronousTestCase):
+    """Runs two processes with restrictions."""
+
+    slowBecause: ClassVar[str] = "starts two processes, which import Twisted and txrdma"
+
+    def echo(self, *pairs: str, before: Sequence[str] = (), **environ: str) -> list[Ends]:
+        """Let clients send bytes to servers that echo them; return what both ends report for each pair."""
+        words = [*before, sys.executable, "-m", "txrdma.test.support.restrictedecho", *pairs]
+        environ = {**os.environ, "PYTHONPATH": str(Path(txrdma.__file__).parent.parent), **environ}
+        ran = subprocess.run(words, env=environ, cwd="/", capture_output=True, text=True, timeout=60)
+        self.assertEqual(ran.stderr, "")
+        found: list[Ends] = json.loads(ran.stdout)
+        self.assertEqual(len(found), len(pairs) // 2)
+        for ends in found:
+            for end in ends.values():
+                self.assertEqual((end.get("error"), end.get("bytes")), (None, SIZE), end)
+                self.assertEqual(end["end"], "ConnectionDone", end)
+        return found
+
+    def all(self, restrictions: str) -> list[Ends]:
+        """Return the reports of C{smc:}, C{btl:} and C{rsocket:} with these restrictions."""
+        there = ".".join(["127", *(str(randrange(2, 250)) for _ in range(3))])
+        return self.echo(
+            *("smc:127.0.0.1:0", "smc:127.0.0.1:{port}", "btl:127.0.0.1:0", "btl:127.0.0.1:{port}"),
+            *(f"rsocket:0:interface={there}", f"rsocket:{there}:{{port}}:bindAddress={there}"),
+            before=[sys.executable, "-m", RESTRICT, *restrictions.split(), "--"],
+        )
+
+    def logOf(self, end: dict[str, Any]) -> list[str]:
+        """Return the log entries of an end that do not occur on every machine."""
+        return [text for _level, text in end["log"] if not any(part in text for part in _USUAL)]
+
+    def checkShared(self, restrictions: str) -> None:
+        """C{smc:} uses shared memory, and logs only that; C{rsocket:} and C{btl:} work and log nothing."""
+        smc, *others = self.all(restrictions)
+        for end in smc.values():
+            self.assertEqual(end["route"], "shared-memory")
+            (text,) = self.logOf(end)
+            self.assertIn("SMC-R by soft, shared-memory", text)
+        for ends in others:
+            for end in ends.values():
+                self.assertEqual(self.logOf(end), [])
+
+    def checkFallback(self, restrictions: str, why: str) -> None:
+        """
+        C{smc:} uses TCP, and logs one line at each end: why, and at the client what to do. C{rsocket:} and
+        C{btl:} use UDP, and log one line with the same text.
+        """
+        smc, *others = self.all(restrictions)
+        self.assertEqual([each["mode"] for each in smc.values()], ["TCP", "TCP"])
+        (line,) = self.logOf(smc["client"])
+        self.assertIn("plain TCP, because NOSMCDEV", line)
+        self.assertIn(why, line)
+        (line,) = self.logOf(smc["server"])
+        self.assertIn("plain TCP, because PEERDECL; the peer says NOSMCDEV", line)
+        for ends in others:
+            for end in ends.values():
+                (line,) = self.logOf(end)
+                self.assertIn(why, line)
+
+
+class SharedMemoryTests(RestrictedTestCase):
+    """Restrictions under which everything works."""
+
+    @skipUnless(isLinuxRoot, ROOT)
+    def test_noProc(self) -> None:
+        """No C{/proc}."""
+        self.checkShared("noProc")
+
+    @skipUnless(isLinuxRoot, ROOT)
+    def test_noIPv6(self) -> None:
+        """IPv6 is disabled."""
+        self.checkShared("noIPv6")
+
+    @skipUnless(isLinuxRoot, ROOT)
+    def test_readOnly(self) -> None:
+        """All file systems are read-only, also C{/tmp}, C{/run} and C{/dev/shm}."""
+        self.checkShared("readOnly")
+
+    @skipUnless(isLinuxRoot, ROOT)
+    def test_smallShm(self) -> None:
+        """C{/dev/shm} has 64 KiB: memory is shared by memfd, not there."""
+        self.checkShared("smallShm")
+
+    @skipUnless(isLinuxRoot, ROOT)
+    def test_unknownUser(self) -> None:
+        """The user has no entry in C{/etc/passwd}, no home, and no environment."""
+        self.checkShared("unknownUser")
+
+    @skipUnless(platform.machine() == "x86_64", X86)
+    def test_docker(self) -> None:
+        """Docker's default seccomp profile."""
+        self.checkShared("docker")
+
+    def test_fewDescriptors(self) -> None:
+        """C{ulimit -n 64}, C{ulimit -l 0}."""
+        self.checkShared("fewDescriptors noLockedMemory")
+
+    def test_bare(self) -> None:
+        """There is no compiler and no other program, no home and no environment."""
+        self.checkShared("bare")
+
+
+class FallbackTests(RestrictedTestCase):
+    """Restrictions under which memory can't be shared."""
+
+    @skipUnless(platform.machine() == "x86_64", X86)
+    def test_noSharedObjects(self) -> None:
+        """A seccomp profile that denies eventfd2 and memfd_create."""
+        why = "eventfd2 fails ([Errno 1] Operation not permitted): allow it in the seccomp profile"
+        self.checkFallback("noSharedObjects", why)
+
+    def test_likePyPy(self) -> None:
+        """A Python without eventfd, memfd, seals and SO_PEERCRED, as PyPy 3.11."""
+        self.checkFallback("likePyPy", "this Python has no os.eventfd: use CPython on Linux")
+
+
+class NamespaceTests(RestrictedTestCase):
+    """Two network namespaces of one host, joined by a wire: abstract sockets do not reach the other one."""
+
+    skip = namespaces.reasonToSkip() if sys.platform == "linux" else "needs Linux"
+
+    def test_otherNamespace(self) -> None:
+        """C{smc:} uses TCP, and each end logs one line that says that the peer does not speak SMC."""
+        wire = namespaces.Wire()
+        self.addCleanup(wire.close)
+        (first, second), server = wire.names, wire.addresses[1]
+        (ends,) = self.echo(
+            *(f"smc:{server}:0", f"smc:{server}:{{port}}"),
+            before=["ip", "netns", "exec", first],
+            RESTRICTED_SERVER=f"ip netns exec {second}",
+        )
+        for end in ends.values():
+            self.assertEqual(end["mode"], "TCP")
+            (line,) = self.logOf(end)
+            self.assertIn("plain TCP, because PEERNOSMC", line)

@@ -1,0 +1,58 @@
+"""
+Why processes of this machine can't share memory.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from unittest import skipUnless
+
+from twisted.python.monkey import MonkeyPatcher
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.unix.sharing import whyNoSharedMemory
+
+
+@skipUnless(sys.platform == "linux", "needs Linux")
+class SharingTests(SynchronousTestCase):
+    def setUp(self) -> None:
+        whyNoSharedMemory.cache_clear()
+        self.addCleanup(whyNoSharedMemory.cache_clear)
+
+    def deny(self, name: str, number: int) -> MonkeyPatcher:
+        """Return what lets a function of L{os} fail."""
+
+        def fails(*_: object) -> int:
+            raise OSError(number, os.strerror(number))
+
+        return MonkeyPatcher((os, name, fails))
+
+    def test_possible(self) -> None:
+        """Usually it is possible, and no descriptor stays open."""
+        before = os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else []
+        self.assertEqual(whyNoSharedMemory(), "")
+        if before:
+            self.assertEqual(len(os.listdir("/proc/self/fd")), len(before))
+
+    def test_denied(self) -> None:
+        """A denied system call is named, with the remedy."""
+        for name, call in (("eventfd", "eventfd2"), ("memfd_create", "memfd_create")):
+            for number in (errno.EPERM, errno.ENOSYS):
+                whyNoSharedMemory.cache_clear()
+                why = self.deny(name, number).runWithPatches(whyNoSharedMemory)
+                self.assertIn(f"the system call {call} fails", why)
+                self.assertIn("allow it in the seccomp profile", why)
+
+    def test_temporary(self) -> None:
+        """A lack of descriptors is an error now, and no reason later."""
+        with self.assertRaises(OSError):
+            self.deny("eventfd", errno.EMFILE).runWithPatches(whyNoSharedMemory)
+        self.assertEqual(whyNoSharedMemory(), "")
+
+    def test_python(self) -> None:
+        """A function that Python does not have is named."""
+        self.patch(os, "memfd_create", None)
+        del os.memfd_create
+        self.assertIn("this Python has no os.memfd_create", whyNoSharedMemory())
