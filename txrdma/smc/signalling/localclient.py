@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 
-from txrdma.kit.logs import RateLimitedLogger
+from txrdma.kit.logs import advised, RateLimitedLogger
 from txrdma.smc.common.reactoruse import reactorUse
 from txrdma.smc.signalling.local import candidateNames
 from txrdma.smc.signalling.owners import acceptingUsers, isOwned, sourceFor, TCPAddress
@@ -307,8 +307,10 @@ def findListener(target: TCPAddress) -> socket.socket | None:
     for name in candidateNames(target):
         try:
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        except OSError:
-            return None  # no descriptor is left; the TCP connection may have one
+        except OSError as error:  # no descriptor is left; the TCP connection may have one
+            text = "plain TCP, because it can't be asked whether {target} supports SMC-R: {error}"
+            _rateLimited.warn("socket", text, target=target, error=advised(error))
+            return None
         try:
             connection.connect(name)
             user = peerOf(connection).user

@@ -7,7 +7,7 @@ text]}, and the error if it failed.
 
 Environment variables: C{RESTRICTED_UID}, the user of both processes after the strings are parsed;
 C{RESTRICTED_SERVER}, words before the command of the server; C{RESTRICTED_PYTHON}, if not empty, removes what
-PyPy lacks.
+PyPy lacks; C{RESTRICTED_REACTOR}, Twisted's name of the reactor, or C{uvloop}.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ import os
 import socket
 import subprocess
 import sys
+from importlib import import_module
 from typing import Any, cast, Final
 
+from twisted.application.reactors import installReactor
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import clientFromString, serverFromString
 from twisted.internet.protocol import Factory, Protocol
@@ -80,6 +82,16 @@ def _forget() -> None:
     ):
         for name in names:
             delattr(module, name)
+
+
+def _install(name: str) -> None:
+    """Install a reactor."""
+    if name == "uvloop":
+        from twisted.internet.asyncioreactor import install
+
+        install(import_module("uvloop").new_event_loop())
+    else:
+        installReactor(name)
 
 
 def _becomeUser() -> None:
@@ -165,6 +177,8 @@ def main(words: list[str]) -> None:
     """Run the server (C{server STRING...}), or both ends (C{SERVER CLIENT ...})."""
     if os.environ.get("RESTRICTED_PYTHON"):
         _forget()
+    if os.environ.get("RESTRICTED_REACTOR"):
+        _install(os.environ["RESTRICTED_REACTOR"])
     if words[0] == "server":
         _serve(words[1:])
         return

@@ -12,6 +12,7 @@ import platform
 import subprocess
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from random import randrange
 from typing import Any, ClassVar, Final
@@ -37,6 +38,9 @@ _USUAL: Final = (" starting on ", "Main loop terminated", " Closed)", " connecti
 
 class RestrictedTestCase(SynchronousTestCase):
     """Runs two processes with restrictions."""
+
+    if sys.platform != "linux":
+        skip = "memory is shared on Linux"
 
     slowBecause: ClassVar[str] = "starts two processes, which import Twisted and txrdma"
 
@@ -150,6 +154,36 @@ class FallbackTests(RestrictedTestCase):
     def test_likePyPy(self) -> None:
         """A Python without eventfd, memfd, seals and SO_PEERCRED, as PyPy 3.11."""
         self.checkFallback("likePyPy", "this Python has no os.eventfd: use CPython on Linux")
+
+
+class ReactorTests(RestrictedTestCase):
+    """Each reactor at both ends; L{txrdma.test.soak.smc.test_reactors} has Twisted's own tests on most."""
+
+    def check(self, reactor: str) -> None:
+        """Use a reactor without restrictions."""
+        self.patch(os, "environ", {**os.environ, "RESTRICTED_REACTOR": reactor})
+        self.checkShared("")
+
+    def test_select(self) -> None:
+        """The select reactor."""
+        self.check("select")
+
+    def test_poll(self) -> None:
+        """The poll reactor."""
+        self.check("poll")
+
+    def test_asyncio(self) -> None:
+        """The asyncio reactor."""
+        self.check("asyncio")
+
+    @skipUnless(find_spec("uvloop"), "uvloop is not installed: the extra bench brings it")
+    def test_uvloop(self) -> None:
+        """The asyncio reactor on a loop of uvloop."""
+        self.check("uvloop")
+
+    def test_txrdma(self) -> None:
+        """The reactor of txrdma, which polls longer."""
+        self.check("txrdma")
 
 
 class NamespaceTests(RestrictedTestCase):

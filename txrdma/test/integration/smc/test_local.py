@@ -4,6 +4,7 @@ The C{local} signalling method: names of listeners, and the messages of an annou
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import socket
@@ -16,8 +17,11 @@ from typing import Any, cast
 from twisted.internet.address import IPv4Address
 from twisted.internet.tcp import Connection
 from twisted.internet.testing import MemoryReactorClock
+from twisted.logger import capturedLogs, formatEvent
+from twisted.python.monkey import MonkeyPatcher
 from twisted.trial.unittest import SynchronousTestCase
 
+from txrdma.kit.logs import RateLimitedLogger
 from txrdma.smc.common.reactoruse import reactorUse
 from txrdma.smc.signalling import local as signalling
 from txrdma.smc.signalling import localclient as announcing
@@ -101,6 +105,23 @@ class FindTests(Base):
         found = findListener(self.address)
         assert found is not None
         found.close()
+
+    def test_noDescriptor(self) -> None:
+        """Without a free descriptor nobody is asked, and the log says so once, with the remedy."""
+        self.patch(announcing, "_rateLimited", RateLimitedLogger(announcing._log))
+
+        def none(*_: object) -> None:
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        with capturedLogs() as logs:
+            for _ in range(2):
+                MonkeyPatcher((socket, "socket", none)).runWithPatches(self.findsNobody)
+        (text,) = [formatEvent(event) for event in logs]
+        self.assertIn(f"it can't be asked whether {self.address} supports SMC-R", text)
+        self.assertIn("ulimit -n", text)
+
+    def findsNobody(self) -> None:
+        self.assertIsNone(findListener(self.address))
 
     def test_squatter(self) -> None:
         """A process that listens at the name but does not own the TCP socket is not trusted."""
