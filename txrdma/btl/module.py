@@ -27,6 +27,7 @@ from txrdma.error import DeviceUnavailable, InvalidRequest, ResourceExhausted
 from txrdma.iba.types import GID, MACAddress, QPN
 from txrdma.iba.verbs import AddressVector, Buffer, usualGID
 from txrdma.interfaces import IAddressHandle, IVerbsDevice
+from txrdma.kit.logs import lacksDescriptors
 from txrdma.kit.values import frozen
 from txrdma.verbs.devices import DeviceSpec, sharedDevice
 from txrdma.verbs.pinning import shareOf
@@ -188,7 +189,8 @@ class DevicePort:
 
     def _openChannel(self, number: int, mtu: int, depths: Depths) -> Channel:
         """
-        Open a channel. While the device has not enough memory for it, halve its depths.
+        Open a channel. While the device has not enough memory for it, halve its depths, unless a descriptor
+        is missing.
 
         @raise txrdma.error.RDMAError: the device cannot create even the smallest queues.
         """
@@ -199,7 +201,7 @@ class DevicePort:
                     *(self._taken, self._broken),
                 )
             except ResourceExhausted as error:
-                if max(depths) <= SMALLEST_DEPTH:
+                if max(depths) <= SMALLEST_DEPTH or lacksDescriptors(error.__cause__):
                     raise
                 depths = halved(depths)
                 _log.warn(

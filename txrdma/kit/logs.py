@@ -24,6 +24,11 @@ _ADVICE: Final = {
 }
 
 
+def lacksDescriptors(error: BaseException | None) -> bool:
+    """Return whether an error means that the process or the system has no descriptors left."""
+    return isinstance(error, OSError) and error.errno in _ADVICE
+
+
 def advised(error: OSError) -> str:
     """Return the text of an L{OSError}, with advice if the process or the system has no descriptors left."""
     advice = _ADVICE.get(error.errno or 0)

@@ -4,6 +4,7 @@ Connections by the byte transfer layer on simulated hosts: messages, memory, bac
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -13,6 +14,7 @@ from typing import Any
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import ConnectionAborted
 from twisted.internet.testing import AccumulatingProtocol
+from twisted.logger import capturedLogs
 from twisted.python.failure import Failure
 
 from txrdma.btl import connections, lifeline, memory
@@ -480,6 +482,21 @@ class EndTests(HostsCase):
         self.patch(host.device, "createProtectionDomain", none)
         self.assertRaises(ResourceExhausted, moduleOf, host, host.device)
         self.patch(host.device, "createProtectionDomain", create)
+        self.connected()
+
+    def test_noDescriptor(self) -> None:
+        """Without a descriptor nothing is tried with smaller buffers, nor is more pinned memory advised."""
+        host = self.hosts[0]
+
+        def none() -> None:
+            raise ResourceExhausted("no descriptor") from OSError(errno.EMFILE, "Too many open files")
+
+        create = host.device.createChannel
+        self.patch(host.device, "createChannel", none)
+        with capturedLogs() as logs:
+            self.assertRaises(ResourceExhausted, moduleOf, host, host.device)
+        self.assertEqual(logs, [])
+        self.patch(host.device, "createChannel", create)
         self.connected()
 
     def test_handles(self) -> None:
