@@ -29,10 +29,11 @@ async def main(reactor: Any, role: str) -> None:
             assert total == array("q", [6]) * length
         print("rank", group.rank, "of", group.size)
     elif role == "killed":
-        await group.barrier()
         if group.rank == 1:
+            await gatherResults([group.transport(other).receive(1) for other in (0, 2)])
             os.kill(os.getpid(), signal.SIGKILL)
         waiting = [group.barrier() for _ in range(2)]
+        group.transport(1).post(1, b"waiting")
         await gatherResults([each.addErrback(failed) for each in waiting])
     elif role == "waiting":
         print("waiting", flush=True)

@@ -40,10 +40,10 @@ class RunTests(SynchronousTestCase):
 
     def test_killed(self) -> None:
         """When a member is killed, all operations of the others fail, and its signal is the exit status."""
-        process = self.start("killed")
+        process = self.start("killed", "--prefix")
         output, errors = process.communicate(timeout=100)
-        reason = "^failed because of rank 1: rank 1 (was lost|has failed): .*ended"
-        self.assertEqual(len(re.findall(reason, output, re.M)), 4, output + errors)
+        reason = r"^\[(\d)\] failed because of rank 1: rank 1 (?:was lost|has failed): .*ended"
+        self.assertEqual(sorted(re.findall(reason, output, re.M)), ["0", "0", "2", "2"], output + errors)
         self.assertEqual(process.returncode, 128 + signal.SIGKILL)
         self.assertRegex(errors, "btl-run: rank 1 has failed: its process was ended by SIGKILL")
 
