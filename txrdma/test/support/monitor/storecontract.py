@@ -150,7 +150,7 @@ class StoreContract(SynchronousTestCase):
             rows = [reading(at, 1) for at in range(begin, begin + 300, 10)]
             minutes = [correction(at + 30, 2 if at else None) for at in range(begin, begin + 300, 60)]
             self.store.write([*rows, *minutes], begin + 300)
-            if not begin % 900:
+            if not begin % 2400:
                 self.store.close()
                 self.store = self.opened()
         self.store.write([], 7400)
@@ -166,11 +166,12 @@ class StoreContract(SynchronousTestCase):
         """Rows of error correction are deleted when they are old, or with their port."""
         self.store.close()
         self.store = self.opened(*SHORT)
-        for begin in range(0, 20_100, 300):
-            self.store.write([correction(at, 1) for at in range(begin, begin + 300, 60)], begin + 300)
+        for begin in range(0, 20_000, 1000):
+            step = 500 if begin < 19_000 else 60
+            self.store.write([correction(at, 1) for at in range(begin, begin + 1000, step)], begin + 1000)
         self.assertGreaterEqual(self.corrected(0, 200_000, "readings")[0][0], 19_500)
         self.assertGreaterEqual(self.corrected(0, 200_000, "minutes")[0][0], 9_000)
-        self.assertEqual(self.corrected(0, 200_000, "hours")[0], (0, 3600.0, 60))
+        self.assertEqual(self.corrected(0, 200_000, "hours")[0], (0, 8 * 60.0, 8))
 
     # Other releases.
 
@@ -363,7 +364,7 @@ class StoreContract(SynchronousTestCase):
 
     def test_levels(self) -> None:
         """Without a given level, the finest one that reaches back to the start is used."""
-        now = 30 * 3600
+        now = 10 * 3600
         for begin in range(0, now, 3600):
             self.store.write([reading(at, 1) for at in range(begin, begin + 3600, 300)], begin + 3600)
         self.assertEqual(len(self.sent(now - 3600, now, "")), 12)
@@ -482,11 +483,12 @@ class StoreContract(SynchronousTestCase):
         """Old data is deleted, level by level."""
         self.store.close()
         self.store = self.opened(*SHORT)
-        for begin in range(0, 20_000, 500):
-            self.store.write([reading(at, 1) for at in range(begin, begin + 500, 50)], begin + 500)
+        for begin in range(0, 20_000, 1000):
+            step = 250 if begin < 19_000 else 50
+            self.store.write([reading(at, 1) for at in range(begin, begin + 1000, step)], begin + 1000)
         self.assertGreaterEqual(min(at for at, _count in self.sent(0, 200_000, "readings")), 19_500)
         self.assertGreaterEqual(min(at for at, _count in self.sent(0, 200_000, "minutes")), 9_000)
-        self.assertEqual(self.sent(0, 200_000, "hours")[0], (0, 72))
+        self.assertEqual(self.sent(0, 200_000, "hours")[0], (0, 15))
 
     def test_manyPorts(self) -> None:
         """At the limit, lost ports are removed for new ones; ports that are read remain."""
