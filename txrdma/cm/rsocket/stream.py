@@ -26,7 +26,7 @@ from txrdma.cm.rsocket._requests import SendMemory
 from txrdma.cm.rsocket.mapped import EndMappings
 from txrdma.cm.rsocket.messages import ConnectionData
 from txrdma.cm.terms import MessageAddress
-from txrdma.error import PeerViolation, RDMAError, ResourceExhausted
+from txrdma.error import InvalidRequest, PeerViolation, RDMAError, ResourceExhausted
 from txrdma.iba.verbs import Completion
 from txrdma.interfaces import IDirectLane, IMemoryRegion, IQueuePair
 from txrdma.messages.keepalive import Keepalive
@@ -88,8 +88,13 @@ class RSocketEnd(StreamEnd[RSocket, RDMATransport]):
 
     @property
     def connection(self) -> RDMATransport:
-        """The RDMA connection that carries the stream."""
-        assert self._transport is not None  # nobody has the stream before
+        """
+        The RDMA connection that carries the stream.
+
+        @raise InvalidRequest: the stream has ended.
+        """
+        if self._transport is None:
+            raise InvalidRequest("the stream has ended")
         return self._transport
 
     # Making it

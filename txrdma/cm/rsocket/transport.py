@@ -29,7 +29,11 @@ class RSocketTransport(MessageStreamTransport[RSocketEnd]):
 
     @property
     def connection(self) -> RDMATransport:
-        """The RDMA connection that carries the stream: its route, its manager, its terms."""
+        """
+        The RDMA connection that carries the stream: its route, its manager, its terms.
+
+        @raise InvalidRequest: the stream has ended, as it has in C{connectionLost}.
+        """
         return self.stream.connection
 
     @property

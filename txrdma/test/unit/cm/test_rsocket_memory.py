@@ -48,6 +48,24 @@ class StreamOf(Protocol):
         self.recorder.connectionLost(reason)
 
 
+class ConnectionTests(MessagingCase):
+    """The RDMA connection of a stream."""
+
+    def test_afterTheEnd(self) -> None:
+        """It is there while the stream is connected, and refused with the same error afterwards."""
+        server = RSocketServerEndpoint(self.clock, 7471, self.devices[1])
+        port: Any = self.successResultOf(server.listen(Factory.forProtocol(Protocol)))
+        endpoint = RSocketClientEndpoint(self.clock, "10.0.1.2", 7471, self.devices[0])
+        recorder = StreamOf(MessageRecorder())
+        self.result(endpoint.connect(Factory.forProtocol(lambda: recorder)))
+        transport: Any = recorder.transport
+        self.assertEqual(transport.connection.route, "rocev2")
+        transport.loseConnection()
+        self.wait(lambda: recorder.recorder.lost)
+        self.assertRaises(InvalidRequest, lambda: transport.connection)
+        port.stopListening()
+
+
 class StreamMemoryTests(AtomicMemoryContract, RemoteMemoryContract, MessagingCase):
     """Two streams on a simulated network."""
 
