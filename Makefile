@@ -9,6 +9,8 @@
 #   make test-trunk      unit tests with Twisted's trunk, where it can be installed
 #   make test-compiled, make bench-compiled   the same with the cores compiled by mypyc, in .venv-compiled
 #   make test-wheel      unit and integration tests with the installed wheel, in an empty folder, and the pages for new users
+#   make reproducible  two builds of the compiled wheel have the same bytes
+#   make coverage      the share of lines of the lowest packages that their unit tests run must not fall
 #   make test-compat     streams between processes with this and with earlier versions, which the history has
 #   make wheels          compiled wheels of all supported versions of Python, by cibuildwheel and a container engine
 #   make test-kernel     suites that need a Linux kernel with RDMA, in an emulated guest; DOCS=1 writes the table
@@ -67,7 +69,7 @@ BIN := $(VENV)/bin
 PIP = -m pip --disable-pip-version-check install
 RUNTESTS = tools/runtests.py --jobs $(JOBS) --slowest $(SLOWEST)
 
-.PHONY: demo test test-all test-lowest test-trunk test-compiled test-wheel test-compat wheels test-kernel test-kernel-ci test-container soak mutants \
+.PHONY: demo test test-all test-lowest test-trunk test-compiled test-wheel test-compat coverage reproducible wheels test-kernel test-kernel-ci test-container soak mutants \
 	vendor conversations check lint format types docs bench bench-compiled simulate hostile fuzz clean
 .DELETE_ON_ERROR:
 
@@ -130,6 +132,17 @@ test-wheel: $(VENV)/.has-test
 	@TXRDMA_EXAMPLES=25 tools/test-installed build/wheel/venv/bin/python --jobs $(JOBS) --label wheel --folder build/wheel \
 		$(if $(filter file,$(origin TESTS)),,$(TESTS))
 	@PAGES_WHEELS=$(CURDIR)/build/wheel $(BIN)/python $(RUNTESTS) --label pages --folder build/wheel/pages txrdma.test.system.test_pages
+
+coverage: $(VENV)/.has-dev
+	@rm -rf build/coverage && mkdir -p build/coverage
+	@TXRDMA_EXAMPLES=25 $(BIN)/python -m coverage run $(RUNTESTS) --label coverage --folder build/coverage/tests \
+		txrdma.test.unit.kit txrdma.test.unit.iba txrdma.test.unit.unix
+	@$(BIN)/python -m coverage combine -q
+	@$(BIN)/python -m coverage report --skip-covered --sort=cover
+
+# The compiled wheel of the last commit, built twice: the bytes must be equal.
+reproducible: $(VENV)/.has-dev
+	@tools/reproducible $(BIN)/python
 
 # The versions come from the history; in a shallow clone these tests are skipped.
 test-compat: $(VENV)/.has-test
