@@ -45,7 +45,6 @@ others:
 a peer reads its channels one by one.
 """
 
-_SLOTS: Final = WINDOW - 1
 _LONGEST_MAP: Final = WINDOW // 8
 
 
@@ -84,7 +83,7 @@ class SendWindow:
         self.paths = tuple([Path(number, port, first / 1021) for number, port in enumerate(ports)])
         self._counters = counters
         self._giveUp = giveUp
-        self._slots: list[Sent | None] = [None] * WINDOW
+        self._slots: dict[int, Sent] = {}  # unacknowledged segments by sequence number
         self._lost: list[tuple[int, int, Sent]] = []  # a heap: the oldest segment is sent first
         self._added = 0
         self._arrived = 0  # bit n is for base + n
@@ -140,7 +139,7 @@ class SendWindow:
             self._since, self._timeouts = now, 0
         sent.sequence, sent.ordinal = self.following, self._added
         self._added += 1
-        self._slots[self.following & _SLOTS] = sent
+        self._slots[self.following] = sent
         self.following = (self.following + 1) & 0xFFFF
         outstanding = (self.following - self.base) & 0xFFFF
         if outstanding > self._counters.maxSentWindowSize:
@@ -234,7 +233,7 @@ class SendWindow:
         base = self.base
         if acknowledged != base or self._arrived or self._lost or self.following == base:
             return None
-        sent = self._slots[base & _SLOTS]
+        sent = self._slots.get(base)
         if sent is None or sent.tries != 1 or sent.isLost:
             return None
         if len(self.paths) > 1:
@@ -245,7 +244,7 @@ class SendWindow:
             return None
         if number < there.newest:  # a later retransmission has arrived: others may be overtaken, too
             return None
-        self._slots[base & _SLOTS] = None
+        del self._slots[base]
         sent.isArrived = True
         path.inFlight -= 1
         self.base = (base + 1) & 0xFFFF
@@ -284,10 +283,8 @@ class SendWindow:
         while fresh:
             low = fresh & -fresh
             fresh ^= low
-            slot = (self.base + low.bit_length() - 1) & _SLOTS
-            sent = self._slots[slot]
+            sent = self._slots.pop((self.base + low.bit_length() - 1) & 0xFFFF, None)
             if sent is not None:
-                self._slots[slot] = None
                 sent.isArrived = True
                 if not sent.isLost:
                     sent.path.inFlight -= 1
@@ -436,7 +433,7 @@ class SendWindow:
         """
         if difference(sequence, self.base) < 0 or difference(sequence, self.following) >= 0:
             return None
-        sent = self._slots[sequence & _SLOTS]
+        sent = self._slots.get(sequence)
         if sent is None or sent.kind == VOID:
             return None
         message = sent.message
@@ -448,8 +445,8 @@ class SendWindow:
 
     def void(self, message: Message) -> None:
         """Stop sending a message: its unacknowledged segments become L{VOID}."""
-        for sent in self._slots:
-            if sent is not None and sent.message is message:
+        for sent in self._slots.values():
+            if sent.message is message:
                 sent.kind, sent.payload, sent.message = VOID, b"", None
 
     def deadline(self) -> float | None:
@@ -507,7 +504,7 @@ class SendWindow:
     def unfinished(self) -> list[Message]:
         """Return the messages with unacknowledged segments, each once, in no particular order."""
         found: dict[int, Message] = {}
-        for sent in self._slots:
-            if sent is not None and sent.message is not None:
+        for sent in self._slots.values():
+            if sent.message is not None:
                 found[id(sent.message)] = sent.message
         return list(found.values())
