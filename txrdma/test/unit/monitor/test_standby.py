@@ -240,7 +240,7 @@ class TakeoverTests(StandbyTestCase):
         self.patch(first.service._renewal, "_isStarted", False)  # its renewal is the last to run again
         first.service._renewal._cancelTimer()
         first.isSuspended = False
-        world.run(60.0)
+        world.run(20.0)
         self.assertEqual(world.sent(), [alert])
         self.assertTrue(second.isActive)
 
@@ -316,7 +316,7 @@ class TakeoverTests(StandbyTestCase):
             process.service.poller.report(
                 f"test {number}", [Finding("width", "x", "", GUID.fromInt(number + 5))]
             )
-            world.run(20.0)
+            world.run(5.0)
         self.assertLessEqual(len(process.service._duty.notifier._due), 3)
         restore.restore()
         world.run(20.0)
@@ -334,7 +334,7 @@ class RandomTests(StandbyTestCase):
     """Random suspensions, kills and jumps of the database's clock, while hosts fail."""
 
     slowBecause = "simulates minutes of two monitors"
-    SEEDS = range(3)
+    SEEDS = range(19, 21)
     HOSTS = tuple(f"h0000{number}" for number in range(2, 8))
 
     def played(self, seed: int) -> None:
