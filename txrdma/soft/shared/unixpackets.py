@@ -25,6 +25,8 @@ from txrdma.soft.shared._rendezvous import LONGEST, meetingName, rendezvousName
 from txrdma.unix.socketdirectory import DirectoryListener, SocketDirectory
 from txrdma.unix.sockets import Credentials, isOurs, LocalListener, peerOf, Reactor
 
+_NO_SIGNAL: Final[int] = getattr(socket, "MSG_NOSIGNAL", 0x4000)  # PyPy's socket does not have it
+
 _MOST_DESCRIPTORS: Final = 8
 _MOST_QUEUED: Final = 4096
 _AT_ONCE: Final = 32
@@ -220,7 +222,7 @@ class PacketSocket:
         """Try to send; False when the message must be queued."""
         try:
             ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
-            self._socket.sendmsg([message], ancillary if descriptors else [], socket.MSG_NOSIGNAL)
+            self._socket.sendmsg([message], ancillary if descriptors else [], _NO_SIGNAL)
         except OSError as error:
             if error.errno in _LATER:
                 self._isCrowded = error.errno == errno.ETOOMANYREFS

@@ -76,7 +76,7 @@ def _forget() -> None:
     for module, names in (
         (os, ("eventfd", "eventfd_read", "eventfd_write", "EFD_CLOEXEC", "EFD_NONBLOCK", "memfd_create")),
         (os, ("MFD_CLOEXEC", "MFD_ALLOW_SEALING")),
-        (socket, ("SO_PEERCRED",)),
+        (socket, ("SO_PEERCRED", "MSG_NOSIGNAL")),
         (fcntl, tuple(name for name in dir(fcntl) if "SEAL" in name)),
         (gc, ("freeze",)),
     ):
