@@ -129,9 +129,6 @@ class Sent:
         self.isArrived = self.isLate = self.isLost = False
 
 
-_GOLDEN_RATIO: Final = 0.618034
-
-
 class Transmissions:
     """
     The transmissions to one peer on one channel of a path.
@@ -157,8 +154,6 @@ class Path:
     @ivar number: index in the peer's paths; C{port}: number of the port of the module.
     @ivar channels: the transmissions on the command and the data channel.
     @ivar inFlight: number of segments that are neither acknowledged nor lost.
-    @ivar opensAt: time before which no further segment is sent, because the congestion window is very small;
-        else zero.
     @ivar arrivedFrom: time at which the newest segment that has arrived was sent.
     @ivar isSilent: whether nothing has arrived for too long, so that other paths are used; C{isClosed}:
         whether it cannot be used any more.
@@ -167,7 +162,6 @@ class Path:
 
     __slots__ = (
         *(
-            "_phase",
             "_probe",
             "arrivedFrom",
             "channels",
@@ -177,35 +171,24 @@ class Path:
             "isProbeDue",
             "isSilent",
         ),
-        *("number", "opensAt", "port", "probeAt"),
+        *("number", "port", "probeAt"),
     )
 
-    def __init__(self, number: int, port: int, phase: float = 0.0) -> None:
-        """
-        @param phase: any number, different from those of other senders.
-        """
-        self.number, self.port, self._phase = number, port, phase
+    def __init__(self, number: int, port: int) -> None:
+        self.number, self.port = number, port
         self.channels = (Transmissions(), Transmissions())
         self.congestion = Congestion()
         self.inFlight = 0
-        self.arrivedFrom = self.opensAt = self.probeAt = 0.0
+        self.arrivedFrom = self.probeAt = 0.0
         self.isSilent = self.isClosed = self.isProbeDue = False
         self._probe: tuple[int, float] | None = None  # sequence number and time of the last probe
 
     def isFree(self) -> bool:
         """Return whether another segment may be sent. If the congestion window prevents it, record that."""
-        if self.opensAt or self.inFlight >= self.congestion.size:
+        if self.inFlight >= self.congestion.size:
             self.congestion.filled()
             return False
         return True
-
-    def sent(self, number: int, now: float) -> None:
-        """Count a segment that is sent, with the number of its transmission."""
-        self.inFlight += 1
-        interval = self.congestion.interval(self.channels[DATA].roundTrip.latest)
-        if interval:
-            spread = 2 * ((self._phase + number * _GOLDEN_RATIO) % 1.0)  # senders must not act in step
-            self.opensAt = now + spread * interval
 
     def cost(self) -> float:
         """Return the seconds in which the next segment would arrive, roughly, for a comparison of paths."""
@@ -237,9 +220,7 @@ class Path:
         self._probe = None
 
     def expired(self, now: float) -> None:
-        """Let a segment or a probe be sent if it is time for it."""
-        if self.opensAt <= now:
-            self.opensAt = 0.0
+        """Let a probe be sent if it is time for the next one."""
         if self.isSilent and self.probeAt <= now:
             self.isProbeDue = True
             self.probeAt = now + self.channels[DATA].roundTrip.timeout

@@ -15,50 +15,39 @@ FIRST_TIMEOUT: Final = 0.1
 LONGEST_TIMEOUT: Final = 1.0
 """Longest timeout in seconds, so that a peer is noticed within this time when it returns."""
 
-BASE_SECONDS: Final = 10.0
-"""
-Seconds of a period whose shortest round trip is stored; in each one a queue of this sender is drained once.
-"""
-
-BASE_PERIODS: Final = 6
-"""
-Number of periods for the base round trip: the queues of several senders are seldom empty at the same time.
-"""
-
 MOST_PATIENT: Final = 16
 """Longest wait for a segment after later ones have arrived, in quarters of a round trip."""
 
 _FORGIVEN: Final = 16
+_BASE_LASTS: Final = 10.0
 
 
 class RoundTripEstimate:
     """
     The estimated round trip to one peer over one channel.
 
-    @ivar smoothed: smoothed round trip in seconds, zero before the first sample; C{latest}: the last sample;
-        C{base}: the shortest of the last minute.
+    @ivar smoothed: smoothed round trip in seconds, zero before the first sample; C{base}: the shortest of the
+        last seconds.
     @ivar timeout: retransmission timeout in seconds.
     """
 
     __slots__ = (
         "_baseAt",
         "_calm",
-        "_minima",
         "_hasOwn",
+        "_latest",
         "_usual",
         "_variation",
         "base",
-        "latest",
         "reorderQuarters",
         "smoothed",
         "timeout",
     )
 
     def __init__(self) -> None:
-        self.smoothed = self._variation = self.latest = self.base = 0.0
+        self.smoothed = self._variation = self._latest = self.base = 0.0
         self.timeout = self._usual = FIRST_TIMEOUT
         self._baseAt = 0.0
-        self._minima: tuple[float, ...] = ()
         self.reorderQuarters = 1  # quarters of a round trip (RFC 8985, 7.1)
         self._calm = 0
         self._hasOwn = False
@@ -81,21 +70,13 @@ class RoundTripEstimate:
             self.smoothed += (seconds - self.smoothed) / 8
         else:
             self.smoothed, self._variation = seconds, seconds / 2
-        self.latest = seconds
-        self._measureBase(seconds, now)
+        self._latest = seconds
+        if seconds <= self.base or not self.base or now - self._baseAt > _BASE_LASTS:
+            self.base, self._baseAt = seconds, now
         usual = self.smoothed + max(SHORTEST_TIMEOUT, 4 * self._variation)
         # The timer is for segments without later acknowledgements.
         usual = max(usual, self.overtaken() + SHORTEST_TIMEOUT)
         self.timeout = self._usual = min(usual, LONGEST_TIMEOUT)
-
-    def _measureBase(self, seconds: float, now: float) -> None:
-        """Update the shortest round trip of the last L{BASE_PERIODS} periods."""
-        if now - self._baseAt > BASE_SECONDS or not self.base:
-            self._minima = (*self._minima[1 - BASE_PERIODS :], seconds) if self.base else (seconds,)
-            self._baseAt = now
-        elif seconds < self._minima[-1]:
-            self._minima = (*self._minima[:-1], seconds)
-        self.base = min(self._minima)
 
     def expired(self) -> None:
         """Double the timeout after it has expired."""
@@ -112,7 +93,7 @@ class RoundTripEstimate:
 
         RFC 8985, 6.2, waits for a part of a round trip. The variation of round trips is added.
         """
-        return max(self.smoothed, self.latest) + max(
+        return max(self.smoothed, self._latest) + max(
             self.base * self.reorderQuarters / 4, 2 * self._variation
         )
 
