@@ -17,6 +17,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.btl import module as modules
+from txrdma.btl import probes
 from txrdma.btl.core.module import NONCE_LENGTH
 from txrdma.btl.core.peer import OPEN
 from txrdma.btl.lifeline import DeviceSpecs
@@ -227,6 +228,7 @@ class ClosingByPathsTests(ClosingTests):
 
     def setUp(self) -> None:
         self.seconds: dict[str, SoftDevice] = {}
+        self.patch(probes, "_prefixLength", lambda gid: 24)  # else from this host
         super().setUp()
 
     def host(self, address: str) -> Host:
