@@ -244,22 +244,3 @@ class CommTests(DaskCase):
                 self.core.listen("btl://127.0.0.1", handle, require_encryption=True)
 
         self.converse(handle, main)
-
-    def test_cluster(self) -> None:
-        """A scheduler, two workers and a client compute, and move an array between workers."""
-        distributed: Any = import_module("distributed")
-        where = {"dashboard_address": None, "host": "127.0.0.1", "protocol": "btl"}
-
-        async def play() -> None:
-            async with distributed.Scheduler(port=0, **where) as scheduler:
-                worker = partial(distributed.Worker, scheduler.address, nthreads=1, host="127.0.0.1")
-                async with worker() as one, worker() as other:
-                    self.assertTrue(other.address.startswith("btl://127.0.0.1:"))
-                    async with distributed.Client(scheduler.address, asynchronous=True) as client:
-                        data = client.submit(bytearray, 3_000_000, workers=[one.address])
-                        length = client.submit(len, data, workers=[other.address])
-                        self.assertEqual(await length, 3_000_000)
-                        found = await client.gather(client.map(abs, range(-20, 0)))
-                        self.assertEqual(found, list(range(20, 0, -1)))
-
-        asyncio.run(asyncio.wait_for(play(), 60))

@@ -4,10 +4,14 @@ Dask in processes of its own, over C{btl://}.
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
+from functools import partial
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 from unittest import SkipTest
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -22,10 +26,31 @@ class DaskTests(SynchronousTestCase):
 
     slowBecause = "three processes start, which import Dask"
 
-    def test_killed(self) -> None:
-        """Workers exchange an array; one that is killed is noticed, and its results are computed again."""
+    def setUp(self) -> None:
         if find_spec("distributed") is None:
             raise SkipTest("distributed is not installed: the extra dask brings it")
+
+    def test_killed(self) -> None:
+        """Workers exchange an array; one that is killed is noticed, and its results are computed again."""
         command = [sys.executable, str(PLAYER), "btl"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120)
         self.assertEqual(done.stdout, "3000000\nnoticed 3000000\n", done.stderr)
+
+    def test_cluster(self) -> None:
+        """A scheduler, two workers and a client compute, and move an array between workers."""
+        distributed: Any = import_module("distributed")
+        where = {"dashboard_address": None, "host": "127.0.0.1", "protocol": "btl"}
+
+        async def play() -> None:
+            async with distributed.Scheduler(port=0, **where) as scheduler:
+                worker = partial(distributed.Worker, scheduler.address, nthreads=1, host="127.0.0.1")
+                async with worker() as one, worker() as other:
+                    self.assertTrue(other.address.startswith("btl://127.0.0.1:"))
+                    async with distributed.Client(scheduler.address, asynchronous=True) as client:
+                        data = client.submit(bytearray, 3_000_000, workers=[one.address])
+                        length = client.submit(len, data, workers=[other.address])
+                        self.assertEqual(await length, 3_000_000)
+                        found = await client.gather(client.map(abs, range(-20, 0)))
+                        self.assertEqual(found, list(range(20, 0, -1)))
+
+        asyncio.run(asyncio.wait_for(play(), 60))

@@ -79,6 +79,10 @@ class LeakTests(FakeDevice):
 class PermissionTests(FakeDevice):
     """Q_Keys that need a privilege."""
 
+    def setUp(self) -> None:
+        self.patch(_pyverbs_device, "Removals", FakeRemovals)
+        super().setUp()
+
     def test_controlledKey(self) -> None:
         """If a user may not set the Q_Key of management, the error says what permits it."""
 
