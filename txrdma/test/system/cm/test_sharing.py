@@ -33,7 +33,7 @@ TAKEOVER_SECONDS = 0.1
 
 
 CONTAINER = (
-    *("unshare", "--user", "--map-root-user"),
+    *("unshare", "--user", "--map-current-user"),
     *("--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child", "--mount-proc"),
 )
 """Words that run a command in new namespaces, except that of the network."""

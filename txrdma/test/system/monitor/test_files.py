@@ -37,7 +37,7 @@ class FileTests(SiteTestCase):
             [promtool, "check", "rules", FILES / "alerts.yml"], capture_output=True, text=True, timeout=60
         )
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        self.assertIn("10 rules found", done.stdout)
+        self.assertIn("11 rules found", done.stdout)
 
     def test_metrics(self) -> None:
         """Rules and dashboard use only metrics that the monitor has."""
