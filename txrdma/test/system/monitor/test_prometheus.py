@@ -179,8 +179,8 @@ class FailingPrometheusTests(_EngineTestCase):
         self.add(HOUR, HOUR + 60)
         await self.idle()
         self.engine.kill()
-        for at in range(HOUR + 60, HOUR + 3660, 600):
-            self.add(at, at + 600, 30)
+        for at in range(HOUR + 60, HOUR + 3660, 1800):
+            self.add(at, at + 1800, 30)
             await self.until(lambda: not self.writer._rows and self.writer.sender.problem)
             await self.restarted()
         self.engine.start()
