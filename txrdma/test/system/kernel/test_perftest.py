@@ -49,7 +49,7 @@ class PerftestTests(CMTestCase):
             record(f"{test.program}, us", round(value))
         else:
             record(f"{test.program}, MiB/s", round(value, 2))
-        self.assertGreater(value, 0)
+        self.assertRegex(output, rf"\b{LENGTH}\s+{COUNT}\s")
         return found
 
     def weConnect(self, test: Test) -> tuple[Any, str]:
@@ -82,8 +82,7 @@ class PerftestTests(CMTestCase):
     def test_weWrite(self) -> None:
         """ib_write_bw prints the results of our client."""
         _, output = self.weConnect(Test.WRITE)
-        self.assertIn(f" {LENGTH} ", output)
-        self.assertGreater(resultIn(output, AVERAGE), 0)
+        self.assertRegex(output, rf"\b{LENGTH}\s+{COUNT}\s")
 
     def test_weRead(self) -> None:
         """We read as many bytes of ib_read_lat's memory as it shares."""
@@ -93,4 +92,4 @@ class PerftestTests(CMTestCase):
     def test_weSend(self) -> None:
         """ib_send_bw receives as many messages as it expects, and prints its results."""
         _, output = self.weConnect(Test.SEND)
-        self.assertGreater(resultIn(output, AVERAGE), 0)
+        self.assertRegex(output, rf"\b{LENGTH}\s+{COUNT}\s")  # the rate of a slow guest is printed as 0.00
