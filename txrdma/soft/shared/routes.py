@@ -14,7 +14,7 @@ from collections.abc import Callable
 from ipaddress import ip_address
 from typing import cast, Final
 
-from twisted.logger import Logger
+from twisted.logger import Logger, LogLevel
 
 from txrdma.error import DeviceUnavailable, ProtectionError, WireError
 from txrdma.iba.types import GID, QPN, ROCE_PORT
@@ -415,10 +415,11 @@ class SharedMemoryPort(RoutePort):
             peer = self._connect((address, sharing))
         if peer is None:
             if address == self.address or ip_address(address).is_loopback:
-                _rateLimited.info(
+                _rateLimited.emit(
+                    LogLevel.debug,  # usually its process has ended
                     (address, number),
-                    "no shared memory with {address} port {port} of this host: it belongs to another user, "
-                    "or its txrdma has another version of shared memory than {version}",
+                    "no shared memory with {address} port {port} of this host: its process has ended, "
+                    "belongs to another user, or has another version of shared memory than {version}",
                     address=address,
                     port=number,
                     version=VERSION,
