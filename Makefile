@@ -29,7 +29,7 @@ PYTHON ?= python3
 # Tests that wait for processes leave processors idle, so there is one worker more than processors.
 JOBS ?= $(shell expr $$(nproc 2>/dev/null || echo 2) + 1)
 SLOWEST ?= 0
-SAMPLE ?= 10
+SAMPLE ?= 5
 SEED ?=
 SEEDS ?= 1000
 FIRST ?=
