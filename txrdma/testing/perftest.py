@@ -136,7 +136,11 @@ class Link(RDMAProtocol):
             self.made.callback(None)
 
     def messageReceived(self, data: bytes, immediate: int | None) -> None:
-        """Queue a message, or count it; a peer that does not wait for its turn is disconnected."""
+        """
+        Queue a message of the control connection; of the other one, store the length only.
+
+        A peer that sends more control messages than are awaited is disconnected.
+        """
         if not self.isControl:
             self.lengths.append(len(data))
         elif len(self._received.pending) < _MESSAGES:

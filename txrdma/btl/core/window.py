@@ -9,8 +9,8 @@ transmissions, the oldest first. Only the first one can be lost next, so that on
 Entries of segments that were retransmitted or have arrived are skipped when they come first.
 
 A window has one or several paths, with two channels each. A segment uses the path that delivers it first. If
-nothing arrives on a path for a round trip, although segments that were sent later on other paths arrive, the
-path is silent: what is in flight on it is sent again on the others.
+nothing arrives on a path for more than a round trip, although segments that were sent later on other paths
+arrive, the path is silent: what is in flight on it is sent again on the others.
 
 A segment is in flight, lost (waiting for retransmission within the congestion window), or arrived.
 Acknowledged sequence numbers behind a gap are bits relative to C{base}, which advances when its own bit is
@@ -40,9 +40,7 @@ FEWEST_TRIES: Final = 5
 
 SKEW: Final = 0.001
 """
-Seconds in addition to a round trip after which a path is silent, and between what was sent on it and on
-others:
-a peer reads its channels one by one.
+Seconds that a path may be later than others before it is silent: a peer reads its channels one by one.
 """
 
 _LONGEST_MAP: Final = WINDOW // 8
