@@ -1,15 +1,27 @@
 """
-Processes on a running reactor, whose output a test awaits line by line.
+Processes that tests suspend, and processes whose output a test awaits line by line on a running reactor.
 """
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.protocol import ProcessProtocol
 from twisted.python.failure import Failure
+
+
+def suspend(pid: int) -> None:
+    """
+    Stop a child process with SIGSTOP, and wait until it has stopped.
+
+    C{kill} returns before: the other threads of the process run until one of them has taken the signal.
+    """
+    os.kill(pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, pid, os.WSTOPPED)
 
 
 class Program(ProcessProtocol):

@@ -17,6 +17,7 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 from txrdma.test.support.monitor.samples import isMissing, MISSING
+from txrdma.test.support.processes import suspend
 
 PATIENCE_SECONDS = 30.0
 _PROGRAM = "prometheus"
@@ -99,7 +100,7 @@ class Prometheus:
     def pause(self) -> None:
         """Stop the server's process, which accepts connections, but does not answer until L{resume}."""
         assert self.process is not None
-        self.process.send_signal(signal.SIGSTOP)
+        suspend(self.process.pid)
 
     def resume(self) -> None:
         """Continue the process."""

@@ -28,6 +28,7 @@ from txrdma.iba.verbs import NodeType
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.ports.ibsim import IbsimPort
 from txrdma.sim.nets.netfile import parseNet
+from txrdma.test.support.processes import suspend
 from txrdma.test.system.ibsim import OUTSIDE
 
 START_SECONDS = 60.0
@@ -183,7 +184,7 @@ class Ibsim:
         return done
 
     def pause(self) -> None:
-        self._processes[0].send_signal(signal.SIGSTOP)
+        suspend(self._processes[0].pid)
 
     def goOn(self) -> None:
         self._processes[0].send_signal(signal.SIGCONT)

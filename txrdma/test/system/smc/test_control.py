@@ -5,13 +5,13 @@ What processes report about their connections, and to whom.
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from txrdma.smc.status.control import answering, askAll
+from txrdma.test.support.processes import suspend
 from txrdma.test.support.smc.control import AskingCase, NAMESPACE, reactor
 
 SERVE = """
@@ -119,6 +119,6 @@ class AskingTests(AskingCase):
     async def test_hanging(self) -> None:
         """A process that does not answer is listed with the reason after a timeout."""
         with otherProcess(1) as process:
-            process.send_signal(signal.SIGSTOP)
+            suspend(process.pid)
             [reported] = [reported for reported in await askAll(reactor, 0.2) if reported.pid == process.pid]
         self.assertEqual(reported.error, "no answer: it is stopped or busy: nothing came in 0.2 seconds")

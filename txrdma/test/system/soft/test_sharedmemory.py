@@ -27,6 +27,7 @@ from txrdma.soft.shared._rendezvous import (
     rendezvousName,
 )
 from txrdma.test.integration.soft.test_rendezvous import StrangerCase
+from txrdma.test.support.processes import suspend
 from txrdma.test.support.soft.neighbour import RECEIVES
 from txrdma.test.support.soft.neighbours import Added, NeighbourCase
 from txrdma.test.support.soft.pairs import End
@@ -49,7 +50,7 @@ class NeighbourTests(NeighbourCase):
         """Kill the other process during a send."""
         process = self.neighbour(end)
         self.exchange(end)
-        os.kill(process.pid, signal.SIGSTOP)
+        suspend(process.pid)
         end.post(501, Operation.SEND, inline=[b"x"])
         end.post(502, Operation.SEND, inline=[b"x"])
         self.assertEqual(end.queue.poll(10), ())

@@ -18,6 +18,7 @@ from txrdma.iba.verbs import (
     Status,
 )
 from txrdma.soft.device import openSoftDevice
+from txrdma.test.support.processes import suspend
 from txrdma.test.support.soft.neighbours import NeighbourCase
 from txrdma.test.support.soft.pairs import ALL, End
 
@@ -68,7 +69,7 @@ class AtomicTests(NeighbourCase):
         """Atomics wait while the process is stopped, and so do later requests."""
         end = End(self.open())
         process = self.neighbour(end)
-        os.kill(process.pid, signal.SIGSTOP)
+        suspend(process.pid)
         for turn in range(20):
             self.atomic(end, turn, operand=1)
         end.post(50, Operation.SEND, inline=[b"behind"])
@@ -85,7 +86,7 @@ class AtomicTests(NeighbourCase):
         """Atomics fail when the process is killed."""
         end = End(self.open())
         process = self.neighbour(end)
-        os.kill(process.pid, signal.SIGSTOP)
+        suspend(process.pid)
         for turn in range(20):
             self.atomic(end, turn, operand=1)
         os.kill(process.pid, signal.SIGKILL)
