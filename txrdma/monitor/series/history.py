@@ -24,9 +24,6 @@ from txrdma.monitor.supervisor import SupervisedLoop
 
 _log = Logger()
 
-BATCH_SECONDS: Final = 5.0
-"""Seconds between batches: readings of that time are what a process that is killed loses at most."""
-
 _SOON_SECONDS: Final = 0.1
 """Seconds until events are written, together with those of that time."""
 
@@ -46,16 +43,18 @@ class BatchWriter:
     """
     Writes rows in batches, from L{start} to L{stop}.
 
+    @cvar batchSeconds: seconds between batches, of which a process that is killed loses at most one.
     @ivar loop: writes the batches; a batch that fails is written in the next run.
     """
 
+    batchSeconds: float = 5.0
     loop: SupervisedLoop
     _isStarted = False
 
     def start(self) -> None:
         """Begin to write batches periodically."""
         self._isStarted = True
-        self.loop.start(BATCH_SECONDS)
+        self.loop.start(self.batchSeconds)
 
     def stop(self) -> Deferred[None]:
         """Write the remaining rows and close the destination; fires when that is done. Idempotent."""
@@ -110,7 +109,7 @@ class HistoryWriter(BatchWriter):
         self._rows: list[Row] = []
         self._events: deque[FabricEvent] = deque(maxlen=MOST_EVENTS)
         self.loop = SupervisedLoop(
-            *(reactor, "history", self._write, lambda: BATCH_SECONDS), isReported=False
+            *(reactor, "history", self._write, lambda: self.batchSeconds), isReported=False
         )
 
     def add(self, rows: Iterable[Row]) -> None:

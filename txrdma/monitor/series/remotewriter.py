@@ -14,7 +14,7 @@ from txrdma.kit.remotesender import CROWDED, RemoteRequest, RemoteSender
 from txrdma.kit.remotewrite import compressRequest, encodeLabel, encodeSample, encodeTime
 from txrdma.monitor.diagnosis.thresholds import PortKey
 from txrdma.monitor.series.exposition import guidText
-from txrdma.monitor.series.history import BATCH_SECONDS, BatchWriter, InThread
+from txrdma.monitor.series.history import BatchWriter, InThread
 from txrdma.monitor.series.remotesettings import METRIC
 from txrdma.monitor.series.rows import COLUMN_FAMILIES, ColumnFamily, Row
 from txrdma.monitor.supervisor import SupervisedLoop
@@ -80,11 +80,11 @@ class RemoteWriter(BatchWriter):
 
     def _pauseSeconds(self) -> float:
         isBehind = self.sender.waiting and not self.sender.problem and not self.loop.problem
-        return 0.0 if isBehind else BATCH_SECONDS
+        return 0.0 if isBehind else self.batchSeconds
 
     async def _run(self) -> bool:
         await self._encode()
-        return await self.sender.send(BATCH_SECONDS)
+        return await self.sender.send(self.batchSeconds)
 
     async def _encode(self) -> None:
         rows, self._rows = self._rows, []

@@ -14,8 +14,8 @@ from twisted.trial.unittest import TestCase
 from txrdma.fabric.errorcorrection import CORRECTED, SYMBOLS
 from txrdma.fabric.errorcounters import UNCORRECTABLE
 from txrdma.monitor.config import parseConfig
-from txrdma.monitor.series import history
 from txrdma.monitor.series.exposition import guidText
+from txrdma.monitor.series.history import BatchWriter
 from txrdma.sim.fabric import SimulatedFabric
 from txrdma.sim.nets.fattree import fatTree
 from txrdma.tap import monitor
@@ -47,7 +47,7 @@ class CorrectionHistoryTests(TestCase):
         return Deferred.fromCoroutine(self._history())
 
     async def _history(self) -> None:
-        self.patch(history, "BATCH_SECONDS", 0.1)
+        self.patch(BatchWriter, "batchSeconds", 0.1)
         fabric = SimulatedFabric(reactor, fatTree(4, 4))
         self.addCleanup(fabric.close)
         fabric.correct()

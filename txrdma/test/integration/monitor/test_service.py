@@ -26,9 +26,9 @@ from txrdma.interfaces import IMADPort, IMADPortStringParser
 from txrdma.kit.spool import Spool
 from txrdma.mad.ports import openMADPort
 from txrdma.monitor.config import parseConfig
-from txrdma.monitor.series import remotewriter
 from txrdma.monitor.series.database import leaseOf
 from txrdma.monitor.series.exposition import guidText
+from txrdma.monitor.series.history import BatchWriter
 from txrdma.monitor.series.historystore import HistoryStore
 from txrdma.tap import duty, monitor
 from txrdma.tap.monitor import MonitorService
@@ -193,7 +193,7 @@ class ServiceTests(TestCase):
         receiving = reactor.listenTCP(0, Site(engine), interface="127.0.0.1")
         self.addCleanup(receiving.stopListening)
         where = f"http://127.0.0.1:{receiving.getHost().port}"
-        self.patch(remotewriter, "BATCH_SECONDS", 0.2)
+        self.patch(BatchWriter, "batchSeconds", 0.2)
         urls = f'url = "{where}/api/v1/write", query-url = "{where}"'
         text = f'remote-write = {{{urls}, spill = "{self.mktemp()}"}}\n{text}'
         config = parseConfig(f'history.file = "{path}"\n{text}')

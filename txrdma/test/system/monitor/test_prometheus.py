@@ -21,6 +21,7 @@ from txrdma.kit.remotesender import FULL, RemoteSender
 from txrdma.kit.spool import Spool
 from txrdma.monitor.diagnosis.thresholds import PortKey
 from txrdma.monitor.series import remotewriter
+from txrdma.monitor.series.history import BatchWriter
 from txrdma.monitor.series.historystore import Point
 from txrdma.monitor.series.level import DEFAULT_LEVELS
 from txrdma.monitor.series.promqlreader import PromQLReader
@@ -48,7 +49,7 @@ class _EngineTestCase(TestCase):
     def opened(self, engine: Prometheus) -> None:
         """Make the writer and the reader of an engine."""
         for module, name, value in (
-            *((remotewriter, "BATCH_SECONDS", 0.1), (remotesender, "FIRST_PAUSE", 0.1)),
+            *((BatchWriter, "batchSeconds", 0.1), (remotesender, "FIRST_PAUSE", 0.1)),
             (remotesender, "LONGEST_PAUSE", 0.2),
         ):
             self.patch(module, name, value)
