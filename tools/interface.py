@@ -149,7 +149,7 @@ def interface() -> dict[str, list[str]]:
 
     from txrdma.commands.common.registry import COMMANDS
     from txrdma.metrics import SMCCollector
-    from txrdma.monitor.config import _SCHEMA
+    from txrdma.monitor.configfile import SCHEMA
     from txrdma.monitor.series.historystore import VERSION as HISTORY
     from txrdma.soft.shared._rendezvous import VERSION as SHARED
 
@@ -162,7 +162,7 @@ def interface() -> dict[str, list[str]]:
         ],
         "Options of commands": [f"{each.name} --{option}" for each in COMMANDS for option in optionsOf(each)],
         "Metrics of smc:": sorted(families),
-        "Configuration of the fabric monitor": sorted(settingsIn(_SCHEMA)),
+        "Configuration of the fabric monitor": sorted(settingsIn(SCHEMA)),
         "Formats": [f"shared-memory {SHARED}", f"history {HISTORY}"],
     }
 

@@ -16,7 +16,8 @@ from twisted.python import usage
 from txrdma.commands.common.options import CommandOptions as BaseOptions
 from txrdma.commands.common.values import count
 from txrdma.kit.listening import isLoopback
-from txrdma.monitor.config import DEFAULT_LISTEN, MonitorConfig, parseConfig
+from txrdma.monitor.config import MonitorConfig, parseConfig
+from txrdma.monitor.configfile import DEFAULT_LISTEN
 from txrdma.sim.fabric.fabric import SimulatedFabric
 from txrdma.sim.faultgenerator import FaultGenerator
 from txrdma.sim.nets.fattree import fatTree

@@ -10,5 +10,6 @@ Subpackages import those above them only:
   - C{events}: state that outlasts the process, notifications
   - C{web}: pages, REST, server-sent events, Prometheus metrics
 
-C{files} and C{config} use all but C{web}.
+C{files} and C{config} use all but C{web}. C{config} makes a configuration from what C{configfile} reads, and
+C{configvalues} checks the values.
 """

@@ -1,0 +1,286 @@
+"""
+The file of the fabric monitor's configuration: its keys, and all mistakes in it, with their lines.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from txrdma.fabric.excess import MOST_HOPS
+from txrdma.kit.listening import isLoopback, mistakeIn
+from txrdma.monitor.configvalues import (
+    boolean,
+    counter,
+    counters,
+    databaseURL,
+    days,
+    errorRate,
+    fabricName,
+    findingKind,
+    findingKinds,
+    headerName,
+    InvalidValue,
+    labelName,
+    lineOfText,
+    mailAddress,
+    mailAddresses,
+    megabytes,
+    seconds,
+    severity,
+    string,
+    timestamp,
+    url,
+    webhookFormat,
+    wholeNumber,
+)
+from txrdma.monitor.diagnosis.tallies import TallyLimit
+from txrdma.monitor.series.level import DEFAULT_LEVELS, EVENTS
+
+DEFAULT_LISTEN: Final = "tcp:9315:interface=127.0.0.1"
+
+_LEAST_SENT: Final = 2.0
+_TABLE: Final = re.compile(r"\s*\[\[?\s*([^\[\]]+?)\s*\]\]?\s*(#.*)?$")
+_KEY: Final = re.compile(r"\s*([A-Za-z0-9_.\"'-]+)\s*=")
+
+_Check = Callable[[object], Any]
+
+_ANY: Final = "*"
+"""Name in a schema of what a table with names of the user's choice has."""
+
+_WEBHOOK: Final = {
+    "url": ("url", url),
+    "format": ("format", webhookFormat),
+    "authorization-file": ("authorizationFile", string),
+}
+SCHEMA: Final[Mapping[str, Any]] = {
+    "port": ("port", string),
+    "fabrics": {_ANY: (fabricName, {})},
+    "web": {"listen": ("listen", string), "tokens": ("tokens", string), "users": ("users", string)},
+    "metrics": {"counters": ("counters", counters)},
+    "history": {
+        "file": ("file", string),
+        "url": ("url", databaseURL),
+        "standby": ("standby", boolean),
+        **{
+            level.name: {"days": ("retentionSeconds", days), "megabytes": ("mostOctets", megabytes)}
+            for level in (*DEFAULT_LEVELS, EVENTS)
+        },
+    },
+    "remote-write": {
+        "url": ("url", url),
+        "spill": ("spill", string),
+        "megabytes": ("mostOctets", megabytes),
+        "query-url": ("queryURL", url),
+        "timeout": ("timeoutSeconds", seconds(0.1)),
+        "authorization-file": ("authorizationFile", string),
+        "labels": {_ANY: (labelName, lineOfText)},
+        "headers": {_ANY: (headerName, lineOfText)},
+    },
+    "poll": {
+        "interval": ("intervalSeconds", seconds(0.1)),
+        "sweep": ("sweepSeconds", seconds(1.0)),
+        "settle": ("settleSeconds", seconds(0.1)),
+        "states": ("stateSeconds", seconds(1.0)),
+        "timeout": ("timeoutSeconds", seconds(0.01)),
+        "outstanding": ("maxOutstanding", wholeNumber(1)),
+        "nodes": ("mostNodes", wholeNumber(2)),
+        "hops": ("maxHops", wholeNumber(1, MOST_HOPS)),
+        "notices": ("wantsNotices", boolean),
+        "survey": ("surveySeconds", seconds(0.0)),
+    },
+    "files": {"slurm": ("slurm", string), "unfit": ("unfit", string), "node-names": ("nodeNames", string)},
+    "findings": {
+        "clear": ("clearSeconds", seconds(0.0)),
+        "bit-errors": ("mostBitErrors", errorRate),
+        "topology": ("topology", string),
+        "ignored": ("ignored", findingKinds),
+        "severity": {_ANY: (findingKind, severity)},
+    },
+    "limits": {
+        _ANY: (counter, {"most": ("most", wholeNumber(0, 1 << 63)), "seconds": ("seconds", seconds(1.0))})
+    },
+    "alerts": {
+        "delay": ("delaySeconds", seconds(0.0)),
+        "group": ("groupSeconds", seconds(0.0)),
+        "severity": ("least", severity),
+        "log": ("log", string),
+        "mail": {
+            "host": ("host", string),
+            "port": ("port", wholeNumber(1, 65535)),
+            "from": ("sender", mailAddress),
+            "to": ("receivers", mailAddresses),
+            "user": ("user", string),
+            "password-file": ("passwordFile", string),
+        },
+        "webhooks": {_ANY: (str, _WEBHOOK)},
+        "silences": {
+            _ANY: (str, {"kind": ("kind", string), "where": ("where", string), "until": ("until", timestamp)})
+        },
+    },
+}
+"""
+Keys of the file. A table is a mapping; a value is the name of the setting, and the function that checks and
+converts it. Behind L{_ANY} stands a function that checks the name, and what the name has.
+"""
+
+
+class ConfigReader:
+    """
+    Reads the values of a file, and collects its mistakes.
+
+    @ivar values: settings by the names in L{SCHEMA}, in nested tables.
+    @ivar mistakes: lines with mistakes, and the mistakes.
+    """
+
+    def __init__(self, text: str, content: Mapping[str, Any], head: str = "", isWhole: bool = True) -> None:
+        """
+        @param head: beginning of the keys of a fabric, whose settings come before those for all fabrics.
+        @param isWhole: whether nothing else belongs to this content.
+        """
+        self.mistakes: list[tuple[int, str]] = []
+        self._head = head
+        self._wrong: set[str] = set()
+        self._lines = _linesOf(text)
+        self.values = self._table("", content, SCHEMA)
+        if isWhole:
+            self._complete()
+        self._checkAccess()
+
+    def table(self, *names: str) -> dict[str, Any]:
+        """Return a copy of a table; empty if the file does not have it."""
+        found: Any = self.values
+        for name in names:
+            found = found.get(name, {})
+        return dict(found)
+
+    def _mistake(self, key: str, text: str) -> None:
+        self._wrong.add(key)
+        own = f"{self._head}{key}"
+        shown = own if own in self._lines or key not in self._lines else key
+        self.mistakes.append((self.lineOf(shown), f"{shown}: {text}"))
+
+    def separate(self, fabric: str, taken: dict[str, str]) -> None:
+        """
+        Report files and databases that another fabric has, too.
+
+        @param taken: fabrics by the files and databases that they have.
+        """
+        history, remote = self.table("history"), self.table("remote-write")
+        found = {f"files.{name}": path for name, path in self.table("files").items()}
+        found["history"] = history.get("url") or history.get("file")
+        found["remote-write.spill"] = remote.get("spill")
+        for key, path in found.items():
+            if path and taken.setdefault(path, fabric) != fabric:
+                self._mistake(key, f"fabric {taken[path]} has {path}, too: it may contain {{fabric}}")
+
+    def lineOf(self, key: str) -> int:
+        """Return the line of a key, or of the table around it, which may be on one line."""
+        while key and key not in self._lines:
+            parts = [line for name, line in self._lines.items() if name.startswith(f"{key}.")]
+            if parts:
+                return min(parts)
+            key = key.rpartition(".")[0]
+        return self._lines.get(key, 1)
+
+    def _table(self, head: str, table: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the valid settings of a table."""
+        found: dict[str, Any] = {}
+        for name, value in table.items():
+            key = f"{head}{name}"
+            try:
+                setting, known = _known(name, schema)
+                if isinstance(known, dict):
+                    if not isinstance(value, dict):
+                        raise InvalidValue("is a table")
+                    found.setdefault(setting, {}).update(self._table(f"{key}.", value, known))
+                else:
+                    found[setting] = _checked(known, value)
+            except InvalidValue as mistake:
+                self._mistake(key, str(mistake))
+        return found
+
+    def _require(self, table: str, values: Mapping[str, Any], **settings: str) -> None:
+        """Check that a table has some keys, which are given by their settings."""
+        for setting, name in settings.items():
+            if setting not in values and f"{table}.{name}" not in self._wrong:
+                self._mistake(table, f"has no {name}")
+
+    def _complete(self) -> None:
+        """Report keys that are missing beside others, or exclude each other."""
+        history, mail = self.table("history"), self.table("alerts", "mail")
+        if history.get("file") and history.get("url"):
+            self._mistake("history.url", "there is a history.file, too: which of them is it?")
+        if history.get("standby") and not (history.get("file") or history.get("url")):
+            self._mistake(
+                "history.standby", "monitors share a history.file or history.url, of which there is none"
+            )
+        if mail:
+            self._require("alerts.mail", mail, host="host", sender="from", receivers="to")
+        remote = self.table("remote-write")
+        if remote:
+            self._require("remote-write", remote, url="url", spill="spill")
+            if self.table("poll").get("intervalSeconds", _LEAST_SENT) < _LEAST_SENT:
+                least = f"{_LEAST_SENT:g} s, as samples have whole seconds"
+                self._mistake("poll.interval", f"with remote-write it is at least {least}")
+        for name, webhook in self.table("alerts", "webhooks").items():
+            self._require(f"alerts.webhooks.{name}", webhook, url="url")
+
+    def _checkAccess(self) -> None:
+        """Refuse pages that everybody in the network could read."""
+        web = self.table("web")
+        listen = web.get("listen", "")
+        mistake = mistakeIn(listen) if listen else ""
+        if mistake:
+            self._mistake("web.listen", f"{listen!r} is not an endpoint: {mistake}")
+        elif not (isLoopback(listen or DEFAULT_LISTEN) or web.get("tokens") or web.get("users")):
+            self._mistake(
+                "web.listen",
+                f"{listen!r} is beyond this host, where everybody could read: give web.tokens or web.users, "
+                f"or listen on loopback, as {DEFAULT_LISTEN}",
+            )
+
+    def limit(self, usual: TallyLimit) -> TallyLimit:
+        """Return the limit for a counter, with the changes of the file."""
+        given = self.table("limits", usual.counter)
+        return TallyLimit(usual.counter, given.get("most", usual.most), given.get("seconds", usual.seconds))
+
+
+def _known(name: str, schema: Mapping[str, Any]) -> tuple[str, Any]:
+    """Return the setting of a key, and the schema or the check of its value."""
+    if _ANY in schema:
+        check, known = schema[_ANY]
+        return check(name), known
+    if name not in schema:
+        raise InvalidValue("there is no such key")
+    known = schema[name]
+    return known if isinstance(known, tuple) else (name, known)
+
+
+def _checked(check: _Check, value: object) -> Any:
+    try:
+        return check(value)
+    except InvalidValue as mistake:
+        raise InvalidValue(f"is {mistake}, not {value!r}") from None
+
+
+def _linesOf(text: str) -> dict[str, int]:
+    """Return the line numbers at which tables and keys first appear, which TOML's parser does not report."""
+    found: dict[str, int] = {}
+    head = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        table = _TABLE.match(line)
+        if table is not None:
+            name = _plain(table[1])
+            head = f"{name}."
+            found.setdefault(name, number)
+            continue
+        key = _KEY.match(line)
+        if key is not None:
+            found.setdefault(f"{head}{_plain(key[1])}", number)
+    return found
+
+
+def _plain(name: str) -> str:
+    return ".".join(part.strip().strip("\"'") for part in name.split("."))
