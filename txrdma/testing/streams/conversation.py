@@ -7,11 +7,13 @@ Each runs over C{tcp:} and over other streams, and both ends must see the same
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import Any, Final
 
-from txrdma.testing.streams.script import parse
+from txrdma.testing.streams.script import parse, size
 
 ROCE: Final = ("rocev2", "verbs", "rsocket", "btl")
 """Routes on which a queue pair belongs to its process, and ends with it."""
@@ -107,3 +109,57 @@ class Conversation:
     def unlikeOn(self, route: str, end: str) -> tuple[Unlike, ...]:
         """Return the declared differences at an end on a route."""
         return tuple(each for each in self.unlike if route in each.routes and each.end == end)
+
+
+def conversations(
+    text: str, unlike: Mapping[str, tuple[Unlike, ...]] | None = None, via: Via = Via.DIRECT
+) -> tuple[Conversation, ...]:
+    """
+    Parse conversations. Each begins with its name and, in parentheses, C{quick} and C{everywhere}::
+
+        closes-on-word (quick)
+            The server closes when it has received the last message.
+            client made: write 300kB
+            server received 300kB: write 5; lose
+
+    Each line C{client} or C{server} is one of the end's script; C{races}, C{also}, C{unlike} and C{seconds}
+    set the attributes of these names. In C{also}, calls are separated by commas; received bytes follow a
+    semicolon.
+
+    @param unlike: the differences that C{unlike} refers to.
+    """
+    found: list[Conversation] = []
+    for block in re.split(r"\n(?=\S)", text.strip()):
+        head, about, *lines = block.split("\n")
+        name, _, runs = head.rstrip(")").partition(" (")
+        scripts: dict[str, list[str]] = {"client": [], "server": []}
+        also: list[Outcome] = []
+        more: dict[str, Any] = {}
+        for line in map(str.strip, lines):
+            key, _, value = line.partition(" ")
+            if key in scripts:
+                scripts[key].append(value)
+            elif key == "also":
+                end, _, outcome = value.partition(" ")
+                calls, _, received = outcome.partition("; ")
+                also.append(Outcome(end, tuple(calls.split(", ")), size(received or "0")))
+            elif key == "unlike":
+                more["unlike"] = (unlike or {})[value]
+            else:
+                more[key] = float(value) if key == "seconds" else value
+        client, server = map("\n".join, scripts.values())
+        isQuick, isEverywhere = "quick" in runs, "everywhere" in runs
+        found.append(
+            Conversation(
+                name,
+                about.strip(),
+                client,
+                server,
+                also=tuple(also),
+                via=via,
+                isQuick=isQuick,
+                isEverywhere=isEverywhere,
+                **more,
+            )
+        )
+    return tuple(found)

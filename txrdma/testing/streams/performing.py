@@ -1,5 +1,5 @@
 """
-The protocol of a player: it reports each call, and performs the steps of its script.
+One end of a conversation: a protocol that reports each call, and performs the steps of its script.
 """
 
 from __future__ import annotations
@@ -9,55 +9,50 @@ import signal
 import time
 import zlib
 from collections.abc import Callable, Sequence
-from typing import Any, Final
-from typing import Protocol as Shape
+from typing import Any, cast, Final
 
 from zope.interface import implementer
 
 from twisted.internet.defer import Deferred
+from twisted.internet.endpoints import (
+    clientFromString,
+    quoteStringArgument,
+    serverFromString,
+    wrapServerTLS,
+)
+from twisted.internet.error import ReactorNotRunning
 from twisted.internet.interfaces import IHalfCloseableProtocol
-from twisted.internet.protocol import connectionDone, Protocol
+from twisted.internet.protocol import connectionDone, Factory, Protocol
 from twisted.internet.tcp import Connection
 from twisted.python.failure import Failure
 
 from txrdma.testing.streams import producing, transcript
 from txrdma.testing.streams.cues import Cues, Reporter
-from txrdma.testing.streams.orders import Order
-from txrdma.testing.streams.script import Script, Step
+from txrdma.testing.streams.orders import Order, SERVER
+from txrdma.testing.streams.script import parse, Step
 from txrdma.testing.streams.texts import Text
+from txrdma.testing.streams.transcript import PROCESS
 
 _SENT: Final = "sent"
 _AGAIN_SECONDS: Final = 0.01
 
 
+OF_TRANSPORT: Final = {
+    "release": "unregisterProducer",
+    "lose": "loseConnection",
+    "half": "loseWriteConnection",
+    "abort": "abortConnection",
+}
+"""The steps that are a call of the transport."""
+
+
+def methodName(step: str) -> str:
+    """Return the name of the performer's method for a step."""
+    return f"step_{step.replace(' ', '_').replace('-', '_')}"
+
+
 class Mistake(Exception):
     """Raised by the step C{raise}, like an error of a program."""
-
-
-class Playing(Shape):
-    """
-    Interface of a player for the performers of its connections.
-
-    @ivar begun: number of connections that a client has begun.
-    @ivar lost: number of connections that were lost.
-    """
-
-    order: Order
-    reactor: Any
-    script: Script
-    reporter: Reporter
-    cues: Cues
-    begun: int
-    lost: int
-
-    def connect(self) -> None:
-        """Begin one more connection to the other end."""
-
-    def closePort(self) -> None:
-        """Close the listening port: accept no more connections."""
-
-    def stop(self) -> None:
-        """Stop the player's reactor, unless it is stopping already."""
 
 
 class Performer(Protocol):
@@ -70,7 +65,7 @@ class Performer(Protocol):
 
     transport: Any
 
-    def __init__(self, player: Playing, number: int) -> None:
+    def __init__(self, player: Player, number: int) -> None:
         self._player = player
         self._number = number
         self._reactor = player.reactor
@@ -105,8 +100,8 @@ class Performer(Protocol):
         while self._thresholds and self._thresholds[0].size <= self.received:
             self.perform(self._thresholds.pop(0).steps)
         if self._breath is not None:
-            self._pause()
-            self._reactor.callLater(self._breath, self._resume)
+            self.step_pause()
+            self._reactor.callLater(self._breath, self.step_resume)
 
     def readConnectionLost(self) -> None:
         """Report that the peer has closed its half, and perform the steps for it."""
@@ -132,10 +127,16 @@ class Performer(Protocol):
         """Perform steps up to the first that waits; the others follow when it has finished."""
         for number, step in enumerate(steps, 1):
             self.report(transcript.DOES, step.text)
-            waiting = _METHODS[step.name](self, *step.values)
+            waiting = self._method(step.name)(*step.values)
             if waiting is not None:
                 waiting.addCallback(self._goOn, steps[number:])
                 return
+
+    def _method(self, step: str) -> Callable[..., Deferred[None] | None]:
+        """Return the method for a step, C{step_...} or the transport's; one that waits returns a Deferred."""
+        name = OF_TRANSPORT.get(step)
+        found: Any = getattr(self.transport, name) if name else getattr(self, methodName(step))
+        return cast("Callable[..., Deferred[None] | None]", found)
 
     def _goOn(self, _: None, steps: Sequence[Step]) -> None:
         self.perform(steps)
@@ -156,14 +157,16 @@ class Performer(Protocol):
         """Write the next bytes of the end's text."""
         self.transport.write(self.take(length))
 
-    def _writeBy(self, length: int, most: int) -> None:
+    step_write = write
+
+    def step_write_by(self, length: int, most: int) -> None:
         for piece in self._pieces(length, most):
             self.transport.write(piece)
 
-    def _sequenceBy(self, length: int, most: int) -> None:
+    def step_sequence_by(self, length: int, most: int) -> None:
         self.transport.writeSequence(self._pieces(length, most))
 
-    def _trickle(self, length: int, most: int, seconds: float) -> Deferred[None]:
+    def step_trickle_by_every(self, length: int, most: int, seconds: float) -> Deferred[None]:
         done: Deferred[None] = Deferred()
 
         def turn(left: int) -> None:
@@ -180,110 +183,98 @@ class Performer(Protocol):
         """Note that a producer has written everything."""
         self._sent.callback(None)
 
-    def _push(self, length: int) -> None:
+    def step_push(self, length: int) -> None:
         producing.Pushing(self, self._reactor, length).begin()
 
-    def _pull(self, length: int) -> None:
+    def step_pull(self, length: int) -> None:
         producing.Pulling(self, length).begin()
 
-    def _file(self, length: int) -> None:
+    def step_file(self, length: int) -> None:
         producing.sendFile(self, length)
 
-    def _hold(self) -> None:
+    def step_hold(self) -> None:
         self._held = producing.Holding(self)
         self.transport.registerProducer(self._held, True)
 
-    def _release(self) -> None:
-        self.transport.unregisterProducer()
-
     # Reading
 
-    def _pause(self) -> None:
+    def step_pause(self) -> None:
         self._isPaused = True
         self.transport.pauseProducing()
 
-    def _resume(self) -> None:
+    def step_resume(self) -> None:
         self._isPaused = False
         self.transport.resumeProducing()
 
-    def _slowly(self, seconds: float) -> None:
+    def step_slowly(self, seconds: float) -> None:
         self._breath = seconds
 
     # Waiting
 
-    def _wait(self, seconds: float) -> Deferred[None]:
+    def step_wait(self, seconds: float) -> Deferred[None]:
         deferred: Deferred[None] = Deferred()
         self._reactor.callLater(seconds, deferred.callback, None)
         return deferred
 
-    def _delay(self) -> None:
+    def step_delay(self) -> None:
         self._reactor.callLater(0, self.report, transcript.DELAYED)
 
-    def _turn(self) -> Deferred[None]:
+    def step_turn(self) -> Deferred[None]:
         # The first call runs before the reactor polls its descriptors, the second after.
         deferred: Deferred[None] = Deferred()
         self._reactor.callLater(0, self._reactor.callLater, 0, deferred.callback, None)
         return deferred
 
-    def _settle(self) -> Deferred[None]:
-        return self._wait(self._player.order.settling)
+    def step_settle(self) -> Deferred[None]:
+        return self.step_wait(self._player.order.settling)
 
-    def _await(self, cue: str) -> Deferred[None] | None:
+    def step_await(self, cue: str) -> Deferred[None] | None:
         return self._sent if cue == _SENT else self._player.cues.waitFor(cue)
 
-    def _cue(self, cue: str) -> None:
+    def step_cue(self, cue: str) -> None:
         self.report(transcript.CUE, cue)
 
     # Ending
 
-    def _lose(self) -> None:
-        self.transport.loseConnection()
-
-    def _half(self) -> None:
-        self.transport.loseWriteConnection()
-
-    def _abort(self) -> None:
-        self.transport.abortConnection()
-
-    def _raise(self) -> None:
+    def step_raise(self) -> None:
         raise Mistake("as the script says")
 
     # The process
 
-    def _block(self, seconds: float) -> None:
+    def step_block(self, seconds: float) -> None:
         time.sleep(seconds)
 
-    def _freeze(self, seconds: float) -> None:
+    def step_freeze(self, seconds: float) -> None:
         self.report(transcript.FREEZES, seconds)
         os.kill(os.getpid(), signal.SIGSTOP)
 
-    def _again(self) -> None:
+    def step_again(self) -> None:
         self._reactor.callLater(_AGAIN_SECONDS, self._player.connect)
 
-    def _againUntil(self, count: int) -> None:
+    def step_again_until(self, count: int) -> None:
         if self._player.begun < count:
             self._player.connect()
 
-    def _closePort(self) -> None:
+    def step_close_port(self) -> None:
         self._player.closePort()
 
-    def _fork(self, seconds: float) -> None:
+    def step_fork(self, seconds: float) -> None:
         self._player.reporter.leaveChild(seconds)
 
-    def _stop(self) -> None:
+    def step_stop(self) -> None:
         self._player.stop()
 
-    def _stopAfter(self, count: int) -> None:
+    def step_stop_after(self, count: int) -> None:
         if self._player.lost >= count:
             self._player.stop()
 
-    def _term(self) -> None:
+    def step_term(self) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
-    def _kill(self) -> None:
+    def step_kill(self) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
-    def _exit(self) -> None:
+    def step_exit(self) -> None:
         os._exit(0)
 
 
@@ -292,50 +283,80 @@ class HalvesPerformer(Performer):
     """A performer that is notified of half-closed connections."""
 
 
-_METHODS: Final[dict[str, Callable[..., Deferred[None] | None]]] = {
-    "write": Performer.write,
-    "write by": Performer._writeBy,
-    "sequence by": Performer._sequenceBy,
-    "trickle by every": Performer._trickle,
-    "push": Performer._push,
-    "pull": Performer._pull,
-    "file": Performer._file,
-    "hold": Performer._hold,
-    "release": Performer._release,
-    "lose": Performer._lose,
-    "half": Performer._half,
-    "abort": Performer._abort,
-    "pause": Performer._pause,
-    "resume": Performer._resume,
-    "slowly": Performer._slowly,
-    "raise": Performer._raise,
-    "delay": Performer._delay,
-    "turn": Performer._turn,
-    "settle": Performer._settle,
-    "wait": Performer._wait,
-    "await": Performer._await,
-    "cue": Performer._cue,
-    "block": Performer._block,
-    "freeze": Performer._freeze,
-    "again": Performer._again,
-    "again until": Performer._againUntil,
-    "close-port": Performer._closePort,
-    "fork": Performer._fork,
-    "stop": Performer._stop,
-    "stop after": Performer._stopAfter,
-    "term": Performer._term,
-    "kill": Performer._kill,
-    "exit": Performer._exit,
-}
-"""The methods for L{txrdma.testing.streams.script.STEPS}; one that waits returns a Deferred."""
+class Player:
+    """
+    A process in a conversation: its endpoint, its connections and their common state.
 
-PERFORMED: Final = frozenset(_METHODS)
-"""The names of all steps that can be performed."""
+    @ivar script: script of its end.
+    @ivar begun: number of connections that a client has begun.
+    @ivar lost: number of connections that were lost.
+    """
+
+    def __init__(self, order: Order, reactor: Any, reporter: Reporter) -> None:
+        self.order = order
+        self.reactor = reactor
+        self.reporter = reporter
+        self.script = parse(order.script)
+        self.cues = Cues(reporter.socket)
+        self.begun = self.lost = 0
+        self._connections = 0
+        self._port: Any = None
+        self._factory = Factory.forProtocol(self._performer)
+
+    def _performer(self) -> Performer:
+        self._connections += 1
+        kind = HalvesPerformer if self.script.knowsHalves else Performer
+        return kind(self, self._connections - 1)
+
+    def begin(self) -> None:
+        """Begin to listen as a server, or to connect as a client."""
+        self.reporter.report(PROCESS, transcript.RUNS, type(self.reactor).__name__)
+        self.reactor.addReader(self.cues)
+        if self.order.who == SERVER:
+            endpoint: Any = serverFromString(self.reactor, self.order.listen)
+            if self.order.tls:
+                endpoint = wrapServerTLS(_certificate(self.order.tls).options(), endpoint)
+            endpoint.listen(self._factory).addCallbacks(self._listening, self._failed)
+        else:
+            self.connect()
+
+    def connect(self) -> None:
+        """Begin one more connection to the server."""
+        self.begun += 1
+        text = self.order.connect
+        if self.order.tls:
+            inner = quoteStringArgument(text)
+            text = f"tls:localhost:443:trustRoots={quoteStringArgument(self.order.tls)}:endpoint={inner}"
+        clientFromString(self.reactor, text).connect(self._factory).addErrback(self._failed)
+
+    def _listening(self, port: Any) -> None:
+        self._port = port
+        self.reporter.report(PROCESS, transcript.LISTENING, port.getHost().port)
+
+    def _failed(self, failure: Failure) -> None:
+        assert failure.type is not None
+        self.reporter.report(PROCESS, transcript.FAILED, failure.type.__name__)
+        Performer(self, PROCESS).perform(self.script.on("failed"))
+
+    def closePort(self) -> None:
+        """Close the listening port, and report when that is done."""
+        self._port.stopListening().addCallback(
+            lambda _: self.reporter.report(PROCESS, transcript.CUE, "closed")
+        )
+
+    def stop(self) -> None:
+        """Stop the reactor, unless it is stopping already."""
+        try:
+            self.reactor.stop()
+        except ReactorNotRunning:
+            pass
 
 
-def performerOf(player: Playing, number: int) -> Performer:
-    """Create the protocol for a connection with this number."""
-    return (HalvesPerformer if player.script.knowsHalves else Performer)(player, number)
+def _certificate(folder: str) -> Any:
+    from twisted.internet.ssl import PrivateCertificate
+
+    with open(os.path.join(folder, "server.pem"), "rb") as file:
+        return PrivateCertificate.loadPEM(file.read())
 
 
 def servedBy(transport: Any) -> str:

@@ -14,14 +14,6 @@ from typing import Any, Final
 
 from zope.interface import implementer
 
-from twisted.internet.endpoints import (
-    clientFromString,
-    quoteStringArgument,
-    serverFromString,
-    wrapServerTLS,
-)
-from twisted.internet.error import ReactorNotRunning
-from twisted.internet.protocol import Factory, Protocol
 from twisted.logger import (
     formatEvent,
     globalLogBeginner,
@@ -31,13 +23,11 @@ from twisted.logger import (
     LogLevel,
     textFileLogObserver,
 )
-from twisted.python.failure import Failure
 
 from txrdma.testing.streams import transcript
-from txrdma.testing.streams.cues import Cues, Reporter
-from txrdma.testing.streams.orders import Order, PROXY, SERVER
-from txrdma.testing.streams.performing import Performer, performerOf
-from txrdma.testing.streams.script import parse
+from txrdma.testing.streams.cues import Reporter
+from txrdma.testing.streams.orders import Order, PROXY
+from txrdma.testing.streams.performing import Player
 from txrdma.testing.streams.transcript import PROCESS
 
 REACTORS: Final = {
@@ -63,81 +53,6 @@ class _Errors:
     def __call__(self, event: LogEvent) -> None:
         if event.get("log_level") in (LogLevel.error, LogLevel.critical):
             self._reporter.report(PROCESS, transcript.LOGGED, formatEvent(event)[:_MOST_TEXT])
-
-
-class Player:
-    """
-    A process in a conversation: its endpoint, its connections and their common state.
-
-    @ivar script: script of its end.
-    @ivar begun: number of connections that a client has begun.
-    @ivar lost: number of connections that were lost.
-    """
-
-    def __init__(self, order: Order, reactor: Any, reporter: Reporter) -> None:
-        self.order = order
-        self.reactor = reactor
-        self.reporter = reporter
-        self.script = parse(order.script)
-        self.cues = Cues(reporter.socket)
-        self.begun = self.lost = 0
-        self._connections = 0
-        self._port: Any = None
-        self._factory = Factory.forProtocol(self._performer)
-
-    def _performer(self) -> Protocol:
-        self._connections += 1
-        return performerOf(self, self._connections - 1)
-
-    def begin(self) -> None:
-        """Begin to listen as a server, or to connect as a client."""
-        self.reporter.report(PROCESS, transcript.RUNS, type(self.reactor).__name__)
-        self.reactor.addReader(self.cues)
-        if self.order.who == SERVER:
-            endpoint: Any = serverFromString(self.reactor, self.order.listen)
-            if self.order.tls:
-                endpoint = wrapServerTLS(_certificate(self.order.tls).options(), endpoint)
-            endpoint.listen(self._factory).addCallbacks(self._listening, self._failed)
-        else:
-            self.connect()
-
-    def connect(self) -> None:
-        """Begin one more connection to the server."""
-        self.begun += 1
-        text = self.order.connect
-        if self.order.tls:
-            inner = quoteStringArgument(text)
-            text = f"tls:localhost:443:trustRoots={quoteStringArgument(self.order.tls)}:endpoint={inner}"
-        clientFromString(self.reactor, text).connect(self._factory).addErrback(self._failed)
-
-    def _listening(self, port: Any) -> None:
-        self._port = port
-        self.reporter.report(PROCESS, transcript.LISTENING, port.getHost().port)
-
-    def _failed(self, failure: Failure) -> None:
-        assert failure.type is not None
-        self.reporter.report(PROCESS, transcript.FAILED, failure.type.__name__)
-        Performer(self, PROCESS).perform(self.script.on("failed"))
-
-    def closePort(self) -> None:
-        """Close the listening port, and report when that is done."""
-        self._port.stopListening().addCallback(
-            lambda _: self.reporter.report(PROCESS, transcript.CUE, "closed")
-        )
-
-    def stop(self) -> None:
-        """Stop the reactor, unless it is stopping already."""
-        try:
-            self.reactor.stop()
-        except ReactorNotRunning:
-            pass
-
-
-def _certificate(folder: str) -> Any:
-    from twisted.internet.ssl import PrivateCertificate
-
-    with open(os.path.join(folder, "server.pem"), "rb") as file:
-        return PrivateCertificate.loadPEM(file.read())
 
 
 def play(order: Order) -> None:

@@ -8,9 +8,10 @@ from collections.abc import Callable
 
 from hypothesis import given, strategies
 
+from twisted.internet.tcp import Connection
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.testing.streams.performing import PERFORMED
+from txrdma.testing.streams.performing import methodName, OF_TRANSPORT, Performer
 from txrdma.testing.streams.script import OCCASIONS, parse, ScriptError, size, Step, STEP_NAMES, STEPS
 from txrdma.testing.streams.texts import Checksum, Text
 
@@ -72,7 +73,10 @@ class ScriptTests(SynchronousTestCase):
 
     def test_everyStepCanBeTaken(self) -> None:
         """A player supports exactly the steps that scripts may have."""
-        self.assertEqual(set(STEP_NAMES), PERFORMED)
+        methods = {name for name in dir(Performer) if name.startswith("step_")}
+        self.assertEqual({methodName(each) for each in STEP_NAMES if each not in OF_TRANSPORT}, methods)
+        for name in OF_TRANSPORT.values():
+            self.assertTrue(hasattr(Connection, name))
         self.assertEqual(len(STEP_NAMES), len(STEPS))
 
     def test_sizes(self) -> None:

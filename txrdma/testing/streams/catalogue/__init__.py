@@ -1,16 +1,9 @@
 """
 The conversations that compare streams with TCP, by chapters.
 
-To add one, write a L{txrdma.testing.streams.conversation.Conversation} into the chapter that it belongs to,
-with its two scripts (L{txrdma.testing.streams.script}). The expected result is not a part of it, since TCP
-defines that::
-
-    Conversation(
-        "last-words",
-        "The server says goodbye when it hears the last word, and closes.",
-        client="made: write 300kB",
-        server="received 300kB: write 5; lose",
-    )
+To add one, write it into the chapter that it belongs to: its name, a sentence, and its two scripts
+(L{txrdma.testing.streams.conversation.conversations}). The expected result is not a part of it, since TCP
+defines that.
 """
 
 from __future__ import annotations
