@@ -6,17 +6,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from random import Random
+from typing import Any
 
 from zope.interface import implementer
 
 from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.iba.path import IBPath, MADEndPort
 from txrdma.iba.types import GID, GUID, LID, QPN
 from txrdma.iba.verbs import Buffer
 from txrdma.interfaces import IMADHandler, IMADPort, IMADReceiver
+from txrdma.mad.agent import MADAgent
 from txrdma.mad.core.addressing import mayBeFrom
+from txrdma.mad.layouts.attributes import ManagementClass, Method
 from txrdma.mad.layouts.messages import MADRequest
+from txrdma.mad.server import MADServer
 
 
 @implementer(IMADHandler)
@@ -122,6 +127,33 @@ class Wire:
 
 TO_1 = IBPath(dlid=LID(1), dqpn=QPN(1))
 TO_2 = IBPath(dlid=LID(2), dqpn=QPN(1))
+
+
+class WiredTestCase(SynchronousTestCase):
+    """
+    Two agents, joined by a wire; the other one serves.
+
+    @cvar options: options of both agents.
+    """
+
+    options: dict[str, Any] = {}
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.wire = Wire(self.clock)
+        self.agent, self.other = (MADAgent(self.clock, port, **self.options) for port in self.wire.ports)
+        self.server = MADServer(self.other)
+
+    def serve(
+        self,
+        how: Callable[[MADRequest], object],
+        managementClass: int = ManagementClass.PERFORMANCE,
+        methods: Sequence[Method] = (Method.GET, Method.SET),
+        oui: int = 0,
+    ) -> Answers:
+        answers = Answers(how)
+        self.server.handle(managementClass, answers, methods, oui)
+        return answers
 
 
 def pass_(clock: Clock, seconds: float, step: float = 0.001) -> None:

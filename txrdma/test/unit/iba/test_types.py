@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.iba.path import IBPath
-from txrdma.iba.types import GID, GUID, LID, MACAddress, MTU, QPN
+from txrdma.iba.types import GID, GUID, MACAddress, MTU
 
 
 class GIDTests(SynchronousTestCase):
@@ -110,20 +109,3 @@ class NameTests(SynchronousTestCase):
         self.assertIs(MTU.fitting(1500 - 60), MTU.MTU_1024)
         self.assertIs(MTU.fitting(1 << 20), MTU.MTU_4096)
         self.assertRaises(ValueError, MTU.fitting, 255)
-
-
-class PathTests(SynchronousTestCase):
-    def test_reverse(self) -> None:
-        """The reverse path has both ends exchanged, and its reverse is the path itself."""
-        here, there = GID.fromIP("10.0.0.1"), GID.fromIP("10.0.0.2")
-        path = IBPath(slid=LID(1), dlid=LID(2), sgid=here, dgid=there, sqpn=QPN(3), dqpn=QPN(4), hopLimit=9)
-        back = path.reverse()
-        self.assertEqual((back.slid, back.dlid, back.sgid, back.dgid), (2, 1, there, here))
-        self.assertEqual((back.sqpn, back.dqpn, back.hopLimit), (4, 3, 9))
-        self.assertEqual(back.reverse(), path)
-        self.assertTrue(path.hasGRH)
-        self.assertFalse(IBPath().hasGRH)
-
-    def test_notReversible(self) -> None:
-        """A path that is not reversible raises an error."""
-        self.assertRaises(ValueError, IBPath(reversible=False).reverse)

@@ -7,23 +7,18 @@ from __future__ import annotations
 from typing import Any
 
 from twisted.internet.defer import Deferred
-from twisted.internet.task import Clock
-from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import LID
 from txrdma.interfaces import IMADHandler
-from txrdma.mad.agent import MADAgent
 from txrdma.mad.errors import MADError
 from txrdma.mad.layouts.attributes import ManagementClass, Method
-from txrdma.mad.layouts.messages import MADRequest, Notice
 from txrdma.mad.layouts.pma import PortCounters
 from txrdma.mad.layouts.sa import NodeRecord
 from txrdma.mad.portwatch import PortEvent
-from txrdma.mad.server import MADServer
 from txrdma.test.support.mad.faulty import assertEmpty
-from txrdma.test.support.mad.pairs import Answers, pass_, TO_2, Wire
+from txrdma.test.support.mad.pairs import Answers, pass_, TO_2, WiredTestCase
 from txrdma.testing.bystanders import ApplicationError, callbacks, exploding
 
 PERFORMANCE, SA = ManagementClass.PERFORMANCE, ManagementClass.SUBN_ADM
@@ -43,13 +38,11 @@ class OtherServer:
         """Do nothing."""
 
 
-class BystanderTests(SynchronousTestCase):
+class BystanderTests(WiredTestCase):
+    options = {"timeoutSeconds": 1, "retries": 0}
+
     def setUp(self) -> None:
-        self.clock = Clock()
-        self.wire = Wire(self.clock)
-        self.agent = MADAgent(self.clock, self.wire.ports[0], timeoutSeconds=1, retries=0)
-        self.other = MADAgent(self.clock, self.wire.ports[1])
-        self.server = MADServer(self.other)
+        super().setUp()
         self.handle(Answers(lambda request: request.payload), SA)
 
     def handle(self, handler: Any, managementClass: int = PERFORMANCE) -> None:
@@ -116,21 +109,6 @@ class BystanderTests(SynchronousTestCase):
             self.other.serve(other.requested, other.ended)
             self.assertAnswered(self.askBystander())
             self.finish()
-
-    def test_notices(self) -> None:
-        reports: list[Notice] = []
-
-        def fail(notice: Notice, request: MADRequest) -> None:
-            raise ApplicationError("notice")
-
-        self.server.listen(fail, SA, (Method.REPORT,))
-        self.server.listen(lambda notice, request: reports.append(notice), SA, (Method.REPORT,))
-        reported = self.agent.SubnAdmReport(Notice(), TO_2)
-        bystander = self.askBystander()
-        self.assertAnswered(bystander)
-        self.successResultOf(reported)
-        self.assertEqual(len(reports), 1)
-        self.finish()
 
     def test_portListeners(self) -> None:
         reports: list[PortEvent] = []

@@ -389,9 +389,6 @@ class CommandLineTests(CommandTestCase):
         )
         self.assertEqual(self.refused("smpquery", "NI", "-mz"), "--modifier z: expected a number, 0 or more")
 
-    def test_unknown(self) -> None:
-        self.assertEqual(self.refused("smpquery", "NI", "3", "--foo"), "option --foo not recognized")
-
     def test_help(self) -> None:
         text = str(saquery.CommandOptions())
         self.assertNotIn("[default: ]", text)

@@ -171,38 +171,6 @@ class TorusTests(FabricTestCase):
         self.assertIn("unless their virtual lanes differ (the fabric has more than 1 paths)", found.text)
         self.assertLessEqual(sa.asked - before, 4)
 
-    def test_layers(self) -> None:
-        """LASH gives each path a layer in which it closes no cycle: no loop, unless layers share a lane."""
-        layers: list[dict[Link, set[Link]]] = []
-        levels: dict[tuple[Switch, Switch], int] = {}
-        for source in self.switches():
-            for target in self.switches():
-                levels[source, target] = self.layered(layers, self.links(source, target))
-        self.assertGreater(len(layers), 1)
-        self.assertLess(len(layers), 8)
-        self.serve(lambda source, target: levels[source, target])
-        self.map(lambda entry, out: tuple(range(16)))
-        self.assertEqual(self.found(), [])
-        self.map(lambda entry, out: (0,) * 16)
-        self.assertEqual([one.kind for one in self.found()], ["credit-loop"])
-
-    @staticmethod
-    def layered(layers: list[dict[Link, set[Link]]], links: list[Link]) -> int:
-        """Add a path to the first layer that stays without a cycle."""
-        for number in range(len(layers) + 1):
-            if number == len(layers):
-                layers.append({})
-            layer = {link: set(after) for link, after in layers[number].items()}
-            for one, other in zip(links, links[1:], strict=False):
-                layer.setdefault(one, set()).add(other)
-            try:
-                TopologicalSorter(layer).prepare()
-            except CycleError:
-                continue
-            layers[number] = layer
-            return number
-        raise AssertionError("a layer without paths takes any path")
-
     def test_byInputPort(self) -> None:
         """The lane depends on the input port, too: only those that packets come from decide."""
         self.test_datelines()

@@ -380,12 +380,6 @@ class LiarTests(FaultTestCase):
         self.assertEqual((self.kinds(fabric), len(fabric.nodes)), (["contradiction"], 6))
         self.assertIn("no-guid", [finding.kind for finding in findings(fabric)])
 
-    def test_name(self) -> None:
-        self.fabric.node("right").description = "\x1b[2Jri\nght"
-        self.fabric.port("right", 3).info[33] = 0x20
-        for line in described(self.swept().problems):
-            self.assertTrue(line.isprintable(), line)
-
     def test_downEnd(self) -> None:
         self.fabric.port("right", 3).info[33] = 0x20
         fabric = self.swept()

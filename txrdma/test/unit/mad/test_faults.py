@@ -18,9 +18,7 @@ from txrdma.error import DeviceUnavailable, ResourceExhausted
 from txrdma.iba.path import IBDRPath, IBPath
 from txrdma.iba.types import GID, GUID, LID, PKey, QPN
 from txrdma.mad.agent import MADAgent
-from txrdma.mad.core.frames import frame
 from txrdma.mad.errors import MADClassError, MADError, MADTimeoutError
-from txrdma.mad.layouts.attributes import ManagementClass
 from txrdma.mad.layouts.messages import ClassPortInfo, Notice
 from txrdma.mad.layouts.pma import PortCounters
 from txrdma.mad.layouts.sa import MultiPathRecord, NodeRecord, PathRecord
@@ -31,9 +29,9 @@ from txrdma.test.support.mad.pairs import pass_, TO_2, Wire
 
 class ShapeTests(FaultTestCase):
     def test_truncated(self) -> None:
-        for length in (16, 23, 24, 63, 64, 100, 127, 128, 255):
+        for length in (16, 23, 24, 63, 64, 100, 127, 128, 255, 257, 2048):
             self.setUp()
-            self.peer.respond = lambda request, length=length: [answer(request)[:length]]  # type: ignore[misc]  # mypy knows no defaults of lambdas
+            self.peer.respond = lambda request, length=length: [answer(request).ljust(length)[:length]]  # type: ignore[misc]  # mypy knows no defaults of lambdas
             call = self.agent.SubnGet(NodeInfo, TO_2)
             error = self.fails(call, MADClassError, f"the answer has {length} bytes instead of 256")
             self.assertEqual(len(error.reply), length)
@@ -44,13 +42,6 @@ class ShapeTests(FaultTestCase):
             self.setUp()
             self.peer.respond = lambda request, length=length: [answer(request)[:length]]  # type: ignore[misc]  # the same
             self.fails(self.agent.SubnGet(NodeInfo, TO_2), MADTimeoutError, "no answer")
-
-    def test_oversized(self) -> None:
-        for more in (1, 256, 2048 - 256):
-            self.setUp()
-            self.peer.respond = lambda request, more=more: [answer(request) + bytes(more)]  # type: ignore[misc]  # the same
-            call = self.agent.PerformanceGet(PortCounters, TO_2)
-            self.fails(call, MADClassError, f"the answer has {256 + more} bytes")
 
     def test_truncatedTable(self) -> None:
         self.peer.respond = lambda request: [answer(request, at24=bytes((1, 1, 7)))[:40]]
@@ -100,16 +91,6 @@ class StumbleTests(FaultTestCase):
         self.peer.respond = lambda request: [answer(request)]
         self.fails(self.agent.SubnGet(NodeInfo, TO_2), MADClassError, "a bug")
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
-
-    def test_server(self) -> None:
-
-        def stumble(datagram: bytes, message: bytes, path: IBPath, isLast: bool) -> bool:
-            raise ZeroDivisionError("a bug")
-
-        self.agent.serve(stumble, lambda: None)
-        self.agent.received(frame(ManagementClass.PERFORMANCE, 1, 7, 0x12, 0, b""), TO_2)
-        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
-        self.nothingIsLeft()
 
     def test_sending(self) -> None:
         other = self.agent.SubnGet(NodeInfo, TO_2)
@@ -442,22 +423,6 @@ class PortTests(FaultTestCase):
             self.successResultOf(call)
         self.failureResultOf(self.bystander, DeviceUnavailable)
         self.assertEqual(self.clock.getDelayedCalls(), [])
-
-    def test_cancelsInATimeout(self) -> None:
-        first = self.agent.SubnGet(NodeInfo, TO_2, retries=0)
-        others = [self.agent.SubnGet(NodeInfo, TO_2) for _ in range(5)]
-
-        def cancel(failure: object) -> None:
-            for other in others:
-                other.cancel()
-
-        first.addErrback(cancel)
-        pass_(self.clock, 0.01)
-        self.peer.asked.clear()
-        self.ended(first)
-        for other in others:
-            self.failureResultOf(other, CancelledError)
-        self.nothingIsLeft()
 
     def test_cancelsInSendingAgain(self) -> None:
         calls = [self.agent.SubnGet(NodeInfo, TO_2) for _ in range(5)]

@@ -271,23 +271,6 @@ class SubscriptionTests(SynchronousTestCase):
         self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
         agent.close()
 
-    def test_events(self) -> None:
-        port = self.wire.ports[0]
-        port.endPort = replace(port.endPort, smLID=LID(2))
-        self.subscription = self.subscribed(None, renewalSeconds=1000)
-        self.subscription.start()
-        pass_(self.clock, 0.1, 0.01)
-        self.agent.portChanged(False)
-        pass_(self.clock, 0.1, 0.01)
-        self.assertEqual(self.wishes(), [1])
-        self.agent.portChanged(True)
-        pass_(self.clock, 0.1, 0.01)
-        self.assertEqual(self.wishes(), [1, 1])
-        port.endPort = replace(port.endPort, gids=(GID(bytes(16)),))
-        self.agent.portChanged(False)
-        pass_(self.clock, 0.1, 0.01)
-        self.assertEqual(self.wishes(), [1, 1, 1])
-
     def test_taken(self) -> None:
         port = self.wire.ports[0]
         serve = port.serve

@@ -10,16 +10,12 @@ from typing import Any
 from twisted.internet.defer import CancelledError, Deferred, fail, succeed
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.fabric.discovery import Sweep
 from txrdma.iba.path import IBDRPath, IBPath
-from txrdma.iba.types import GUID
-from txrdma.iba.verbs import NodeType, PortState
 from txrdma.mad.generators import coroutineOf
-from txrdma.mad.layouts.smp import NodeInfo, PortInfo
+from txrdma.mad.layouts.smp import NodeInfo
 from txrdma.mad.rpcs import RPCs
 from txrdma.mad.schedule import MADSchedule, Progress
 from txrdma.mad.tasks import Task
-from txrdma.test.support.mad.simulated import FabricTestCase
 
 HERE = IBDRPath()
 
@@ -72,21 +68,6 @@ class ScheduleTests(SynchronousTestCase):
         self.successResultOf(done)
         self.assertEqual(seen, [0, "said", True, None])
 
-    def test_mixed(self) -> None:
-
-        async def asks() -> object:
-            return await self.schedule.SubnGet(NodeInfo, HERE)
-
-        def yields() -> Generator[Any, Any, object]:
-            return (yield asks())
-
-        async def waits() -> object:
-            return await self.schedule.queue(yields())
-
-        done = self.schedule.run(waits())
-        self.agent.answer("answer")
-        self.assertEqual(self.successResultOf(done), "answer")
-
     def test_bound(self) -> None:
 
         async def asks(number: int) -> None:
@@ -127,24 +108,6 @@ class ScheduleTests(SynchronousTestCase):
             self.agent.answer()
         self.successResultOf(done)
 
-    def test_sourceWaits(self) -> None:
-        order: list[str] = []
-
-        async def asks(name: str) -> None:
-            await self.schedule.SubnGet(NodeInfo, HERE)
-            order.append(name)
-
-        def works() -> Iterator[Any]:
-            yield self.schedule.queue(asks("first"))
-            order.append("between")
-            yield asks("second")
-
-        done = self.schedule.run(mqueue=works())
-        self.agent.answer()
-        self.agent.answer()
-        self.successResultOf(done)
-        self.assertEqual(order, ["first", "between", "second"])
-
     def test_sourceWaitsForMany(self) -> None:
         order: list[object] = []
 
@@ -179,23 +142,6 @@ class ScheduleTests(SynchronousTestCase):
             self.agent.answer()
         self.successResultOf(done)
         self.assertEqual(order, [100, 101, 102, 103, 200, 104, 201, 105, 202])
-
-    def test_waitForMany(self) -> None:
-        order: list[object] = []
-
-        async def asks(number: int) -> None:
-            await self.schedule.SubnGet(NodeInfo, HERE)
-            order.append(number)
-
-        def waits() -> Generator[Any, Any, None]:
-            yield self.schedule.mqueue(asks(number) for number in range(5))
-            order.append("all")
-
-        done = self.schedule.run(waits())
-        for _ in range(5):
-            self.agent.answer()
-        self.successResultOf(done)
-        self.assertEqual(order, [0, 1, 2, 3, 4, "all"])
 
     def test_caught(self) -> None:
 
@@ -301,36 +247,6 @@ class ScheduleTests(SynchronousTestCase):
 
         self.schedule.queue(fails())
         self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
-
-
-class FabricTests(FabricTestCase):
-    def test_discovery(self) -> None:
-        guids: dict[GUID, NodeInfo] = {}
-        schedule = MADSchedule(self.agent, 8)
-
-        def getPortInfo(path: IBDRPath, port: int, follow: bool) -> Generator[Any, Any, None]:
-            info = yield schedule.SubnGet(PortInfo, path, port)
-            if follow and info.portState != PortState.DOWN:
-                yield getNodeInfo(path.then(port))
-
-        def getNodeInfo(path: IBDRPath) -> Generator[Any, Any, None]:
-            info = yield schedule.SubnGet(NodeInfo, path)
-            if info.nodeGUID in guids:
-                return
-            guids[info.nodeGUID] = info
-            if info.nodeType == NodeType.SWITCH:
-                schedule.mqueue(getPortInfo(path, port, True) for port in range(1, info.numPorts + 1))
-                yield schedule.SubnGet(PortInfo, path, 0)
-            else:
-                yield getPortInfo(path, info.localPortNum, len(path.drPath) == 0)
-
-        self.answerTo(schedule.run(getNodeInfo(IBDRPath())))
-        fabric = self.answerTo(Sweep(self.agent).run())
-        self.assertEqual(
-            {guid: (info.nodeType, info.numPorts) for guid, info in guids.items()},
-            {guid: (node.info.nodeType, node.info.numPorts) for guid, node in fabric.nodes.items()},
-        )
-        self.assertEqual(len(guids), 6)
 
 
 Steps = Generator[Any, Any, Any]

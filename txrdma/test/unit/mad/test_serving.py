@@ -8,14 +8,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from twisted.internet.defer import Deferred
-from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.cm.layouts.messages import RTU
 from txrdma.error import ResourceExhausted
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import LID, QPN
-from txrdma.mad.agent import MADAgent
 from txrdma.mad.core.frames import frame, Keys
 from txrdma.mad.core.recent import MOST_REMEMBERED, Recent, REMEMBERED_SECONDS
 from txrdma.mad.errors import MADError, MADRefusal
@@ -25,32 +23,16 @@ from txrdma.mad.layouts.messages import MADHeader, MADRequest, MADStatus, Notice
 from txrdma.mad.layouts.pma import PortCounters, PortCountersExtended
 from txrdma.mad.layouts.sa import NodeRecord, PathRecord
 from txrdma.mad.layouts.smp import NodeInfo
-from txrdma.mad.server import ANSWER_SECONDS, MADServer, MOST_PENDING
+from txrdma.mad.server import ANSWER_SECONDS, MOST_PENDING
 from txrdma.mad.vendor import OpenIBPing
 from txrdma.test.support.mad.faulty import assertEmpty
-from txrdma.test.support.mad.pairs import Answers, pass_, TO_2, Wire
+from txrdma.test.support.mad.pairs import pass_, TO_2, WiredTestCase
 
 PERFORMANCE, SA, PING = ManagementClass.PERFORMANCE, ManagementClass.SUBN_ADM, 0x32
 
 
-class ServerTestCase(SynchronousTestCase):
-    def setUp(self) -> None:
-        self.clock = Clock()
-        self.wire = Wire(self.clock)
-        self.agent = MADAgent(self.clock, self.wire.ports[0], timeoutSeconds=100, retries=0)
-        self.other = MADAgent(self.clock, self.wire.ports[1])
-        self.server = MADServer(self.other)
-
-    def serve(
-        self,
-        how: Callable[[MADRequest], object],
-        managementClass: int = PERFORMANCE,
-        methods: Sequence[Method] = (Method.GET, Method.SET),
-        oui: int = 0,
-    ) -> Answers:
-        answers = Answers(how)
-        self.server.handle(managementClass, answers, methods, oui)
-        return answers
+class ServerTestCase(WiredTestCase):
+    options = {"timeoutSeconds": 100, "retries": 0}
 
     def status(self, call: Deferred[Any]) -> int:
         pass_(self.clock, 0.1)
@@ -316,18 +298,6 @@ class PendingTests(ServerTestCase):
             self.assertEqual(len(self.wire.sent), before)
         self.nothingIsLeft()
 
-    def test_breaksWhenCancelled(self) -> None:
-
-        def breakDown(deferred: Deferred[object]) -> None:
-            raise ValueError("as the test wants it")
-
-        self.serve(lambda request: Deferred(breakDown))
-        call = self.agent.PerformanceGet(PortCounters, TO_2)
-        pass_(self.clock, ANSWER_SECONDS + 0.1, 0.1)
-        self.assertEqual(self.status(call), MADStatus.BUSY)
-        self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
-        self.nothingIsLeft()
-
     def test_again(self) -> None:
         self.agent.retries = 3
         call = self.agent.PerformanceGet(PortCounters, TO_2, timeoutSeconds=0.5)
@@ -380,20 +350,14 @@ class PendingTests(ServerTestCase):
         self.assertEqual(self.cancelled, MOST_PENDING)
         self.nothingIsLeft()
 
-    def test_close(self) -> None:
-        self.agent.PerformanceGet(PortCounters, TO_2).addErrback(lambda failure: None)
-        pass_(self.clock, 0.1)
-        before = len(self.wire.sent)
-        self.other.close()
-        self.assertEqual((self.cancelled, len(self.wire.sent)), (1, before))
-        self.agent.close()
-        self.nothingIsLeft()
-
-    def test_portLost(self) -> None:
-        self.asked(self.request(PERFORMANCE, 1, 0x12))
-        self.other.portLost("the device is gone")
-        self.assertEqual(self.cancelled, 1)
-        self.nothingIsLeft()
+    def test_end(self) -> None:
+        for isLost in (False, True):
+            self.setUp()
+            self.asked(self.request(PERFORMANCE, 1, 0x12))
+            before = len(self.wire.sent)
+            self.other.portLost("the device is gone") if isLost else self.other.close()
+            self.assertEqual((self.cancelled, len(self.wire.sent)), (1, before))
+            self.nothingIsLeft()
 
 
 class NoticeTests(ServerTestCase):

@@ -190,14 +190,6 @@ class TimetableTests(SynchronousTestCase):
         clock.advance(0)
         self.assertEqual(done, [1])
 
-    def test_clear(self) -> None:
-        clock = SimulatedClock()
-        table = SimulatedTimetable(clock)
-        table.later(1, self.fail)
-        table.clear()
-        self.assertEqual(clock.calls, [])
-        clock.advance(2)
-
 
 class LightTests(FabricTestCase):
     options = {"hasLEDs": True}

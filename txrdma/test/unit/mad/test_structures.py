@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Final, get_type_hints
 
 from twisted.internet.defer import Deferred
-from twisted.internet.task import Clock
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 import txrdma
@@ -22,13 +21,12 @@ from txrdma.error import InvalidRequest
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import LID, QPN
 from txrdma.kit.wire import Layout
-from txrdma.mad.agent import MADAgent
 from txrdma.mad.layouts import sa
 from txrdma.mad.layouts.attributes import Attribute, attributeOf, Method, RPCS
 from txrdma.mad.layouts.messages import formatOf, MADHeader
 from txrdma.mad.layouts.sa import componentsOf, Query, Record
 from txrdma.test.support.mad.oracles import componentBits, pythonRDMA
-from txrdma.test.support.mad.pairs import Wire
+from txrdma.test.support.mad.pairs import WiredTestCase
 from txrdma.test.support.mad.pythonrdma import LATER, STRUCTURES
 from txrdma.test.support.mad.structures import attributes, structures
 
@@ -256,12 +254,8 @@ class TableTests(SynchronousTestCase):
                 )
 
 
-class CheckTests(SynchronousTestCase):
-    def setUp(self) -> None:
-        self.clock = Clock()
-        self.wire = Wire(self.clock)
-        self.agent = MADAgent(self.clock, self.wire.ports[0], timeoutSeconds=0.5)
-        self.addCleanup(self.agent.close)
+class CheckTests(WiredTestCase):
+    options = {"timeoutSeconds": 0.5}
 
     def test_everyCombination(self) -> None:
         """Of all combinations of calls and attributes, valid ones are sent and others are refused."""

@@ -361,23 +361,6 @@ class TableTests(UmadCase):
         self.assertEqual(timeout, 0)  # else it would await an answer to the answer
         self.assertGreater(retries, 3)
 
-    def test_byUs(self) -> None:
-        for count in (0, 1, 1000):
-            self.fetch(count, False, False)
-
-    def test_cancelled(self) -> None:
-        client, server = self.agent("roce0", False), self.agent("roce1", False)
-        records = self.records(5000)
-        self.serve(server, ADMINISTRATION, lambda request: records, Method.GET_TABLE)
-        call = client.SubnAdmGetTable(NodeRecord, self.path)
-        self.wait(lambda: len(self.kernel.sent) > 100)
-        call.cancel()
-        self.failureResultOf(call, CancelledError)
-        self.assertEqual(self.kernel.sent[-1][64 + 25], 4)  # ABORT
-        before = len(self.kernel.sent)
-        self.wait(lambda: not self.clock.getDelayedCalls(), 60)
-        self.assertLess(len(self.kernel.sent), before + 70)
-
 
 NOWHERE = GID.fromString("fe80::77")
 

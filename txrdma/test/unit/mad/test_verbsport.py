@@ -9,9 +9,7 @@ from dataclasses import replace
 from typing import cast
 
 from twisted.internet.defer import CancelledError
-from twisted.internet.error import ConnectionDone
 from twisted.internet.interfaces import IReadDescriptor
-from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import DeviceUnavailable, InvalidRequest, ResourceExhausted
@@ -269,9 +267,6 @@ class TableTests(VerbsPortCase):
         self.assertEqual(found, records)
         return found
 
-    def test_long(self) -> None:
-        self.fetched(1000)
-
     def test_lossy(self) -> None:
         self.network.faults = Faults(loss=0.05, duplication=0.05, jitterSeconds=100e-6)
         self.fetched(1000)
@@ -314,11 +309,6 @@ class CrowdTests(VerbsPortCase):
 
 
 class FaultTests(VerbsPortCase):
-    def test_hungUp(self) -> None:
-        failed = self.agent.PerformanceGet(PortCounters, self.path)
-        self.ports[0].connectionLost(Failure(ConnectionDone()))
-        self.failureResultOf(failed, DeviceUnavailable)
-
     def test_changes(self) -> None:
         port, gid = self.ports[0], GID.fromIP("10.0.0.9")
         self.patch(self.devices[0], "gidTable", lambda number: [GIDEntry(gid, GIDType.ROCE_V2)])
