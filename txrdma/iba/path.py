@@ -36,20 +36,8 @@ def lifetimeSeconds(code: int) -> float:
     return 4.096e-6 * (1 << code)
 
 
-class _Computed:
-    """
-    Cache of values computed from a path.
-
-    It is not a field: it is ignored by comparisons, and not copied.
-    """
-
-    __slots__ = ("_madTimeout",)
-
-    _madTimeout: float
-
-
 @frozen
-class IBPath(_Computed):
+class IBPath:
     """
     Path of packets in one direction: the values of their headers.
 
@@ -176,43 +164,23 @@ class IBPath(_Computed):
     # What stands in the tables of a port, which may change: it is looked up each time.
 
     def pkeyIndexAt(self, endPort: MADEndPort) -> int:
-        """
-        Index of C{pkey} in the table of this port.
-
-        @raise ValueError: the table does not contain it.
-        """
+        """Index of C{pkey} in the table of this port; C{ValueError} if it does not contain it."""
         return _indexOf(endPort.pkeys, self.pkey, f"P_Key {self.pkey:#06x}")
 
     def sgidIndexAt(self, endPort: MADEndPort) -> int:
-        """
-        Index of C{sgid} in the table of this port.
-
-        @raise ValueError: the table does not contain it.
-        """
+        """Index of C{sgid} in the table of this port; C{ValueError} if it does not contain it."""
         return _indexOf(endPort.gids, self.sgid, f"GID {self.sgid}")
 
     def dgidIndexAt(self, endPort: MADEndPort) -> int:
-        """
-        Index of C{dgid} in the table of this port.
-
-        @raise ValueError: the table does not contain it.
-        """
+        """Index of C{dgid} in the table of this port; C{ValueError} if it does not contain it."""
         return _indexOf(endPort.gids, self.dgid, f"GID {self.dgid}")
 
     def slidBitsAt(self, endPort: MADEndPort) -> int:
-        """
-        Path bits of C{slid} at this port.
-
-        @raise ValueError: it is not a LID of the port.
-        """
+        """Path bits of C{slid} at this port; C{ValueError} if it is not a LID of the port."""
         return _bitsOf(endPort, self.slid)
 
     def dlidBitsAt(self, endPort: MADEndPort) -> int:
-        """
-        Path bits of C{dlid} at this port.
-
-        @raise ValueError: it is not a LID of the port.
-        """
+        """Path bits of C{dlid} at this port; C{ValueError} if it is not a LID of the port."""
         return _bitsOf(endPort, self.dlid)
 
     # Times.
@@ -225,13 +193,8 @@ class IBPath(_Computed):
     @property
     def madTimeoutSeconds(self) -> float:
         """Time-out of a request in seconds: lifetime of both packets plus response time (IBA 13.4.6.2)."""
-        try:
-            return self._madTimeout
-        except AttributeError:
-            response = RESPONSE_TIME if self.responseTime is None else self.responseTime
-            seconds = 2 * self.packetLifeTimeSeconds + lifetimeSeconds(response)
-            object.__setattr__(self, "_madTimeout", seconds)
-            return seconds
+        response = RESPONSE_TIME if self.responseTime is None else self.responseTime
+        return 2 * self.packetLifeTimeSeconds + lifetimeSeconds(response)
 
     def qpTimeout(self, ackDelay: int = 0) -> int:
         """
@@ -456,11 +419,7 @@ _OF_ROUTES: Final = ("drSLID", "drDLID", "drPath")
 
 
 def _worded(words: Iterable[str], text: str, isRoute: bool = False) -> dict[str, Any]:
-    """
-    Parse the words of a path's text.
-
-    @raise ValueError: the text is invalid.
-    """
+    """Parse the words of a path's text; C{ValueError} if it is invalid."""
     values: dict[str, Any] = {}
     rest = iter(words)
     for given in rest:
@@ -479,11 +438,7 @@ def _worded(words: Iterable[str], text: str, isRoute: bool = False) -> dict[str,
 
 
 def _called(text: str) -> IBPath:
-    """
-    Parse a C{repr}; names may be those of python-rdma: C{IBPath(DLID=7)}.
-
-    @raise ValueError: the text is invalid.
-    """
+    """Parse a C{repr}, also with the names of python-rdma, as C{IBPath(DLID=7)}; C{ValueError} if invalid."""
     kinds = {"IBPath": IBPath, "IBDRPath": IBDRPath}
     try:
         call = ast.parse(text.strip(), mode="eval").body
@@ -536,11 +491,7 @@ def _isOne(name: str, value: object) -> bool:
 
 
 def _checked(values: dict[str, Any]) -> dict[str, Any]:
-    """
-    These values.
-
-    @raise ValueError: one does not fit into its field.
-    """
+    """Return the values; C{ValueError} if one does not fit into its field."""
     for name, value in values.items():
         bits = _BITS.get(name)
         if not _isOne(name, value):

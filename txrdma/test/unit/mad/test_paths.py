@@ -4,8 +4,6 @@ Text and values of paths, and parsing of targets.
 
 from __future__ import annotations
 
-import copy
-import pickle
 from dataclasses import replace
 
 from hypothesis import given, settings
@@ -207,14 +205,3 @@ class ValueTests(SynchronousTestCase):
         self.assertEqual(path.qpTimeout(ackDelay=3), 12)
         self.assertEqual(IBPath(packetLifeTime=31).qpTimeout(), 31)
         self.assertAlmostEqual(IBPath().madTimeoutSeconds, 4.096e-6 * (2 << 18) + 4.096e-6 * (1 << 16))
-
-    @given(paths | directed)
-    def test_computedOnce(self, path: IBPath) -> None:
-        fresh = replace(path)
-        self.assertIs(path.madTimeoutSeconds, path.madTimeoutSeconds)
-        self.assertEqual((path, hash(path), repr(path)), (fresh, hash(fresh), repr(fresh)))
-        for copied in (copy.copy(path), copy.deepcopy(path), pickle.loads(pickle.dumps(path))):
-            self.assertEqual(copied, path)
-            self.assertEqual(copied.madTimeoutSeconds, path.madTimeoutSeconds)
-        longer = replace(path, packetLifeTime=3, responseTime=20)
-        self.assertAlmostEqual(longer.madTimeoutSeconds, 4.096e-6 * (2 * 8 + (1 << 20)))
