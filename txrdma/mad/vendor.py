@@ -69,15 +69,9 @@ class OpenIBCPUInfo(VendorText):
     """Processors of a host, a line each (C{ibsysstat})."""
 
 
-@attribute(0x0017, "VendGet", vendorClass=ManagementClass.VENDOR_0A)
-@wire(108)
-class MlxGeneralInfo(Attribute):
-    """
-    The revisions of a Mellanox switch (InfiniScale III).
-
-    @ivar fwPSID: board and configuration that the firmware is for.
-    @ivar fwMonth: month of the firmware's build, as C{fwDay}, C{fwYear} and C{fwHour}: digits in hexadecimal.
-    """
+@wire(76)
+class _MlxRevisions(Attribute):
+    """The beginning of both forms of a Mellanox device's revisions."""
 
     reserved: int = bits(64)
     hwRevision: int = key(16)
@@ -96,6 +90,18 @@ class MlxGeneralInfo(Attribute):
     fwHour: int = key(16)
     fwPSID: bytes = data(16, shown=text)
     fwINIFileVersion: int = key(32)
+
+
+@attribute(0x0017, "VendGet", vendorClass=ManagementClass.VENDOR_0A)
+@wire(108)
+class MlxGeneralInfo(_MlxRevisions):
+    """
+    The revisions of a Mellanox switch (InfiniScale III).
+
+    @ivar fwPSID: board and configuration that the firmware is for.
+    @ivar fwMonth: month of the firmware's build, as C{fwDay}, C{fwYear} and C{fwHour}: digits in hexadecimal.
+    """
+
     reserved5: int = bits(8)
     swMajor: int = bits(8)
     swMinor: int = bits(8)
@@ -105,7 +111,7 @@ class MlxGeneralInfo(Attribute):
 
 @attribute(0x0017, "VendGet", vendorClass=ManagementClass.VENDOR_0A)
 @wire(136)
-class MlxGeneralInfoExtended(Attribute):
+class MlxGeneralInfoExtended(_MlxRevisions):
     """
     The revisions of a Mellanox or NVIDIA device (InfiniScale IV and later, ConnectX), with 32 bits for each
     part of the firmware's version.
@@ -116,23 +122,6 @@ class MlxGeneralInfoExtended(Attribute):
     @ivar uptime: time since the start of the firmware, in seconds.
     """
 
-    reserved: int = bits(64)
-    hwRevision: int = key(16)
-    deviceID: int = key(16)
-    reserved2: bytes = data(24)
-    uptime: int = bits(32)
-    reserved3: int = bits(8)
-    fwMajor: int = bits(8)
-    fwMinor: int = bits(8)
-    fwSubMinor: int = bits(8)
-    fwBuildID: int = key(32)
-    fwMonth: int = key(8)
-    fwDay: int = key(8)
-    fwYear: int = key(16)
-    reserved4: int = bits(16)
-    fwHour: int = key(16)
-    fwPSID: bytes = data(16, shown=text)
-    fwINIFileVersion: int = key(32)
     extMajor: int = bits(32)
     extMinor: int = bits(32)
     extSubMinor: int = bits(32)

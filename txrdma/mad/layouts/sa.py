@@ -97,14 +97,12 @@ class Record(Attribute):
     """
     A record of subnet administration (SA).
 
-    @cvar contentType: the subnet management attribute that the record contains; None of others.
     @cvar unqueried: fields without bits in the component mask.
     @cvar componentBits: number of bits of fields that have another one than usual.
     """
 
     __slots__ = ()
 
-    contentType: ClassVar[type[Attribute] | None] = None
     unqueried: ClassVar[Sequence[str]] = ("table",)
     componentBits: ClassVar[Mapping[str, int]] = MappingProxyType({})
 
@@ -171,7 +169,6 @@ def _componentsOf(record: type[Record]) -> _Components:
 class NodeRecord(Record):
     """A node, by one of its ports (IBA 15.2.5.2)."""
 
-    contentType = NodeInfo
     query = Queries(NodeComponents)
     lid: LID = bits(16)
     reserved: int = bits(16)
@@ -184,7 +181,6 @@ class NodeRecord(Record):
 class PortInfoRecord(Record):
     """A port (IBA 15.2.5.3). C{options} with its highest bit asks for the extended speeds."""
 
-    contentType = PortInfo
     unqueried = ("linkSpeedExtActive2", "linkSpeedExtSupported2", "linkSpeedExtEnabled2")
     query = Queries(PortInfoComponents)
     endPortLID: LID = bits(16)
@@ -198,7 +194,6 @@ class PortInfoRecord(Record):
 class SLtoVLMappingTableRecord(Record):
     """Virtual lanes of a port by service level (IBA 15.2.5.4)."""
 
-    contentType = SLtoVLMappingTable
     query = Queries(SLtoVLMappingTableComponents)
     lid: LID = bits(16)
     inputPortNum: int = bits(8)
@@ -212,7 +207,6 @@ class SLtoVLMappingTableRecord(Record):
 class SwitchInfoRecord(Record):
     """SwitchInfo of a switch (IBA 15.2.5.5)."""
 
-    contentType = SwitchInfo
     unqueried = ("multicastFDBTop",)
     query = Queries(SwitchInfoComponents)
     lid: LID = bits(16)
@@ -225,7 +219,6 @@ class SwitchInfoRecord(Record):
 class LinearForwardingTableRecord(Record):
     """64 entries of a switch's table (IBA 15.2.5.6)."""
 
-    contentType = LinearForwardingTable
     query = Queries(BlockComponents)
     lid: LID = bits(16)
     blockNum: int = bits(16)
@@ -238,7 +231,6 @@ class LinearForwardingTableRecord(Record):
 class RandomForwardingTableRecord(Record):
     """16 entries of a switch's table (IBA 15.2.5.7)."""
 
-    contentType = RandomForwardingTable
     query = Queries(BlockComponents)
     lid: LID = bits(16)
     blockNum: int = bits(16)
@@ -251,7 +243,6 @@ class RandomForwardingTableRecord(Record):
 class MulticastForwardingTableRecord(Record):
     """32 multicast LIDs of a switch's table, for 16 ports (IBA 15.2.5.8)."""
 
-    contentType = MulticastForwardingTable
     query = Queries(MulticastForwardingTableComponents)
     lid: LID = bits(16)
     position: int = bits(4)
@@ -266,7 +257,6 @@ class MulticastForwardingTableRecord(Record):
 class SMInfoRecord(Record):
     """SMInfo of a subnet manager (IBA 15.2.5.10)."""
 
-    contentType = SMInfo
     query = Queries(SMInfoComponents)
     lid: LID = bits(16)
     reserved: int = bits(16)
@@ -278,7 +268,6 @@ class SMInfoRecord(Record):
 class LinkSpeedWidthPairsTableRecord(Record):
     """Link widths that a port can have at each speed (IBA 15.2.5.21)."""
 
-    contentType = LinkSpeedWidthPairsTable
     query = Queries(LinkSpeedWidthPairsTableComponents)
     lid: LID = bits(16)
     portNum: int = bits(8)
@@ -303,7 +292,6 @@ class LinkRecord(Record):
 class GUIDInfoRecord(Record):
     """Block of eight GUIDs of a port (IBA 15.2.5.18)."""
 
-    contentType = GUIDInfo
     query = Queries(GUIDInfoComponents)
     lid: LID = bits(16)
     blockNum: int = bits(8)
@@ -336,7 +324,6 @@ class ServiceRecord(Record):
 class PKeyTableRecord(Record):
     """Block of 32 P_Keys of a port (IBA 15.2.5.11)."""
 
-    contentType = PKeyTable
     query = Queries(PKeyTableComponents)
     lid: LID = bits(16)
     blockNum: int = bits(16)
@@ -388,7 +375,6 @@ class PathRecord(Record):
 class VLArbitrationTableRecord(Record):
     """Half of a port's arbitration table (IBA 15.2.5.9)."""
 
-    contentType = VLArbitrationTable
     query = Queries(VLArbitrationTableComponents)
     lid: LID = bits(16)
     outputPortNum: int = bits(8)
@@ -498,7 +484,6 @@ class MultiPathRecord(Record):
 class PortInfoExtendedRecord(Record):
     """A port's forward error correction (IBA 15.2.5.24)."""
 
-    contentType = PortInfoExtended
     unqueried = ("portInfoExtended",)
     query = Queries(PortInfoExtendedComponents)
     endPortLID: LID = bits(16)
