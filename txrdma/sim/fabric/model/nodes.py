@@ -362,6 +362,20 @@ class _Builder:
         return template
 
 
+_PORT: Final = PortInfo(
+    linkWidthSupported=ALL_WIDTHS,
+    linkWidthActive=2,
+    linkSpeedSupported=ALL_SPEEDS,
+    linkDownDefaultState=DownDefault.POLLING,
+    linkSpeedActive=1,
+    vlCap=4,
+    vlArbitrationHighCap=8,
+    vlArbitrationLowCap=8,
+    operationalVLs=4,
+)
+"""What the PortInfos of all ports have in common."""
+
+
 def _portInfo(isSwitch: bool, isCabled: bool, width: int, speed: int, extended: int) -> PortInfo:
     """
     Return the PortInfo of a port without a link, except a switch's port 0. An uncabled port has fewer
@@ -369,25 +383,16 @@ def _portInfo(isSwitch: bool, isCabled: bool, width: int, speed: int, extended: 
     """
     if not isCabled:
         extended = 0
-    return PortInfo(
+    return _PORT.replace(
         capabilityMask=0 if isSwitch else _CAPABILITIES if isCabled else _CAPABILITIES & ~_CABLED,
         mkeyLeasePeriod=0 if isSwitch else _LEASE,
         linkWidthEnabled=width,
-        linkWidthSupported=ALL_WIDTHS,
-        linkWidthActive=2,
-        linkSpeedSupported=ALL_SPEEDS,
         portState=PortState.DOWN,
         portPhysicalState=PhysicalState.POLLING,
-        linkDownDefaultState=DownDefault.POLLING,
-        linkSpeedActive=1,
         linkSpeedEnabled=speed,
         neighborMTU=PathMTU.MTU_2048,
-        vlCap=4,
-        vlArbitrationHighCap=8,
-        vlArbitrationLowCap=8,
         mtuCap=PathMTU.MTU_2048,
         vlStallCount=7,
-        operationalVLs=4,
         guidCap=0 if isSwitch else 32,
         subnetTimeOut=0 if isSwitch else 31,
         localPhyErrors=4 if isSwitch and not isCabled else 0,
@@ -399,24 +404,15 @@ def _portInfo(isSwitch: bool, isCabled: bool, width: int, speed: int, extended: 
 
 def _switchPort(width: int, speed: int) -> PortInfo:
     """Return the PortInfo of a switch's port 0."""
-    return PortInfo(
+    return _PORT.replace(
         capabilityMask=_SWITCH_CAPABILITIES,
         mkeyLeasePeriod=_LEASE,
         linkWidthEnabled=width,
-        linkWidthSupported=ALL_WIDTHS,
-        linkWidthActive=2,
-        linkSpeedSupported=ALL_SPEEDS,
         portState=PortState.ACTIVE,
         portPhysicalState=PhysicalState.LINK_UP,
-        linkDownDefaultState=DownDefault.POLLING,
-        linkSpeedActive=1,
         linkSpeedEnabled=speed,
         neighborMTU=PathMTU.MTU_256,
-        vlCap=4,
-        vlArbitrationHighCap=8,
-        vlArbitrationLowCap=8,
         mtuCap=PathMTU.MTU_1024,
-        operationalVLs=4,
         guidCap=1,
         subnetTimeOut=31,
         responseTimeValue=8,
