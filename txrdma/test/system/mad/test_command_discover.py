@@ -23,7 +23,6 @@ from txrdma.mad.ports import openMADPort
 from txrdma.sim.nets.fattree import fatTree
 from txrdma.sim.nets.netfile import parseNet
 from txrdma.test.support.mad.commanding import CommandTestCase
-from txrdma.test.support.mad.simulated import TWO_SWITCHES
 
 SMALL_TREE = "sim:fattree:16:4"
 """A fat tree of three levels of switches, with two hosts at each leaf."""
@@ -103,11 +102,6 @@ class DiscoverTests(CommandTestCase):
         self.assertIn("unreachable at DR 0", printed.errors)
         self.assertIn("Switch\t36", printed.out)
 
-    def test_hops(self) -> None:
-        path = self.file(TWO_SWITCHES)
-        nodes = self.output("discover", "--hops", "1", "--json", device=f"sim:{path}").json["nodes"]
-        self.assertEqual([node["name"] for node in nodes], ["left", "a"])
-
     def test_svg(self) -> None:
         arguments = [sys.executable, "-m", "txrdma", "discover", "-d", "sim:fattree:4", "-f", "svg"]
         done = subprocess.run(arguments, capture_output=True, text=True, timeout=60)
@@ -138,10 +132,6 @@ class FabricsTests(CommandTestCase):
             options = TxrdmaOptions()
             error = self.assertRaises(UsageError, options.parseOptions, ["discover", *arguments])
             self.assertIn(words, str(error))
-
-    def test_noAnswer(self) -> None:
-        printed = self.output("smpquery", "NI", "77", "-t", "0.5")
-        self.assertIn("txrdma smpquery: lid 77: SubnGet: no answer", str(printed.status))
 
     def test_debug(self) -> None:
         sizes = []

@@ -24,15 +24,6 @@ class GIDTests(SynchronousTestCase):
         self.assertEqual(str(gid), "::ffff:10.77.0.1")
         self.assertEqual(GID.fromString(str(gid)), gid)
 
-    def test_ipv6(self) -> None:
-        """An IPv6 address is a GID unchanged."""
-        gid = GID.fromIP("2001:db8::1")
-        self.assertEqual((gid.ip, gid.isMapped), ("2001:db8::1", False))
-
-    def test_none(self) -> None:
-        """The GID of all zeros is not an address."""
-        self.assertIsNone(GID(bytes(16)).ip)
-
     def test_linkLocal(self) -> None:
         """The link-local GID of a MAC address is the one that smc-go recorded from Linux for it."""
         gid = GID.linkLocal(MACAddress.fromString("98:03:9b:ab:cd:ef"))
@@ -40,10 +31,6 @@ class GIDTests(SynchronousTestCase):
         self.assertTrue(gid.isLinkLocal)
         self.assertEqual(gid.guid, GUID.fromString("9a03:9bff:feab:cdef"))
         self.assertEqual(gid.prefix, 0xFE80 << 48)
-
-    def test_parts(self) -> None:
-        """A GID consists of a prefix and a GUID."""
-        self.assertEqual(str(GID.fromParts(0xFE80 << 48, GUID.fromInt(2))), "fe80::2")
 
     def test_wrong(self) -> None:
         """An invalid GID raises ValueError with the value."""

@@ -271,10 +271,6 @@ class RoutesTests(FabricTestCase):
         text = self.output("routes", leaf, "--over", str(link)).out
         self.assertIn(f"Over leaf0000 port {link} to {peer.node.description} port {peer.number}", text)
 
-    def test_host(self) -> None:
-        reported = self.output("routes", str(self.lid("leaf0000")), "--over", "3", "--json").json
-        self.assertEqual([[end["name"] for end in each["reached"]] for each in reported], [["h00002"]])
-
     def test_balance(self) -> None:
         """The number of LIDs per link to other switches is shown, and whether it is balanced."""
         reported = {each["name"]: each for each in self.output("routes", "--balance", "--json").json}

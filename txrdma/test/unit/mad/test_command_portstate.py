@@ -49,21 +49,9 @@ class ChangeTests(SharedFabricTestCase):
         ]
         return fields
 
-    def test_disableAndEnable(self) -> None:
-        for down, up in (("disable", "enable"), ("off", "on")):
-            self.output("portstate", "9", "3", down, "--yes")
-            self.assertEqual(self.info()["portPhysicalState"], "DISABLED")
-            self.output("portstate", "9", "3", up, "--yes")
-            self.assertEqual(self.info()["portPhysicalState"], "LINK_UP")
-
     def test_on(self) -> None:
         output = self.output("portstate", "9", "3", "on", "--yes", "--debug")
         self.assertNotIn("SET PortInfo", output.errors)
-
-    def test_reset(self) -> None:
-        output = self.output("portstate", "9", "3", "reset", "--yes", "--json", "--debug")
-        self.assertEqual(output.errors.count("SET PortInfo"), 2)
-        self.assertEqual(output.json["portInfo"]["portPhysicalState"], "LINK_UP")
 
     def test_masks(self) -> None:
         for operation, value, field, shown in (
@@ -148,11 +136,6 @@ class OwnWayTests(SharedFabricTestCase):
         output = self.output("portstate", "9", "1", "reset", "--yes", "--force", "-t", "0.1", "--debug")
         self.assertEqual(len(set(re.findall(r"SET PortInfo modifier 0x1 TID (\w+)", output.errors))), 1)
         self.assertEqual(int(self.fabric.port("leaf0000", 1).physicalState), 5)
-
-    def test_confirmation(self) -> None:
-        self.patch(sys, "stdin", Typist("n\n"))
-        output = self.output("portstate", "9", "1", "down", "--force")
-        self.assertIn("down port 1 of lid 9, which interrupts the path to it? [y/N]", output.errors)
 
 
 class EverywhereTests(SharedFabricTestCase):

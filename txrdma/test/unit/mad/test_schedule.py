@@ -116,9 +116,11 @@ class ScheduleTests(SynchronousTestCase):
             order.append(number)
 
         def works() -> Iterator[Any]:
+            yield self.schedule.queue(asks(0))
+            order.append("one")
             yield asks(1)
             yield self.schedule.mqueue(asks(number) for number in (2, 3, 4, 5))
-            order.append("all but one")
+            order.append("many")
             yield None
             yield asks(6)
 
@@ -126,7 +128,7 @@ class ScheduleTests(SynchronousTestCase):
         while self.agent.calls:
             self.agent.answer()
         self.successResultOf(done)
-        self.assertEqual(order, [1, 2, 3, 4, 5, "all but one", 6])
+        self.assertEqual(order, [0, "one", 1, 2, 3, 4, 5, "many", 6])
 
     def test_turns(self) -> None:
 

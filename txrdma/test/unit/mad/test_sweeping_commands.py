@@ -90,13 +90,6 @@ class SnapshotTests(CommandTestCase):
         )
         self.assertEqual(output.status, 1)
 
-    def test_diff(self) -> None:
-        path, text = self.savedFabric("--json"), self.savedFabric()
-        for before, after in ((path, path), (text, text)):
-            output = self.output("diff", before, after, device=NO_DEVICE)
-            self.assertEqual((output.out, output.status), ("", None))
-        self.assertEqual(self.output("diff", path).out, "")
-
     def test_mistakes(self) -> None:
         path = Path(self.mktemp())
         path.write_text("Switch 2\n")
@@ -177,12 +170,6 @@ class WideErrorsTests(FabricCommandTestCase):
         self.assertRegex(
             output, r'Link info: +\d+ +1\[  \] ==\( *4X +53.125 Gbps Active/ +LinkUp\)==>  0x\w+ .*"right"'
         )
-
-    def test_clear(self) -> None:
-        self.fabric.setCounters("c", 1, symbolErrorCounter=70000)
-        self.output("errors", "--clear", "--yes")
-        self.assertEqual(self.answerTo("errors")["ports"], [])
-        self.assertEqual(self.status, 0)
 
 
 class CounterFaultsTests(FabricCommandTestCase):
