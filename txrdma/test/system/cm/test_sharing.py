@@ -61,10 +61,10 @@ class SharingTests(TestCase):
     @cvar kills: number of processes that are killed.
     """
 
-    slowBecause = "thirteen processes start"
-    clients = 10
-    questions = 20
-    kills = 4
+    slowBecause = "seven to ten processes start"
+    clients = 4
+    questions = 12
+    kills = 3
 
     def setUp(self) -> None:
         seed = Random().randrange(1 << 32)
