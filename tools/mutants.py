@@ -100,7 +100,7 @@ GROUPS: Final = {
         "cm/core",
         "alternate closing connection dispatcher exchange opening sidr",
         "cm.test_manager cm.test_strangers cm.test_opening cm.test_alternate cm.test_datagrams "
-        "cm.test_cancel",
+        "cm.test_searching cm.test_cancel",
     ),
     "btl window": Group(
         "btl/core",

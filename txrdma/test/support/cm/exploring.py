@@ -1,9 +1,9 @@
 """
 A search through all states to which two managers lead one connection, from its REQ until its IDs are free.
 
-As in L{txrdma.test.support.cm.searching}, the state machines are the real ones, here with the dispatchers
-and their tables. The network may deliver any message that was ever sent at any time, any number of times or
-never. Programs connect, accept, load alternate paths and disconnect at any time; queue pairs migrate.
+The state machines are the real ones, with the dispatchers and their tables. The network may deliver any
+message that was ever sent at any time, any number of times or never. Programs connect, accept, load alternate
+paths and disconnect at any time; queue pairs migrate.
 
 Each end is deterministic. So its states and transitions are computed once, when they are first needed, and a
 state of both is three numbers: the states of the ends, and the set of messages that were sent.
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from txrdma.cm.layouts.paths import areSame, reversedPath
 from txrdma.kit.wire import Layout
-from txrdma.test.support.cm.managers import Bounds, CLIENT, End, Fault, ONE_LOAD, Sent, SERVER
+from txrdma.test.support.cm.managers import Bounds, CLIENT, End, Fault, ONE_LOAD, openEnds, Sent, SERVER
 
 
 class Edge(NamedTuple):
@@ -150,7 +150,7 @@ class Found:
 class Search:
     def __init__(self, bounds: Bounds = ONE_LOAD) -> None:
         self._messages = Messages()
-        self._graphs = [Graph(End(number, bounds), self._messages) for number in (CLIENT, SERVER)]
+        self._graphs = [Graph(end, self._messages) for end in openEnds(bounds)]
         self._bounds = bounds
         self._pairs: dict[tuple[int, int], str | None] = {}
 
@@ -238,10 +238,13 @@ def broken(client: End, server: End) -> str | None:
     if client.managed is None or server.managed is None:
         return None
     one, other = client.connection, server.connection
-    if server.isEstablished and not client.isEstablished:
-        return "the passive end is established before the active one"
+    for end, peer in ((client, server), (server, client)):
+        if end.isEstablished and not end.connection.opening.isActive and not peer.isEstablished:
+            return "the passive end is established before the active one"
     if client.qp is None or server.qp is None or not (client.isEstablished and server.isEstablished):
         return None
+    if one.opening.isActive == other.opening.isActive:
+        return "both ends are active, or both passive"
     if (one.remoteCommID, other.remoteCommID, one.remoteQPN) != (
         other.localCommID,
         one.localCommID,

@@ -8,7 +8,7 @@ the dispatcher and its tables.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from txrdma.cm.core.connection import Connection
@@ -33,18 +33,41 @@ from txrdma.cm.core.events import (
     QPDisarmed,
     TimewaitOver,
 )
-from txrdma.cm.layouts.messages import APR, APStatus, CMPath, DREP, DREQ, LAP, MRA, REJ, REP, REQ, RTU
+from txrdma.cm.layouts.messages import (
+    APR,
+    APStatus,
+    CMPath,
+    DREP,
+    DREQ,
+    LAP,
+    MRA,
+    REJ,
+    RejectReason,
+    REP,
+    REQ,
+    RTU,
+)
 from txrdma.cm.layouts.paths import areSame, pathOf, reversedPath
 from txrdma.error import InvalidRequest
-from txrdma.iba.path import IBPath
-from txrdma.iba.types import GUID, QPN
+from txrdma.iba.path import IBPath, PERMISSIVE_LID
+from txrdma.iba.types import GID, GUID, QPN
 from txrdma.kit.wire import Layout
-from txrdma.test.support.cm import openings, searching
+from txrdma.test.support.cm.cores import copied, known
 from txrdma.test.support.cm.ends import SERVICE
-from txrdma.test.support.cm.searching import FIRST, PRIMARY, QP
 
 CLIENT: Final = 0
 SERVER: Final = 1
+
+
+def path(number: int) -> CMPath:
+    """Return one of several paths between two hosts, as the client sees them."""
+    ends = [GID.fromIP(f"10.{number}.0.{host}") for host in (1, 2)]
+    lid = PERMISSIVE_LID
+    return CMPath(localGID=ends[0], remoteGID=ends[1], localLID=lid, remoteLID=lid, localACKTimeout=19)
+
+
+PRIMARY, FIRST, SECOND = path(0), path(1), path(2)
+
 _NONE: Final = ""
 """The state of a connection that does not exist."""
 
@@ -62,8 +85,17 @@ MAY_SEND: Final[dict[type[Layout], frozenset[str]]] = {
 """The states of IBA 12.9.7 in which an end has just sent a message of each kind."""
 
 _ENDS: Final = (ConnectionRejected, ConnectionTimedOut, Disconnected)
-_MAY_FOLLOW: Final = (AlternatePathAbandoned, AlternatePathCancelled, QPArmed, QPDisarmed, TimewaitOver)
+_MAY_FOLLOW: Final = (AlternatePathAbandoned, AlternatePathCancelled, QPArmed, QPDisarmed)
 _OUTCOMES: Final = (AlternatePathLoaded, AlternatePathRejected, AlternatePathTimedOut)
+
+
+@dataclass(frozen=True)
+class QP:
+    """A queue pair: the path in use, the one it may migrate to, and an unreported migration."""
+
+    path: CMPath
+    alternate: CMPath | None = None
+    isUntold: bool = False
 
 
 class Sent(NamedTuple):
@@ -88,6 +120,9 @@ class Bounds(NamedTuple):
     @ivar retries: repetitions of each message.
     @ivar mayReload: an alternate path may be replaced.
     @ivar connections: connections of the server, each by another delivery of the REQ.
+    @ivar mayReject: programs reject REQs and REPs.
+    @ivar isPeerToPeer: both ends connect, and none listens.
+    @ivar isOpen: the connection is established at the beginning, and programs do not end it.
     """
 
     loads: tuple[CMPath, ...] = (FIRST,)
@@ -95,6 +130,9 @@ class Bounds(NamedTuple):
     retries: int = 1
     mayReload: bool = False
     connections: int = 1
+    mayReject: bool = False
+    isPeerToPeer: bool = False
+    isOpen: bool = False
 
 
 ONE_LOAD: Final = Bounds()
@@ -114,17 +152,25 @@ class End:
         self.drawn = 0
         self.manager = Dispatcher(GUID.fromInt(number + 1), self._draw)
         self.listener = Listener(SERVICE, mayReload=bounds.mayReload)
-        if number == SERVER:
-            self.manager.listen(self.listener)
+        self._listen()
         self.managed: Managed | None = None
         self._begin()
         self.loads, self.migrations = bounds.loads, bounds.migrations
         self.connections = bounds.connections  # that a REQ may still begin
         self.sent: list[Sent] = []
 
+    def _listen(self) -> None:
+        if self.number == SERVER and not self.bounds.isPeerToPeer:
+            self.manager.listen(self.listener)
+
+    @property
+    def primary(self) -> CMPath:
+        """The path of the REQ."""
+        return PRIMARY if self.number == CLIENT else reversedPath(PRIMARY)
+
     def _begin(self) -> None:
         """Reset the program, for another connection."""
-        self.qp: QP | None = QP(PRIMARY if self.number == CLIENT else reversedPath(PRIMARY))
+        self.qp: QP | None = QP(self.primary)
         self.isEstablished = self.isEnded = False
         self.waiting: int | None = None
         self.asked: tuple[int, ...] = ()
@@ -142,19 +188,20 @@ class End:
         old = self.manager
         new = twin.manager = Dispatcher(old.guid, twin._draw)
         twin.listener = Listener(SERVICE, mayReload=self.bounds.mayReload)
-        if self.number == SERVER:
-            new.listen(twin.listener)
-            twin.listener.waiting = set(self.listener.waiting)
+        twin._listen()
+        twin.listener.waiting = set(self.listener.waiting)
         twin.managed = None
         for key, managed in old._connections.items():
             listener = twin.listener if managed.listener is not None else None
-            copy = Managed(key, openings.copied(managed.connection), managed.path, listener)
+            copy = Managed(key, copied(managed.connection), managed.path, listener)
             copy.usesAlternate = managed.usesAlternate
             new._connections[key] = copy
             for table, copies in ((old._byPeer, new._byPeer), (old._byQP, new._byQP)):
-                for name in [each for each, known in table.items() if known is managed]:
+                for name in [each for each, other in table.items() if other is managed]:
                     copies[name] = copy
                     copy.names.append((copies, name))
+            if managed in old._peerToPeer:
+                new._peerToPeer[copy] = None
             new._schedule(copy)
             if managed is self.managed:
                 twin.managed = copy
@@ -176,18 +223,10 @@ class End:
             *(self.qp, self.isEstablished, self.isEnded, self.waiting, self.asked, self.outcomes),
             *(len(self.loads), self.migrations, self.connections, self.drawn),
             *(tuple(manager._byPeer), tuple(manager._byQP), tuple(self.listener.waiting)),
+            len(manager._peerToPeer),
         ]
         if managed is not None:
-            connection = managed.connection
-            alternate = connection.alternate
-            found += [
-                openings.known(connection),
-                managed.path,
-                managed.usesAlternate,
-                connection._transactionID,
-            ]
-            found.append(None if alternate is None else searching.known(alternate))
-            found.append(connection.opening.isEstablished)
+            found += [known(managed.connection), managed.path, managed.usesAlternate]
         return tuple(found)
 
     # Steps
@@ -195,12 +234,14 @@ class End:
     def steps(self) -> Iterator[tuple[str, Callable[[End], None]]]:
         """Return all that may happen to this end without a message or its peer."""
         state = self.state
-        if self.number == CLIENT and not self.drawn:
+        if not self.drawn and (self.number == CLIENT or self.bounds.isPeerToPeer):
             yield "connect", End.connect
         if state in ("REQ_RCVD", "MRA_REQ_SENT"):
             yield "accept", End.accept
         if state in ("REP_RCVD", "MRA_REP_SENT"):
             yield "ready", End.ready
+        if state in ("REQ_RCVD", "REP_RCVD") and self.bounds.mayReject:
+            yield "reject", End.reject
         if state == "ESTABLISHED" and self.loads and self.number == CLIENT:
             yield "load", End.load
         if self.waiting is not None:
@@ -210,33 +251,38 @@ class End:
             yield "migration reported", End.migrationReported
         if self.managed is not None and self.managed.when is not None:
             yield "expired", End.expired
-        if state not in (_NONE, "DREQ_SENT", "TIMEWAIT"):
+        if state not in (_NONE, "DREQ_SENT", "TIMEWAIT") and not self.bounds.isOpen:
             yield "disconnect", End.disconnect
 
     def connect(self) -> None:
-        request = REQ(
-            serviceID=SERVICE,
-            localQPN=QPN(11),
-            maxCMRetries=self.bounds.retries,
-            primary=PRIMARY,
+        bounds, primary = self.bounds, self.primary
+        qpn = QPN(11 + 10 * self.number)
+        request = REQ(serviceID=SERVICE, localQPN=qpn, maxCMRetries=bounds.retries, primary=primary)
+        self.managed = self.manager.connect(
+            request, pathOf(primary), 0.0, bounds.isPeerToPeer, mayReload=bounds.mayReload
         )
-        self.managed = self.manager.connect(request, pathOf(PRIMARY), 0.0, mayReload=self.bounds.mayReload)
 
     def accept(self) -> None:
         """Accept the REQ, with another queue pair for each connection."""
-        number = QPN(12 + self.bounds.connections - self.connections)
+        number = QPN(12 + 10 * self.number + self.bounds.connections - self.connections)
         self.connection.opening.accept(REP(localQPN=number, localCAGUID=self.manager.guid), 0.0)
 
     def ready(self) -> None:
         """Answer the REP by an RTU."""
         self.connection.opening.ready(b"", 0.0)
 
+    def reject(self) -> None:
+        """Reject the REQ or the REP."""
+        self.connection.opening.reject(RejectReason.CONSUMER_REJECT, 0.0)
+
     def load(self) -> None:
         """Load the next alternate path."""
-        self.migrationReported()
+        self.queryQP()
+        before = self.connection._transactionID
         try:
             self.connection.loadAlternatePath(self.loads[0], 0.0)
         except InvalidRequest:
+            self.connection._transactionID = before  # otherwise each refused request leads to another state
             return
         self.loads = self.loads[1:]
 
@@ -244,6 +290,10 @@ class End:
         transactionID, self.waiting = self.waiting, None
         assert transactionID is not None
         self.connection.replyAlternatePath(transactionID, status, 0.0)
+
+    def queryQP(self) -> None:
+        """Query the queue pair, as adapters have to before a LAP is handled, and before a path is loaded."""
+        self.migrationReported()
 
     def migrationReported(self) -> None:
         """Report a migration that the queue pair has made."""
@@ -274,7 +324,7 @@ class End:
 
     def receive(self, sent: Sent) -> None:
         if isinstance(sent.message, LAP):
-            self.migrationReported()
+            self.queryQP()
         self.manager.received(sent.message, sent.transactionID, sent.path, 0.0)
 
     def settle(self) -> None:
@@ -305,6 +355,8 @@ class End:
         elif isinstance(event, _ENDS):
             self._claim(not self.isEnded, "a program gets two reports of the end")
             self.isEnded, self.qp, self.waiting = True, None, None
+        elif isinstance(event, TimewaitOver):
+            self._claim(managed.connection.isFree, "timewait is over, and the IDs are not free")
         elif isinstance(event, ConnectionReplied):
             self._claim(self.state == "REP_RCVD", "a REP is reported in another state")
         elif not isinstance(event, _MAY_FOLLOW):
@@ -346,6 +398,7 @@ class End:
         state = _NONE if managed is None else managed.connection.state
         kind = type(message)
         self._claim(state in MAY_SEND[kind], f"{kind.__name__} is sent in state {state or 'none'}")
+        self._claim(kind is not DREQ or self.isEstablished, "a connection ends that was not established")
         if isinstance(message, APR) and message.apStatus == APStatus.LOADED and managed is not None:
             alternate = managed.connection.alternate
             isArmed = self.qp is not None and self.qp.alternate is not None
@@ -367,8 +420,13 @@ class End:
         if self.managed is None or self.qp is None or self.qp.isUntold or self.state == _NONE:
             return
         alternate = self.connection.alternate
-        isSame = alternate is None or areSame(alternate.primary, self.qp.path)
-        self._claim(isSame, "an end and its queue pair use different paths")
+        if alternate is None:
+            return
+        self._claim(areSame(alternate.primary, self.qp.path), "an end and its queue pair use different paths")
+        if self.state == "ESTABLISHED":
+            isUseless = alternate.isOutstanding and alternate.alternate is not None
+            self._claim(not isUseless, "a LAP is outstanding, and there is an alternate path")
+            self._claim(alternate.alternate == self.qp.alternate, "a queue pair is armed for another path")
 
     def becomesFree(self) -> bool:
         """Return whether all tables become empty if the program disconnects and no message arrives."""
@@ -382,5 +440,27 @@ class End:
             end.expired()
             end.settle()
         manager = end.manager
-        tables = (manager._connections, manager._byPeer, manager._byQP, end.listener.waiting)
+        tables = (
+            *(manager._connections, manager._byPeer, manager._byQP, manager._peerToPeer),
+            end.listener.waiting,
+        )
         return not any(tables) and not any(manager._wheel._slots.values())
+
+
+def openEnds(bounds: Bounds) -> tuple[End, End]:
+    """Return the ends of a search: with an established connection, or without one."""
+    client, server = End(CLIENT, bounds), End(SERVER, bounds)
+    if bounds.isOpen:
+        client.connect()
+        client.settle()
+        for end, peer, step in (
+            (server, client, End.accept),
+            (client, server, End.ready),
+            (server, client, None),
+        ):
+            end.receive(peer.sent.pop())
+            end.settle()
+            if step is not None:
+                step(end)
+                end.settle()
+    return client, server

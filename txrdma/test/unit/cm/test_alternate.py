@@ -1,14 +1,15 @@
 """
-Tests for L{txrdma.cm.core.alternate}: every interleaving that a hostile network allows, and each rule alone.
+Tests for L{txrdma.cm.core.alternate}: each rule alone. L{test_searching} has every interleaving.
 """
 
 from __future__ import annotations
 
 from math import inf
+from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.cm.core.alternate import Alternate
+from txrdma.cm.core.alternate import Alternate, PathEnds
 from txrdma.cm.core.events import (
     AlternatePathAbandoned,
     AlternatePathCancelled,
@@ -21,55 +22,32 @@ from txrdma.cm.core.events import (
     QPArmed,
     QPDisarmed,
 )
-from txrdma.cm.core.exchange import LONGEST_DELAY, OutgoingMAD
+from txrdma.cm.core.exchange import LONGEST_DELAY, OutgoingMAD, RetryPolicy
 from txrdma.cm.layouts.messages import APR, APStatus, CMPath, LAP, MessageKind, MRA
 from txrdma.cm.layouts.paths import alternateOf, lapFor, reversedPath
 from txrdma.error import InvalidRequest
 from txrdma.iba.path import lifetimeSeconds
 from txrdma.iba.types import QPN
-from txrdma.test.support.cm.searching import FIRST, made, path, PRIMARY, REQUEST, search, SECOND
+from txrdma.test.support.cm.managers import FIRST, path, PRIMARY, SECOND
 
 SECONDS = lifetimeSeconds(20) + 2 * lifetimeSeconds(18)
 
 
-class SearchTests(SynchronousTestCase):
-    """All results of two LAPs and a migration, whatever the network loses, duplicates and delays."""
+REQUEST = 77
+"""The transaction of the connection's REQ."""
 
-    slowBecause = "tens of thousands of steps are searched"
 
-    def test_bothEndsAgreeOnPaths(self) -> None:
-        found = search()
-        self.assertIsNone(found.fault, found.story)
-        self.assertEqual((found.worlds, found.steps), (459, 2443))
-        self.assertEqual((found.loaded, found.migrated), (104, 188))
-
-    def test_replacedPathKeepsAgreement(self) -> None:
-        found = search(mayReload=True)
-        self.assertIsNone(found.fault, found.story)
-        self.assertEqual((found.worlds, found.steps), (615, 3409))
-
-    def backAndForth(self, mayReload: bool, worlds: int, steps: int) -> None:
-        """Search all results of three LAPs and two migrations, the last one back to the first path."""
-        found = search((FIRST, SECOND, PRIMARY), migrations=2, mayReload=mayReload)
-        self.assertIsNone(found.fault, found.story)
-        self.assertEqual((found.worlds, found.steps), (worlds, steps))
-        self.assertGreater(found.migrated, 1000)
-
-    def test_threeLAPsAndTwoMigrations(self) -> None:
-        self.backAndForth(False, 1851, 13491)
-
-    def test_migrationsWithReplacedPaths(self) -> None:
-        self.backAndForth(True, 2519, 18905)
-
-    def test_samePathLoadedAgain(self) -> None:
-        found = search((FIRST, FIRST))
-        self.assertIsNone(found.fault, found.story)
-        self.assertEqual(found.worlds, 401)
-
-    def test_searchFindsLateMigrationReport(self) -> None:
-        found = search(isTimely=False, mayReload=True)
-        self.assertEqual(found.fault, "an end does not know to which path it migrated")
-        self.assertEqual(found.story[-3:], ("migration", "load 99", "active is informed of the migration"))
+def made(isActive: bool, **more: Any) -> Alternate:
+    """Create one end of a connection with a primary path only."""
+    numbers = (1, 2, QPN(11), QPN(12)) if isActive else (2, 1, QPN(12), QPN(11))
+    return Alternate(
+        PathEnds(*numbers, REQUEST),
+        isActive=isActive,
+        primary=PRIMARY if isActive else reversedPath(PRIMARY),
+        alternate=None,
+        retryPolicy=RetryPolicy(20, 18, 1),
+        **more,
+    )
 
 
 def lap(number: CMPath = FIRST, ends: tuple[int, int] = (1, 2), qpn: int = 12) -> LAP:

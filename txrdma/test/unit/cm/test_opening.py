@@ -1,10 +1,9 @@
 """
-State machines of opening and closing: every interleaving, and requests in each state.
+State machines of opening and closing: requests in each state. L{test_searching} has every interleaving.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import inf
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -13,61 +12,12 @@ from txrdma.cm.core import opening
 from txrdma.cm.core.connection import Connection
 from txrdma.cm.core.events import ConnectionReplied
 from txrdma.cm.core.exchange import LONGEST_DELAY, RetryPolicy
-from txrdma.cm.core.opening import Inputs, Opening, TABLE
+from txrdma.cm.core.opening import Opening
 from txrdma.cm.layouts.messages import MessageKind, MRA, REJ, RejectReason, REP, REQ, RTU
 from txrdma.cm.layouts.paths import lifeTimeOf
 from txrdma.error import InvalidRequest
 from txrdma.iba.path import lifetimeSeconds
 from txrdma.iba.types import GUID, QPN
-from txrdma.kit.machines import StateTable
-from txrdma.test.support.cm.openings import search
-
-STATES = {
-    *("IDLE", "REQ_SENT", "MRA_REQ_RCVD", "REP_RCVD", "MRA_REP_SENT"),
-    *("REQ_RCVD", "MRA_REQ_SENT", "REP_SENT", "MRA_REP_RCVD"),
-    *("ESTABLISHED", "DREQ_SENT", "DREQ_RCVD", "TIMEWAIT", "FREE", "ENDED"),
-}
-
-
-class SearchTests(SynchronousTestCase):
-    """
-    All results of opening and closing, whatever the network loses, duplicates and delays.
-
-    @cvar most: number of states of two peers to search, nearest first; L{txrdma.test.soak.cm} searches all.
-    """
-
-    slowBecause = "tens of thousands of steps are searched"
-    most = 2500
-
-    def test_activeAndPassive(self) -> None:
-        found = search()
-        self.assertIsNone(found.fault, found.story)
-        self.assertEqual((found.worlds, found.steps, found.states), (2628, 22627, STATES))
-
-    def test_peerToPeer(self) -> None:
-        found = search(isPeerToPeer=True, most=self.most)
-        self.assertIsNone(found.fault, found.story)
-        self.assertEqual(found.worlds, min(self.most, 7948))
-        self.assertEqual(found.states, STATES)
-
-    def test_searchFindsPlantedMistakes(self) -> None:
-
-        def established(here: str, there: str) -> str:
-            return "ESTABLISHED" if there == "REP_SENT" and here.endswith("REQ_RCVD") else there
-
-        self.change(lambda here, there: established(here, there))
-        self.assertEqual(search().fault, "the passive end is established before the active one")
-        rows = [row for row in TABLE.rows if row[0] != "ESTABLISHED"]
-        again = (Opening._sendRTUAgain, Opening._reportEstablished)
-        rows.append(("ESTABLISHED", Inputs.replied, "ESTABLISHED", again))
-        self.patch(Opening, "_table", StateTable(Inputs, Opening, rows))
-        self.assertEqual(search().fault, "a connection is established twice")
-
-    def change(self, how: Callable[[str, str], str]) -> None:
-        """Change the targets of transitions."""
-        rows = [(here, what, how(here, there), actions) for here, what, there, actions in TABLE.rows]
-        self.patch(Opening, "_table", StateTable(Inputs, Opening, rows))
-
 
 REQUEST = REQ(localCommID=1, localQPN=QPN(5), remoteCMResponseTimeout=16, localCMResponseTimeout=17,
               maxCMRetries=2)  # fmt: skip

@@ -13,12 +13,23 @@ from txrdma.cm.core.alternate import Alternate, Inputs, TABLE
 from txrdma.cm.core.connection import Connection
 from txrdma.cm.core.dispatcher import Dispatcher, Managed
 from txrdma.cm.core.exchange import ExchangeCore
+from txrdma.cm.core.opening import Inputs as OpeningInputs
+from txrdma.cm.core.opening import Opening
+from txrdma.cm.core.opening import TABLE as OPENING
 from txrdma.cm.layouts.messages import APR, DREP, DREQ, LAP, MRA, REJ, REP, REQ, RTU
 from txrdma.kit.machines import StateTable
 from txrdma.kit.wire import Layout
 from txrdma.test.support.cm.exploring import Found, Search
-from txrdma.test.support.cm.managers import Bounds, ONE_LOAD
-from txrdma.test.support.cm.searching import FIRST, SECOND
+from txrdma.test.support.cm.managers import Bounds, End, FIRST, ONE_LOAD, PRIMARY, SECOND
+
+WITHOUT_PATHS = Bounds(loads=(), migrations=0, mayReject=True)
+
+STATES = {
+    *("", "REQ_SENT", "MRA_REQ_RCVD", "REP_RCVD", "MRA_REP_SENT"),
+    *("REQ_RCVD", "MRA_REQ_SENT", "REP_SENT", "MRA_REP_RCVD"),
+    *("ESTABLISHED", "DREQ_SENT", "DREQ_RCVD", "TIMEWAIT"),
+}
+"""States of connections that are not free, and that of no connection."""
 
 Action = Callable[[Alternate], None]
 
@@ -37,13 +48,31 @@ class SearchTests(SynchronousTestCase):
         """Search without a fault; a failure shows the shortest sequence of steps that leads to it."""
         found = Search(bounds).run(most or self.most)
         self.assertIsNone(found.fault, f"after {', '.join(found.story)}")
-        self.assertGreater(found.closed, 0)
+        self.assertTrue(found.closed or bounds.isOpen)
         return found
 
     def test_withoutPaths(self) -> None:
-        found = self.search(Bounds(loads=(), migrations=0))
-        self.assertEqual((found.worlds, found.steps), (3427, 26168))
+        found = self.search(WITHOUT_PATHS)
+        self.assertEqual((found.worlds, found.steps, found.states), (3427, 26220, STATES))
         self.assertEqual(found.messages, {REQ, MRA, REP, RTU, DREQ, DREP, REJ})
+
+    def test_peerToPeer(self) -> None:
+        found = self.search(WITHOUT_PATHS._replace(isPeerToPeer=True))
+        self.assertEqual((found.worlds, found.steps, found.states), (17_939, 176_636, STATES))
+
+    def test_establishedConnection(self) -> None:
+        """All results of two or three LAPs and one or two migrations, the last one back to the first path."""
+        three = FIRST, SECOND, PRIMARY
+        for loads, migrations, mayReload, worlds, migrated in (
+            ((FIRST, SECOND), 1, False, 459, 188),
+            ((FIRST, SECOND), 1, True, 615, 236),
+            (three, 2, False, 3459, 3188),
+            (three, 2, True, 4855, 4476),
+            ((FIRST, FIRST), 1, False, 401, 128),
+        ):
+            found = self.search(Bounds(loads, migrations, mayReload=mayReload, isOpen=True))
+            self.assertEqual((found.worlds, found.migrated), (worlds, migrated))
+            self.assertEqual(found.messages, {LAP, MRA, APR})
 
     def test_twoConnections(self) -> None:
         """A late REQ begins a second connection, whatever has become of the first one."""
@@ -118,7 +147,28 @@ class PlantedTests(SynchronousTestCase):
     def test_oldPathStaysArmed(self) -> None:
         self.replace(Alternate._disarm, lambda alternate: None)
         fault, step = self.fault(Bounds(loads=(FIRST, SECOND), mayReload=True))
-        self.assertEqual((fault, step), ("queue pairs are armed for different paths", "reply LOADED"))
+        self.assertEqual((fault, step), ("a LAP is outstanding, and there is an alternate path", "load"))
+
+    def test_migrationIsReportedLate(self) -> None:
+        self.patch(End, "queryQP", lambda end: None)
+        fault, step = self.fault(Bounds((FIRST, SECOND), mayReload=True, isOpen=True))
+        self.assertEqual(fault, "APR loaded is sent, and the queue pair is not armed")
+        self.assertTrue(step.startswith("LAP"), step)
+
+    def test_passiveEndIsEstablishedEarly(self) -> None:
+        rows = [
+            (*row[:2], "ESTABLISHED", row[3]) if row[0] == "REQ_RCVD" and row[2] == "REP_SENT" else row
+            for row in OPENING.rows
+        ]
+        self.patch(Opening, "_table", StateTable(OpeningInputs, Opening, rows))
+        self.assertEqual(self.fault(), ("REP is sent in state ESTABLISHED", "accept"))
+
+    def test_connectionIsEstablishedTwice(self) -> None:
+        rows = [row for row in OPENING.rows if row[0] != "ESTABLISHED"]
+        again = (Opening._sendRTUAgain, Opening._reportEstablished)
+        rows.append(("ESTABLISHED", OpeningInputs.replied, "ESTABLISHED", again))
+        self.patch(Opening, "_table", StateTable(OpeningInputs, Opening, rows))
+        self.assertEqual(self.fault()[0], "a connection is established twice")
 
     def replace(self, old: Action, new: Action) -> None:
         """Replace an action in all transitions."""
