@@ -277,19 +277,3 @@ class StrangerTests(StrangerCase):
             self.pause(0.05)
             self.assertUndisturbed()
         self.end()
-
-    def test_lateMessagesDoNotDisturbNextConnection(self) -> None:
-        old = self.server.transport._cm
-        request, ours = old.request, self.core
-        ids: dict[str, Any] = {"localCommID": ours.remoteCommID, "remoteCommID": ours.localCommID}
-        messages = (request, RTU(**ids), DREQ(**ids, remoteQPN=ours.localQPN), DREP(**ids), REJ(**ids))
-        self.client.transport.loseConnection()
-        self.wait(lambda: self.client.lost and self.server.lost)
-        self.client = self.result(self.ask())
-        self.wait(lambda: self.served[-1].isMade)
-        self.server = self.served[-1]
-        for message in messages:
-            self.send(type(message), message.encode())
-        self.pause(0.05)
-        self.assertUndisturbed()
-        self.end()

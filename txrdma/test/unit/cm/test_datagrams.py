@@ -119,15 +119,6 @@ class DatagramTests(MessagingCase):
         self.assertEqual((output.source, output.destination), ("10.0.1.1", "10.0.1.2"))
         self.assertEqual(received[0][36:].rstrip(b"\0"), b"hi")
 
-    def test_unknownServiceIsRefused(self) -> None:
-        port = self.listening()
-        asked = self.asking(9)
-        self.wait(lambda: asked.called)
-        status = self.failureResultOf(asked, Refused).value.status
-        self.assertEqual(status, SIDRStatus.SERVICE_ID_NOT_SUPPORTED)
-        port.stopListening()
-        self.assertNothingLeft()
-
     def test_silentHostTimesOut(self) -> None:
         asked = self.asking()
         self.wait(lambda: asked.called, 300.0)

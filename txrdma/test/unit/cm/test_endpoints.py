@@ -200,47 +200,6 @@ class NetworkTests(MessagingCase):
         self.assertIn("no address from which 2001:db8::2 is reached", str(failure.value))
 
 
-class CancelTests(MessagingCase):
-    """Attempts that are cancelled after each event leave nothing, at either end."""
-
-    def test_cancelledAfterEachStepLeavesNothing(self) -> None:
-        cancelled = 0
-        for steps in range(200):
-            port = self.serve()
-            asked = self.ask()
-            for _ in range(steps):
-                if not asked.called:
-                    self.clock.step()
-            wasMade = asked.called
-            asked.cancel()
-            if wasMade:
-                client = self.successResultOf(asked)
-                client.transport.abortConnection()
-            else:
-                cancelled += 1
-                self.failureResultOf(asked, CancelledError)
-            self.pause(0.01)
-            port.stopListening()
-            self.assertNothingLeft(120)
-            for server in self.served:
-                self.assertEqual(len(server.lost), int(server.isMade))
-            self.assertEqual(self.clock.getDelayedCalls(), [])
-            if wasMade:
-                break
-        self.assertGreater(cancelled, 3)
-
-    def test_cancelledWhileHostIsSilent(self) -> None:
-        port = self.serve()
-        self.network.partition(*(each[0] for each in self.addresses))
-        asked = self.ask()
-        self.pause(1.0)
-        asked.cancel()
-        self.failureResultOf(asked, CancelledError)
-        port.stopListening()
-        self.assertNothingLeft(0.1)
-        self.assertEqual(self.clock.getDelayedCalls(), [])
-
-
 class MatchTests(MessagingCase):
     """Several listeners of one service, which differ by private data."""
 

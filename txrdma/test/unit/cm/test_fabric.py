@@ -6,22 +6,16 @@ from __future__ import annotations
 
 from itertools import count
 
-from twisted.internet.defer import CancelledError
-
 from txrdma.cm.connection import CMConnection
 from txrdma.cm.core.events import (
     AlternatePathRequested,
-    ConnectionEstablished,
-    ConnectionRejected,
     ConnectionReplied,
     ConnectionRequested,
-    ConnectionTimedOut,
     Disconnected,
     Event,
     TimewaitOver,
 )
-from txrdma.cm.errors import PeerSilent
-from txrdma.cm.layouts.messages import REP, REQ, SIDRREP
+from txrdma.cm.layouts.messages import REP, REQ
 from txrdma.cm.layouts.paths import pathFor
 from txrdma.cm.manager import ConnectionManager
 from txrdma.iba.path import IBPath
@@ -98,16 +92,6 @@ class FabricTests(FabricTestCase):
         self.pump(10)
         return connection
 
-    def test_connectionAndOrderlyEnd(self) -> None:
-        connection = self.connect()
-        self.assertEqual([connection.state, self.served[0].state], ["ESTABLISHED"] * 2)
-        self.assertEqual(self.served[0].primary.remoteLID, self.lid("b", 1))
-        connection.disconnect()
-        self.pump(60)
-        kinds = [ConnectionReplied, ConnectionEstablished, Disconnected, TimewaitOver]
-        self.assertEqual(self.received, kinds)
-        self.assertEqual([len(each._core) for each in (self.client, self.host)], [0, 0])
-
     def test_lossyLinks(self) -> None:
         self.fabric.wire.loss = 0.05
         connections = [self.connect() for _ in range(20)]
@@ -118,25 +102,6 @@ class FabricTests(FabricTestCase):
         self.assertEqual(self.received.count(Disconnected), len(connections))
         self.assertGreater(self.client.counters["retried REQ"] + self.host.counters["retried REP"], 0)
         self.assertEqual([len(each._core) for each in (self.client, self.host)], [0, 0])
-
-    def test_unknownServiceAndSilentPort(self) -> None:
-        self.connect(7)
-        self.assertEqual(self.received, [ConnectionRejected])
-        self.fabric.cut("c")
-        self.connect()
-        self.pump(60)
-        self.assertEqual(self.received[1:], [ConnectionTimedOut])
-
-    def test_datagramServiceIsResolved(self) -> None:
-        self.host.serve(SERVICE + 1, lambda question: SIDRREP(qpn=QPN(7), qkey=3))
-        found = self.answerTo(self.client.resolve(SERVICE + 1, self.way()))
-        self.assertEqual((found.qpn, found.qkey), (7, 3))
-        self.fabric.cut("c")
-        asked = self.client.resolve(SERVICE + 1, self.way())
-        asked.cancel()
-        self.failureResultOf(asked, CancelledError)
-        self.refused(self.client.resolve(SERVICE + 1, self.way()), PeerSilent)
-        self.assertEqual((self.client._resolving, self.client._core._questions), ({}, {}))
 
     def test_messagesTakeAlternatePathAfterMigration(self) -> None:
         connection = self.connect()

@@ -7,7 +7,6 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from twisted.internet.defer import CancelledError
 from twisted.internet.protocol import Factory, Protocol
 
 from txrdma.cm.connections.adapter import adapterOf
@@ -15,7 +14,7 @@ from txrdma.cm.connections.endpoints import RDMAServerEndpoint
 from txrdma.cm.layouts.ipcm import IPAddresses, PortSpace, serviceIDOf
 from txrdma.cm.layouts.messages import REQ
 from txrdma.cm.manager import ConnectionManager
-from txrdma.cm.rsocket.endpoints import RSocketClientEndpoint, RSocketServerEndpoint
+from txrdma.cm.rsocket.endpoints import RSocketServerEndpoint
 from txrdma.cm.rsocket.messages import ConnectionData
 from txrdma.cm.terms import Greeting, REQ_MAGIC
 from txrdma.iba.path import IBPath
@@ -23,7 +22,6 @@ from txrdma.iba.types import QPN
 from txrdma.mad.core.frames import frame
 from txrdma.mad.layouts.attributes import Attribute, ManagementClass, Method
 from txrdma.messages.protocol import MessageFactory
-from txrdma.test.support.cm.messaging import MessagingCase
 from txrdma.test.unit.cm.test_badinput import StrangerCase
 
 PORT = 7471
@@ -154,35 +152,3 @@ class PrivateDataTests(StrangerCase):
         for port in self.ports:
             port.stopListening()
         self.end()
-
-
-class StreamCancelTests(MessagingCase):
-    """Attempts at an rsocket stream that are cancelled after each event leave nothing, at either end."""
-
-    def test_cancelledAfterEachStepLeavesNothing(self) -> None:
-        cancelled = 0
-        for steps in range(200):
-            server = RSocketServerEndpoint(self.clock, STREAM_PORT, self.devices[1])
-            port: Any = self.successResultOf(server.listen(Factory.forProtocol(Protocol)))
-            host = self.addresses[1][0]
-            endpoint = RSocketClientEndpoint(self.clock, host, STREAM_PORT, self.devices[0])
-            asked = endpoint.connect(Factory.forProtocol(Protocol))
-            for _ in range(steps):
-                if not asked.called:
-                    self.clock.step()
-            wasMade = asked.called
-            asked.cancel()
-            if wasMade:
-                protocol: Any = self.successResultOf(asked)
-                protocol.transport.abortConnection()
-            else:
-                cancelled += 1
-                self.failureResultOf(asked, CancelledError)
-            self.pause(0.01)
-            port.stopListening()
-            self.assertNothingLeft(120)
-            self.pause(0.001)  # for what the last packet has begun
-            self.assertEqual(self.clock.getDelayedCalls(), [])
-            if wasMade:
-                break
-        self.assertGreater(cancelled, 3)

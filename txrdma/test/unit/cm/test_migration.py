@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 from twisted.internet.defer import CancelledError
-from twisted.internet.error import ConnectionDone, ConnectionLost
+from twisted.internet.error import ConnectionDone
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.cm.connections import sendqueue
@@ -150,17 +150,11 @@ class CutTests(TwoPortCase):
 class MigrationTests(TwoPortCase):
     """Alternate paths that are loaded after the connection was established."""
 
-    def test_idleConnectionMigrates(self) -> None:
-        client, server = self.connected()
-        self.result(client.transport.loadAlternatePath(self.path(1)))
-        self.pause(0.1)
-        self.cut(0)
-        server.transport.sendMessage(b"by the other")
-        self.wait(lambda: client.messages and client.paths and server.paths)
-        client.transport.loseConnection()
-        self.wait(lambda: server.lost and client.lost)
-        server.lost[0].trap(ConnectionDone)
-        self.assertNothingLeft()
+    def assertRefused(self, status: APStatus, client: MessageRecorder, *path: IBPath) -> None:
+        """Load an alternate path, which the peer refuses."""
+        loading = client.transport.loadAlternatePath(*path)
+        self.wait(lambda: loading.called)
+        self.assertEqual(self.failureResultOf(loading, Refused).value.status, status)
 
     def test_pathFromAnotherPort(self) -> None:
         """Without an argument, the alternate path begins at another port; a second one is refused."""
@@ -251,31 +245,20 @@ class MigrationTests(TwoPortCase):
         self.result(client.transport.loadAlternatePath(self.path(0)))
         self.assertEqual(len(server.paths), 1)
 
-    def test_cutWithoutAlternatePathEnds(self) -> None:
-        client, _server = self.connected()
-        self.cut(0)
-        client.transport.sendMessage(b"in vain")
-        self.wait(lambda: client.lost, 40.0)
-        client.lost[0].trap(ConnectionLost)
-
     def test_unavailablePathsAreRefused(self) -> None:
         client, _server = self.connected()
         ends = [GID.fromIP(each) for each in ("10.0.9.1", "10.0.9.2")]
         path = IBPath(sgid=ends[0], dgid=ends[1], hopLimit=64)
         self.assertRaises(InvalidRequest, client.transport.loadAlternatePath, path)
         half = IBPath(sgid=self.path(1).sgid, dgid=ends[1], hopLimit=64)
-        loading = client.transport.loadAlternatePath(half)
-        self.wait(lambda: loading.called)
-        self.assertEqual(self.failureResultOf(loading, Refused).value.status, APStatus.GID_REJECTED)
+        self.assertRefused(APStatus.GID_REJECTED, client, half)
         self.result(client.transport.loadAlternatePath(self.path(1)))
 
     def test_pathOfOtherPartitionIsRefused(self) -> None:
         client, _server = self.connected()
         tables = {1: [0xFFFF], 2: [0x8005]}
         self.patch(self.devices[1], "pkeys", tables.__getitem__)
-        loading = client.transport.loadAlternatePath(self.path(1))
-        self.wait(lambda: loading.called)
-        self.assertEqual(self.failureResultOf(loading, Refused).value.status, APStatus.REJECTED)
+        self.assertRefused(APStatus.REJECTED, client, self.path(1))
         self.patch(self.devices[0], "pkeys", tables.__getitem__)
         self.assertRaises(InvalidRequest, client.transport.loadAlternatePath, self.path(1))
 
@@ -284,9 +267,7 @@ class MigrationTests(TwoPortCase):
         client, server = self.connected()
         assert isinstance(server, Hashing)
         server.answersToPaths.append(False)
-        loading = client.transport.loadAlternatePath(self.path(1))
-        self.wait(lambda: loading.called)
-        self.assertEqual(self.failureResultOf(loading, Refused).value.status, APStatus.REJECTED)
+        self.assertRefused(APStatus.REJECTED, client, self.path(1))
         self.assertIsNone(server.transport.alternate)
         self.result(client.transport.loadAlternatePath(self.path(1)))
 
@@ -304,9 +285,7 @@ class MigrationTests(TwoPortCase):
         """A device that cannot migrate refuses the path, and the connection stays."""
         client, server = self.connected()
         refuseMigration(self, server)
-        loading = client.transport.loadAlternatePath(self.path(1))
-        self.wait(lambda: loading.called)
-        self.assertEqual(self.failureResultOf(loading, Refused).value.status, APStatus.NOT_SUPPORTED)
+        self.assertRefused(APStatus.NOT_SUPPORTED, client, self.path(1))
         self.assertIsNone(server.transport.alternate)
         client.transport.sendMessage(b"on")
         assert isinstance(server, Hashing)
@@ -329,9 +308,7 @@ class MigrationTests(TwoPortCase):
         client, server = self.connected()
         device = self.devices[1]
         device.attributes = replace(device.attributes, canMigrate=False)
-        loading = client.transport.loadAlternatePath()
-        self.wait(lambda: loading.called)
-        self.assertEqual(self.failureResultOf(loading, Refused).value.status, APStatus.NOT_SUPPORTED)
+        self.assertRefused(APStatus.NOT_SUPPORTED, client)
         device = self.devices[0]
         device.attributes = replace(device.attributes, canMigrate=False)
         self.assertRaises(InvalidRequest, client.transport.loadAlternatePath)
@@ -362,6 +339,13 @@ class RequestedTests(MessagingCase):
         port.stopListening()
         return client, self.served[-1]
 
+    def assertNotAccepted(self, alternate: IBPath) -> None:
+        """Connect with an alternate path, which the server does not accept; the connection uses the first."""
+        client, server = self.connect(alternate)
+        self.assertEqual((client.transport.alternate, server.transport.alternate), (None, None))
+        client.transport.sendMessage(b"by the first")
+        self.wait(lambda: server.messages)
+
     def test_pathOfREQThenLoadedPath(self) -> None:
         client, server = self.connect(self.path(1))
         self.assertEqual(client.transport.alternate, pathFor(self.path(1)))
@@ -383,14 +367,6 @@ class RequestedTests(MessagingCase):
         self.wait(lambda: server.lost and client.lost)
         server.lost[0].trap(ConnectionDone)
         self.assertNothingLeft()
-
-    def test_passiveEndSendsFirstAfterCut(self) -> None:
-        client, server = self.connect(self.path(1))
-        self.pause(0.1)
-        self.network.partition(*(each[0] for each in self.addresses))
-        server.transport.sendMessage(b"on")
-        self.wait(lambda: client.messages and client.paths and server.paths)
-        self.assertEqual((client.lost, server.lost), ([], []))
 
     def test_automaticPath(self) -> None:
         """An automatic alternate path begins at another port, for both kinds of endpoints."""
@@ -427,30 +403,20 @@ class RequestedTests(MessagingCase):
         """A REP does not accept the path of the REQ if the device refuses it."""
         real = SoftQueuePair.modify
         self.patch(SoftQueuePair, "modify", lambda pair, attributes: refusing(real, pair, attributes))
-        client, server = self.connect(self.path(1))
-        self.assertEqual((client.transport.alternate, server.transport.alternate), (None, None))
-        client.transport.sendMessage(b"by the first")
-        self.wait(lambda: server.messages)
+        self.assertNotAccepted(self.path(1))
 
     def test_applicationRefusesPathOfREQ(self) -> None:
         """The protocol of the passive end may refuse the path of a REQ, and accept the connection."""
         self.patch(MessageRecorder, "alternatePathRequested", lambda recorder, path: False)
-        client, server = self.connect(self.path(1))
-        self.assertEqual((client.transport.alternate, server.transport.alternate), (None, None))
-        client.transport.sendMessage(b"by the first")
-        self.wait(lambda: server.messages)
+        self.assertNotAccepted(self.path(1))
 
     def test_unavailablePathIsNotAccepted(self) -> None:
         path = self.path(1)
         half = IBPath(sgid=path.sgid, dgid=GID.fromIP("10.0.9.2"), hopLimit=64)
-        client, server = self.connect(half)
-        self.assertEqual((client.transport.alternate, server.transport.alternate), (None, None))
-        client.transport.sendMessage(b"by the first")
-        self.wait(lambda: server.messages)
+        self.assertNotAccepted(half)
 
     def test_primaryPathIsNoAlternate(self) -> None:
-        client, server = self.connect(self.path(0))
-        self.assertEqual((client.transport.alternate, server.transport.alternate), (None, None))
+        self.assertNotAccepted(self.path(0))
 
     def test_foreignPathIsRefusedAtOnce(self) -> None:
         path = IBPath(sgid=GID.fromIP("10.0.9.1"), dgid=self.path(1).dgid, hopLimit=64)

@@ -7,10 +7,7 @@ from __future__ import annotations
 from itertools import count
 from typing import cast
 
-from twisted.internet.defer import CancelledError
-
 from txrdma.cm.connection import CMConnection
-from txrdma.cm.connections.queuepairs import toInit, toReceive, toSend
 from txrdma.cm.core.alternate import acceptAnyPath, PathCheck
 from txrdma.cm.core.events import (
     AlternatePathRequested,
@@ -23,19 +20,15 @@ from txrdma.cm.core.events import (
     TimewaitOver,
 )
 from txrdma.cm.errors import PeerSilent
-from txrdma.cm.layouts.messages import APStatus, LAP, REP, REQ
-from txrdma.cm.layouts.paths import pathFor
+from txrdma.cm.layouts.messages import APStatus, REP, REQ
 from txrdma.cm.manager import ConnectionManager
-from txrdma.error import DeviceUnavailable, InvalidRequest, Refused
+from txrdma.error import DeviceUnavailable, Refused
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID, QPN
-from txrdma.iba.verbs import Operation, ReceiveRequest, SendRequest
-from txrdma.mad.layouts.values import PathMTU
 from txrdma.mad.ports.verbsport import IPollingReactor, VerbsPort
 from txrdma.mad.server import MADServer
 from txrdma.soft.device import SoftDevice
 from txrdma.test.unit.mad.test_verbsport import VerbsPortCase
-from txrdma.testing.verbs.ends import End
 
 SERVICE = 0x1000000000000042
 
@@ -148,16 +141,6 @@ class ConnectionTests(PortCase):
         ends = [GID.fromIP(f"10.{number}.0.{host}") for host in (1, 2)]
         return IBPath(sgid=ends[0], dgid=ends[1], hopLimit=64, packetLifeTime=12)
 
-    def test_alternatePath(self) -> None:
-        connection = self.opened()
-        path = pathFor(self.other_(1))
-        self.assertEqual(self.result(connection.loadAlternatePath(self.other_(1))), path)
-        self.assertEqual(connection.alternate, path)
-        self.assertRaises(InvalidRequest, connection.loadAlternatePath, self.other_(2))
-        for each in (connection, self.made[0]):
-            each.migrated()
-        self.assertEqual((connection.primary, connection.alternate), (path, None))
-
     def test_rejectedAndUnansweredPaths(self) -> None:
         connection = self.opened(lambda _path, _pkey: (APStatus.GID_REJECTED, b""))
         loading = connection.loadAlternatePath(self.other_(1))
@@ -167,69 +150,3 @@ class ConnectionTests(PortCase):
         loading = connection.loadAlternatePath(self.other_(1))
         self.wait(lambda: loading.called)
         self.failureResultOf(loading, PeerSilent)
-
-    def test_cancelledLAPStillCounts(self) -> None:
-        connection = self.opened()
-        loading = connection.loadAlternatePath(self.other_(1))
-        loading.cancel()
-        self.failureResultOf(loading, CancelledError)
-        self.wait(lambda: connection.alternate is not None)
-        self.assertEqual(self.client.counters["sent " + LAP.__name__], 1)
-
-    def test_disconnectFailsPendingLAP(self) -> None:
-        connection = self.opened()
-        loading = connection.loadAlternatePath(self.other_(1))
-        connection.disconnect()
-        self.wait(lambda: loading.called)
-        self.failureResultOf(loading, DeviceUnavailable)
-
-
-class QueuePairTests(PortCase):
-    """Queue pairs connected by these messages."""
-
-    def setUp(self) -> None:
-        super().setUp()
-        self.ends = [End(device) for device in self.devices]
-        for end in self.ends:
-            self.addCleanup(end.close)
-
-    def prepare(self, which: int, connection: CMConnection, reply: REP) -> None:
-        """Bring a queue pair to RTS."""
-        pair = self.ends[which].queuePair
-        pair.modify(toInit(1, 1))
-        index = self.ends[which].gidIndex
-        pair.modify(toReceive(connection.request, reply, connection.isActive, sgidIndex=index))
-        pair.modify(toSend(connection.request, reply, connection.isActive))
-
-    def hostEvent(self, connection: CMConnection, event: Event) -> None:
-        """Accept with a real queue pair."""
-        self.received[1].append(event)
-        if isinstance(event, ConnectionRequested):
-            reply = REP(localQPN=self.ends[1].queuePair.number, startingPSN=0xABCDEF, responderResources=1,
-                        initiatorDepth=1, rnrRetryCount=7)  # fmt: skip
-            self.prepare(1, connection, reply)
-            connection.accept(reply)
-
-    def clientEvent(self, connection: CMConnection, event: Event) -> None:
-        """Confirm with a real queue pair."""
-        self.received[0].append(event)
-        if isinstance(event, ConnectionReplied):
-            self.prepare(0, connection, event.reply)
-            connection.ready()
-
-    def test_agreedQueuePairsCarryData(self) -> None:
-        self.host.listen(SERVICE, self.hostEvent)
-        request = REQ(serviceID=SERVICE, localQPN=self.ends[0].queuePair.number, startingPSN=0x123456,
-                      pathMTU=PathMTU.MTU_1024, retryCount=7, rnrRetryCount=7, maxCMRetries=7,
-                      responderResources=1, initiatorDepth=1, remoteCMResponseTimeout=14,
-                      localCMResponseTimeout=14)  # fmt: skip
-        self.client.connect(request, self.way, self.clientEvent)
-        self.wait(lambda: self.kinds(1)[-1:] == [ConnectionEstablished])
-        for sender, receiver in (self.ends, self.ends[::-1]):
-            receiver.queuePair.postReceive([ReceiveRequest(1, [receiver.segment(0)])])
-            sender.memory.view[128:192] = bytes(range(64))
-            sender.queuePair.postSend([SendRequest(2, Operation.SEND, [sender.segment(128)])])
-            self.wait(lambda end=receiver: bool(end.poll() or end.received))  # type: ignore[misc]  # default
-            self.assertEqual(bytes(receiver.memory.view[:64]), bytes(range(64)))
-        sent = self.ends[0].queuePair.query()
-        self.assertEqual((sent.rqPSN is not None, sent.pathMTU), (True, 3))

@@ -14,7 +14,7 @@ from twisted.internet.endpoints import clientFromString
 from twisted.trial.unittest import SynchronousTestCase
 
 import txrdma
-from txrdma.cm.connections._credits import FIRST_RECEIVES, SPARE
+from txrdma.cm.connections._credits import FIRST_RECEIVES
 from txrdma.cm.connections.endpoints import RDMAClientEndpoint, RDMAServerEndpoint, USUAL
 from txrdma.cm.connections.hostnames import ATTEMPT_DELAY
 from txrdma.cm.connections.queuepairs import PATIENT_TIMEOUT
@@ -255,16 +255,6 @@ class MessageTests(MessagingCase):
         self.wait(lambda: client.lost, seconds + 1.0)
         self.assertTrue(seconds < self.clock.seconds() - begun < seconds + 0.5)
         port.stopListening()
-
-    def test_firstReceives(self) -> None:
-        """An idle connection has the stated number of receives, beside those that use no credit."""
-        (first,) = stated("Until the first message arrives, # receives are posted")
-        client, server = self.connected()
-        pair: Any = server.transport._pair
-        self.assertEqual(len(pair.receives), first + SPARE)
-        client.transport.sendMessage(b"x")
-        self.wait(lambda: server.messages)
-        self.assertEqual(len(pair.receives), USUAL.receives + SPARE)
 
 
 class StreamTests(SynchronousTestCase):

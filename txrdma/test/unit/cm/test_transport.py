@@ -59,11 +59,6 @@ class OpeningTests(MessagingCase):
         self.assertEqual(client.transport.getHost().gid, self.path().sgid)
         self.assertEqual(self.served[0].transport.getPeer().gid, self.path().sgid)
 
-    def test_tooMuchPrivateData(self) -> None:
-        self.failureResultOf(self.ask(privateData=bytes(81)), ValueError)
-        self.failureResultOf(self.ask(replace(USUAL, usesCredits=False), bytes(93)), ValueError)
-        self.assertNothingLeft()
-
     def test_factoryRejects(self) -> None:
 
         def reject() -> MessageRecorder:
@@ -182,13 +177,6 @@ class OpeningTests(MessagingCase):
             self.wait(lambda asked=asked: asked.called)  # type: ignore[misc]  # a lambda
             self.failureResultOf(asked, PeerSilent)
             self.assertApproximates(self.clock.seconds() - begun, timeout, 0.1)
-        self.assertNothingLeft()
-
-    def test_serviceHasOneListener(self) -> None:
-        port = self.serve()
-        again = self.ends().listen(MessageFactory(MessageRecorder))
-        self.failureResultOf(again, InvalidRequest)
-        port.stopListening()
         self.assertNothingLeft()
 
 
@@ -445,14 +433,6 @@ class EndTests(MessagingCase):
         self.pause(60.0)
         self.assertEqual(server.lost, [])
         server.transport.abortConnection()
-        self.assertNothingLeft()
-
-    def test_keepaliveDefault(self) -> None:
-        client, server = self.connected()
-        self.network.partition(*(each[0] for each in self.addresses))
-        self.pause(60.0)
-        for end in (client, server):
-            end.lost[0].trap(ConnectionLost)
         self.assertNothingLeft()
 
     def test_endStopsProbes(self) -> None:
