@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, Final, Generic, Protocol, TypeVar
@@ -24,12 +25,13 @@ from twisted.python.usage import Options, UsageError
 
 from txrdma.testing.btl.plans import drawModules, ModulesPlan
 from txrdma.testing.btl.scenario import playModules
-from txrdma.testing.hostile.btl import drawBTL, playBTL
-from txrdma.testing.hostile.cm import drawCM, playMessages, playRSockets
-from txrdma.testing.hostile.mad import drawMAD, playMAD
+from txrdma.testing.hostile.btl import BTLScenario
+from txrdma.testing.hostile.cm import CMScenario, RSocketScenario
+from txrdma.testing.hostile.mad import MADScenario
 from txrdma.testing.hostile.plans import HostilePlan
-from txrdma.testing.hostile.smc import drawSMC, playSMC
-from txrdma.testing.hostile.soft import drawSMCMemory, drawSoft, playSMCMemory, playSoft
+from txrdma.testing.hostile.scenario import HostileScenario, playHostile
+from txrdma.testing.hostile.smc import SMCScenario
+from txrdma.testing.hostile.soft import MessagesMemoryScenario, SMCMemoryScenario
 from txrdma.testing.outcome import Violation
 from txrdma.testing.plans import Misfit, readPlan, StoredPlan
 from txrdma.testing.smc.neighbours import drawMemory, MemoryPlan, playMemory
@@ -69,6 +71,10 @@ class Generator(Generic[_Plan]):
     play: Callable[[_Plan], Result]
 
 
+def _hostile(scenario: type[HostileScenario]) -> Generator[HostilePlan]:
+    return Generator(HostilePlan, scenario.draw, partial(playHostile, scenario))
+
+
 GENERATORS: Final[dict[str, Generator[Any]]] = {
     "verbs": Generator(PairPlan, drawPair, playPair),
     "verbs-clients": Generator(ClientsPlan, drawClients, playClients),
@@ -76,13 +82,13 @@ GENERATORS: Final[dict[str, Generator[Any]]] = {
     "smc": Generator(StreamPlan, drawStreams, playStreams),
     "smc-shared-memory": Generator(MemoryPlan, drawMemory, playMemory),
     "smc-two-ports": Generator(TwoPortPlan, drawTwoPorts, playTwoPorts),
-    "hostile-btl": Generator(HostilePlan, drawBTL, playBTL),
-    "hostile-mad": Generator(HostilePlan, drawMAD, playMAD),
-    "hostile-rdma": Generator(HostilePlan, drawCM, playMessages),
-    "hostile-rsocket": Generator(HostilePlan, drawCM, playRSockets),
-    "hostile-smc": Generator(HostilePlan, drawSMC, playSMC),
-    "hostile-smc-shared-memory": Generator(HostilePlan, drawSMCMemory, playSMCMemory),
-    "hostile-soft": Generator(HostilePlan, drawSoft, playSoft),
+    "hostile-btl": _hostile(BTLScenario),
+    "hostile-mad": _hostile(MADScenario),
+    "hostile-rdma": _hostile(CMScenario),
+    "hostile-rsocket": _hostile(RSocketScenario),
+    "hostile-smc": _hostile(SMCScenario),
+    "hostile-smc-shared-memory": _hostile(SMCMemoryScenario),
+    "hostile-soft": _hostile(MessagesMemoryScenario),
 }
 
 _USUAL: Final = tuple(name for name in GENERATORS if not name.startswith("hostile-"))

@@ -13,9 +13,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.btl import lifeline as lifelineModule
 from txrdma.error import WireError
-from txrdma.testing.hostile.btl import drawBTL, playBTL, resized
+from txrdma.testing.hostile.btl import BTLScenario, resized
 from txrdma.testing.hostile.plans import HostilePlan, Kind, Mutation
-from txrdma.testing.hostile.scenario import Memory
+from txrdma.testing.hostile.scenario import Memory, playHostile
 from txrdma.testing.hostile.tampering import Message, Tamper
 from txrdma.testing.hostile.wiring import LINE, TamperedLines
 from txrdma.testing.outcome import Violation
@@ -92,21 +92,21 @@ class PlanTests(SynchronousTestCase):
 
     def test_stored(self) -> None:
         """A plan is the same after it was stored."""
-        plan = drawBTL(3)
+        plan = BTLScenario.draw(3)
         self.assertEqual(decodePlan(HostilePlan, encodePlan(plan)), plan)
 
     def test_same(self) -> None:
         """A plan does the same each time."""
-        plan = drawBTL(5)
-        self.assertEqual(playBTL(plan), playBTL(plan))
+        plan = BTLScenario.draw(5)
+        self.assertEqual(playHostile(BTLScenario, plan), playHostile(BTLScenario, plan))
 
     def test_defect(self) -> None:
         """A listener that does not expect malformed messages fails the simulation."""
         mutations = (Mutation("TCP", 0, Kind.CHANGED, 1, 0, 0xFF),)
-        plan = HostilePlan(**{**vars(drawBTL(1)), "mutations": mutations})
-        playBTL(plan)
+        plan = HostilePlan(**{**vars(BTLScenario.draw(1)), "mutations": mutations})
+        playHostile(BTLScenario, plan)
         with mock.patch.object(lifelineModule, "RDMAError", ZeroDivisionError):
-            self.assertRaises(WireError, playBTL, plan)
+            self.assertRaises(WireError, playHostile, BTLScenario, plan)
 
     def test_memory(self) -> None:
         """Memory that each simulation leaves is found."""

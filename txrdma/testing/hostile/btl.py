@@ -21,15 +21,14 @@ from txrdma.btl.introductions import FrameHead, HEAD_LENGTH, INTRODUCTION_LENGTH
 from txrdma.messages.interfaces import IMessageProtocolFactory
 from txrdma.soft import device as deviceModule
 from txrdma.soft.core import memory as memoryModule
-from txrdma.testing.hostile.plans import drawHostile, HostilePlan
-from txrdma.testing.hostile.scenario import HostileScenario, Played, playHostile
+from txrdma.testing.hostile.plans import HostilePlan
+from txrdma.testing.hostile.scenario import HostileScenario
 from txrdma.testing.hostile.talkers import MessageTalker, Pair
 from txrdma.testing.hostile.wiring import TamperedSocket, TCP, UD
 from txrdma.testing.outcome import check
 from txrdma.testing.protocols import Recorders
 from txrdma.testing.smc.hosts import connectedSockets, Host, MemoryTCP
 
-CHANNELS: Final = (TCP, UD)
 _SECONDS: Final = 50e-6
 
 
@@ -77,6 +76,7 @@ class _ClientStream:
 class BTLScenario(HostileScenario):
     """A simulation with a hostile peer of a module."""
 
+    channels = (TCP, UD)
     chance = (
         (moduleModule, "randbits"),
         (lifelineModule, "randbits"),
@@ -155,17 +155,3 @@ class _Serving:
         """Build the server's end of a connection."""
         talker = self._scenario.served[peer.port].server = MessageTalker()
         return self._scenario.accept(talker) if self._host is self._scenario.victim else talker
-
-
-def drawBTL(seed: int) -> HostilePlan:
-    """Draw the plan of a simulation."""
-    return drawHostile(seed, CHANNELS)
-
-
-def playBTL(plan: HostilePlan) -> Played:
-    """
-    Run the simulation of a plan.
-
-    @raise Violation: a promise was violated.
-    """
-    return playHostile(BTLScenario, plan)

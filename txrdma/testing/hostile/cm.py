@@ -21,21 +21,20 @@ from txrdma.mad import agent as agentModule
 from txrdma.mad.ports import verbsport as verbsportModule
 from txrdma.soft import device as deviceModule
 from txrdma.soft.core import memory as memoryModule
-from txrdma.testing.hostile.plans import drawHostile, HostilePlan
-from txrdma.testing.hostile.scenario import HostileScenario, Played, playHostile
+from txrdma.testing.hostile.scenario import HostileScenario
 from txrdma.testing.hostile.talkers import MessageTalker, Pair, StreamTalker, Talker
 from txrdma.testing.hostile.wiring import RC, UD
 from txrdma.testing.outcome import check
 from txrdma.testing.protocols import Recorders
 from txrdma.testing.smc.hosts import Host
 
-CHANNELS: Final = (UD, UD, RC)
 PORT: Final = 7471
 
 
 class CMScenario(HostileScenario):
     """A simulation with a hostile peer of a message listener."""
 
+    channels: tuple[str, ...] = (UD, UD, RC)
     chance = (
         (managerModule, "urandom"),
         (connectionModule, "randbelow"),
@@ -120,26 +119,3 @@ class _Serving(Factory):
         """Build the server's end of a connection; the client's address may be forged."""
         address = getattr(addr, "address", addr)
         return self._scenario.serve(self._host, address.host)
-
-
-def drawCM(seed: int) -> HostilePlan:
-    """Draw the plan of a simulation."""
-    return drawHostile(seed, CHANNELS)
-
-
-def playMessages(plan: HostilePlan) -> Played:
-    """
-    Run the simulation of a plan with C{rdma:}.
-
-    @raise Violation: a promise was violated.
-    """
-    return playHostile(CMScenario, plan)
-
-
-def playRSockets(plan: HostilePlan) -> Played:
-    """
-    Run the simulation of a plan with C{rsocket:}.
-
-    @raise Violation: a promise was violated.
-    """
-    return playHostile(RSocketScenario, plan)

@@ -26,14 +26,12 @@ from txrdma.mad.ports.verbsport import VerbsPort
 from txrdma.mad.server import MADServer, MOST_PENDING
 from txrdma.soft import device as deviceModule
 from txrdma.soft.core import memory as memoryModule
-from txrdma.testing.hostile.plans import drawHostile, HostilePlan
-from txrdma.testing.hostile.scenario import HostileScenario, Played, playHostile
+from txrdma.testing.hostile.scenario import HostileScenario
 from txrdma.testing.hostile.talkers import Pair, Talker
 from txrdma.testing.hostile.wiring import UD
 from txrdma.testing.outcome import check
 from txrdma.testing.smc.hosts import Host
 
-CHANNELS: Final = (UD,)
 _LONGEST_TABLE: Final = 150
 _BYTES_OF_RECORD: Final = 100
 _METHODS: Final = (Method.GET, Method.GET_TABLE, Method.GET_MULTI)
@@ -96,6 +94,7 @@ class Asker(Talker):
 class MADScenario(HostileScenario):
     """A simulation with a hostile peer of an agent and its server."""
 
+    channels = (UD,)
     chance = ((agentModule, "urandom"), (memoryModule, "randbits"), (deviceModule, "randbelow"))
     constants = ((verbsportModule, "RECEIVES", 256),)
     quiet = 300.0
@@ -156,17 +155,3 @@ class MADScenario(HostileScenario):
             with suppress(Exception):  # the host may have failed
                 self._servers[host].stop()
                 self._agents[host].close()
-
-
-def drawMAD(seed: int) -> HostilePlan:
-    """Draw the plan of a simulation."""
-    return drawHostile(seed, CHANNELS)
-
-
-def playMAD(plan: HostilePlan) -> Played:
-    """
-    Run the simulation of a plan.
-
-    @raise Violation: a promise was violated.
-    """
-    return playHostile(MADScenario, plan)

@@ -30,7 +30,7 @@ from twisted.python.failure import Failure
 
 from txrdma.error import RDMAError
 from txrdma.soft.core.queuepair import SoftQueuePair
-from txrdma.testing.hostile.plans import Ending, HostilePlan
+from txrdma.testing.hostile.plans import drawHostile, Ending, HostilePlan
 from txrdma.testing.hostile.talkers import Pair, Talker
 from txrdma.testing.hostile.tampering import Message, Resize, Tamper
 from txrdma.testing.hostile.wiring import TamperedPairs
@@ -68,6 +68,7 @@ class HostileScenario:
     """
     A simulation with a hostile peer, according to its plan; subclasses connect by their protocols.
 
+    @cvar channels: channels of the protocol whose messages are mutated; important ones occur more than once.
     @cvar chance: modules, and names of their functions for random numbers, which are made deterministic.
     @cvar constants: modules, names in them, and replacement values that make simulations quick.
     @cvar resize: see L{Tamper}.
@@ -75,6 +76,7 @@ class HostileScenario:
     @ivar hosts: the victim, the honest host and the hostile one.
     """
 
+    channels: tuple[str, ...] = ()
     chance: Sequence[tuple[Any, str]] = ()
     constants: Sequence[tuple[Any, str, object]] = ()
     resize: dict[str, Resize] = {}
@@ -94,6 +96,11 @@ class HostileScenario:
         self._isTalking = True
         self._outcome = Counter[str]()
         self.numbers = iter(range(40_000, 60_000))
+
+    @classmethod
+    def draw(cls, seed: int) -> HostilePlan:
+        """Draw the plan of a simulation."""
+        return drawHostile(seed, cls.channels)
 
     # For subclasses
 

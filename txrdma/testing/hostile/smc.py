@@ -22,15 +22,13 @@ from txrdma.smc.terms.options import Options
 from txrdma.smc.wire.clc import decodeFirst, HEADER_LENGTH
 from txrdma.soft import device as deviceModule
 from txrdma.soft.core import memory as memoryModule
-from txrdma.testing.hostile.plans import drawHostile, HostilePlan
-from txrdma.testing.hostile.scenario import HostileScenario, Played, playHostile
+from txrdma.testing.hostile.scenario import HostileScenario
 from txrdma.testing.hostile.talkers import Pair, StreamTalker
 from txrdma.testing.hostile.wiring import RC, TamperedSocket, TCP
 from txrdma.testing.outcome import check
 from txrdma.testing.smc.hosts import connectedSockets, Host, MemoryTCP
 
 DEVICE: Final = "hostile"
-CHANNELS: Final = (TCP, TCP, RC)
 _SECONDS: Final = 50e-6
 _RING_BYTES: Final = 16384
 _OPTIONS: Final = Options(device=DEVICE, agreed=True)
@@ -55,6 +53,7 @@ def resized(message: bytes) -> bytes:
 class SMCScenario(HostileScenario):
     """A simulation with a hostile peer of a listener, over RoCE."""
 
+    channels: tuple[str, ...] = (TCP, TCP, RC)
     chance = (
         (secrets, "randbits"),
         (secrets, "token_bytes"),
@@ -133,17 +132,3 @@ class SMCScenario(HostileScenario):
             *reactorUse(self.hostile)._uses,
         ):  # a killed host does not release its own
             use.release()
-
-
-def drawSMC(seed: int) -> HostilePlan:
-    """Draw the plan of a simulation over RoCE."""
-    return drawHostile(seed, CHANNELS)
-
-
-def playSMC(plan: HostilePlan) -> Played:
-    """
-    Run the simulation of a plan over RoCE.
-
-    @raise Violation: a promise was violated.
-    """
-    return playHostile(SMCScenario, plan)

@@ -11,15 +11,13 @@ from typing import Any, Final
 
 from txrdma.sim.sharedmemory import SimulatedMemory
 from txrdma.testing.hostile.cm import CMScenario
-from txrdma.testing.hostile.plans import drawHostile, HostilePlan
-from txrdma.testing.hostile.scenario import HostileScenario, Played, playHostile
+from txrdma.testing.hostile.plans import HostilePlan
+from txrdma.testing.hostile.scenario import HostileScenario
 from txrdma.testing.hostile.smc import SMCScenario
 from txrdma.testing.hostile.wiring import LINE, RC, TamperedLines, TCP, UD
 from txrdma.testing.smc.hosts import Host
 from txrdma.testing.smc.neighbours import SleepyHost
 
-SMC_CHANNELS: Final = (TCP, RC, LINE, LINE)
-CHANNELS: Final = (UD, RC, LINE, LINE, LINE, LINE)
 _RING_BYTES: Final = 16384
 
 
@@ -64,36 +62,11 @@ class _Processes(HostileScenario):
 class SMCMemoryScenario(_Processes, SMCScenario):
     """A simulation of SMC-R connections over shared memory."""
 
+    channels = (TCP, RC, LINE, LINE)
+
 
 class MessagesMemoryScenario(_Processes, CMScenario):
     """A simulation of message connections over shared memory."""
 
+    channels = (UD, RC, LINE, LINE, LINE, LINE)
     hasDatagrams = True
-
-
-def drawSMCMemory(seed: int) -> HostilePlan:
-    """Draw the plan of a simulation of SMC-R."""
-    return drawHostile(seed, SMC_CHANNELS)
-
-
-def playSMCMemory(plan: HostilePlan) -> Played:
-    """
-    Run the simulation of a plan with SMC-R.
-
-    @raise Violation: a promise was violated.
-    """
-    return playHostile(SMCMemoryScenario, plan)
-
-
-def drawSoft(seed: int) -> HostilePlan:
-    """Draw the plan of a simulation of message connections."""
-    return drawHostile(seed, CHANNELS)
-
-
-def playSoft(plan: HostilePlan) -> Played:
-    """
-    Run the simulation of a plan with message connections.
-
-    @raise Violation: a promise was violated.
-    """
-    return playHostile(MessagesMemoryScenario, plan)
