@@ -5,7 +5,7 @@ What tests of pingpong need: two links in simulated time, or on a real reactor.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import Any, cast, TYPE_CHECKING, TypeVar
+from typing import Any, cast, TypeVar
 
 from zope.interface import implementer
 
@@ -21,18 +21,10 @@ from twisted.python.failure import Failure
 from twisted.test.iosim import connect, FakeTransport, IOPump
 
 from txrdma.interfaces import IVerbsDevice
-from txrdma.pingpong.link import MeasuredLink
-from txrdma.pingpong.plan import LinkSettings
+from txrdma.pingpong.plan import LinkSettings, Measure, Test, Transfer
 from txrdma.pingpong.session import TestSide
-from txrdma.sim.network import Faults, SimulatedNetwork
-from txrdma.testing.reactors import ReactorClock
-
-if TYPE_CHECKING:
-    from twisted.trial.unittest import SynchronousTestCase
-
-    Base = SynchronousTestCase
-else:
-    Base = object
+from txrdma.sim.network import SimulatedNetwork
+from txrdma.testing.reactors import ReactorClock, SteppedTime
 
 ADDRESS = IPv4Address("TCP", "192.0.2.1", 18516)
 
@@ -76,12 +68,12 @@ class PumpedEndpoint:
         return succeed(client)
 
 
-class SimulatedLinks(Base):
+class SimulatedLinks(SteppedTime):
     """A test case with links on a simulated network."""
 
     def setUp(self) -> None:
         super().setUp()
-        self.clock = PumpedClock()
+        self.clock: PumpedClock = PumpedClock()
         self.network = SimulatedNetwork(self.clock, seed=7)
         self.devices: list[IVerbsDevice] = []
         for host in (1, 2):
@@ -89,23 +81,8 @@ class SimulatedLinks(Base):
             self.addCleanup(device.close)
             self.devices.append(device)
 
-    def links(
-        self, settings: LinkSettings, faults: Faults | None = None
-    ) -> tuple[MeasuredLink, MeasuredLink]:
-        if faults is not None:
-            self.network.faults = faults
-        one, other = (
-            MeasuredLink(cast(Any, self.clock), device, settings, now=self.clock.nanoseconds)
-            for device in self.devices
-        )
-        self.addCleanup(one.close)
-        self.addCleanup(other.close)
-        one.connect(other.here)
-        other.connect(one.here)
-        return one, other
-
     def side(self, host: int, **more: Any) -> TestSide:
-        """How one of the two makes its end; its device stays."""
+        """Return the configuration of one end, whose device stays open."""
         return TestSide(
             cast(Any, self.clock),
             lambda address: self.devices[host],
@@ -115,19 +92,37 @@ class SimulatedLinks(Base):
         )
 
     def successOf(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
-        """What comes of it, when the simulated world goes on; fails as it fails."""
+        """Return the result of a coroutine, advancing the clock until it ends; raise its exception."""
         ended: list[object] = []
-        doing = Deferred.fromCoroutine(coroutine)
-        doing.addBoth(ended.append)
-        self.runUntil(lambda: bool(ended))
+        Deferred.fromCoroutine(coroutine).addBoth(ended.append)
+        self.runUntil(lambda: ended)
         if isinstance(ended[0], Failure):
             ended[0].raiseException()
         return cast(_T, ended[0])
 
-    def runUntil(self, condition: Callable[[], bool], seconds: float = 60.0) -> None:
-        """Let the simulated world go on."""
-        deadline = self.clock.seconds() + seconds
-        while not condition():
-            if self.clock.seconds() > deadline:
-                self.fail(f"{condition} does not hold after {seconds} seconds")
-            self.clock.step()
+    def runUntil(self, condition: Callable[[], object]) -> None:
+        """Advance the clock until a condition holds, for at most a minute."""
+        self.wait(condition, 60.0)
+
+
+def addTests(cls: type[Any], check: Callable[[Any, Transfer, Measure], None]) -> None:
+    """Add a test for each kind of test to a test case, which calls C{check} for it."""
+    for transfer in Transfer:
+        for measure in Measure:
+
+            def test(self: Any, transfer: Transfer = transfer, measure: Measure = measure) -> None:
+                check(self, transfer, measure)
+
+            test.__name__ = f"test_{transfer.value}{measure.value.capitalize()}"
+            test.__doc__ = f"{measure.value.capitalize()} of {transfer.value}."
+            setattr(cls, test.__name__, test)
+
+
+def settingsFor(test: Test) -> LinkSettings:
+    """Return the settings of the link for a test."""
+    return LinkSettings(
+        *(test.transfer.kind, test.size, test.depth),
+        inline=test.inline,
+        check=test.check,
+        atomics=test.transfer is Transfer.ATOMIC,
+    )

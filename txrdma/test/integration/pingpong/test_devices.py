@@ -16,8 +16,9 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.pingpong.engine import answer, asking
 from txrdma.pingpong.link import MeasuredLink
 from txrdma.pingpong.measurement import Measurement
-from txrdma.pingpong.plan import LinkSettings, Measure, Test, Transfer
+from txrdma.pingpong.plan import Measure, Test, Transfer
 from txrdma.soft.device import openSoftDevice
+from txrdma.test.support.pingpongs import addTests, settingsFor
 from txrdma.verbs.polling import PollingReactor
 
 if TYPE_CHECKING:
@@ -36,18 +37,17 @@ class DeviceTests(_Case):
         """Check that all messages arrive with the expected contents."""
         reactor = self.buildReactor()
         size = 8 if transfer is Transfer.ATOMIC else 1000
-        settings = LinkSettings(transfer.kind, size, 8, check=True, atomics=transfer is Transfer.ATOMIC)
+        test = Test(transfer, measure, size, 60, depth=8, check=True)
         links = []
         for _ in range(2):
             device = openSoftDevice(reactor, port=0, route=self.route)
             self.addCleanup(device.close)
-            link = MeasuredLink(reactor, device, settings, events=events)
+            link = MeasuredLink(reactor, device, settingsFor(test), events=events)
             self.addCleanup(link.close)
             links.append(link)
         here, there = links
         here.connect(there.here)
         there.connect(here.here)
-        test = Test(transfer, measure, size, 60, depth=8, check=True)
         far, near = answer(there, test), asking(here, test)
         near.start()
         measurement = self.wait(reactor, near.done)
@@ -79,24 +79,13 @@ class DeviceTests(_Case):
         return found
 
 
-def _addTests() -> None:
-    """A test for each kind of test."""
-
-    def add(transfer: Transfer, measure: Measure) -> None:
-        def test(self: DeviceTests) -> None:
-            self.check(transfer, measure, events=measure is Measure.LATENCY)
-            self.check(transfer, measure, events=False)
-
-        test.__name__ = f"test_{transfer.value}{measure.value.capitalize()}"
-        test.__doc__ = f"{measure.value.capitalize()} of {transfer.value}, polling; latency by events, too."
-        setattr(DeviceTests, test.__name__, test)
-
-    for transfer in Transfer:
-        for measure in Measure:
-            add(transfer, measure)
+def _check(case: DeviceTests, transfer: Transfer, measure: Measure) -> None:
+    """Poll for completions; measure latency by events, too."""
+    case.check(transfer, measure, events=measure is Measure.LATENCY)
+    case.check(transfer, measure, events=False)
 
 
-_addTests()
+addTests(DeviceTests, _check)
 
 
 class RoCEPingPongTests(DeviceTests, ReactorBuilder):

@@ -21,7 +21,10 @@ from txrdma.pingpong.measurement import Measurement
 from txrdma.pingpong.plan import LinkSettings, Measure, Test, Transfer
 from txrdma.pingpong.session import Client, connect, Limits, Server
 from txrdma.sim.network import Faults
-from txrdma.test.support.pingpongs import ADDRESS, PumpedEndpoint, SimulatedLinks
+from txrdma.test.support.pingpongs import ADDRESS, addTests, PumpedEndpoint, settingsFor, SimulatedLinks
+
+DELAY = 10_000
+"""Nanoseconds from one end to the other, without faults."""
 
 UNFAIR = Faults(loss=0.02, duplication=0.02, corruption=0.01, jitterSeconds=30e-6)
 
@@ -45,36 +48,11 @@ class SessionCase(SimulatedLinks, SynchronousTestCase):
         self.addCleanup(client.close)
         return client
 
-    def measure(self, test: Test, client: Client | None = None, **more: Any) -> Measurement:
+    def measure(self, test: Test, client: Client | None = None) -> Measurement:
         """Run one test over a new link."""
         client = client or self.client()
-        settings = LinkSettings(
-            test.transfer.kind,
-            test.size,
-            test.depth,
-            inline=test.inline,
-            check=test.check,
-            atomics=test.transfer is Transfer.ATOMIC,
-        )
-        self.successOf(client.open(replace(settings, **more)))
+        self.successOf(client.open(settingsFor(test)))
         return self.successOf(client.run(test))
-
-
-def _addTests(cls: type[MeasuringTests]) -> None:
-    """A test for each kind of test."""
-
-    def add(transfer: Transfer, measure: Measure) -> None:
-        def test(self: MeasuringTests) -> None:
-            self.check(transfer, measure)
-
-        name = f"test_{transfer.value}{measure.value.capitalize()}"
-        test.__name__ = name
-        test.__doc__ = f"{measure.value.capitalize()} of {transfer.value}."
-        setattr(cls, name, test)
-
-    for transfer in Transfer:
-        for measure in Measure:
-            add(transfer, measure)
 
 
 class MeasuringTests(SessionCase):
@@ -98,9 +76,16 @@ class MeasuringTests(SessionCase):
         if measure is Measure.LATENCY:
             summary = found.samples.summary()
             self.assertEqual(summary.count, found.messages)
-            self.assertGreaterEqual(summary.minimum, 10_000)
+            self.assertGreaterEqual(summary.minimum, DELAY)
         elif transfer is not Transfer.UD:
             self.assertGreaterEqual(found.peak, found.bandwidth)
+
+    def test_delay(self) -> None:
+        """A message's latency is half of its round trip."""
+        found = self.measure(Test(iterations=50, warmup=0))
+        summary = found.samples.summary()
+        self.assertEqual((summary.count, summary.minimum, summary.maximum), (50, DELAY, DELAY))
+        self.assertEqual((found.messages, found.nanoseconds), (50, 50 * 2 * DELAY))
 
     def test_afterAnother(self) -> None:
         """Several tests can use one link or different links."""
@@ -139,7 +124,7 @@ class MeasuringTests(SessionCase):
             self.assertEqual(found.wrong, 2 * 8)
 
 
-_addTests(MeasuringTests)
+addTests(MeasuringTests, MeasuringTests.check)
 
 
 class LimitsTests(SessionCase):
