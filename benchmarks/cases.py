@@ -7,7 +7,7 @@ from __future__ import annotations
 import resource
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from benchmarks.measuring import Case
 from benchmarks.orders import Orders
@@ -61,98 +61,79 @@ def bulk(operation: str, size: int) -> Orders:
 def verbs(quick: bool) -> list[Case]:
     """Return the cases about queue pairs."""
     total = 64 * MIB if quick else 512 * MIB
+    common: dict[str, Any] = {"orders": {"bytes": total}, "mode": "rocev2"}
+    writes = {**TCP, "scenario": "throughput", "write": 64 << 10}
     found = [
         Case(
             f"bulk-{operation.lower().removeprefix('rdma_')}-{title.split()[0]}",
             f"RC {operation} over software RoCEv2 (UDP), {title} messages; TCP by 64 KiB writes",
-            "bulk",
-            "MB/s",
-            tested=bulk(operation, size),
-            reference={**TCP, "scenario": "throughput", "write": 64 << 10},
-            orders={"bytes": total},
+            *("bulk", "MB/s", bulk(operation, size), writes),
             atLeast=0.5,
-            mode="rocev2",
             needs="isal",
+            **common,
         )
         for operation in ("RDMA_WRITE", "SEND")
         for size, title in ((64 << 10, "64 KiB"), (MIB, "1 MiB"))
     ]
-    found.append(
-        Case(
-            "bulk-udp",
-            "RC RDMA_WRITE over software RoCEv2, 1 MiB messages; Twisted UDP by datagrams of 4 KiB",
-            "bulk",
-            "MB/s",
-            tested=bulk("RDMA_WRITE", MIB),
-            reference=UDP,
-            orders={"bytes": total},
-            mode="rocev2",
-        )
-    )
+    title = "RC RDMA_WRITE over software RoCEv2, 1 MiB messages; Twisted UDP by datagrams of 4 KiB"
+    found.append(Case("bulk-udp", title, "bulk", "MB/s", bulk("RDMA_WRITE", MIB), UDP, **common))
     series = {"sizes": [64], "seconds": 0.3 if quick else 1.0, "depth": 256, "inline": 64}
     for name, title, transfer, measure in (
         ("send", "RC SEND, the sender's", "send", "bandwidth"),
         ("both", "RC SEND both ways, those of sends and of receives", "send", "bidirectional"),
         ("write", "RC RDMA WRITE", "write", "bandwidth"),
     ):
-        found.append(
-            Case(
-                f"completions-{name}",
-                f"completions through the reactor: shared memory, {title}",
-                "series",
-                "/s",
-                tested=VERBS,
-                reference=None,
-                orders={**series, "transfers": [transfer], "measures": [measure]},
-                leastValue=300_000,
-                mode="shared-memory",
-            )
-        )
+        orders = {**series, "transfers": [transfer], "measures": [measure]}
+        title = f"completions through the reactor: shared memory, {title}"
+        what = (f"completions-{name}", title, "series", "/s", VERBS, None, orders)
+        found.append(Case(*what, leastValue=300_000, mode="shared-memory"))
     return found
 
 
 def managed(quick: bool) -> list[Case]:
     """Return the cases about connections of the communication manager."""
     found = []
-    for name, title, options, most in (
-        ("shared", "shared memory", "", 10_000),
-        ("rocev2", "UDP", ":route=rocev2", 10_000),
+    opened = 100 if quick else 10_000
+    opens = {"count": 300 if quick else 2_000, "parallel": 32, "asks": False}
+    tcp = {**TCP, "listen": f"{TCP['listen']}:backlog=1000"}
+    for name, title, options, route in (
+        ("shared", "shared memory", "", "shared-memory"),
+        ("rocev2", "UDP", ":route=rocev2", "rocev2"),
     ):
-        opened = 100 if quick else most
         tested = {"module": "benchmarks.cmends", "options": options}
-        route = f"RDMA CM {'rocev2' if options else 'shared-memory'}"
+        mode = f"RDMA CM {route}"
         found += [
             Case(
                 f"cm-connects-{name}",
                 f"RDMA connections opened and closed over {title}, 32 at a time",
-                "connects",
-                "/s",
-                tested=tested,
-                reference={**TCP, "listen": f"{TCP['listen']}:backlog=1000"},
-                orders={"count": 300 if quick else 2_000, "parallel": 32, "asks": False},
+                *("connects", "/s", tested, tcp, opens),
                 atLeast=0.3,
-                mode=route,
+                mode=mode,
             ),
-            Case(
+            _idle(
                 f"cm-memory-{name}",
-                f"all memory of one end of an idle RDMA connection over {title}, of {opened:,}",
-                "many",
-                "KiB",
-                tested=tested,
-                reference=None,
-                orders={"connections": opened, "stays": True},
-                mode=route,
-                mostValue=16.0,
-                mostRounds=1,
+                f"RDMA connection over {title}, of {opened:,}",
+                tested,
+                opened,
+                mode,
+                16.0,
             ),
         ]
     return found
 
 
+def _idle(name: str, what: str, tested: Orders, count: int, mode: str, most: float) -> Case:
+    """Return a case about the memory of idle connections, which is compared with nothing."""
+    orders = {"connections": count, "stays": True}
+    title = f"all memory of one end of an idle {what}"
+    return Case(name, title, "many", "KiB", tested, None, orders, mode=mode, mostValue=most, mostRounds=1)
+
+
 def rsockets(quick: bool) -> list[Case]:
     """Return the cases about rsocket and SMC-R streams, each compared with TCP."""
     total = 128 * MIB if quick else GIB
-    pings = 2_000 if quick else 10_000
+    opened = 100 if quick else 10_000
+    ping = {"size": 64, "count": 2_000 if quick else 10_000}
     found = []
     for name, title, tested, mode, share in (
         ("rsocket-shared", "rsocket, shared memory", RSOCKET, "rsocket shared-memory", 1),
@@ -160,143 +141,81 @@ def rsockets(quick: bool) -> list[Case]:
         ("rsocket-rocev2", "rsocket, UDP", RSOCKET_ROCE, "rsocket rocev2", 8),
         ("smc-rocev2", "SMC-R, UDP", ROCE, "SMC-R rocev2", 8),
     ):
-        found += [
-            Case(
-                f"{name}-throughput",
-                f"throughput, 64 KiB writes: {title}",
-                "throughput",
-                "MB/s",
-                tested=tested,
-                reference=TCP,
-                orders={"bytes": total // share, "write": 64 << 10},
-                mode=mode,
-            ),
-            Case(
-                f"{name}-roundtrip",
-                f"64-byte round trip, epoll reactor: {title}",
-                "roundTrip",
-                "us",
-                tested=tested,
-                reference=TCP,
-                orders={"size": 64, "count": pings},
-                mode=mode,
-            ),
-        ]
+        bulk = {"bytes": total // share, "write": 64 << 10}
+        for figure, words, scenario, unit, orders in (
+            ("throughput", "throughput, 64 KiB writes", "throughput", "MB/s", bulk),
+            ("roundtrip", "64-byte round trip, epoll reactor", "roundTrip", "us", ping),
+        ):
+            what = (f"{name}-{figure}", f"{words}: {title}", scenario, unit, tested, TCP, orders)
+            found.append(Case(*what, mode=mode))
         if tested in (RSOCKET, RSOCKET_ROCE):
-            opened = 100 if quick else 10_000
-            found.append(
-                Case(
-                    f"{name}-memory",
-                    f"all memory of one end of an idle connection, of {opened:,}: {title}",
-                    "many",
-                    "KiB",
-                    tested=tested,
-                    reference=None,
-                    orders={"connections": opened, "stays": True},
-                    mode=mode,
-                    mostValue=32.0,
-                    mostRounds=1,
-                )
-            )
+            words = f"connection, of {opened:,}: {title}"
+            found.append(_idle(f"{name}-memory", words, tested, opened, mode, 32.0))
     return found
+
+
+def _compared(name: str, title: str, scenario: str, unit: str, orders: Orders, **more: Any) -> Case:
+    """Return a case of SMC-R on the device that it chooses, compared with TCP."""
+    return replace(Case(name, title, scenario, unit, SMC, TCP, orders), **more)
 
 
 def streams(quick: bool) -> list[Case]:
     """Return the cases about single streams: throughput, latency and memory."""
     total = 256 * MIB if quick else 2 * GIB
-    pings = 2_000 if quick else 20_000
-    roce = total // 8
     connections = 200 if quick else 1_000
+    ping = ("roundTrip", "us", {"size": 64, "count": 2_000 if quick else 20_000})
+    answers = {"bytes": total, "answer": 256 << 10, "parallel": 10}
+    roce = ("throughput", "MB/s", {"bytes": total // 8, "write": 64 << 10})
+    polling = {**SMC, "reactor": "txrdma"}
+
+    def bulk(name: str, size: int, words: str, least: float) -> Case:
+        orders = {"bytes": total, "write": size}
+        title = f"throughput, {words} writes"
+        return _compared(name, title, "throughput", "MB/s", orders, atLeast=least)
+
     return [
-        Case(
-            "throughput-64k",
-            "throughput, 64 KiB writes",
-            "throughput",
-            "MB/s",
-            tested=SMC,
-            reference=TCP,
-            orders={"bytes": total, "write": 64 << 10},
-            atLeast=3.0,
-        ),
-        Case(
-            "throughput-1m",
-            "throughput, 1 MiB writes",
-            "throughput",
-            "MB/s",
-            tested=SMC,
-            reference=TCP,
-            orders={"bytes": total, "write": MIB},
-            atLeast=2.0,
-        ),
-        Case(
-            "roundtrip",
-            "64-byte round trip, epoll reactor",
-            "roundTrip",
-            "us",
-            tested=SMC,
-            reference=TCP,
-            orders={"size": 64, "count": pings},
-            atMost=0.16,
-        ),
-        Case(
+        bulk("throughput-64k", 64 << 10, "64 KiB", 3.0),
+        bulk("throughput-1m", MIB, "1 MiB", 2.0),
+        _compared("roundtrip", "64-byte round trip, epoll reactor", *ping, atMost=0.16),
+        _compared(
             "roundtrip-polling",
             "64-byte round trip, polling reactor (TCP with epoll)",
-            "roundTrip",
-            "us",
-            tested={**SMC, "reactor": "txrdma"},
-            reference=TCP,
-            orders={"size": 64, "count": pings},
+            *ping,
+            tested=polling,
             atMost=0.09,
         ),
-        Case(
+        _compared(
             "cpu",
             "CPU seconds per GB, both processes, 10 connections with requests and answers of 256 KiB",
-            "requests",
-            "s/GB",
-            tested=SMC,
-            reference=TCP,
-            orders={"bytes": total, "answer": 256 << 10, "parallel": 10},
+            *("requests", "s/GB", answers),
             atMost=0.4,
         ),
-        Case(
+        _compared(
             "rocev2",
             "throughput over software RoCEv2 (UDP), 64 KiB writes, CRC by isal, with the largest "
             "socket buffers that the system allows: 8 MiB with CAP_NET_ADMIN",
-            "throughput",
-            "MB/s",
+            *roce,
             tested=ROCE,
-            reference=TCP,
-            orders={"bytes": roce, "write": 64 << 10},
             atLeast=0.35,
             needs="isal",
         ),
-        Case(
+        _compared(
             "rocev2-default-buffers",
             f"the same, with an unprivileged user's socket buffers: net.core.rmem_max of {RMEM_MAX:,} bytes",
-            "throughput",
-            "MB/s",
+            *roce,
             tested={**ROCE, "socketBuffer": RMEM_MAX},
-            reference=TCP,
-            orders={"bytes": roce, "write": 64 << 10},
             needs="isal",
         ),
-        Case(
+        _compared(
             "rocev2-zlib",
             "throughput over software RoCEv2 (UDP), 64 KiB writes, CRC by zlib",
-            "throughput",
-            "MB/s",
+            *roce,
             tested={**ROCE, "without": ["isal"]},
-            reference=TCP,
-            orders={"bytes": roce, "write": 64 << 10},
         ),
-        Case(
+        _compared(
             "memory",
             f"memory of one end of an idle connection beyond its two ring buffers, at {connections:,}",
-            "idle",
-            "KiB",
-            tested=SMC,
-            reference=TCP,
-            orders={"connections": connections},
+            *("idle", "KiB", {"connections": connections}),
             mostValue=16.0,
         ),
     ]
@@ -305,46 +224,47 @@ def streams(quick: bool) -> list[Case]:
 def programs(quick: bool) -> list[Case]:
     """Return the cases about programs that compute between messages."""
     pings = 1_000 if quick else 5_000
-    found = [
-        _withCPU(
-            f"working-{work}",
-            f"64-byte round trip with {work} us of work at each end, epoll reactor",
-            "working",
-            "us",
-            {"size": 64, "count": pings, "work": work},
-            "time",
-            "round trip",
-            atMost=reach,
-        )
-        for work, reach in ((0, 0.2), (20, 0.5), (60, 0.75), (200, 1.0))
-    ]
-    found.append(
+    requests = 2_000 if quick else 10_000
+    return [
+        *(_working(f"working-{work}", pings, work, "epoll reactor", reach) for work, reach in _WORKS.items()),
         _withCPU(
             "calls",
             "AMP calls, one after the other",
-            "calls",
-            "/s",
-            {"count": pings},
-            "rate",
-            "call",
+            *("calls", "/s", {"count": pings}, "rate", "call"),
             atLeast=1.2,
-        )
+        ),
+        *(_web("web", parallel, "", reach, count=requests) for parallel, reach in _REQUESTS.items()),
+    ]
+
+
+_WORKS: Final = {0: 0.2, 20: 0.5, 60: 0.75, 200: 1.0}
+"""Targets by the microseconds of work at each end of a round trip."""
+
+_REQUESTS: Final = {1: 1.0, 8: 1.0, 32: 1.15, 128: 1.0}
+"""Targets by the number of parallel HTTP requests."""
+
+
+def _working(
+    name: str, count: int, work: int, where: str, most: float = 0.9, needs: str | None = None, **orders: Any
+) -> Case:
+    """Return a case about round trips with some microseconds of work at each end."""
+    return _withCPU(
+        name,
+        f"64-byte round trip with {work} us of work at each end, {where}",
+        *("working", "us", {"size": 64, "count": count, "work": work, **orders}, "time", "round trip"),
+        needs=needs,
+        atMost=most,
     )
-    for parallel, reach in ((1, 1.0), (8, 1.0), (32, 1.15), (128, 1.0)):
-        found.append(
-            _withCPU(
-                f"web-{parallel}",
-                f"HTTP requests of files of 2 kB, {parallel} at a time",
-                "web",
-                "/s",
-                {"count": 2_000 if quick else 10_000, "parallel": parallel},
-                "rate",
-                "request",
-                ("p50", "p99"),
-                atLeast=reach,
-            )
-        )
-    return found
+
+
+def _web(name: str, parallel: int, where: str, least: float, **orders: Any) -> Case:
+    """Return a case about HTTP requests of small files."""
+    return _withCPU(
+        f"{name}-{parallel}",
+        f"HTTP requests of files of 2 kB, {parallel} at a time{where}",
+        *("web", "/s", {"parallel": parallel, **orders}, "rate", "request", ("p50", "p99")),
+        atLeast=least,
+    )
 
 
 def _withCPU(
@@ -361,85 +281,42 @@ def _withCPU(
 ) -> Case:
     """Return a case for C{figure}, with rows for percentiles of latency and for CPU time of C{each}."""
 
-    def case(
-        name: str, title: str, unit: str, figure: str, also: tuple[Case, ...] = (), **reach: float
-    ) -> Case:
-        common: dict[str, Any] = {"figure": figure, "needs": needs, "also": also, **reach}
-        return Case(name, title, scenario, unit, SMC, TCP, orders, **common)
+    def case(name: str, title: str, unit: str, figure: str, **more: Any) -> Case:
+        return _compared(name, title, scenario, unit, orders, figure=figure, needs=needs, **more)
 
     also = [case(f"{name}-{one}", f"{title}: {one}", "ms", one, atMost=1.0) for one in percentiles]
     also.append(case(f"{name}-cpu", f"{title}: CPU of both processes for each {each}", "us", "cpu"))
-    return case(name, title, unit, figure, tuple(also), **reach)
+    return case(name, title, unit, figure, also=tuple(also), **reach)
 
 
 def busy(quick: bool) -> list[Case]:
     """Round trips and requests beside CPU-bound processes or within a limit, or of several clients."""
     pings = 1_000 if quick else 5_000
+    besides = {busy: f"{busy} CPU-bound processes" for busy in (1, 2, 4)}
     found = [
-        _withCPU(
-            f"busy-{busy}-{work}",
-            f"64-byte round trip with {work} us of work at each end, {busy} CPU-bound processes",
-            "working",
-            "us",
-            {"size": 64, "count": pings, "work": work, "busy": busy},
-            "time",
-            "round trip",
-            atMost=0.9,
-        )
-        for busy in (1, 2, 4)
-        for work in (0, 20, 60, 200)
+        _working(f"busy-{busy}-{work}", pings, work, beside, busy=busy)
+        for busy, beside in besides.items()
+        for work in _WORKS
     ]
+    for reactor, needs in (("asyncio", None), ("uvloop", "uvloop")):
+        for busy in (1, 2):
+            where = f"{besides[busy]}, {reactor}"
+            name = f"busy-{busy}-20-{reactor}"
+            found.append(_working(name, pings, 20, where, needs=needs, busy=busy, reactor=reactor))
+    half = "both processes limited to half a core"
+    found += [_working(f"busy-limit-{work}", pings, work, half, limit=0.5) for work in _WORKS]
     found += [
-        _withCPU(
-            f"busy-{busy}-20-{reactor}",
-            f"64-byte round trip with 20 us of work at each end, {busy} CPU-bound processes, {reactor}",
-            "working",
-            "us",
-            {"size": 64, "count": pings, "work": 20, "busy": busy, "reactor": reactor},
-            "time",
-            "round trip",
-            needs="uvloop" if reactor == "uvloop" else None,
-            atMost=0.9,
-        )
-        for reactor in ("asyncio", "uvloop")
-        for busy in (1, 2)
-    ]
-    found += [
-        _withCPU(
-            f"busy-limit-{work}",
-            f"64-byte round trip with {work} us of work at each end, both processes limited to half a core",
-            "working",
-            "us",
-            {"size": 64, "count": pings, "work": work, "limit": 0.5},
-            "time",
-            "round trip",
-            atMost=0.9,
-        )
-        for work in (0, 20, 60, 200)
-    ]
-    found += [
-        _withCPU(
-            f"busy-web-{parallel}",
-            f"HTTP requests of files of 2 kB, {parallel} at a time, 2 CPU-bound processes",
-            "web",
-            "/s",
-            {"count": 1_000 if quick else 5_000, "parallel": parallel, "busy": 2},
-            "rate",
-            "request",
-            ("p50", "p99"),
-            atLeast=1.1,
-        )
-        for parallel in (1, 8, 32)
+        _web("busy-web", parallel, f", {besides[2]}", 1.1, count=pings, busy=2) for parallel in (1, 8, 32)
     ]
     for count in (4, 8):
         orders = {"size": 64, "work": 20, "clients": count, "seconds": 1.0 if quick else 3.0}
         title = f"64-byte round trips of {count} client processes, 20 us of work at each end"
         name = f"busy-clients-{count}"
         latency = tuple(
-            Case(f"{name}-{one}", f"{title}: {one}", "timed", "ms", SMC, TCP, orders, figure=one, atMost=0.9)
+            _compared(f"{name}-{one}", f"{title}: {one}", "timed", "ms", orders, figure=one, atMost=0.9)
             for one in ("p50", "p99")
         )
-        found.append(Case(name, title, "timed", "/s", SMC, TCP, orders, 1.2, figure="rate", also=latency))
+        found.append(_compared(name, title, "timed", "/s", orders, atLeast=1.2, figure="rate", also=latency))
     return found
 
 
@@ -449,85 +326,53 @@ def comingAndGoing(quick: bool) -> list[Case]:
     smc, tcp = ({**each, "listen": f"{each['listen']}:backlog=1000"} for each in (SMC, TCP))
     opened = 500 if quick else descriptors()
     crowded = 200 if quick else min(2_000, opened)
+    crowd = {"connections": crowded, "seconds": 1 if quick else 3}
+    waiting: dict[str, Any] = {"tested": smc, "reference": tcp}
+
+    def visit(name: str, title: str, asks: bool) -> Case:
+        orders = {"count": visits, "parallel": 32, "asks": asks}
+        title = f"{title}, 32 at a time"
+        return _compared(name, title, "connects", "/s", orders, **waiting, atLeast=0.33)
+
     return [
-        *(
-            Case(
-                name,
-                f"{title}, 32 at a time",
-                "connects",
-                "/s",
-                tested=smc,
-                reference=tcp,
-                orders={"count": visits, "parallel": 32, "asks": asks},
-                atLeast=0.33,
-            )
-            for name, title, asks in (
-                ("connects", "connections opened and closed", False),
-                ("connects-ask", "connections opened, with one request, and closed", True),
-            )
-        ),
-        Case(
+        visit("connects", "connections opened and closed", False),
+        visit("connects-ask", "connections opened, with one request, and closed", True),
+        _compared(
             "burst",
             "connections of a burst of 1,000 that begin at once",
-            "burst",
-            "/s",
-            tested=smc,
-            reference=tcp,
-            orders={"count": 1_000},
+            *("burst", "/s", {"count": 1_000}),
+            **waiting,
             atLeast=0.33,
         ),
-        Case(
-            "first-connect",
-            "first connection of a process",
-            "first",
-            "ms",
-            tested=SMC,
-            reference=TCP,
-            orders={},
-            mostValue=30.0,
-        ),
-        Case(
+        _compared("first-connect", "first connection of a process", "first", "ms", {}, mostValue=30.0),
+        _compared(
             "imports",
             "imports of the endpoints, beyond those of Twisted's TCP",
-            "imports",
-            "ms",
-            tested=SMC,
+            *("imports", "ms", {}),
             reference=None,
-            orders={},
             mostValue=40.0,
             mostRounds=_FEW,
         ),
-        Case(
+        _compared(
             "memory-tls",
             "all memory of one end of a TLS connection, of 400",
-            "manyTLS",
-            "KiB",
-            tested=SMC,
-            reference=TCP,
-            orders={"connections": 400, "tls": True, "stays": True},
+            *("manyTLS", "KiB", {"connections": 400, "tls": True, "stays": True}),
             atMost=1.5,
             mostRounds=_FEW,
             needs="OpenSSL",
         ),
         _open(opened),
-        Case(
+        _compared(
             "beside-connects",
             "64-byte round trip beside 500 connections per second, 99th percentile",
-            "beside",
-            "us",
-            tested=SMC,
-            reference=TCP,
-            orders={"rate": 500, "seconds": 2 if quick else 5},
+            *("beside", "us", {"rate": 500, "seconds": 2 if quick else 5}),
             mostRounds=_FEW,
         ),
-        Case(
+        _compared(
             "crowd",
             f"round trips of 64 bytes over {crowded:,} connections, one of each at a time",
-            "crowd",
-            "/s",
-            tested=smc,
-            reference=tcp,
-            orders={"connections": crowded, "seconds": 1 if quick else 3},
+            *("crowd", "/s", crowd),
+            **waiting,
             atLeast=1.0,
             mostRounds=_FEW,
         ),
@@ -539,23 +384,22 @@ def comingAndGoing(quick: bool) -> list[Case]:
 def _open(count: int) -> Case:
     """Return a case about the memory of as many connections as may be open."""
     title = f"all memory of one end of an idle connection, of {count:,}"
-    what = ("many", "KiB", SMC, TCP, {"connections": count, "stays": True})
+    what = ("many", "KiB", {"connections": count, "stays": True})
     also = tuple(
-        Case(f"memory-open-{end}", f"{title}: the {end}'s", *what, figure=end) for end in ("client", "server")
+        _compared(f"memory-open-{end}", f"{title}: the {end}'s", *what, figure=end)
+        for end in ("client", "server")
     )
-    return Case("memory-open", title, *what, also=also, mostRounds=_FEW)
+    return _compared("memory-open", title, *what, also=also, mostRounds=_FEW)
 
 
 def _firstBytes() -> Case:
     """Return a case about page faults of a new connection's first bytes."""
     count = 20
     title = f"page faults of both processes in the first round trip of 64 bytes, of {count} connections"
-
-    def case(name: str, of: str, figure: str, also: tuple[Case, ...] = (), most: float | None = None) -> Case:
-        what = (f"{title}: {of}", "firstBytes", "faults", SMC, None, {"count": count})
-        return Case(name, *what, figure=figure, also=also, mostValue=most, mostRounds=_FEW)
-
-    return case("first-bytes", "median", "", (case("first-bytes-most", "the most", "most", most=255.0),))
+    what = ("firstBytes", "faults", {"count": count})
+    few: dict[str, Any] = {"reference": None, "mostRounds": _FEW}
+    most = _compared("first-bytes-most", f"{title}: the most", *what, figure="most", mostValue=255.0, **few)
+    return _compared("first-bytes", f"{title}: median", *what, also=(most,), **few)
 
 
 def contacts(quick: bool) -> list[Case]:
@@ -576,11 +420,11 @@ def contacts(quick: bool) -> list[Case]:
         words = f"version {version}, {links} link{'s' * (links > 1)}, {by}"
         short = f"{mode}-v{version}-{links}"
 
-        def case(name: str, title: str, unit: str, reference: Orders | None, **reach: float) -> Case:
+        def case(name: str, title: str, unit: str, reference: Orders | None, **reach: Any) -> Case:
             figure = "rate" if name == "contacts" else name
             what = (f"{name}-{short}", f"{title}: {words}", "contact", unit, tested, reference, orders)
             description = f"SMC-R {mode}, version {version}, links: {links}"
-            return Case(*what, figure=figure, mode=description, **reach)  # type: ignore[arg-type]  # all of reach are numbers
+            return Case(*what, figure=figure, mode=description, **reach)
 
         found = [
             case("first", "first contact of two processes", "ms", tcp),
@@ -609,21 +453,15 @@ def failing(quick: bool) -> list[Case]:
     orders = {"count": count, "addresses": ["127.0.0.4", "127.0.0.5"], "device": tested}
     title = f"pause of a stream whose port goes down, over UDP, of {count} times"
 
-    def case(name: str, of: str, figure: str, also: tuple[Case, ...] = (), most: float | None = None) -> Case:
-        unit = "ms"
-        return Case(
-            *(name, f"{title}: {of}", "failover", unit, ends, None, orders),
-            figure=figure,
-            also=also,
-            mostValue=most,
-            mostRounds=1,
-        )
+    def case(name: str, of: str, figure: str, **more: Any) -> Case:
+        what = (name, f"{title}: {of}", "failover", "ms", ends, None, orders)
+        return Case(*what, figure=figure, mostRounds=1, **more)
 
     also = (
-        case("failover-worst", "the longest", "worst", most=50.0),
+        case("failover-worst", "the longest", "worst", mostValue=50.0),
         case("failover-uncut", "the longest without a failure", "uncut"),
     )
-    return [case("failover", "median", "p50", also, 50.0)]
+    return [case("failover", "median", "p50", also=also, mostValue=50.0)]
 
 
 def _quoted(device: str) -> str:
