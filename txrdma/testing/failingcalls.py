@@ -337,6 +337,7 @@ class FailingCallContract(EndpointCase):
     """
 
     STEP = 1
+    slowBecause = "each call fails in a connection of its own on the real reactor"
 
     def setUp(self: Any) -> None:
         """Shorten the time for which a closed SMC-R connection waits for a peer that has lost its link."""

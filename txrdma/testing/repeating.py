@@ -39,6 +39,9 @@ class RepeatedUseContract(EndpointCase):
     Each time a listener accepts one connection, both ends send, and everything is closed, devices included.
     """
 
+    timeout = 600
+    slowBecause = "it makes more than a thousand connections, one after the other"
+
     async def once(self: Any, what: str) -> None:
         """Listen, connect, exchange and close."""
         listening = await self.listen()

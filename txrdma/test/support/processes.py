@@ -1,17 +1,26 @@
 """
-Processes that tests suspend, and processes whose output a test awaits line by line on a running reactor.
+Processes of tests: programs whose output a test awaits on a running reactor, servers, and suspended processes.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, IO
 
 from twisted.internet.defer import Deferred
 from twisted.internet.protocol import ProcessProtocol
 from twisted.python.failure import Failure
+
+import txrdma
+
+CHECKOUT: Final = Path(txrdma.__file__).parent.parent
+"""Folder in which programs import the package under test."""
 
 
 def suspend(pid: int) -> None:
@@ -73,3 +82,36 @@ class Program(ProcessProtocol):
         if not self.ended.called:
             self.transport.signalProcess("KILL")
         await self.ended
+
+
+def serve(kind: Any) -> None:
+    """Serve the endpoint string in C{sys.argv[1]} with a protocol, print the port, and run the reactor."""
+    from twisted.internet import reactor
+    from twisted.internet.endpoints import serverFromString
+    from twisted.internet.protocol import Factory
+
+    listening: Any = serverFromString(reactor, sys.argv[1]).listen(Factory.forProtocol(kind))
+    listening.addCallback(lambda port: print(port.getHost().port, flush=True))
+    reactor.run()
+
+
+@contextmanager
+def serving(
+    code: str, *words: str, stderr: IO[str] | int | None = None
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Run a program that prints its port number; yield the process and the number, and kill the process."""
+    command = [sys.executable, "-c", code, *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True, cwd=CHECKOUT) as server:
+        try:
+            assert server.stdout is not None
+            number = server.stdout.readline().strip()
+            assert number, "nobody listens"
+            yield server, number
+        finally:
+            server.kill()
+
+
+def printed(code: str, *words: str, seconds: float = 60.0) -> subprocess.CompletedProcess[str]:
+    """Run a program until it ends, and return what it has printed."""
+    command = [sys.executable, "-c", code, *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False, cwd=CHECKOUT)

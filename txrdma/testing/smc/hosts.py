@@ -143,11 +143,9 @@ class World:
         self._selector.register(reader.fileno(), selectors.EVENT_READ, (self._count, host, reader))
 
     def remove(self, reader: Any) -> None:
-        """Stop watching the descriptor of a host's reader."""
         self._selector.unregister(reader.fileno())
 
     def close(self) -> None:
-        """Close the selector at the end of the simulation."""
         self._selector.close()
 
 
@@ -190,7 +188,6 @@ class Host:
     # IReactorTime
 
     def seconds(self) -> float:
-        """Return the time of the world's clock in seconds."""
         return self.world.clock.rightNow
 
     def callLater(
@@ -228,12 +225,10 @@ class Host:
     def addSystemEventTrigger(
         self, phase: str, eventType: str, callable: Callable[..., object], *args: object, **kwargs: object
     ) -> object:
-        """Add a function that L{stop} calls."""
         self.triggers.append((phase, callable))
         return self.triggers[-1]
 
     def removeSystemEventTrigger(self, triggerID: Any) -> None:
-        """Remove a function that L{stop} calls."""
         self.triggers.remove(triggerID)
 
     def stop(self) -> None:
@@ -251,7 +246,6 @@ class Host:
     # IReactorFDSet
 
     def addReader(self, reader: Any) -> None:
-        """Watch a reader: a descriptor, or a socket in memory."""
         if reader not in self.readers:
             self.readers[reader] = None
             self.isStirred = True
@@ -259,23 +253,19 @@ class Host:
                 self.world.add(self, reader)
 
     def removeReader(self, reader: Any) -> None:
-        """Stop watching a reader."""
         if reader in self.readers:
             del self.readers[reader]
             if not isinstance(reader, Connection):
                 self.world.remove(reader)
 
     def addWriter(self, writer: Any) -> None:
-        """Watch a writer, which is always a socket in memory."""
         self.writers[writer] = None
         self.isStirred = True
 
     def removeWriter(self, writer: Any) -> None:
-        """Stop watching a writer."""
         self.writers.pop(writer, None)
 
     def removeAll(self) -> list[Any]:
-        """Stop watching all readers and writers, and return them."""
         every = [*self.readers, *self.writers]
         for each in every:
             self.removeReader(each)
@@ -283,11 +273,9 @@ class Host:
         return every
 
     def getReaders(self) -> list[Any]:
-        """Return all readers that the host's reactor watches."""
         return list(self.readers)
 
     def getWriters(self) -> list[Any]:
-        """Return all writers that the host's reactor watches."""
         return list(self.writers)
 
     # Methods that the world calls
@@ -357,7 +345,6 @@ class _HostCall:
                 self._do()
 
     def active(self) -> bool:
-        """Return whether the call is pending."""
         return self._isActive
 
     def getTime(self) -> float:
@@ -371,14 +358,12 @@ class _HostCall:
             self._call.cancel()
 
     def reset(self, secondsFromNow: float) -> None:
-        """Reschedule the call to this many seconds from now."""
         if self._isActive:
             if self._call.active():
                 self._call.cancel()
             self._call = self._host.world.clock.callLater(secondsFromNow, self._due)
 
     def delay(self, secondsLater: float) -> None:
-        """Postpone the call by this many seconds."""
         self.reset(self.getTime() + secondsLater - self._host.seconds())
 
 
@@ -391,11 +376,9 @@ class PollingHost(Host):
         self.pollables: dict[IPollable, None] = {}
 
     def addPollable(self, pollable: IPollable) -> None:
-        """Poll a pollable until it is removed."""
         self.pollables[pollable] = None
 
     def removePollable(self, pollable: IPollable) -> None:
-        """Stop polling a pollable."""
         self.pollables.pop(pollable, None)
 
     def poll(self) -> bool:
@@ -483,7 +466,6 @@ class MemorySocket:
         return self._isReset or self._isShut or self.peer._unread < _WINDOW
 
     def fileno(self) -> int:
-        """Return -1, since there is no socket of the system."""
         return -1
 
     def setblocking(self, flag: bool) -> None:
@@ -500,7 +482,6 @@ class MemorySocket:
         self._closesAfterFlush |= isinstance(value, bytes)
 
     def recv(self, size: int) -> bytes:
-        """Return received bytes."""
         if self._buffer:
             data = self._buffer.popleft()
             if len(data) > size:
@@ -572,15 +553,12 @@ class MemoryTCP(Connection):
         self.logstr = f"{type(protocol).__name__},{self.sessionno},{self._peer[0]}"
 
     def getHost(self) -> IPv4Address:
-        """Return the local address of the connection."""
         return IPv4Address("TCP", *self._own)
 
     def getPeer(self) -> IPv4Address:
-        """Return the peer's address of the connection."""
         return IPv4Address("TCP", *self._peer)
 
     def begin(self) -> None:
-        """Connect the protocol, and start reading."""
         self.startReading()
         self.protocol.makeConnection(cast(Any, self))
 

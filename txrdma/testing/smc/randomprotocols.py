@@ -372,11 +372,9 @@ class _Pushing(_Producer):
     _isWaiting = False
 
     def pauseProducing(self) -> None:
-        """Pause writing."""
         self.isPaused = True
 
     def resumeProducing(self) -> None:
-        """Resume writing."""
         self.isPaused = False
         self._resend()
 

@@ -31,7 +31,6 @@ class Reporter:
         return connection
 
     def report(self, connection: int, kind: str, about: object = "") -> None:
-        """Report an event."""
         self.socket.sendall(Entry(time.monotonic(), connection, kind, str(about)).encode())
 
     def leaveChild(self, seconds: float) -> None:
@@ -73,16 +72,13 @@ class Cues:
         return deferred
 
     def fileno(self) -> int:
-        """Return the descriptor of the socket to the stage."""
         assert self._connection is not None, "only the cues of the process come by a socket"
         return self._connection.fileno()
 
     def logPrefix(self) -> str:
-        """Return the log prefix of the cues' reader."""
         return "cues"
 
     def doRead(self) -> None:
-        """Read cues, one per line."""
         assert self._connection is not None
         data = self._connection.recv(4096)
         if not data:

@@ -79,13 +79,11 @@ class Performer(Protocol):
         self.written = self.received = 0
 
     def report(self, kind: str, about: object = "") -> None:
-        """Report an event of this connection."""
         self._player.reporter.report(self._number, kind, about)
 
     # IProtocol, IHalfCloseableProtocol
 
     def connectionMade(self) -> None:
-        """Report that the connection is made, and perform the steps for it."""
         self.report(transcript.MADE, servedBy(self.transport))
         self._on("made")
 
@@ -104,17 +102,14 @@ class Performer(Protocol):
             self._reactor.callLater(self._breath, self.step_resume)
 
     def readConnectionLost(self) -> None:
-        """Report that the peer has closed its half, and perform the steps for it."""
         self.report(transcript.READ_LOST)
         self._on("read-lost")
 
     def writeConnectionLost(self) -> None:
-        """Report that the local half is closed, and perform the steps for it."""
         self.report(transcript.WRITE_LOST)
         self._on("write-lost")
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Report the end and its reason, and perform the steps for it."""
         assert reason.type is not None
         self._player.lost += 1
         self.report(transcript.LOST, reason.type.__name__)

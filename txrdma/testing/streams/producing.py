@@ -91,11 +91,9 @@ class Pushing(_Producing):
             self._reactor.callLater(0, self._turn)
 
     def pauseProducing(self) -> None:
-        """Pause writing."""
         self._isPaused = True
 
     def resumeProducing(self) -> None:
-        """Resume writing."""
         self._isPaused = False
         if self._asked():
             self._soon()
@@ -110,7 +108,6 @@ class Pulling(_Producing):
         self._performer.transport.registerProducer(self, False)
 
     def resumeProducing(self) -> None:
-        """Write one piece."""
         if self._asked():
             self._produce()
 
@@ -123,15 +120,12 @@ class Holding:
         self._performer = performer
 
     def pauseProducing(self) -> None:
-        """Report the call."""
         self._performer.report(transcript.PRODUCER_PAUSED)
 
     def resumeProducing(self) -> None:
-        """Report the call."""
         self._performer.report(transcript.PRODUCER_RESUMED)
 
     def stopProducing(self) -> None:
-        """Report the call."""
         self._performer.report(transcript.PRODUCER_STOPPED)
 
 

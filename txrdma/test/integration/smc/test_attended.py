@@ -76,9 +76,7 @@ class RestTests(RaceTestCase):
         return device
 
     def closed(self) -> tuple[Any, Listener]:
-        """
-        Close only the client's end of a connection; return the client's link group and the server's protocol.
-        """
+        """Close the client's end of a connection; return its link group and the server's protocol."""
         here, there, _ = self.connect(Listener(lambda made: made.transport.write(b"read me later")))
         self.until(lambda: there.received)
         [group] = self.groupsOf[self.client].groups()

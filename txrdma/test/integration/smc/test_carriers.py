@@ -26,9 +26,7 @@ SIZE = 1111
 
 @implementer(IClientSignal)
 class SegmentApproach:
-    """
-    Signals SMC by the option "maximum segment size" of its SYN, and assumes that the listener supports SMC.
-    """
+    """Signals SMC by the maximum segment size in its SYN, and assumes that the listener supports SMC."""
 
     isAwaited = isExpected = False
     process = user = None
@@ -119,12 +117,10 @@ class ThirdCarrierTests(EndsTestCase):
         """Connect, and return client and server after an echo."""
         for module in (userspace, connecting, proposing):
             self.patch(module, "carrierFor", lambda reactor, options: carrier)
-        factory, port = await self.serve(kind=Echo)
-        accepted = factory.next()
-        client = await self.connect(f"smc:127.0.0.1:{port}")
+        client, server = await self.ends(Echo)
         client.transport.write(b"hello")
         self.assertEqual(await client.receiving(5), b"hello")
-        return client, await accepted
+        return client, server
 
     async def test_smc(self) -> None:
         """

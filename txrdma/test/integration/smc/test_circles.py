@@ -25,13 +25,9 @@ class CircleTests(EndsTestCase):
         self.addCleanup(gc.enable)
 
     async def ended(self, how: str) -> list[Any]:
-        """
-        Close a connection at one end; return weak references to both streams and the client's TCP transport.
-        """
+        """Close a connection at one end; return weak references to both streams and the client's TCP."""
         factory, port = await self.serve()
-        accepted = factory.next()
-        client = await self.connect(f"smc:127.0.0.1:{port}")
-        server = await accepted
+        client, server = await self.join(factory, f"smc:127.0.0.1:{port}")
         self.assertEqual((client.smc.mode, server.smc.mode), ("SMC-R", "SMC-R"))
         ends: tuple[Recorder, ...] = (client, server)
         refs = [ref(each.transport.stream) for each in ends] + [ref(client.transport.stream.tcp)]

@@ -35,13 +35,6 @@ class TurnTests(EndsTestCase):
             client = await self.connect(f"smc:127.0.0.1:{port}")
             self.assertEqual((client.smc.mode, waiting), (mode, []))
 
-    async def test_refused(self) -> None:
-        """A refused connection fails as with TCP."""
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            with self.assertRaises(ConnectionRefusedError):
-                await self.connect(f"smc:127.0.0.1:{probe.getsockname()[1]}")
-
 
 class PortTests(SynchronousTestCase):
     """Local ports of clients that bind before they connect."""

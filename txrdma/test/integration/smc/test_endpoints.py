@@ -54,10 +54,10 @@ class ModeTests(EndsTestCase):
         """Connect, transfer data in both directions, check what both transports report, and close."""
         factory, port = await self.serve(server, Echo)
         accepted = factory.next()
-        protocol = await self.connect(client.format(port=port))
+        protocol = await self.connect(client.format(port))
         protocol.transport.write(b"over there " * 1000)
         self.assertEqual(await protocol.receiving(11000), b"over there " * 1000)
-        other = await accepted
+        other = await accepted  # a server with C{peer=smc} builds its protocol when it has received bytes
         for end, reason in ((protocol, reasons[0]), (other, reasons[1])):
             if end.smc is None:
                 self.assertEqual(reason, "plain")
@@ -81,13 +81,13 @@ class ModeTests(EndsTestCase):
 
     async def test_modes(self) -> None:
         """SMC-R is used where both ends have it and can reach each other; otherwise both report why not."""
-        smc, soft, routed = "smc:127.0.0.1:{port}", ":device=soft", r":device=soft\:route\=rocev2"
+        smc, soft, routed = "smc:127.0.0.1:{}", ":device=soft", r":device=soft\:route\=rocev2"
         agreed = ":peer=smc"
         for server, client in (
             ("smc:127.0.0.1:0", smc),
             ("smc:0", smc),  # a listener on all interfaces is found at each address of the host
-            ("smc:0", "smc:127.0.0.5:{port}"),
-            (r"smc:0:interface=\:\:", r"smc:\:\:1:{port}"),
+            ("smc:0", "smc:127.0.0.5:{}"),
+            (r"smc:0:interface=\:\:", r"smc:\:\:1:{}"),
             (r"smc:0:interface=\:\:", smc),  # it accepts IPv4 as well
             ("smc:127.0.0.1:0" + agreed, smc + agreed),  # without signalling
             ("smc:127.0.0.1:0" + agreed, smc),
@@ -102,8 +102,8 @@ class ModeTests(EndsTestCase):
         for server, client, reasons, peers in (
             ("smc:127.0.0.1:0" + routed, smc, (unreachable, declined), (None, unreachable)),
             ("tcp:0:interface=127.0.0.1", smc, (noSMC, "plain"), None),
-            ("smc:127.0.0.1:0", "tcp:127.0.0.1:{port}", ("plain", noSMC), None),
-            ("smc:127.0.0.1:0" + agreed, "tcp:127.0.0.1:{port}", ("plain", noSMC), None),
+            ("smc:127.0.0.1:0", "tcp:127.0.0.1:{}", ("plain", noSMC), None),
+            ("smc:127.0.0.1:0" + agreed, "tcp:127.0.0.1:{}", ("plain", noSMC), None),
             ("smc:127.0.0.1:0:" + NOT_THERE, smc, (declined, noDevice), (noDevice, None)),
             ("smc:127.0.0.1:0", smc + ":" + NOT_THERE, (noDevice, declined), (None, noDevice)),
         ):
@@ -116,17 +116,16 @@ class ModeTests(EndsTestCase):
         Waiting for a processor does not count.
         """
         begun = unqueuedSeconds()
-        await self.check("smc:127.0.0.1:0", "smc:localhost:{port}", "SMC-R", (None, None))
+        await self.check("smc:127.0.0.1:0", "smc:localhost:{}", "SMC-R", (None, None))
         self.assertLess(unqueuedSeconds() - begun, 0.29)
 
     async def test_bindAddress(self) -> None:
         """A connection comes from C{bindAddress}, and can be announced from there."""
         for kind, mode in (("smc", "SMC-R"), ("tcp", "TCP")):
-            factory, port = await self.serve(f"{kind}:0:interface=127.0.0.1")
-            accepted = factory.next()
-            one = await self.connect(f"smc:127.0.0.1:{port}:bindAddress=127.0.0.7")
+            listen, connect = f"{kind}:0:interface=127.0.0.1", "smc:127.0.0.1:{}:bindAddress=127.0.0.7"
+            one, other = await self.ends(listen=listen, connect=connect)
             self.assertEqual((one.smc.mode, one.transport.getHost().host), (mode, "127.0.0.7"))
-            self.assertEqual((await accepted).transport.getPeer().host, "127.0.0.7")
+            self.assertEqual(other.transport.getPeer().host, "127.0.0.7")
 
     async def test_sessionNumber(self) -> None:
         """A server's transports have C{sessionno}, as in Twisted; some programs (Cowrie) read it."""
@@ -147,7 +146,7 @@ class ModeTests(EndsTestCase):
         self.patch(announcing, "acceptingUsers", lambda target: {65533})
         await self.check(
             "smc:127.0.0.1:0",
-            "smc:127.0.0.1:{port}",
+            "smc:127.0.0.1:{}",
             "TCP",
             (Diagnosis.PEERNOSMC, Diagnosis.PEERNOSMC),
         )
@@ -259,24 +258,14 @@ class TroubleTests(EndsTestCase):
             await deferLater(reactor, 0.01)
 
     async def test_forgedProposal(self) -> None:
-        """A Proposal on a connection that was not announced is application data."""
-        forged = bytes.fromhex("e2d4c3d901003410") + bytes(44)
-        factory, port = await self.serve()
-        accepted = factory.next()
-        protocol = await self.connect(f"tcp:127.0.0.1:{port}")
-        protocol.transport.write(forged)
-        other = await accepted
-        self.assertEqual(await other.receiving(len(forged)), forged)
-
-    async def test_forgedProposalAgreed(self) -> None:
-        """On a server with C{peer=smc}, bytes that only begin like CLC are application data, without loss."""
+        """Bytes that begin like a Proposal are application data, also on a server with C{peer=smc}."""
         forged = bytes.fromhex("e2d4c3d901003410") + bytes(44) + b"and more"
-        factory, port = await self.serve("smc:127.0.0.1:0:peer=smc")
-        accepted = factory.next()
-        protocol = await self.connect(f"tcp:127.0.0.1:{port}")
-        protocol.transport.write(forged)
-        other = await accepted
-        self.assertEqual(await other.receiving(len(forged)), forged)
+        for listen in ("smc:127.0.0.1:0", "smc:127.0.0.1:0:peer=smc"):
+            factory, port = await self.serve(listen)
+            accepted = factory.next()
+            protocol = await self.connect(f"tcp:127.0.0.1:{port}")
+            protocol.transport.write(forged)
+            self.assertEqual(await (await accepted).receiving(len(forged)), forged, listen)
 
     async def test_slowProposal(self) -> None:
         """An incomplete handshake times out and falls back; meanwhile the listener accepts other clients."""
@@ -291,9 +280,7 @@ class TroubleTests(EndsTestCase):
         self.assertEqual(factory.protocols[1].received, bytes.fromhex("e2d4c3d901003410"))
 
     async def test_silentServer(self) -> None:
-        """
-        A handshake without an answer of the server times out: the connection fails, or falls back to TCP.
-        """
+        """A handshake without an answer times out: the connection fails, or falls back to TCP."""
         silent = Recorder()
         port = await self.plainListener(silent)
         connecting = self.attempt(f"smc:127.0.0.1:{port}:peer=smc:timeout=0.2")
@@ -337,9 +324,7 @@ class TroubleTests(EndsTestCase):
         self.assertIsNone(silent.transport)
 
     async def test_cancelWhileWaiting(self) -> None:
-        """
-        A connection can be cancelled while the client waits for the listener to report that it has accepted.
-        """
+        """A connection can be cancelled while the client waits for the listener's acceptance."""
         silent = Recorder()
         port = await self.plainListener(silent)
         squatter = await reactor_listenUNIX(listenerName(TCPAddress("127.0.0.1", port)))
@@ -403,19 +388,17 @@ class TroubleTests(EndsTestCase):
         call.
         """
         for server, client in (
-            ("smc:127.0.0.1:0", "smc:127.0.0.1:{port}"),
-            ("smc:127.0.0.1:0:peer=smc", "smc:127.0.0.1:{port}:peer=smc"),
-            ("smc:127.0.0.1:0:timeout=100", "smc:127.0.0.1:{port}:timeout=100"),
-            ("smc:127.0.0.1:0:" + NOT_THERE, "smc:127.0.0.1:{port}"),
-            ("smc:127.0.0.1:0", "tcp:127.0.0.1:{port}"),
-            ("tcp:0:interface=127.0.0.1", "smc:127.0.0.1:{port}"),
+            ("smc:127.0.0.1:0", "smc:127.0.0.1:{}"),
+            ("smc:127.0.0.1:0:peer=smc", "smc:127.0.0.1:{}:peer=smc"),
+            ("smc:127.0.0.1:0:timeout=100", "smc:127.0.0.1:{}:timeout=100"),
+            ("smc:127.0.0.1:0:" + NOT_THERE, "smc:127.0.0.1:{}"),
+            ("smc:127.0.0.1:0", "tcp:127.0.0.1:{}"),
+            ("tcp:0:interface=127.0.0.1", "smc:127.0.0.1:{}"),
         ):
             factory, port = await self.serve(server)
-            await self.connect(client.format(port=port))  # opens the device and a link
+            await self.connect(client.format(port))  # opens the device and a link
             before = await self.inReactor()
-            accepted = factory.next()
-            await self.connect(client.format(port=port))
-            await accepted
+            await self.join(factory, client.format(port))
             after = await self.inReactor()
             self.assertEqual((after[0] - before[0], after[1] - before[1]), (0, 2), client)
 

@@ -35,10 +35,9 @@ class TwoLinkTestCase(RaceTestCase):
         """Return the link groups of the client, then of the server."""
         return [group for host in (self.client, self.server) for group in self.groupsOf[host].groups()]
 
-    def pair(self) -> tuple[Listener, Listener]:
+    def pair(self, *ends: Any, **keys: Any) -> tuple[Listener, Listener]:
         """Establish a connection, and wait until its link group has two active links."""
-        here, there, _ = self.connect()
-        self.until(lambda: here.mode and there.mode)
+        here, there = super().pair(*ends, **keys)
         self.until(lambda: all(sum(link.isActive for link in group.links) == 2 for group in self.both()))
         return here, there
 
@@ -70,13 +69,10 @@ class SecondLinkTests(TwoLinkTestCase):
             self.assertGreater(len(group.pool), 1)
 
     def test_onePort(self) -> None:
-        """
-        A client with one port and a server with two have one link, which retains no messages for a failover.
-        """
+        """A client with one port and a server with two have one link, which retains no messages."""
         self.groupsOf[self.client].devices.pop().close()
         self.groupsOf[self.client]._portsChanged()
-        here, there, _ = self.connect()
-        self.until(lambda: here.mode and there.mode)
+        here, there = RaceTestCase.pair(self)
         self.wait(1)
         here.transport.write(b"hello")
         self.until(lambda: there.received == b"hello")
@@ -98,9 +94,7 @@ class AsymmetricTests(TwoLinkTestCase):
         ]
 
     def test_grows(self) -> None:
-        """
-        Two links share the only port of one end; when its second port is up, each link has its own port.
-        """
+        """Two links share the only port of an end; when its second port is up, each link has its own."""
         for host in (self.client, self.server):
             self.setUp()
             mine = (self.client, self.server)[host is self.server]
@@ -131,8 +125,7 @@ class AsymmetricTests(TwoLinkTestCase):
                 for group in self.groupsOf[host].groups():
                     group.close("for the test")
             self.wait(1)
-            here, there, _ = self.connect()
-            self.until(lambda here=here, there=there: here.mode and there.mode)  # type: ignore[misc]
+            RaceTestCase.pair(self)
             self.wait(1)
             for host in (self.client, self.server):
                 self.assertEqual(

@@ -65,12 +65,7 @@ class FailureTests(RaceTestCase):
 
     def begin(self) -> list[tuple[Listener, Listener]]:
         """Establish three connections, and let the methods raise from now on."""
-        pairs = []
-        for _ in range(3):
-            here, there, _ = self.connect()
-            ends = here, there
-            self.until(lambda ends=ends: all(end.mode for end in ends))  # type: ignore[misc]
-            pairs.append((here, there))
+        pairs = [self.pair() for _ in range(3)]
         [self.link] = linkGroups(self.client, DEVICE).links()
         self.isBroken = True
         return pairs
@@ -99,8 +94,7 @@ class FailureTests(RaceTestCase):
         self.assertGreaterEqual(len(self.flushLoggedErrors(Broken)), errors)
         self.isBroken = False
         if not isReported:
-            here, there, _ = self.connect()
-            self.until(lambda: here.mode and there.mode)
+            here, there = self.pair()
             self.assertEqual((here.mode, there.mode), ("TCP", "TCP"))
         here, there, _ = self.connect(Listener(lambda self: self.transport.write(b"hello")))
         self.until(lambda: there.received == b"hello")
@@ -260,8 +254,7 @@ class FailureTests(RaceTestCase):
         """Check that an exception in the RoCE route of one queue pair ends that queue pair and no other."""
         pairs = self.begin()
         third = self.host(3)
-        other, far, _ = self.connect(client=third)
-        self.until(lambda: other.mode and far.mode)
+        other, far = self.pair(client=third)
         assert self.link is not None
         route = self.link._queuePair._route  # type: ignore[attr-defined]  # the software device's
         self.breakable(owner, name, lambda link, instance: isOurs(route, instance))
@@ -290,9 +283,7 @@ class FailureTests(RaceTestCase):
         self.checkRoute(RoCERoute, "expired", lambda route, instance: instance is route)
 
     def test_linkEndsWhilePreparing(self) -> None:
-        """
-        A link that ends while the server prepares the peer's address logs no error and ends the connection.
-        """
+        """A link that ends while the server prepares the peer's address ends the connection without error."""
 
         async def prepare(link: Link, answer: object) -> None:
             if link.group.name.startswith(Role.SERVER.value):
@@ -375,10 +366,7 @@ class SharedMemoryTests(EndsTestCase):
 
     async def test_timer(self) -> None:
         """An exception in a timer of shared memory ends the connections of its queue pair."""
-        factory, port = await self.serve(kind=Echo)
-        accepted = factory.next()
-        one = await self.connect(f"smc:127.0.0.1:{port}:fallback=no")
-        other = await accepted
+        one, other = await self.ends()
         self.breakable(Lane, "expired")
         self.isBroken = True
         one.transport.stream.link._queuePair._route._services.watch()
@@ -387,9 +375,7 @@ class SharedMemoryTests(EndsTestCase):
 
     async def endAfterLink(self, end: Callable[[Stream], None]) -> None:
         """End both ends of a connection whose link is lost; check that connection and TCP are released."""
-        factory, port = await self.serve(kind=Echo)
-        accepted = factory.next()
-        ends = [await self.connect(f"smc:127.0.0.1:{port}:fallback=no"), await accepted]
+        ends = await self.ends()
         streams = [each.transport.stream for each in ends]
         streams[0].link._queuePair._route._services._peer.lost("for the test")
         await waitUntil(reactor, lambda: all(stream.link.isOver for stream in streams), 5.0)
@@ -415,10 +401,7 @@ class SharedMemoryTests(EndsTestCase):
 
     async def test_peerGone(self) -> None:
         """If one queue pair raises when it is notified of the peer's end, the others are still notified."""
-        factory, port = await self.serve(kind=Echo)
-        accepted = factory.next()
-        one = await self.connect(f"smc:127.0.0.1:{port}:fallback=no")
-        other = await accepted
+        one, other = await self.ends()
         route = one.transport.stream.link._queuePair._route
         peer = route._services._peer
         real = SharedQueuePair.peerGone
@@ -448,11 +431,6 @@ class WordsTests(RaceTestCase):
 
     def observe(self, event: Any) -> None:
         self.output.append(formatEvent(event))
-
-    def pair(self) -> tuple[Listener, Listener]:
-        here, there, _ = self.connect()
-        self.until(lambda: here.mode and there.mode)
-        return here, there
 
     def test_deleteLink(self) -> None:
         """A process that ends in order sends DELETE LINK, and its peer's connections end in order."""

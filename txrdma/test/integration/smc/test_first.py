@@ -41,8 +41,6 @@ class FirstConnectionTests(EndsTestCase):
 
     async def test_noDevice(self) -> None:
         """A server whose device can't be opened declines a Proposal with NOSMCDEV."""
-        factory, port = await self.serve("smc:127.0.0.1:0:" + NOT_THERE)
-        accepted = factory.next()
-        client = await self.connect(f"smc:127.0.0.1:{port}")
+        client, server = await self.ends(listen="smc:127.0.0.1:0:" + NOT_THERE)
         self.assertEqual(client.smc.peerDiagnosis, Diagnosis.NOSMCDEV)
-        self.assertEqual((await accepted).smc.fallbackReason, Diagnosis.NOSMCDEV)
+        self.assertEqual(server.smc.fallbackReason, Diagnosis.NOSMCDEV)

@@ -111,9 +111,7 @@ class FlowFaultTests(FlowTestCase):
     slowBecause = "Each fault plays a simulated minute in a world of its own."
 
     def combinations(self, count: int) -> Iterator[tuple[int, str]]:
-        """
-        Yield the messages and faults to play in a flow of this many messages; each fault has other messages.
-        """
+        """Yield the messages and faults to play in a flow of C{count} messages; each fault has others."""
         few = count if self.few is None else min(count, self.few)
         rounds = -(-count // len(FAULTS))  # each step has a fault in one of them
         for at, fault in enumerate(FAULTS):
@@ -150,9 +148,7 @@ class FlowFaultTests(FlowTestCase):
         self.playAll(contact, LLCType.ADD_LINK_CONTINUATION, versions=(1,))
 
     def test_returning(self) -> None:
-        """
-        No fault hangs the addition of a link to a group with several buffers: REQUEST ADD LINK, ADD LINK.
-        """
+        """No fault hangs the addition of a link to a group with buffers: REQUEST ADD LINK, ADD LINK."""
         self.playAll(returning, LLCType.REQUEST_ADD_LINK, LLCType.ADD_LINK)
         self.playAll(returning, LLCType.ADD_LINK_CONTINUATION, versions=(1,))
 

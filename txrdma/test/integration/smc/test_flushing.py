@@ -105,9 +105,7 @@ class FlushingTests(RaceTestCase):
         self.assertEqual(self.events, ["written"] * CONNECTIONS + ["posted"])
 
     def test_writtenByLongWork(self) -> None:
-        """
-        If a delayed call works long between its writes, each is sent before the next; the last at its end.
-        """
+        """If a delayed call works between its writes, each is sent before the next; the last at its end."""
         self.work = 5 * HOLD_SECONDS
         self.answer()
         self.assertEqual(self.events, ["written", *["posted", "written"] * (CONNECTIONS - 1), "posted"])

@@ -81,9 +81,7 @@ class FullGroupTests(RaceTestCase):
         self.assertEqual(self.sizes(), [[MAX_CONNECTIONS]] * 2)
 
     def test_groupEndsMeanwhile(self) -> None:
-        """
-        If the server's group ends while it announces a buffer to the client, the server uses another group.
-        """
+        """If the server's group ends while it announces a buffer, the server uses another group."""
         self.connectMany(1)
         [group] = self.groupsOf[self.server].groups()
         [link] = group.links

@@ -59,9 +59,7 @@ class DeviceStringTests(EndsTestCase):
         await self.check(local + ":mtu=1024", remote + ":mtu=1024", 1, ":links=1")
 
     async def test_devices(self) -> None:
-        """
-        Two devices make two links, with version 2 as well; a peer with a single port limits them to one.
-        """
+        """Two devices make two links, also with version 2; a peer with a single port limits them to one."""
         local = f"soft:127.0.0.2{UDP}+soft:127.0.0.3{UDP}"
         remote = f"soft:127.0.0.4{UDP}+soft:127.0.0.5{UDP}"
         await self.check(local, remote, 2, ":ueid=A")

@@ -69,14 +69,9 @@ class StatisticsTests(RaceTestCase):
         """Return what was counted since the test began."""
         return differences(statistics()["counters"], self.before, 1)
 
-    def connected(self, there: Listener | None = None) -> tuple[Listener, Listener]:
-        here, there, _ = self.connect(there=there)
-        self.until(lambda: here.mode and there.mode)
-        return here, there
-
     def test_connections(self) -> None:
         """Connections are counted by mode and role; current ones are removed when they end."""
-        here, there = self.connected()
+        here, there = self.pair()
         self.assertEqual(self.counted()["connections"]["SMC-R 1"], {"client": 1, "server": 1})
         present = statistics()["gauges"]["connections"]["SMC-R 1"]
         here.transport.abortConnection()
@@ -87,7 +82,7 @@ class StatisticsTests(RaceTestCase):
 
     def test_bytes(self) -> None:
         """Bytes are counted at both ends, during connections and afterwards."""
-        here, there = self.connected()
+        here, there = self.pair()
         for data in (b"x", b"y" * 10_000):
             here.transport.write(data)
             self.wait(0.1)
@@ -103,7 +98,7 @@ class StatisticsTests(RaceTestCase):
 
     def test_flushes(self) -> None:
         """Writes of one reactor iteration are sent and counted as one."""
-        here, there = self.connected()
+        here, there = self.pair()
         for _ in range(100):
             here.transport.write(b"x")
         self.until(lambda: len(there.received) == 100)
@@ -111,7 +106,7 @@ class StatisticsTests(RaceTestCase):
 
     def test_blocked(self) -> None:
         """A write that waits for the peer's ring is counted, with its waiting time."""
-        here, there = self.connected(Pausing())
+        here, there = self.pair(there=Pausing())
         here.transport.write(bytes(40_000))  # rings have 16 KiB
         self.wait(2.0)
         sent = self.counted()["sent"]
@@ -127,14 +122,14 @@ class StatisticsTests(RaceTestCase):
 
     def test_full(self) -> None:
         """Bytes that just fit into the peer's ring do not wait."""
-        here, _there = self.connected(Pausing())
+        here, _there = self.pair(there=Pausing())
         here.transport.write(bytes(16_384))
         self.wait(1.0)
         self.assertEqual(self.counted()["sent"]["blocks"], 0)
 
     def test_abortedWhileBlocked(self) -> None:
         """An aborted connection does not wait any more."""
-        here, _there = self.connected(Pausing())
+        here, _there = self.pair(there=Pausing())
         here.transport.write(bytes(40_000))
         self.wait(1.0)
         here.transport.abortConnection()
@@ -148,7 +143,7 @@ class StatisticsTests(RaceTestCase):
         """A fallback is counted with its role and the reasons of both ends."""
         group = self.groupsOf[self.server]
         group.ports = ()
-        self.connected()
+        self.pair()
         counted = self.counted()["fallbacks"]
         self.assertEqual(
             {role: {why: n for why, n in reasons.items() if n} for role, reasons in counted.items()},
@@ -157,7 +152,7 @@ class StatisticsTests(RaceTestCase):
 
     def test_report(self) -> None:
         """The report can be encoded as JSON, and has the fields of smcss."""
-        here, there = self.connected()
+        here, there = self.pair()
         here.transport.write(b"hello")
         self.until(lambda: there.received)
         reported = json.loads(json.dumps(report()))

@@ -70,9 +70,7 @@ class LeftoversTests(EndsTestCase):
     async def pair(self, client: type[Recorder], server: type[Recorder]) -> tuple[Any, Any]:
         """Return two ends without a listening port."""
         factory, number, port = await self.listening(server)
-        accepted = factory.next()
-        one = await self.connect(f"smc:127.0.0.1:{number}:fallback=no", client)
-        other = await accepted
+        one, other = await self.join(factory, f"smc:127.0.0.1:{number}:fallback=no", client)
         await port.stopListening()
         return one, other
 
@@ -143,9 +141,7 @@ class LeftoversTests(EndsTestCase):
             for isServer in (False, True):
                 await deferLater(reactor, 0)
                 before = watched()
-                accepted = factory.next()
-                client = await self.connect(f"smc:127.0.0.1:{number}:fallback=no")
-                server = await accepted
+                client, server = await self.join(factory, f"smc:127.0.0.1:{number}:fallback=no")
                 getattr((server if isServer else client).transport, end)()
                 await gatherResults([client.lost, server.lost])
                 await deferLater(reactor, 0)
@@ -171,9 +167,7 @@ class LeftoversTests(EndsTestCase):
         await self.begin()
         factory, number, _ = await self.listening(Echo)
         for end in ("loseConnection", "abortConnection", "loseWriteConnection"):
-            accepted = factory.next()
-            client = await self.connect(f"smc:127.0.0.1:{number}:fallback=no")
-            server = await accepted
+            client, server = await self.join(factory, f"smc:127.0.0.1:{number}:fallback=no")
             self.cancelCalls()
             client.transport.write(b"x")
             self.assertEqual(await client.receiving(1), b"x")

@@ -31,12 +31,9 @@ class LogTests(RaceTestCase):
         self.addCleanup(globalLogPublisher.removeObserver, observer)
 
     def test_named(self) -> None:
-        """
-        The log names the peer and the rule, with and without connections; both ends lose the connection.
-        """
+        """The log names the peer and the rule, with and without connections; both ends lose it."""
         for hasConnection in (True, False):
-            here, there, _ = self.connect()
-            self.until(lambda here=here, there=there: here.mode and there.mode)  # type: ignore[misc]
+            here, there = self.pair()
             [group], [other] = (self.groupsOf[host].groups() for host in (self.server, self.client))
             peer = f"198.51.100.1:{self.number}"
             if not hasConnection:

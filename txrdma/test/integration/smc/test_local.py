@@ -376,9 +376,7 @@ class AnnouncementTests(Base):
         self.assertEqual(announcements.expected, {})
 
     def test_room(self) -> None:
-        """
-        No more connections are accepted at once than TCP's backlog; the others are notified of free space.
-        """
+        """No more connections are accepted at once than TCP's backlog; others are notified of free space."""
         announcements = self.announcements(capacity=10)
         many = [self.announce(CLIENT._replace(port=40000 + number)) for number in range(30)]
         expected = lambda: sum(each.user >= 0 for each in many)  # noqa: E731

@@ -46,12 +46,11 @@ class OursTests(MarkedTestCase):
 
     async def pair(self, server: str = DEVICE, client: str = DEVICE) -> tuple[Any, Any]:
         """Return a client and a server after an echo."""
-        factory, port = await self.serve(f"smc:127.0.0.1:0:{server}", Echo)
-        accepted = factory.next()
-        made = await self.connect(f"smc:127.0.0.1:{port}:{client}")
+        listen, connect = f"smc:127.0.0.1:0:{server}", "smc:127.0.0.1:{}:" + client
+        made, accepted = await self.ends(Echo, Recorder, listen, connect)
         made.transport.write(b"hello")
         self.assertEqual(await made.receiving(5), b"hello")
-        return made, await accepted
+        return made, accepted
 
     async def test_smc(self) -> None:
         """Ends that do not find each other on this host detect each other by the option."""
@@ -93,9 +92,7 @@ class OursTests(MarkedTestCase):
         """The carrier is closed with the last port and connection."""
         self.forgetPresence()
         factory, number, port = await self.listening(Echo, f"smc:127.0.0.1:0:{DEVICE}")
-        accepted = factory.next()
-        client = await self.connect(f"smc:127.0.0.1:{number}:{DEVICE}")
-        server = await accepted
+        client, server = await self.join(factory, f"smc:127.0.0.1:{number}:{DEVICE}")
         await port.stopListening()
         self.assertTrue(self.model.isOpen)
         client.transport.loseConnection()
@@ -141,9 +138,7 @@ class ForeignTestCase(MarkedTestCase):
         return await accepted, connecting
 
     async def meet(self, isMarked: bool, kind: type[Recorder]) -> tuple[Any, Any, Any]:
-        """
-        Return an end that has connected to our listener, the factory of our protocols, and its first one.
-        """
+        """Return an end that has connected to our listener, and our factory with its first protocol."""
         factory, number = await self.serve(f"smc:127.0.0.1:0:{DEVICE}", kind)
         accepted = factory.next()
         client = socket.socket()

@@ -31,8 +31,7 @@ class MetricsTests(RaceTestCase):
         def counted(name: str, *labels: str) -> float:
             return samples()[f"txrdma_smc_{name}", labels] - before.get((f"txrdma_smc_{name}", labels), 0)
 
-        here, there, _ = self.connect(Listener(), Listener())
-        self.until(lambda: here.mode and there.mode)
+        here, there = self.pair(Listener(), Listener())
         for length in (10, 10_000):
             here.transport.write(bytes(length))
             self.wait(0.1)
@@ -51,8 +50,7 @@ class MetricsTests(RaceTestCase):
 
     def test_statistics(self) -> None:
         """A scrape has the numbers of C{txrdma smc-stats}."""
-        here, there, _ = self.connect(Listener(), Listener())
-        self.until(lambda: here.mode and there.mode)
+        here, there = self.pair(Listener(), Listener())
         here.transport.write(bytes(100_000))
         self.wait(0.1)
         found, shown = samples(), statistics()

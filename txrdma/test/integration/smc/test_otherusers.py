@@ -30,10 +30,7 @@ class OtherUserTests(EndsTestCase):
 
     async def test_echo(self) -> None:
         """Bytes pass in both directions without doorbells, since another user's eventfd could block."""
-        factory, number = await self.serve(kind=Echo)
-        accepted = factory.next()
-        client = await self.connect(f"smc:127.0.0.1:{number}:fallback=no")
-        server = await accepted
+        client, server = await self.ends(Echo)
         self.assertEqual(client.transport.smc.route, "shared-memory")
         output = b""
         for length in (1, 100, 100_000, 3_000_000, 1):

@@ -122,22 +122,6 @@ class CanaryTests(SynchronousTestCase):
 class RaceTests(RaceTestCase):
     """Rare orders of events on a real network; each is a regression."""
 
-    def test_connects(self) -> None:
-        """A connection uses SMC-R, carries bytes in both directions, and closes in order."""
-        here, there, _ = self.connect(
-            Listener(lambda self: self.transport.write(b"ping" * 10_000)),
-            Listener(lambda self: self.transport.write(b"pong" * 10_000)),
-        )
-        self.wait(1)
-        self.assertEqual((here.mode, there.mode), ("SMC-R", "SMC-R"))
-        self.assertEqual((here.received, there.received), (b"pong" * 10_000, b"ping" * 10_000))
-        here.transport.loseConnection()
-        self.wait(1)
-        self.assertTrue(there.hasEnded)
-        there.transport.loseConnection()
-        self.wait(1)
-        self.assertEqual((here.reason, there.reason), (ConnectionDone, ConnectionDone))
-
     def test_clientVanishes(self) -> None:
         """A client that never confirms leaves no link, and blocks nobody."""
         _, _, sockets = self.connect(latency=0.1)
@@ -163,8 +147,7 @@ class RaceTests(RaceTestCase):
 
     def test_linkEndsMeanwhile(self) -> None:
         """When the link ends between Accept and Confirm, the connection falls back."""
-        first, _, _ = self.connect()
-        self.until(lambda: first.mode)
+        first, _ = self.pair()
         here, there, _ = self.connect(Listener(lambda self: self.transport.write(b"hello")), latency=0.2)
         groups = linkGroups(self.server, DEVICE)
         [group] = groups.groups()
@@ -215,8 +198,7 @@ class RaceTests(RaceTestCase):
 
     def test_routeOfTheGone(self) -> None:
         """A connection's route is known after its link has ended."""
-        here, there, _ = self.connect()
-        self.until(lambda: here.mode and there.mode)
+        here, there = self.pair()
         status = here.transport.smc
         (link,) = linkGroups(self.client, DEVICE).links()
         link.broken("for the test")
@@ -303,8 +285,7 @@ class RaceTests(RaceTestCase):
 
     def test_fallenBackAlone(self) -> None:
         """A server that falls back after the client has completed never reports an orderly end."""
-        first, _, _ = self.connect()
-        self.until(lambda: first.mode)
+        first, _ = self.pair()
         here, there, sockets = self.connect(
             Listener(lambda self: self.transport.write(b"hello")), latency=0.2
         )
@@ -331,8 +312,7 @@ class RaceTests(RaceTestCase):
 
     def test_impostor(self) -> None:
         """A client with another one's peer ID gets its own group, and cannot retire the other's."""
-        first, _, _ = self.connect()
-        self.until(lambda: first.mode)
+        first, _ = self.pair()
         [remoteGroup] = linkGroups(self.server, DEVICE).groups()
         (reported,) = linkGroups(self.client, DEVICE).candidates
         impostor = Host(self.world, "198.51.100.3", lambda: None)
@@ -347,14 +327,12 @@ class RaceTests(RaceTestCase):
         sockets[0].send(Decline(reported.peerID, Diagnosis.SYNCERR, outOfSync=True).encode())
         self.wait(1)
         self.assertEqual(linkGroups(self.server, DEVICE).groups(), [remoteGroup])
-        again, _, _ = self.connect()
-        self.until(lambda: again.mode)
+        again, _ = self.pair()
         self.assertEqual(len(remoteGroup.core.connections), 2)
 
     def test_impostorServer(self) -> None:
         """A server that names another one's link group is declined by the client, whose link is preserved."""
-        first, _, _ = self.connect()
-        self.until(lambda: first.mode)
+        first, _ = self.pair()
         [remoteGroup] = linkGroups(self.client, DEVICE).groups()
         reported = linkGroups(self.server, DEVICE)
         [group] = reported.groups()
@@ -380,8 +358,7 @@ class RaceTests(RaceTestCase):
 
     def test_declinesWhileDeciding(self) -> None:
         """A client that waits longer than its server for a buffer uses TCP when the server does."""
-        first, _, _ = self.connect()
-        self.until(lambda: first.mode)
+        first, _ = self.pair()
         here, there, _ = self.connect(
             Listener(lambda self: self.transport.write(b"hello")),
             Listener(lambda self: self.transport.write(b"welcome")),
@@ -397,8 +374,7 @@ class RaceTests(RaceTestCase):
 
     def test_confirmsAndDeclines(self) -> None:
         """A busy server that reads Confirm and Decline at once uses TCP, like its client."""
-        first, _, _ = self.connect()
-        self.until(lambda: first.mode)
+        first, _ = self.pair()
         here, there, sockets = self.connect(Listener(lambda self: self.transport.write(b"hello")))
         asking, accepting = self.negotiations
         self.until(lambda: accepting._stream)
@@ -466,8 +442,7 @@ class RaceTests(RaceTestCase):
 
     def test_closeWhilePausing(self) -> None:
         """Two paused ends that close with more queued data than fits end without delivering it."""
-        here, there, _ = self.connect()
-        self.until(lambda: here.mode and there.mode)
+        here, there = self.pair()
         for end in (here, there):
             end.transport.pauseProducing()
             end.transport.write(bytes(100_000))
@@ -477,8 +452,7 @@ class RaceTests(RaceTestCase):
 
     def test_manyBeforeTheHandshakeEnds(self) -> None:
         """A client may write many small pieces and close before its Confirm is sent."""
-        first, _, _ = self.connect()
-        self.until(lambda: first.mode)
+        first, _ = self.pair()
         here, there, _ = self.connect(latency=0.2)
         self.until(lambda: here.mode)
         for number in range(150):
@@ -492,8 +466,7 @@ class RaceTests(RaceTestCase):
 
     def test_linkRetiresMeanwhile(self) -> None:
         """A link retired while the peer is notified of a buffer does not get the connection."""
-        first, _, _ = self.connect()
-        self.until(lambda: first.mode)
+        first, _ = self.pair()
         groups = linkGroups(self.client, DEVICE)
         groups.ringSize = lambda: 32768  # type: ignore[method-assign]  # which is not there yet
         [group] = groups.groups()
@@ -507,8 +480,7 @@ class RaceTests(RaceTestCase):
 
     def test_buffersThatNobodyNeeds(self) -> None:
         """When a connection ends, all unused buffers but one are released."""
-        here, there, _ = self.connect()
-        self.until(lambda: here.mode and there.mode)
+        here, there = self.pair()
         [group] = linkGroups(self.client, DEVICE).groups()
         for _ in range(3):
             buffer = group.pool.grow(16384, group.domainOf(group.links[0].port))
@@ -521,8 +493,7 @@ class RaceTests(RaceTestCase):
 
     def test_bufferForNobody(self) -> None:
         """A buffer is released whose connection ended before the peer knew of it."""
-        first, _, _ = self.connect()
-        self.until(lambda: first.mode)
+        first, _ = self.pair()
         groups = linkGroups(self.client, DEVICE)
         [group] = groups.groups()
         for _ in range(2):

@@ -95,8 +95,7 @@ class TelemetryTests(RaceTestCase):
         provider = MeterProvider([reader])
         self.addCleanup(provider.shutdown)
         instrument(reactor, provider.get_meter("test"))
-        here, there, _ = self.connect(Listener(), Listener())
-        self.until(lambda: here.mode and there.mode)
+        here, there = self.pair(Listener(), Listener())
         before = 0.0
         for length in (100_000, 10):
             here.transport.write(bytes(length))

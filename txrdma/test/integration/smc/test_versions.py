@@ -26,7 +26,7 @@ from txrdma.soft.device import openSoftDevice
 from txrdma.test.support.captures import messages
 from txrdma.test.support.smc.ends import EndsTestCase, reactor
 from txrdma.test.support.smc.races import Listener, RaceTestCase
-from txrdma.testing.protocols import Echo
+from txrdma.testing.protocols import Echo, Recorder
 from txrdma.testing.smc.hosts import connectedSockets, MemoryTCP
 from txrdma.testing.smc.scenario import DEVICE
 
@@ -38,12 +38,11 @@ class VersionTests(EndsTestCase):
 
     async def talk(self, server: str, client: str) -> tuple[Any, Any]:
         """Connect, and exchange bytes; return both ends, the client first."""
-        factory, port = await self.serve(f"smc:127.0.0.1:0:{server}", Echo)
-        accepted = factory.next()
-        one = await self.connect(f"smc:127.0.0.1:{port}:{client}")
+        listen, connect = f"smc:127.0.0.1:0:{server}", "smc:127.0.0.1:{}:" + client
+        one, other = await self.ends(Echo, Recorder, listen, connect)
         one.transport.write(b"over there " * 1000)
         self.assertEqual(await one.receiving(11000), b"over there " * 1000)
-        return one, await accepted
+        return one, other
 
     async def check(self, server: str, client: str, version: int, eid: str) -> None:
         """Check two connections in one link group, and the reports of both ends."""
@@ -143,9 +142,7 @@ class LinkTests(RaceTestCase):
         return here, there
 
     def test_confirmsEnterprise(self) -> None:
-        """
-        A Confirm repeats the Accept's EID, which may differ from that of the link group's first contact.
-        """
+        """A Confirm repeats the Accept's EID, which may differ from that of the group's first contact."""
         here, there = self.connected()
         (clientLink,), (serverGroup,) = (
             linkGroups(host, DEVICE).links() for host in (self.client, self.server)

@@ -12,7 +12,6 @@ from txrdma.testing.failingcalls import FailingCallContract
 class BTLTests(FailingCallContract, TestCase):
     """C{btl:} through shared memory."""
 
-    slowBecause = "each call fails in a connection of its own on the real reactor"
     LISTEN = r"btl:{there}:0:device=soft\:{there}"
     CONNECT = r"btl:{there}:{port}:device=soft\:{here}"
 
@@ -20,7 +19,6 @@ class BTLTests(FailingCallContract, TestCase):
 class RSocketTests(FailingCallContract, TestCase):
     """C{rsocket:} through shared memory: some calls. The soak tests have each call fail."""
 
-    slowBecause = "calls fail in a connection of their own on the real reactor"
     STEP = 13
     LISTEN, CONNECT = r"rsocket:0:device=soft\:{there}", r"rsocket:{there}:{port}:device=soft\:{here}"
 
@@ -28,7 +26,6 @@ class RSocketTests(FailingCallContract, TestCase):
 class SharedMemoryTests(FailingCallContract, TestCase):
     """C{smc:} through shared memory: some calls, each at the first contact of a link group."""
 
-    slowBecause = "calls fail in a connection of their own on the real reactor"
     STEP = 8
     LISTEN = r"smc:{there}:0:device=soft\:{there}"
     CONNECT = r"smc:{there}:{port}:bindAddress={here}:device=soft\:{here}"
@@ -37,7 +34,6 @@ class SharedMemoryTests(FailingCallContract, TestCase):
 class RoCETests(FailingCallContract, TestCase):
     """C{smc:} through software RoCE: some calls, each at the first contact of a link group."""
 
-    slowBecause = "calls fail in a connection of their own on the real reactor"
     STEP = 8
     LISTEN = r"smc:{there}:0:device=soft\:{there}\:route\=rocev2"
     CONNECT = r"smc:{there}:{port}:bindAddress={here}:device=soft\:{here}\:route\=rocev2"

@@ -10,12 +10,10 @@ from txrdma.testing.failingcalls import FailingCallContract
 
 
 class RDMATests(FailingCallContract, TestCase):
-    slowBecause = "each call fails in a connection of its own on the real reactor"
     LISTEN, CONNECT = r"rdma:0:device=soft\:{there}", r"rdma:{there}:{port}:device=soft\:{here}"
 
 
 class IBTests(FailingCallContract, TestCase):
-    slowBecause = "each call fails in a connection of its own on the real reactor"
     LISTEN = r"ib:service=7:device=soft\:{there}"
     CONNECT = r"ib:7:dgid \:\:ffff\:{there}:device=soft\:{here}"
 
@@ -23,14 +21,12 @@ class IBTests(FailingCallContract, TestCase):
 class RSocketTests(FailingCallContract, TestCase):
     """C{rsocket:}, by shared memory."""
 
-    slowBecause = "each call fails in a connection of its own on the real reactor"
     LISTEN, CONNECT = r"rsocket:0:device=soft\:{there}", r"rsocket:{there}:{port}:device=soft\:{here}"
 
 
 class SharedMemoryTests(FailingCallContract, TestCase):
     """C{smc:}, by shared memory, at the first contact of a link group."""
 
-    slowBecause = "each call fails in a connection of its own on the real reactor"
     LISTEN = r"smc:{there}:0:device=soft\:{there}"
     CONNECT = r"smc:{there}:{port}:bindAddress={here}:device=soft\:{here}"
 
@@ -38,18 +34,15 @@ class SharedMemoryTests(FailingCallContract, TestCase):
 class RoCETests(FailingCallContract, TestCase):
     """C{smc:}, by RoCE, at the first contact of a link group."""
 
-    slowBecause = "each call fails in a connection of its own on the real reactor"
     LISTEN = r"smc:{there}:0:device=soft\:{there}\:route\=rocev2"
     CONNECT = r"smc:{there}:{port}:bindAddress={here}:device=soft\:{here}\:route\=rocev2"
 
 
 class RoCERDMATests(FailingCallContract, TestCase):
-    slowBecause = "each call fails in a connection of its own on the real reactor"
     LISTEN = r"rdma:0:device=soft\:{there}\:route=rocev2"
     CONNECT = r"rdma:{there}:{port}:device=soft\:{here}\:route=rocev2"
 
 
 class RoCEBTLTests(FailingCallContract, TestCase):
-    slowBecause = "each call fails in a connection of its own on the real reactor"
     LISTEN = r"btl:{there}:0:device=soft\:{there}\:route=rocev2"
     CONNECT = r"btl:{there}:{port}:device=soft\:{here}\:route=rocev2"

@@ -58,6 +58,23 @@ class EndsTestCase(TestCase):
         self.addCleanup(self._disconnect, protocol)
         return protocol
 
+    async def join(self, factory: Any, text: str, kind: type[Recorder] = Recorder) -> tuple[Any, Any]:
+        """Connect to a listener's factory, and return the client's and the server's protocol."""
+        accepted = factory.next()
+        client = await self.connect(text, kind)
+        return client, await accepted
+
+    async def ends(
+        self,
+        server: type[Recorder] = Recorder,
+        client: type[Recorder] = Recorder,
+        listen: str = "smc:127.0.0.1:0",
+        connect: str = "smc:127.0.0.1:{}",
+    ) -> tuple[Any, Any]:
+        """Listen and connect, and return the client's and the server's protocol."""
+        factory, port = await self.serve(listen, server)
+        return await self.join(factory, connect.format(port), client)
+
     def attempt(self, text: str) -> Deferred[Any]:
         """Start to connect, and return the Deferred of the endpoint."""
         connecting: Deferred[Any] = clientFromString(reactor, text).connect(Recorders())

@@ -273,9 +273,7 @@ def combinations(cgroup: Path) -> Facts:
 
 
 def savedSYN(cgroup: Path) -> Facts:
-    """
-    Connect to an unmarked listener that reads the saved SYN: it finds the option and does not answer it.
-    """
+    """Connect to an unmarked listener that reads the saved SYN: it finds the option without answering it."""
     capture = Capture()
     with carrying(cgroup) as (carrier, _loaded):
         listener = socket.socket()
@@ -330,9 +328,7 @@ def quiet(cgroup: Path) -> Facts:
 
 
 def cookies(cgroup: Path) -> Facts:
-    """
-    Connect with SYN cookies: the kernel does not store the SYN, so the SYN-ACK must not have the option.
-    """
+    """Connect with SYN cookies: the kernel does not store the SYN, so the SYN-ACK has no option."""
     Path("/proc/sys/net/ipv4/tcp_syncookies").write_text("2")
     capture = Capture()
     with carrying(cgroup) as (carrier, _loaded):
@@ -486,9 +482,7 @@ def forked(become: Callable[[], None], deed: Callable[[], Facts]) -> Facts:
 
 
 def users(cgroup: Path) -> Facts:
-    """
-    Install the option for a group, whose members can use it, and others not; after the removal nobody can.
-    """
+    """Install the option for a group: only its members can use it, and after the removal nobody can."""
     folder = Path(tempfile.mkdtemp())
     folder.chmod(0o755)
     pins = folder / "pins"

@@ -109,6 +109,14 @@ class RaceTestCase(SynchronousTestCase):
         MemoryTCP(sockets[0], asking).begin()
         return here, there, sockets
 
+    def pair(
+        self, here: Listener | None = None, there: Listener | None = None, **keys: Any
+    ) -> tuple[Listener, Listener]:
+        """Connect, and return both protocols as soon as they are connected, by SMC-R or TCP."""
+        here, there, _ = self.connect(here, there, **keys)
+        self.until(lambda: here.mode and there.mode, 20.0)
+        return here, there
+
     def accepting(self, options: Options, there: Listener) -> ServerNegotiation:
         """Return the server's handshake for a connection."""
         return ServerNegotiation(self.server, options, Outcomes("server"), lambda: there, None)

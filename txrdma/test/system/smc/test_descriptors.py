@@ -4,12 +4,12 @@ A server without free descriptors for new connections: what its clients see, com
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Final
 
 from twisted.trial.unittest import TestCase
+
+from txrdma.test.support.processes import printed, serving
 
 SERVER: Final = """
 import os, resource, sys
@@ -121,18 +121,10 @@ class DescriptorTests(TestCase):
         """Return what a client of such a server saw, and the server's log."""
         folder = Path(self.mktemp())
         folder.mkdir()
-        words = [sys.executable, "-c", SERVER, f"{scheme}:0:interface=127.0.0.1", *when]
-        with (
-            open(folder / "log", "w+") as log,
-            subprocess.Popen(words, stdout=subprocess.PIPE, stderr=log, text=True) as server,
-        ):
-            assert server.stdout is not None
-            try:
-                number = server.stdout.readline().strip()
-                words = [sys.executable, "-c", CLIENT, f"{scheme}:127.0.0.1:{number}", *when]
-                client = subprocess.run(words, capture_output=True, text=True, timeout=50, check=False)
-            finally:
-                server.kill()
+        listen = f"{scheme}:0:interface=127.0.0.1"
+        with open(folder / "log", "w+") as log:
+            with serving(SERVER, listen, *when, stderr=log) as (_, number):
+                client = printed(CLIENT, f"{scheme}:127.0.0.1:{number}", *when, seconds=50)
             log.seek(0)
             reported = log.read()
         self.assertNotIn("Traceback", reported)

@@ -19,9 +19,7 @@ FIELDS = ("frame.protocols", "tcp.payload", "_ws.col.Info", "infiniband.reth.dma
 
 @lru_cache
 def reference(name: str) -> list[dict[str, str]]:
-    """
-    Return the fields of each packet of a capture, as tshark decodes them; tshark takes a second to start.
-    """
+    """Return the fields of each packet of a capture as tshark decodes them; it takes a second to start."""
     program = shutil.which("tshark")
     if program is None:
         raise SkipTest("tshark is not installed")

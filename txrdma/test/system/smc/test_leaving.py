@@ -8,13 +8,13 @@ must see what they see over C{tcp:}.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Final
 from unittest import SkipTest
 
 from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.test.support.processes import printed, serving
 
 COUNT: Final = 150
 MANY: Final = 500
@@ -22,16 +22,12 @@ MANY: Final = 500
 
 SERVER: Final = """
 import sys
-from twisted.internet import reactor
-from twisted.internet.endpoints import serverFromString
-from twisted.internet.protocol import Factory
 from twisted.protocols.wire import Echo
 from txrdma.smc.group import groups
+from txrdma.test.support.processes import serve
 
 groups.PARTING_SECONDS = float(sys.argv[2])
-opened = serverFromString(reactor, sys.argv[1]).listen(Factory.forProtocol(Echo))
-opened.addCallback(lambda port: print(port.getHost().port, flush=True))
-reactor.run()
+serve(Echo)
 """
 
 CLIENT: Final = """
@@ -106,23 +102,15 @@ class LeavingTests(SynchronousTestCase):
 
     slowBecause = "Each kind of endpoint starts a server and a client, with many connections between them."
 
-    def received(self, serving: str, connecting: str, busy: str = "briefly", count: int = COUNT) -> str:
+    def received(self, listen: str, connect: str, busy: str = "briefly", count: int = COUNT) -> str:
         """
         Return what clients see of the end; C{busy} until C{"ended"} is until the server's process has ended.
 
         A server may wait for its clients' answers: a busy machine needs more than the usual time.
         """
-        words = [sys.executable, "-c", SERVER, serving, "60" if busy == "briefly" else "2"]
-        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
-            assert server.stdout is not None
-            try:
-                number = server.stdout.readline().strip()
-                reported = (connecting.format(number), str(server.pid), str(count), busy)
-                words = [sys.executable, "-c", CLIENT, *reported]
-                client = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
-                self.assertEqual(server.wait(20), 0)
-            finally:
-                server.kill()
+        with serving(SERVER, listen, "60" if busy == "briefly" else "2") as (server, number):
+            client = printed(CLIENT, connect.format(number), str(server.pid), str(count), busy, seconds=120)
+            self.assertEqual(server.wait(20), 0)
         self.assertEqual(client.stderr, "")
         return client.stdout
 
@@ -161,8 +149,7 @@ class LeavingTests(SynchronousTestCase):
         if not Path("/proc/self/fd").is_dir():
             raise SkipTest("the system does not tell which descriptors a process has")
         words = (f"{scheme}:0:interface=127.0.0.1", f"{scheme}:127.0.0.1:{{}}", SERVER)
-        command = [sys.executable, "-c", KEEPING, *words]
-        client = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+        client = printed(KEEPING, *words, seconds=100)
         self.assertEqual((client.stdout, client.stderr), ("0 0 0 0 ", ""))
 
     def test_keptTCP(self) -> None:

@@ -26,11 +26,10 @@ from txrdma.testing.reactors import unqueuedSeconds
 
 SERVER = """
 import sys
-from twisted.internet import reactor
-from twisted.internet.endpoints import serverFromString
-from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.protocol import Protocol
 from twisted.python import log
 from txrdma.smc.handshake import _machine
+from txrdma.test.support.processes import serve
 
 _machine.CLC_TIMEOUT = 60.0  # a busy machine needs long for many connections at once
 
@@ -44,11 +43,7 @@ class Echo(Protocol):
 if len(sys.argv) > 3:
     log.startLogging(open(sys.argv[3], "w"), setStdout=False)
 
-def listening(port):
-    print(port.getHost().port, flush=True)
-
-serverFromString(reactor, sys.argv[1]).listen(Factory.forProtocol(Echo)).addCallback(listening)
-reactor.run()
+serve(Echo)
 """
 
 

@@ -4,8 +4,7 @@ SMC-R between real processes, whose scheduling varies.
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from contextlib import ExitStack
 from typing import Any, cast
 
 from twisted.internet import reactor
@@ -15,16 +14,13 @@ from twisted.internet.protocol import Protocol
 from twisted.trial.unittest import TestCase
 
 from txrdma.smc.group.groups import closeLinkGroups
+from txrdma.test.support.processes import printed, serving
 
 SERVE = """
-from twisted.internet import reactor
-from twisted.internet.endpoints import serverFromString
-from twisted.internet.protocol import Factory
 from twisted.protocols.wire import Echo
+from txrdma.test.support.processes import serve
 
-listening = serverFromString(reactor, "smc:0:interface=127.0.0.1").listen(Factory.forProtocol(Echo))
-listening.addCallback(lambda port: print(port.getHost().port, flush=True))
-reactor.run()
+serve(Echo)
 """
 
 CONNECT = """
@@ -48,17 +44,10 @@ class ProcessTests(TestCase):
 
     def setUp(self) -> None:
         self.addCleanup(closeLinkGroups, reactor)
-        self.server = subprocess.Popen([sys.executable, "-c", SERVE], stdout=subprocess.PIPE)
-        self.addCleanup(self._stop)
-        assert self.server.stdout is not None
-        port = int(self.server.stdout.readline())
+        with ExitStack() as stack:
+            _, port = stack.enter_context(serving(SERVE, "smc:0:interface=127.0.0.1"))
+            self.addCleanup(stack.pop_all().close)
         self.string = f"smc:127.0.0.1:{port}"
-
-    def _stop(self) -> None:
-        self.server.kill()
-        self.server.wait()
-        assert self.server.stdout is not None
-        self.server.stdout.close()
 
     async def connect(self) -> str:
         """Return the mode of a new connection."""
@@ -69,8 +58,7 @@ class ProcessTests(TestCase):
         """Processes that meet for the first time use SMC-R, whichever is faster at each step."""
         modes = []
         for _ in range(10):
-            command = [sys.executable, "-c", CONNECT, self.string]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=50)
+            done = printed(CONNECT, self.string)
             modes.append(done.stdout + done.stderr)
         self.assertEqual(modes, ["SMC-R\n"] * 10)
 

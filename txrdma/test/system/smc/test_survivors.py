@@ -5,22 +5,20 @@ A process whose peer disappears with two hundred connections: what remains of th
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-import txrdma
+from txrdma.test.support.processes import printed, serving
 
 CONNECTIONS = 200
 
 SERVER = """
 import os, signal, sys
 from twisted.internet import reactor
-from twisted.internet.endpoints import serverFromString
-from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.protocol import Protocol
+from txrdma.test.support.processes import serve
 
 ENDS = {
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
@@ -34,11 +32,7 @@ class Echo(Protocol):
             ENDS[sys.argv[2]]()
         self.transport.write(data)
 
-def listening(port):
-    print(port.getHost().port, flush=True)
-
-serverFromString(reactor, sys.argv[1]).listen(Factory.forProtocol(Echo)).addCallback(listening)
-reactor.run()
+serve(Echo)
 """
 
 SURVIVOR = """
@@ -112,23 +106,9 @@ class SurvivorTests(SynchronousTestCase):
 
     def check(self, end: str, when: str, kind: str = "default", keys: str = "") -> None:
         """Assert that all connections are lost, nothing remains, and the log has no error."""
-        command = [sys.executable, "-c", SERVER, f"smc:127.0.0.1:0:backlog=500{keys}", end]
-        where = str(Path(txrdma.__file__).parent.parent)
         log = Path(self.mktemp()).absolute()
-        with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=where) as server:
-            try:
-                assert server.stdout is not None
-                port = int(server.stdout.readline())
-                text = f"smc:127.0.0.1:{port}{keys}"
-                survivor = subprocess.run(
-                    [sys.executable, "-c", SURVIVOR, text, when, kind, str(log)],
-                    capture_output=True,
-                    text=True,
-                    timeout=100,
-                    cwd=where,
-                )
-            finally:
-                server.kill()
+        with serving(SERVER, f"smc:127.0.0.1:0:backlog=500{keys}", end) as (_, port):
+            survivor = printed(SURVIVOR, f"smc:127.0.0.1:{port}{keys}", when, kind, str(log), seconds=100)
         self.assertEqual(survivor.stderr, "")
         reported: dict[str, Any] = json.loads(survivor.stdout)
         self.assertEqual(reported["made"] + reported["failed"], CONNECTIONS)

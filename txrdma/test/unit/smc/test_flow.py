@@ -155,9 +155,7 @@ class SentTests(SynchronousTestCase):
     """Messages sent on the fast path."""
 
     def test_fullLane(self) -> None:
-        """
-        A message that the lane does not accept is posted immediately, after its bytes and with its number.
-        """
+        """A message that the lane does not accept is posted at once, after its bytes and with its number."""
         flow, _ = begun()
         lane: Any = FullLane()
         flow.queue.openLane(lane)

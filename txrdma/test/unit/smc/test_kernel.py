@@ -7,20 +7,13 @@ from __future__ import annotations
 import errno
 
 from hypothesis import given, strategies
-from zope.interface.verify import verifyClass
 
-from twisted.internet.interfaces import IListeningPort, ITCPTransport
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import WireError
 from txrdma.iba.types import GID
-from txrdma.interfaces import ISMCStatus, ISMCTransport
 from txrdma.ports.netlink import DONE, ERROR
-from txrdma.smc.interfaces import ISMCBackend
 from txrdma.smc.kernel.sockdiag import decodeReply, DiagCursor, dumpRequest, KernelSocket
-from txrdma.smc.kernel.status import KernelStatus
-from txrdma.smc.kernel.transports import KernelBackend, KernelClient, KernelPort, KernelServer
-from txrdma.smc.userspace import UserspaceBackend
 from txrdma.smc.wire.clc import Diagnosis
 from txrdma.test.support.smc.kernel import RECORDED
 
@@ -99,14 +92,3 @@ class DiagnosisTests(SynchronousTestCase):
         asked = dumpRequest()
         self.assertEqual(asked[16:20], bytes([43, 0, 0, 0b10011]))
         self.assertEqual(len(asked), 16 + 52)
-
-
-class InterfaceTests(SynchronousTestCase):
-    def test_provided(self) -> None:
-        for backend in (UserspaceBackend, KernelBackend):
-            verifyClass(ISMCBackend, backend)
-        for transport in (KernelClient, KernelServer):
-            self.assertTrue(ITCPTransport.implementedBy(transport))
-            self.assertTrue(ISMCTransport.implementedBy(transport))
-        self.assertTrue(ISMCStatus.implementedBy(KernelStatus))
-        self.assertTrue(IListeningPort.implementedBy(KernelPort))

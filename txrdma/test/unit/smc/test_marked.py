@@ -6,32 +6,15 @@ from __future__ import annotations
 
 import socket
 
-from zope.interface.verify import verifyClass
-
 from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.smc.common.reactoruse import ReactorUse
-from txrdma.smc.handshake.carriers import carrierFor
-from txrdma.smc.signalling.interfaces import IClientSignal, IListenerSignal
 from txrdma.smc.signalling.option import shared
 from txrdma.smc.signalling.option.carrier import OptionCarrier
 from txrdma.smc.signalling.option.shared import SharedOption
-from txrdma.smc.signalling.tcpoption import MarkedApproach, MarkedReception
-from txrdma.smc.terms.options import Options
-from txrdma.test.support.smc.ends import reactor
 from txrdma.test.support.smc.marked import ModelCarrier
-
-
-class InterfaceTests(SynchronousTestCase):
-    def test_provided(self) -> None:
-        verifyClass(IClientSignal, MarkedApproach)
-        verifyClass(IListenerSignal, MarkedReception)
-        carrier = carrierFor(reactor, Options(device="soft"))
-        self.assertIsInstance(carrier.approach(), MarkedApproach)
-        for options in (Options(), Options(device="soft", option=False)):
-            self.assertNotIsInstance(carrierFor(reactor, options).approach(), MarkedApproach)
 
 
 class SharedTests(SynchronousTestCase):
