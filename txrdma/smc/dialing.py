@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
-from zope.interface import implementer
+from zope.interface import classImplements, implementer
 
 from twisted.internet.abstract import isIPAddress, isIPv6Address
 from twisted.internet.address import HostnameAddress, IPv6Address
@@ -19,10 +19,8 @@ from twisted.internet.error import ConnectingCancelledError
 from twisted.internet.interfaces import (
     IAddress,
     IConnector,
-    IDelayedCall,
     IHostnameResolver,
     IHostResolution,
-    IListeningPort,
     IProtocol,
     IReactorPluggableNameResolver,
     IReactorTCP,
@@ -30,7 +28,7 @@ from twisted.internet.interfaces import (
     IResolutionReceiver,
     IStreamClientEndpoint,
 )
-from twisted.internet.protocol import ClientFactory, ServerFactory
+from twisted.internet.protocol import ClientFactory
 from twisted.python.failure import Failure
 
 from txrdma.smc.terms.options import Options
@@ -76,41 +74,22 @@ def _isLoopbackIPv6(address: IAddress) -> bool:
     return isinstance(address, IPv6Address) and address.host == "::1"
 
 
-@implementer(IReactorTCP, IReactorTime, IReactorPluggableNameResolver)
 class Dialer:
-    """A reactor whose TCP clients are created by a given function."""
+    """A reactor whose TCP clients are created by a given function; everything else is the reactor's."""
 
     def __init__(self, reactor: Any, connect: ConnectTCP) -> None:
         self._reactor = reactor
-        self._connect = connect
+        self.connectTCP: Any = connect  # called with keywords: C{timeout} and C{bindAddress}
 
     @property
     def nameResolver(self) -> IHostnameResolver:
         return _LoopbackResolver(self._reactor.nameResolver)
 
-    def installNameResolver(self, resolver: IHostnameResolver) -> IHostnameResolver:
-        return cast(IHostnameResolver, self._reactor.installNameResolver(resolver))
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reactor, name)
 
-    def seconds(self) -> float:
-        return cast(float, self._reactor.seconds())
 
-    def callLater(
-        self, delay: float, callable: Callable[..., Any], *args: object, **kwargs: object
-    ) -> IDelayedCall:
-        return cast(IDelayedCall, self._reactor.callLater(delay, callable, *args, **kwargs))
-
-    def getDelayedCalls(self) -> Any:
-        return self._reactor.getDelayedCalls()
-
-    def listenTCP(
-        self, port: int, factory: ServerFactory, backlog: int = 50, interface: str = ""
-    ) -> IListeningPort:
-        return cast(IListeningPort, self._reactor.listenTCP(port, factory, backlog, interface))
-
-    def connectTCP(
-        self, host: str, port: int, factory: ClientFactory[Any], timeout: float = 30, bindAddress: Any = None
-    ) -> IConnector:
-        return self._connect(host, port, factory, timeout, bindAddress)
+classImplements(Dialer, IReactorTCP, IReactorTime, IReactorPluggableNameResolver)
 
 
 def timeoutOf(options: Options) -> float:
@@ -139,7 +118,7 @@ def endpointTo(
         kind = TCP6ClientEndpoint
     return cast(
         IStreamClientEndpoint,
-        kind(Dialer(reactor, connect), host, port, timeoutOf(options), bindingOf(options)),
+        kind(cast(Any, Dialer(reactor, connect)), host, port, timeoutOf(options), bindingOf(options)),
     )
 
 

@@ -127,7 +127,6 @@ class AcceptedStreams(Generic[MessageEndT]):
         return endpoint.listen(self).addCallbacks(listening, failed)
 
     def buildProtocol(self, peer: Any) -> MessageEndT | None:
-        """Make a stream for a new connection."""
         raise NotImplementedError
 
     def dress(self, end: MessageEndT) -> MessageStreamTransport[MessageEndT]:
@@ -182,5 +181,4 @@ class StreamPort:
         return stopped
 
     def getHost(self) -> Address:
-        """The address of the port."""
         return self._addressOf(self._port.getHost())

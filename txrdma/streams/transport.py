@@ -128,9 +128,7 @@ class StreamTransport(Generic[EndT]):
     TLS = False
 
     def __init__(self, stream: EndT, flow: Bytes, protocol: IProtocol, system: str) -> None:
-        """
-        @param system: the log prefix of the protocol.
-        """
+        """@param system: the log prefix of the protocol."""
         self.stream = stream
         self._flow = flow
         self.producer: IPushProducer | IPullProducer | None = None
@@ -165,7 +163,6 @@ class StreamTransport(Generic[EndT]):
     # ITransport
 
     def write(self, data: bytes) -> None:
-        """Queue bytes to be sent in order."""
         if data.__class__ is not bytes:
             _mustBeBytes(data)
         flow = self._flow
@@ -173,7 +170,6 @@ class StreamTransport(Generic[EndT]):
             self._pauseProducer()  # also after the end, when nothing else pauses it
 
     def writeSequence(self, iovec: Iterable[bytes]) -> None:
-        """Queue byte strings to be sent in order."""
         chunks = list(iovec)
         for chunk in chunks:
             _mustBeBytes(chunk)
@@ -199,11 +195,9 @@ class StreamTransport(Generic[EndT]):
         self.stream.abort()
 
     def getHost(self) -> Address:
-        """The local address."""
         return self.stream.host
 
     def getPeer(self) -> Address:
-        """The address of the peer."""
         return self.stream.peer
 
     @property
@@ -222,7 +216,6 @@ class StreamTransport(Generic[EndT]):
     def registerProducer(  # type: ignore[override]  # there are no other producers
         self, producer: IPushProducer | IPullProducer, streaming: bool
     ) -> None:
-        """Register a producer for the connection. See L{IConsumer}."""
         if self.producer is not None:
             raise RuntimeError(
                 f"Cannot register producer {producer}, because producer {self.producer} "
@@ -239,7 +232,6 @@ class StreamTransport(Generic[EndT]):
                 producer.resumeProducing()
 
     def unregisterProducer(self) -> None:
-        """Unregister the connection's producer. See L{IConsumer}."""
         self.producer = None
         self._flow.isNoticed = False
         if self.connected and self._flow.isEnding:
@@ -258,7 +250,6 @@ class StreamTransport(Generic[EndT]):
     # IPushProducer
 
     def pauseProducing(self) -> None:
-        """Pause C{dataReceived}. See L{IPushProducer}."""
         self._flow.isPaused = True
 
     def resumeProducing(self) -> None:
@@ -275,7 +266,6 @@ class StreamTransport(Generic[EndT]):
     # ITLSTransport; subclasses declare the interface
 
     def startTLS(self, contextFactory: object, normal: bool = True) -> None:
-        """Start TLS on this connection."""
         from twisted.internet import _newtls
 
         producer, streaming = self.producer, self.streamingProducer
@@ -321,12 +311,7 @@ class StreamTransport(Generic[EndT]):
 
     def writeEnded(self) -> None:
         """Call C{writeConnectionLost} of an C{IHalfCloseableProtocol}."""
-        half = IHalfCloseableProtocol(self.protocol, None)
-        if half is not None:
-            try:
-                half.writeConnectionLost()
-            except BaseException:
-                self.stream.blame("writeConnectionLost")
+        self._halfClosed("writeConnectionLost")
 
     @property
     def knowsHalves(self) -> bool:
@@ -335,12 +320,15 @@ class StreamTransport(Generic[EndT]):
 
     def readEnded(self) -> None:
         """Call C{readConnectionLost} of an C{IHalfCloseableProtocol}."""
+        self._halfClosed("readConnectionLost")
+
+    def _halfClosed(self, method: str) -> None:
         half = IHalfCloseableProtocol(self.protocol, None)
         if half is not None:
             try:
-                half.readConnectionLost()
+                getattr(half, method)()
             except BaseException:
-                self.stream.blame("readConnectionLost")
+                self.stream.blame(method)
 
     def ended(self, reason: Failure | None) -> None:
         """Call C{connectionLost} with the reason; None disconnects the protocol without a call."""
@@ -372,6 +360,5 @@ class StreamTransport(Generic[EndT]):
     # ILoggingContext
 
     def logPrefix(self) -> str:
-        """The log prefix of the protocol, as for TCP."""
         context = self._flow.context.get(ILogContext, {})
         return str(context.get("system", "-"))

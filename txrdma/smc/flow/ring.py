@@ -167,9 +167,7 @@ class Ring:
         return offset, most - end, end
 
     def message(self, state: int = 0) -> bytes:
-        """
-        Encode the next CDC message with these state flags, to be sent after the bytes that it announces.
-        """
+        """Encode the next CDC message with these state flags, to be sent after the bytes it announces."""
         self.sequence = sequence = (self.sequence + 1) & 0xFFFF
         self.reported = consumed = self.consumed
         size = self.size

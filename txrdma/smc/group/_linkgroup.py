@@ -174,10 +174,6 @@ class LinkGroup:
         return self.role is Role.CLIENT or len(self.connections) + self.promised < self._maxConnections
 
     @property
-    def linkNumber(self) -> int:
-        return self.first.number
-
-    @property
     def links(self) -> list[LinkLife]:
         """The links that connections may use."""
         return self._core.active
@@ -191,6 +187,7 @@ class LinkGroup:
         """Take the events since the last call."""
         events, self._core.pending = self._core.pending, []
         if self._core.state == "ended":
+            # Pending requests fail before the end of the group is reported.
             self._keyFlows.abandon()
             events, self._core.pending = self._core.pending + events, []
         return events
@@ -279,6 +276,7 @@ class LinkGroup:
         """Add a connection, and return its alert token; raises L{ResourceExhausted}."""
         if self.role is Role.SERVER and len(self.connections) >= self._maxConnections:
             raise ResourceExhausted(f"{self._maxConnections} connections in a link group")
+        # Tokens are not reused at once, since late messages of an ended connection still have its token.
         token = self._token
         while not token or token in self.connections:
             token = (token + 1) & 0xFFFFFFFF

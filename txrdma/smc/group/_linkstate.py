@@ -233,9 +233,7 @@ class RuleBroken:
 
 @frozen
 class GroupEnded:
-    """
-    The group has ended with all connections; C{isByPeer}: the peer has ended it after sending everything.
-    """
+    """The group has ended with all connections; C{isByPeer}: by the peer, after sending everything."""
 
     reason: DeleteReason
     text: str

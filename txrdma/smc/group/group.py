@@ -200,6 +200,7 @@ class Group:
                 self._turnCore()
         element = buffer.take()
         if not buffer.isAgreed:
+            # The peer must have answered CONFIRM RKEY before the ring's key is given to it by CLC.
             self.core.promised += 1  # count the connection as reserved
             try:
                 await self.pool.agreement(buffer)
@@ -219,6 +220,7 @@ class Group:
             try:
                 return self.pool.grow(size, domain, most, isPinned)
             except (RDMAError, OSError) as error:
+                # Groups without connections hold memory, and the process's limit of pinned memory is shared.
                 if self.groups.closeIdle(self):
                     continue
                 if size <= least:

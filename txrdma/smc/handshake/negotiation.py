@@ -110,7 +110,6 @@ class Negotiation(Protocol):
         self._use: Use | None = use or reactorUse(reactor).hold()
 
     def makeConnection(self, transport: Any) -> None:
-        """Begin on a TCP connection."""
         self._peer = PeerIdentity(transport, self.role is Role.SERVER)
         super().makeConnection(transport)  # type: ignore[no-untyped-call]  # Twisted has no annotations here
 

@@ -35,9 +35,7 @@ class IDialing(Interface):
 
 
 class IClientSignal(Interface):
-    """
-    The carrier's part of a client's connection; C{prepare} is called only if the carrier's socket is used.
-    """
+    """The carrier's part of a client's connection; C{prepare}: only if the carrier's socket is used."""
 
     isSMC: bool = Attribute("Whether the listener speaks SMC, once that is known.")
     isAwaited: bool = Attribute("Whether the listener waits for a CLC message even where C{isSMC} is False.")
@@ -73,9 +71,7 @@ class IServerSignal(Interface):
     directory: str = Attribute("As in L{IClientSignal}.")
 
     def expect(withdrawn: Callable[[], None]) -> None:
-        """
-        Inform the client that a Proposal is expected; C{withdrawn} is called if it continues without SMC.
-        """
+        """Inform the client that a Proposal is expected; C{withdrawn}: it continues without SMC."""
 
     def refuse() -> bool:
         """Request that the client continues without SMC; return False if only a Decline can do that."""

@@ -264,10 +264,7 @@ _channels: WeakKeyDictionary[object, dict[_Key, AnnouncementChannel]] = WeakKeyD
 
 
 def _channelsOn(reactor: object) -> dict[_Key, AnnouncementChannel]:
-    found = _channels.get(reactor)
-    if found is None:
-        found = _channels[reactor] = {}
-    return found
+    return _channels.setdefault(reactor, {})
 
 
 def channelTo(reactor: Reactor, target: TCPAddress) -> AnnouncementChannel | None:

@@ -66,10 +66,7 @@ _ofReactor: WeakKeyDictionary[object, SilentPeers] = WeakKeyDictionary()
 
 def silentPeers(reactor: object) -> SilentPeers:
     """Return the silent peers of the connections that a reactor makes."""
-    found = _ofReactor.get(reactor)
-    if found is None:
-        found = _ofReactor[reactor] = SilentPeers()
-    return found
+    return _ofReactor.setdefault(reactor, SilentPeers())
 
 
 def logUnresponsivePeer(reactor: object, peer: TCPAddress, now: float) -> None:

@@ -9,6 +9,7 @@ import socket
 import weakref
 from collections import Counter
 from enum import Enum, Flag
+from operator import attrgetter
 from typing import Any, cast, TYPE_CHECKING
 
 from zope.interface import alsoProvides, implementer
@@ -42,6 +43,12 @@ _ATTRIBUTES = (
     "messagesSent",
     "messagesReceived",
 )
+
+_SUMMED = (
+    *("bytesSent", "bytesReceived", "writes", "flushes"),
+    *("reads", "messagesSent", "messagesReceived", "blocks"),
+)
+"""Counters that are added to the sums of the process when a connection ends."""
 
 _NOTHING_MORE = int(StateFlags.DONE_WRITING | StateFlags.CLOSED | StateFlags.ABNORMAL_CLOSE)
 """State flags after which the peer writes no more."""
@@ -205,6 +212,15 @@ class SMCStatus:
     fallbackReason: Enum | None = None
     peerDiagnosis: Enum | int | None = None
 
+    version = property(attrgetter("_stream.link.agreement.version"))
+    device = property(attrgetter("_stream.link.device"))
+    linkGroup = property(attrgetter("_stream.link.group.name"))
+    state = property(attrgetter("_stream.state"))
+    bytesSent = property(attrgetter("_stream.flow.ring.produced"))
+    bytesReceived = property(attrgetter("_stream.flow.ring.consumed"))
+    messagesSent = property(attrgetter("_stream.flow.messagesSent"))
+    messagesReceived = property(attrgetter("_stream.flow.messagesReceived"))
+
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
 
@@ -219,37 +235,13 @@ class SMCStatus:
         return str(self._stream.role.value)
 
     @property
-    def version(self) -> int:
-        return self._stream.link.agreement.version
-
-    @property
     def eid(self) -> str:
         return enterpriseName(self._stream.link.agreement.eid)
-
-    @property
-    def device(self) -> str:
-        return self._stream.link.device
 
     @property
     def route(self) -> str:
         """The transport of the bytes: C{'shared-memory'}, C{'rocev2'} or C{'verbs'}."""
         return self._stream.link.route
-
-    @property
-    def linkGroup(self) -> str:
-        return self._stream.link.group.name
-
-    @property
-    def state(self) -> str:
-        return self._stream.state
-
-    @property
-    def bytesSent(self) -> int:
-        return self._stream.flow.ring.produced
-
-    @property
-    def bytesReceived(self) -> int:
-        return self._stream.flow.ring.consumed
 
     @property
     def writes(self) -> int:
@@ -267,14 +259,6 @@ class SMCStatus:
         return self._stream.flow.reads
 
     @property
-    def messagesSent(self) -> int:
-        return self._stream.flow.messagesSent
-
-    @property
-    def messagesReceived(self) -> int:
-        return self._stream.flow.messagesReceived
-
-    @property
     def blocks(self) -> int:
         """Number of times that the peer's ring was too full for the written bytes."""
         return self._stream.blocks
@@ -286,16 +270,8 @@ class SMCStatus:
 
     def addTo(self, sums: Counter[str]) -> None:
         """Add the counters to the sums of the process, by the names of their attributes."""
-        stream = self._stream
-        flow = stream.flow
-        sums["bytesSent"] += flow.ring.produced
-        sums["bytesReceived"] += flow.ring.consumed
-        sums["writes"] += flow.writes + flow.wraps
-        sums["flushes"] += flow.writes
-        sums["reads"] += flow.reads
-        sums["messagesSent"] += flow.messagesSent
-        sums["messagesReceived"] += flow.messagesReceived
-        sums["blocks"] += stream.blocks
+        for name in _SUMMED:
+            sums[name] += getattr(self, name)
 
     @property
     def unread(self) -> int:

@@ -275,7 +275,6 @@ class Stream:
         self.flow.confirmsEach = True
 
     def poll(self) -> None:
-        """Poll the link."""
         self.link.poll()
 
     @property

@@ -75,9 +75,7 @@ class TCPMonitor(Protocol):
     # Called by the stream
 
     def linkLost(self, mayVanish: bool) -> None:
-        """
-        Handle the end of the link, after its last messages; C{mayVanish}: no data of the peer is missing.
-        """
+        """Handle the end of the link, after its last messages; C{mayVanish}: no data is missing."""
         self._isLinkGone = True
         stream = self._stream
         if stream is None or stream.hasReceivedEnd:
