@@ -244,6 +244,8 @@ class Calls:
             if len(datagram) == MAD_LENGTH:
                 head, status, identifier, attributeID, modifier = _words(datagram)
                 call = self._open.get(identifier & self._mask)
+                # Nearly all datagrams: a response in one datagram, without an error, as it was asked for. Whatever
+                # differs is judged below, once more from the beginning.
                 if (
                     call is not None
                     and status == _PLAIN.get(head)
@@ -263,7 +265,7 @@ class Calls:
             elif not (self._port.doesRMPP and isRMPP(datagram)):
                 self._badLength(datagram, envelope)
                 return None
-            call = None
+            call = None  # so that an error below does not fail the call of another datagram
             _, managementClass, _, method, _, identifier, _, _ = _unpack(datagram)
             if not method & _RESPONSE and method != _TRAP_REPRESS:
                 self._requested(datagram, envelope, now)
@@ -411,7 +413,8 @@ class Calls:
     def _resend(self, due: Due, why: str, now: float) -> None:
         for call in due.again:
             if call.rpc.managementClass in RMPP_CLASSES and self._hasBegun(call):
-                self.forget(call)  # the peer still knows its transaction ID
+                # The peer may still know the transfer by its transaction ID, and would answer with the rest of it.
+                self.forget(call)
                 self._restart(call, call.path, now)
             else:
                 self._packets.append((call.datagram, call.path, call.timeoutSeconds))

@@ -263,12 +263,9 @@ class RMPPTransfers:
         incoming = self._incoming.pop(key, None)
         header = abortHeader(RMPPStatus.UNSPECIFIED)
         if incoming is not None and not incoming.receiver.isDone:
-            answer = _controlled(incoming.first, header, flip=True)
-            self._packets.append(TransferPacket(answer, incoming.path.reverse()))
+            self._reply(incoming.first, incoming.path, header)
         elif outgoing is not None and not outgoing.sender.isDone:
-            self._packets.append(
-                TransferPacket(_controlled(outgoing.template, header, flip=False), outgoing.path)
-            )
+            self._control(outgoing, header)
 
     def deadline(self) -> float | None:
         """Time at which to call L{expired}, or an earlier one; None for never."""
@@ -306,6 +303,16 @@ class RMPPTransfers:
         events, self._events = self._events, []
         return events
 
+    def _reply(self, received: bytes, path: IBPath, header: RMPPHeader) -> None:
+        """Send an ACK, a STOP or an ABORT to the sender of an incoming message."""
+        self._packets.append(TransferPacket(_controlled(received, header, flip=True), path.reverse()))
+
+    def _control(self, outgoing: _Outgoing, header: RMPPHeader) -> None:
+        """Send an ACK, a STOP or an ABORT to the receiver of an outgoing message."""
+        self._packets.append(
+            TransferPacket(_controlled(outgoing.template, header, flip=False), outgoing.path)
+        )
+
     # Identities of transfers.
 
     def _keyOf(self, datagram: bytes, path: IBPath) -> _Key:
@@ -335,8 +342,7 @@ class RMPPTransfers:
             if header.data1 != 1:
                 return False  # a segment of an unknown transfer
             if key.requester is not None and not self._hasCapacity():
-                refused = _controlled(datagram, abortHeader(RMPPStatus.RESOURCES_EXHAUSTED), flip=True)
-                self._packets.append(TransferPacket(refused, path.reverse()))
+                self._reply(datagram, path, abortHeader(RMPPStatus.RESOURCES_EXHAUSTED))
                 return False
             incoming = self._begin(key, datagram, path, now)
         receiver = incoming.receiver
@@ -344,10 +350,11 @@ class RMPPTransfers:
         offset: int = formatOf(datagram[1]).dataOffset  # type: ignore[attr-defined]  # every frame has it
         ended = receiver.received(header, datagram[offset:])
         for answer in receiver.outgoing():
-            self._packets.append(TransferPacket(_controlled(datagram, answer, flip=True), path.reverse()))
+            self._reply(datagram, path, answer)
         if ended is not None:
             self._drop(key, ended)
         elif receiver.isDone and not wasDone:
+            # Later duplicates of its segments are acknowledged again, so the transfer is remembered for a while.
             incoming.forgetAt = now + LINGER_SECONDS
             incoming.giveUpAt = inf
             self._deadline = min(self._deadline, incoming.forgetAt)
@@ -390,16 +397,13 @@ class RMPPTransfers:
                 incoming.answerWindow = header.data2
             return
         if not ended.byPeer:
-            refused = _controlled(datagram, abortHeader(ended.status), flip=True)
-            self._packets.append(TransferPacket(refused, incoming.path.reverse()))
+            self._reply(datagram, incoming.path, abortHeader(ended.status))
         self._drop(key, ended)
 
     def _giveUp(self, key: _Key, incoming: _Incoming) -> None:
         """Give up an incoming transfer, with an ABORT if it is not complete; forget one that is."""
         if not incoming.receiver.isDone:
-            header = abortHeader(RMPPStatus.TOTAL_TIME_TOO_LONG)
-            refused = _controlled(incoming.first, header, flip=True)
-            self._packets.append(TransferPacket(refused, incoming.path.reverse()))
+            self._reply(incoming.first, incoming.path, abortHeader(RMPPStatus.TOTAL_TIME_TOO_LONG))
         self._drop(key, TransferEnded(RMPPStatus.TOTAL_TIME_TOO_LONG))
 
     # Outgoing transfers.
@@ -422,10 +426,8 @@ class RMPPTransfers:
             else:  # also when it is acknowledged once more: then our ACK was lost
                 outgoing.forgetAt = now + LINGER_SECONDS
                 self._deadline = min(self._deadline, outgoing.forgetAt)
-                header = controlHeader(RMPPType.ACK, RMPPStatus.NORMAL, 0, WINDOW)
-                self._packets.append(
-                    TransferPacket(_controlled(outgoing.template, header, False), outgoing.path)
-                )
+                # An ACK of segment 0 reverses the direction: it opens the window of the response.
+                self._control(outgoing, controlHeader(RMPPType.ACK, RMPPStatus.NORMAL, 0, WINDOW))
             if not wasDone:
                 self._events.append(Delivered(key.transaction, key.managementClass, key.requester is None))
         return sender.acknowledged > before
@@ -440,10 +442,7 @@ class RMPPTransfers:
         """End an outgoing transfer, with a STOP or an ABORT unless the peer has ended it."""
         outgoing = self._outgoing.pop(key)
         if not ended.byPeer:
-            header = abortHeader(ended.status)
-            self._packets.append(
-                TransferPacket(_controlled(outgoing.template, header, flip=False), outgoing.path)
-            )
+            self._control(outgoing, abortHeader(ended.status))
         if ended.byPeer or not outgoing.sender.isDone:
             self._events.append(_failed(key, ended))
 

@@ -141,6 +141,12 @@ class ReceiverTests(SynchronousTestCase):
             self.acknowledged()
             ended = self.receiver.received(data(last, length, last == 1), bytes(ROOM))
             self.refused(ended, RMPPStatus.INCONSISTENT_LENGTH)
+        for again in (2 * 220, 4 * 220):  # the first segment, once more
+            self.receiver = RMPPReceiver(ROOM, OVERHEAD)
+            self.take(1, 3 * 220)
+            self.acknowledged()
+            ended = self.receiver.received(data(1, again, first=True), bytes(ROOM))
+            self.refused(ended, RMPPStatus.INCONSISTENT_LENGTH)
 
     def test_twoEnds(self) -> None:
         for early, late in (
