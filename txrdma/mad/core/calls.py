@@ -244,8 +244,8 @@ class Calls:
             if len(datagram) == MAD_LENGTH:
                 head, status, identifier, attributeID, modifier = _words(datagram)
                 call = self._open.get(identifier & self._mask)
-                # Nearly all datagrams: a response in one datagram, without an error, as it was asked for. Whatever
-                # differs is judged below, once more from the beginning.
+                # Nearly all datagrams are a response in one datagram, without an error, as it was requested.
+                # Whatever differs is judged below, once more from the beginning.
                 if (
                     call is not None
                     and status == _PLAIN.get(head)
@@ -413,7 +413,7 @@ class Calls:
     def _resend(self, due: Due, why: str, now: float) -> None:
         for call in due.again:
             if call.rpc.managementClass in RMPP_CLASSES and self._hasBegun(call):
-                # The peer may still know the transfer by its transaction ID, and would answer with the rest of it.
+                # The peer may still know the transfer by its transaction ID, and would continue it.
                 self.forget(call)
                 self._restart(call, call.path, now)
             else:

@@ -354,7 +354,7 @@ class RMPPTransfers:
         if ended is not None:
             self._drop(key, ended)
         elif receiver.isDone and not wasDone:
-            # Later duplicates of its segments are acknowledged again, so the transfer is remembered for a while.
+            # Later duplicates of segments are acknowledged again, so the transfer is remembered for a while.
             incoming.forgetAt = now + LINGER_SECONDS
             incoming.giveUpAt = inf
             self._deadline = min(self._deadline, incoming.forgetAt)
