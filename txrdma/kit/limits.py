@@ -406,7 +406,7 @@ LIMITS: Final = (
         "records of a table",
         "txrdma.mad.core.answers.MOST_RECORDS",
         "The call fails.",
-        "unit.mad.test_bounds.TableTests.test_records",
+        "unit.fabric.test_bounds.TableTests.test_records",
     ),
     # fabric
     Limit(
@@ -414,21 +414,21 @@ LIMITS: Final = (
         "nodes of a sweep",
         "txrdma.fabric.excess.MOST_NODES",
         "The sweep ends with a problem that reports it.",
-        "unit.mad.test_bounds.TableTests.test_nodes",
+        "unit.fabric.test_bounds.TableTests.test_nodes",
     ),
     Limit(
         "fabric",
         "hops of a directed route",
         "txrdma.fabric.excess.MOST_HOPS",
         "The sweep does not go further there, and lists a problem.",
-        "unit.mad.test_bounds.MirageTests.test_hops",
+        "unit.fabric.test_bounds.MirageTests.test_hops",
     ),
     Limit(
         "fabric",
         "problems that a sweep lists",
         "txrdma.fabric.excess.MOST_PROBLEMS",
         "Further ones are only counted.",
-        "unit.mad.test_bounds.TwinTests.test_problems",
+        "unit.fabric.test_bounds.TwinTests.test_problems",
     ),
     # monitor
     Limit(

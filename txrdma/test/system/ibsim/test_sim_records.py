@@ -37,7 +37,7 @@ from txrdma.test.support.mad.simulated import gmp, TWO_SWITCHES
 from txrdma.test.system.ibsim.fabric import example, NO_EXAMPLES
 from txrdma.test.system.ibsim.test_sim_answers import differences
 from txrdma.test.system.ibsim.test_sim_managed import ManagedTestCase, Place
-from txrdma.test.unit.mad import test_sim_sa
+from txrdma.test.unit.sim import test_sa
 
 TRUSTED: Final = Keys(smKey=1)
 CHOICES: Final = frozenset(
@@ -267,7 +267,7 @@ class GroupTests(RecordsTestCase):
     async def test_groups(self) -> None:
         gids = {place.name(self.ours): gidOf(place) for place in await self.administer()}
         mgid = GID(bytes.fromhex("ff151234" + "0" * 23 + "1"))
-        group = {**test_sim_sa.GroupTests.group, "mgid": mgid}
+        group = {**test_sa.GroupTests.group, "mgid": mgid}
 
         def member(name: str, state: int = 1, **values: Any) -> Any:
             return sa.MCMemberRecord.query(portGID=gids[name], joinState=state, **{"mgid": mgid, **values})
@@ -285,7 +285,7 @@ class GroupTests(RecordsTestCase):
     async def test_left(self) -> None:
         gids = {place.name(self.ours): gidOf(place) for place in await self.administer()}
         mgid = GID(bytes.fromhex("ff151234" + "0" * 23 + "1"))
-        joined = {**test_sim_sa.GroupTests.group, "mgid": mgid, "joinState": 1}
+        joined = {**test_sa.GroupTests.group, "mgid": mgid, "joinState": 1}
         await self.alike(
             (sa.MCMemberRecord.query(portGID=gids[name], **joined) for name in "ac"),
             *("SubnAdmSet", NO_KEYS, {"scope"}),

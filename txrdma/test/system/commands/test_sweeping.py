@@ -17,7 +17,7 @@ from twisted.internet.defer import CancelledError
 import txrdma
 from txrdma.command import INTERRUPTED
 from txrdma.fabric.errorcounters import CounterSurvey
-from txrdma.test.unit.mad.test_fabric_commands import CommandTestCase as FabricCommandTestCase
+from txrdma.test.unit.commands.test_fabrics import CommandTestCase as FabricCommandTestCase
 
 
 class InterruptedTests(FabricCommandTestCase):

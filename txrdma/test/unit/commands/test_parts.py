@@ -17,7 +17,7 @@ from txrdma.mad.layouts.sa import PathRecord, TraceRecord
 from txrdma.sim.fabric.sm import sa
 from txrdma.sim.fabric.sm.sa import SubnetAdministration
 from txrdma.test.support.mad.commanding import Output, SharedFabricTestCase
-from txrdma.test.unit.mad.test_sweeping_commands import NO_DEVICE
+from txrdma.test.unit.commands.test_sweeping import NO_DEVICE
 
 
 class PartCase(SharedFabricTestCase):

@@ -78,7 +78,7 @@ sminfo smpdump smpquery subnet_diff vendstat
 ROW = re.compile(r"^\| (`.*) \|$", re.MULTILINE)
 OURS = re.compile(r"`txrdma ([^`]*)`")
 ELSEWHERE = {
-    "ping --server": "serves until Ctrl-C: L{test_fabric_commands} has it",
+    "ping --server": "serves until Ctrl-C: L{txrdma.test.unit.commands.test_fabrics} has it",
     "sysstat --server": "the same",
     "devices": "about this host: C{test_command} has it",
     "devices --verbose": "the same",

@@ -4,7 +4,7 @@ Searches of many fabrics whose switches are linked at random.
 
 from __future__ import annotations
 
-from txrdma.test.unit.mad import test_neighbourhood
+from txrdma.test.unit.fabric import test_neighbourhood
 
 
 class ManyRandomTests(test_neighbourhood.RandomTests):

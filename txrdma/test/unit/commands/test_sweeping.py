@@ -22,8 +22,8 @@ from txrdma.mad.layouts.messages import ClassPortInfo
 from txrdma.sim.fabric.agents.pma import PerformanceManagementAgents
 from txrdma.test.support.mad.commanding import CommandTestCase, Output
 from txrdma.test.support.mad.simulated import TWO_SWITCHES
-from txrdma.test.unit.mad.test_discovery import FDR10
-from txrdma.test.unit.mad.test_fabric_commands import CommandTestCase as FabricCommandTestCase
+from txrdma.test.unit.commands.test_fabrics import CommandTestCase as FabricCommandTestCase
+from txrdma.test.unit.fabric.test_discovery import FDR10
 
 NO_DEVICE = "sim:there is no such net"
 

@@ -1,0 +1,3 @@
+"""
+Soak tests of L{txrdma.fabric}.
+"""

@@ -1,0 +1,3 @@
+"""
+Unit tests of L{txrdma.fabric}.
+"""
