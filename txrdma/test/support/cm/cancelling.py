@@ -11,7 +11,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IListeningPort
 
 from txrdma.cm.connections import adapter as adapters
-from txrdma.cm.connections.endpoints import RDMAClientEndpoint, RDMAServerEndpoint, USUAL
+from txrdma.cm.connections.endpoints import USUAL
 from txrdma.cm.manager import ConnectionManager
 from txrdma.cm.rdmacm import manager as kernels
 from txrdma.cm.terms import Terms
@@ -19,7 +19,7 @@ from txrdma.messages.interfaces import IMessageProtocolFactory
 from txrdma.messages.protocol import MessageFactory
 from txrdma.sim.network import Faults
 from txrdma.test.support.cm.librdmacm import FakeChannel, FakeKernel
-from txrdma.test.support.cm.messaging import MessagingCase
+from txrdma.test.support.cm.messaging import MessagingCase, PORT
 from txrdma.testing.protocols import MessageRecorder
 
 MOST_STEPS = 400
@@ -33,9 +33,6 @@ BESIDE = 7999
 
 SLOW = Faults(delaySeconds=1e-3, jitterSeconds=1e-3, merging=0.0)
 """A network with a step of time for each packet, which may overtake each other."""
-
-PORT = 7471
-"""The port of conversations."""
 
 NOTING = MessageFactory(MessageRecorder)
 
@@ -75,15 +72,13 @@ class CancelCase(MessagingCase):
 
     def listening(self, number: int = PORT, terms: Terms = USUAL) -> Any:
         """Listen to a port of the second host."""
-        endpoint = RDMAServerEndpoint(self.clock, number, self.devices[1], terms)
-        return self.successResultOf(endpoint.listen(MessageFactory(self.made)))
+        return self.listenAt(port=number, terms=terms)
 
     def connecting(
         self, number: int = PORT, terms: Terms = USUAL, factory: IMessageProtocolFactory = NOTING
     ) -> Deferred[Any]:
         """Connect to a port of the second host."""
-        host = self.addresses[1][0]
-        return RDMAClientEndpoint(self.clock, host, number, self.devices[0], terms).connect(factory)
+        return self.connectTo(factory, port=number, terms=terms)
 
     def opened(self, terms: Terms = USUAL) -> tuple[MessageRecorder, MessageRecorder]:
         """Open another connection, and return both protocols."""

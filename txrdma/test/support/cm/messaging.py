@@ -12,7 +12,13 @@ from twisted.internet.interfaces import IListeningPort
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.cm.connections import adapter as adapters
-from txrdma.cm.connections.endpoints import IBClientEndpoint, IBServerEndpoint, USUAL
+from txrdma.cm.connections.endpoints import (
+    IBClientEndpoint,
+    IBServerEndpoint,
+    RDMAClientEndpoint,
+    RDMAServerEndpoint,
+    USUAL,
+)
 from txrdma.cm.terms import Terms
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import DEFAULT_PKEY, GID, PKey
@@ -24,6 +30,7 @@ from txrdma.testing.protocols import MessageRecorder
 from txrdma.testing.reactors import ReactorClock, SteppedTime
 
 SERVICE = 0x1000000000000042
+PORT = 7471
 
 
 class MessagingCase(SteppedTime, SynchronousTestCase):
@@ -63,10 +70,26 @@ class MessagingCase(SteppedTime, SynchronousTestCase):
         return self.served[-1]
 
     def ask(self, terms: Terms = USUAL, privateData: bytes = b"", **path: int) -> Deferred[Any]:
-        endpoint = IBClientEndpoint(
-            self.clock, SERVICE, self.path(**path), self.devices[0], terms, privateData
+        return self.connectBy(self.path(**path), terms=terms, privateData=privateData)
+
+    def connectBy(self, path: object, factory: Any = None, **more: Any) -> Deferred[Any]:
+        """Connect to the service by a path, or to the port that a resolver finds."""
+        options: dict[str, Any] = {"serviceID": SERVICE, "device": self.devices[0], "path": path, **more}
+        endpoint = IBClientEndpoint(self.clock, **options)
+        return endpoint.connect(factory or MessageFactory(MessageRecorder))
+
+    def listenAt(self, factory: Any = None, kind: Any = RDMAServerEndpoint, **more: Any) -> Any:
+        """Listen to a port of the second host."""
+        endpoint = kind(self.clock, **{"port": PORT, "device": self.devices[1], **more})
+        return self.successResultOf(endpoint.listen(factory or MessageFactory(self.made)))
+
+    def connectTo(self, factory: Any = None, kind: Any = RDMAClientEndpoint, **more: Any) -> Deferred[Any]:
+        """Connect the first host to a port of the second one."""
+        options = {"host": self.addresses[1][0], "port": PORT, "device": self.devices[0], **more}
+        connecting: Deferred[Any] = kind(self.clock, **options).connect(
+            factory or MessageFactory(MessageRecorder)
         )
-        return endpoint.connect(MessageFactory(MessageRecorder))
+        return connecting
 
     def connected(
         self, terms: Terms = USUAL, serverTerms: Terms = USUAL

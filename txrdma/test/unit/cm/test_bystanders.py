@@ -12,14 +12,8 @@ from zope.interface import implementer
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IListeningPort
 
-from txrdma.cm.connections.endpoints import (
-    IBClientEndpoint,
-    IBServerEndpoint,
-    RDMAClientEndpoint,
-    RDMAServerEndpoint,
-)
 from txrdma.cm.interfaces import IPreparedProtocol
-from txrdma.test.support.cm.messaging import MessagingCase, SERVICE
+from txrdma.test.support.cm.messaging import MessagingCase
 from txrdma.testing.messagebystanders import MessageApplication, MessageBystanderContract
 
 _LENGTH = 64
@@ -46,12 +40,10 @@ class IBTests(MessageBystanderContract, MessagingCase):
     NEVER_CALLED = {("prepare", False), ("alternatePathRequested", False)}  # as in the contract
 
     def listenWith(self, factory: Any) -> IListeningPort:
-        endpoint = IBServerEndpoint(self.clock, SERVICE, self.devices[1])
-        port: IListeningPort = self.successResultOf(endpoint.listen(factory))
-        return port
+        return self.serve(factory)
 
     def connectWith(self, factory: Any) -> Deferred[Any]:
-        return IBClientEndpoint(self.clock, SERVICE, self.path(), self.devices[0]).connect(factory)
+        return self.connectBy(self.path(), factory)
 
     def waitUntil(self, condition: Callable[[], object]) -> None:
         self.wait(condition)
@@ -89,10 +81,8 @@ class RDMATests(IBTests):
     """C{rdma:} endpoints, between the same hosts."""
 
     def listenWith(self, factory: Any) -> IListeningPort:
-        endpoint = RDMAServerEndpoint(self.clock, 7471, self.devices[1])
-        port: IListeningPort = self.successResultOf(endpoint.listen(factory))
+        port: IListeningPort = self.listenAt(factory)
         return port
 
     def connectWith(self, factory: Any) -> Deferred[Any]:
-        address = self.addresses[1][0]
-        return RDMAClientEndpoint(self.clock, address, 7471, self.devices[0]).connect(factory)
+        return self.connectTo(factory)

@@ -26,8 +26,8 @@ from txrdma.cm.terms import Terms
 from txrdma.error import DeviceUnavailable, InvalidRequest
 from txrdma.iba.types import QPN
 from txrdma.messages.protocol import MessageFactory
-from txrdma.test.support.cm.cancelling import abort, CancelCase, KernelCancelCase, lose, PORT
-from txrdma.test.support.cm.messaging import SERVICE
+from txrdma.test.support.cm.cancelling import abort, CancelCase, KernelCancelCase, lose
+from txrdma.test.support.cm.messaging import PORT, SERVICE
 from txrdma.test.unit.cm.test_names import ResolvingClock
 from txrdma.testing.protocols import MessageRecorder
 
@@ -48,12 +48,10 @@ class PortTests(Base):
     slowBecause = "a conversation is given up once at each of its steps"
 
     def streams(self) -> Any:
-        server = RSocketServerEndpoint(self.clock, PORT, self.devices[1])
-        return self.successResultOf(server.listen(Factory.forProtocol(Protocol)))
+        return self.listenAt(Factory.forProtocol(Protocol), RSocketServerEndpoint)
 
     def streaming(self) -> Deferred[Any]:
-        endpoint = RSocketClientEndpoint(self.clock, self.addresses[1][0], PORT, self.devices[0])
-        return endpoint.connect(Factory.forProtocol(Protocol))
+        return self.connectTo(Factory.forProtocol(Protocol), RSocketClientEndpoint)
 
     def test_messages(self) -> None:
         """A cancelled attempt to connect leaves nothing; its connection is aborted if it already exists."""
@@ -94,8 +92,7 @@ class PortTests(Base):
 
         port = self.listening()
         asked = self.connecting(terms=Terms(keepalive=5.0, usesCredits=False), factory=MessageFactory(build))
-        self.wait(lambda: asked.called)
-        self.failureResultOf(asked, CancelledError)
+        self.failure(asked, CancelledError)
         self.pause(1.0)
         self.assertEqual((made.isMade, made.lost), (False, []))
         port.stopListening()
@@ -112,8 +109,7 @@ class PortTests(Base):
         port = self.listening()
         terms = Terms(keepalive=5.0, usesCredits=False)
         asked = self.connecting(terms=terms, factory=MessageFactory(lambda: made))
-        self.wait(lambda: asked.called)
-        self.failureResultOf(asked, CancelledError)
+        self.failure(asked, CancelledError)
         self.assertEqual((made.isMade, len(made.lost)), (True, 1))
         port.stopListening()
         self.part()
@@ -285,9 +281,7 @@ class ServiceTests(CancelCase):
         self.failureResultOf(service.listen(MessageFactory(Failing)), RuntimeError)
         self.assertEqual(self.held(), before)
         port = self.serving()
-        asked = self.asking(Failing)
-        self.wait(lambda: asked.called)
-        self.failureResultOf(asked, RuntimeError)
+        self.failure(self.asking(Failing), RuntimeError)
         port.stopListening()
         lose(self.beside[0])
         self.assertNothingLeft()

@@ -19,14 +19,12 @@ from txrdma.cm.connections.datagrams import (
     RECEIVES,
     SENDS,
 )
-from txrdma.cm.connections.endpoints import IBClientEndpoint
 from txrdma.cm.errors import PeerSilent, Rejected
 from txrdma.cm.layouts.ipcm import IPAddresses
 from txrdma.cm.layouts.messages import RejectReason, SIDRREP, SIDRREQ, SIDRStatus
 from txrdma.error import InvalidRequest, Refused
 from txrdma.messages.protocol import MessageFactory
 from txrdma.test.support.cm.messaging import MessagingCase
-from txrdma.testing.protocols import MessageRecorder
 
 
 class Noting(DatagramProtocol):
@@ -54,12 +52,10 @@ class DatagramTests(MessagingCase):
 
     def listening(self, port: int = 7471) -> Any:
         """Listen at the second host."""
-        endpoint = DatagramServerEndpoint(self.clock, port, self.devices[1])
-        return self.successResultOf(endpoint.listen(MessageFactory(lambda: self.service)))
+        return self.listenAt(MessageFactory(lambda: self.service), DatagramServerEndpoint, port=port)
 
     def asking(self, port: int = 7471, **more: Any) -> Deferred[Any]:
-        endpoint = DatagramClientEndpoint(self.clock, "10.0.1.2", port, self.devices[0], **more)
-        return endpoint.connect(MessageFactory(Noting))
+        return self.connectTo(MessageFactory(Noting), DatagramClientEndpoint, port=port, **more)
 
     def test_datagramsAndAnswers(self) -> None:
         port = self.listening()
@@ -111,9 +107,7 @@ class DatagramTests(MessagingCase):
             return SIDRREP(status=SIDRStatus.REJECTED)
 
         adapter.own.serve(0x01111D2F, answered)
-        asked = self.asking(privateData=b"hi")
-        self.wait(lambda: asked.called)
-        self.assertEqual(self.failureResultOf(asked, Refused).value.status, SIDRStatus.REJECTED)
+        self.assertEqual(self.failure(self.asking(privateData=b"hi"), Refused).status, SIDRStatus.REJECTED)
         release()
         output = IPAddresses.fromPrivateData(received[0])
         self.assertEqual((output.source, output.destination), ("10.0.1.1", "10.0.1.2"))
@@ -160,19 +154,15 @@ class DatagramTests(MessagingCase):
         server = DatagramServerEndpoint(self.clock, 7471, self.devices[1])
         self.failureResultOf(server.listen(nothing), InvalidRequest)
         port = self.listening()
-        asked = DatagramClientEndpoint(self.clock, "10.0.1.2", 7471, self.devices[0]).connect(nothing)
-        self.wait(lambda: asked.called)
-        self.failureResultOf(asked, InvalidRequest)
+        self.failure(self.connectTo(nothing, DatagramClientEndpoint), InvalidRequest)
         port.stopListening()
         self.assertNothingLeft()
 
     def test_REQToDatagramService(self) -> None:
         """A REQ to a datagram service is rejected, since its service ID has no connections."""
         port = self.listening()
-        endpoint = IBClientEndpoint(self.clock, port.getHost().serviceID, self.path(), self.devices[0])
-        asked = endpoint.connect(MessageFactory(MessageRecorder))
-        self.wait(lambda: asked.called)
-        error = self.failureResultOf(asked, Rejected).value
+        connecting = self.connectBy(self.path(), serviceID=port.getHost().serviceID)
+        error = self.failure(connecting, Rejected)
         self.assertEqual(error.status, RejectReason.INVALID_SERVICE_ID)
         port.stopListening()
         self.assertNothingLeft()

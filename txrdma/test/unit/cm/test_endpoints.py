@@ -29,7 +29,7 @@ from txrdma.iba.types import GID, MTU
 from txrdma.mad.layouts.values import Rate
 from txrdma.mad.resolvers import StaticPathResolver
 from txrdma.messages.protocol import MessageFactory
-from txrdma.test.support.cm.messaging import MessagingCase, SERVICE
+from txrdma.test.support.cm.messaging import MessagingCase
 from txrdma.testing.protocols import MessageRecorder, Recorders
 
 
@@ -38,17 +38,12 @@ class RDMATests(MessagingCase):
 
     def test_bothEndsKnowAddressesAndPrivateData(self) -> None:
         factory = Recorders(lambda: self.made(b"yes"))
-        endpoint = RDMAServerEndpoint(self.clock, 0, self.devices[1])
-        port: Any = self.successResultOf(endpoint.listen(factory))
+        port = self.listenAt(factory, port=0)
         address = port.getHost()
         self.assertEqual(address.host, "10.0.1.2")
         self.assertEqual(address.serviceID, 0x0000000001060000 | address.port)
         for terms in (replace(USUAL, usesCredits=False), USUAL):
-            client = self.result(
-                RDMAClientEndpoint(
-                    self.clock, "10.0.1.2", address.port, self.devices[0], terms, b"hi"
-                ).connect(MessageFactory(MessageRecorder))
-            )
+            client = self.result(self.connectTo(port=address.port, terms=terms, privateData=b"hi"))
             self.wait(lambda: self.served[-1].isMade)
             peer = factory.addresses.pop()
             self.assertEqual(peer.privateData, b"hi")
@@ -64,11 +59,8 @@ class RDMATests(MessagingCase):
 
     def test_pausedReceiverIsNotAskedAgainAndAgain(self) -> None:
         """While the receiver is paused, the client sends no more than its credits and a few probes."""
-        port: Any = self.successResultOf(
-            RDMAServerEndpoint(self.clock, 7471, self.devices[1]).listen(MessageFactory(self.made))
-        )
-        endpoint = RDMAClientEndpoint(self.clock, "10.0.1.2", 7471, self.devices[0])
-        client = self.result(endpoint.connect(MessageFactory(MessageRecorder)))
+        port = self.listenAt()
+        client = self.result(self.connectTo())
         self.wait(lambda: self.served[-1].isMade)
         self.served[-1].transport.pauseProducing()
         for _ in range(100):
@@ -102,14 +94,10 @@ class RDMATests(MessagingCase):
         release()
 
     def test_REQWithoutAddressHeaderIsRejected(self) -> None:
-        endpoint = RDMAServerEndpoint(self.clock, 7471, self.devices[1])
-        port: Any = self.successResultOf(endpoint.listen(MessageFactory(MessageRecorder)))
-        service = port.getHost().serviceID
-        terms = replace(USUAL, usesCredits=False)
-        unknownPeer = IBClientEndpoint(self.clock, service, self.path(), self.devices[0], terms, b"\xff" * 92)
-        asked = unknownPeer.connect(MessageFactory(MessageRecorder))
-        self.wait(lambda: asked.called)
-        error = self.failureResultOf(asked, Rejected).value
+        port = self.listenAt()
+        options = {"terms": replace(USUAL, usesCredits=False), "privateData": b"\xff" * 92}
+        asked = self.connectBy(self.path(), serviceID=port.getHost().serviceID, **options)
+        error = self.failure(asked, Rejected)
         self.assertEqual(error.status, RejectReason.UNSUPPORTED_REQUEST)
         port.stopListening()
 
@@ -121,11 +109,9 @@ class NetworkTests(MessagingCase):
 
     def test_sourceIsChosenByDestination(self) -> None:
         """Packets leave from the address of the destination's network."""
-        endpoint = RDMAServerEndpoint(self.clock, 7471, self.devices[1])
-        self.successResultOf(endpoint.listen(MessageFactory(self.made)))
+        self.listenAt()
         for source, destination in zip(*self.addresses, strict=True):
-            client = RDMAClientEndpoint(self.clock, destination, 7471, self.devices[0])
-            protocol: Any = self.result(client.connect(MessageFactory(MessageRecorder)))
+            protocol = self.result(self.connectTo(host=destination))
             self.assertEqual(protocol.transport.path.localGID, GID.fromIP(source))
             self.wait(lambda: self.served and self.served[-1].isMade)
             self.assertEqual(self.served.pop().transport.path.remoteGID, GID.fromIP(source))
@@ -134,8 +120,7 @@ class NetworkTests(MessagingCase):
         """A REQ has the rate of the port: kernels limit the rate of their packets to it."""
         attributes = replace(self.devices[0].portAttributes(1), rate=25_781_250_000)
         self.patch(self.devices[0], "portAttributes", lambda number: attributes)
-        client = IBClientEndpoint(self.clock, 7, self.path(), self.devices[0])
-        asked = client.connect(MessageFactory(MessageRecorder))
+        asked = self.ask()
         adapter = adapters.adapterOf(self.clock, self.devices[0])
         (connection,) = adapter.own._connections.values()
         self.assertEqual(connection.request.primary.packetRate, Rate.GBPS_25)
@@ -164,39 +149,28 @@ class NetworkTests(MessagingCase):
             ("10.0.2.2", None),
             ("there", StaticPathResolver({"there": IBPath(dgid=there)})),
         ):
-            client = IBClientEndpoint(self.clock, SERVICE, target, self.devices[0], resolver=resolver)
-            protocol: Any = self.result(client.connect(MessageFactory(MessageRecorder)))
+            protocol = self.result(self.connectBy(target, resolver=resolver))
             self.assertEqual(protocol.transport.path.localGID, GID.fromIP("10.0.2.1"))
             self.assertEqual(protocol.transport.path.remoteGID, there)
-        client = IBClientEndpoint(
-            self.clock, SERVICE, "nobody", self.devices[0], resolver=StaticPathResolver({})
-        )
-        self.failureResultOf(client.connect(MessageFactory(MessageRecorder)), ValueError)
+        self.failureResultOf(self.connectBy("nobody", resolver=StaticPathResolver({})), ValueError)
 
     def test_resolvedAddress(self) -> None:
         """C{rdma:} clients take the path to an IP address from a resolver, if they have one."""
-        server = RDMAServerEndpoint(self.clock, 7471, self.devices[1])
-        port: Any = self.successResultOf(server.listen(MessageFactory(self.made)))
+        port = self.listenAt()
         path = IBPath(dgid=GID.fromIP("10.0.2.2"), trafficClass=5, mtu=MTU.MTU_512, packetLifeTime=10)
         resolver = StaticPathResolver({"10.0.2.2": path})
-
-        def connect(host: str) -> Any:
-            client = RDMAClientEndpoint(self.clock, host, 7471, self.devices[0], resolver=resolver)
-            return client.connect(MessageFactory(MessageRecorder))
-
-        transport = self.result(connect("10.0.2.2")).transport
+        transport = self.result(self.connectTo(host="10.0.2.2", resolver=resolver)).transport
         self.assertEqual((transport.path.trafficClass, transport.agreed.mtu), (5, MTU.MTU_512))
         self.assertEqual(transport.path.localGID, GID.fromIP("10.0.2.1"))
         self.assertEqual(transport.getPeer().host, "10.0.2.2")
-        self.failureResultOf(connect("10.0.1.2"), ValueError)
+        self.failureResultOf(self.connectTo(resolver=resolver), ValueError)
         port.stopListening()
 
     def test_noAddressOfThisKind(self) -> None:
         """A device without IPv6 cannot connect to an IPv6 address."""
         device = self.network.device("10.0.1.9")
         self.addCleanup(device.close)
-        client = RDMAClientEndpoint(self.clock, "2001:db8::2", 7471, device)
-        failure = self.failureResultOf(client.connect(MessageFactory(MessageRecorder)), InvalidRequest)
+        failure = self.failureResultOf(self.connectTo(host="2001:db8::2", device=device), InvalidRequest)
         self.assertIn("no address from which 2001:db8::2 is reached", str(failure.value))
 
 
@@ -213,24 +187,14 @@ class MatchTests(MessagingCase):
                 found.append(match.decode())
                 return MessageRecorder()
 
-            factory = MessageFactory(make)
-            endpoint = RDMAServerEndpoint(self.clock, 7471, self.devices[1], match=match)
-            ports.append(self.successResultOf(endpoint.listen(factory)))
-
-        def connect(privateData: bytes) -> Any:
-            endpoint = RDMAClientEndpoint(
-                self.clock, "10.0.1.2", 7471, self.devices[0], privateData=privateData
-            )
-            connecting = endpoint.connect(MessageFactory(MessageRecorder))
-            self.wait(lambda: connecting.called)
-            return connecting
+            ports.append(self.listenAt(MessageFactory(make), match=match))
 
         listen(b"b")
         listen(b"blue")
         for privateData in (b"blue sky", b"bl", b"bluebell"):
-            self.successResultOf(connect(privateData))
+            self.result(self.connectTo(privateData=privateData))
         self.assertEqual(found, ["blue", "b", "blue"])
-        error = self.failureResultOf(connect(b"red"), Rejected).value
+        error = self.failure(self.connectTo(privateData=b"red"), Rejected)
         self.assertEqual(error.status, RejectReason.INVALID_SERVICE_ID)
         again = RDMAServerEndpoint(self.clock, 7471, self.devices[1], match=b"b")
         self.failureResultOf(again.listen(MessageFactory(MessageRecorder)), InvalidRequest)
@@ -295,9 +259,7 @@ class PeerToPeerTests(MessagingCase):
         path = self.path()
         back = replace(path, sgid=path.dgid, dgid=path.sgid)
         asked = [
-            IBClientEndpoint(self.clock, 7, each, device, isPeerToPeer=True).connect(
-                MessageFactory(MessageRecorder)
-            )
+            self.connectBy(each, device=device, isPeerToPeer=True)
             for each, device in zip((path, back), self.devices, strict=True)
         ]
         self.wait(lambda: all(each.called for each in asked))

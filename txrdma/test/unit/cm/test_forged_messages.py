@@ -10,7 +10,6 @@ from typing import Any
 from twisted.internet.protocol import Factory, Protocol
 
 from txrdma.cm.connections.adapter import adapterOf
-from txrdma.cm.connections.endpoints import RDMAServerEndpoint
 from txrdma.cm.layouts.ipcm import IPAddresses, PortSpace, serviceIDOf
 from txrdma.cm.layouts.messages import REQ
 from txrdma.cm.manager import ConnectionManager
@@ -21,10 +20,9 @@ from txrdma.iba.path import IBPath
 from txrdma.iba.types import QPN
 from txrdma.mad.core.frames import frame
 from txrdma.mad.layouts.attributes import Attribute, ManagementClass, Method
-from txrdma.messages.protocol import MessageFactory
+from txrdma.test.support.cm.messaging import PORT
 from txrdma.test.unit.cm.test_badinput import StrangerCase
 
-PORT = 7471
 STREAM_PORT = 7472
 CONNECTIONS = 4
 """Number of earlier connections."""
@@ -88,12 +86,8 @@ class PrivateDataTests(StrangerCase):
 
     def setUp(self) -> None:
         super().setUp()
-        message = RDMAServerEndpoint(self.clock, PORT, self.devices[1])
-        stream = RSocketServerEndpoint(self.clock, STREAM_PORT, self.devices[1])
-        self.ports: list[Any] = [
-            self.successResultOf(message.listen(MessageFactory(self.made))),
-            self.successResultOf(stream.listen(Factory.forProtocol(Protocol))),
-        ]
+        stream = Factory.forProtocol(Protocol), RSocketServerEndpoint
+        self.ports = [self.listenAt(), self.listenAt(*stream, port=STREAM_PORT)]
         services = (serviceIDOf(PortSpace.TCP, port) for port in (PORT, STREAM_PORT))
         self.services = (self.port.serviceID, *services)
 

@@ -11,7 +11,6 @@ from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.python.failure import Failure
 
 from txrdma.cm.connection import CMConnection
-from txrdma.cm.connections.endpoints import RDMAClientEndpoint
 from txrdma.cm.core.events import ConnectionReplied, ConnectionRequested, Disconnected, Event
 from txrdma.cm.errors import Rejected, Rejection
 from txrdma.cm.layouts.messages import RejectReason, REP, REQ, SIDRREP, SIDRStatus
@@ -124,9 +123,7 @@ class ManagerTests(PortCase):
     def test_tooLongServiceAnswerIsLogged(self) -> None:
         self.host.serve(SERVICE, lambda question: SIDRREP(privateData=bytes(137)))
         self.assertRaises(InvalidRequest, self.client.resolve, SERVICE, self.way, bytes(217))
-        answer = self.client.resolve(SERVICE, self.way)
-        self.wait(lambda: answer.called)
-        error = self.failureResultOf(answer, Refused).value
+        error = self.failure(self.client.resolve(SERVICE, self.way), Refused)
         self.assertEqual(error.status, SIDRStatus.REJECTED)
         self.assertEqual(len(self.flushLoggedErrors()), 1)
 
@@ -251,10 +248,7 @@ class AttemptTests(MessagingCase):
 
     def attempt(self, privateData: Any, factory: Any = None) -> Deferred[Any]:
         """Connect with private data created by the transport."""
-        endpoint = RDMAClientEndpoint(
-            self.clock, self.addresses[1][0], 7471, self.devices[0], privateData=privateData
-        )
-        return endpoint.connect(factory or MessageFactory(MessageRecorder))
+        return self.connectTo(factory, privateData=privateData)
 
     def test_invalidPrivateDataFailsAttempt(self) -> None:
 

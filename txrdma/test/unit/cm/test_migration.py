@@ -18,10 +18,6 @@ from txrdma.cm.connections import sendqueue
 from txrdma.cm.connections.endpoints import (
     AUTOMATIC,
     Automatic,
-    IBClientEndpoint,
-    RDMAClientEndpoint,
-    RDMAServerEndpoint,
-    USUAL,
 )
 from txrdma.cm.layouts.messages import APStatus
 from txrdma.cm.layouts.paths import isPath, pathFor, reversedPath
@@ -30,10 +26,9 @@ from txrdma.error import DeviceUnavailable, InvalidRequest, Refused
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID
 from txrdma.iba.verbs import QPAttributes
-from txrdma.messages.protocol import MessageFactory
 from txrdma.sim.network import Faults
 from txrdma.soft.core.queuepair import SoftQueuePair
-from txrdma.test.support.cm.messaging import MessagingCase, SERVICE
+from txrdma.test.support.cm.messaging import MessagingCase
 from txrdma.testing.protocols import MessageRecorder
 
 BLOCK = 1 << 14
@@ -152,9 +147,7 @@ class MigrationTests(TwoPortCase):
 
     def assertRefused(self, status: APStatus, client: MessageRecorder, *path: IBPath) -> None:
         """Load an alternate path, which the peer refuses."""
-        loading = client.transport.loadAlternatePath(*path)
-        self.wait(lambda: loading.called)
-        self.assertEqual(self.failureResultOf(loading, Refused).value.status, status)
+        self.assertEqual(self.failure(client.transport.loadAlternatePath(*path), Refused).status, status)
 
     def test_pathFromAnotherPort(self) -> None:
         """Without an argument, the alternate path begins at another port; a second one is refused."""
@@ -295,9 +288,7 @@ class MigrationTests(TwoPortCase):
         """If the device that asks for a path cannot migrate, loading fails, and the connection stays."""
         client, server = self.connected()
         refuseMigration(self, client)
-        loading = client.transport.loadAlternatePath(self.path(1))
-        self.wait(lambda: loading.called)
-        self.failureResultOf(loading, InvalidRequest)
+        self.failure(client.transport.loadAlternatePath(self.path(1)), InvalidRequest)
         client.transport.sendMessage(b"on")
         assert isinstance(server, Hashing)
         self.wait(lambda: server.length)
@@ -333,8 +324,7 @@ class RequestedTests(MessagingCase):
     def connect(self, alternate: IBPath | Automatic) -> tuple[MessageRecorder, MessageRecorder]:
         """Return two connected protocols, whose client has requested an alternate path."""
         port = self.serve()
-        endpoint = IBClientEndpoint(self.clock, SERVICE, self.path(0), self.devices[0], USUAL, b"", alternate)
-        client = self.result(endpoint.connect(MessageFactory(MessageRecorder)))
+        client = self.result(self.connectBy(self.path(0), alternate=alternate))
         self.wait(lambda: self.served[-1].isMade)
         port.stopListening()
         return client, self.served[-1]
@@ -373,11 +363,8 @@ class RequestedTests(MessagingCase):
         client, server = self.connect(AUTOMATIC)
         self.assertEqual(client.transport.alternate.localGID, self.path(1).sgid)
         self.assertEqual(server.transport.alternate.remoteGID, self.path(1).sgid)
-        listening = RDMAServerEndpoint(self.clock, 7471, self.devices[1])
-        self.successResultOf(listening.listen(MessageFactory(self.made)))
-        host = self.addresses[1][1]
-        endpoint = RDMAClientEndpoint(self.clock, host, 7471, self.devices[0], alternate=AUTOMATIC)
-        client = self.result(endpoint.connect(MessageFactory(MessageRecorder)))
+        self.listenAt()
+        client = self.result(self.connectTo(host=self.addresses[1][1], alternate=AUTOMATIC))
         self.assertEqual(client.transport.path.localGID, self.path(1).sgid)
         self.assertEqual(client.transport.alternate.localGID, self.path(0).sgid)
 
@@ -396,8 +383,7 @@ class RequestedTests(MessagingCase):
         device.attributes = replace(device.attributes, canMigrate=False)
         client, server = self.connect(AUTOMATIC)
         self.assertFalse(isPath(server.transport.connection.request.alternate))
-        endpoint = IBClientEndpoint(self.clock, SERVICE, self.path(0), device, alternate=self.path(1))
-        self.failureResultOf(endpoint.connect(MessageFactory(MessageRecorder)), InvalidRequest)
+        self.failureResultOf(self.connectBy(self.path(0), alternate=self.path(1)), InvalidRequest)
 
     def test_deviceCannotMigrate(self) -> None:
         """A REP does not accept the path of the REQ if the device refuses it."""
@@ -420,6 +406,5 @@ class RequestedTests(MessagingCase):
 
     def test_foreignPathIsRefusedAtOnce(self) -> None:
         path = IBPath(sgid=GID.fromIP("10.0.9.1"), dgid=self.path(1).dgid, hopLimit=64)
-        endpoint = IBClientEndpoint(self.clock, SERVICE, self.path(0), self.devices[0], USUAL, b"", path)
-        self.failureResultOf(endpoint.connect(MessageFactory(MessageRecorder)), InvalidRequest)
+        self.failureResultOf(self.connectBy(self.path(0), alternate=path), InvalidRequest)
         self.assertNothingLeft()

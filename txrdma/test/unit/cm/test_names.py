@@ -17,12 +17,9 @@ from twisted.internet.interfaces import (
     IResolutionReceiver,
 )
 
-from txrdma.cm.connections.endpoints import RDMAClientEndpoint, RDMAServerEndpoint
 from txrdma.cm.connections.hostnames import addressesOf, ATTEMPT_DELAY
 from txrdma.cm.errors import HostUnknown, Rejected
-from txrdma.messages.protocol import MessageFactory
 from txrdma.test.support.cm.messaging import MessagingCase
-from txrdma.testing.protocols import MessageRecorder
 from txrdma.testing.reactors import ReactorClock
 
 
@@ -85,13 +82,11 @@ class NameTests(MessagingCase):
 
     def listening(self) -> Any:
         """Listen at the second host."""
-        endpoint = RDMAServerEndpoint(self.clock, 7471, self.devices[1])
-        return self.successResultOf(endpoint.listen(MessageFactory(self.made)))
+        return self.listenAt()
 
     def asking(self, port: int = 7471) -> Deferred[Any]:
         """Connect to the second host by its name."""
-        endpoint = RDMAClientEndpoint(self.resolving, "there.example", port, self.devices[0])
-        return endpoint.connect(MessageFactory(MessageRecorder))
+        return self.connectTo(host="there.example", port=port)
 
     def test_namesAreResolvedAddressesAreNot(self) -> None:
         port = self.listening()
@@ -147,8 +142,7 @@ class NameTests(MessagingCase):
         port = self.listening()
         asked = self.asking(9)
         self.resolving.asked[0].answer("10.0.1.2")
-        self.wait(lambda: asked.called)
-        self.failureResultOf(asked, Rejected)
+        self.failure(asked, Rejected)
         port.stopListening()
 
     def test_unresolvableName(self) -> None:

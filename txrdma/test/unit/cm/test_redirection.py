@@ -10,7 +10,6 @@ from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.cm.connections.datagrams import DatagramClientEndpoint, DatagramServerEndpoint
-from txrdma.cm.connections.endpoints import RDMAClientEndpoint, RDMAServerEndpoint
 from txrdma.cm.errors import Rejected, Rejection, ServiceRefused
 from txrdma.cm.layouts.messages import REJ, RejectReason, SIDRREP, SIDRStatus
 from txrdma.cm.layouts.rejectinfo import informationFor, redirectedPath, ROOM
@@ -79,10 +78,8 @@ class ConnectionTests(RedirectedCase):
                 raise Rejection(reason, b"", informationFor(reason, redirection(address)))
             return self.made()
 
-        server = RDMAServerEndpoint(self.clock, 7471, self.devices[1])
-        port: Any = self.successResultOf(server.listen(MessageFactory(made)))
-        client = RDMAClientEndpoint(self.clock, FIRST, 7471, self.devices[0], privateData=b"hi")
-        return client.connect(MessageFactory(MessageRecorder)), port
+        port = self.listenAt(MessageFactory(made))
+        return self.connectTo(privateData=b"hi"), port
 
     def test_otherPort(self) -> None:
         """A client connects to the port that a REJ names, with messages by that port or by the first one."""
@@ -109,8 +106,7 @@ class ConnectionTests(RedirectedCase):
         """A client that is redirected again fails with the second REJ."""
         reason = RejectReason.CM_AND_PORT_REDIRECT
         asked, port = self.connecting((reason, SECOND), (reason, FIRST))
-        self.wait(lambda: asked.called)
-        self.assertEqual(self.failureResultOf(asked, Rejected).value.status, reason)
+        self.assertEqual(self.failure(asked, Rejected).status, reason)
         port.stopListening()
         self.assertNothingLeft()
 
@@ -120,8 +116,7 @@ class ServiceTests(RedirectedCase):
 
     def asking(self, *advices: str) -> tuple[Deferred[Any], Any]:
         """Query a service that redirects its clients to these addresses, one after the other."""
-        server = DatagramServerEndpoint(self.clock, 7471, self.devices[1])
-        port: Any = self.successResultOf(server.listen(MessageFactory(lambda: Noting(b"welcome"))))
+        port = self.listenAt(MessageFactory(lambda: Noting(b"welcome")), DatagramServerEndpoint)
         left, answered = list(advices), port._answered
 
         def answer(request: Any) -> SIDRREP:
@@ -137,8 +132,7 @@ class ServiceTests(RedirectedCase):
 
         (listener,) = port._manager._services
         port._manager._services[listener] = answer
-        client = DatagramClientEndpoint(self.clock, FIRST, 7471, self.devices[0])
-        return client.connect(MessageFactory(Noting)), port
+        return self.connectTo(MessageFactory(Noting), DatagramClientEndpoint), port
 
     def test_otherPort(self) -> None:
         """A client finds the service at the port that a SIDR_REP names."""
@@ -152,7 +146,6 @@ class ServiceTests(RedirectedCase):
     def test_onlyOnce(self) -> None:
         """A client that is redirected again fails with the second SIDR_REP."""
         asked, port = self.asking(SECOND, FIRST)
-        self.wait(lambda: asked.called)
-        self.assertEqual(self.failureResultOf(asked, ServiceRefused).value.status, SIDRStatus.REDIRECT)
+        self.assertEqual(self.failure(asked, ServiceRefused).status, SIDRStatus.REDIRECT)
         port.stopListening()
         self.assertNothingLeft()

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from twisted.internet.defer import CancelledError
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.cm.connections.endpoints import IBClientEndpoint
 from txrdma.cm.rping import LARGEST, PingClient, pingFor, PingServer, TERMS, textOf
 from txrdma.cm.terms import Terms
 from txrdma.error import DeviceUnavailable
@@ -20,7 +19,7 @@ from txrdma.iba.headers import Opcode, RETH
 from txrdma.messages.memory import MemoryName
 from txrdma.messages.protocol import MessageFactory
 from txrdma.test.support.captures import packets
-from txrdma.test.support.cm.messaging import MessagingCase, SERVICE
+from txrdma.test.support.cm.messaging import MessagingCase
 from txrdma.testing.protocols import MessageRecorder
 
 
@@ -73,8 +72,7 @@ class PingTests(MessagingCase):
     def connect(self, client: Any, server: Any, terms: Terms = TERMS) -> None:
         """Connect two protocols, and wait until both have ended."""
         port = self.serve(MessageFactory(lambda: server), terms)
-        endpoint = IBClientEndpoint(self.clock, SERVICE, self.path(), self.devices[0], terms)
-        self.result(endpoint.connect(MessageFactory(lambda: client)))
+        self.result(self.connectBy(self.path(), MessageFactory(lambda: client), terms=terms))
         port.stopListening()
 
     def test_allPingsReturn(self) -> None:

@@ -21,18 +21,16 @@ from txrdma.test.support.cm.messaging import MessagingCase
 from txrdma.testing.protocols import ProducerRecorder, Recorder, Recorders
 
 _UNPROBED = RSocketOptions(keepalive=None)
+_SERVER = Factory.forProtocol(Recorder), RSocketServerEndpoint
+_CLIENT = Factory.forProtocol(Recorder), RSocketClientEndpoint
 
 
 class ProducerTests(MessagingCase):
     """Connections that are closed while a producer is registered."""
 
     def test_producerThatUnregistersWhenResumedEndsConnection(self) -> None:
-        factory = Factory.forProtocol(Recorder)
-        port: Any = self.successResultOf(
-            RSocketServerEndpoint(self.clock, 7471, self.devices[1], options=_UNPROBED).listen(factory)
-        )
-        endpoint = RSocketClientEndpoint(self.clock, "10.0.1.2", 7471, self.devices[0], _UNPROBED)
-        client = self.result(endpoint.connect(Factory.forProtocol(Recorder)))
+        port = self.listenAt(*_SERVER, options=_UNPROBED)
+        client = self.result(self.connectTo(*_CLIENT, options=_UNPROBED))
         self.pause(0.1)  # until nothing is in flight that would cause another iteration
         producer = ProducerRecorder(client.transport.unregisterProducer)
         client.transport.registerProducer(producer, True)
@@ -51,11 +49,8 @@ class KeepaliveTests(MessagingCase):
     def test_vanishedPeer(self) -> None:
         """A probe detects that the peer has vanished."""
         served = Recorders(Recorder)
-        server = RSocketServerEndpoint(self.clock, 7471, self.devices[1], options=_UNPROBED)
-        port: Any = self.successResultOf(server.listen(served))
-        options = RSocketOptions(keepalive=2.0)
-        endpoint = RSocketClientEndpoint(self.clock, "10.0.1.2", 7471, self.devices[0], options)
-        client = self.result(endpoint.connect(Factory.forProtocol(Recorder)))
+        port = self.listenAt(served, RSocketServerEndpoint, options=_UNPROBED)
+        client = self.result(self.connectTo(*_CLIENT, options=RSocketOptions(keepalive=2.0)))
         self.pause(10.0)
         self.assertFalse(client.lost.called)
         self.network.partition(*(each[0] for each in self.addresses))
@@ -89,10 +84,7 @@ class FailureTests(MessagingCase):
 
     def assertFails(self) -> None:
         """Connect to the second device, and assert that this fails."""
-        endpoint = RSocketClientEndpoint(self.clock, "10.0.1.2", 7471, self.devices[0], _UNPROBED)
-        connecting: Any = endpoint.connect(Factory.forProtocol(Recorder))
-        self.wait(lambda: connecting.called)
-        self.failureResultOf(connecting, ConnectError)
+        self.failure(self.connectTo(*_CLIENT, options=_UNPROBED), ConnectError)
 
     def assertReleased(self) -> None:
         """Assert that no stream is left, though all ends are still referenced."""
@@ -109,11 +101,7 @@ class FailureTests(MessagingCase):
         def ready(*_: object) -> None:
             raise ResourceExhausted("no more queue pairs")
 
-        port: Any = self.successResultOf(
-            RSocketServerEndpoint(self.clock, 7471, self.devices[1], options=_UNPROBED).listen(
-                Factory.forProtocol(Recorder)
-            )
-        )
+        port = self.listenAt(*_SERVER, options=_UNPROBED)
         self.patch(RDMATransport, "ready", ready)
         self.assertFails()
         self.assertEqual(len(self.streamEnds), 2)

@@ -53,11 +53,9 @@ class ConnectionTests(MessagingCase):
 
     def test_afterTheEnd(self) -> None:
         """It is there while the stream is connected, and refused with the same error afterwards."""
-        server = RSocketServerEndpoint(self.clock, 7471, self.devices[1])
-        port: Any = self.successResultOf(server.listen(Factory.forProtocol(Protocol)))
-        endpoint = RSocketClientEndpoint(self.clock, "10.0.1.2", 7471, self.devices[0])
+        port = self.listenAt(Factory.forProtocol(Protocol), RSocketServerEndpoint)
         recorder = StreamOf(MessageRecorder())
-        self.result(endpoint.connect(Factory.forProtocol(lambda: recorder)))
+        self.result(self.connectTo(Factory.forProtocol(lambda: recorder), RSocketClientEndpoint))
         transport: Any = recorder.transport
         self.assertEqual(transport.connection.route, "rocev2")
         transport.loseConnection()
@@ -72,10 +70,8 @@ class StreamMemoryTests(AtomicMemoryContract, RemoteMemoryContract, MessagingCas
     def connectedBy(self, one: MessageRecorder, other: MessageRecorder) -> None:
         options = RSocketOptions(keepalive=None)
         factories = [Factory.forProtocol(lambda each=each: StreamOf(each)) for each in (one, other)]  # type: ignore[misc]  # a lambda
-        server = RSocketServerEndpoint(self.clock, 7471, self.devices[1], options=options)
-        port: Any = self.successResultOf(server.listen(factories[1]))
-        client = RSocketClientEndpoint(self.clock, "10.0.1.2", 7471, self.devices[0], options)
-        self.result(client.connect(factories[0]))
+        port = self.listenAt(factories[1], RSocketServerEndpoint, options=options)
+        self.result(self.connectTo(factories[0], RSocketClientEndpoint, options=options))
         self.wait(lambda: one.isMade and other.isMade)
         port.stopListening()
 

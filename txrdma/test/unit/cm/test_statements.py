@@ -15,7 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 import txrdma
 from txrdma.cm.connections._credits import FIRST_RECEIVES
-from txrdma.cm.connections.endpoints import RDMAClientEndpoint, RDMAServerEndpoint, USUAL
+from txrdma.cm.connections.endpoints import USUAL
 from txrdma.cm.connections.hostnames import ATTEMPT_DELAY
 from txrdma.cm.connections.queuepairs import PATIENT_TIMEOUT
 from txrdma.cm.connections.sendqueue import HIGH_WATER, OUTSTANDING
@@ -47,7 +47,7 @@ from txrdma.soft.host._messages import (
 from txrdma.soft.host.member import FIRST_PING_SECONDS, NAMES, PING_SECONDS
 from txrdma.test.support.cm.ends import World
 from txrdma.test.support.cm.messaging import MessagingCase
-from txrdma.testing.protocols import MessageRecorder, ProducerRecorder
+from txrdma.testing.protocols import ProducerRecorder
 
 PAGE = Path(txrdma.__file__).parent.parent / "docs" / "cm.md"
 WORDS = {"two": 2, "four": 4, "five": 5, "eight": 8, "ten": 10}
@@ -180,15 +180,12 @@ class MessageTests(MessagingCase):
         withGreeting = stated("This leaves # bytes of private data for `rdma:` clients and # for `ib:`")
         without = stated("there is no greeting, and # and # bytes are left")
         self.serve(MessageFactory(self.made))
-        port: Any = self.successResultOf(
-            RDMAServerEndpoint(self.clock, 7471, self.devices[1]).listen(MessageFactory(self.made))
-        )
+        port = self.listenAt()
         for usesCredits, limits in ((True, withGreeting), (False, without)):
             terms = replace(USUAL, usesCredits=usesCredits)
 
             def rdma(data: bytes, terms: Any = terms) -> Any:
-                endpoint = RDMAClientEndpoint(self.clock, "10.0.1.2", 7471, self.devices[0], terms, data)
-                return endpoint.connect(MessageFactory(MessageRecorder))
+                return self.connectTo(terms=terms, privateData=data)
 
             def ib(data: bytes, terms: Any = terms) -> Any:
                 return self.ask(terms, data)
@@ -244,10 +241,8 @@ class MessageTests(MessagingCase):
     def test_busyPeer(self) -> None:
         """A peer that acknowledges nothing is given up after the stated number of seconds, not much later."""
         (seconds,) = stated("a peer whose program is busy for more than # seconds looks dead")
-        server = RDMAServerEndpoint(self.clock, 7471, self.devices[1])
-        port: Any = self.successResultOf(server.listen(MessageFactory(self.made)))
-        endpoint = RDMAClientEndpoint(self.clock, "10.0.1.2", 7471, self.devices[0])
-        client = self.result(endpoint.connect(MessageFactory(MessageRecorder)))
+        port = self.listenAt()
+        client = self.result(self.connectTo())
         self.pause(0.1)
         self.devices[1].setPortEnabled(1, False)
         begun = self.clock.seconds()

@@ -12,7 +12,7 @@ from typing import Any
 from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
 
 from txrdma.cm.connections._credits import FIRST_RECEIVES, SPARE
-from txrdma.cm.connections.endpoints import IBClientEndpoint, USUAL
+from txrdma.cm.connections.endpoints import USUAL
 from txrdma.cm.connections.protocol import RDMAProtocol
 from txrdma.cm.errors import PeerSilent, Rejected, Rejection
 from txrdma.cm.layouts.messages import RejectReason
@@ -26,7 +26,7 @@ from txrdma.sim.network import Faults
 from txrdma.soft import device as softdevice
 from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.core.recent import RecentNumbers
-from txrdma.test.support.cm.messaging import MessagingCase, SERVICE
+from txrdma.test.support.cm.messaging import MessagingCase
 from txrdma.testing.protocols import MessageRecorder, ProducerRecorder, Recorders
 
 
@@ -65,9 +65,7 @@ class OpeningTests(MessagingCase):
             raise Rejection(RejectReason.CONSUMER_REJECT, b"not today")
 
         port = self.serve(MessageFactory(reject))
-        asked = self.ask()
-        self.wait(lambda: asked.called)
-        error = self.failureResultOf(asked, Rejected).value
+        error = self.failure(self.ask(), Rejected)
         self.assertEqual(error.status, RejectReason.CONSUMER_REJECT)
         self.assertEqual(error.privateData, b"not today")
         port.stopListening()
@@ -75,15 +73,11 @@ class OpeningTests(MessagingCase):
 
     def test_factoryWithoutProtocolRejects(self) -> None:
         port = self.serve(MessageFactory(lambda: None))
-        asked = self.ask()
-        self.wait(lambda: asked.called)
-        error = self.failureResultOf(asked, Rejected).value
+        error = self.failure(self.ask(), Rejected)
         self.assertEqual(error.status, RejectReason.CONSUMER_REJECT)
         other = self.serve(MessageFactory(MessageRecorder), serviceID=7)
         port.stopListening()
-        asked = self.ask()
-        self.wait(lambda: asked.called)
-        error = self.failureResultOf(asked, Rejected).value
+        error = self.failure(self.ask(), Rejected)
         self.assertEqual(error.status, RejectReason.INVALID_SERVICE_ID)
         other.stopListening()
         self.assertNothingLeft()
@@ -149,9 +143,7 @@ class OpeningTests(MessagingCase):
         self.wait(lambda: self.served[-1].isMade)
         pairs: list[Any] = [each.transport._pair for each in (client, self.served[-1])]
         self.assertEqual([pair.query().pkeyIndex for pair in pairs], [2, 0])
-        asked = self.ask(pkey=0x8005)
-        self.wait(lambda: asked.called)
-        error = self.failureResultOf(asked, Rejected).value
+        error = self.failure(self.ask(pkey=0x8005), Rejected)
         self.assertEqual(error.status, RejectReason.UNSUPPORTED_REQUEST)
         self.assertIn(
             "partition 0x8006", str(self.failureResultOf(self.ask(pkey=0x8006), InvalidRequest).value)
@@ -161,9 +153,7 @@ class OpeningTests(MessagingCase):
     def test_silentHostFailsAttempt(self) -> None:
         port = self.serve()
         self.network.partition(*(each[0] for each in self.addresses))
-        asked = self.ask(Terms(responseTimeout=10, maxCMRetries=2))
-        self.wait(lambda: asked.called)
-        self.failureResultOf(asked, PeerSilent)
+        self.failure(self.ask(Terms(responseTimeout=10, maxCMRetries=2)), PeerSilent)
         port.stopListening()
         self.assertNothingLeft()
 
@@ -171,11 +161,8 @@ class OpeningTests(MessagingCase):
         """An attempt fails after its timeout, and releases everything."""
         self.network.partition(*(each[0] for each in self.addresses))
         for timeout in (0.5, 3.0):
-            endpoint = IBClientEndpoint(self.clock, SERVICE, self.path(), self.devices[0], timeout=timeout)
             begun = self.clock.seconds()
-            asked = endpoint.connect(MessageFactory(MessageRecorder))
-            self.wait(lambda asked=asked: asked.called)  # type: ignore[misc]  # a lambda
-            self.failureResultOf(asked, PeerSilent)
+            self.failure(self.connectBy(self.path(), timeout=timeout), PeerSilent)
             self.assertApproximates(self.clock.seconds() - begun, timeout, 0.1)
         self.assertNothingLeft()
 
