@@ -456,6 +456,7 @@ class Module(FastPath):
                 return
             received.take(segment.sequence, segment.attempt, now)
             counters.packRecvs += 1
+            peer.receivedBytes += len(payload) - len(messages) * ENTRY_LENGTH
             self._deliverPack(peer, segment.sequence, messages)
         elif kind == CHUNK and peer.state < ENDED:
             verdict = peer.assembly.judge(segment, segment.sequence == received.following)
@@ -509,6 +510,7 @@ class Module(FastPath):
 
     def _deliver(self, peer: Peer, segment: Segment, data: memoryview) -> None:
         """Deliver a complete message, or queue it until all earlier ones have arrived."""
+        peer.receivedBytes += len(data)
         if not peer.received.has(segment.sequence) and peer.order.wants(segment.tag):
             peer.order.hold(segment.sequence, segment.tag, bytes(data) if data is segment.payload else data)
         else:
@@ -562,6 +564,8 @@ class Module(FastPath):
     def _over(self, peer: Peer, message: Message) -> None:
         message.isOver = True
         peer.queuedBytes -= message.total
+        if message.kind in (FRAG, PACK):
+            peer.sentBytes += message.total
 
     def _fail(self, peer: Peer, message: Message, reason: str) -> None:
         self._over(peer, message)
@@ -748,7 +752,7 @@ class Module(FastPath):
         while ready and len(packets) < MOST_PACKETS:
             peer = ready[0]
             for _each in range(FAIR_SHARE):
-                if peer.state == GONE or not (peer.hasQueued() and peer.sent.isOpen()):
+                if peer.state == GONE or not (peer.hasQueued() and peer.sent.hasRoom()):
                     ready.popleft()
                     peer.isReady = False
                     break
@@ -758,9 +762,13 @@ class Module(FastPath):
                 first = queue[0] if queue and not isWritten else None
                 path = None if first is None else first.path
                 if path is None:
-                    path = peer.sent.choose(credits if len(peer.ports) > 1 else None)
+                    path = peer.sent.choose(credits)
                 if path is None:
-                    return
+                    if peer.sent.isOpen():  # only credits are missing
+                        return
+                    ready.popleft()
+                    peer.isReady = False
+                    break
                 channel = 2 * path.port + (DATA if first is None else self._channelOf(first, path))
                 if credits[channel] <= 1:
                     return

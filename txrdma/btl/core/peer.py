@@ -87,6 +87,7 @@ class Peer:
     @ivar urgent: queue of urgent messages; C{usual}: queue of the others. The two objects are never replaced.
     @ivar queuedBytes: bytes of messages that have not arrived, for back pressure; C{isWatched}: whether each
         message that arrives is reported, so that the user can look at them.
+    @ivar receivedBytes: bytes of received messages; C{sentBytes}: of sent ones that have arrived or failed.
     @ivar receiveBuffer: the peer's receive buffer, if there is one; C{localReceiveBuffer}: the one of this
         end, into which the peer writes.
     @ivar writing: segments whose bytes RDMA writes into the peer's receive buffer, in order; C{written}: how
@@ -111,6 +112,7 @@ class Peer:
             "isTouched",
             "isWatched",
             "receiveBuffer",
+            "receivedBytes",
         ),
         *(
             "lingerUntil",
@@ -124,6 +126,7 @@ class Peer:
             "received",
             "sender",
             "sent",
+            "sentBytes",
             "state",
             "urgent",
             "usual",
@@ -160,7 +163,7 @@ class Peer:
         self.urgent: deque[Message] = deque()
         self.usual: deque[Message] = deque()
         self.writing: deque[Sent] = deque()
-        self.queuedBytes = self.written = 0
+        self.queuedBytes = self.receivedBytes = self.sentBytes = self.written = 0
         self.state = OPEN
         self.bye: int | None = None  # sequence number of the peer's last segment
         self.lingerUntil = 0.0

@@ -156,6 +156,7 @@ class FastPath:
             self._deferred = peer, acknowledged, now
         self._owed.peers[peer] = None
         peer.receivedAt, peer.answerOn = now, channel & ~1
+        peer.receivedBytes += len(payload)
         if peer.wakeAt is None:
             self._times.touch(peer)
         counters = self.counters

@@ -108,11 +108,8 @@ class SendWindow:
             channel. None disregards that.
         """
         paths = self.paths
-        if len(paths) == 1:
-            path = paths[0]
-            if credits is not None and credits[2 * path.port + DATA] <= 1:
-                return None
-            return path if path.isFree() else None
+        if len(paths) == 1:  # the caller finds out anyway whether the channel has credits
+            return paths[0] if paths[0].isFree() else None
         usable = [path for path in paths if not (path.isSilent or path.isClosed)] or [
             path for path in paths if not path.isClosed
         ]
@@ -123,9 +120,13 @@ class SendWindow:
         ]
         return min(free, key=Path.cost) if free else None
 
+    def hasRoom(self) -> bool:
+        """Return whether there is a sequence number for a new segment."""
+        return (self.following - self.base) & 0xFFFF < WINDOW
+
     def isOpen(self) -> bool:
         """Return whether a new segment may be sent."""
-        return (self.following - self.base) & 0xFFFF < WINDOW and self.choose() is not None
+        return self.hasRoom() and self.choose() is not None
 
     def add(self, sent: Sent, channel: int, now: float, path: Path | None = None) -> None:
         """
@@ -311,21 +312,24 @@ class SendWindow:
     def _learn(self, found: list[Sent], latest: int, attempt: int, now: float) -> None:
         arrived, newest = [0] * len(self.paths), [0] * len(self.paths)
         for sent in found:
-            path, number = sent.path, sent.number
+            path, number, tries = sent.path, sent.number, sent.tries
             there = path.channels[sent.channel]
             there.roundTrip.answered()
             arrived[path.number] += 1
-            if sent.sequence == latest and sent.tries & 0x7F == attempt:
+            if sent.sequence == latest and tries & 0x7F == attempt:
                 path.measured(sent.channel, now - sent.sentAt, now)
-            elif sent.tries > 1 and now - sent.sentAt < there.roundTrip.base:
+            elif tries > 1 and now - sent.sentAt < there.roundTrip.base:
                 continue  # an earlier transmission
-            if sent.tries == 1 or sent.tries & 0x7F == attempt:  # else it may have arrived by another path
-                path.arrivedFrom = max(path.arrivedFrom, sent.sentAt)
+            if tries == 1 or tries & 0x7F == attempt:  # else it may have arrived by another path
+                if sent.sentAt > path.arrivedFrom:
+                    path.arrivedFrom = sent.sentAt
                 if path.isSilent:
                     path.answered()
             there.progress = now
-            newest[path.number] = max(newest[path.number], number)
-            there.newest = max(there.newest, number)
+            if number > newest[path.number]:
+                newest[path.number] = number
+            if number > there.newest:
+                there.newest = number
         if len(self.paths) > 1:
             self._findSilent(now)
         self._overtaken(now)

@@ -565,7 +565,7 @@ class BurstTests(HostsCase):
         data = Random(7).randbytes(FIRST_WINDOW * (peer.mtu - HEADER_LENGTH))
         self.world.network.drop(lambda packet: len(packet.payload) > 1000, FIRST_WINDOW - 1)
         transport.post(TAG, data)
-        counters = transport._core.counters
+        counters = transport._lifeline.module.core.counters
         self.wait(lambda: counters.resends)
         self.pause(0.001)
         self.assertEqual(counters.resends, FIRST_WINDOW - 1)

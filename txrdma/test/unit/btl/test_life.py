@@ -47,7 +47,7 @@ class Lifeline:
 
     def __init__(self) -> None:
         order = SimpleNamespace(tags=set(), isOrdered=True)
-        self.peer = SimpleNamespace(order=order, state=OPEN, queuedBytes=0)
+        self.peer = SimpleNamespace(order=order, state=OPEN, queuedBytes=0, sentBytes=0, receivedBytes=0)
         regions = SimpleNamespace(deregister=lambda region: None)
         self.module = SimpleNamespace(core=SimpleNamespace(regions=regions))
         self.host = self.peerHost = None

@@ -132,5 +132,32 @@ class WithdrawTests(HostsCase):
         self.assertNothingLeft()
 
 
-class OneHostReadyTests(test_receivebuffers.OneHostCase, ReadyTests, WithdrawTests):
+class RecordTests(HostsCase):
+    """What counts as sent and received bytes of a connection, for the log."""
+
+    def test_bytes(self) -> None:
+        """The bytes of messages, calls and answers count; those of reads, writes and the transport do not."""
+        client, server = self.connected()
+        here, there = client.transport, server.transport
+        there.answer(TAG, lambda data: bytes(7))
+        shared = there.share(1000)
+        for size in (10, 20, 5000):  # in one packet, and in chunks
+            here.post(TAG, bytes(size))
+        here.post(WAITED, bytes(100))
+        here.sendMany(ORDERED, [bytes(50)] * 3)
+        here.sendMessage(bytes(30))
+        here.sendMessage(bytes(40), 5)
+        self.outcome(here.call(TAG, bytes(200)))
+        self.outcome(here.write(shared.name, bytes(300)))
+        self.outcome(here.read(shared.name, 400))
+        self.outcome(there.receive(WAITED))
+        self.outcome(here.send(TAG, bytes(1)))
+        here.loseConnection()
+        self.wait(lambda: client.lost and server.lost)
+        sent = 10 + 20 + 5000 + 100 + 150 + 30 + 40 + 200 + 1
+        self.assertEqual((here.record.bytesSent, here.record.bytesReceived), (sent, 7))
+        self.assertEqual((there.record.bytesSent, there.record.bytesReceived), (7, sent))
+
+
+class OneHostReadyTests(test_receivebuffers.OneHostCase, ReadyTests, WithdrawTests, RecordTests):
     """The same between two processes of one host, where long messages use shared memory."""
