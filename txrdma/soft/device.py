@@ -56,7 +56,7 @@ from txrdma.soft.core.recent import RecentNumbers
 from txrdma.soft.core.route import Route
 from txrdma.soft.core.routeport import RoutePort
 from txrdma.soft.core.sharedreceives import SoftSharedReceiveQueue
-from txrdma.soft.hostinterfaces import HostInterfaces
+from txrdma.soft.hostinterfaces import HostInterfaces, openHostInterfaces
 from txrdma.soft.limits import checkAvailable, checkCapacity, checkRange, LIMITS
 from txrdma.soft.opening import isTaken, openPort, udpPorts
 from txrdma.soft.ports import PKEYS, SoftPort
@@ -567,11 +567,10 @@ def openSoftDevice(
 
             undo.callback(file.close)
             capture = RoCECapture(file)
-        interfaces = HostInterfaces()
-        undo.callback(interfaces.close)
-        make = partial(
-            openPort, reactor, interfaces.known, route=route, capture=capture, mtu=mtu, runtime=runtime
-        )
+        interfaces = openHostInterfaces()
+        if interfaces is not None:
+            undo.callback(interfaces.close)
+        make = partial(openPort, reactor, interfaces, route=route, capture=capture, mtu=mtu, runtime=runtime)
         ports, close = _openPorts(addresses, udpPorts(port), make)
         undo.callback(close)
         name = "soft" if addresses == ("127.0.0.1",) else "soft:" + ",".join(addresses).replace(":", r"\:")

@@ -11,7 +11,6 @@ import array
 import fcntl
 import socket
 import struct
-import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import cast, Final
@@ -35,33 +34,23 @@ class HostInterfaces:
     """The network interfaces of the creating thread's network namespace; on Linux only."""
 
     def __init__(self) -> None:
-        self._network: HostNetwork | None = None
-        self._socket: socket.socket | None = None
+        """@raise DeviceUnavailable: interfaces can't be read."""
         self._watching: Callable[[], Callable[[], None]] | None = None
         self._unwatch: Callable[[], None] | None = None
         with ExitStack() as undo:
             try:
-                network = HostNetwork.open()
-                undo.callback(network.close)
-                network.interfaces()  # may not be permitted
+                self._network = HostNetwork.open()
+                undo.callback(self._network.close)
+                self._network.interfaces()  # may not be permitted
                 self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
-            except (DeviceUnavailable, OSError) as error:
-                _log.debug("the network interfaces of this host can't be read: {error}", error=error)
-            else:
-                self._network = network
-                undo.pop_all()
-
-    @property
-    def known(self) -> HostInterfaces | None:
-        """Return this object, or None if interfaces can't be read."""
-        return None if self._network is None else self
+            except OSError as error:
+                raise DeviceUnavailable(f"network interfaces can't be read: {error}") from error
+            undo.pop_all()
 
     def interfaceOf(self, address: str) -> NetworkInterface | None:
         """
         Return the interface that has this IP address; None if there is none, or the address is not usable.
         """
-        if self._network is None:
-            raise DeviceUnavailable("the network interfaces can't be read")
         found = self._network.interfaceOf(address)
         if found is not None:
             ip = address.partition("%")[0]
@@ -72,24 +61,20 @@ class HostInterfaces:
 
     def rate(self, name: str) -> int:
         """The rate of an interface's link, in bits per second; 0 if unknown."""
-        if self._socket is None or sys.platform != "linux":
-            return 0
         settings = array.array("B", _SETTINGS.pack(_GET_SETTINGS, 0, 0))
         where, _ = settings.buffer_info()
         try:
             fcntl.ioctl(self._socket, _SIOCETHTOOL, _REQUEST.pack(name.encode(), where))
-        except OSError:
-            return 0  # a link without one, such as the loopback's
+        except (OSError, ValueError):
+            return 0  # a link without one, such as the loopback's; or the socket is closed
         _, low, high = _SETTINGS.unpack(settings)
         megabits = high << 16 | low
         return 0 if megabits == _UNKNOWN else megabits * 1_000_000
 
     def watch(self, reactor: object, changed: Callable[[], None]) -> None:
         """Call C{changed} shortly after any of them has changed, until C{close}."""
-        network = self._network
-        if network is not None:
-            self._watching = lambda: network.watch(cast(INetworkReactor, reactor), changed)
-            self.wake()
+        self._watching = lambda: self._network.watch(cast(INetworkReactor, reactor), changed)
+        self.wake()
 
     def rest(self) -> None:
         """Stop watching until L{wake}."""
@@ -99,7 +84,7 @@ class HostInterfaces:
 
     def wake(self) -> None:
         """Watch the interfaces for changes. Idempotent."""
-        if self._unwatch is not None and self._network is not None:
+        if self._unwatch is not None:
             self._network.addReaders()
         elif self._watching is not None:
             try:
@@ -109,8 +94,14 @@ class HostInterfaces:
 
     def close(self) -> None:
         self._watching = None
-        asking, self._socket = self._socket, None
-        if asking is not None:
-            asking.close()
-        if self._network is not None:
-            self._network.close()
+        self._socket.close()
+        self._network.close()
+
+
+def openHostInterfaces() -> HostInterfaces | None:
+    """Open the network interfaces of this host; return None if they can't be read."""
+    try:
+        return HostInterfaces()
+    except DeviceUnavailable as error:
+        _log.debug("the network interfaces of this host can't be read: {error}", error=error)
+        return None

@@ -25,7 +25,7 @@ _KEYS = ("address", "port", "route", "pcap", "mtu", "runtime")
 
 
 class SoftDeviceOptions(NamedTuple):
-    """The options that a device string asks for."""
+    """The options that a device string asks for: the parameters of C{openSoftDevice}."""
 
     addresses: tuple[str, ...]
     port: int | None
@@ -54,16 +54,7 @@ class SoftDeviceStringParser:
     def parseDevice(self, reactor: object, *args: str, **kwargs: str) -> IVerbsDevice:
         from txrdma.soft.device import openSoftDevice
 
-        wanted = self.canonical(*args, **kwargs)
-        return openSoftDevice(
-            reactor,
-            wanted.addresses,
-            port=wanted.port,
-            route=wanted.route,
-            pcap=wanted.pcap,
-            mtu=wanted.mtu,
-            runtime=wanted.runtime,
-        )
+        return openSoftDevice(reactor, *self.canonical(*args, **kwargs))
 
     def prepare(self, *args: str, **kwargs: str) -> None:
         """Import the modules of a device; those of RoCE only if the route may be RoCE v2."""

@@ -22,7 +22,7 @@ from typing import Final
 from twisted.logger import Logger
 
 from txrdma.kit.logs import RateLimitedLogger
-from txrdma.unix.sockets import isOurs, LocalListener, peerOf, Reactor, SO_PEERCRED, unmapped
+from txrdma.unix.sockets import connectTo, isOurs, LocalListener, peerOf, Reactor, SO_PEERCRED, unmapped
 
 _log = Logger()
 _rateLimited = RateLimitedLogger(_log)
@@ -136,24 +136,21 @@ class SocketDirectory:
 
         @return: a non-blocking socket; None if there is no process, or it is not permitted.
         """
-        try:
-            connected = socket.socket(socket.AF_UNIX, kind | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
-        except OSError:
-            return None
         before = self._numberOf(name)
         try:
-            connected.connect(self._in(name))
-            if self.admits(connected):
-                return connected
-            _rateLimited.warn(
-                (self.path, peerOf(connected).user),
-                "ignoring a socket of user {user}, who is not permitted, in {path}",
-                user=peerOf(connected).user,
-                path=self.path,
-            )
+            connected = connectTo(kind, self._in(name))
         except OSError as error:
             if error.errno == errno.ECONNREFUSED and before is not None and self._numberOf(name) == before:
                 self.withdraw(name)
+            return None
+        if self.admits(connected):
+            return connected
+        _rateLimited.warn(
+            (self.path, peerOf(connected).user),
+            "ignoring a socket of user {user}, who is not permitted, in {path}",
+            user=peerOf(connected).user,
+            path=self.path,
+        )
         connected.close()
         return None
 

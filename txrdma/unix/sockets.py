@@ -75,6 +75,17 @@ def processAt(connected: socket.socket) -> Credentials:
     return found if found.pid else found._replace(pid=-next(_unknown))
 
 
+def connectTo(kind: int, name: str | bytes) -> socket.socket:
+    """Return a non-blocking UNIX socket that is connected to a name; raises OSError."""
+    connected = socket.socket(socket.AF_UNIX, kind | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+    try:
+        connected.connect(name)
+    except BaseException:
+        connected.close()
+        raise
+    return connected
+
+
 @lru_cache(1)
 def unmapped() -> frozenset[int]:
     """Return the IDs that represent users and groups which are not mapped into this user namespace."""

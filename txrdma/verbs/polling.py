@@ -46,7 +46,6 @@ class PollingReactor(EPollReactor):
     A reactor on epoll(7) that spins for a while before it sleeps.
 
     @ivar spinSeconds: most seconds to spin since the last result.
-    @ivar spins: number of spins; C{paid}: of those with a result.
     """
 
     def __init__(self) -> None:
@@ -58,8 +57,6 @@ class PollingReactor(EPollReactor):
         self._rounds = 0
         self._misses = 0
         self.spinSeconds = SPIN_SECONDS
-        self.spins = 0
-        self.paid = 0
         super().__init__()  # type: ignore[no-untyped-call]  # Twisted's
 
     def addPollable(self, pollable: IPollable) -> None:
@@ -138,12 +135,7 @@ class PollingReactor(EPollReactor):
                     next = now + _CHECK_SECONDS
             return False
         finally:
-            self.spins += 1
-            if found:
-                self.paid += 1
-                self._misses = 0
-            else:
-                self._misses += 1
+            self._misses = 0 if found else self._misses + 1
 
     def _window(self) -> float:
         """Seconds to spin without a result: less, the more spins had none."""

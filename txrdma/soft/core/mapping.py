@@ -7,9 +7,15 @@ thousand connections would need twenty thousand unused descriptors.
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import mmap
+import os
 import sys
 from typing import Final
+
+SIZE_SEALS: Final = 0x06
+"""C{F_SEAL_SHRINK} and C{F_SEAL_GROW}, which PyPy's C{fcntl} does not have."""
 
 PLAIN: Final = 128
 """
@@ -29,3 +35,36 @@ def mapped(descriptor: int, length: int, isWritable: bool = True) -> mmap.mmap:
     from txrdma.soft.core._overlay import overlaid
 
     return overlaid(descriptor, length, protection)
+
+
+def sealedMemory(name: str, length: int, seals: int = 0) -> tuple[int, mmap.mmap]:
+    """
+    Make a memfd whose size is sealed, since access would raise SIGBUS if a peer could shrink it.
+
+    @param seals: further seals, for other mappings than ours, which a kernel that does not know them omits.
+    @return: descriptor and mapping.
+    @raise OSError: there is no memory or descriptor.
+    """
+    descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(descriptor, length)
+        mapping = mapped(descriptor, length)
+        sizeIsFixed = SIZE_SEALS | fcntl.F_SEAL_SEAL
+        try:
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, sizeIsFixed | seals)
+        except OSError as error:
+            if error.errno != errno.EINVAL or not seals:
+                raise
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, sizeIsFixed)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor, mapping
+
+
+def closeMapping(mapping: mmap.mmap) -> None:
+    """Unmap memory, now or when its last view is released."""
+    try:
+        mapping.close()
+    except BufferError:
+        pass  # the last view unmaps it

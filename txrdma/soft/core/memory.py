@@ -6,7 +6,6 @@ Follows InfiniBand Architecture vol. 1, 10.6 (memory management) and 10.2.3 (pro
 
 from __future__ import annotations
 
-import fcntl
 import mmap
 import os
 import sys
@@ -20,7 +19,7 @@ from txrdma.error import InvalidRequest, ProtectionError, ResourceExhausted
 from txrdma.iba.types import LKey, RKey
 from txrdma.iba.verbs import Access, Buffer, Segment
 from txrdma.interfaces import IMemoryRegion
-from txrdma.soft.core.mapping import mapped
+from txrdma.soft.core.mapping import closeMapping, sealedMemory
 from txrdma.soft.core.recent import RecentNumbers
 from txrdma.unix.sharing import whyNoSharedMemory
 
@@ -32,6 +31,10 @@ REMOTE_WRITE: Final = int(Access.REMOTE_WRITE)
 REMOTE_READ: Final = int(Access.REMOTE_READ)
 REMOTE_ATOMIC: Final = int(Access.REMOTE_ATOMIC)
 
+ATOMIC_LENGTH: Final = 8
+"""Bytes that an atomic operation changes (IBA 9.4.5)."""
+
+_64_BITS: Final = (1 << 64) - 1
 _EMPTY: Final = memoryview(bytearray())
 _FIRST_ADDRESS: Final = 0x1000_0000_0000
 _KEYS_REMEMBERED: Final = 4096
@@ -116,10 +119,7 @@ class Region:
             self._mapping[self.validOffset : self.validOffset + 8] = bytes(8)
             os.close(self.descriptor)
             self.descriptor = None
-        try:
-            self._mapping.close()
-        except BufferError:
-            pass  # the last slice unmaps it
+        closeMapping(self._mapping)
         self._mapping = None
 
 
@@ -205,7 +205,7 @@ class KeyTable:
         descriptor: int | None = None
         try:
             if sys.platform == "linux" and not whyNoSharedMemory():
-                descriptor, mapping = _sealed(validOffset + PAGE)
+                descriptor, mapping = sealedMemory("txrdma", validOffset + PAGE)
             else:
                 mapping = mmap.mmap(-1, validOffset + PAGE)
         except (OSError, ValueError, OverflowError) as error:
@@ -251,15 +251,15 @@ class KeyTable:
         return f"{region!r} does not allow it"
 
 
-def _sealed(length: int) -> tuple[int, mmap.mmap]:
-    """A memfd of a sealed size, mapped: if a peer shrank it, access would raise SIGBUS."""
-    descriptor = os.memfd_create("txrdma", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    try:
-        os.ftruncate(descriptor, length)
-        fcntl.fcntl(
-            descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-        )
-        return descriptor, mapped(descriptor, length)
-    except BaseException:
-        os.close(descriptor)
-        raise
+def performAtomic(memory: memoryview, compare: int | None, operand: int) -> int:
+    """
+    Execute an atomic operation on these 8 bytes, an integer in the host's byte order; return their old value.
+
+    @param compare: a compare and swap expects this value; None for a fetch and add.
+    """
+    before = int.from_bytes(memory, sys.byteorder)
+    if compare is None:
+        memory[:] = (before + operand & _64_BITS).to_bytes(ATOMIC_LENGTH, sys.byteorder)
+    elif before == compare:
+        memory[:] = operand.to_bytes(ATOMIC_LENGTH, sys.byteorder)
+    return before

@@ -189,7 +189,7 @@ class SoftQueuePair:
             raise QueueFull(f"{len(requests)} requests for {self.free} free places in the send queue")
         self.free -= len(requests)
         if self.state is _SQD:
-            self._held += map(_copied, requests)
+            self._held += map(copied, requests)
         else:
             self._postDatagrams(requests)
 
@@ -485,7 +485,7 @@ def _malformed(request: SendRequest, maxSegments: int) -> InvalidRequest:
     return InvalidRequest(f"{what}: {request.operation!r} takes no inline data")
 
 
-def _copied(request: SendRequest) -> SendRequest:
+def copied(request: SendRequest) -> SendRequest:
     """A copy that is independent of the poster's buffers."""
     inline = tuple(piece if isinstance(piece, bytes) else bytes(piece) for piece in request.inline)
     return replace(request, inline=inline, segments=tuple(request.segments))

@@ -40,7 +40,7 @@ from txrdma.soft.host._messages import (
 )
 from txrdma.soft.host.names import claimService, hostName, isClaimed, isShareTaken
 from txrdma.soft.shared.unixpackets import PacketSocket
-from txrdma.unix.sockets import isOurs, LocalListener, peerOf, Reactor
+from txrdma.unix.sockets import connectTo, isOurs, LocalListener, peerOf, Reactor
 
 _log = Logger()
 _rateLimited = RateLimitedLogger(_log)
@@ -494,18 +494,12 @@ class PortMember:
 
     def _connected(self, name: int) -> socket.socket | None:
         """Connect to the coordinator; None without one. Raises L{DeviceUnavailable} if it is not ours."""
-        kind = socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
         try:
-            sock = socket.socket(socket.AF_UNIX, kind)
+            sock = connectTo(socket.SOCK_SEQPACKET, hostName(self.address, name))
         except OSError as error:
-            raise DeviceUnavailable(f"no UNIX socket: {error}") from error
-        try:
-            sock.connect(hostName(self.address, name))
-        except OSError as error:
-            sock.close()
-            if error.errno not in (errno.ECONNREFUSED, errno.EAGAIN):
-                raise DeviceUnavailable(f"no line to the coordinator of {self.address}: {error}") from error
-            return None
+            if error.errno in (errno.ECONNREFUSED, errno.EAGAIN):
+                return None
+            raise DeviceUnavailable(f"no line to the coordinator of {self.address}: {error}") from error
         process = peerOf(sock)
         if not isOurs(process.user):
             sock.close()

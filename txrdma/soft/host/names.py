@@ -15,7 +15,7 @@ from contextlib import ExitStack
 
 from txrdma.error import DeviceUnavailable, ResourceExhausted
 from txrdma.soft.core.netdev import portOfShare, SHARES
-from txrdma.unix.sockets import isOurs, peerOf
+from txrdma.unix.sockets import connectTo, isOurs, peerOf
 
 
 def hostName(address: str, *parts: object) -> bytes:
@@ -50,11 +50,9 @@ def claimService(address: str, serviceID: int) -> Callable[[], None]:
 
 def isClaimed(address: str, serviceID: int) -> bool:
     """Whether a device at an address has claimed a service ID."""
-    kind = socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
     try:
-        with socket.socket(socket.AF_UNIX, kind) as trial:
-            trial.connect(_claimName(address, serviceID))
-            return isOurs(peerOf(trial).user)
+        with connectTo(socket.SOCK_SEQPACKET, _claimName(address, serviceID)) as connected:
+            return isOurs(peerOf(connected).user)
     except OSError as error:
         return error.errno == errno.EAGAIN  # others have connected before, who are not accepted either
 

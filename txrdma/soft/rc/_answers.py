@@ -8,13 +8,13 @@ gets the result of the first one.
 
 from __future__ import annotations
 
-import sys
 from collections import deque
 from struct import Struct
 from typing import Final, TYPE_CHECKING, Union
 
 from txrdma.iba.headers import NO_CREDITS, Opcode
 from txrdma.iba.verbs import Access
+from txrdma.soft.core.memory import performAtomic
 from txrdma.soft.rc._entries import NO_ENTRIES
 from txrdma.soft.rc._packets import Outgoing, PSN_MASK
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 RETH: Final = Struct(">QII")
 ATOMIC_ETH: Final = Struct(">QIQQ")
-ATOMIC_LENGTH: Final = 8
 
 REMOTE_READ: Final = int(Access.REMOTE_READ)
 
@@ -37,7 +36,6 @@ _ATOMIC_ACKNOWLEDGE: Final = int(Opcode.RC_ATOMIC_ACKNOWLEDGE)
 _NUMBER: Final = Struct(">Q")
 _WORD: Final = Struct(">I")
 _NOTHING: Final = memoryview(b"")
-_64_BITS: Final = 0xFFFFFFFFFFFFFFFF
 
 
 class Read:
@@ -107,11 +105,7 @@ class Answers:
     def execute(self, psn: int, opcode: int, header: bytes, target: memoryview) -> None:
         """Execute an atomic operation, in host byte order, and queue its answer."""
         _address, _rkey, operand, compare = ATOMIC_ETH.unpack(header)
-        original = int.from_bytes(target, sys.byteorder)
-        if opcode != COMPARE_SWAP:
-            target[:] = (original + operand & _64_BITS).to_bytes(ATOMIC_LENGTH, sys.byteorder)
-        elif original == compare:
-            target[:] = operand.to_bytes(ATOMIC_LENGTH, sys.byteorder)
+        original = performAtomic(target, compare if opcode == COMPARE_SWAP else None, operand)
         result = Atomic(psn, (opcode, header), original)
         self._results.append(result)
         self.keep(self._retained)

@@ -30,12 +30,11 @@ from txrdma.iba.verbs import (
     SendRequest,
     Status,
 )
+from txrdma.soft.core.pieces import gathered, scatter
 from txrdma.soft.rc._packets import (
     BTH_LENGTH,
-    Bytes,
     Event,
     FRAME,
-    gathered,
     heading,
     ICRC_LENGTH,
     Incoming,
@@ -43,7 +42,6 @@ from txrdma.soft.rc._packets import (
     PSN_MASK,
     Received,
     Retired,
-    scatter,
 )
 from txrdma.soft.shared.datagramlane import DatagramLane
 
@@ -253,12 +251,6 @@ class Datagrams:
             if not self._take(run, number * run.stride + BTH_LENGTH, header):
                 self.dropped += 1
 
-    def expired(self, now: float) -> None:
-        """Do nothing: datagrams are not acknowledged, so none is ever overdue."""
-
-    def deadline(self) -> float | None:
-        return None
-
     def outgoing(self, now: float) -> list[Datagram]:
         """Take the packets to send; emit them before the next call of this core."""
         datagrams: list[Datagram] = []
@@ -308,7 +300,7 @@ class Datagrams:
 
     # Internals.
 
-    def _payload(self, posted: _Posted) -> Bytes:
+    def _payload(self, posted: _Posted) -> Buffer:
         if posted.inline is not None:
             return posted.inline
         segments = posted.segments

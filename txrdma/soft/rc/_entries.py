@@ -15,13 +15,14 @@ from typing import Any, Final
 
 from txrdma.iba.headers import Opcode
 from txrdma.iba.verbs import Buffer, CompletionOpcode, Segment, SendRequest, Status
-from txrdma.soft.rc._packets import BTH_LENGTH, ICRC_LENGTH, Incoming, scatter, scatterRun
+from txrdma.soft.core.memory import ATOMIC_LENGTH
+from txrdma.soft.core.pieces import scatter
+from txrdma.soft.rc._packets import BTH_LENGTH, ICRC_LENGTH, Incoming, scatterRun
 
 NO_ENTRIES: Final[deque[Any]] = deque()
 """The queues of all queue pairs that have used none: an empty deque takes 760 bytes. Never modified."""
 
 LONGEST_MESSAGE: Final = 1 << 31
-ATOMIC_LENGTH: Final = 8
 
 SEND_FIRST: Final = int(Opcode.RC_SEND_FIRST)
 WRITE_FIRST: Final = int(Opcode.RC_RDMA_WRITE_FIRST)

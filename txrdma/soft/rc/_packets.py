@@ -14,7 +14,8 @@ from struct import Struct
 from typing import Final, NamedTuple, Union
 
 from txrdma.iba.types import DEFAULT_PKEY
-from txrdma.iba.verbs import AsyncEventKind, Completion
+from txrdma.iba.verbs import AsyncEventKind, Buffer, Completion
+from txrdma.soft.core.pieces import scatter
 
 PSN_MASK: Final = 0xFFFFFF
 ACKNOWLEDGE: Final = 0x80000000
@@ -26,8 +27,6 @@ FRAME: Final = BTH_LENGTH + ICRC_LENGTH
 """Bytes of a packet that surround extension headers and payload: BTH and ICRC."""
 
 _WORD: Final = Struct(">I")
-
-Bytes = Union[bytes, bytearray, memoryview]
 
 
 class Outgoing(NamedTuple):
@@ -44,7 +43,7 @@ class Outgoing(NamedTuple):
     psn: int
     packets: int
     extension: bytes
-    payload: Bytes
+    payload: Buffer
     size: int
     acknowledge: bool = False
     solicited: bool = False
@@ -127,40 +126,6 @@ def consecutive(words: Sequence[int], number: int, end: int) -> tuple[int, int]:
         flags |= words[position]
         position += 1
     return position - number, flags
-
-
-def gathered(pieces: Sequence[memoryview], start: int, length: int) -> memoryview:
-    """Bytes C{start} to C{start + length} of the concatenated pieces."""
-    if len(pieces) == 1:
-        return pieces[0][start : start + length]
-    parts = []
-    for piece in pieces:
-        if start < len(piece):
-            part = piece[start : start + length]
-            parts.append(part)
-            length -= len(part)
-            start = 0
-            if not length:
-                break
-        else:
-            start -= len(piece)
-    return parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
-
-
-def scatter(pieces: Sequence[memoryview], start: int, payload: Bytes) -> None:
-    """Write the payload at C{start} of the concatenated pieces."""
-    done = 0
-    for piece in pieces:
-        size = len(piece)
-        if start < size:
-            count = min(size - start, len(payload) - done)
-            piece[start : start + count] = payload[done : done + count]
-            done += count
-            start = 0
-            if done == len(payload):
-                return
-        else:
-            start -= size
 
 
 def scatterRun(pieces: Sequence[memoryview], start: int, run: Incoming, first: int, count: int) -> None:

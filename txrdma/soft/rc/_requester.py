@@ -30,16 +30,15 @@ from txrdma.error import ProtectionError
 from txrdma.iba.headers import NAKCode, Opcode
 from txrdma.iba.times import rnrTimerSeconds
 from txrdma.iba.types import QPN
-from txrdma.iba.verbs import Completion, CompletionOpcode, SendRequest, Status
+from txrdma.iba.verbs import Buffer, Completion, CompletionOpcode, SendRequest, Status
+from txrdma.soft.core.pieces import gathered
 from txrdma.soft.core.roundtrip import RetryTimer
 from txrdma.soft.rc._entries import NO_ENTRIES, RequestEntry, WRITE_FIRST
 from txrdma.soft.rc._packets import (
     BTH_LENGTH,
-    Bytes,
     Event,
     Failed,
     FRAME,
-    gathered,
     Incoming,
     nearest,
     Outgoing,
@@ -324,7 +323,7 @@ class Requester:
             runs.append(self._ending(entry, opcode + _LAST, next, b"", payload))
 
     def _ending(
-        self, entry: RequestEntry, opcode: int, psn: int, extension: bytes, payload: Bytes
+        self, entry: RequestEntry, opcode: int, psn: int, extension: bytes, payload: Buffer
     ) -> Outgoing:
         """The packet that ends a message."""
         if entry.immediate is not None:

@@ -21,11 +21,12 @@ from txrdma.error import ProtectionError
 from txrdma.iba.headers import AETHKind, NAKCode, NO_CREDITS, Opcode
 from txrdma.iba.types import QPN
 from txrdma.iba.verbs import Access, AsyncEventKind, Completion, CompletionOpcode, ReceiveRequest, Status
+from txrdma.soft.core.memory import ATOMIC_LENGTH
+from txrdma.soft.core.pieces import scatter
 from txrdma.soft.rc._answers import (
     Answer,
     Answers,
     ATOMIC_ETH,
-    ATOMIC_LENGTH,
     COMPARE_SWAP,
     Read,
     REMOTE_READ,
@@ -44,7 +45,6 @@ from txrdma.soft.rc._packets import (
     PSN_MASK,
     psnWords,
     Received,
-    scatter,
     scatterRun,
 )
 
@@ -181,12 +181,6 @@ class Responder:
             except _Refused as refused:
                 self._refuse(refused)
                 return
-
-    def expired(self, now: float) -> None:
-        """Do nothing: the responder has no timer."""
-
-    def deadline(self) -> float | None:
-        return None
 
     @property
     def pending(self) -> bool:

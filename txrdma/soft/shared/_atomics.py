@@ -8,19 +8,18 @@ has seen that the record is consumed; see L{txrdma.soft.shared._layout}.
 
 from __future__ import annotations
 
-import sys
+from sys import byteorder
 from typing import Final, TYPE_CHECKING
 
 from txrdma.error import ProtectionError
 from txrdma.iba.types import RKey
 from txrdma.iba.verbs import Operation, Status
+from txrdma.soft.core.memory import ATOMIC_LENGTH, performAtomic
+from txrdma.soft.core.pieces import scatter
 from txrdma.soft.shared._layout import ATOMIC_BYTES, barrier, ORDERED, REMOTE_ATOMIC, RESULT_COUNT, RESULTS
-from txrdma.soft.shared._rings import spread
 
 if TYPE_CHECKING:
     from txrdma.soft.core.queuepair import SoftQueuePair
-
-WORD_BYTES: Final = 8
 
 _WORD: Final = (1 << 64) - 1
 _ADD: Final = int(Operation.FETCH_AND_ADD)
@@ -44,22 +43,12 @@ def execute(owner: SoftQueuePair, operation: int, asked: memoryview) -> tuple[St
         int.from_bytes(asked[at : at + 8], "little") for at in range(0, ATOMIC_BYTES, 8)
     )
     try:
-        memory = owner.keys.remote(owner.domain, rkey, address, WORD_BYTES, REMOTE_ATOMIC)
+        memory = owner.keys.remote(owner.domain, rkey, address, ATOMIC_LENGTH, REMOTE_ATOMIC)
     except ProtectionError:
         return Status.REM_ACCESS_ERR, 0
-    if address % WORD_BYTES:
+    if address % ATOMIC_LENGTH:
         return Status.REM_INV_REQ_ERR, 0
-    return Status.SUCCESS, perform(memory, operation, operand, compare)
-
-
-def perform(memory: memoryview, operation: int, operand: int, compare: int) -> int:
-    """Apply the operation to these 8 bytes, and return their old value."""
-    before = int.from_bytes(memory, sys.byteorder)
-    if operation == _ADD:
-        memory[:] = (before + operand & _WORD).to_bytes(WORD_BYTES, sys.byteorder)
-    elif before == compare:
-        memory[:] = operand.to_bytes(WORD_BYTES, sys.byteorder)
-    return before
+    return Status.SUCCESS, performAtomic(memory, None if operation == _ADD else compare, operand)
 
 
 class Atomics(list[tuple[int, list[memoryview]]]):
@@ -81,5 +70,5 @@ class Atomics(list[tuple[int, list[memoryview]]]):
         while self and self[0][0] <= consumed:
             _, pieces = self.pop(0)
             word = results[RESULTS + self.delivered % RESULT_COUNT]
-            spread(pieces, 0, memoryview(word.to_bytes(WORD_BYTES, sys.byteorder)))
+            scatter(pieces, 0, memoryview(word.to_bytes(ATOMIC_LENGTH, byteorder)))
             self.delivered += 1

@@ -34,6 +34,7 @@ from txrdma.iba.verbs import (
     ReceiveRequest,
     Status,
 )
+from txrdma.soft.core.pieces import scatter
 from txrdma.soft.shared._atomics import execute
 from txrdma.soft.shared._layout import (
     barrier,
@@ -58,7 +59,6 @@ from txrdma.soft.shared._layout import (
     WAKE,
 )
 from txrdma.soft.shared._outgoing import LaneSender
-from txrdma.soft.shared._rings import spread
 from txrdma.soft.shared._wakeups import WAKES_SENDER
 
 if TYPE_CHECKING:
@@ -325,7 +325,7 @@ class LaneReceiver:
             except ProtectionError:
                 self._rejectReceive(request, Status.LOC_PROT_ERR, Status.REM_OP_ERR)
                 return False
-            spread(self.targets, self._filled, data)
+            scatter(self.targets, self._filled, data)
             self._filled += len(data)
             length = self._filled
         if control & MORE:

@@ -21,7 +21,6 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import chain
 from typing import Final, TYPE_CHECKING
 
@@ -35,7 +34,9 @@ from txrdma.iba.verbs import (
     SendRequest,
     Status,
 )
-from txrdma.soft.shared._atomics import Atomics, packed, WORD_BYTES
+from txrdma.soft.core.memory import ATOMIC_LENGTH
+from txrdma.soft.core.queuepair import copied
+from txrdma.soft.shared._atomics import Atomics, packed
 from txrdma.soft.shared._layout import (
     acquire,
     ATOMIC_BYTES,
@@ -233,7 +234,7 @@ class LaneSender:
     def _queue(self, requests: Iterable[SendRequest]) -> None:
         if self.waiting is _NONE:
             self.waiting = deque()
-        self.waiting.extend(map(_copied, requests))
+        self.waiting.extend(map(copied, requests))
 
     def _enqueue(self, requests: Sequence[SendRequest]) -> None:
         """Queue requests behind waiting ones, and try to resume."""
@@ -299,7 +300,7 @@ class LaneSender:
 
     def _ask(self, request: SendRequest, pieces: list[memoryview], length: int) -> bool:
         """Send an atomic to the peer's process; False when it has to wait."""
-        if length < WORD_BYTES:
+        if length < ATOMIC_LENGTH:
             return self._failRequest(request, Status.LOC_LEN_ERR)
         most = min(self._owner.attributes.maxRDAtomic or 0, RESULT_COUNT)
         if not self._areAtomicsDone() and len(self._atomics) >= most:
@@ -496,9 +497,3 @@ class LaneSender:
         self.waiting.clear()
         self._atomics.clear()
         return left
-
-
-def _copied(request: SendRequest) -> SendRequest:
-    """A copy that is independent of the poster's buffers."""
-    inline = tuple(bytes(piece) for piece in request.inline)
-    return replace(request, inline=inline, segments=tuple(request.segments))

@@ -7,7 +7,6 @@ of queue pairs are always the sender's first.
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import mmap
 import os
@@ -17,7 +16,7 @@ from typing import Final
 from txrdma.error import WireError
 from txrdma.iba.types import GID, QPN, RKey
 from txrdma.kit.wire import bits, Code, data, Layout, wire
-from txrdma.soft.core.mapping import mapped
+from txrdma.soft.core.mapping import mapped, sealedMemory, SIZE_SEALS
 from txrdma.soft.shared._layout import HEADER_BYTES, REMOTE_WRITE, RemoteRegion, ringBytes
 
 VERSION: Final = 6
@@ -32,8 +31,6 @@ LONGEST: Final = MOST_DATA + 64
 PAGE: Final = mmap.PAGESIZE
 _LARGEST_REGION: Final = 1 << 40
 _FUTURE_WRITE: Final = 0x10
-_NEEDED: Final = 0x06
-"""C{F_SEAL_SHRINK} and C{F_SEAL_GROW}, which PyPy's C{fcntl} does not have."""
 
 
 class RendezvousKind(Code):
@@ -229,22 +226,7 @@ def meetingName(address: str, port: int) -> str:
 
 def makeBox(ring: int) -> tuple[int, mmap.mmap]:
     """Make sealed memory that only this process can write; return descriptor and mapping. Raises OSError."""
-    length = HEADER_BYTES + ring
-    descriptor = os.memfd_create("txrdma-lane", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    try:
-        os.ftruncate(descriptor, length)
-        mapping = mapped(descriptor, length)
-        seals = _NEEDED | fcntl.F_SEAL_SEAL
-        try:
-            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals | _FUTURE_WRITE)
-        except OSError as error:
-            if error.errno != errno.EINVAL:  # Linux before 5.1
-                raise
-            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor, mapping
+    return sealedMemory("txrdma-lane", HEADER_BYTES + ring, _FUTURE_WRITE)
 
 
 def _sealedLength(descriptor: int) -> int:
@@ -253,7 +235,7 @@ def _sealedLength(descriptor: int) -> int:
         seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
     except OSError:
         raise ValueError("not a memfd") from None
-    if seals & _NEEDED != _NEEDED:
+    if seals & SIZE_SEALS != SIZE_SEALS:
         raise ValueError("the memory is not sealed against changes of its size")
     reply = os.fstat(descriptor)
     if reply.st_blksize != mmap.PAGESIZE:  # holes in huge pages, which seals allow, may be filled by SIGBUS

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from txrdma.iba.verbs import Buffer
+from txrdma.soft.core.pieces import part
 from txrdma.soft.shared._layout import (
     barrier,
     CONSUMED,
@@ -130,23 +131,3 @@ class RingPair:
                 self.offset = 0
                 return True
             self.offset += size
-
-
-def part(pieces: list[memoryview], offset: int, length: int) -> list[memoryview]:
-    """The bytes from C{offset} on, of several buffers."""
-    part = []
-    for piece in pieces:
-        if offset < len(piece):
-            part.append(piece[offset : offset + length])
-            length -= len(part[-1])
-            if not length:
-                break
-        offset = max(0, offset - len(piece))
-    return part
-
-
-def spread(targets: list[memoryview], offset: int, data: memoryview) -> None:
-    """Write bytes from C{offset} on into several buffers."""
-    for target in part(targets, offset, len(data)):
-        target[:] = data[: len(target)]
-        data = data[len(target) :]

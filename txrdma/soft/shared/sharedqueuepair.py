@@ -19,6 +19,8 @@ from txrdma.error import ResourceExhausted
 from txrdma.iba.types import QPN, RKey
 from txrdma.iba.verbs import AsyncEventKind, Operation, SendRequest
 from txrdma.kit.logs import RateLimitedLogger
+from txrdma.soft.core.mapping import closeMapping
+from txrdma.soft.core.pieces import part, scatter
 from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.shared._doorbells import Doorbell
 from txrdma.soft.shared._lane import Lane
@@ -36,7 +38,6 @@ from txrdma.soft.shared._rendezvous import (
     RegionRequest,
     RendezvousKind,
 )
-from txrdma.soft.shared._rings import part, spread
 from txrdma.soft.shared.peerprocess import PeerProcess
 from txrdma.soft.shared.unixpackets import NO_DESCRIPTORS, Rendezvous
 
@@ -311,14 +312,6 @@ class SharedQueuePair:
         if request.operation is Operation.RDMA_READ:
             if len(content) != size:
                 raise ValueError("access reply of the wrong length")
-            spread(pieces, done, content)
+            scatter(pieces, done, content)
         self._moving = (request, pieces, done + size, length)
         self._move()
-
-
-def closeMapping(mapping: mmap.mmap) -> None:
-    """Unmap memory, now or when its last view is released."""
-    try:
-        mapping.close()
-    except BufferError:
-        pass  # the last view unmaps it

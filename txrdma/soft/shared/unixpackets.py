@@ -23,7 +23,7 @@ from twisted.python.failure import Failure
 
 from txrdma.soft.shared._rendezvous import LONGEST, meetingName, rendezvousName
 from txrdma.unix.socketdirectory import DirectoryListener, SocketDirectory
-from txrdma.unix.sockets import Credentials, isOurs, LocalListener, peerOf, Reactor
+from txrdma.unix.sockets import connectTo, Credentials, isOurs, LocalListener, peerOf, Reactor
 
 _NO_SIGNAL: Final[int] = getattr(socket, "MSG_NOSIGNAL", 0x4000)  # PyPy's socket does not have it
 
@@ -127,17 +127,12 @@ class UnixRendezvous:
         return LocalListener(self._reactor, socket.SOCK_SEQPACKET, name, came, "our shared memory")
 
     def connect(self, address: str, port: int) -> Line | None:
-        kind = socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
         try:
-            sock = socket.socket(socket.AF_UNIX, kind)
+            sock = connectTo(socket.SOCK_SEQPACKET, rendezvousName(address, port))
         except OSError:
-            return None  # no descriptor is left
-        try:
-            sock.connect(rendezvousName(address, port))
-            if isOurs(peerOf(sock).user):
-                return PacketSocket(self._reactor, sock)
-        except OSError:
-            pass
+            return None  # there is no process, or no descriptor is left
+        if isOurs(peerOf(sock).user):
+            return PacketSocket(self._reactor, sock)
         sock.close()
         return None
 

@@ -42,10 +42,6 @@ class MigrationContract(TwoEnds):
         """Drop all packets between the ports with this number."""
         raise NotImplementedError
 
-    def mendPath(self, number: int) -> None:
-        """Restore the path between the ports with this number."""
-        raise NotImplementedError
-
     def path(self, end: End, peer: End, number: int) -> AddressVector:
         """Return the address vector from a port to the peer's port of the same number."""
         port = peer.device.portAttributes(number)

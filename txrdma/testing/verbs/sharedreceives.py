@@ -47,12 +47,6 @@ class SharedEnds(TwoEnds):
             [ReceiveRequest(index, [hub.segment(index * 1000, length)]) for index in range(count)]
         )
 
-    def closeShared(self, shared: ISharedReceiveQueue, *takers: End) -> None:
-        """Close queue pairs, then their shared receive queue."""
-        for end in takers:
-            end.queuePair.close()
-        shared.close()
-
 
 class SharedReceiveContract(SharedEnds):
     """Promises about queue pairs that share a receive queue."""

@@ -59,10 +59,6 @@ class RoCEMigrationTests(LoopbackDevices, MigrationContract, ReactorBuilder):
         """Take a port down."""
         self.commandPort(1, number, False)
 
-    def mendPath(self, number: int) -> None:
-        """Bring the port up."""
-        self.commandPort(1, number, True)
-
 
 class IPv6ContractTests(LoopbackDevices, PortContract, VerbsDeviceContract, ReactorBuilder):
     route = "rocev2"

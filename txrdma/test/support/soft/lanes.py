@@ -25,10 +25,10 @@ from txrdma.iba.verbs import (
     Status,
 )
 from txrdma.soft.core.memory import Domain, KeyTable, Region
+from txrdma.soft.core.pieces import scatter
 from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.shared._lane import Lane
 from txrdma.soft.shared._layout import CONSUMED, HEADER_BYTES, RemoteRegion, STALLED, WAKE
-from txrdma.soft.shared._rings import spread
 
 ALL = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ | Access.REMOTE_ATOMIC
 
@@ -177,7 +177,7 @@ class Side:
             self.lane.accessed(False)
             return
         if reading:
-            spread(pieces, 0, memory)
+            scatter(pieces, 0, memory)
         else:
             memory[:] = b"".join(pieces)
         self.lane.accessed(True)

@@ -128,9 +128,6 @@ class SimulatedMigrationTests(SimulatedTime, Commanded, MigrationContract, Synch
         net = ("192.0.2", "198.51.100")[number - 1]
         self.network.partition(f"{net}.1", f"{net}.2")
 
-    def mendPath(self, number: int) -> None:
-        self.network.heal()
-
 
 class SimulatedPortsMigrationTests(SimulatedMigrationTests):
     """The same tests with a port that goes down."""
@@ -138,10 +135,6 @@ class SimulatedPortsMigrationTests(SimulatedMigrationTests):
     def breakPath(self, number: int) -> None:
         """Take the port down."""
         self.commandPort(1, number, False)
-
-    def mendPath(self, number: int) -> None:
-        """Bring the port up."""
-        self.commandPort(1, number, True)
 
 
 class SecondPortTests(
