@@ -1,5 +1,5 @@
 """
-Processes of tests: programs whose output a test awaits on a running reactor, servers, and suspended processes.
+Processes of tests: programs whose output a test awaits on a running reactor, servers, and suspended ones.
 """
 
 from __future__ import annotations
