@@ -17,6 +17,7 @@ from txrdma.kit.pathprefix import addPrefix, below, prefixOf
 from txrdma.kit.webaccess import AccessControl
 from txrdma.monitor.series.exposition import CONTENT_TYPE
 from txrdma.monitor.web.layout import badge, health, table, tags
+from txrdma.monitor.web.openapi import description
 from txrdma.monitor.web.rest import READING, refuseMethod, sendJSON
 from txrdma.monitor.web.routes import overview
 from txrdma.monitor.web.site import MonitorFactory, MonitorSite, putCommon
@@ -36,6 +37,7 @@ class FabricsSite:
         root.putChild(b"", _Overview(sites))
         root.putChild(b"fabrics", _Fabrics(sites))
         version.putChild(b"fabrics", _List(sites))
+        version.putChild(b"openapi.json", _Description(sites))
         api.putChild(b"v1", version)
         root.putChild(b"api", api)
         putCommon(root, _AllMetrics(sites))
@@ -138,6 +140,16 @@ class _List(_Part):
             for name, site in self._sites.items()
         ]
         return sendJSON(request, 200, {"rows": rows})
+
+
+class _Description(_Part):
+    """C{/api/v1/openapi.json}: description of the REST interface of all fabrics."""
+
+    def render(self, request: Request) -> bytes:
+        """Answer with the description."""
+        if request.method not in READING:
+            return refuseMethod(request)
+        return sendJSON(request, 200, description(prefixOf(request), list(self._sites)))
 
 
 class _AllMetrics(_Part):

@@ -4,10 +4,11 @@ Description of the REST interface by OpenAPI 3.1, made from its routes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import txrdma
-from txrdma.monitor.web.routes import ROUTES, WebRoute
+from txrdma.monitor.web.routes import FABRICS_SCHEMA, ROUTES, WebRoute
 from txrdma.monitor.web.tables import CHANGES, FINDINGS, LINKS, NODES, PORTS, Schema, TEXT
 
 BASE: Final = "/api/v1"
@@ -60,8 +61,29 @@ _EVENTS: Final = {
 }
 
 
-def description() -> dict[str, Any]:
-    """Description of all routes, as JSON can carry it."""
+_FABRICS: Final = {
+    "get": {
+        "operationId": "fabrics",
+        "summary": "State of each fabric",
+        "parameters": [],
+        "responses": {"200": _json("A row for each fabric", FABRICS_SCHEMA)},
+    }
+}
+
+
+def description(prefix: str = "", fabrics: Sequence[str] = ()) -> dict[str, Any]:
+    """
+    Return the description of all routes, as JSON can carry it.
+
+    @param prefix: path below which the site is served.
+    @param fabrics: names of the fabrics, for the site of several; each has all routes.
+    """
+    server: dict[str, Any] = {"url": f"{prefix}{BASE}"}
+    paths = {**{route.path: _path(route) for route in ROUTES}, "/events": _EVENTS}
+    if fabrics:
+        paths["/fabrics"] = {**_FABRICS, "servers": [server]}
+        name = {"default": fabrics[0], "enum": list(fabrics), "description": "Name of the fabric"}
+        server = {"url": f"{prefix}/fabrics/{{fabric}}{BASE}", "variables": {"fabric": name}}
     tables = {table.name: table.schema for table in (NODES, PORTS, LINKS, FINDINGS, CHANGES)}
     return {
         "openapi": "3.1.0",
@@ -71,8 +93,8 @@ def description() -> dict[str, Any]:
             "description": "An InfiniBand fabric as it is known at present. GUIDs are written 0x and 16 "
             "digits, times are seconds since 1970, rates of data are octets each second, null is unknown.",
         },
-        "servers": [{"url": BASE}],
-        "paths": {**{route.path: _path(route) for route in ROUTES}, "/events": _EVENTS},
+        "servers": [server],
+        "paths": paths,
         "components": {
             "schemas": {**tables, "Error": _ERROR},
             "securitySchemes": {

@@ -15,6 +15,7 @@ from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Request
 
 from txrdma.error import DeviceUnavailable
+from txrdma.kit.pathprefix import prefixOf
 from txrdma.monitor.web.openapi import description
 from txrdma.monitor.web.parameters import inPath, inQuery, Wrong
 from txrdma.monitor.web.routes import Missing, ROUTES, WebRoute
@@ -47,15 +48,13 @@ class API(Resource):
     def __init__(self, watch: Watch) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # of Twisted's
         self._watch = watch
-        self._description = json.dumps(description()).encode()
 
     def render(self, request: Request) -> bytes | int:
         """Answer a request, at once or when the fabric or the history has answered."""
         if request.method not in READING:
             return refuseMethod(request)
         if request.postpath == [b"openapi.json"]:
-            request.setHeader("Content-Type", "application/json")
-            return self._description
+            return sendJSON(request, 200, description(prefixOf(request)))
         try:
             route, values = _routed(request)
             answer = route.answer(self._watch.context(), values)

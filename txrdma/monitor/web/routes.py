@@ -219,6 +219,11 @@ def _more(schema: Schema, **properties: Schema) -> Schema:
     }
 
 
+FABRICS_SCHEMA: Final = record(
+    rows={"type": "array", "items": _more(_OVERVIEW, fabric=TEXT, isActive=TRUTH)},
+)
+"""Schema of the states of all fabrics."""
+
 _ROWS: Final = {
     table.name: {"type": "array", "items": {"$ref": f"#/components/schemas/{table.name}"}}
     for table in (PORTS, FINDINGS)

@@ -167,6 +167,23 @@ class ServiceTests(SynchronousTestCase):
         self.assertEqual([row["isActive"] for row in rows], [True, True])
         self.assertLess(rows[0]["nodes"], rows[1]["nodes"])
 
+    def test_descriptions(self) -> None:
+        """OpenAPI names the address of each fabric's interface, also below the path of a proxy."""
+        whole = self.get("/api/v1/openapi.json").json
+        (server,) = whole["servers"]
+        self.assertEqual(server["url"], "/fabrics/{fabric}/api/v1")
+        self.assertEqual(server["variables"]["fabric"]["enum"], ["north", "south"])
+        self.assertEqual(whole["paths"]["/fabrics"]["servers"], [{"url": "/api/v1"}])
+        content = whole["paths"]["/fabrics"]["get"]["responses"]["200"]["content"]
+        (row, _) = self.get("/api/v1/fabrics").json["rows"]
+        self.assertEqual(
+            set(content["application/json"]["schema"]["properties"]["rows"]["items"]["required"]), {*row}
+        )
+        for path, headers in (("", {}), ("/monitor", {"X-Forwarded-Prefix": "/monitor"})):
+            one = self.get("/fabrics/north/api/v1/openapi.json", **headers).json
+            self.assertEqual(one["servers"], [{"url": f"{path}/fabrics/north/api/v1"}])
+            self.assertNotIn("/fabrics", one["paths"])
+
     def test_metrics(self) -> None:
         """All series of both fabrics are in one scrape, each family once, with the label of the fabric."""
         if isMissing:
