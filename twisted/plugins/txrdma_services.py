@@ -15,3 +15,10 @@ fabricMonitor = ServiceMaker(
     "Watches an InfiniBand fabric: counters, findings, history, metrics.",
     "fabric-monitor",
 )
+
+fabricCollector = ServiceMaker(
+    "txrdma.tap.fabriccollector",
+    "txrdma.tap.fabriccollector",
+    "Reads counters for the monitor of a large InfiniBand fabric.",
+    "fabric-collector",
+)

@@ -130,6 +130,9 @@ ADVICE: Final[dict[str, Advice]] = {
     "notification-failed": Advice(
         _WARNING, "Find out why the channel fails; notifications are queued and sent later."
     ),
+    "collector-missing": Advice(
+        _WARNING, "See that the collector runs, and that it has the monitor's key: its log has the reason."
+    ),
     "file-failed": Advice(_WARNING, "See that the file's folder is there, and can be written to."),
     "loop-failed": Advice(
         _WARNING,

@@ -5,6 +5,7 @@ Subpackages import those above them only:
 
   - C{supervisor}: periodic tasks
   - C{diagnosis}: findings and changes: error thresholds, lost nodes and links
+  - C{collecting}: calls made by other processes, the collectors
   - C{reading}: sweeps and counter readings on a reactor; knows nothing about pages
   - C{series}: counters over time: metric families, databases, history, remote write and PromQL
   - C{events}: state that outlasts the process, notifications

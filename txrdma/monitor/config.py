@@ -52,6 +52,8 @@ class MonitorConfig:
     @ivar standby: whether several monitors share the history, of which one writes and notifies.
     @ivar levels: levels of detail of the history, with their retention; C{events} is the retention of events.
     @ivar remote: engine that receives the history, too; None for none.
+    @ivar collectors: client endpoint strings of the processes that read counters for the monitor, or none;
+        C{collectorKeyFile} is the path of the key that they have, too.
     @ivar surveySeconds: time between surveys of the tables of a fabric that does not change; 0 for none.
     @ivar alerts: rules for notifications.
     @ivar webhooks: names of webhooks, their URLs, formats, and Authorization headers or C{""}; C{mail} is
@@ -84,6 +86,8 @@ class MonitorConfig:
     mail: MailSettings | None
     log: str
     files: FileSettings
+    collectors: tuple[str, ...] = ()
+    collectorKeyFile: str = ""
     fabric: str = ""
     fabrics: tuple[MonitorConfig, ...] = ()
 
@@ -152,6 +156,8 @@ def _configOf(reader: ConfigReader, fabric: str) -> MonitorConfig:
         levels=tuple(replace(level, **history.get(level.name, {})) for level in DEFAULT_LEVELS),
         events=replace(EVENTS, **history.get(EVENTS.name, {})),
         remote=_remote(reader.table("remote-write"), fabric),
+        collectors=poll.pop("collectors", ()),
+        collectorKeyFile=poll.pop("collectorKeyFile", ""),
         surveySeconds=poll.pop("surveySeconds", DEFAULT_SURVEY_SECONDS),
         settings=PollerSettings(**poll),
         rules=FindingRules(
@@ -167,7 +173,7 @@ def _configOf(reader: ConfigReader, fabric: str) -> MonitorConfig:
         webhooks=tuple(
             (
                 *(webhook, given["url"], given.get("format", "alertmanager")),
-                _secretIn(given.get("authorizationFile", ""), f"authorization of webhook {webhook}"),
+                secretIn(given.get("authorizationFile", ""), f"authorization of webhook {webhook}"),
             )
             for webhook, given in alerts.pop("webhooks", {}).items()
         ),
@@ -181,7 +187,7 @@ def _configOf(reader: ConfigReader, fabric: str) -> MonitorConfig:
     )
 
 
-def _secretIn(path: str, name: str) -> str:
+def secretIn(path: str, name: str) -> str:
     """Return the secret in a file, which has one line; C{""} without a path."""
     if not path:
         return ""
@@ -197,7 +203,7 @@ def _secretIn(path: str, name: str) -> str:
 def _mail(given: dict[str, Any]) -> MailSettings | None:
     if not given:
         return None
-    password = _secretIn(given.pop("passwordFile", ""), "password of mail")
+    password = secretIn(given.pop("passwordFile", ""), "password of mail")
     return MailSettings(**given, password=password)
 
 
@@ -206,7 +212,7 @@ def _remote(given: dict[str, Any], fabric: str) -> RemoteSettings | None:
         return None
     if fabric:
         given["labels"] = {"fabric": fabric, **given.get("labels", {})}
-    authorization = _secretIn(given.pop("authorizationFile", ""), "authorization of remote-write")
+    authorization = secretIn(given.pop("authorizationFile", ""), "authorization of remote-write")
     pairs: dict[str, Any] = {name: tuple(given.pop(name, {}).items()) for name in ("labels", "headers")}
     return RemoteSettings(**given, **pairs, authorization=authorization)
 

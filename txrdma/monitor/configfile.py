@@ -12,6 +12,7 @@ from txrdma.fabric.excess import MOST_HOPS
 from txrdma.kit.listening import isLoopback, mistakeIn
 from txrdma.monitor.configvalues import (
     boolean,
+    clientEndpoints,
     counter,
     counters,
     databaseURL,
@@ -89,6 +90,8 @@ SCHEMA: Final[Mapping[str, Any]] = {
         "hops": ("maxHops", wholeNumber(1, MOST_HOPS)),
         "notices": ("wantsNotices", boolean),
         "survey": ("surveySeconds", seconds(0.0)),
+        "collectors": ("collectors", clientEndpoints),
+        "collector-key-file": ("collectorKeyFile", string),
     },
     "files": {"slurm": ("slurm", string), "unfit": ("unfit", string), "node-names": ("nodeNames", string)},
     "findings": {
@@ -216,6 +219,9 @@ class ConfigReader:
             self._mistake(
                 "history.standby", "monitors share a history.file or history.url, of which there is none"
             )
+        poll = self.table("poll")
+        if poll.get("collectors"):
+            self._require("poll", poll, collectorKeyFile="collector-key-file")
         if mail:
             self._require("alerts.mail", mail, host="host", sender="from", receivers="to")
         remote = self.table("remote-write")

@@ -179,6 +179,13 @@ def mailAddresses(value: object) -> tuple[str, ...]:
     return tuple(map(mailAddress, value))
 
 
+def clientEndpoints(value: object) -> tuple[str, ...]:
+    """Check a list of client endpoint strings."""
+    if not isinstance(value, list) or not value or not all(isinstance(each, str) and each for each in value):
+        raise InvalidValue("a list of client endpoint strings, as tcp:reader1:9316")
+    return tuple(dict.fromkeys(value))
+
+
 def labelName(name: str) -> str:
     """Check the name of a label, in a key."""
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or name in _USED_LABELS:

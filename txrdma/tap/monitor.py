@@ -16,9 +16,9 @@ from typing import Any, Final
 from twisted.application.internet import StreamServerEndpointService
 from twisted.application.service import MultiService
 from twisted.internet.defer import Deferred
-from twisted.internet.endpoints import serverFromString
+from twisted.internet.endpoints import clientFromString, serverFromString
 from twisted.internet.error import CannotListenError
-from twisted.internet.interfaces import IAddress, IListeningPort, IStreamServerEndpoint
+from twisted.internet.interfaces import IAddress, IListeningPort, IStreamClientEndpoint, IStreamServerEndpoint
 from twisted.logger import Logger
 from twisted.web.client import Agent
 
@@ -32,11 +32,12 @@ from txrdma.kit.listening import isLoopback
 from txrdma.kit.webaccess import AccessControl, readAccess
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.ports import defaultMADPort, openMADPort
-from txrdma.monitor.config import MonitorConfig
+from txrdma.monitor.collecting.pool import CollectorPool
+from txrdma.monitor.config import MonitorConfig, secretIn
 from txrdma.monitor.diagnosis.findinglog import FindingEvent, Raised, Resumed
 from txrdma.monitor.diagnosis.journal import FabricEvent
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
-from txrdma.monitor.reading.poller import FabricPoller
+from txrdma.monitor.reading.poller import FabricPoller, RETRIES
 from txrdma.monitor.reading.surveyor import Surveyor
 from txrdma.monitor.series.database import leaseOf
 from txrdma.monitor.series.promqlreader import PromQLReader
@@ -62,7 +63,18 @@ _AHEAD_SECONDS: Final = 60.0
 _TRY_SECONDS: Final = 0.2
 """Seconds between attempts to take the lease at the start."""
 
-_FIXED: Final = ("port", "listen", "counters", "history", "standby", "levels", "events", "remote")
+_FIXED: Final = (
+    "port",
+    "listen",
+    "counters",
+    "history",
+    "standby",
+    "levels",
+    "events",
+    "remote",
+    "collectors",
+    "collectorKeyFile",
+)
 """Settings whose changes take effect only after a restart."""
 
 
@@ -133,6 +145,25 @@ def endpointOf(reactor: Any, config: MonitorConfig, access: AccessControl) -> IS
     return endpoint
 
 
+def collectorsOf(reactor: Any, config: MonitorConfig, agent: MADAgent) -> CollectorPool | None:
+    """
+    Return the collectors of a monitor; None without any.
+
+    @raise InvalidRequest: an endpoint string is not valid, or the key cannot be read.
+    """
+    endpoints: dict[str, IStreamClientEndpoint] = {}
+    for string in config.collectors:
+        try:
+            endpoints[string] = clientFromString(reactor, string)
+        except Exception as error:  # parsers of endpoint strings raise any exception
+            raise InvalidRequest(f"poll.collectors {string!r}: {error}") from error
+    if not endpoints:
+        return None
+    seconds, most = config.settings.timeoutSeconds, config.settings.maxOutstanding
+    key = secretIn(config.collectorKeyFile, "poll.collector-key-file").encode()
+    return CollectorPool(reactor, agent, endpoints, key, seconds, RETRIES, most)
+
+
 def listeningService(endpoint: IStreamServerEndpoint, factory: Any) -> StreamServerEndpointService:
     """Return the service that listens; if the port is in use, twistd exits, as in strports."""
     listening = StreamServerEndpointService(endpoint, factory)
@@ -200,7 +231,7 @@ class MonitorService(MultiService):
             undo.callback(agent.close)
             self.poller = FabricPoller(
                 *(reactor, agent, config.settings, config.rules, thresholds),
-                *(self._logFinding, self._read, check, supervisor),
+                *(self._logFinding, self._read, check, supervisor, collectorsOf(reactor, config, agent)),
             )
             duty = self._newDuty()
             self._duty = duty if self._takesLease() else None

@@ -26,7 +26,6 @@ from txrdma.iba.path import IBPath
 from txrdma.iba.types import GUID
 from txrdma.kit.backoff import BackOff
 from txrdma.kit.wire import Buffer
-from txrdma.mad.agent import MADAgent
 from txrdma.mad.core.frames import NO_KEYS
 from txrdma.mad.core.transactions import Call
 from txrdma.mad.errors import MADError, MADFailure
@@ -34,6 +33,7 @@ from txrdma.mad.layouts.attributes import RPCS
 from txrdma.mad.layouts.messages import ClassPortInfo
 from txrdma.mad.layouts.smp import NodeInfo, PortInfo
 from txrdma.mad.paths import toLID
+from txrdma.monitor.collecting.pool import ICalls
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds, PortKey
 from txrdma.monitor.reading.attributes import kindOf, ReadingKind
 from txrdma.monitor.reading.fec import NO_ATTRIBUTE
@@ -155,7 +155,7 @@ class CounterReader:
     def __init__(
         self,
         reactor: IReactorTime,
-        agent: MADAgent,
+        agent: ICalls,
         thresholds: ErrorThresholds,
         intervalSeconds: float,
         timeoutSeconds: float,

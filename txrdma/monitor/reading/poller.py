@@ -40,6 +40,7 @@ from txrdma.mad.portwatch import PortEvent, PortLost
 from txrdma.mad.schedule import MADSchedule
 from txrdma.mad.server import MADServer
 from txrdma.mad.subscription import Subscription
+from txrdma.monitor.collecting.pool import CollectorPool
 from txrdma.monitor.diagnosis.findinglog import FindingEvent, FindingLog, FindingRules, Key
 from txrdma.monitor.diagnosis.journal import Journal
 from txrdma.monitor.diagnosis.presence import Presence
@@ -81,7 +82,7 @@ _LATE_PERIODS: Final = 3
 _MOST_DOUBLINGS: Final = 10
 """Most failed sweeps in a row that double the pause until the next one."""
 
-_RETRIES: Final = 2
+RETRIES: Final = 2
 _LATER_SHARE: Final = 4
 """Part of the datagrams on their way that sweeps after the first one may take."""
 
@@ -123,6 +124,7 @@ class FabricPoller:
         onRound: Callable[[float], object] = lambda began: None,
         check: Callable[[Fabric], list[Finding]] = placedFindings,
         supervisor: Supervisor | None = None,
+        collectors: CollectorPool | None = None,
     ) -> None:
         """
         @param agent: sends the requests; the poller does not close it. When its port is lost, the poller
@@ -131,6 +133,8 @@ class FabricPoller:
         @param onRound: called after each round of readings with the time at which it began.
         @param check: returns the faults that the answers to a sweep show.
         @param supervisor: supervises the loops of the poller beside others; it runs while the poller does.
+        @param collectors: processes that read counters and states of ports for the poller, which connects
+            to them while it runs. Sweeps are its own.
         """
         self.fabric: Fabric | None = None
         self.findingLog = FindingLog(rules)
@@ -146,11 +150,19 @@ class FabricPoller:
         self._thresholds = ErrorThresholds() if thresholds is None else thresholds
         self._check = check
         self._notify = notify
+        self._collectors = collectors
         self._onRound = onRound
         self._reader = CounterReader(
-            *(reactor, agent, self._thresholds, settings.intervalSeconds, settings.timeoutSeconds, _RETRIES),
-            settings.maxOutstanding,
-            *(self._sign, self._nodeSilent, self._lidIsWrong),
+            reactor,
+            agent if collectors is None else collectors,
+            self._thresholds,
+            settings.intervalSeconds,
+            settings.timeoutSeconds,
+            RETRIES,
+            self._mostCalls(),
+            self._sign,
+            self._nodeSilent,
+            self._lidIsWrong,
         )
         self.meters = self._reader.meters
         self.details = DetailReader(self.meters)
@@ -208,6 +220,8 @@ class FabricPoller:
             )
             self._subscription.start()
         self.supervisor.start(self._reportSelf)
+        if self._collectors is not None:
+            self._collectors.start()
         self.sweeps.start()
         self.rounds.start(self._settings.intervalSeconds)
         self._refreshes.start(None)
@@ -223,7 +237,7 @@ class FabricPoller:
         self._settings = settings
         self._check = check
         self.findingLog.change(rules)
-        self._reader.change(settings.intervalSeconds, settings.timeoutSeconds, settings.maxOutstanding)
+        self._reader.change(settings.intervalSeconds, settings.timeoutSeconds, self._mostCalls())
         self._judgeTouched()
 
     def resume(self, findingLog: FindingLog, presence: Presence, journal: Journal) -> None:
@@ -246,7 +260,13 @@ class FabricPoller:
         self._cancelAll()
         return Deferred.fromCoroutine(self._leave())
 
+    def _mostCalls(self) -> int:
+        """Return the number of calls that the reader of counters may make at a time."""
+        return self._settings.maxOutstanding if self._collectors is None else self._collectors.mostCalls
+
     async def _leave(self) -> None:
+        if self._collectors is not None:
+            await self._collectors.stop()
         if self._subscription is not None:
             await self._subscription.stop()
         if self._server is not None:
@@ -482,7 +502,7 @@ class FabricPoller:
             self._run(Deferred.fromCoroutine(self._seek(node)))
 
     async def _seek(self, node: Node) -> None:
-        if await hasOtherLID(self._agent, node, self._settings.timeoutSeconds, _RETRIES):
+        if await hasOtherLID(self._agent, node, self._settings.timeoutSeconds, RETRIES):
             self._reader.backOff.answered(node.guid)
             self._lidIsWrong(node.guid)
 
@@ -521,7 +541,7 @@ class FabricPoller:
 
     def _refreshOf(self, schedule: MADSchedule, fabric: Fabric) -> Refresh:
         end, seconds = self._agent.port.endPort, self._settings.timeoutSeconds
-        return Refresh(schedule, end, fabric, seconds, _RETRIES)
+        return Refresh(schedule, end, fabric, seconds, RETRIES)
 
     async def _refresh(self, fabric: Fabric, nodes: list[Node]) -> None:
         """Query nodes with a sign of change again."""
@@ -618,6 +638,9 @@ class FabricPoller:
             statistics.readings, statistics.silences = reader.readings, reader.silences
             statistics.stateReads += reader.stateReads - stateReads
             statistics.requests, statistics.timeouts = self._agent.sent, self._agent.late
+            if self._collectors is not None:
+                statistics.requests += self._collectors.sent
+                statistics.timeouts += self._collectors.late
         with step("following changes"):
             self._refreshed(self.rounds, refresh, fabric, wasSign=False)
         if due > 1 and reader.silences - silences >= due - 1:
@@ -659,7 +682,7 @@ class FabricPoller:
         else:
             try:
                 path, seconds = toLID(end, end.smLID), self._settings.timeoutSeconds
-                info = await self._agent.SubnGet(SMInfo, path, timeoutSeconds=seconds, retries=_RETRIES)
+                info = await self._agent.SubnGet(SMInfo, path, timeoutSeconds=seconds, retries=RETRIES)
             except DeviceUnavailable:
                 raise
             except MADFailure as error:
@@ -697,7 +720,7 @@ class FabricPoller:
         """Read optional counters of a node."""
         seconds = self._settings.timeoutSeconds
         with self.rounds.step("reading optional counters"):
-            await reader.read(node, schedule, self._agent.port.endPort, seconds, _RETRIES)
+            await reader.read(node, schedule, self._agent.port.endPort, seconds, RETRIES)
 
     # Findings.
 
@@ -710,6 +733,8 @@ class FabricPoller:
             for guid in silent
         ]
         self.report(_COUNTERS, found, {str(guid) for guid in silent})
+        if self._collectors is not None:
+            self.report("collectors", self._collectors.findings())
         congested = congestionFindings(fabric, self.congestion.waits, self.load)
         self.report(_CONGESTION, congested + self.congestion.findings())
 

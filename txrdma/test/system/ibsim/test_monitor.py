@@ -62,9 +62,12 @@ class MonitorTestCase(IbsimTestCase):
         self.addCleanup(agent.close)
         self.reported: list[tuple[str, str, str]] = []
         thresholds = ErrorThresholds([TallyLimit("symbolErrorCounter", 10, 600.0)])
-        self.poller = FabricPoller(reactor, agent, self.settings, thresholds=thresholds, notify=self.received)
+        self.poller = self.pollerOf(agent, thresholds)
         self.poller.start()
         self.addCleanup(self.poller.stop)
+
+    def pollerOf(self, agent: MADAgent, thresholds: ErrorThresholds) -> FabricPoller:
+        return FabricPoller(self.reactor, agent, self.settings, thresholds=thresholds, notify=self.received)
 
     def received(self, event: FindingEvent) -> None:
         what = "raised" if isinstance(event, Raised) else "cleared"

@@ -7,9 +7,11 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from twisted.application.service import IServiceMaker
 from twisted.internet.defer import maybeDeferred
+from twisted.internet.task import Clock
 from twisted.plugin import getPlugins
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
@@ -31,6 +33,7 @@ from txrdma.monitor.series.remotewriter import RemoteWriter
 from txrdma.monitor.web.metrics import Metrics, MOST_FINDINGS
 from txrdma.monitor.web.watch import Watch
 from txrdma.tap.fabricmonitor import Options
+from txrdma.tap.monitor import collectorsOf
 from txrdma.test.support.httpagents import PreparedAgent
 from txrdma.test.support.monitor.service import WHOLE
 from txrdma.test.unit.monitor.test_exposition import isMissing, MISSING, parsed
@@ -276,6 +279,27 @@ class ConfigTests(SynchronousTestCase):
             error = self.assertRaises(InvalidRequest, parseConfig, head + mistake)
             self.assertIn(key, str(error))
 
+    def test_collectors(self) -> None:
+        """Collectors need a key, and endpoint strings that Twisted knows."""
+        path = self.mktemp()
+        Path(path).write_text("a common secret\n")
+        key = f'poll.collector-key-file = "{path}"\n'
+        config = parseConfig(f'{key}poll.collectors = ["tcp:reader1:9316", "unix:/run/reader2"]')
+        self.assertEqual(config.collectors, ("tcp:reader1:9316", "unix:/run/reader2"))
+        for mistake, words in {
+            'poll.collectors = ["tcp:reader1:9316"]': "poll: has no collector-key-file",
+            "poll.collectors = []": "a list of client endpoint strings",
+            "poll.collectors = [1]": "a list of client endpoint strings",
+        }.items():
+            self.assertIn(words, str(self.assertRaises(InvalidRequest, parseConfig, mistake)))
+        agent: Any = None  # it is not used
+        config = parseConfig(f'port = "sim:fattree:4"\n{key}poll.collectors = ["what:1"]')
+        error = self.assertRaises(InvalidRequest, collectorsOf, Clock(), config, agent)
+        self.assertIn("poll.collectors 'what:1'", str(error))
+        config = replace(config, collectors=("tcp:reader1:9316",), collectorKeyFile="/nowhere")
+        error = self.assertRaises(InvalidRequest, collectorsOf, Clock(), config, agent)
+        self.assertIn("poll.collector-key-file: ", str(error))
+
     def test_option(self) -> None:
         """An invalid or missing file ends C{twistd} with a message."""
         path = self.mktemp()
@@ -288,8 +312,9 @@ class ConfigTests(SynchronousTestCase):
         self.assertEqual(options["read"].port, "sim:fattree:4")
 
     def test_plugin(self) -> None:
-        """C{twistd} knows the service."""
-        self.assertIn("fabric-monitor", {maker.tapname for maker in getPlugins(IServiceMaker)})
+        """C{twistd} knows the services."""
+        services = {maker.tapname for maker in getPlugins(IServiceMaker)}
+        self.assertLessEqual({"fabric-monitor", "fabric-collector"}, services)
 
 
 class PageTests(PollerTestCase):

@@ -1,0 +1,253 @@
+"""
+The collector: makes calls for a monitor, and returns the results.
+
+It has no state of its own: a monitor that loses its collectors makes the calls itself, and the reading of a
+counter is complete with each answer.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections import deque
+from secrets import token_bytes
+from typing import Any, Final
+
+from twisted.internet.interfaces import IAddress, IDelayedCall, IReactorTime
+from twisted.internet.protocol import connectionDone, Factory, Protocol
+from twisted.python.failure import Failure
+
+from txrdma.error import DeviceUnavailable, WireError
+from txrdma.kit.wire import Buffer
+from txrdma.mad.agent import MADAgent
+from txrdma.mad.core.frames import NO_KEYS
+from txrdma.mad.core.transactions import Call
+from txrdma.mad.errors import MADError, MADTimeoutError
+from txrdma.mad.layouts.attributes import Attribute, RPCS
+from txrdma.mad.layouts.messages import ClassPortInfo
+from txrdma.mad.paths import toLID
+from txrdma.mad.portwatch import PortEvent, PortLost
+from txrdma.monitor.collecting.connection import MessageConnection
+from txrdma.monitor.collecting.wire import (
+    ANSWERED,
+    decodeRequests,
+    decodeSettings,
+    encodeResults,
+    FAILED,
+    MAGIC,
+    MOST_BYTES,
+    MOST_CALLS,
+    NONCE_BYTES,
+    PROOF_BYTES,
+    proofOf,
+    READABLE,
+    REFUSED,
+    Request,
+    Result,
+    SILENT,
+)
+
+MOST_MONITORS: Final = 8
+"""Most connections of a collector, including those that have not proved that they have the key."""
+
+PROOF_SECONDS: Final = 10.0
+"""Seconds in which a connection must prove that it has the key."""
+
+_MOST_TEXT: Final = 200
+
+
+def _raw(kind: type[Attribute]) -> type[Attribute]:
+    """Return a kind of attribute that is decoded as its bytes, which the monitor decodes."""
+    size = kind.size
+
+    def decode(buffer: Buffer, offset: int = 0) -> Any:
+        return bytes(buffer[offset : offset + size])
+
+    content = {"attributeID": kind.attributeID, "rpcs": kind.rpcs, "size": size}
+    return type(f"_Raw{kind.__name__}", (Attribute,), {**content, "decode": staticmethod(decode)})
+
+
+_KINDS: Final = tuple(
+    # The agent follows redirections in a ClassPortInfo, which it has to decode.
+    (RPCS[rpc], kind if kind is ClassPortInfo else _raw(kind))
+    for rpc, kind in READABLE
+)
+
+
+class _Forwarded(Call):
+    """A call of a monitor."""
+
+    __slots__ = ("connection", "requested")
+
+    def __init__(self, connection: CollectorProtocol, requested: Request) -> None:
+        rpc, kind = _KINDS[requested.what]
+        super().__init__(rpc, kind, requested.content, requested.modifier, NO_KEYS, 0)
+        self.connection = connection
+        self.requested = requested.identifier
+
+    def answered(self, answer: Any) -> None:
+        """Return the answer."""
+        content = answer.encode() if isinstance(answer, ClassPortInfo) else answer
+        self.connection.completed(self, Result(self.requested, ANSWERED, 0, content))
+
+    def failed(self, error: Exception) -> None:
+        """Return the reason; without a port, end the connection, so that others make the calls."""
+        if isinstance(error, DeviceUnavailable):
+            self.connection.unavailable(self, str(error))
+        elif isinstance(error, MADError):
+            self.connection.completed(self, Result(self.requested, REFUSED, error.status, b""))
+        elif isinstance(error, MADTimeoutError):
+            self.connection.completed(self, Result(self.requested, SILENT, 0, b""))
+        else:
+            text = str(error)[:_MOST_TEXT].encode()
+            self.connection.completed(self, Result(self.requested, FAILED, 0, text))
+
+
+class CollectorProtocol(MessageConnection):
+    """A connection from a monitor."""
+
+    MAX_LENGTH = NONCE_BYTES + PROOF_BYTES + 5  # before the proof
+
+    factory: CollectorFactory
+
+    def __init__(self) -> None:
+        self._nonce = token_bytes(NONCE_BYTES)
+        self._isProved = self._isFilling = False
+        self._timeoutSeconds, self._retries = 0.0, 0
+        self._waiting: deque[Request] = deque()
+        self._running: dict[_Forwarded, None] = {}
+        self._results: list[Result] = []
+        self._flushing: IDelayedCall | None = None
+        self._late: IDelayedCall | None = None
+
+    def connectionMade(self) -> None:
+        """Challenge the monitor."""
+        self._late = self.factory.reactor.callLater(
+            PROOF_SECONDS, self.end, "the monitor has proved nothing in time"
+        )
+        self.send(MAGIC + self._nonce)
+
+    def messageReceived(self, message: bytes) -> None:
+        """Process a message."""
+        if self._isProved:
+            self._ask(message)
+        else:
+            self._prove(message)
+
+    def _prove(self, message: bytes) -> None:
+        """Check the monitor's proof, and send one."""
+        nonce, proof = message[:NONCE_BYTES], message[NONCE_BYTES : NONCE_BYTES + PROOF_BYTES]
+        nonces = self._nonce + nonce
+        key = self.factory.key
+        if not hmac.compare_digest(proof, proofOf(key, b"monitor", nonces)):
+            raise WireError("collector", 0, "the monitor has another key")
+        self._timeoutSeconds, self._retries = decodeSettings(message[NONCE_BYTES + PROOF_BYTES :])
+        self._isProved = True
+        self.MAX_LENGTH = MOST_BYTES
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+        self.send(proofOf(key, b"collector", nonces))
+
+    def _ask(self, message: bytes) -> None:
+        self._waiting.extend(decodeRequests(message))
+        if len(self._waiting) + len(self._running) > MOST_CALLS:
+            raise WireError("collector", 0, f"more than {MOST_CALLS} calls at a time")
+        self._fill()
+
+    def _fill(self) -> None:
+        """Make calls up to the limit; one that ends at once returns to the outer loop."""
+        if self._isFilling:
+            return
+        self._isFilling = True
+        agent = self.factory.agent
+        try:
+            while self._waiting and len(self._running) < self.factory.maxOutstanding:
+                requested = self._waiting.popleft()
+                call = _Forwarded(self, requested)
+                self._running[call] = None
+                path = toLID(agent.port.endPort, requested.lid)
+                agent.issue(call, path, self._timeoutSeconds, self._retries)
+        finally:
+            self._isFilling = False
+
+    def completed(self, call: _Forwarded, result: Result) -> None:
+        """Send a result, together with the others of this iteration of the reactor."""
+        if call not in self._running:  # the connection has ended
+            return
+        del self._running[call]
+        self._results.append(result)
+        if self._flushing is None:
+            self._flushing = self.factory.reactor.callLater(0, self._flush)
+        self._fill()
+
+    def unavailable(self, call: _Forwarded, reason: str) -> None:
+        """End the connection, as there is no port for the call."""
+        self._running.pop(call, None)
+        self.end(reason)
+
+    def _flush(self) -> None:
+        self._flushing = None
+        results, self._results = self._results, []
+        self.send(encodeResults(results))
+
+    def end(self, reason: str) -> None:
+        """Give up all calls, and end the connection."""
+        self._forget()
+        super().end(reason)
+
+    def _forget(self) -> None:
+        """Give up all calls and timers."""
+        self._waiting.clear()
+        running, self._running = self._running, {}
+        for call in running:
+            call.forget(call)
+        for timer in (self._flushing, self._late):
+            if timer is not None and timer.active():
+                timer.cancel()
+        self._flushing = self._late = None
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """Give up all calls of the monitor."""
+        self._forget()
+        self.factory.connections.discard(self)
+
+
+class CollectorFactory(Factory):
+    """
+    Makes the connections of a collector.
+
+    @ivar connections: the open connections.
+    """
+
+    noisy = False
+
+    def __init__(self, reactor: IReactorTime, agent: MADAgent, key: bytes, maxOutstanding: int) -> None:
+        """
+        @param agent: makes the calls; the factory does not close it.
+        @param key: the key that monitors must have.
+        @param maxOutstanding: most calls of a connection that wait for their answers.
+        """
+        self.reactor, self.agent, self.key, self.maxOutstanding = reactor, agent, key, maxOutstanding
+        self.connections: set[CollectorProtocol] = set()
+        self._isPortLost = False
+        self._unwatch = agent.watch(self._portChanged)
+
+    def _portChanged(self, event: PortEvent) -> None:
+        self._isPortLost = isinstance(event, PortLost)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._unwatch()
+        for connection in list(self.connections):
+            connection.end("the collector ends")
+
+    def buildProtocol(self, addr: IAddress | None) -> Protocol | None:
+        """
+        Return the protocol of a new connection; None, which closes it, if there are too many, or no port.
+        """
+        if self._isPortLost or len(self.connections) >= MOST_MONITORS:
+            return None
+        protocol = CollectorProtocol()
+        protocol.factory = self
+        self.connections.add(protocol)
+        return protocol

@@ -1,0 +1,456 @@
+"""
+The collectors of a monitor: each makes the calls for a share of the ports.
+
+Theory of operation. A port belongs to one of the connected collectors by its LID. Calls wait in a link, which
+sends them in batches and has a limited number of them under way. A collector that is lost, or returns nothing
+for longer than an answer may take, gives its calls back, and they are distributed anew. Without any
+collector the monitor makes the calls itself.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Mapping, Sequence
+from itertools import count
+from secrets import token_bytes
+from typing import Any, Final, NamedTuple
+from typing import Protocol as Interface
+
+from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.interfaces import IAddress, IDelayedCall, IReactorTime, IStreamClientEndpoint
+from twisted.internet.protocol import connectionDone, Factory, Protocol
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from txrdma.error import WireError
+from txrdma.fabric.health import Finding
+from txrdma.iba.path import IBPath
+from txrdma.interfaces import IMADPort
+from txrdma.mad.agent import MADAgent
+from txrdma.mad.core.frames import NO_KEYS
+from txrdma.mad.core.transactions import Call
+from txrdma.mad.errors import MADClassError, MADError, MADTimeoutError
+from txrdma.monitor.collecting.connection import MessageConnection
+from txrdma.monitor.collecting.wire import (
+    ANSWERED,
+    decodeResults,
+    encodeRequests,
+    encodeSettings,
+    MAGIC,
+    MOST_BYTES,
+    MOST_CALLS,
+    NONCE_BYTES,
+    proofOf,
+    READABLE,
+    REFUSED,
+    Request,
+    Result,
+    SILENT,
+)
+
+_log = Logger()
+
+GRACE_SECONDS: Final = 5.0
+"""Seconds, beyond the time for an answer, after which a collector that returns nothing is lost."""
+
+FIRST_PAUSE: Final = 1.0
+"""Seconds until a lost collector is connected again; doubled after each failure, up to L{LONGEST_PAUSE}."""
+
+LONGEST_PAUSE: Final = 30.0
+
+MISSING_SECONDS: Final = 30.0
+"""Seconds without a collector after which that is reported."""
+
+_INDICES: Final = {(rpc, kind.attributeID): index for index, (rpc, kind) in enumerate(READABLE)}
+
+
+class ICalls(Interface):
+    """What the reader of counters needs of an agent."""
+
+    @property
+    def port(self) -> IMADPort:
+        """The management port of this process."""
+
+    def issue(
+        self, call: Call, path: IBPath, timeoutSeconds: float | None = None, retries: int | None = None
+    ) -> None:
+        """Make a call; see L{MADAgent}."""
+
+
+class _Asked(NamedTuple):
+    """A call with the arguments of L{ICalls.issue}."""
+
+    call: Call
+    path: IBPath
+    timeoutSeconds: float
+    retries: int
+
+
+class _Link:
+    """
+    Makes calls, of which a limited number is under way.
+
+    @ivar waiting: calls that are not under way yet.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.waiting: dict[Call, _Asked] = {}
+        self._most = most
+        self._isFilling = False
+
+    def _underWay(self) -> int:
+        """Return the number of calls under way."""
+        raise NotImplementedError
+
+    def _send(self, asked: _Asked) -> None:
+        raise NotImplementedError
+
+    def _drop(self, call: Call) -> None:
+        """Give up a call under way, if it is one of this link's."""
+        raise NotImplementedError
+
+    def issue(self, asked: _Asked) -> None:
+        """Make a call now or later."""
+        self.waiting[asked.call] = asked
+        self.fill()
+
+    def forget(self, call: Call) -> None:
+        """Give up a call, if it is one of this link's."""
+        if self.waiting.pop(call, None) is None:
+            self._drop(call)
+
+    def fill(self) -> None:
+        """Start calls up to the limit; one that ends at once returns to the outer loop."""
+        if self._isFilling:
+            return
+        self._isFilling = True
+        try:
+            while self.waiting and self._underWay() < self._most:
+                self._send(self.waiting.pop(next(iter(self.waiting))))
+        finally:
+            self._isFilling = False
+
+
+class _Relayed(Call):
+    """A call that the monitor makes itself, in place of another call object, to know when it ends."""
+
+    __slots__ = ("link", "original")
+
+    def __init__(self, link: _LocalLink, original: Call) -> None:
+        super().__init__(
+            *(original.rpc, original.kind, original.content, original.modifier, NO_KEYS, original.mask)
+        )
+        self.link = link
+        self.original = original
+
+    def answered(self, answer: Any) -> None:
+        """Pass the answer on."""
+        if self.link.ended(self):
+            self.original.answered(answer)
+
+    def failed(self, error: Exception) -> None:
+        """Pass the error on."""
+        if self.link.ended(self):
+            self.original.failed(error)
+
+
+class _LocalLink(_Link):
+    """Calls that the monitor makes itself."""
+
+    def __init__(self, agent: MADAgent, most: int) -> None:
+        super().__init__(most)
+        self._agent = agent
+        self._running: dict[Call, _Relayed] = {}
+
+    def _underWay(self) -> int:
+        return len(self._running)
+
+    def _send(self, asked: _Asked) -> None:
+        call = self._running[asked.call] = _Relayed(self, asked.call)
+        self._agent.issue(call, asked.path, asked.timeoutSeconds, asked.retries)
+
+    def _drop(self, call: Call) -> None:
+        relayed = self._running.pop(call, None)
+        if relayed is not None:
+            relayed.forget(relayed)
+
+    def ended(self, relayed: _Relayed) -> bool:
+        """Start the next call; return whether this one was not given up."""
+        if self._running.get(relayed.original) is not relayed:
+            return False
+        del self._running[relayed.original]
+        self.fill()
+        return True
+
+
+class _RemoteLink(MessageConnection, _Link):
+    """A connection with a collector."""
+
+    MAX_LENGTH = MOST_BYTES
+
+    def __init__(self, collector: _Collector) -> None:
+        _Link.__init__(self, MOST_CALLS)
+        self._collector = collector
+        self._nonces = b""
+        self._isProved = False
+        self._open: dict[int, _Asked] = {}
+        self._identifiers = count(1)
+        self._requests: list[Request] = []
+        self._flushing: IDelayedCall | None = None
+        self._watching: IDelayedCall | None = None
+        self._received = 0
+
+    def _underWay(self) -> int:
+        return len(self._open)
+
+    def connectionMade(self) -> None:
+        """Wait for the challenge, for a limited time."""
+        self._watch()
+
+    def messageReceived(self, message: bytes) -> None:
+        """Process a message."""
+        self._received += 1
+        if self._isProved:
+            for result in decodeResults(message):
+                self._complete(result)
+        elif not self._nonces:
+            self._prove(message)
+        elif hmac.compare_digest(message, proofOf(self._collector.key, b"collector", self._nonces)):
+            self._isProved = True
+            self._collector.joined(self)
+        else:
+            raise WireError("collector", 0, "the collector has another key")
+
+    def _prove(self, message: bytes) -> None:
+        """Answer the challenge."""
+        if len(message) != len(MAGIC) + NONCE_BYTES or not message.startswith(MAGIC):
+            raise WireError("collector", 0, "it is no collector of this version")
+        nonce = token_bytes(NONCE_BYTES)
+        self._nonces = message[len(MAGIC) :] + nonce
+        collector = self._collector
+        settings = encodeSettings(collector.timeoutSeconds, collector.retries)
+        self.send(nonce + proofOf(collector.key, b"monitor", self._nonces) + settings)
+
+    def _send(self, asked: _Asked) -> None:
+        call = asked.call
+        call.identifier = next(self._identifiers) & 0xFFFFFFFF
+        self._open[call.identifier] = asked
+        what = _INDICES[call.rpc.name, call.kind.attributeID]
+        self._collector.pool.sent += 1
+        self._requests.append(Request(call.identifier, asked.path.dlid, what, call.modifier, call.content))
+        if self._flushing is None:
+            self._flushing = self._collector.reactor.callLater(0, self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = None
+        requests, self._requests = self._requests, []
+        self.send(encodeRequests(requests))
+        if self._watching is None:
+            self._watch()
+
+    def _drop(self, call: Call) -> None:
+        asked = self._open.get(getattr(call, "identifier", 0))
+        if asked is not None and asked.call is call:
+            del self._open[call.identifier]
+
+    def _complete(self, result: Result) -> None:
+        """Pass a result on; the next call starts first, so that the collector is never idle."""
+        asked = self._open.pop(result.identifier, None)
+        if asked is None:  # it was given up
+            return
+        self.fill()
+        call, path = asked.call, asked.path
+        name = call.rpc.name
+        if result.kind == ANSWERED and len(result.content) == call.kind.size:
+            call.answered(call.kind.decode(result.content, 0))
+        elif result.kind == REFUSED:
+            call.failed(MADError(call.rpc, path, result.status, b"", b""))
+        elif result.kind == SILENT:
+            self._collector.pool.late += self._collector.retries + 1
+            call.failed(MADTimeoutError(f"{name}: no answer to the collector", call.rpc, path))
+        else:
+            text = result.content.decode("utf-8", "replace") or "an answer of another length"
+            call.failed(MADClassError(f"{name}: {text}", call.rpc, path))
+
+    def _watch(self) -> None:
+        """End the connection unless something is received in time, as long as something is expected."""
+        seconds = self._collector.mostSeconds
+        self._watching = self._collector.reactor.callLater(seconds, self._check, self._received)
+
+    def _check(self, received: int) -> None:
+        self._watching = None
+        if self._received == received and (self._open or not self._isProved):
+            self.end("it returns nothing")
+        elif self._open:
+            self._watch()
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """Return all calls to the pool."""
+        for timer in (self._flushing, self._watching):
+            if timer is not None:
+                timer.cancel()
+        self._flushing = self._watching = None
+        calls = [*self._open.values(), *self.waiting.values()]
+        self._open.clear()
+        self.waiting.clear()
+        self._collector.left(calls)
+
+
+class _Collector(Factory):
+    """
+    A collector, to which there is a connection most of the time.
+
+    L{ClientService} cannot be used, as it does not expect that a connection ends while it is prepared.
+
+    @ivar link: the connection, when both ends have proved that they have the key; else None.
+    """
+
+    noisy = False
+
+    def __init__(self, pool: CollectorPool, name: str, endpoint: IStreamClientEndpoint) -> None:
+        self.name = name
+        self.reactor, self.key = pool.reactor, pool.key
+        self.timeoutSeconds, self.retries = pool.timeoutSeconds, pool.retries
+        self.mostSeconds = self.timeoutSeconds * (self.retries + 1) + GRACE_SECONDS
+        self.link: _RemoteLink | None = None
+        self.pool = pool
+        self._endpoint = endpoint
+        self._missingSince = self.reactor.seconds()
+        self._pauseSeconds = 0.0
+        self._connecting: Deferred[Any] | None = None
+        self._connection: _RemoteLink | None = None
+        self._waiting: IDelayedCall | None = None
+        self._stopped: Deferred[None] | None = None
+
+    def buildProtocol(self, addr: IAddress | None) -> Protocol:
+        """Return the protocol of a new connection."""
+        self._connection = _RemoteLink(self)
+        return self._connection
+
+    def start(self) -> None:
+        """Connect."""
+        self._waiting = None
+        connecting = self._connecting = self._endpoint.connect(self)
+        connecting.addCallbacks(lambda _: None, self._failed).addErrback(
+            lambda failure: _log.failure("while connecting with {name}", failure, name=self.name)
+        )
+
+    def _failed(self, failure: Failure) -> None:
+        _log.debug("no connection with {name}: {why}", name=self.name, why=failure.getErrorMessage())
+        self._again()
+
+    def _again(self) -> None:
+        """Connect after a pause, which doubles with each failure."""
+        self._connecting = self._connection = None
+        if self._stopped is not None:
+            if not self._stopped.called:
+                self._stopped.callback(None)
+            return
+        self._pauseSeconds = min(max(FIRST_PAUSE, 2 * self._pauseSeconds), LONGEST_PAUSE)
+        self._waiting = self.reactor.callLater(self._pauseSeconds, self.start)
+
+    def stop(self) -> Deferred[None]:
+        """Close the connection; fires when it is closed."""
+        stopped = self._stopped = Deferred()
+        if self._connection is not None and self._connection.transport is not None:
+            self._connection.transport.abortConnection()
+        elif self._connecting is not None:
+            self._connecting.cancel()
+        else:
+            if self._waiting is not None:
+                self._waiting.cancel()
+            stopped.callback(None)
+        return stopped
+
+    def joined(self, link: _RemoteLink) -> None:
+        """Both ends have proved that they have the key."""
+        _log.info("the collector {name} is connected", name=self.name)
+        self._pauseSeconds = 0.0
+        self.link = link
+
+    def left(self, calls: Sequence[_Asked]) -> None:
+        """The connection has ended: distribute its calls anew."""
+        if self.link is not None:
+            self.link = None
+            self._missingSince = self.reactor.seconds()
+            _log.warn("the collector {name} is lost", name=self.name)
+        self._again()
+        self.pool.distribute(calls)
+
+    def findings(self) -> list[Finding]:
+        """Return a finding if the collector is missing."""
+        seconds = self.reactor.seconds() - self._missingSince
+        if self.link is not None or seconds < MISSING_SECONDS:
+            return []
+        text = f"there has been no connection for {seconds:.0f} s; other processes read its ports"
+        return [Finding("collector-missing", self.name, text)]
+
+
+class CollectorPool:
+    """
+    Makes the calls of a monitor by its collectors.
+
+    @ivar mostCalls: calls that the reader may make at a time.
+    @ivar sent: calls that were sent to collectors; C{late}: time-outs that they have reported.
+    """
+
+    def __init__(
+        self,
+        reactor: IReactorTime,
+        agent: MADAgent,
+        collectors: Mapping[str, IStreamClientEndpoint],
+        key: bytes,
+        timeoutSeconds: float,
+        retries: int,
+        maxOutstanding: int,
+    ) -> None:
+        """
+        @param agent: makes the calls while there is no collector.
+        @param collectors: endpoints of the collectors, by their names.
+        @param key: the key that the collectors have, too.
+        @param maxOutstanding: most calls of the agent that wait for their answers.
+        """
+        self.reactor, self.key = reactor, key
+        self.timeoutSeconds, self.retries = timeoutSeconds, retries
+        self.mostCalls = MOST_CALLS * len(collectors)
+        self.sent = self.late = 0
+        self._agent = agent
+        self._local = _LocalLink(agent, maxOutstanding)
+        self._collectors = [_Collector(self, name, endpoint) for name, endpoint in collectors.items()]
+
+    @property
+    def port(self) -> IMADPort:
+        """The management port of this process."""
+        return self._agent.port
+
+    def start(self) -> None:
+        """Connect, and connect again when a connection ends, until L{stop}."""
+        for each in self._collectors:
+            each.start()
+
+    def stop(self) -> Deferred[Any]:
+        """Close all connections."""
+        return gatherResults([each.stop() for each in self._collectors])
+
+    def issue(
+        self, call: Call, path: IBPath, timeoutSeconds: float | None = None, retries: int | None = None
+    ) -> None:
+        """Make a call. The timeout and the retries are those of the pool."""
+        call.forget = self._forget
+        self.distribute((_Asked(call, path, self.timeoutSeconds, self.retries),))
+
+    def distribute(self, calls: Sequence[_Asked]) -> None:
+        """Make calls by the collectors of their ports, or by the agent."""
+        links: list[_Link] = [each.link for each in self._collectors if each.link is not None]
+        links = links or [self._local]
+        for asked in calls:
+            links[asked.path.dlid % len(links)].issue(asked)
+
+    def _forget(self, call: Call) -> None:
+        for link in (self._local, *(each.link for each in self._collectors)):
+            if link is not None:
+                link.forget(call)
+
+    def findings(self) -> list[Finding]:
+        """Return findings about missing collectors."""
+        return [found for each in self._collectors for found in each.findings()]

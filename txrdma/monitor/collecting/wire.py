@@ -1,0 +1,164 @@
+"""
+Messages between a monitor and a collector: calls and their results, in batches.
+
+Each message has a length in front of it (C{Int32StringReceiver}). The collector sends a nonce; the monitor
+answers with its nonce and proves that it has the common key; then the collector proves it as well::
+
+    collector                                             monitor
+      MAGIC, nonce ----------------------------------------->
+      <--- nonce, HMAC(key, "monitor", both nonces), timeout, retries
+      HMAC(key, "collector", both nonces) ------------------>
+      <--------------------------------------------- calls ...
+      results ... ------------------------------------------>
+
+The key proves who is at the other end of the connection when it begins. In a network in which others could
+change packets, the connection needs TLS (endpoint strings C{ssl:} and C{tls:}).
+
+Only the calls in L{READABLE} can be made: a collector reads, and changes nothing.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Iterable, Iterator
+from struct import error as StructError
+from struct import Struct
+from typing import Any, Final, NamedTuple
+
+from txrdma.error import WireError
+from txrdma.mad.layouts.attributes import Attribute
+from txrdma.mad.layouts.messages import ClassPortInfo
+from txrdma.mad.layouts.pma import PortCounters, PortCountersExtended
+from txrdma.mad.layouts.smp import NodeInfo, PortInfo
+
+MAGIC: Final = b"txC1"
+NONCE_BYTES: Final = 16
+PROOF_BYTES: Final = 32
+MOST_CALLS: Final = 2048
+"""Most calls of a connection that have no result."""
+
+MOST_BYTES: Final = MOST_CALLS * 256
+"""Most bytes of a message."""
+
+READABLE: Final[tuple[tuple[str, type[Attribute]], ...]] = (
+    ("PerformanceGet", ClassPortInfo),
+    ("PerformanceGet", PortCounters),
+    ("PerformanceGet", PortCountersExtended),
+    ("SubnGet", NodeInfo),
+    ("SubnGet", PortInfo),
+)
+"""The calls that a collector makes; messages have the index."""
+
+ANSWERED, REFUSED, SILENT, FAILED = range(4)
+"""Results: an answer, a MAD status, no answer in time, and any other failure."""
+
+_HIGHEST_LID: Final = 0xBFFF  # IBA 4.1.3
+
+_SETTINGS: Final = Struct(">IB")
+_CALL: Final = Struct(">IHBIB")
+_RESULT: Final = Struct(">IBHB")
+
+
+class Request(NamedTuple):
+    """
+    A call.
+
+    @ivar identifier: chosen by the monitor; the result has it, too.
+    @ivar lid: LID of the port.
+    @ivar what: index in L{READABLE}.
+    @ivar modifier: attribute modifier.
+    @ivar content: payload of the request; C{b""} for zeros.
+    """
+
+    identifier: int
+    lid: int
+    what: int
+    modifier: int
+    content: bytes
+
+
+class Result(NamedTuple):
+    """
+    The result of a call.
+
+    @ivar kind: L{ANSWERED}, L{REFUSED}, L{SILENT} or L{FAILED}.
+    @ivar status: MAD status of a refusal.
+    @ivar content: the attribute, or the text of a failure.
+    """
+
+    identifier: int
+    kind: int
+    status: int
+    content: bytes
+
+
+def proofOf(key: bytes, role: bytes, nonces: bytes) -> bytes:
+    """Return the proof that an end (C{b"monitor"} or C{b"collector"}) has the key."""
+    return hmac.digest(key, role + nonces, "sha256")
+
+
+def encodeSettings(timeoutSeconds: float, retries: int) -> bytes:
+    """Return the time to wait for each answer, and the number of retries."""
+    return _SETTINGS.pack(round(timeoutSeconds * 1000), retries)
+
+
+def decodeSettings(data: bytes) -> tuple[float, int]:
+    """@raise WireError: the length is wrong, or the time is 0."""
+    if len(data) != _SETTINGS.size:
+        raise WireError("collector", 0, "the settings have a wrong length")
+    milliseconds, retries = _SETTINGS.unpack(data)
+    if not milliseconds:
+        raise WireError("collector", 0, "the timeout is 0")
+    return milliseconds / 1000, retries
+
+
+def encodeRequests(requests: Iterable[Request]) -> bytes:
+    """Return a message with calls."""
+    pack = _CALL.pack
+    parts: list[bytes] = []
+    for identifier, lid, what, modifier, content in requests:
+        parts += (pack(identifier, lid, what, modifier, len(content)), content)
+    return b"".join(parts)
+
+
+def decodeRequests(data: bytes) -> Iterator[Request]:
+    """
+    Yield the calls of a message.
+
+    @raise WireError: the message is incomplete, or has a call that no collector makes.
+    """
+    for (identifier, lid, what, modifier), content in _items(_CALL, data):
+        if what >= len(READABLE):
+            raise WireError("collector", 0, f"there is no call {what}")
+        if not 0 < lid <= _HIGHEST_LID:
+            raise WireError("collector", 0, f"{lid:#x} is no unicast LID")
+        yield Request(identifier, lid, what, modifier, content)
+
+
+def encodeResults(results: Iterable[Result]) -> bytes:
+    """Return a message with results."""
+    pack = _RESULT.pack
+    parts: list[bytes] = []
+    for identifier, kind, status, content in results:
+        parts += (pack(identifier, kind, status, len(content)), content)
+    return b"".join(parts)
+
+
+def decodeResults(data: bytes) -> Iterator[Result]:
+    """@raise WireError: the message is incomplete."""
+    for (identifier, kind, status), content in _items(_RESULT, data):
+        yield Result(identifier, kind, status, content)
+
+
+def _items(head: Struct, data: bytes) -> Iterator[tuple[tuple[Any, ...], bytes]]:
+    """Yield the heads of items, and the bytes behind each, whose length is the last number of the head."""
+    at, end, size = 0, len(data), head.size
+    while at < end:
+        try:
+            *values, length = head.unpack_from(data, at)
+        except StructError:
+            raise WireError("collector", at, "an item is incomplete") from None
+        at += size + length
+        if at > end:
+            raise WireError("collector", at, "an item is incomplete")
+        yield tuple(values), data[at - length : at]

@@ -1,0 +1,437 @@
+"""
+Tests for L{txrdma.monitor.collecting}: a poller whose counters are read by collectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from zope.interface import implementer
+
+from twisted.internet.defer import Deferred, fail, succeed
+from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionRefusedError
+from twisted.internet.interfaces import IProtocol, IProtocolFactory, IStreamClientEndpoint
+from twisted.internet.testing import StringTransport
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.mad.agent import MADAgent
+from txrdma.mad.layouts.smp import NodeInfo
+from txrdma.monitor.collecting import collector, pool, wire
+from txrdma.monitor.collecting.collector import CollectorFactory
+from txrdma.monitor.collecting.pool import CollectorPool
+from txrdma.monitor.diagnosis.tallies import TallyLimit
+from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
+from txrdma.monitor.reading.poller import FabricPoller
+from txrdma.monitor.reading.settings import PollerSettings
+from txrdma.sim.clock import SimulatedClock
+from txrdma.test.support.mad.simulated import FabricTestCase
+from txrdma.test.unit.monitor import test_poller
+
+KEY = b"a common secret"
+
+
+class Pipe(StringTransport):
+    """
+    One end of a connection in simulated time.
+
+    @ivar isCut: whether what is written is lost, and the peer learns nothing.
+    """
+
+    peer: Pipe
+    protocol: Any
+    isCut = False
+
+    def __init__(self, clock: SimulatedClock) -> None:
+        super().__init__()
+        self._clock = clock
+        self._hasEnded = False
+
+    def write(self, data: bytes) -> None:
+        self._later(lambda: self.peer.protocol.dataReceived(data), lambda: not self.peer._hasEnded)
+
+    def _later(self, call: Callable[[], object], isWanted: Callable[[], bool]) -> None:
+        if not self._hasEnded and not self.isCut:
+            self._clock.callLater(0, lambda: call() if isWanted() else None)
+
+    def loseConnection(self) -> None:
+        self.abortConnection()
+
+    def abortConnection(self) -> None:
+        self._later(lambda: self.peer.lost(ConnectionDone()), lambda: True)
+        self.lost(ConnectionAborted())
+
+    def lost(self, reason: Exception) -> None:
+        if not self._hasEnded:
+            self._hasEnded = True
+            self._clock.callLater(0, self.protocol.connectionLost, Failure(reason))
+
+
+@implementer(IStreamClientEndpoint)
+class CollectorEndpoint:
+    """
+    Connects with a collector.
+
+    @ivar isDown: whether the collector's host refuses connections.
+    @ivar pipes: the client's ends of all connections.
+    """
+
+    def __init__(self, clock: SimulatedClock, factory: CollectorFactory) -> None:
+        self._clock, self._factory = clock, factory
+        self.isDown = False
+        self.pipes: list[Pipe] = []
+
+    def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
+        server = None if self.isDown else self._factory.buildProtocol(None)
+        if server is None:
+            return fail(ConnectionRefusedError())
+        client: Any = protocolFactory.buildProtocol(None)  # type: ignore[arg-type]  # without an address
+        ends = Pipe(self._clock), Pipe(self._clock)
+        for pipe, peer, protocol in zip(ends, ends[::-1], (client, server), strict=True):
+            pipe.peer, pipe.protocol = peer, protocol
+        self.pipes.append(ends[0])
+        server.makeConnection(ends[1])
+        client.makeConnection(ends[0])
+        return succeed(client)
+
+    @property
+    def isConnected(self) -> bool:
+        return bool(self.pipes) and not self.pipes[-1]._hasEnded
+
+
+@implementer(IStreamClientEndpoint)
+class StringEndpoint:
+    """
+    Connects with nobody.
+
+    @ivar connections: protocols and transports of all connections.
+    """
+
+    def __init__(self) -> None:
+        self.connections: list[tuple[Any, StringTransport]] = []
+
+    def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
+        protocol: Any = protocolFactory.buildProtocol(None)  # type: ignore[arg-type]  # without an address
+        transport = StringTransport()
+        protocol.makeConnection(transport)
+        self.connections.append((protocol, transport))
+        return succeed(protocol)
+
+
+class CollectingTestCase(test_poller.PollerTestCase):
+    """
+    A poller with two collectors, which are other hosts of the fabric.
+
+    @cvar collectors: names of these hosts.
+    """
+
+    collectors: tuple[str, ...] = ("b", "c")
+    monitorKey = KEY
+
+    def made(self) -> FabricPoller:
+        self.agents = [MADAgent(self.clock, self.fabric.attach(name)) for name in self.collectors]
+        self.endpoints: dict[str, CollectorEndpoint] = {}
+        for name, agent in zip(self.collectors, self.agents, strict=True):
+            self.addCleanup(agent.close)
+            factory = CollectorFactory(self.clock, agent, KEY, 64)
+            self.endpoints[name] = CollectorEndpoint(self.clock, factory)
+        settings = self.settings
+        self.pool = CollectorPool(
+            *(self.clock, self.agent, self.endpoints, self.monitorKey, settings.timeoutSeconds, 2),
+            settings.maxOutstanding,
+        )
+        thresholds = ErrorThresholds([TallyLimit("symbolErrorCounter", 10, 600.0)])
+        return FabricPoller(
+            *(self.clock, self.agent, settings),
+            thresholds=thresholds,
+            notify=self.received,
+            collectors=self.pool,
+        )
+
+    def sent(self) -> list[int]:
+        """Return the number of requests of the poller, and of each collector."""
+        return [agent.sent for agent in (self.agent, *self.agents)]
+
+
+class PollerByCollectorsTests(CollectingTestCase, test_poller.PollerTests):
+    """A poller with collectors finds what it finds without."""
+
+
+class PollerWithoutCollectorsTests(CollectingTestCase, test_poller.PollerTests):
+    """A poller whose collectors are all missing reads itself."""
+
+    def made(self) -> FabricPoller:
+        poller = super().made()
+        self.patch(pool, "MISSING_SECONDS", float("inf"))
+        for endpoint in self.endpoints.values():
+            endpoint.isDown = True
+        return poller
+
+
+class PoolTests(CollectingTestCase):
+    """Distribution of the ports, and collectors that are lost."""
+
+    settings = PollerSettings(intervalSeconds=10.0, sweepSeconds=3600.0)
+
+    def counted(self) -> None:
+        """Assert that the last interval has complete and exact readings."""
+        self.assertEqual(self.rate("left", 2), 4000.0)
+        self.assertEqual(self.rate("right", 2), 8000.0)
+        self.assertFalse([meter for meter in self.poller.meters.values() if meter.isSilent])
+
+    def grown(self) -> None:
+        self.fabric.growCounters("left", 2, portXmitData=1000.0)
+        self.fabric.growCounters("right", 2, portXmitData=2000.0)
+
+    def test_shares(self) -> None:
+        """Collectors read the counters, each for some of the ports, and the monitor none."""
+        self.grown()
+        self.started()
+        self.counted()
+        before = self.sent()
+        self.pump(100.0)
+        own, *theirs = (now - was for now, was in zip(self.sent(), before, strict=True))
+        self.assertGreater(min(theirs), 50)
+        self.assertLess(own, 40)  # the subnet manager, and traps of the fabric
+        self.assertEqual(self.output(), [])
+
+    def test_lost(self) -> None:
+        """When a collector dies, the other one reads its ports; without any the monitor does."""
+        self.grown()
+        self.started()
+        for name in self.collectors:
+            self.endpoints[name].isDown = True
+            self.endpoints[name].pipes[-1].peer.abortConnection()
+            self.pump(30.0)
+            self.counted()
+        self.pump(pool.MISSING_SECONDS)
+        missing = [("raised", "collector-missing", name) for name in self.collectors]
+        self.assertEqual(sorted(self.output()), missing)
+        for endpoint in self.endpoints.values():
+            endpoint.isDown = False
+        self.pump(300.0)
+        self.assertEqual(sorted(self.output()), [("cleared", *rest) for _what, *rest in missing])
+        before = self.sent()
+        self.pump(100.0)
+        self.counted()
+        self.assertGreater(min(now - was for now, was in zip(self.sent()[1:], before[1:], strict=True)), 50)
+
+    def test_hanging(self) -> None:
+        """The calls of a collector that hangs are made by others in the same round, and no node is silent."""
+        self.grown()
+        self.started()
+        self.endpoints["b"].pipes[-1].isCut = True
+        self.pump(60.0)
+        self.counted()
+        self.assertEqual(self.output(), [])
+        self.assertEqual(len(self.endpoints["b"].pipes), 2)
+
+    def test_portLost(self) -> None:
+        """A collector that loses its management port leaves the ports to the others."""
+        self.grown()
+        self.started()
+        self.agents[0].port.lose("it is pulled out")  # type: ignore[attr-defined]  # the simulated port's
+        self.pump(60.0)
+        self.counted()
+        self.assertFalse(self.endpoints["b"].isConnected)
+        self.assertEqual(self.output(), [("raised", "collector-missing", "b")])
+
+    def test_stop(self) -> None:
+        """A stopped poller closes its connections, and nothing is left."""
+        self.started()
+        stopped = self.poller.stop()
+        self.pump(10.0)
+        self.successResultOf(stopped)
+        self.assertFalse([each for each in self.endpoints.values() if each.isConnected])
+        self.assertFalse([each for agent in self.agents for each in agent._core._open])
+
+    def test_silent(self) -> None:
+        """A node that does not answer is found, and so is one that answers again."""
+        self.started()
+        self.fabric.silence("d")
+        self.pump(60.0)
+        self.assertIn(("raised", "node-silent", "d"), self.output())
+
+
+class OtherKeyTests(CollectingTestCase):
+    """A monitor with another key."""
+
+    monitorKey = b"a guess"
+
+    def test_refused(self) -> None:
+        """Collectors make no calls for it; it makes them itself."""
+        self.started()
+        self.assertEqual(self.sent()[1:], [0, 0])
+        self.assertFalse([meter for meter in self.poller.meters.values() if meter.isSilent])
+        self.pump(30.0)
+        self.assertIn(("raised", "collector-missing", "b"), self.output())
+
+
+class CollectorTests(FabricTestCase):
+    """A collector, and what monitors send."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.collector = self.agentAt("b")
+        self.factory = CollectorFactory(self.clock, self.collector, KEY, 8)
+        self.sent: list[bytes] = []
+        self.transport = StringTransport()
+        self.connection = self.connected(self.transport)
+
+    def connected(self, transport: StringTransport) -> Any:
+        connection: Any = self.factory.buildProtocol(None)
+        connection.makeConnection(transport)
+        return connection
+
+    def messages(self) -> list[bytes]:
+        """Return the messages that the collector has sent since the last call."""
+        data, found = self.transport.value(), []
+        self.transport.clear()
+        while data:
+            length = int.from_bytes(data[:4], "big")
+            found.append(data[4 : 4 + length])
+            data = data[4 + length :]
+        return found
+
+    def send(self, message: bytes) -> None:
+        self.connection.dataReceived(len(message).to_bytes(4, "big") + message)
+
+    def prove(self, key: bytes = KEY, settings: bytes = wire.encodeSettings(0.5, 2)) -> None:
+        (challenge,) = self.messages()
+        nonces = challenge[len(wire.MAGIC) :] + bytes(wire.NONCE_BYTES)
+        self.send(nonces[wire.NONCE_BYTES :] + wire.proofOf(key, b"monitor", nonces) + settings)
+        if not self.transport.disconnected:
+            self.assertEqual(self.messages(), [wire.proofOf(KEY, b"collector", nonces)])
+
+    def requests(self, *lids: int, what: int = 3) -> bytes:
+        return wire.encodeRequests(wire.Request(7 + at, lid, what, 0, b"") for at, lid in enumerate(lids))
+
+    def results(self, seconds: float = 10.0) -> list[wire.Result]:
+        self.pump(seconds)
+        return [each for message in self.messages() for each in wire.decodeResults(message)]
+
+    def assertEnded(self) -> None:
+        self.assertTrue(self.transport.disconnected)
+        self.connection.connectionLost()
+        self.assertEqual(self.factory.connections, set())
+        self.assertEqual(self.collector._core._open, {})
+
+    def test_answers(self) -> None:
+        """A batch of calls has a result for each: an answer, a refusal or silence."""
+        self.prove()
+        self.fabric.silence("d")
+        self.send(self.requests(*(self.lid(name) for name in "acd")))
+        found = sorted(self.results(), key=lambda one: one.content)
+        guids = {NodeInfo.decode(one.content).nodeGUID for one in found if one.kind == wire.ANSWERED}
+        self.assertEqual(guids, {self.fabric.node(name).guid for name in "ac"})
+        self.assertEqual([one.kind for one in found if not one.content], [wire.SILENT])
+
+    def test_refused(self) -> None:
+        """A refusal has its status."""
+        self.prove()
+        self.send(wire.encodeRequests([wire.Request(1, self.lid("a"), 4, 99, b"")]))
+        (result,) = self.results()
+        self.assertEqual((result.kind, result.identifier), (wire.REFUSED, 1))
+        self.assertEqual(result.status & 0x1C, 0x1C)
+
+    def test_otherKey(self) -> None:
+        """A monitor with another key is closed."""
+        self.prove(b"another")
+        self.assertEnded()
+
+    def test_unproved(self) -> None:
+        """A connection without a proof ends in time, and a long first message ends it at once."""
+        self.pump(collector.PROOF_SECONDS - 0.1)
+        self.assertFalse(self.transport.disconnected)
+        self.pump(0.2)
+        self.assertEnded()
+        self.transport = StringTransport()
+        self.connection = self.connected(self.transport)
+        self.connection.dataReceived((1 << 16).to_bytes(4, "big"))
+        self.assertEnded()
+
+    def test_badMessages(self) -> None:
+        """An unknown call, an invalid LID, a wrong length or wrong settings end the connection."""
+        lid = self.lid("a")
+        for message in (
+            self.requests(lid, what=len(wire.READABLE)),
+            self.requests(0),
+            self.requests(0xC000),
+            self.requests(lid)[:-1],
+            self.requests(lid)[:-1] + b"\1",
+        ):
+            self.prove()
+            self.send(message)
+            self.assertEnded()
+            self.transport = StringTransport()
+            self.connection = self.connected(self.transport)
+        for settings in (b"", bytes(5)):
+            self.prove(settings=settings)
+            self.assertEnded()
+            self.transport = StringTransport()
+            self.connection = self.connected(self.transport)
+
+    def test_mostCalls(self) -> None:
+        """A monitor can have a limited number of calls without a result; few are under way at a time."""
+        self.prove()
+        lid = self.lid("a")
+        self.send(self.requests(*[lid] * wire.MOST_CALLS))
+        self.assertEqual(len(self.collector._core._open), 8)
+        self.assertEqual(len(self.results(60.0)), wire.MOST_CALLS)
+        self.send(self.requests(*[lid] * (wire.MOST_CALLS + 1)))
+        self.assertEnded()
+
+    def test_mostBytes(self) -> None:
+        """A message that is too long ends the connection before it is stored."""
+        self.prove()
+        self.connection.dataReceived((wire.MOST_BYTES + 1).to_bytes(4, "big"))
+        self.assertEnded()
+
+    def test_mostMonitors(self) -> None:
+        """A limited number of monitors can be connected; when one leaves, another can come."""
+        others = [self.connected(StringTransport()) for _ in range(collector.MOST_MONITORS - 1)]
+        self.assertIsNone(self.factory.buildProtocol(None))
+        others[0].connectionLost()
+        self.assertIsNotNone(self.factory.buildProtocol(None))
+
+    def test_close(self) -> None:
+        """A collector that ends closes its connections, and gives up their calls."""
+        self.prove()
+        self.fabric.silence("a")
+        self.send(self.requests(self.lid("a")))
+        self.factory.close()
+        self.assertEnded()
+
+
+class LinkTests(SynchronousTestCase):
+    """What a collector sends."""
+
+    def setUp(self) -> None:
+        self.clock = SimulatedClock()
+        self.endpoint = StringEndpoint()
+        self.pool = CollectorPool(self.clock, None, {"b": self.endpoint}, KEY, 0.5, 2, 64)  # type: ignore[arg-type]  # unused
+        self.pool.start()
+        self.addCleanup(lambda: self.pool.stop())
+
+    def test_nonsense(self) -> None:
+        """A peer that sends no challenge or a wrong proof is closed, and tried again."""
+        challenge = wire.MAGIC + bytes(wire.NONCE_BYTES)
+        for messages in (
+            [b"HTTP/1.1 200 OK"],
+            [challenge, bytes(wire.PROOF_BYTES)],
+            [challenge, b""],
+        ):
+            protocol, transport = self.endpoint.connections[-1]
+            before = len(self.endpoint.connections)
+            for message in messages:
+                protocol.dataReceived(len(message).to_bytes(4, "big") + message)
+            self.assertTrue(transport.disconnected)
+            protocol.connectionLost()
+            self.clock.advance(pool.LONGEST_PAUSE)
+            self.assertEqual(len(self.endpoint.connections), before + 1)
+
+    def test_dumb(self) -> None:
+        """A peer that sends nothing is closed."""
+        self.clock.advance(10.0)
+        self.assertTrue(self.endpoint.connections[0][1].disconnected)
