@@ -56,10 +56,6 @@ Num       RefCount Protocol Flags    Type St Inode Path
         """A reactor without UNIX sockets gets no control socket."""
         self.assertIs(answer(object(), dict), None)
 
-    def test_name(self) -> None:
-        """The socket has an abstract name, which contains the user and the process."""
-        self.assertEqual(controlName(77), f"\0txrdma/control/{os.geteuid()}/77")
-
     def test_once(self) -> None:
         """
         Repeated calls of C{appear} create one control socket, an internal reader, as soon as the reactor

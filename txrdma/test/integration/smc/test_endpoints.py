@@ -155,13 +155,6 @@ class ModeTests(EndsTestCase):
 class FirstWordTests(EndsTestCase):
     """Servers that send first are not delayed, and each end receives only the application's bytes."""
 
-    async def test_smc(self) -> None:
-        """The greeting of a server arrives over SMC-R."""
-        factory, port = await self.serve(kind=Greeter)
-        protocol = await self.connect(f"smc:127.0.0.1:{port}")
-        self.assertEqual(await protocol.receiving(11), Greeter.greeting)
-        self.assertEqual(protocol.smc.mode, "SMC-R")
-
     async def test_plainServer(self) -> None:
         """The greeting of a plain TCP server is delivered, and the server receives nothing."""
         factory, port = await self.serve("tcp:0:interface=127.0.0.1", Greeter)
@@ -217,12 +210,6 @@ class FallbackForbiddenTests(EndsTestCase):
         await protocol.lost
         self.assertEqual(factory.protocols, [])
         self.assertIn("PEERNOSMC", [str(event.get("reason")) for event in events])
-
-    async def test_smc(self) -> None:
-        """A connection between two SMC ends is established."""
-        factory, port = await self.serve("smc:127.0.0.1:0:fallback=no")
-        protocol = await self.connect(f"smc:127.0.0.1:{port}:fallback=no")
-        self.assertEqual(protocol.smc.mode, "SMC-R")
 
 
 class TroubleTests(EndsTestCase):

@@ -284,14 +284,6 @@ class FailoverTests(TwoLinkTestCase):
         self.until(lambda: here.reason and there.reason, 10_000)
         self.assertEqual((here.reason, there.reason), (ConnectionLost, ConnectionLost))
 
-    def test_last(self) -> None:
-        """If both links have failed, connections end."""
-        here, there = self.pair()
-        group = self.both()[0]
-        for link in list(group.links):
-            link.broken("for the test")
-        self.until(lambda: here.reason and there.reason, 20)
-
 
 class LoadTests(TwoLinkTestCase):
     """

@@ -386,18 +386,10 @@ class SharedMemoryTests(EndsTestCase):
         await waitUntil(reactor, lambda: not any(stream.tcp for stream in streams), 5.0)
         self.assertEqual([stream.state for stream in streams], ["CLOSED", "CLOSED"])
 
-    async def test_closedAfterLink(self) -> None:
-        """An application that closes after the loss of the link releases its connection."""
-        await self.endAfterLink(Stream.close)
-
-    async def test_abortedAfterLink(self) -> None:
-        """An application that aborts after the loss of the link releases its connection."""
-        await self.endAfterLink(Stream.abort)
-
-    async def test_failedAfterLink(self) -> None:
-        """A connection that fails after the loss of the link is released."""
-        await self.endAfterLink(Stream.fail)
-        await self.endAfterLink(lambda stream: stream.violated("a test"))
+    async def test_endsAfterLink(self) -> None:
+        """A connection that closes, aborts or fails after the loss of the link is released."""
+        for end in (Stream.close, Stream.abort, Stream.fail, lambda stream: stream.violated("a test")):
+            await self.endAfterLink(end)
 
     async def test_peerGone(self) -> None:
         """If one queue pair raises when it is notified of the peer's end, the others are still notified."""

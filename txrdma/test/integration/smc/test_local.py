@@ -187,10 +187,6 @@ class AnnouncementTests(Base):
         self.assertNothingLeft()
         self.assertEqual(self.reported, ["answered", "accepted"])
 
-    def test_unexpected(self) -> None:
-        """A connection that was not announced uses TCP."""
-        self.assertIsNone(self.announcements().claim(CLIENT))
-
     def test_patience(self) -> None:
         """A client waits for a silent listener for a limited time, and remembers it."""
         announcements = self.announcements()
@@ -362,18 +358,6 @@ class AnnouncementTests(Base):
         [entry] = entries
         self.assertIn("plain TCP", entry)
         self.assertTrue(entry.isprintable())
-
-    def test_manyClients(self) -> None:
-        """Hundreds of clients announce connections at once, independently of each other."""
-        announcements = self.announcements()
-        many = [self.announce(CLIENT._replace(port=40000 + number)) for number in range(300)]
-        self.reactor.serve()
-        self.assertEqual({each.user for each in many}, {os.geteuid()})
-        self.assertEqual(len(announcements.expected), 300)
-        for each in many:
-            each.forget()
-        self.assertNothingLeft()
-        self.assertEqual(announcements.expected, {})
 
     def test_room(self) -> None:
         """No more connections are accepted at once than TCP's backlog; others are notified of free space."""

@@ -21,7 +21,6 @@ from txrdma.smc.signalling.option.shared import sharedOption
 from txrdma.smc.wire.clc import Decline, decode, Diagnosis, Proposal
 from txrdma.test.support.smc.ends import EndsTestCase, reactor
 from txrdma.test.support.smc.marked import ModelCarrier
-from txrdma.test.unit.smc.test_clc import recorded
 from txrdma.testing.protocols import Echo, Greeter, Recorder, Recorders
 
 DEVICE = r"device=soft\:127.0.0.1:ueid=TXRDMA"
@@ -72,13 +71,6 @@ class OursTests(MarkedTestCase):
         for end in await self.pair(f"{DEVICE}:option=no", f"{DEVICE}:option=no"):
             self.assertEqual((end.smc.mode, end.smc.fallbackReason), ("TCP", Diagnosis.PEERNOSMC))
         self.assertEqual((self.model.clients, self.model.listeners), ([], []))
-
-    async def test_oneEnd(self) -> None:
-        """With the option at one end only, both use plain TCP."""
-        self.forgetPresence()
-        for options in ((f"{DEVICE}:option=no", DEVICE), (DEVICE, f"{DEVICE}:option=no")):
-            for end in await self.pair(*options):
-                self.assertEqual((end.smc.mode, end.smc.fallbackReason), ("TCP", Diagnosis.PEERNOSMC))
 
     async def test_noDevice(self) -> None:
         """An end without a usable device sends no option."""
@@ -243,14 +235,4 @@ class ForgedTests(ForeignTestCase):
         again = await self.connect(f"smc:127.0.0.1:{number}:{DEVICE}")
         self.assertEqual((again.smc.mode, again.smc.fallbackReason), ("TCP", Diagnosis.PEERNOSMC))
         self.assertEqual(len(self.model.clients), 1)
-        self.assertNothingLeft()
-
-    async def test_proposal(self) -> None:
-        """A Proposal on a connection without the option is application data."""
-        unknownPeer, _factory, accepted = await self.meet(False, Echo)
-        [proposal, *_] = (raw for name, raw in recorded() if name == "smc-first")
-        unknownPeer.transport.write(proposal)
-        server = await accepted
-        self.assertEqual(await unknownPeer.receiving(len(proposal)), proposal)
-        self.assertEqual((server.smc.mode, server.smc.fallbackReason), ("TCP", Diagnosis.PEERNOSMC))
         self.assertNothingLeft()

@@ -249,24 +249,6 @@ class EndTests(EndsTestCase):
         transport.registerProducer(late, True)
         self.assertTrue(late.isStopped)
 
-    async def test_tcpGone(self) -> None:
-        """The end of the TCP connection aborts the connection."""
-        one, other = await self.pair()
-        other.transport.stream._monitor.tcp.abortConnection()
-        await gatherResults([one.lost, other.lost])
-        one.reason.trap(ConnectionLost)
-        other.reason.trap(ConnectionLost)
-
-    async def test_strayBytes(self) -> None:
-        """Unexpected bytes on the TCP connection end this connection only."""
-        factory, port = await self.serve(kind=Echo)
-        (one, _), (two, _) = [await self.join(factory, f"smc:127.0.0.1:{port}") for _ in range(2)]
-        one.transport.stream._monitor.tcp.write(b"here I am")
-        await one.lost
-        one.reason.trap(ConnectionLost)
-        two.transport.write(b"still there?")
-        self.assertEqual(await two.receiving(12), b"still there?")
-
     async def test_forgedCursor(self) -> None:
         """An invalid cursor ends this connection at both ends, and no other."""
         factory, port = await self.serve(kind=Echo)
@@ -279,22 +261,6 @@ class EndTests(EndsTestCase):
         other.reason.trap(ConnectionLost)
         two.transport.write(b"still there?")
         self.assertEqual(await two.receiving(12), b"still there?")
-
-    async def test_linkGone(self) -> None:
-        """All connections of a failed link are lost; the next one creates a new link."""
-        factory, port = await self.serve(kind=Echo)
-        ends = [await self.connect(f"smc:127.0.0.1:{port}") for _ in range(3)]
-        names = {end.smc.linkGroup for end in ends}
-        self.assertEqual(len(names), 1)
-        while len(factory.protocols) < 3:
-            await deferLater(reactor, 0.01)
-        ends[0].transport.stream.link.broken("pulled out")
-        await gatherResults([end.lost for end in (*ends, *factory.protocols)])
-        for end in (*ends, *factory.protocols):
-            end.reason.trap(ConnectionLost)
-        again = await self.connect(f"smc:127.0.0.1:{port}")
-        self.assertEqual(again.smc.mode, "SMC-R")
-        self.assertNotIn(again.smc.linkGroup, names)
 
     async def test_linkClosed(self) -> None:
         """When a process closes its device in order, its peers report orderly ends."""

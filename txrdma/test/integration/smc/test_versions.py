@@ -76,18 +76,6 @@ class VersionTests(EndsTestCase):
         """Shared memory always uses version 1."""
         await self.check("ueid=A", "ueid=A", 1, "")
 
-    async def test_neither(self) -> None:
-        """Two ends without a common version use TCP, and report the reason."""
-        for server, client, reason in (
-            (f"{UDP}:version=1", f"{UDP}:version=2:ueid=A", Diagnosis.VERSMISMAT),
-            (f"{UDP}:version=2:ueid=A", f"{UDP}:version=1", Diagnosis.VERSMISMAT),
-            (f"{UDP}:version=2:ueid=A", f"{UDP}:version=2:ueid=B", Diagnosis.NOUEID),
-        ):
-            one, other = await self.talk(server, client)
-            self.assertEqual((one.smc.mode, one.smc.version, one.smc.eid), ("TCP", 0, ""))
-            self.assertEqual((one.smc.fallbackReason, one.smc.peerDiagnosis), (Diagnosis.PEERDECL, reason))
-            self.assertEqual((other.smc.fallbackReason, other.smc.peerDiagnosis), (reason, None))
-
     async def test_nothingToPropose(self) -> None:
         """A client whose device does not support version 2 does not propose it, and reports the reason."""
         one, other = await self.talk("version=2:ueid=A", "version=2:ueid=A")

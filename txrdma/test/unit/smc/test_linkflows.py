@@ -4,6 +4,8 @@ L{txrdma.smc.group._linkflows}: groups with several links, compared with a recor
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import pairwise
 from random import Random
 from typing import cast
 
@@ -167,11 +169,16 @@ class End:
         self.keys += 1000
         return {name: Token(RKey(name + self.keys), name) for name in self.buffers}
 
-    def grow(self, now: float) -> None:
-        """Announce another buffer on all links."""
+    def hold(self) -> RKey:
+        """Add a buffer, and return its name."""
         self.keys += 1
         name = RKey(self.keys)
         self.buffers[name] = None
+        return name
+
+    def grow(self, now: float) -> None:
+        """Announce another buffer on all links."""
+        name = self.hold()
         links = [link for link in self.made if link.state != "gone"]
         self.core.registered(name, {link: Token(RKey(name + 9000 * n), name) for n, link in enumerate(links)})
         self.core.confirmRKey(name, name, now)
@@ -195,6 +202,59 @@ class End:
                 self.made.append(link)
         elif isinstance(event, LinkMade):
             self.core.made(event.link, now)
+
+
+class TwoEnds(list[End]):
+    """
+    A server's and a client's group, connected.
+
+    @ivar output: the messages of both ends, with the time, the sender's role and the link.
+    @ivar silent: numbers of links that deliver nothing.
+    """
+
+    def __init__(self, ports: tuple[int, int] = (2, 2), links: int = 2, version: int = 2) -> None:
+        super().__init__(End(role, count, links, version) for role, count in zip(Role, ports, strict=True))
+        self.output: list[tuple[float, Role, LinkLife, LLC]] = []
+        self.silent: set[int] = set()
+
+    def both(self) -> Iterator[tuple[End, End]]:
+        """Yield each end with its peer."""
+        yield from (self, self[::-1])  # type: ignore[misc]  # two ends each
+
+    def confirm(self) -> None:
+        """Perform the first contact; each end has the buffers that the other one holds."""
+        for end, other in self.both():
+            for name in other.buffers:
+                other.core.agreed(name, name)
+                end.core.learn(name, name)
+            end.core.confirm(0.0, other.ports[0])
+
+    def deliver(self, now: float, times: int = 1) -> None:
+        """Deliver messages in both directions, except on silent links."""
+        for _ in range(times):
+            for end, other in self.both():
+                end.turn(now)
+                for link, raw in end.core.outgoing():
+                    self.output.append((now, end.role, link, decode(raw)))
+                    there = [each for each in other.made if each.number in (0, link.number)]
+                    for each in [each for each in there if each.state != "gone"][:1]:
+                        if link.number not in self.silent:
+                            other.core.received(raw, now, each)
+
+    def times(self, role: Role, kind: LLCType) -> list[float]:
+        """Return the times of an end's messages of a type."""
+        return [now for now, sender, _, message in self.output if (sender, message.type) == (role, kind)]
+
+    @property
+    def links(self) -> list[int]:
+        """The numbers of links of both ends."""
+        return [len(end.core.links) for end in self]
+
+
+def offered(port: LinkEnd, number: int) -> bytes:
+    """Return an ADD LINK of version 2."""
+    body = AddLink(mac=port.mac, gid=port.gid, qpn=QPN(7), link=number, mtu=1)
+    return LLC(body.TYPE, Header(version=2), body, AddLinkExtension(port.gid, True, ())).encode()
 
 
 class SeedTests(SynchronousTestCase):
@@ -264,26 +324,15 @@ class SeedTests(SynchronousTestCase):
                 raise AssertionError(f"seed {seed}: {error}") from error
 
     def test_buffersInContinuations(self) -> None:
-        ends = [End(role, 2, 2, 1) for role in Role]
+        ends = TwoEnds(version=1)
         for end, count in zip(ends, (1, 5), strict=True):
             for _ in range(count):
-                end.keys += 1
-                end.buffers[RKey(end.keys)] = None
-                end.core.agreed(RKey(end.keys), end.keys)
-        for end, other in (ends, ends[::-1]):
-            for name in other.buffers:
-                end.core.learn(name, name)
-            end.core.confirm(0.0, other.ports[0])
-        output = []
-        for _ in range(40):
-            for end, other in (ends, ends[::-1]):
-                end.turn(0.0)
-                for link, raw in end.core.outgoing():
-                    output.append(decode(raw).type)
-                    there = next(each for each in other.made if each.number in (0, link.number))
-                    other.core.received(raw, 0.0, there)
-        self.assertEqual(output.count(LLCType.ADD_LINK_CONTINUATION), 6)
-        for end, other in (ends, ends[::-1]):
+                end.hold()
+        ends.confirm()
+        ends.deliver(0.0, 40)
+        counts = [len(ends.times(role, LLCType.ADD_LINK_CONTINUATION)) for role in Role]
+        self.assertEqual(sum(counts), 6)
+        for end, other in ends.both():
             first, second = end.core.links
             self.assertEqual(
                 {first.remoteKeys[name][second].address for name in other.buffers},
@@ -291,50 +340,37 @@ class SeedTests(SynchronousTestCase):
             )
 
     def test_endlessContinuationsEndGroup(self) -> None:
-        ends = [End(role, 2, 2, 1) for role in Role]
-        for end, other in (ends, ends[::-1]):
-            end.keys += 1
-            end.buffers[RKey(end.keys)] = None
-            end.core.agreed(RKey(end.keys), end.keys)
-            end.core.confirm(0.0, other.ports[0])
-        for end, other in (ends, ends[::-1]):
-            for name in other.buffers:
-                end.core.learn(name, name)
-        server = next(end for end in ends if end.role is Role.SERVER)
+        ends = TwoEnds(version=1)
+        for end in ends:
+            end.hold()
+        ends.confirm()
+        server, client = ends
+        [key] = client.buffers
         count = 0
-        for _ in range(100):
-            for end, other in (ends, ends[::-1]):
-                end.turn(0.0)
-                for link, raw in end.core.outgoing():
-                    body = decode(raw).body
-                    if isinstance(body, AddLinkContinuation) and end is server:
-                        count += 1
-                        [key] = other.buffers
-                        pairs = tuple(RKeyPair(known=key, new=RKey(9000 + 2 * count + n)) for n in range(2))
-                        more = AddLinkContinuation(link=body.link, remaining=200, pairs=pairs)
-                        raw = LLC(more.TYPE, Header(LLCFlags.RESPONSE), more).encode()
-                        server.core.received(raw, 0.0, link)
-                    else:
-                        there = next(each for each in other.made if each.number in (0, link.number))
-                        other.core.received(raw, 0.0, there)
+        receive = client.core.received
+
+        def received(raw: bytes, now: float, link: LinkLife) -> None:
+            nonlocal count
+            body = decode(raw).body
+            if not isinstance(body, AddLinkContinuation):
+                receive(raw, now, link)
+                return
+            count += 1
+            pairs = tuple(RKeyPair(known=key, new=RKey(9000 + 2 * count + n)) for n in range(2))
+            more = AddLinkContinuation(link=body.link, remaining=200, pairs=pairs)
+            server.core.received(LLC(more.TYPE, Header(LLCFlags.RESPONSE), more).encode(), now)
+
+        self.patch(client.core, "received", received)
+        ends.deliver(0.0, 100)
         self.assertEqual(count, 2)
         self.assertEqual(server.core.state, "ended")
 
     def test_asymmetricLinkIsReplaced(self) -> None:
-        ends = [End(role, 3, 3, 2) for role in Role]
+        ends = TwoEnds((3, 3), links=3)
         ends[1].ports[1] = LinkEnd(*ends[1].ports[0][:2], QPN(77))
-        for end, other in (ends, ends[::-1]):
-            end.core.confirm(0.0, other.ports[0])
-        reasons = []
-        for _ in range(60):
-            for end, other in (ends, ends[::-1]):
-                end.turn(0.0)
-                for link, raw in end.core.outgoing():
-                    body = decode(raw).body
-                    if isinstance(body, DeleteLink):
-                        reasons.append(body.reason)
-                    there = [each for each in other.made if each.number in (0, link.number)]
-                    other.core.received(raw, 0.0, there[0])
+        ends.confirm()
+        ends.deliver(0.0, 60)
+        reasons = [one.body.reason for _, _, _, one in ends.output if isinstance(one.body, DeleteLink)]
         self.assertIn(DeleteReason.ASYMMETRIC_LINK_NO_LONGER_NEEDED, reasons)
         self.assertFalse(any(isinstance(each, (GroupEnded, RKeyConfirmed)) for each in ends[0].events))
 
@@ -344,26 +380,18 @@ class SilenceTests(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.now = 0.0
-        self.ends = [End(role, 2, 2, 2) for role in Role]
-        for end, other in (self.ends, self.ends[::-1]):
-            end.core.confirm(0.0, other.ports[0])
-        self.silent: set[int] = set()
-        self.tried: list[float] = []
+        self.ends = TwoEnds()
+        self.ends.confirm()
         self.turns()
 
     def turns(self) -> None:
-        """Deliver messages, except on silent links."""
-        for _ in range(20):
-            for end, other in (self.ends, self.ends[::-1]):
-                end.turn(self.now)
-                for link, raw in end.core.outgoing():
-                    if decode(raw).type is LLCType.ADD_LINK and end.role is Role.SERVER:
-                        self.tried.append(self.now)
-                    for there in other.made:
-                        if there.number in (0, link.number) and link.number not in self.silent:
-                            if there.state != "gone":
-                                other.core.received(raw, self.now, there)
-                                break
+        self.ends.deliver(self.now, 20)
+
+    def lose(self) -> None:
+        """Let the second link fail at both ends."""
+        for end in self.ends:
+            end.core.linkDown(0.0, "by the test", end.made[1])
+        self.turns()
 
     def until(self, end: float) -> None:
         while self.now < end:
@@ -374,40 +402,38 @@ class SilenceTests(SynchronousTestCase):
             self.turns()
 
     def test_silentLinkBesideAnotherIsAbandoned(self) -> None:
-        self.silent = {2}
+        self.ends.silent = {2}
         self.until(6.9)
-        self.assertEqual([len(end.core.links) for end in self.ends], [2, 2])
+        self.assertEqual(self.ends.links, [2, 2])
         self.until(7.1)
         for end in self.ends:
             [lost] = [event for event in end.events if isinstance(event, LinkLost)]
             self.assertEqual(lost.link.number, 2)
 
     def test_silentPeerKeepsBothLinks(self) -> None:
-        self.silent = {1, 2}
+        self.ends.silent = {1, 2}
         self.until(100.0)
-        self.silent = set()
+        self.ends.silent = set()
         self.until(120.0)
         for end in self.ends:
             self.assertFalse([event for event in end.events if isinstance(event, (LinkLost, GroupEnded))])
 
     def test_serverRetriesWithBackoff(self) -> None:
-        self.silent = set(range(2, 250))
-        self.tried.clear()
+        self.ends.silent = set(range(2, 250))
+        self.ends.output.clear()
         self.until(550.0)  # the group is idle and would end
-        found = [round(later - earlier) for earlier, later in zip(self.tried, self.tried[1:], strict=False)]
+        tried = self.ends.times(Role.SERVER, LLCType.ADD_LINK)
+        found = [round(later - earlier) for earlier, later in pairwise(tried)]
         self.assertEqual(found, [2 ** (n + 1) + 5 for n in range(len(found))])
         self.assertGreater(len(found), 5)
-        tries = len(self.tried)
         self.ends[0].core.grow(self.ends[0].ports[1], self.now)
         self.turns()
-        self.assertEqual(len(self.tried), tries + 1)
+        self.assertEqual(len(self.ends.times(Role.SERVER, LLCType.ADD_LINK)), len(tried) + 1)
 
     def test_lateAnswerIsReportedAtOnce(self) -> None:
         server, client = self.ends
-        for end, other in ((server, client), (client, server)):
-            end.core.linkDown(0.0, "by the test", end.made[1])
-            self.turns()
-            self.assertEqual((len(end.core.links), len(other.core.links)), (1, 1))
+        self.lose()
+        self.assertEqual(self.ends.links, [1, 1])
         self.now = server.core.deadline() or 0.0
         server.core.expired(self.now)
         server.turn(self.now)
@@ -417,25 +443,20 @@ class SilenceTests(SynchronousTestCase):
         server.turn(self.now)
         client.core.received(offered, self.now)
         self.turns()
-        self.assertEqual([len(end.core.links) for end in self.ends], [1, 1])
+        self.assertEqual(self.ends.links, [1, 1])
         client.grow(self.now)
         self.turns()
         self.assertTrue(client.core.knows(RKey(client.keys)))
         self.until(self.now + 4.1)
-        self.assertEqual([len(end.core.links) for end in self.ends], [2, 2])
+        self.assertEqual(self.ends.links, [2, 2])
 
     def test_unconfirmedLinkIsReplacedAtOnce(self) -> None:
         server, client = self.ends
-        for end in self.ends:
-            end.core.linkDown(0.0, "by the test", end.made[1])
-            self.turns()
+        self.lose()
         for _ in range(2):
             number = (client.made[-1].number + 1) & 0xFF
             self.now += 0.1
-            port = server.ports[1]
-            body = AddLink(mac=port.mac, gid=port.gid, qpn=QPN(7), link=number, mtu=1)
-            extension = AddLinkExtension(port.gid, True, ())
-            client.core.received(LLC(body.TYPE, Header(version=2), body, extension).encode(), self.now)
+            client.core.received(offered(server.ports[1], number), self.now)
             client.turn(self.now)
             [(by, answer)] = client.core.outgoing()
             answered = decode(answer)
@@ -450,30 +471,23 @@ class SilenceTests(SynchronousTestCase):
         server.core.linkDown(0.0, "its port is down", server.made[1])
         server.core.grow(server.ports[1], self.now)
         self.until(5.0)
-        self.assertEqual([len(end.core.links) for end in self.ends], [2, 2])
+        self.assertEqual(self.ends.links, [2, 2])
 
     def test_portReturningDuringFailedAddIsRequested(self) -> None:
         server, client = self.ends
-        for end in self.ends:
-            end.core.linkDown(0.0, "by the test", end.made[1])
-        self.turns()
-        port = server.ports[1]
-        body = AddLink(mac=port.mac, gid=port.gid, qpn=QPN(7), link=99, mtu=1)
-        extension = AddLinkExtension(port.gid, True, ())
-        client.core.received(LLC(body.TYPE, Header(version=2), body, extension).encode(), self.now)
+        self.lose()
+        client.core.received(offered(server.ports[1], 99), self.now)
         client.turn(self.now)
         client.core.outgoing()  # the server is not notified, and adds no link by itself any more
         server.core._linkFlows._next = None
         client.core.grow(client.ports[1], self.now)
         self.assertEqual(client.core.outgoing(), [])
         self.until(20.0)
-        self.assertEqual([len(end.core.links) for end in self.ends], [2, 2])
+        self.assertEqual(self.ends.links, [2, 2])
 
     def test_clientRequestsBackOff(self) -> None:
         server, client = self.ends
-        for end in self.ends:
-            end.core.linkDown(0.0, "by the test", end.made[1])
-        self.turns()
+        self.lose()
 
         def asked(now: float, end: float) -> list[float]:
             """Return the times of a client's unanswered requests."""
@@ -493,20 +507,13 @@ class SilenceTests(SynchronousTestCase):
 
     def test_clientRequestsLinkWhenPortIsUp(self) -> None:
         for version, type in ((1, LLCType.ADD_LINK), (2, LLCType.REQUEST_ADD_LINK)):
-            ends = [End(role, 1 + (role is Role.CLIENT), 2, version) for role in Role]
-            for end, other in (ends, ends[::-1]):
-                end.core.confirm(0.0, other.ports[0])
-            output = []
-            for turn in range(20):
-                for end, other in (ends, ends[::-1]):
-                    end.turn(0.0)
-                    for link, raw in end.core.outgoing():
-                        output.append((end.role, decode(raw).type))
-                        there = next(each for each in other.made if each.number in (0, link.number))
-                        other.core.received(raw, 0.0, there)
-                if turn == 10:
-                    output.clear()
-                    ends[0].ports.append(LinkEnd(MACAddress(bytes(6)), GID(bytes(15) + b"9"), QPN(9)))
-                    ends[1].core.grow(ends[1].ports[1], 0.0)
+            ends = TwoEnds((1, 2), version=version)
+            ends.confirm()
+            ends.deliver(0.0, 10)
+            ends.output.clear()
+            ends[0].ports.append(LinkEnd(MACAddress(bytes(6)), GID(bytes(15) + b"9"), QPN(9)))
+            ends[1].core.grow(ends[1].ports[1], 0.0)
+            ends.deliver(0.0, 10)
+            output = [(role, message.type) for _, role, _, message in ends.output]
             self.assertEqual(output[:2], [(Role.CLIENT, type), (Role.SERVER, LLCType.ADD_LINK)])
-            self.assertEqual([len(end.core.links) for end in ends], [2, 2])
+            self.assertEqual(ends.links, [2, 2])
