@@ -12,7 +12,8 @@ from txrdma.error import WireError
 from txrdma.iba.types import GID, MACAddress, MTU, QPN
 from txrdma.iba.verbs import GIDType
 from txrdma.smc.flow.ring import Ring
-from txrdma.smc.group._linkgroup import LinkEnd, LinkGroup
+from txrdma.smc.group._linkgroup import LinkGroup
+from txrdma.smc.group._linkstate import LinkEnd
 from txrdma.smc.handshake._machine import ApplicationData, FellBack, ServerHandshake
 from txrdma.smc.terms.offer import (
     Abilities,

@@ -31,22 +31,11 @@ from txrdma.smc.group._keyflows import KeyFlows, KEYS_AT_ONCE
 from txrdma.smc.group._linkflows import LinkFlows
 from txrdma.smc.group._linkstate import (
     Event,
-    GroupEnded,
-    GroupKey,
-    LinkAdded,
-    LinkConfirmed,
     LinkEnd,
     LinkGroupCore,
     LinkLife,
-    LinkLost,
-    LinkMade,
-    LinkRefused,
-    LinkWanted,
     makeLink,
     RemoteRKeysDeleted,
-    RKeyConfirmed,
-    RKeyRefused,
-    RKeysDeleted,
     Timing,
     Token,
 )
@@ -70,29 +59,6 @@ from txrdma.smc.wire.llc import (
     RequestAddLink,
     TestLink,
 )
-
-__all__ = [
-    "MAX_CONNECTIONS",
-    "MAX_RKEYS",
-    "Event",
-    "GroupEnded",
-    "GroupKey",
-    "LinkAdded",
-    "LinkConfirmed",
-    "LinkEnd",
-    "LinkGroup",
-    "LinkLife",
-    "LinkLost",
-    "LinkMade",
-    "LinkRefused",
-    "LinkWanted",
-    "RKeyConfirmed",
-    "RKeyRefused",
-    "RKeysDeleted",
-    "RemoteRKeysDeleted",
-    "Timing",
-    "Token",
-]
 
 MAX_CONNECTIONS = 255
 """Largest number of connections in a group (Linux)."""

@@ -18,7 +18,7 @@ from txrdma.iba.types import GID, QPN
 from txrdma.kit.logs import RateLimitedLogger
 from txrdma.smc.flow.flow import Flow
 from txrdma.smc.flow.sendqueue import RemoteBuffer, Unacknowledged
-from txrdma.smc.group._linkgroup import LinkEnd, LinkMade
+from txrdma.smc.group._linkstate import LinkEnd, LinkMade
 from txrdma.smc.group.attachment import DevicePort
 from txrdma.smc.group.link import Link
 from txrdma.smc.group.parties import LinkOwner, Member

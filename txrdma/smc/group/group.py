@@ -23,14 +23,14 @@ from txrdma.kit.connectionlog import describe
 from txrdma.kit.logs import RateLimitedLogger
 from txrdma.smc.flow.closing import LINGER_TIMEOUT
 from txrdma.smc.flow.flow import Flow
-from txrdma.smc.group._linkgroup import (
+from txrdma.smc.group._linkgroup import LinkGroup
+from txrdma.smc.group._linkstate import (
     Event,
     GroupEnded,
     GroupKey,
     LinkAdded,
     LinkConfirmed,
     LinkEnd,
-    LinkGroup,
     LinkLife,
     LinkLost,
     LinkMade,
@@ -40,8 +40,8 @@ from txrdma.smc.group._linkgroup import (
     RKeyConfirmed,
     RKeyRefused,
     RKeysDeleted,
+    RuleBroken,
 )
-from txrdma.smc.group._linkstate import RuleBroken
 from txrdma.smc.group.attachment import DevicePort
 from txrdma.smc.group.buffers import (
     BufferPool,

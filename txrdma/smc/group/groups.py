@@ -27,7 +27,7 @@ from txrdma.iba.verbs import AsyncEventKind
 from txrdma.interfaces import AsyncEvent, IReactorDevice, IVerbsDevice
 from txrdma.kit.values import frozen
 from txrdma.smc.common.reactoruse import reactorUse
-from txrdma.smc.group._linkgroup import GroupKey, Timing
+from txrdma.smc.group._linkstate import GroupKey, Timing
 from txrdma.smc.group.closenotifier import CloseNotifier
 from txrdma.smc.group.group import Group
 from txrdma.smc.group.link import Link

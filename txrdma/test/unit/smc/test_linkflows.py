@@ -12,13 +12,13 @@ from typing import cast
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.iba.types import GID, MACAddress, QPN, RKey
-from txrdma.smc.group._linkgroup import (
+from txrdma.smc.group._linkgroup import LinkGroup
+from txrdma.smc.group._linkstate import (
     Event,
     GroupEnded,
     LinkAdded,
     LinkConfirmed,
     LinkEnd,
-    LinkGroup,
     LinkLife,
     LinkLost,
     LinkMade,

@@ -16,18 +16,17 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.error import ResourceExhausted
 from txrdma.iba.types import GID, MACAddress, MTU, QPN, RKey
 from txrdma.iba.verbs import GIDType
-from txrdma.smc.group._linkgroup import (
+from txrdma.smc.group._linkgroup import LinkGroup, MAX_CONNECTIONS
+from txrdma.smc.group._linkstate import (
     Event,
     GroupEnded,
     GroupKey,
     LinkConfirmed,
     LinkEnd,
-    LinkGroup,
     LinkRefused,
-    MAX_CONNECTIONS,
+    RuleBroken,
     Timing,
 )
-from txrdma.smc.group._linkstate import RuleBroken
 from txrdma.smc.terms.offer import Agreement, Candidate, Choice, Role, VERSION_1
 from txrdma.smc.wire.clc import Accept, Diagnosis, Proposal
 from txrdma.smc.wire.clc import decode as decodeCLC

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.smc.group._linkgroup import Event, GroupEnded, LinkGroup, LinkRefused, RemoteRKeysDeleted
-from txrdma.smc.group._linkstate import RuleBroken
+from txrdma.smc.group._linkgroup import LinkGroup
+from txrdma.smc.group._linkstate import Event, GroupEnded, LinkRefused, RemoteRKeysDeleted, RuleBroken
 from txrdma.smc.terms.offer import Role
 from txrdma.smc.wire.clc import Diagnosis
 from txrdma.smc.wire.llc import (

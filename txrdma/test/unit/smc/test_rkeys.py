@@ -8,13 +8,12 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import Refused
 from txrdma.iba.types import RKey
-from txrdma.smc.group._linkgroup import (
+from txrdma.smc.group._linkgroup import LinkGroup, MAX_RKEYS
+from txrdma.smc.group._linkstate import (
     Event,
     GroupEnded,
     LinkConfirmed,
-    LinkGroup,
     LinkLife,
-    MAX_RKEYS,
     RemoteRKeysDeleted,
     RKeyConfirmed,
     RKeyRefused,
