@@ -304,64 +304,53 @@ class Negotiation(Protocol):
         leftover: bytes,
         foreign: Foreign | None = None,
     ) -> None:
+        self._answered(isInTime=Diagnosis.TIMEOUT_CL not in (reason, peerDiagnosis))
         try:
-            self._startTCP(reason, peerDiagnosis, leftover, foreign)
+            self._end()
+            if self._hasEnded:
+                self.transport.startReading()  # the end is read again, for the protocol
+            allowed = self._options.fallback
+            self._outcomes.fellBack(reason, peerDiagnosis, allowed, self._why)
+            protocol, failure = self._built() if allowed else (None, Failure(NotSMC(reason, peerDiagnosis)))
+            if protocol is None:
+                self.transport.loseConnection()
+                self._failed(failure)
+                return
+            runOnTCP(self.transport, protocol, self.role.value, reason, peerDiagnosis, leftover, foreign)
+            self._succeeded(protocol)
         finally:
             self._leave()
-
-    def _startTCP(
-        self,
-        reason: Diagnosis,
-        peerDiagnosis: Diagnosis | None,
-        leftover: bytes,
-        foreign: Foreign | None,
-    ) -> None:
-        self._end()
-        if self._hasEnded:
-            self.transport.startReading()  # the end is read again, for the protocol
-        allowed = self._options.fallback
-        self._outcomes.fellBack(reason, peerDiagnosis, allowed, self._why)
-        if not allowed:
-            self.transport.loseConnection()
-            self._failed(Failure(NotSMC(reason, peerDiagnosis)))
-            return
-        protocol, failure = self._built()
-        if protocol is None:
-            self.transport.loseConnection()
-            self._failed(failure)
-            return
-        runOnTCP(self.transport, protocol, self.role.value, reason, peerDiagnosis, leftover, foreign)
-        self._succeeded(protocol)
 
     def _runOnSMC(self, stream: Stream) -> None:
+        self._answered(isInTime=True)
         try:
-            self._startSMC(stream)
+            self._stream = None
+            self._end()
+            link, options = stream.link, self._options
+            self._outcomes.established(link.agreement.version, link.device, link.route)
+            if options.lowLatency:
+                link.preferLatency()
+            monitor = TCPMonitor(stream, self.transport, self._reactor)
+            self.transport.protocol = monitor
+            protocol, failure = self._built()
+            kind = SMCTransport if options.autocork else PromptTransport
+            transport = kind(stream, Protocol() if protocol is None else protocol, self.transport)
+            if options.sndbuf != SMCTransport.bufferSize:
+                transport.bufferSize = options.sndbuf
+            use, self._use = self._use, None
+            callWithContext({"system": transport.logPrefix()}, stream.start, transport, monitor, use)
+            if protocol is None:
+                stream.close()
+                self._failed(failure)
+                return
+            self._succeeded(protocol)
+            if self._hasEnded:
+                monitor.readConnectionLost()
         finally:
             self._leave()
 
-    def _startSMC(self, stream: Stream) -> None:
-        self._stream = None
-        self._end()
-        link, options = stream.link, self._options
-        self._outcomes.established(link.agreement.version, link.device, link.route)
-        if options.lowLatency:
-            link.preferLatency()
-        monitor = TCPMonitor(stream, self.transport, self._reactor)
-        self.transport.protocol = monitor
-        protocol, failure = self._built()
-        kind = SMCTransport if options.autocork else PromptTransport
-        transport = kind(stream, Protocol() if protocol is None else protocol, self.transport)
-        if options.sndbuf != SMCTransport.bufferSize:
-            transport.bufferSize = options.sndbuf
-        use, self._use = self._use, None
-        callWithContext({"system": transport.logPrefix()}, stream.start, transport, monitor, use)
-        if protocol is None:
-            stream.close()
-            self._failed(failure)
-            return
-        self._succeeded(protocol)
-        if self._hasEnded:
-            monitor.readConnectionLost()
+    def _answered(self, isInTime: bool) -> None:
+        """Record whether the peer has answered the handshake in time, if this end has begun it."""
 
     def _built(self) -> tuple[IProtocol | None, Failure]:
         """Build the user's protocol; None and the reason if its factory has declined or raised."""

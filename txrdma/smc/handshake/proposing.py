@@ -23,7 +23,6 @@ from txrdma.smc.handshake._machine import ClientHandshake
 from txrdma.smc.handshake.carriers import carrierFor
 from txrdma.smc.handshake.negotiation import hostName, Negotiation
 from txrdma.smc.handshake.outcomes import Outcomes
-from txrdma.smc.handshake.plaintcp import Foreign
 from txrdma.smc.signalling.dialing import approachOf
 from txrdma.smc.signalling.interfaces import IClientSignal
 from txrdma.smc.signalling.silence import logUnresponsivePeer, silentPeers
@@ -116,24 +115,11 @@ class ClientNegotiation(Negotiation):
         else:
             self._runOnTCP(Diagnosis.PEERNOSMC, None, held)
 
-    def _runOnTCP(
-        self,
-        reason: Diagnosis,
-        peerDiagnosis: Diagnosis | None,
-        leftover: bytes,
-        foreign: Foreign | None = None,
-    ) -> None:
-        if self._hasAsked:
-            self._answered(isInTime=Diagnosis.TIMEOUT_CL not in (reason, peerDiagnosis))
-        super()._runOnTCP(reason, peerDiagnosis, leftover, foreign)
-
-    def _runOnSMC(self, stream: Stream) -> None:
-        self._answered(isInTime=True)
-        super()._runOnSMC(stream)
-
     def _answered(self, isInTime: bool) -> None:
         peer = self._peer.peerAddress
-        if isInTime:
+        if not self._hasAsked:
+            pass
+        elif isInTime:
             silentPeers(self._reactor).answered(peer)
         elif peer is not None:
             logUnresponsivePeer(self._reactor, peer, self._reactor.seconds())
@@ -212,7 +198,7 @@ class ClientNegotiation(Negotiation):
             self._finished.callback(protocol)
 
     def _failed(self, reason: Failure) -> None:
-        if self._hasAsked and reason.check(WireError):
+        if reason.check(WireError):
             self._answered(isInTime=False)  # the peer would answer like this each time
         if not self._finished.called:
             self._finished.errback(reason)
