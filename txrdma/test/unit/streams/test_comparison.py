@@ -36,50 +36,49 @@ class _Comparing(SynchronousTestCase):
 class PlantedTests(_Comparing):
     """Differences between two performances."""
 
-    def test_none(self) -> None:
-        """Equal performances cause no complaint."""
-        self.assertComplains(written())
-
-    def test_pieces(self) -> None:
-        """The number of pieces in which data arrives is not compared, nor its order among other calls."""
-        pieces = ("made", "data 1", "data 3", "data 5", "lost ConnectionDone", "- ended exit 0")
-        self.assertComplains(written(server=pieces))
-
-    def test_calls(self) -> None:
-        """Another reason, fewer bytes, and missing, additional or disordered calls are detected."""
-        one = ("made", "write-lost", "read-lost", "lost ConnectionDone", "- ended exit 0")
-        other = ("made", "read-lost", "write-lost", "lost ConnectionDone", "- ended exit 0")
+    def test_differences(self) -> None:
+        """Differences at the server are detected, and named; pieces of data and more bytes are none."""
+        end, tcp = "- ended exit 0", ORDINARY_SERVER
+        one = ("made", "write-lost", "read-lost", "lost ConnectionDone", end)
+        other = ("made", "read-lost", "write-lost", "lost ConnectionDone", end)
         plain, halves = "made, lost ConnectionDone", "made, read-lost, lost ConnectionDone"
         disorder = "made, read-lost, write-lost, lost ConnectionDone", ", ".join(one[:-1])
-        for server, reference, expected in (
-            (LOST, ORDINARY_SERVER, f"server: saw made, lost ConnectionLost; over TCP {plain}"),
-            (FEWER, ORDINARY_SERVER, "server: received 4 bytes; over TCP 5"),
-            (ORDINARY_SERVER, HALVES, f"server: saw {plain}; over TCP {halves}"),
-            (HALVES, ORDINARY_SERVER, f"server: saw {halves}; over TCP {plain}"),
-            (other, one, f"server: saw {disorder[0]}; over TCP {disorder[1]}"),
+        logging = ("- logged something is wrong", *tcp)
+        paused = ("made", "broken dataReceived of a paused transport", *tcp[1:])
+        behindHalf = ("made", "read-lost", "data 5", "lost ConnectionDone", end)
+        fell = ("made TCP after NOSMCDEV", *tcp[1:])
+        for server, reference, *expected in (
+            (tcp, tcp),
+            (("made", "data 1", "data 3", *tcp[1:]), tcp),
+            (tcp, FEWER),
+            (logging, logging),
+            (paused, paused),
+            (LOST, tcp, f"saw made, lost ConnectionLost; over TCP {plain}"),
+            (FEWER, tcp, "received 4 bytes; over TCP 5"),
+            (tcp, HALVES, f"saw {plain}; over TCP {halves}"),
+            (HALVES, tcp, f"saw {halves}; over TCP {plain}"),
+            (other, one, f"saw {disorder[0]}; over TCP {disorder[1]}"),
+            ((*tcp[:-1], "- ended SIGSEGV"), tcp, "the process ended by SIGSEGV, over TCP by exit 0"),
+            (("made", "- ended out of time"), tcp, "had not ended after 1 s"),
+            (fell, tcp, "was served by TCP after NOSMCDEV instead of SMC-R shared-memory"),
+            (logging, tcp, "logged errors: something is wrong"),
+            (paused, tcp, "dataReceived of a paused transport"),
+            (
+                ("made", "data 5 00000000", *tcp[2:]),
+                tcp,
+                "the first 5 bytes are not those that the client wrote",
+            ),
+            (("made", "data 6", *tcp[2:]), tcp, "received 6 bytes, but only 5 were written"),
+            (("made", "lost ConnectionDone", "data 5", end), tcp, "data came behind lost"),
+            (behindHalf, HALVES, "data came behind read-lost"),
         ):
-            self.assertComplains(written(server=server), expected, tcp=[overTCP(server=reference)])
-
-    def test_moreBytes(self) -> None:
-        """More bytes than over TCP are accepted if they were written."""
-        self.assertComplains(written(), tcp=[overTCP(server=FEWER)])
+            named = [f"server: {what}" for what in expected]
+            self.assertComplains(written(server=server), *named, tcp=[overTCP(server=reference)])
 
     def test_producers(self) -> None:
         """Calls of producers are compared."""
         stopped = ("made", "data 5", "stop-producing", "lost ConnectionDone", "- ended exit 0")
         self.assertEqual(len(self.complaints(written(server=stopped))), 1)
-
-    def test_endOfProcess(self) -> None:
-        """Another exit of a process is detected."""
-        killed = (*ORDINARY_SERVER[:-1], "- ended SIGSEGV")
-        self.assertComplains(
-            written(server=killed), "server: the process ended by SIGSEGV, over TCP by exit 0"
-        )
-
-    def test_noEnd(self) -> None:
-        """A process that does not end is detected, without complaints about calls it could not make."""
-        hanging = ("made", "- ended out of time")
-        self.assertComplains(written(server=hanging), "server: had not ended after 1 s")
 
     def test_late(self) -> None:
         """An end that is much later is detected; a little later is tolerated."""
@@ -104,12 +103,6 @@ class PlantedTests(_Comparing):
             ours = replace(ours, entries={**ours.entries, "client": entries})
             self.assertEqual(len(self.complaints(ours)), count)
 
-    def test_otherTransport(self) -> None:
-        """A connection that silently uses TCP is detected."""
-        fell = ("made TCP after NOSMCDEV", "data 5", "lost ConnectionDone", "- ended exit 0")
-        expected = "server: was served by TCP after NOSMCDEV instead of SMC-R shared-memory"
-        self.assertComplains(written(server=fell), expected)
-
     def test_throughProxies(self) -> None:
         """At the other side of a proxy TCP must be used."""
         near = replace(CONVERSATION, via=Via.NEAR_PROXY)
@@ -126,13 +119,6 @@ class PlantedTests(_Comparing):
         expected = "server: 1 of 2 connections received 4 bytes; over TCP 5"
         self.assertComplains(written(server=other), expected, tcp=tcp)
 
-    def test_logs(self) -> None:
-        """An error in the log is detected if TCP logs none."""
-        logging = ("- logged something is wrong", *ORDINARY_SERVER)
-        expected = "server: logged errors: something is wrong"
-        self.assertComplains(written(server=logging), expected)
-        self.assertComplains(written(server=logging), tcp=[overTCP(server=logging)])
-
     def test_failures(self) -> None:
         """A connection that cannot be made must fail with the same error."""
         refused = ("- failed ConnectionRefusedError", "- ended exit 0")
@@ -142,40 +128,11 @@ class PlantedTests(_Comparing):
         expected = "client: connecting failed with NotSMC, over TCP with ConnectionRefusedError"
         self.assertComplains(written(client=other), expected, tcp=tcp)
 
-
-class RuleTests(_Comparing):
-    """Rules that hold whatever TCP did."""
-
-    def test_content(self) -> None:
-        """Wrong bytes are detected, even if their number is right."""
-        wrong = ("made", "data 5 00000000", "lost ConnectionDone", "- ended exit 0")
-        expected = "server: the first 5 bytes are not those that the client wrote"
-        self.assertComplains(written(server=wrong), expected)
-
-    def test_tooMuch(self) -> None:
-        """More bytes than were written are detected."""
-        more = ("made", "data 6", "lost ConnectionDone", "- ended exit 0")
-        self.assertComplains(written(server=more), "server: received 6 bytes, but only 5 were written")
-
-    def test_behindTheEnd(self) -> None:
-        """Data after connectionLost or readConnectionLost is detected."""
-        behind = ("made", "lost ConnectionDone", "data 5", "- ended exit 0")
-        self.assertComplains(written(server=behind), "server: data came behind lost")
-        half = ("made", "read-lost", "data 5", "lost ConnectionDone", "- ended exit 0")
-        expected = "server: data came behind read-lost"
-        self.assertComplains(written(server=half), expected, tcp=[overTCP(server=HALVES)])
-
     def test_twice(self) -> None:
         """A call that may be made once is detected when it is made twice."""
         twice = ("made", "data 5", "lost ConnectionDone", "lost ConnectionDone", "- ended exit 0")
         found = self.complaints(written(server=twice))
         self.assertIn("server: lost came 2 times", found)
-
-    def test_whilePaused(self) -> None:
-        """A rule that a player found broken causes a complaint, unless it is broken over TCP."""
-        paused = ("made", "broken dataReceived of a paused transport", *ORDINARY_SERVER[1:])
-        self.assertComplains(written(server=paused), "server: dataReceived of a paused transport")
-        self.assertComplains(written(server=paused), tcp=[overTCP(server=paused)])
 
 
 class RaceTests(_Comparing):
