@@ -7,6 +7,7 @@ from __future__ import annotations
 import gc
 import os
 import socket
+from collections.abc import Callable
 from typing import Any
 
 from zope.interface.verify import verifyObject
@@ -289,25 +290,24 @@ class TroubleTests(EndsTestCase):
             await self.assertFailure(connecting, ConnectingCancelledError)
         self.assertEqual(factory.protocols, [])
 
-    async def test_cancelWhileAnnouncing(self) -> None:
-        """A connection can be cancelled while it is announced, and leaves nothing in the reactor."""
-        silent = Recorder()
-        port = await self.plainListener(silent)
-        asked: list[Protocol] = []
-
-        class Mute(Protocol):
-            def connectionMade(self) -> None:
-                asked.append(self)
-
-        mute = reactor.listenUNIX(listenerName(TCPAddress("127.0.0.1", port)), Factory.forProtocol(Mute))
-        self.addCleanup(mute.stopListening)
+    async def cancel(self, port: int, isReached: Callable[[], object], keys: str = "") -> None:
+        """Connect, cancel as soon as a condition is true, and check that nothing is left in the reactor."""
         before = await self.inReactor()
-        connecting = self.attempt(f"smc:127.0.0.1:{port}")
-        while not asked:
+        connecting = self.attempt(f"smc:127.0.0.1:{port}{keys}")
+        while not isReached():
             await deferLater(reactor, 0.01)
         connecting.cancel()
         await self.assertFailure(connecting, ConnectingCancelledError)
         self.assertEqual(await self.inReactor(), before)
+
+    async def test_cancelWhileAnnouncing(self) -> None:
+        """A connection can be cancelled while it is announced."""
+        silent = Recorder()
+        port = await self.plainListener(silent)
+        mute = Recorders(Recorder)
+        listening = reactor.listenUNIX(listenerName(TCPAddress("127.0.0.1", port)), mute)
+        self.addCleanup(listening.stopListening)
+        await self.cancel(port, lambda: mute.protocols)
         self.assertIsNone(silent.transport)
 
     async def test_cancelWhileWaiting(self) -> None:
@@ -316,23 +316,13 @@ class TroubleTests(EndsTestCase):
         port = await self.plainListener(silent)
         squatter = await reactor_listenUNIX(listenerName(TCPAddress("127.0.0.1", port)))
         self.addCleanup(squatter.stopListening)
-        before = await self.inReactor()
-        connecting = self.attempt(f"smc:127.0.0.1:{port}")
-        while silent.transport is None:
-            await deferLater(reactor, 0.01)
-        connecting.cancel()
-        await self.assertFailure(connecting, ConnectingCancelledError)
-        self.assertEqual(await self.inReactor(), before)
+        await self.cancel(port, lambda: silent.transport)
 
     async def test_cancelInHandshake(self) -> None:
         """A connection can be cancelled while the client waits for the server's answer to its Proposal."""
         silent = Recorder()
         port = await self.plainListener(silent)
-        connecting = self.attempt(f"smc:127.0.0.1:{port}:peer=smc")
-        while not silent.received:
-            await deferLater(reactor, 0.01)
-        connecting.cancel()
-        await self.assertFailure(connecting, ConnectingCancelledError)
+        await self.cancel(port, lambda: silent.received, ":peer=smc")
 
     async def test_nobodyInTheFactory(self) -> None:
         """If C{buildProtocol} returns None that connection is closed, and the listener continues."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TypeVar, Union
+from typing import TypeVar, Union
 
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import WireError
-from txrdma.iba.types import GID, MACAddress, MTU, QPN, RKey
+from txrdma.iba.types import GID, MACAddress, MTU
 from txrdma.iba.verbs import GIDType
 from txrdma.smc.handshake._machine import (
     Accepted,
@@ -46,24 +46,14 @@ from txrdma.smc.wire.clc import (
     SMCDArea,
 )
 from txrdma.test.support.captures import streams
+from txrdma.test.support.smc.clc import END
 
 CLIENT = b"\0\1client"
 SERVER = b"\0\2server"
 
 proposal = Proposal(CLIENT, GID.fromIP("10.0.0.1"), MACAddress(b"client"), 0x0A000001, 24)
-_end: dict[str, Any] = {
-    "qpn": QPN(5),
-    "rkey": RKey(7),
-    "index": 1,
-    "token": 99,
-    "sizeCode": 2,
-    "mtu": 3,
-    "address": 4096,
-    "psn": 77,
-    "firstContact": True,
-}
-accept = Accept(SERVER, GID.fromIP("10.0.0.2"), MACAddress(b"server"), **_end)
-confirm = Confirm(CLIENT, GID.fromIP("10.0.0.1"), MACAddress(b"client"), **_end)
+accept = Accept(SERVER, GID.fromIP("10.0.0.2"), MACAddress(b"server"), **END, firstContact=True)
+confirm = Confirm(CLIENT, GID.fromIP("10.0.0.1"), MACAddress(b"client"), **END, firstContact=True)
 _own = Candidate(CLIENT, GID.fromIP("10.0.0.1"), GIDType.ROCE_V2, MACAddress(b"client"), MTU.MTU_1024)
 offer = Offer(proposal, Abilities(), _own, None)
 
@@ -301,26 +291,16 @@ class StrangerTests(SynchronousTestCase):
         server.expired(1.0 + CLC_TIMEOUT)
         self.assertEqual(server.events(), [FellBack(Diagnosis.PEERNOSMC, None, b"\xe2\xd4")])
 
-    def test_damagedProposalIsDataUnlessAnnounced(self) -> None:
-        raw = proposal.encode()[:-1] + b"?"
-        server = newServer(False)
-        server.received(raw, 0.0)
-        self.assertEqual(server.events(), [FellBack(Diagnosis.PEERNOSMC, None, raw)])
-        server = newServer(True)
-        server.received(raw, 0.0)
-        [event] = server.events()
-        assert isinstance(event, HandshakeFailed)
-        self.assertIsInstance(event.error, WireError)
-
-    def test_acceptOrConfirmFirstIsNoClient(self) -> None:
-        for message in (accept, confirm):
+    def test_otherFirstMessageIsDataUnlessAnnounced(self) -> None:
+        for raw in (proposal.encode()[:-1] + b"?", accept.encode(), confirm.encode()):
             server = newServer(False)
-            server.received(message.encode(), 0.0)
-            self.assertEqual(server.events(), [FellBack(Diagnosis.PEERNOSMC, None, message.encode())])
+            server.received(raw, 0.0)
+            self.assertEqual(server.events(), [FellBack(Diagnosis.PEERNOSMC, None, raw)])
             server = newServer(True)
-            server.received(message.encode(), 0.0)
+            server.received(raw, 0.0)
             [event] = server.events()
-            self.assertIsInstance(event, HandshakeFailed)
+            assert isinstance(event, HandshakeFailed)
+            self.assertIsInstance(event.error, WireError)
 
     def test_declineFirstThenPlainTCP(self) -> None:
         server = newServer(False)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.iba.types import GID, MACAddress, MTU, QPN, RKey
+from txrdma.iba.types import GID, MACAddress, MTU, QPN
 from txrdma.iba.verbs import GIDType
 from txrdma.smc.terms.offer import (
     Abilities,
@@ -41,23 +41,13 @@ from txrdma.smc.wire.clc import (
     SMCDArea,
 )
 from txrdma.test.support.captures import names, SMC_GO, streams
+from txrdma.test.support.smc.clc import END
 
 UEID = enterpriseID("TXRDMA")
 OTHER = enterpriseID("OTHER")
 BOTH = Abilities(ueids=(UEID,))
 OLD = Abilities(versions=frozenset((1,)))
 NEW = Abilities(versions=frozenset((2,)), ueids=(UEID,))
-
-_end: dict[str, Any] = {
-    "qpn": QPN(5),
-    "rkey": RKey(7),
-    "index": 1,
-    "token": 99,
-    "sizeCode": 2,
-    "mtu": 3,
-    "address": 4096,
-    "psn": 77,
-}
 
 
 def candidate(address: str = "10.77.0.1", **more: Any) -> Candidate:
@@ -80,7 +70,7 @@ def offered(abilities: Abilities = BOTH, one: Candidate = CLIENT, address: str =
 def answer(kind: Any, one: Candidate, agreement: Agreement, first: bool = True, **more: Any) -> Any:
     """Return the Accept or Confirm of an end that keeps to the agreement, as the other end decodes it."""
     gids = (one.gid,) if kind is Confirm and first else None
-    message = kind(one.peerID, one.gid, one.mac, **_end, firstContact=first, version=agreement.version,
+    message = kind(one.peerID, one.gid, one.mac, **END, firstContact=first, version=agreement.version,
                    v2=agreement.extension(first, b"host", gids))  # fmt: skip
     return decode(replace(message, **more).encode())
 

@@ -282,33 +282,26 @@ class DistrustTests(SynchronousTestCase):
         self.ring.consume(100)
         message(self.ring)
 
-    def _refused(self, text: str, **values: int) -> None:
-        values = {"sequence": 6, "producerCount": 100, "consumerCount": 50, **values}
-        before = (self.ring.arrived, self.ring.peerConsumed, self.ring.space, self.ring.readable)
-        error = self.assertRaises(WireError, self.ring.received, fields(**values))
-        self.assertIn(text, str(error))
-        self.assertEqual(error.offset, 12 if "producer" in str(error) else 20)
-        self.assertEqual(
-            before, (self.ring.arrived, self.ring.peerConsumed, self.ring.space, self.ring.readable)
-        )
-
-    def test_backwardsCursorIsError(self) -> None:
-        self._refused("producer cursor 1 bytes backwards", producerCount=99)
-        self._refused("consumer cursor 50 bytes backwards", consumerCount=0)
-        self._refused("backwards", producerWrap=0xFFFF, producerCount=0)
-
-    def test_outOfRange(self) -> None:
-        self._refused("producer cursor 16384 in a buffer of 16384", producerCount=SIZE)
-        self._refused("consumer cursor 32768 in a buffer of 32768", consumerCount=2 * SIZE)
-        self._refused("producer cursor 4294967295", producerCount=0xFFFFFFFF)
-
-    def test_producerOvertakesConsumer(self) -> None:
-        self._refused("beyond the free space", producerWrap=1, producerCount=101)
-        self._refused("beyond the free space", producerWrap=2, producerCount=0)
-
-    def test_consumerAheadOfProducer(self) -> None:
-        self._refused("ahead of what was written", consumerCount=1001)
-        self._refused("ahead of what was written", consumerWrap=1, consumerCount=0)
+    def test_invalidCursorsAreRefused(self) -> None:
+        ring = self.ring
+        before = (ring.arrived, ring.peerConsumed, ring.space, ring.readable)
+        for text, values in (
+            ("producer cursor 1 bytes backwards", {"producerCount": 99}),
+            ("consumer cursor 50 bytes backwards", {"consumerCount": 0}),
+            ("backwards", {"producerWrap": 0xFFFF, "producerCount": 0}),
+            ("producer cursor 16384 in a buffer of 16384", {"producerCount": SIZE}),
+            ("consumer cursor 32768 in a buffer of 32768", {"consumerCount": 2 * SIZE}),
+            ("producer cursor 4294967295", {"producerCount": 0xFFFFFFFF}),
+            ("beyond the free space", {"producerWrap": 1, "producerCount": 101}),
+            ("beyond the free space", {"producerWrap": 2, "producerCount": 0}),
+            ("ahead of what was written", {"consumerCount": 1001}),
+            ("ahead of what was written", {"consumerWrap": 1, "consumerCount": 0}),
+        ):
+            wrong = fields(**{"sequence": 6, "producerCount": 100, "consumerCount": 50, **values})
+            error = self.assertRaises(WireError, ring.received, wrong)
+            self.assertIn(text, str(error))
+            self.assertEqual(error.offset, 12 if "producer" in str(error) else 20, values)
+            self.assertEqual(before, (ring.arrived, ring.peerConsumed, ring.space, ring.readable), values)
 
     def test_unannouncedSpaceMustNotBeUsed(self) -> None:
         ring = Ring(SIZE, SIZE, 7)
