@@ -145,6 +145,12 @@ class AnnouncementTests(Base):
         announcement.then(lambda: self.reported.append("answered"))
         return announcement
 
+    def expected(self) -> tuple[Announcements, Announcement]:
+        """Return a listener, and an announcement that it has received."""
+        announcements, announcement = self.announcements(), self.announce()
+        self.reactor.serve()
+        return announcements, announcement
+
     def connected(self, announcement: Announcement) -> None:
         """Connect the client by TCP."""
         announcement.then(lambda: self.reported.append("accepted" if announcement.isAccepted else "plain"))
@@ -199,9 +205,7 @@ class AnnouncementTests(Base):
 
     def test_busyListener(self) -> None:
         """A listener that accepts after the client has given up is notified, in any order of messages."""
-        announcements = self.announcements()
-        announcement = self.announce()
-        self.reactor.serve()
+        announcements, announcement = self.expected()
         self.connected(announcement)
         announced = self.claimed(announcements)
         self.reactor.advance(ANSWER_SECONDS)
@@ -213,9 +217,7 @@ class AnnouncementTests(Base):
 
     def test_busyClient(self) -> None:
         """A client that was busy receives what the listener sent in time."""
-        announcements = self.announcements()
-        announcement = self.announce()
-        self.reactor.serve()
+        announcements, announcement = self.expected()
         self.connected(announcement)
         self.claimed(announcements).expect(self.withdrawn)
         self.reactor.advance(ANSWER_SECONDS + 5)
@@ -226,9 +228,7 @@ class AnnouncementTests(Base):
 
     def test_forgotten(self) -> None:
         """A client that was stopped sends nothing, and leaves nothing."""
-        announcements = self.announcements()
-        announcement = self.announce()
-        self.reactor.serve()
+        announcements, announcement = self.expected()
         self.assertEqual(list(announcements.expected), [CLIENT])
         self.connected(announcement)
         announcement.forget()
@@ -237,9 +237,7 @@ class AnnouncementTests(Base):
 
     def test_listenerCloses(self) -> None:
         """A client that waits for acceptance is notified when the listener closes."""
-        announcements = self.announcements()
-        announcement = self.announce()
-        self.reactor.serve()
+        announcements, announcement = self.expected()
         self.connected(announcement)
         announcements.stop()
         self.reactor.serve()
@@ -250,9 +248,7 @@ class AnnouncementTests(Base):
 
     def test_somebodyElseListens(self) -> None:
         """A listener is not trusted any more when another user listens at the address."""
-        announcements = self.announcements()
-        announcement = self.announce()
-        self.reactor.serve()
+        announcements, announcement = self.expected()
         self.connected(announcement)
         announcement.listener = Credentials(1, 1000)
         self.patch(announcing, "acceptingUsers", lambda target: {1001})
@@ -386,9 +382,7 @@ class AnnouncementTests(Base):
 
     def test_neverComes(self) -> None:
         """An announced connection that does not arrive within a minute is dropped."""
-        announcements = self.announcements()
-        announcement = self.announce()
-        self.reactor.serve()
+        announcements, announcement = self.expected()
         for _ in range(61):
             self.reactor.advance(1.0)
         self.assertEqual(announcements.expected, {})
@@ -493,9 +487,7 @@ class AnnouncementTests(Base):
 
     def test_clientDies(self) -> None:
         """A client that disappears silently is dropped."""
-        announcements = self.announcements()
-        announcement = self.announce()
-        self.reactor.serve()
+        announcements, announcement = self.expected()
         announcement._channel._lines.close()
         self.assertNothingLeft()
         self.assertEqual(announcements.expected, {})

@@ -151,6 +151,14 @@ class ProofTests(PlaceTestCase):
         [found] = self.found
         return found
 
+    def assertUnproven(self) -> None:
+        """Assert that a search ends without a listener, after the time for answers."""
+        self.assertTrue(self.seek())
+        self.reactor.serve()
+        self.assertEqual(self.found, [])
+        self.reactor.advance(ANSWER_SECONDS)
+        self.assertEqual(self.found, [None])
+
     def test_proven(self) -> None:
         """A listener that receives the token sent to the address is trusted, and receives announcements."""
         announcements = self.listener()
@@ -228,11 +236,7 @@ class ProofTests(PlaceTestCase):
             genuine(proof, word if target is None else b"another word", target)  # type: ignore[arg-type]  # as it came
 
         self.patch(neighbours.ProvingSocket, "send", send)
-        self.assertTrue(self.seek())
-        self.reactor.serve()
-        self.assertEqual(self.found, [])
-        self.reactor.advance(ANSWER_SECONDS)
-        self.assertEqual(self.found, [None])
+        self.assertUnproven()
 
     def test_translated(self) -> None:
         """If the listener sees the client at another address, the connection uses TCP."""
@@ -244,11 +248,7 @@ class ProofTests(PlaceTestCase):
             neighbour.lines.send(b"proven 127.0.0.9 " + neighbour._words[1])
 
         self.patch(Neighbour, "_challengeReceived", wordCame)
-        self.assertTrue(self.seek())
-        self.reactor.serve()
-        self.assertEqual(self.found, [])
-        self.reactor.advance(ANSWER_SECONDS)
-        self.assertEqual(self.found, [None])
+        self.assertUnproven()
 
     def test_lostWords(self) -> None:
         """Lost tokens are sent again."""
