@@ -81,6 +81,7 @@ class KeyFlows:
 
     def delete(self, names: Sequence[RKey], now: float) -> None:
         """Withdraw buffers from the peer."""
+        # No connection may choose these buffers from now on, although the peer may still write to them.
         self._core.known.difference_update(names)
         for at in range(0, len(names), KEYS_AT_ONCE):
             self._waiting.append(_Flow(tuple(names[at : at + KEYS_AT_ONCE]), True))
@@ -104,6 +105,7 @@ class KeyFlows:
 
     def deleted(self, body: DeleteRKey, link: LinkLife, now: float) -> None:
         """Handle a response to DELETE RKEY; without keys (Linux, version 2) it is for the oldest request."""
+        # Peers answer in order, so the answer to a later request is that of the earlier ones as well.
         flows = [flow for flow in self._flows if flow.isDeletion and flow.carrier is link]
         answered = [at for at, flow in enumerate(flows) if flow.asked == body.rkeys[: len(flow.asked)]]
         for flow in flows[: answered[0] + 1 if answered else 1]:
@@ -130,6 +132,7 @@ class KeyFlows:
                 return
             flow = self._waiting.popleft()
             timing = core.timing
+            # Connections wait for CONFIRM RKEY, so a peer that left the last one unanswered gets less time.
             isPatient = not (flow.isDeletion or self._isSilent)
             flow.until = now + (timing.confirmRKey if isPatient else timing.response)
             flow.carrier = carrier = core.carrier

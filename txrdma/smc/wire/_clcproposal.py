@@ -150,6 +150,7 @@ class Proposal:
         area = self._ipArea() if named else b""
         smcd = b""
         if self.smcd is not None:
+            # The offset counts from the end of its own field, 12 bytes into the SMC-D area.
             where = self.smcd.size - 12 + len(area) if self.v2 is not None else self.smcd.extensionOffset
             smcd = self.smcd.replace(extensionOffset=where).encode()
         head = _ProposalBody(
@@ -215,6 +216,7 @@ def _atMost(name: str, at: int, count: int, most: int, what: str) -> None:
 def _encodeV2(extension: ProposalV2) -> bytes:
     smcd = extension.smcd
     names = b"".join(extension.eids)
+    # Like all offsets of a Proposal, that of the SMC-D part counts from the end of its own field, byte 8.
     fixed = _V2Extension(
         eidCount=len(extension.eids),
         ismCount=len(smcd.devices) if smcd is not None else 0,
