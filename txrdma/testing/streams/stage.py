@@ -211,8 +211,10 @@ class _Play:
             self._listener.bind(str(self._folder / "stage"))
             self._listener.listen()
             self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
-            self._starting = stack.enter_context(_Turn(self._stage.starts))
-            self._timers.append((time.monotonic() + _START_SECONDS * patience, self._starting.end))
+            self._stage.starts.acquire()
+            self._starting = stack.enter_context(ExitStack())  # closed early when both ends have started
+            self._starting.callback(self._stage.starts.release)
+            self._timers.append((time.monotonic() + _START_SECONDS * patience, self._starting.close))
             deadline = time.monotonic() + (self._conversation.seconds + PATIENCE) * patience
             self._start(SERVER if self._conversation.server else CLIENT)
             while not self._isOver():
@@ -370,7 +372,7 @@ class _Play:
         process.isReady = True
         if all(each.isReady for each in self._processes.values() if each.who != PROXY):
             if CLIENT in self._processes:
-                self._starting.end()
+                self._starting.close()
 
     def _cue(self, giver: _Process, name: str) -> None:
         """Pass a cue on to the other end."""
@@ -389,27 +391,6 @@ class _Play:
                 process.connection.sendall(cue.encode() + b"\n")
             except OSError:
                 pass  # it has ended
-
-
-class _Turn:
-    """A context manager that acquires a semaphore, which can be released early."""
-
-    def __init__(self, semaphore: threading.BoundedSemaphore) -> None:
-        self._semaphore = semaphore
-        self._isOver = False
-
-    def __enter__(self) -> _Turn:
-        self._semaphore.acquire()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.end()
-
-    def end(self) -> None:
-        """Release the semaphore, unless that was done before."""
-        if not self._isOver:
-            self._isOver = True
-            self._semaphore.release()
 
 
 class _Lines:

@@ -13,6 +13,7 @@ from twisted.trial.unittest import TestCase
 
 from txrdma.smc.status import families
 from txrdma.smc.status.statistics import statistics
+from txrdma.test.support.smc.metrics import Points, valuesOf
 from txrdma.test.support.smc.races import Listener, RaceTestCase
 
 try:
@@ -35,8 +36,6 @@ else:
 MISSING = "opentelemetry-sdk is not installed: pip install 'txrdma[opentelemetry]'"
 reactor: Any = theReactor
 
-Points = dict[tuple[str, ...], float]
-
 
 def points(data: Any) -> Points:
     """Return the values of all data points, by name of the metric and values of the attributes."""
@@ -51,36 +50,7 @@ def points(data: Any) -> Points:
 
 def expected(found: dict[str, Any]) -> Points:
     """Return the values that statistics lead to."""
-    counters, gauges = found["counters"], found["gauges"]
-    sent, received = counters["sent"], counters["received"]
-    made: Points = {
-        ("messages_sent",): sent["messages"],
-        ("messages_received",): received["messages"],
-        ("write_bytes",): sent["bytes"],
-        ("read_bytes",): received["bytes"],
-        ("write_blocked",): sent["blocks"],
-        ("write_blocked_seconds",): sent["blockedSeconds"],
-        ("link_groups",): gauges["linkGroups"],
-        ("links",): gauges["links"],
-        ("ring_bytes",): gauges["ringBytes"],
-        ("ring_used_bytes",): gauges["ringBytesUsed"],
-        ("ring_unread_bytes",): gauges["ringBytesUnread"],
-    }
-    for name, counts in (
-        ("refused", counters["refused"]),
-        ("write_operations", sent["sizes"]),
-        ("read_operations", received["sizes"]),
-        ("rings", gauges["rings"]),
-        ("rings_used", gauges["ringsUsed"]),
-    ):
-        made.update({(name, key): count for key, count in counts.items()})
-    for name, rows in (
-        ("connections", counters["connections"]),
-        ("fallbacks", counters["fallbacks"]),
-        ("open_connections", gauges["connections"]),
-    ):
-        made.update({(name, one, other): n for one, row in rows.items() for other, n in row.items()})
-    return {(f"txrdma.smc.{name}", *labels): value for (name, *labels), value in made.items()}
+    return {(f"txrdma.smc.{name}", *labels): value for (name, *labels), value in valuesOf(found).items()}
 
 
 class TelemetryTests(RaceTestCase):

@@ -21,6 +21,8 @@ else:
 MISSING = "prometheus_client is not installed: pip install 'txrdma[prometheus]'"
 reactor: Any = theReactor
 
+Points = dict[tuple[str, ...], float]
+
 
 def samples() -> dict[tuple[str, tuple[str, ...]], float]:
     """Return all samples of a scrape, by name and label values."""
@@ -32,3 +34,37 @@ def samples() -> dict[tuple[str, tuple[str, ...]], float]:
         for family in text_string_to_metric_families(text)
         for sample in family.samples
     }
+
+
+def valuesOf(found: dict[str, Any]) -> Points:
+    """Return the values of metrics that statistics lead to, by the metric's name and labels."""
+    counters, gauges = found["counters"], found["gauges"]
+    sent, received = counters["sent"], counters["received"]
+    made: Points = {
+        ("messages_sent",): sent["messages"],
+        ("messages_received",): received["messages"],
+        ("write_bytes",): sent["bytes"],
+        ("read_bytes",): received["bytes"],
+        ("write_blocked",): sent["blocks"],
+        ("write_blocked_seconds",): sent["blockedSeconds"],
+        ("link_groups",): gauges["linkGroups"],
+        ("links",): gauges["links"],
+        ("ring_bytes",): gauges["ringBytes"],
+        ("ring_used_bytes",): gauges["ringBytesUsed"],
+        ("ring_unread_bytes",): gauges["ringBytesUnread"],
+    }
+    for name, counts in (
+        ("refused", counters["refused"]),
+        ("write_operations", sent["sizes"]),
+        ("read_operations", received["sizes"]),
+        ("rings", gauges["rings"]),
+        ("rings_used", gauges["ringsUsed"]),
+    ):
+        made.update({(name, key): count for key, count in counts.items()})
+    for name, rows in (
+        ("connections", counters["connections"]),
+        ("fallbacks", counters["fallbacks"]),
+        ("open_connections", gauges["connections"]),
+    ):
+        made.update({(name, one, other): n for one, row in rows.items() for other, n in row.items()})
+    return made
