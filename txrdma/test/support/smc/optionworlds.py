@@ -1,11 +1,8 @@
 """
-Scenarios of SMC's TCP option on this machine's kernel, each in a process with its own namespaces and cgroup.
+Tests of SMC's TCP option on this machine's kernel, each in a process with its own namespaces and cgroup.
 
-A scenario has a network namespace, a mount namespace and a cgroup, so that sockets of other processes never
-meet the BPF program.
-
-Run as C{python -m txrdma.test.support.smc.optionworlds SCENARIO}, as root. The facts that the scenario finds
-are printed as JSON; if namespaces or cgroups are not available, C{{"skip": reason}} is printed.
+A test has a network namespace, a mount namespace and a cgroup, so that sockets of other processes never meet
+the BPF program.
 """
 
 from __future__ import annotations
@@ -17,31 +14,37 @@ import json
 import os
 import select
 import shutil
+import signal
 import socket
 import struct
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
+from functools import wraps
 from pathlib import Path
 from typing import Any, cast, NamedTuple
+
+from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from txrdma.command import run, TxrdmaOptions
 from txrdma.commands.common.options import IReactor
 from txrdma.commands.dissect.tcp import segmentIn, TCPHeader
-from txrdma.error import RDMAError
 from txrdma.smc.signalling.option import bpf
-from txrdma.smc.signalling.option.carrier import openCarrier, OptionCarrier, SAVE_SYN, takeSYN
-from txrdma.smc.signalling.option.filesystems import mountBPF, processCgroup, unmount
-from txrdma.smc.signalling.option.installing import countersIn, inspect, install, remove, Users
+from txrdma.smc.signalling.option.carrier import openCarrier, OptionCarrier
+from txrdma.smc.signalling.option.filesystems import processCgroup
 from txrdma.smc.signalling.option.program import load, LoadedProgram, relocate, STORAGE_BYTES
 from txrdma.smc.signalling.option.reasons import OptionUnavailable
-from txrdma.test.support.smc.option_program import hasOption, sawOption, tool
+from txrdma.test.support.smc.option_program import hasOption, tool
 
 Facts = dict[str, Any]
 IPV4, IPV6 = (socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")
 PATIENCE = 30.0
+TEST_SECONDS = 120
+"""Seconds after which the process of a test is killed."""
+
 NOBODY, FRIENDS = 65534, 54321
 
 _NEW_MOUNTS, _NEW_NETWORK = 0x00020000, 0x40000000
@@ -49,7 +52,6 @@ _PRIVATE, _RECURSIVE = 1 << 18, 1 << 14
 _SET_FLAGS, _UP = 0x8914, 0x1
 _EVERY_PROTOCOL = 3
 _SYN, _ACK = 2, 16
-_ATTACH_FILTER, _DETACH_FILTER = 26, 27
 _CAPABILITY_VERSION_3 = 0x20080522
 
 _library = ctypes.CDLL(None, use_errno=True)
@@ -97,6 +99,33 @@ def carrying(cgroup: Path) -> Iterator[tuple[OptionCarrier, LoadedProgram]]:
         yield carrier, loaded
     finally:
         carrier.close()
+
+
+def inWorld(method: Callable[[Any, Path], None]) -> Callable[[SynchronousTestCase], None]:
+    """Run a test in a child process, in a L{world} whose cgroup is passed to it."""
+
+    def inside(test: SynchronousTestCase) -> Facts:
+        inside = world()
+        try:
+            cgroup = inside.__enter__()
+        except OSError as error:
+            return {"skip": f"no namespaces and cgroups of our own here: {error}"}
+        try:
+            method(test, cgroup)
+        except BaseException:
+            return {"failed": traceback.format_exc()}
+        finally:
+            inside.__exit__(None, None, None)
+        return {"passed": True}
+
+    @wraps(method)
+    def isolated(test: SynchronousTestCase) -> None:
+        facts = forked(lambda: signal.alarm(TEST_SECONDS), lambda: inside(test))
+        if "skip" in facts:
+            raise SkipTest(facts["skip"])
+        test.assertEqual(facts, {"passed": True}, facts.get("failed"))
+
+    return isolated
 
 
 class Segment(NamedTuple):
@@ -248,126 +277,6 @@ def works(joined: Pair) -> bool:
     return joined.server.recv(4) == b"ping"
 
 
-# Scenarios
-
-
-def combinations(cgroup: Path) -> Facts:
-    """Return what both ends and a capture see, for marked and unmarked ends over IPv4 and IPv6."""
-    facts: Facts = {}
-    capture = Capture()
-    with carrying(cgroup) as (carrier, loaded):
-        for name, place in (("IPv4", IPV4), ("IPv6", IPV6)):
-            for ends in ("", "client", "listener", "client listener"):
-                forListener = carrier if "listener" in ends else None
-                forClient = carrier if "client" in ends else None
-                joined = pair(forListener, forClient, place)
-                facts[f"{name} {ends}".strip()] = {
-                    "seen": [carrier.peerHasOption(joined.client), carrier.peerHasOption(joined.server)],
-                    "saved": sawOption(joined.server),
-                    "wire": [each.hasOption for each in capture.taken()],
-                    "works": works(joined),
-                }
-                joined.close()
-        facts["counters"] = countersIn(loaded.counters)
-    return facts
-
-
-def savedSYN(cgroup: Path) -> Facts:
-    """Connect to an unmarked listener that reads the saved SYN: it finds the option without answering it."""
-    capture = Capture()
-    with carrying(cgroup) as (carrier, _loaded):
-        listener = socket.socket()
-        listener.setsockopt(socket.IPPROTO_TCP, SAVE_SYN, 1)
-        listener.bind(("127.0.0.1", 0))
-        listener.listen()
-        facts: Facts = {}
-        for name, by in (("marked", carrier), ("unmarked", None)):
-            client = connecting(by, listener)
-            server = listener.accept()[0]
-            facts[name] = [sawOption(server), sawOption(server), carrier.peerHasOption(client)]
-        return {**facts, "wire": [each.hasOption for each in capture.taken()]}
-
-
-def others(cgroup: Path) -> Facts:
-    """Attach another program: its sockets do not get the option, and it still gets its own calls."""
-    meddler = Meddler(cgroup)
-    capture = Capture()
-    facts: Facts = {}
-    with carrying(cgroup) as (carrier, _loaded):
-        for name, ends in (
-            ("none", (None, None)),
-            ("client", (None, carrier)),
-            ("both", (carrier, carrier)),
-        ):
-            joined = pair(*ends)
-            before = meddler.calls
-            facts[name] = {
-                "wire": [each.hasOption for each in capture.taken()],
-                "works": works(joined),
-                "called": meddler.calls > before,
-                "seen": [carrier.peerHasOption(joined.client), carrier.peerHasOption(joined.server)],
-            }
-            joined.close()
-    return facts
-
-
-def quiet(cgroup: Path) -> Facts:
-    """Count the calls of programs: none for segments of established connections, marked or unmarked."""
-    watcher = Meddler(cgroup, asks=False)
-    facts: Facts = {}
-    with carrying(cgroup) as (carrier, _loaded):
-        for name, by in (("unmarked", None), ("marked", carrier)):
-            before = watcher.calls
-            joined = pair(by, by)
-            opened = watcher.calls
-            for _ in range(10):
-                works(joined)
-            facts[name] = [opened > before, watcher.calls - opened]
-            joined.close()
-    return facts
-
-
-def cookies(cgroup: Path) -> Facts:
-    """Connect with SYN cookies: the kernel does not store the SYN, so the SYN-ACK has no option."""
-    Path("/proc/sys/net/ipv4/tcp_syncookies").write_text("2")
-    capture = Capture()
-    with carrying(cgroup) as (carrier, _loaded):
-        joined = pair(carrier, carrier)
-        return {
-            "wire": [each.hasOption for each in capture.taken()],
-            "seen": [carrier.peerHasOption(joined.client), carrier.peerHasOption(joined.server)],
-            "saved": len(takeSYN(joined.server)),
-            "works": works(joined),
-        }
-
-
-def many(cgroup: Path, count: int = 2000) -> Facts:
-    """Open and close many connections, and return what remains of them in maps."""
-    seen = 0
-    with carrying(cgroup) as (carrier, loaded):
-        listener = listening(carrier, backlog=count)
-        port = listener.getsockname()[1]
-        for _ in range(count):
-            client = connecting(carrier, listener)
-            server = listener.accept()[0]
-            seen += carrier.peerHasOption(client) + carrier.peerHasOption(server)
-            client.close()
-            server.close()
-
-        def listeners() -> int:
-            return int.from_bytes(loaded.listeners.get(port, 8), sys.byteorder)
-
-        facts: Facts = {"seen": seen, "listeners": [listeners()]}
-        listener.close()
-        facts["listeners"].append(listeners())
-        facts["stored"] = 0
-        for _ in range(10):  # these reuse descriptors of marked sockets
-            with socket.socket() as fresh:
-                facts["stored"] += stored(loaded, fresh)
-        facts["counters"] = countersIn(loaded.counters)
-    return facts
-
-
 def stored(loaded: LoadedProgram, sock: socket.socket) -> bool:
     """Return whether the program's map has storage of a socket."""
     try:
@@ -375,70 +284,6 @@ def stored(loaded: LoadedProgram, sock: socket.socket) -> bool:
     except FileNotFoundError:
         return False
     return True
-
-
-def forgetting(cgroup: Path) -> Facts:
-    """Forget a connection, which removes its storage and its saved SYN; a listener can't be forgotten."""
-    with carrying(cgroup) as (carrier, loaded):
-        joined = pair(carrier, carrier)
-        before = [stored(loaded, joined.client), stored(loaded, joined.server)]
-        for _ in range(2):
-            carrier.forget(joined.client)
-            carrier.forget(joined.server)
-        facts: Facts = {
-            "stored": [before, [stored(loaded, joined.client), stored(loaded, joined.server)]],
-            "saved": len(takeSYN(joined.server)),
-            "works": works(joined),
-        }
-        try:
-            carrier.forget(joined.listener)
-        except RDMAError as error:
-            facts["refused"] = type(error).__name__
-        return facts
-
-
-def swallowed(cgroup: Path) -> Facts:
-    """Let SYNs be retransmitted without an answer: the third one does not have the option."""
-    _meddler = Meddler(cgroup, asks=False, hurries=True)
-    with carrying(cgroup) as (carrier, _loaded):
-        full = listening(None, backlog=0)
-        waiting = connecting(None, full)
-        capture = Capture()
-        client = connecting(carrier, full, isBlocking=False)
-        facts = {"wire": [each.hasOption for each in capture.until(3)]}
-        client.close()
-        waiting.close()
-    return facts
-
-
-def answeredAgain(cgroup: Path) -> Facts:
-    """Drop a SYN-ACK: the retransmitted one has the option too, and both ends detect it."""
-    _meddler = Meddler(cgroup, asks=False, hurries=True)
-    with carrying(cgroup) as (carrier, _loaded):
-        listener = listening(carrier)
-        capture = Capture()
-        client = socket.socket()
-        drop = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))  # return 0: drop the packet
-        client.setsockopt(
-            socket.SOL_SOCKET, _ATTACH_FILTER, struct.pack("HxxxxxxP", 1, ctypes.addressof(drop))
-        )
-        carrier.markBeforeConnect(client)
-        client.setblocking(False)
-        client.connect_ex(listener.getsockname())
-        segments: list[Segment] = []
-        while sum(each.isAnswer for each in segments) < 2:
-            more = capture.until(1)
-            if not more:
-                break
-            segments += more
-        client.setsockopt(socket.SOL_SOCKET, _DETACH_FILTER, 0)
-        server = listener.accept()[0]
-        select.select([], [client], [], PATIENCE)
-        return {
-            "answers": [each.hasOption for each in segments if each.isAnswer],
-            "seen": [carrier.peerHasOption(client), carrier.peerHasOption(server)],
-            "works": works(Pair(listener, client, server)),
-        }
 
 
 def asUser(groups: Sequence[int], deed: Callable[[], Facts]) -> Facts:
@@ -464,7 +309,7 @@ def withCapabilities(retained: int, deed: Callable[[], Facts]) -> Facts:
     return forked(become, deed)
 
 
-def forked(become: Callable[[], None], deed: Callable[[], Facts]) -> Facts:
+def forked(become: Callable[[], object], deed: Callable[[], Facts]) -> Facts:
     """Call C{become}, then C{deed} in a child process, and return the result of C{deed}."""
     reading, writing = os.pipe()
     child = os.fork()
@@ -479,58 +324,6 @@ def forked(become: Callable[[], None], deed: Callable[[], Facts]) -> Facts:
         facts = json.loads(answer.read() or b'{"nothing": "was answered"}')
     os.waitpid(child, 0)
     return cast(Facts, facts)
-
-
-def users(cgroup: Path) -> Facts:
-    """Install the option for a group: only its members can use it, and after the removal nobody can."""
-    folder = Path(tempfile.mkdtemp())
-    folder.chmod(0o755)
-    pins = folder / "pins"
-
-    def deed() -> Facts:
-        carrier = openCarrier(pins)
-        if not carrier.isAvailable:
-            return {"why": carrier.why}
-        joined = pair(carrier, carrier)
-        seen = [carrier.peerHasOption(joined.client), carrier.peerHasOption(joined.server)]
-        status = reported("status", "--json", "--pins", str(pins))
-        try:
-            remove(pins)
-        except OptionUnavailable:
-            return {"seen": seen, "status": json.loads(status), "removed": False}
-        return {"seen": seen, "removed": True}
-
-    try:
-        install(pins, cgroup, Users(FRIENDS))
-        facts: Facts = {"friend": asUser([FRIENDS], deed)}
-        facts["stranger"] = asUser([], deed)
-        facts["again"] = reported("install", "--cgroup", str(cgroup), "--pins", str(pins))
-        carrier = openCarrier(pins, mayLoad=False)
-        (cgroup.parent / "cgroup.procs").write_text(str(os.getpid()))
-        facts["outside"] = openCarrier(pins, mayLoad=False).why
-        (cgroup / "cgroup.procs").write_text(str(os.getpid()))
-        remove(pins)
-        joined = pair(carrier, carrier)
-        facts["after"] = [carrier.peerHasOption(joined.client), works(joined), pins.exists()]
-        return facts
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def capabilities(cgroup: Path) -> Facts:
-    """Return what a process can load itself, by its capabilities."""
-    nowhere = Path(tempfile.gettempdir(), f"nothing-{os.getpid()}")
-
-    def deed() -> Facts:
-        carrier = openCarrier(nowhere)
-        if not carrier.isAvailable:
-            return {"why": carrier.why}
-        joined = pair(carrier, carrier)
-        return {"seen": [carrier.peerHasOption(joined.client), carrier.peerHasOption(joined.server)]}
-
-    bpf, network = 1 << 39, 1 << 12
-    retained = {"both": bpf | network, "bpf": bpf, "network": network}
-    return {name: withCapabilities(bits, deed) for name, bits in retained.items()}
 
 
 def reported(*words: str) -> str:
@@ -564,69 +357,3 @@ def commands(cgroup: Path) -> Facts:
         return {**facts, "cgroup": str(cgroup)}
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def places(cgroup: Path) -> Facts:
-    """Remove a cgroup with an attached program, and install in a BPF file system that is already mounted."""
-    folder = Path(tempfile.mkdtemp())
-    folder.chmod(0o755)
-    pins, mounted = folder / "pins", folder / "mounted"
-    part = cgroup / "part"
-    part.mkdir()
-    mounted.mkdir()
-    mountBPF(mounted)
-    mounted.chmod(0o755)
-    within = mounted / "smc"
-    try:
-        install(pins, part, Users())
-        part.rmdir()
-        facts: Facts = {"gone": inspect(pins).why}
-        remove(pins)
-        before = set(mounted.iterdir())
-        install(within, cgroup, Users(isEveryone=True))
-        facts["stranger"] = asUser([], lambda: {"usable": inspect(within).isUsable})["usable"]
-        remove(within)
-        left = [*(set(mounted.iterdir()) - before), *(set(folder.iterdir()) - {mounted})]
-        return {**facts, "left": [str(each) for each in left], "stays": os.path.ismount(mounted)}
-    finally:
-        unmount(mounted)
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-SCENARIOS: dict[str, Callable[[Path], Facts]] = {
-    each.__name__: each
-    for each in (
-        combinations,
-        savedSYN,
-        others,
-        quiet,
-        cookies,
-        many,
-        forgetting,
-        swallowed,
-        answeredAgain,
-        users,
-        capabilities,
-        places,
-        commands,
-    )
-}
-
-
-def main(name: str) -> None:
-    """Run a scenario, and print its facts."""
-    try:
-        inside = world()
-        cgroup = inside.__enter__()
-    except OSError as error:
-        print(json.dumps({"skip": f"no namespaces and cgroups of our own here: {error}"}))
-        return
-    try:
-        facts = SCENARIOS[name](cgroup)
-    finally:
-        inside.__exit__(None, None, None)
-    print(json.dumps(facts))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])

@@ -4,154 +4,337 @@ SMC's TCP option by this machine's kernel: two TCP sockets, and the packets betw
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
-import subprocess
-import sys
+import select
+import shutil
+import socket
+import struct
+import tempfile
+from pathlib import Path
 
-from twisted.trial.unittest import SkipTest, SynchronousTestCase
+from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.smc.signalling.option.reasons import effectiveCapabilities, isOlder, missingCapabilities
-from txrdma.test.support.smc import optionworlds
-from txrdma.test.support.smc.optionworlds import Facts
+from txrdma.error import InvalidRequest
+from txrdma.smc.signalling.option.carrier import openCarrier, OptionCarrier, SAVE_SYN, takeSYN
+from txrdma.smc.signalling.option.filesystems import mountBPF, unmount
+from txrdma.smc.signalling.option.installing import countersIn, inspect, install, remove, Users
+from txrdma.smc.signalling.option.reasons import (
+    effectiveCapabilities,
+    isOlder,
+    missingCapabilities,
+    OptionUnavailable,
+)
+from txrdma.test.support.smc.option_program import sawOption
+from txrdma.test.support.smc.optionworlds import (
+    asUser,
+    Capture,
+    carrying,
+    commands,
+    connecting,
+    Facts,
+    FRIENDS,
+    inWorld,
+    IPV4,
+    IPV6,
+    listening,
+    Meddler,
+    Pair,
+    pair,
+    PATIENCE,
+    reported,
+    stored,
+    withCapabilities,
+    works,
+)
 
-PATIENCE = 120.0
+_ATTACH_FILTER, _DETACH_FILTER = 26, 27
+
+
+def seen(carrier: OptionCarrier, joined: Pair) -> list[bool]:
+    """Return whether the client and the server of a connection have seen the peer's option."""
+    return [carrier.peerHasOption(each) for each in (joined.client, joined.server)]
 
 
 class WorldCase(SynchronousTestCase):
-    """Runs scenarios of L{optionworlds}, each in a process with its own namespaces and cgroup."""
+    """Each test runs in a process with its own namespaces and cgroup."""
 
     if os.geteuid() != 0 or missingCapabilities(effectiveCapabilities()):
         skip = "needs root, with CAP_BPF and CAP_NET_ADMIN"
     elif isOlder(os.uname().release):
         skip = "needs Linux 5.10"
 
-    def facts(self, scenario: str) -> Facts:
-        """Return the facts that a scenario finds."""
-        words = [sys.executable, "-m", optionworlds.__name__, scenario]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        facts: Facts = json.loads(done.stdout)
-        if "skip" in facts:
-            raise SkipTest(facts["skip"])
-        return facts
+    def assertOption(self, capture: Capture, *expected: bool) -> None:
+        """Assert which of the SYNs and SYN-ACKs since the last call had the option."""
+        self.assertEqual([each.hasOption for each in capture.taken()], [*expected])
 
 
 class WireTests(WorldCase):
     """The option is where it was requested, and nowhere else."""
 
-    def test_combinations(self) -> None:
+    @inWorld
+    def test_combinations(self, cgroup: Path) -> None:
         """SYNs of marked clients have it, and SYN-ACKs of marked listeners to these; both ends detect it."""
-        facts = self.facts("combinations")
-        for family in ("IPv4", "IPv6"):
-            for ends in ("", "client", "listener", "client listener"):
-                isClient, isListener = "client" in ends, "listener" in ends
-                both = isClient and isListener
-                with self.subTest(family=family, ends=ends):
-                    found = facts[f"{family} {ends}".strip()]
-                    self.assertEqual(found["wire"], [isClient, both])
-                    self.assertEqual(found["seen"], [both, both])
-                    self.assertEqual(found["saved"], both)
-                    self.assertTrue(found["works"])
-        expected = {"synsMarked": 4, "synAcksMarked": 2, "synAcksSeen": 2, "synsSeen": 2}
-        self.assertEqual(facts["counters"], expected)
+        capture = Capture()
+        with carrying(cgroup) as (carrier, loaded):
+            for place in (IPV4, IPV6):
+                for isClient in (False, True):
+                    for isListener in (False, True):
+                        both = isClient and isListener
+                        joined = pair(carrier if isListener else None, carrier if isClient else None, place)
+                        self.assertEqual(seen(carrier, joined), [both, both])
+                        self.assertEqual(sawOption(joined.server), both)
+                        self.assertOption(capture, isClient, both)
+                        self.assertTrue(works(joined))
+                        joined.close()
+            expected = {"synsMarked": 4, "synAcksMarked": 2, "synAcksSeen": 2, "synsSeen": 2}
+            self.assertEqual(countersIn(loaded.counters), expected)
 
-    def test_savedSYN(self) -> None:
+    @inWorld
+    def test_savedSYN(self, cgroup: Path) -> None:
         """An unmarked listener detects a SYN's option by TCP_SAVED_SYN, once, and answers without it."""
-        facts = self.facts("savedSYN")
-        self.assertEqual(facts["marked"], [True, False, False])
-        self.assertEqual(facts["unmarked"], [False, False, False])
-        self.assertEqual(facts["wire"], [True, False, False, False])
+        capture = Capture()
+        with carrying(cgroup) as (carrier, _loaded):
+            listener = socket.socket()
+            listener.setsockopt(socket.IPPROTO_TCP, SAVE_SYN, 1)
+            listener.bind(("127.0.0.1", 0))
+            listener.listen()
+            for by in (carrier, None):
+                client = connecting(by, listener)
+                server = listener.accept()[0]
+                self.assertEqual([sawOption(server), sawOption(server)], [by is carrier, False])
+                self.assertFalse(carrier.peerHasOption(client))
+            self.assertOption(capture, True, False, False, False)
 
-    def test_others(self) -> None:
+    @inWorld
+    def test_others(self, cgroup: Path) -> None:
         """
         Another program that is called for every segment keeps its calls, and its sockets have no option.
 
         Its own listener does not answer a SYN with the option, though our program is called as well.
         """
-        facts = self.facts("others")
-        expected = {"none": [False, False], "client": [True, False], "both": [True, True]}
-        for name, wire in expected.items():
-            with self.subTest(name):
-                found = facts[name]
-                self.assertEqual(found["wire"], wire)
-                self.assertEqual(found["seen"], [all(wire), all(wire)])
-                self.assertTrue(found["works"])
-                self.assertTrue(found["called"])
+        meddler = Meddler(cgroup)
+        capture = Capture()
+        with carrying(cgroup) as (carrier, _loaded):
+            for isListener, isClient in ((False, False), (False, True), (True, True)):
+                joined = pair(carrier if isListener else None, carrier if isClient else None)
+                before = meddler.calls
+                self.assertOption(capture, isClient, isListener)
+                self.assertTrue(works(joined))
+                self.assertGreater(meddler.calls, before)
+                self.assertEqual(seen(carrier, joined), [isListener] * 2)
+                joined.close()
 
-    def test_established(self) -> None:
+    @inWorld
+    def test_established(self, cgroup: Path) -> None:
         """No program is called for segments of established or unmarked connections."""
-        self.assertEqual(self.facts("quiet"), {"unmarked": [False, 0], "marked": [True, 0]})
+        watcher = Meddler(cgroup, asks=False)
+        with carrying(cgroup) as (carrier, _loaded):
+            for by in (None, carrier):
+                before = watcher.calls
+                joined = pair(by, by)
+                opened = watcher.calls
+                self.assertEqual(opened > before, by is carrier)
+                for _ in range(10):
+                    works(joined)
+                self.assertEqual(watcher.calls, opened)
+                joined.close()
 
-    def test_cookies(self) -> None:
-        """With SYN cookies the SYN-ACK has no option, so that both ends use TCP."""
-        facts = self.facts("cookies")
-        self.assertEqual(facts, {"wire": [True, False], "seen": [False, False], "saved": 0, "works": True})
+    @inWorld
+    def test_cookies(self, cgroup: Path) -> None:
+        """With SYN cookies the kernel stores no SYN, so the SYN-ACK has no option, and both ends use TCP."""
+        Path("/proc/sys/net/ipv4/tcp_syncookies").write_text("2")
+        capture = Capture()
+        with carrying(cgroup) as (carrier, _loaded):
+            joined = pair(carrier, carrier)
+            self.assertOption(capture, True, False)
+            self.assertEqual(seen(carrier, joined), [False, False])
+            self.assertEqual(takeSYN(joined.server), b"")
+            self.assertTrue(works(joined))
 
-    def test_swallowed(self) -> None:
+    @inWorld
+    def test_swallowed(self, cgroup: Path) -> None:
         """A SYN that was sent twice without an answer is repeated without the option."""
-        self.assertEqual(self.facts("swallowed"), {"wire": [True, True, False]})
+        _meddler = Meddler(cgroup, asks=False, hurries=True)
+        with carrying(cgroup) as (carrier, _loaded):
+            full = listening(None, backlog=0)
+            waiting = connecting(None, full)
+            capture = Capture()
+            client = connecting(carrier, full, isBlocking=False)
+            self.assertEqual([each.hasOption for each in capture.until(3)], [True, True, False])
+            client.close()
+            waiting.close()
 
-    def test_answeredAgain(self) -> None:
-        """A repeated SYN-ACK has the option, and both ends detect it."""
-        facts = self.facts("answeredAgain")
-        self.assertGreaterEqual(len(facts["answers"]), 2)
-        self.assertEqual(set(facts["answers"]), {True})
-        self.assertEqual((facts["seen"], facts["works"]), ([True, True], True))
+    @inWorld
+    def test_answeredAgain(self, cgroup: Path) -> None:
+        """A SYN-ACK that is repeated, because the first was dropped, has the option; both ends detect it."""
+        _meddler = Meddler(cgroup, asks=False, hurries=True)
+        with carrying(cgroup) as (carrier, _loaded):
+            listener = listening(carrier)
+            capture = Capture()
+            client = socket.socket()
+            drop = ctypes.create_string_buffer(
+                struct.pack("HBBI", 0x06, 0, 0, 0)
+            )  # return 0: drop the packet
+            client.setsockopt(
+                socket.SOL_SOCKET, _ATTACH_FILTER, struct.pack("HxxxxxxP", 1, ctypes.addressof(drop))
+            )
+            carrier.markBeforeConnect(client)
+            client.setblocking(False)
+            client.connect_ex(listener.getsockname())
+            answers: list[bool] = []
+            while len(answers) < 2 and (more := capture.until(1)):
+                answers += [each.hasOption for each in more if each.isAnswer]
+            client.setsockopt(socket.SOL_SOCKET, _DETACH_FILTER, 0)
+            server = listener.accept()[0]
+            select.select([], [client], [], PATIENCE)
+            self.assertGreaterEqual(len(answers), 2)
+            self.assertEqual(set(answers), {True})
+            joined = Pair(listener, client, server)
+            self.assertEqual((seen(carrier, joined), works(joined)), ([True, True], True))
 
 
 class MemoryTests(WorldCase):
     """A closed socket leaves nothing."""
 
-    def test_many(self) -> None:
+    @inWorld
+    def test_many(self, cgroup: Path) -> None:
         """2,000 connections and their listener leave no storage, and no listener is counted any more."""
-        facts = self.facts("many")
-        self.assertEqual((facts["seen"], facts["listeners"], facts["stored"]), (4000, [1, 0], 0))
-        self.assertEqual(set(facts["counters"].values()), {2000})
+        count = 2000
+        with carrying(cgroup) as (carrier, loaded):
+            listener = listening(carrier, backlog=count)
+            port = listener.getsockname()[1]
+            for _ in range(count):
+                joined = Pair(listener, connecting(carrier, listener), listener.accept()[0])
+                self.assertEqual(seen(carrier, joined), [True, True])
+                joined.client.close()
+                joined.server.close()
+            for left in (b"\1", b""):
+                self.assertEqual(loaded.listeners.get(port, 8).strip(b"\0"), left)
+                listener.close()
+            for _ in range(10):  # these reuse descriptors of marked sockets
+                with socket.socket() as fresh:
+                    self.assertFalse(stored(loaded, fresh))
+            self.assertEqual(set(countersIn(loaded.counters).values()), {count})
 
-    def test_forget(self) -> None:
-        """A forgotten connection keeps nothing; a listener refuses to be forgotten."""
-        facts = self.facts("forgetting")
-        self.assertEqual(facts["stored"], [[True, True], [False, False]])
-        self.assertEqual((facts["saved"], facts["works"], facts["refused"]), (0, True, "InvalidRequest"))
+    @inWorld
+    def test_forget(self, cgroup: Path) -> None:
+        """A forgotten connection has no storage and no saved SYN; a listener refuses to be forgotten."""
+        with carrying(cgroup) as (carrier, loaded):
+            joined = pair(carrier, carrier)
+            for isStored in (True, False):
+                ends = (joined.client, joined.server)
+                self.assertEqual([stored(loaded, each) for each in ends], [isStored, isStored])
+                for _ in range(2):
+                    for each in ends:
+                        carrier.forget(each)
+            self.assertEqual(takeSYN(joined.server), b"")
+            self.assertTrue(works(joined))
+            self.assertRaises(InvalidRequest, carrier.forget, joined.listener)
 
 
 class InstalledTests(WorldCase):
     """The program is installed once, for users who cannot load it."""
 
-    def test_users(self) -> None:
-        """Users of the group can use but not remove it; other users and cgroups get the reason."""
-        facts = self.facts("users")
-        friend = facts["friend"]
-        self.assertEqual((friend["seen"], friend["removed"]), ([True, True], False))
-        status = friend["status"]
-        self.assertEqual((status["mode"], status["isUsable"], status["cgroup"]), ("0660", True, None))
-        self.assertEqual(set(status["counters"].values()), {1})
-        self.assertIn("--group", facts["stranger"]["why"])
-        self.assertIn("lacks CAP_BPF and CAP_NET_ADMIN", facts["stranger"]["why"])
-        self.assertIn("already installed at", facts["again"])
-        self.assertIn("not attached to a cgroup of this process", facts["outside"])
+    def folder(self) -> Path:
+        """Create a folder that other users can read."""
+        folder = Path(tempfile.mkdtemp())
+        folder.chmod(0o755)
+        return folder
 
-    def test_after(self) -> None:
-        """After removal, users with open maps get connections without the option."""
-        self.assertEqual(self.facts("users")["after"], [False, True, False])
+    @inWorld
+    def test_users(self, cgroup: Path) -> None:
+        """
+        Users of the group can use but not remove it; other users and cgroups get the reason.
 
-    def test_places(self) -> None:
+        After removal, users with open maps get connections without the option.
+        """
+        folder = self.folder()
+        pins = folder / "pins"
+
+        def deed() -> Facts:
+            carrier = openCarrier(pins)
+            if not carrier.isAvailable:
+                return {"why": carrier.why}
+            facts: Facts = {"seen": seen(carrier, pair(carrier, carrier))}
+            facts["status"] = json.loads(reported("status", "--json", "--pins", str(pins)))
+            try:
+                remove(pins)
+            except OptionUnavailable:
+                return {**facts, "removed": False}
+            return {**facts, "removed": True}
+
+        try:
+            install(pins, cgroup, Users(FRIENDS))
+            friend = asUser([FRIENDS], deed)
+            self.assertEqual((friend["seen"], friend["removed"]), ([True, True], False))
+            status = friend["status"]
+            self.assertEqual((status["mode"], status["isUsable"], status["cgroup"]), ("0660", True, None))
+            self.assertEqual(set(status["counters"].values()), {1})
+            why = asUser([], deed)["why"]
+            self.assertIn("--group", why)
+            self.assertIn("lacks CAP_BPF and CAP_NET_ADMIN", why)
+            again = reported("install", "--cgroup", str(cgroup), "--pins", str(pins))
+            self.assertIn("already installed at", again)
+            carrier = openCarrier(pins, mayLoad=False)
+            (cgroup.parent / "cgroup.procs").write_text(str(os.getpid()))
+            outside = openCarrier(pins, mayLoad=False).why
+            self.assertIn("not attached to a cgroup of this process", outside)
+            (cgroup / "cgroup.procs").write_text(str(os.getpid()))
+            remove(pins)
+            joined = pair(carrier, carrier)
+            self.assertFalse(carrier.peerHasOption(joined.client))
+            self.assertTrue(works(joined))
+            self.assertFalse(pins.exists())
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    @inWorld
+    def test_places(self, cgroup: Path) -> None:
         """A missing cgroup is reported; an existing BPF file system remains mounted after removal."""
-        facts = self.facts("places")
-        self.assertIn("its cgroup is gone", facts["gone"])
-        self.assertEqual((facts["stranger"], facts["left"], facts["stays"]), (True, [], True))
+        folder = self.folder()
+        pins, mounted, part = folder / "pins", folder / "mounted", cgroup / "part"
+        part.mkdir()
+        mounted.mkdir()
+        mountBPF(mounted)
+        mounted.chmod(0o755)
+        within = mounted / "smc"
+        try:
+            install(pins, part, Users())
+            part.rmdir()
+            self.assertIn("its cgroup is gone", inspect(pins).why)
+            remove(pins)
+            before = set(mounted.iterdir())
+            install(within, cgroup, Users(isEveryone=True))
+            self.assertEqual(asUser([], lambda: {"usable": inspect(within).isUsable}), {"usable": True})
+            remove(within)
+            self.assertEqual((set(mounted.iterdir()), set(folder.iterdir())), (before, {mounted}))
+            self.assertTrue(os.path.ismount(mounted))
+        finally:
+            unmount(mounted)
+            shutil.rmtree(folder, ignore_errors=True)
 
-    def test_capabilities(self) -> None:
+    @inWorld
+    def test_capabilities(self, cgroup: Path) -> None:
         """A process with exactly CAP_BPF and CAP_NET_ADMIN loads it for itself."""
-        facts = self.facts("capabilities")
-        self.assertEqual(facts["both"], {"seen": [True, True]})
-        self.assertIn("this process lacks CAP_NET_ADMIN", facts["bpf"]["why"])
-        self.assertIn("this process lacks CAP_BPF", facts["network"]["why"])
+        nowhere = Path(tempfile.gettempdir(), f"nothing-{os.getpid()}")
 
-    def test_command(self) -> None:
+        def deed() -> Facts:
+            carrier = openCarrier(nowhere)
+            if not carrier.isAvailable:
+                return {"why": carrier.why}
+            return {"seen": seen(carrier, pair(carrier, carrier))}
+
+        bpf, network = 1 << 39, 1 << 12
+        self.assertEqual(withCapabilities(bpf | network, deed), {"seen": [True, True]})
+        for bits, missing in ((bpf, "CAP_NET_ADMIN"), (network, "CAP_BPF")):
+            self.assertIn(f"this process lacks {missing}", withCapabilities(bits, deed)["why"])
+
+    @inWorld
+    def test_command(self, cgroup: Path) -> None:
         """The command installs, shows and removes it, and leaves nothing, even after a failure."""
-        facts = self.facts("commands")
+        facts = commands(cgroup)
         self.assertIn("nothing is installed at", facts["before"])
         self.assertIn("txrdma smc-option: nothing is installed at", facts["removed early"])
         self.assertIn("is not a cgroup of version 2", facts["nowhere"])
