@@ -15,6 +15,8 @@ from typing import Final
 
 from twisted.trial.unittest import TestCase
 
+from txrdma.test.support.processes import printed, serving
+
 LOSE: Final = "sys.path.clear(); sys.path_importer_cache.clear(); sys.meta_path[:] = sys.meta_path[:2]"
 """A line after which a program can import only built-in modules."""
 
@@ -118,21 +120,14 @@ class PreparedTests(TestCase):
 
     client: tuple[str, ...] = ()
 
-    def serve(self, route: str | None, serving: str, connecting: str) -> None:
+    def serve(self, route: str | None, listen: str, connect: str) -> None:
         """Have five connections served by a process that can import nothing, and return its log."""
-        if self.client and serving.startswith("smc:") and os.geteuid():
+        if self.client and listen.startswith("smc:") and os.geteuid():
             self.skipTest("clients of smc: are prepared in processes of root, which may lose their modules")
-        words = [sys.executable, "-c", ECHO, serving]
-        with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
-            assert server.stdout is not None
-            try:
-                number = server.stdout.readline().strip()
-                self.assertNotEqual(number, "", "nobody listens")
-                words = [sys.executable, "-c", CLIENT, connecting.format(number), *self.client]
-                client = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
-            finally:
-                server.terminate()
-                log = server.communicate()[1]
+        with serving(ECHO, listen, stderr=subprocess.PIPE) as (server, number):
+            client = printed(CLIENT, connect.format(number), *self.client)
+            server.terminate()
+            log = server.communicate()[1]
         self.assertEqual(client.stdout, f"{route} hello ConnectionDone\n" * 5, client.stderr + log)
         self.assertNotIn("Traceback", log)
 
@@ -192,8 +187,7 @@ class ChrootTests(TestCase):
                     line = server.stdout.readline()
                     self.assertNotEqual(line, "", f"nobody listens: {log}")
                     log += line
-                words = [sys.executable, "-c", GET, f"{scheme}:127.0.0.1:{found[1]}{keys}"]
-                client = subprocess.run(words, capture_output=True, text=True, timeout=50, check=False)
+                client = printed(GET, f"{scheme}:127.0.0.1:{found[1]}{keys}")
             finally:
                 server.terminate()
                 log += server.communicate()[0]
