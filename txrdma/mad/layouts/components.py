@@ -2,7 +2,7 @@
 Components by which SA records can be queried, with the types of their values.
 
 Follows InfiniBand Architecture vol. 1, 15.2.5. Components of an inner attribute (C{NodeInfo} within
-C{NodeRecord}) have the names that it gives them.
+C{NodeRecord}) have the names that it gives them. Each class is named after its record.
 """
 
 # Annotations are values here: a TypedDict is made faster of types than of their names.
@@ -42,8 +42,6 @@ class PathQualityComponents(TypedDict, total=False):
 
 
 class NodeComponents(TypedDict, total=False):
-    """Components of a C{NodeRecord} in a query."""
-
     lid: LID
     baseVersion: int
     classVersion: int
@@ -61,8 +59,6 @@ class NodeComponents(TypedDict, total=False):
 
 
 class PortInfoComponents(TypedDict, total=False):
-    """Components of a C{PortInfoRecord} in a query."""
-
     endPortLID: LID
     portNum: int
     options: int
@@ -120,16 +116,12 @@ class PortInfoComponents(TypedDict, total=False):
 
 
 class SLtoVLMappingTableComponents(TypedDict, total=False):
-    """Components of a C{SLtoVLMappingTableRecord} in a query."""
-
     lid: LID
     inputPortNum: int
     outputPortNum: int
 
 
 class SwitchInfoComponents(TypedDict, total=False):
-    """Components of a C{SwitchInfoRecord} in a query."""
-
     lid: LID
     linearFDBCap: int
     randomFDBCap: int
@@ -151,14 +143,10 @@ class SwitchInfoComponents(TypedDict, total=False):
 
 
 class MulticastForwardingTableComponents(BlockComponents, total=False):
-    """Components of a C{MulticastForwardingTableRecord} in a query."""
-
     position: int
 
 
 class SMInfoComponents(TypedDict, total=False):
-    """Components of a C{SMInfoRecord} in a query."""
-
     lid: LID
     guid: GUID
     smKey: int
@@ -168,15 +156,11 @@ class SMInfoComponents(TypedDict, total=False):
 
 
 class LinkSpeedWidthPairsTableComponents(TypedDict, total=False):
-    """Components of a C{LinkSpeedWidthPairsTableRecord} in a query."""
-
     lid: LID
     portNum: int
 
 
 class LinkComponents(TypedDict, total=False):
-    """Components of a C{LinkRecord} in a query."""
-
     fromLID: LID
     fromPort: int
     toPort: int
@@ -184,14 +168,10 @@ class LinkComponents(TypedDict, total=False):
 
 
 class GUIDInfoComponents(BlockComponents, total=False):
-    """Components of a C{GUIDInfoRecord} in a query."""
-
     guids: tuple[GUID, ...]
 
 
 class ServiceComponents(TypedDict, total=False):
-    """Components of a C{ServiceRecord} in a query."""
-
     serviceID: int
     serviceGID: GID
     servicePKey: int
@@ -205,14 +185,10 @@ class ServiceComponents(TypedDict, total=False):
 
 
 class PKeyTableComponents(BlockComponents, total=False):
-    """Components of a C{PKeyTableRecord} in a query."""
-
     portNum: int
 
 
 class PathComponents(PathQualityComponents, total=False):
-    """Components of a C{PathRecord} in a query."""
-
     serviceID: int
     dgid: GID
     sgid: GID
@@ -223,14 +199,10 @@ class PathComponents(PathQualityComponents, total=False):
 
 
 class VLArbitrationTableComponents(BlockComponents, total=False):
-    """Components of a C{VLArbitrationTableRecord} in a query."""
-
     outputPortNum: int
 
 
 class MCMemberComponents(TypedDict, total=False):
-    """Components of a C{MCMemberRecord} in a query."""
-
     mgid: GID
     portGID: GID
     qkey: int
@@ -252,8 +224,6 @@ class MCMemberComponents(TypedDict, total=False):
 
 
 class TraceComponents(TypedDict, total=False):
-    """Components of a C{TraceRecord} in a query."""
-
     gidPrefix: int
     idGeneration: int
     nodeType: int
@@ -266,8 +236,6 @@ class TraceComponents(TypedDict, total=False):
 
 
 class MultiPathComponents(PathQualityComponents, total=False):
-    """Components of a C{MultiPathRecord} in a query."""
-
     serviceIDUpper: int
     independenceSelector: int
     sgidCount: int
@@ -276,23 +244,17 @@ class MultiPathComponents(PathQualityComponents, total=False):
 
 
 class PortInfoExtendedComponents(TypedDict, total=False):
-    """Components of a C{PortInfoExtendedRecord} in a query."""
-
     endPortLID: LID
     portNum: int
     options: int
 
 
 class ServiceAssociationComponents(TypedDict, total=False):
-    """Components of a C{ServiceAssociationRecord} in a query."""
-
     serviceKey: bytes
     serviceName: bytes
 
 
 class InformInfoComponents(TypedDict, total=False):
-    """Components of a C{InformInfoRecord} in a query."""
-
     subscriberGID: GID
     enum: int
     gid: GID

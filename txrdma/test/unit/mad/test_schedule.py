@@ -39,16 +39,20 @@ class FakeAgent(RPCs):
         self.cancelled += 1
 
     def answer(self, what: object = None) -> None:
-        self.calls.pop(0)[-1].callback(what) if not isinstance(what, Exception) else self.calls.pop(0)[
-            -1
-        ].errback(what)
+        answer = self.calls.pop(0)[-1]
+        answer.errback(what) if isinstance(what, Exception) else answer.callback(what)
 
 
-class ScheduleTests(SynchronousTestCase):
+class ScheduleTestCase(SynchronousTestCase):
     def setUp(self) -> None:
         self.agent = FakeAgent()
         self.schedule = MADSchedule(self.agent, maxOutstanding=3)
 
+    async def ask(self, number: int = 0) -> Any:
+        return await self.schedule.SubnGet(NodeInfo, HERE, number)
+
+
+class ScheduleTests(ScheduleTestCase):
     def test_generator(self) -> None:
         seen: list[Any] = []
 
@@ -70,10 +74,7 @@ class ScheduleTests(SynchronousTestCase):
 
     def test_bound(self) -> None:
 
-        async def asks(number: int) -> None:
-            await self.schedule.SubnGet(NodeInfo, HERE, number)
-
-        done = self.schedule.run(mqueue=(asks(number) for number in range(10)))
+        done = self.schedule.run(mqueue=(self.ask(number) for number in range(10)))
         order = []
         while self.agent.calls:
             self.assertLessEqual(len(self.agent.calls), 3)
@@ -132,11 +133,8 @@ class ScheduleTests(SynchronousTestCase):
 
     def test_turns(self) -> None:
 
-        async def asks(number: int) -> None:
-            await self.schedule.SubnGet(NodeInfo, HERE, number)
-
-        self.schedule.mqueue(asks(number) for number in range(100, 106))
-        self.schedule.mqueue(asks(number) for number in range(200, 203))
+        self.schedule.mqueue(self.ask(number) for number in range(100, 106))
+        self.schedule.mqueue(self.ask(number) for number in range(200, 203))
         done = self.schedule.run()
         order = []
         while self.agent.calls:
@@ -171,10 +169,7 @@ class ScheduleTests(SynchronousTestCase):
 
     def test_uncaught(self) -> None:
 
-        async def asks() -> None:
-            await self.schedule.SubnGet(NodeInfo, HERE)
-
-        done = self.schedule.run(mqueue=(asks() for _ in range(5)))
+        done = self.schedule.run(mqueue=(self.ask() for _ in range(5)))
         self.agent.answer(ValueError("no"))
         self.failureResultOf(done, ValueError)
         self.assertEqual((self.agent.cancelled, self.schedule.progress.outstanding), (2, 0))
@@ -221,11 +216,8 @@ class ScheduleTests(SynchronousTestCase):
 
     def test_failedSource(self) -> None:
 
-        async def asks() -> None:
-            await self.schedule.SubnGet(NodeInfo, HERE)
-
         def works() -> Iterator[Any]:
-            yield asks()
+            yield self.ask()
             raise ValueError("no more")
 
         async def waits() -> str:

@@ -7,8 +7,8 @@ reference.
 
 from __future__ import annotations
 
-import importlib
 import re
+from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
 from typing import Final, get_type_hints
@@ -56,7 +56,7 @@ class PythonRDMATests(SynchronousTestCase):
         rows = re.findall(r"^\| `(\w+)` \| `([\w.]+)\.(\w+)` \|$", page.read_text(), re.M)
         self.assertEqual({name: ours for name, _, ours in rows}, STRUCTURES)
         for _, module, ours in rows:
-            kind = getattr(importlib.import_module(module), ours)
+            kind = getattr(import_module(module), ours)
             self.assertTrue(issubclass(kind, Layout))
             self.assertEqual(kind.__module__, module)
 
@@ -252,6 +252,18 @@ class TableTests(SynchronousTestCase):
                 self.assertIn(
                     rpc.name, (notice if not rpc.name.startswith("SubnTrap") else self.kinds["Notice"]).rpcs
                 )
+
+
+class SectionTests(SynchronousTestCase):
+    def test_sections(self) -> None:
+        """Each structure or its module names the sections of the specification that it follows."""
+        silent = [
+            kind.__name__
+            for kind in structures()
+            if "(IBA" not in (kind.__doc__ or "")
+            and "Follows" not in (import_module(kind.__module__).__doc__ or "")
+        ]
+        self.assertEqual(silent, [])
 
 
 class CheckTests(WiredTestCase):

@@ -14,24 +14,17 @@ from typing import Any, Final
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock, deferLater
-from twisted.trial.unittest import SkipTest, SynchronousTestCase
+from twisted.trial.unittest import SkipTest
 
 from txrdma.mad.layouts.smp import NodeInfo
 from txrdma.mad.schedule import MADSchedule, Progress
 from txrdma.mad.tasks import Task
-from txrdma.test.unit.mad.test_schedule import FakeAgent, HERE
+from txrdma.test.unit.mad.test_schedule import HERE, ScheduleTestCase
 
 IS_OLD_TWISTED: Final = tuple(map(int, version("Twisted").split(".")[:2])) < (24, 10)
 
 
-class FaultTests(SynchronousTestCase):
-    def setUp(self) -> None:
-        self.agent = FakeAgent()
-        self.schedule = MADSchedule(self.agent, maxOutstanding=3)
-
-    async def asks(self) -> Any:
-        return await self.schedule.SubnGet(NodeInfo, HERE)
-
+class FaultTests(ScheduleTestCase):
     def test_traceback(self) -> None:
         """A traceback has the frames of all tasks that the exception passed, the outermost first."""
         if IS_OLD_TWISTED:
@@ -60,7 +53,7 @@ class FaultTests(SynchronousTestCase):
         done: list[Deferred[Any]] = []
 
         async def waits() -> str:
-            await self.asks()
+            await self.ask()
             try:
                 await done[0]
             except RuntimeError as error:
@@ -69,7 +62,7 @@ class FaultTests(SynchronousTestCase):
 
         async def runs() -> str:
             try:
-                await self.schedule.run(self.asks())
+                await self.schedule.run(self.ask())
             except RuntimeError as error:
                 return str(error)
             return "not caught"
@@ -83,7 +76,7 @@ class FaultTests(SynchronousTestCase):
         tasks: list[Task] = []
 
         async def waits(which: int) -> None:
-            await self.asks()
+            await self.ask()
             await tasks[which]
 
         for rest in (0, 1, 5):
@@ -99,7 +92,7 @@ class FaultTests(SynchronousTestCase):
         tasks: list[Task] = []
 
         async def waits() -> None:
-            await self.asks()
+            await self.ask()
             await tasks[0]
 
         tasks.append(self.schedule.mqueue(waits() for _ in range(3)))
@@ -108,8 +101,8 @@ class FaultTests(SynchronousTestCase):
         self.failureResultOf(done, RuntimeError)
 
         def works() -> Iterator[Any]:
-            task = self.schedule.queue(self.asks())
-            yield self.asks()
+            task = self.schedule.queue(self.ask())
+            yield self.ask()
             yield task
 
         self.agent.calls.clear()
@@ -144,7 +137,7 @@ class FaultTests(SynchronousTestCase):
         def works() -> Iterator[Any]:
             try:
                 while True:
-                    yield self.asks()
+                    yield self.ask()
             finally:
                 closed.append("works")
 
@@ -206,10 +199,10 @@ class FaultTests(SynchronousTestCase):
         def works() -> Iterator[Any]:
             try:
                 for _ in range(3):
-                    yield self.asks()
+                    yield self.ask()
                 done[0].cancel()
                 reached.append(1)
-                yield self.asks()
+                yield self.ask()
                 reached.append(2)
             finally:
                 reached.append(3)
@@ -232,19 +225,15 @@ class FaultTests(SynchronousTestCase):
             finally:
                 yield None
 
-        done = self.schedule.run(mqueue=[stays(), self.asks()])
+        done = self.schedule.run(mqueue=[stays(), self.ask()])
         done.cancel()
         self.failureResultOf(done, CancelledError)
         self.assertEqual(self.agent.cancelled, 2)
         self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
 
 
-class SizeTests(SynchronousTestCase):
+class SizeTests(ScheduleTestCase):
     DEPTH = 10_000
-
-    def setUp(self) -> None:
-        self.agent = FakeAgent()
-        self.schedule = MADSchedule(self.agent, maxOutstanding=3)
 
     def test_deep(self) -> None:
 
@@ -352,11 +341,8 @@ class SizeTests(SynchronousTestCase):
 
     def test_noDeadlock(self) -> None:
 
-        async def asks() -> None:
-            await self.schedule.SubnGet(NodeInfo, HERE)
-
         async def parent(depth: int) -> None:
-            await self.schedule.mqueue((parent(depth - 1) if depth else asks()) for _ in range(4))
+            await self.schedule.mqueue((parent(depth - 1) if depth else self.ask()) for _ in range(4))
 
         done = self.schedule.run(mqueue=(parent(2) for _ in range(4)))
         answered = 0
