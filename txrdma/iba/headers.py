@@ -244,10 +244,3 @@ _STEPS_OF_CREDITS = [0, 1, 2, 3, 4, *(base << shift for shift in range(1, 14) fo
 def creditCount(code: int) -> int | None:
     """How many messages more a responder takes, by its code; None when it does not count (IBA 9.7.7.2)."""
     return None if code >= NO_CREDITS else _STEPS_OF_CREDITS[code]
-
-
-def creditCode(count: int | None) -> int:
-    """The code of the largest count that is not above this one."""
-    if count is None:
-        return NO_CREDITS
-    return max(code for code, credits in enumerate(_STEPS_OF_CREDITS) if credits <= max(count, 0))

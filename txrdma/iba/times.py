@@ -17,12 +17,6 @@ def rnrTimerSeconds(code: int) -> float:
     return _RNR_TIMERS[code & 31] / 1000
 
 
-def rnrTimerCode(seconds: float) -> int:
-    """The code of the shortest pause that is not below this one."""
-    fitting = [(rnrTimerSeconds(code), code) for code in range(32) if rnrTimerSeconds(code) >= seconds]
-    return min(fitting)[1] if fitting else 0
-
-
 def ackTimeoutSeconds(code: int) -> float:
     """Decode a local ACK timeout to seconds; 0 is infinite (IBA 9.7.6.1.3)."""
     return math.inf if code == 0 else 4.096e-6 * (1 << code)

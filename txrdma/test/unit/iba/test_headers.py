@@ -18,7 +18,6 @@ from txrdma.iba.headers import (
     AtomicAckETH,
     AtomicETH,
     BTH,
-    creditCode,
     creditCount,
     DETH,
     EXTENSIONS,
@@ -29,7 +28,7 @@ from txrdma.iba.headers import (
     Opcode,
     RETH,
 )
-from txrdma.iba.times import ackTimeoutSeconds, rnrTimerCode, rnrTimerSeconds
+from txrdma.iba.times import ackTimeoutSeconds, rnrTimerSeconds
 from txrdma.iba.types import GID
 from txrdma.kit.wire import Layout
 from txrdma.test.support.captures import packets
@@ -116,25 +115,6 @@ class HeaderTests(SynchronousTestCase):
 
 
 class RecordedTests(SynchronousTestCase):
-    def test_verbs(self) -> None:
-        """The recording of pyverbs contains requests of each kind and a refusal, as its README says."""
-        found = [captured.packet for captured in packets("verbs")]
-        kinds = {packet.bth.opcode for packet in found}
-        self.assertLessEqual(
-            {
-                Opcode.RC_RDMA_WRITE_ONLY,
-                Opcode.RC_SEND_ONLY,
-                Opcode.RC_RDMA_READ_REQUEST,
-                Opcode.RC_FETCH_ADD,
-                Opcode.RC_ATOMIC_ACKNOWLEDGE,
-            },
-            kinds,
-        )
-        answers = [aeth for packet in found if (aeth := packet.get(AETH)) is not None]
-        refused = [aeth for aeth in answers if aeth.kind is AETHKind.NAK]
-        self.assertEqual([aeth.syndrome for aeth in refused], [0x62])
-        self.assertEqual(NAKCode(refused[0].value), NAKCode.REMOTE_ACCESS_ERROR)
-
     def test_readAnswers(self) -> None:
         """An RDMA READ of rping requests as many bytes as its response carries."""
         asked = answered = 0
@@ -176,16 +156,12 @@ class CodeTests(SynchronousTestCase):
         times = [rnrTimerSeconds(code) for code in [*range(1, 32), 0]]
         self.assertEqual(times, sorted(times))
         self.assertEqual(len(times), 32)
-        self.assertEqual([rnrTimerCode(rnrTimerSeconds(code)) for code in range(32)], list(range(32)))
-        self.assertEqual((rnrTimerCode(0.0005), rnrTimerCode(99)), (12, 0))
 
     def test_credits(self) -> None:
         """Codes of credits correspond to the specification's table; 31 is invalid."""
         for code, count in {0: 0, 4: 4, 5: 6, 10: 32, 15: 192, 20: 1024, 30: 32768}.items():
             self.assertEqual(creditCount(code), count)
         self.assertIsNone(creditCount(31))
-        self.assertEqual([creditCode(creditCount(code)) for code in range(32)], list(range(32)))
-        self.assertEqual((creditCode(5), creditCode(1 << 20), creditCode(-1)), (4, 30, 0))
 
     def test_timeouts(self) -> None:
         """The timeout code 14 is 67 milliseconds; 0 is infinite."""
