@@ -91,21 +91,6 @@ class LinksTests(PartCase):
         self.assertLess(self.asked, 40 + 6 * 36)
         self.assertLess(self.asked, whole / 3)
 
-    def test_hops(self) -> None:
-        output = self.output("links", "h00020", "--hops", "1", "--json").json
-        self.assertEqual(len(output), 36)
-        self.assertTrue(all("leaf0001" in names(link) for link in output))
-        reported = self.output("links", "leaf0001", "--hops", "1", "--json").json
-        whole = {frozenset(key(link)) for link in self.output("links", "--json").json}
-        spines = {
-            link for link in whole if any("spine" in str(end) or "leaf0001" in str(end) for end in link)
-        }
-        self.assertEqual({frozenset(key(link)) for link in reported}, spines)
-        self.assertEqual(len(reported), len(spines))
-        path = self.savedFabric()
-        again = self.output("links", "leaf0001", "--hops=1", "--json", "--load", path, device=NO_DEVICE)
-        self.assertEqual(again.json, reported)
-
     def test_saved(self) -> None:
         path = self.mktemp()
         reported = self.output("links", "0x0000000000100029", "--json", "--save", path).json
@@ -270,24 +255,6 @@ class RoutesTests(FabricTestCase):
         self.assertEqual(other.json, [back, away])
         text = self.output("routes", leaf, "--over", str(link)).out
         self.assertIn(f"Over leaf0000 port {link} to {peer.node.description} port {peer.number}", text)
-
-    def test_balance(self) -> None:
-        """The number of LIDs per link to other switches is shown, and whether it is balanced."""
-        reported = {each["name"]: each for each in self.output("routes", "--balance", "--json").json}
-        leaf = reported["leaf0000"]
-        table = self.output("routes", str(self.lid("leaf0000")), "--json").json[0]["linear"]
-        [group] = leaf["groups"]
-        self.assertEqual([each["port"] for each in group], list(range(19, 37)))
-        for each in group:
-            reached = [e for e in table if e["port"] == each["port"] and "Channel" in e["destination"]]
-            self.assertEqual(each["lids"], len(reached))
-        self.assertEqual((leaf["isEven"], leaf["longer"]), (True, 0))
-        self.assertEqual(
-            [[each["port"] for each in group] for group in reported["spine0000"]["groups"]],
-            [[1, 2], [3, 4], [5, 6]],
-        )
-        text = self.output("routes", "--balance").out
-        self.assertEqual(len(text.splitlines()), 1 + len(reported))
 
     def test_unbalanced(self) -> None:
         table = self.fabric.linearOf(self.fabric.node("leaf0000"))

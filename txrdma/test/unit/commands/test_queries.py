@@ -362,6 +362,7 @@ class CommandLineTests(CommandTestCase):
             "--timeout x: expected 0.001 to 3600 seconds",
         )
         self.assertEqual(self.refused("smpquery", "NI", "-mz"), "--modifier z: expected a number, 0 or more")
+        self.assertEqual(self.refused("smpquery", "NI", "3", "--foo"), "option --foo not recognized")
 
     def test_help(self) -> None:
         text = str(saquery.CommandOptions())
