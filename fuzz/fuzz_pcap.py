@@ -10,24 +10,26 @@ from io import BytesIO
 from harness import Target
 
 from txrdma.error import WireError
-from txrdma.iba.pcap import CapturedDatagram, LinkType, PcapReader, PcapWriter
+from txrdma.iba.captures import captured
+from txrdma.iba.pcap import CapturedDatagram, LinkType, PcapWriter
 from txrdma.test.support.captures import names, raw, records
 
 
 def _file(content: bytes) -> None:
     """A pcap file is read to its end or raises WireError, and its packets are equal after writing them."""
     try:
-        reader = PcapReader(BytesIO(content))
-        found = list(reader)
+        found = list(captured(BytesIO(content)))
     except WireError:
         return
+    if not found or content[:1] == b"\n":  # pcapng, whose packets may have different headers
+        return
     out = BytesIO()
-    writer = PcapWriter(out, reader.linkType)
+    writer = PcapWriter(out, LinkType(found[0].linkType))
     for record in found:
         if record.when >= 0xFFFFFFFF:  # rounded, it may not fit into 32 bits
             return
         writer.write(record.data, record.when)
-    if [record.data for record in PcapReader(BytesIO(out.getvalue()))] != [record.data for record in found]:
+    if [record.data for record in captured(BytesIO(out.getvalue()))] != [record.data for record in found]:
         raise AssertionError("the packets differ after writing and reading them")
 
 

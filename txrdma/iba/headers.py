@@ -142,7 +142,7 @@ class AETH(Layout):
 
     @classmethod
     def ack(cls, msn: int, credits: int = NO_CREDITS) -> AETH:
-        """Everything up to here arrived; C{credits} is a code of L{creditCount}."""
+        """Everything up to here arrived; C{credits} is a code (IBA 9.7.7.2)."""
         return cls(syndrome=credits & 31, msn=msn)
 
     @classmethod
@@ -236,11 +236,3 @@ def _extensions() -> dict[Opcode, _Extensions]:
 
 EXTENSIONS: dict[Opcode, _Extensions] = _extensions()
 """The headers that follow a BTH, in order, for every opcode that we know (IBA 9.2.1 and 9.4)."""
-
-
-_STEPS_OF_CREDITS = [0, 1, 2, 3, 4, *(base << shift for shift in range(1, 14) for base in (3, 4))]
-
-
-def creditCount(code: int) -> int | None:
-    """How many messages more a responder takes, by its code; None when it does not count (IBA 9.7.7.2)."""
-    return None if code >= NO_CREDITS else _STEPS_OF_CREDITS[code]

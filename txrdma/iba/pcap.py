@@ -1,12 +1,11 @@
 """
-Capture files as tcpdump and Wireshark read them, and RoCE v2 packets recorded in them.
+Writer of capture files for tcpdump and Wireshark, and RoCE v2 packets in them; L{txrdma.iba.captures} reads.
 
 Follows draft-ietf-opsawg-pcap: the classic format, with micro- or nanoseconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple, Union
 
 from txrdma.error import WireError
@@ -64,13 +63,6 @@ class RecordHeader(Layout):
     originalLength: int = bits(32)
 
 
-class CapturedRecord(NamedTuple):
-    """One packet of a capture file; C{when} is in seconds since 1970."""
-
-    when: float
-    data: bytes
-
-
 class PcapWriter:
     """
     Write a capture file, each record at once: a process that is killed leaves a valid one.
@@ -97,37 +89,6 @@ class PcapWriter:
     def _put(self, data: bytes) -> None:
         self._file.write(data)
         self._file.flush()
-
-
-class PcapReader:
-    """
-    Reader of a little-endian capture file: iterate over its records.
-
-    @ivar linkType: type of the first header of the records.
-    @raise WireError: it is not such a file, or, while iterating, a record is truncated.
-    """
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        header = FileHeader.decode(file.read(FileHeader.size))
-        if header.magic not in (_MICROSECONDS, _NANOSECONDS):
-            raise WireError("FileHeader", 0, f"{header.magic:#x} is not a little-endian capture file")
-        self._units = 1_000_000_000 if header.magic == _NANOSECONDS else 1_000_000
-        self.linkType = header.linkType
-
-    def __iter__(self) -> Iterator[CapturedRecord]:
-        while raw := self._file.read(RecordHeader.size):
-            header = RecordHeader.decode(raw)
-            if header.length > _SNAP_LENGTH:
-                raise WireError("RecordHeader", 8, f"{header.length} bytes are more than we read")
-            if header.fraction >= self._units:
-                raise WireError("RecordHeader", 4, "a fraction of a second that is more than one")
-            data = self._file.read(header.length)
-            if len(data) < header.length:
-                raise WireError(
-                    "Record", RecordHeader.size, f"{len(data)} of {header.length} bytes are there"
-                )
-            yield CapturedRecord(header.seconds + header.fraction / self._units, data)
 
 
 class CapturePosition(NamedTuple):

@@ -26,10 +26,8 @@ _ERROR: Final = struct.Struct("=i")
 ERROR: Final = 2
 DONE: Final = 3
 NEWLINK: Final = 16
-DELLINK: Final = 17
 GETLINK: Final = 18
 NEWADDR: Final = 20
-DELADDR: Final = 21
 GETADDR: Final = 22
 
 _REQUEST: Final = 0x001

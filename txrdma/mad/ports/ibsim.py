@@ -45,7 +45,6 @@ _DIRECTED_HEAD: Final = _ENVELOPE.pack(0xFFFF, 0xFFFF, 0, 0, 0, 256)
 _LENGTH: Final = 288
 _OFFSET: Final = 32
 _PERMISSIVE: Final = 0xFFFF
-_UNDELIVERABLE: Final = 110
 _STATUS: Final = 19
 _BATCHES: Final = 8
 """

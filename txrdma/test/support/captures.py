@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from io import BytesIO
 
+from txrdma.iba import captures
 from txrdma.iba.headers import Opcode
 from txrdma.iba.internet import Ethernet, IPv4, IPv6, UDP
-from txrdma.iba.pcap import CapturedDatagram, CapturedRecord, PcapReader
+from txrdma.iba.pcap import CapturedDatagram
 from txrdma.iba.roce import RoCEPacket, UDPFlow
 from txrdma.iba.types import ROCE_PORT
 from txrdma.kit.wire import bits, Layout, wire
@@ -32,9 +33,9 @@ def raw(name: str) -> bytes:
     return (VECTORS / f"{name}.pcap").read_bytes()
 
 
-def records(name: str) -> list[CapturedRecord]:
+def records(name: str) -> list[captures.Captured]:
     """Every frame of a capture, from its Ethernet header on, in order."""
-    return list(PcapReader(BytesIO(raw(name))))
+    return list(captures.captured(BytesIO(raw(name))))
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,9 @@ from io import BytesIO
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
+from txrdma.iba.captures import captured
 from txrdma.iba.headers import AETH, BTH, ImmDt, Opcode, RETH
-from txrdma.iba.pcap import CapturePosition, PcapReader
+from txrdma.iba.pcap import CapturePosition
 from txrdma.iba.roce import RoCEPacket
 from txrdma.iba.types import QPN, RKey
 from txrdma.test.support.captures import packets, raw
@@ -43,7 +44,7 @@ class RoCECaptureTests(SynchronousTestCase):
         """Scapy builds the same frame: checksums, lengths and ICRC are correct."""
         reference = scapyRoCE()
         body = RoCEPacket(BTH(opcode=Opcode.RC_SEND_ONLY, psn=9), (), b"hello").encode()
-        for record in PcapReader(BytesIO(recorded((HERE, THERE, body), (HERE6, THERE6, body)))):
+        for record in captured(BytesIO(recorded((HERE, THERE, body), (HERE6, THERE6, body)))):
             packet = reference.Ether(record.data)
             for layer, names_ in ((reference.UDP, ("len", "chksum")), (reference.BTH, ("icrc",))):
                 for name in names_:

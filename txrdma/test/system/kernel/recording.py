@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from txrdma.iba.pcap import CapturedRecord, PcapReader, PcapWriter
+from txrdma.iba.captures import Captured, captured
+from txrdma.iba.pcap import PcapWriter
 from txrdma.iba.types import ROCE_PORT
 
 _SIOCETHTOOL, _SET_TX_CHECKSUM = 0x8946, 0x17
@@ -44,11 +45,11 @@ class Recording:
     def end(self, path: Path) -> None:
         """End the recording, and merge the captures of all interfaces into one file, sorted by time."""
         with ExitStack() as files:
-            records: list[CapturedRecord] = []
+            records: list[Captured] = []
             for process, part in self._dumps:
                 process.terminate()
                 process.communicate()
-                records += PcapReader(files.enter_context(open(part, "rb")))
+                records += captured(files.enter_context(open(part, "rb")))
             writer = PcapWriter(files.enter_context(open(path, "wb")), nanoseconds=False)
             for record in sorted(records, key=lambda record: record.when):
                 writer.write(record.data, record.when)

@@ -18,7 +18,6 @@ from txrdma.iba.headers import (
     AtomicAckETH,
     AtomicETH,
     BTH,
-    creditCount,
     DETH,
     EXTENSIONS,
     GRH,
@@ -156,12 +155,6 @@ class CodeTests(SynchronousTestCase):
         times = [rnrTimerSeconds(code) for code in [*range(1, 32), 0]]
         self.assertEqual(times, sorted(times))
         self.assertEqual(len(times), 32)
-
-    def test_credits(self) -> None:
-        """Codes of credits correspond to the specification's table; 31 is invalid."""
-        for code, count in {0: 0, 4: 4, 5: 6, 10: 32, 15: 192, 20: 1024, 30: 32768}.items():
-            self.assertEqual(creditCount(code), count)
-        self.assertIsNone(creditCount(31))
 
     def test_timeouts(self) -> None:
         """The timeout code 14 is 67 milliseconds; 0 is infinite."""

@@ -13,8 +13,9 @@ from typing import Any
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
+from txrdma.iba import captures
 from txrdma.iba.headers import BTH, DETH, Opcode
-from txrdma.iba.pcap import CapturedDatagram, PcapReader, RoCECapture
+from txrdma.iba.pcap import CapturedDatagram, RoCECapture
 from txrdma.iba.roce import RoCEPacket, UDPFlow
 from txrdma.iba.types import DEFAULT_PKEY, MTU, QPN
 from txrdma.iba.verbs import (
@@ -328,7 +329,7 @@ class CaptureTests(NetworkCase):
         self.run_()
         counters = portOf(one).counters
         file.seek(0)
-        found = [CapturedDatagram.decode(record.data) for record in PcapReader(file)]
+        found = [CapturedDatagram.decode(record.data) for record in captures.captured(file)]
         self.assertEqual(len(found), counters.packetsSent + counters.packetsReceived)
         directions = set()
         for datagram in found:
