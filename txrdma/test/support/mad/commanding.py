@@ -7,16 +7,20 @@ from __future__ import annotations
 import io
 import json
 from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
 from typing import Any, cast, NamedTuple
 
+from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
+from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.command import run, TxrdmaOptions
 from txrdma.commands.common.options import IReactor
 from txrdma.mad.ports import openMADPort
-from txrdma.sim.clock import SimulatedClock
 from txrdma.sim.strings import fabricOf
+from txrdma.test.support.mad.simulated import TWO_SWITCHES
+from txrdma.testing.reactors import ReactorClock
 
 SECONDS = 300.0
 """Simulated seconds in which every command ends."""
@@ -47,30 +51,34 @@ class CommandTestCase(SynchronousTestCase):
     device = "sim:fattree:8"
 
     def setUp(self) -> None:
-        self.clock = SimulatedClock()
+        self.clock = ReactorClock()
+
+    def begin(self, name: str, *arguments: str, device: str | None = None) -> Deferred[None]:
+        given = [name] if name == "decode" else [name, "--device", self.device if device is None else device]
+        options = TxrdmaOptions()
+        options.parseOptions([*given, *arguments])
+        return run(cast(IReactor, self.clock), options)
+
+    def pump(self, seconds: float) -> None:
+        end = self.clock.seconds() + seconds
+        while self.clock.calls and self.clock.calls[0].getTime() <= end:
+            self.clock.advance(max(0.0, self.clock.calls[0].getTime() - self.clock.seconds()))
 
     def output(self, name: str, *arguments: str, device: str | None = None) -> Output:
-        options = TxrdmaOptions()
-        given = [name, *arguments]
-        if name != "decode":
-            given += ["--device", self.device if device is None else device]
-        options.parseOptions(given)
         out, errors = io.StringIO(), io.StringIO()
-        with redirect_stdout(out), redirect_stderr(errors):
-            done = run(cast(IReactor, self.clock), options)
-            end = self.clock.seconds() + SECONDS
-            while not done.called and self.clock.calls and self.clock.calls[0].getTime() <= end:
-                self.clock.advance(max(0.0, self.clock.calls[0].getTime() - self.clock.seconds()))
-        status = None
         ended: list[Any] = []
-        done.addBoth(ended.append)
-        self.assertTrue(ended, f"{given} has no end")
+        with redirect_stdout(out), redirect_stderr(errors):
+            self.begin(name, *arguments, device=device).addBoth(ended.append)
+            end = self.clock.seconds() + SECONDS
+            while not ended and self.clock.calls and self.clock.calls[0].getTime() <= end:
+                self.clock.advance(max(0.0, self.clock.calls[0].getTime() - self.clock.seconds()))
+        self.assertTrue(ended, f"{name} {arguments} has no end")
+        status = None
         if isinstance(ended[0], Failure):
             error = ended[0].value
             if not isinstance(error, SystemExit):
                 ended[0].raiseException()
-            else:
-                status = error.code
+            status = error.code
         return Output(out.getvalue(), errors.getvalue(), status)
 
 
@@ -86,3 +94,36 @@ class SharedFabricTestCase(CommandTestCase):
         port = openMADPort(self.clock, self.device)
         self.addCleanup(port.close)
         self.fabric = fabricOf(port)
+
+
+class NetFabricTestCase(SharedFabricTestCase):
+    """
+    All commands of a test run in the fabric of a net file.
+
+    @cvar net: text of the net file.
+    @ivar status: exit status of the last command, and what it wrote to standard error.
+    """
+
+    net = TWO_SWITCHES
+    status: str | int = 0
+    complaints = ""
+
+    def setUp(self) -> None:
+        path = Path(self.mktemp())
+        path.write_text(self.net)
+        self.device = f"sim:{path}"
+        super().setUp()
+
+    def lid(self, name: str, number: int | None = None) -> str:
+        return str(self.fabric.port(name, number).end.lid)
+
+    def printed(self, name: str, *arguments: str) -> str:
+        output = self.output(name, *arguments)
+        self.status, self.complaints = output.status or 0, output.errors
+        return output.out
+
+    def answerTo(self, name: str, *arguments: str) -> Any:
+        return json.loads(self.printed(name, *arguments, "--json"))
+
+    def refusedOptions(self, name: str, *arguments: str) -> str:
+        return str(self.assertRaises(UsageError, self.begin, name, *arguments))

@@ -17,10 +17,10 @@ from twisted.internet.defer import CancelledError
 import txrdma
 from txrdma.command import INTERRUPTED
 from txrdma.fabric.errorcounters import CounterSurvey
-from txrdma.test.unit.commands.test_fabrics import CommandTestCase as FabricCommandTestCase
+from txrdma.test.support.mad.commanding import NetFabricTestCase
 
 
-class InterruptedTests(FabricCommandTestCase):
+class InterruptedTests(NetFabricTestCase):
     slowBecause = "starts a process and interrupts it"
 
     def interrupted(self, name: str, *arguments: str) -> tuple[str, str, object]:
@@ -47,7 +47,7 @@ class InterruptedTests(FabricCommandTestCase):
 
     def test_nothing(self) -> None:
         before = self.mktemp()
-        self.output("discover", "--save", before)
+        self.printed("discover", "--save", before)
         for name, *arguments in (("check",), ("errors",), ("diff", before)):
             out, errors, status = self.interrupted(name, *arguments)
             self.assertEqual(out, "")

@@ -5,92 +5,27 @@ Commands about whole fabrics, and routes through them, on simulated fabrics.
 from __future__ import annotations
 
 import io
-import json
 import re
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import Any
 
-from twisted.internet.defer import Deferred
-from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
 import txrdma
-from txrdma.commands.common.registry import command, COMMANDS, FABRICS
+from txrdma.commands.common.registry import COMMANDS, FABRICS
 from txrdma.commands.common.rows import showRows
-from txrdma.error import RDMAError
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import LID
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.layouts.smp import MulticastForwardingTable
-from txrdma.mad.ports import openMADPort
 from txrdma.mad.server import MADServer
 from txrdma.mad.vendor import servePing, serveSysstat
-from txrdma.sim.strings import fabricOf
-from txrdma.test.support.mad.simulated import TWO_SWITCHES
-from txrdma.testing.reactors import ReactorClock
+from txrdma.test.support.mad.commanding import NetFabricTestCase
 
 
-class CommandTestCase(SynchronousTestCase):
-    """
-    Runs commands in one fabric.
-
-    @ivar status: exit status of the last command.
-    @ivar complaints: its standard error output.
-    """
-
-    net = TWO_SWITCHES
-
-    def setUp(self) -> None:
-        self.clock = ReactorClock()
-        path = Path(self.mktemp())
-        path.write_text(self.net)
-        self.device = f"sim:{path}"
-        self.port = openMADPort(self.clock, self.device)  # holds the fabric
-        self.addCleanup(self.port.close)
-        self.fabric = fabricOf(self.port)
-        self.status: object = 0
-        self.complaints = ""
-
-    def lid(self, name: str, number: int | None = None) -> str:
-        return str(self.fabric.port(name, number).end.lid)
-
-    def begin(self, name: str, *arguments: str) -> Deferred[None]:
-        each = command(name)
-        options: Any = each.makeOptions()
-        options.parseOptions(["-d", self.device, *arguments])
-        return Deferred.fromCoroutine(each.load().run(self.clock, options))
-
-    def pump(self, seconds: float) -> None:
-        end = self.clock.seconds() + seconds
-        while self.clock.calls and self.clock.calls[0].getTime() <= end:
-            self.clock.advance(max(0.0, self.clock.calls[0].getTime() - self.clock.seconds()))
-
-    def output(self, name: str, *arguments: str, seconds: float = 30.0) -> str:
-        out, errors = io.StringIO(), io.StringIO()
-        ends: list[Any] = []
-        with redirect_stdout(out), redirect_stderr(errors):
-            self.begin(name, *arguments).addBoth(ends.append)
-            self.pump(seconds)
-        self.assertTrue(ends, f"{name} has not ended: {out.getvalue()}")
-        self.complaints = errors.getvalue()
-        self.status = 0
-        if ends[0] is not None:
-            error = ends[0].value
-            self.assertIsInstance(error, (SystemExit, RDMAError), ends[0].getTraceback())
-            self.status = error.code if isinstance(error, SystemExit) else str(error)
-        return out.getvalue()
-
-    def answerTo(self, name: str, *arguments: str) -> Any:
-        return json.loads(self.output(name, *arguments, "--json"))
-
-    def refusedOptions(self, name: str, *arguments: str) -> str:
-        return str(self.assertRaises(UsageError, self.begin, name, *arguments))
-
-
-class NodesTests(CommandTestCase):
+class NodesTests(NetFabricTestCase):
     def test_kinds(self) -> None:
-        self.assertEqual(len(self.output("nodes").splitlines()), 7)
+        self.assertEqual(len(self.printed("nodes").splitlines()), 7)
         for word, expected in (
             ("--hosts", ["a", "b", "c"]),
             ("--switches", ["left", "right"]),
@@ -100,7 +35,7 @@ class NodesTests(CommandTestCase):
         self.assertEqual(len(self.answerTo("nodes", "--hosts", "--routers")), 4)
         names = Path(self.mktemp())
         names.write_text(f'0x{self.fabric.node("c").guid.raw.hex()} "see"')
-        printed = self.output("nodes", "--node-names", str(names))
+        printed = self.printed("nodes", "--node-names", str(names))
         self.assertRegex(printed, rf"host +0x\w{{16}} +1 +{self.lid('c')} +see\n")
         self.assertEqual(self.status, 0)
 
@@ -111,7 +46,7 @@ class NodesTests(CommandTestCase):
         self.assertIn("unreachable at DR 0,1,", self.complaints)
 
 
-class LinksTests(CommandTestCase):
+class LinksTests(NetFabricTestCase):
     def test_once(self) -> None:
         links = self.answerTo("links")
         self.assertEqual(len(links), 7)
@@ -121,11 +56,11 @@ class LinksTests(CommandTestCase):
         )
         self.assertEqual(len(self.answerTo("links", "--all")), 2 * 8 + 5)
         self.assertEqual(len(self.answerTo("links", "--switches")), 2)
-        self.assertIn("DOWN, POLLING", self.output("links", "--all"))
+        self.assertIn("DOWN, POLLING", self.printed("links", "--all"))
         down = self.answerTo("links", "--down")
         self.assertEqual({(link["physicalState"], link["to"]) for link in down}, {("POLLING", None)})
         self.assertEqual(len(down), 2 * 8 + 5 - 14)
-        self.assertEqual(len(self.output("links", "--line").splitlines()), 2 * 8 + 5)
+        self.assertEqual(len(self.printed("links", "--line").splitlines()), 2 * 8 + 5)
 
     def test_below(self) -> None:
         for end in (self.fabric.port("left", 2), self.fabric.port("b", 1)):
@@ -134,13 +69,13 @@ class LinksTests(CommandTestCase):
         self.assertEqual([(link["from"]["name"], link["from"]["port"]) for link in links], [("left", 2)])
         self.assertEqual((links[0]["couldBe"], links[0]["speed"]), (["53.125 Gbps"], "FDR"))
         self.assertEqual(len(self.answerTo("links", "--below")), 7)
-        self.assertIn("could be 12X 53.125 Gbps", self.output("links"))
+        self.assertIn("could be 12X 53.125 Gbps", self.printed("links"))
 
 
-class TraceTests(CommandTestCase):
+class TraceTests(NetFabricTestCase):
     def test_nowhere(self) -> None:
-        self.assertIn("left", self.output("trace", "999"))
-        self.assertEqual(self.status, f"left (LID {self.lid('left')}) has no port for LID 999")
+        self.assertIn("left", self.printed("trace", "999"))
+        self.assertEqual(self.status, f"txrdma trace: left (LID {self.lid('left')}) has no port for LID 999")
         answer = self.answerTo("trace", "999")
         self.assertFalse(answer["reached"])
 
@@ -152,7 +87,7 @@ class TraceTests(CommandTestCase):
             setting = agent.SubnSet(content, IBPath(dlid=LID(int(self.lid(name)))))
             self.pump(1)
             self.successResultOf(setting)
-        lines = self.output("trace", "--multicast", "0xc000").splitlines()
+        lines = self.printed("trace", "--multicast", "0xc000").splitlines()
         self.assertEqual(
             [line.partition("->")[0] for line in lines[1:]], ["[1] ", "  [3] ", "    [1] ", "    [2] "]
         )
@@ -160,7 +95,7 @@ class TraceTests(CommandTestCase):
         self.assertEqual(names, ["a", "left", "right", "right", "c", "d"])
         groups = self.answerTo("routes", "--multicast", self.lid("right"))[0]["multicast"]
         self.assertEqual(groups, [{"mlid": 0xC000, "ports": [1, 2, 3]}])
-        self.assertRegex(self.output("routes", "-M"), r"\n0xc000 {8}x   x[ x]*\n")
+        self.assertRegex(self.printed("routes", "-M"), r"\n0xc000 {8}x   x[ x]*\n")
 
     def test_mistakes(self) -> None:
         self.assertIn("[FROM] TO", self.refusedOptions("trace"))
@@ -168,7 +103,7 @@ class TraceTests(CommandTestCase):
         self.assertIn("[FROM [TO]]", self.refusedOptions("trace", "1", "2", "3", "--multicast=0xc000"))
 
 
-class RoutesTests(CommandTestCase):
+class RoutesTests(NetFabricTestCase):
     def test_port(self) -> None:
         answer = self.answerTo("routes", self.lid("right"), "--port", "1")
         self.assertEqual([str(each["lid"]) for each in answer[0]["linear"]], [self.lid("c")])
@@ -183,26 +118,26 @@ class RoutesTests(CommandTestCase):
 
     def test_silent(self) -> None:
         file = self.mktemp()
-        self.output("discover", "--save", file)
+        self.printed("discover", "--save", file)
         self.fabric.silence("right")
         self.assertEqual(len(self.answerTo("routes", "--load", file)), 2)
         self.assertEqual(self.status, 1)
         self.assertIn("right", self.complaints)
 
     def test_mistakes(self) -> None:
-        self.output("routes", self.lid("c"))
+        self.printed("routes", self.lid("c"))
         self.assertIn("not a switch", str(self.status))
         self.refusedOptions("routes", "--lids", "9-3")
         self.refusedOptions("routes", "1", "2")
 
 
-class ErrorsTests(CommandTestCase):
+class ErrorsTests(NetFabricTestCase):
     def test_text(self) -> None:
-        clean = self.output("errors")
+        clean = self.printed("errors")
         self.assertIn("## Summary: 6 nodes checked, 0 bad nodes found\n", clean)
         self.assertEqual(self.status, 0)
         self.fabric.setCounters("left", 3, portXmitDiscards=7)
-        printed = self.output("errors")
+        printed = self.printed("errors")
         guid = f"{int(self.fabric.node('left').guid):#x}"
         self.assertIn(
             f'Errors for {guid} "left"\n   GUID {guid} port ALL: [PortXmitDiscards == 7]\n', printed
@@ -220,12 +155,12 @@ class ErrorsTests(CommandTestCase):
         answer = self.answerTo("errors", "--suppress=PortXmitDiscards,PortRcvSwitchRelayErrors")
         self.assertEqual(answer["ports"], [])
         self.assertEqual(self.answerTo("errors", "--hosts")["nodesChecked"], 3)
-        self.output("errors", "--suppress=Nonsense")
+        self.printed("errors", "--suppress=Nonsense")
         self.assertIn("Nonsense", str(self.status))
 
     def test_clear(self) -> None:
         """Error and data counters are cleared by separate options."""
-        self.output("errors", "--clear")
+        self.printed("errors", "--clear")
         self.assertIn("clear the counters of errors of all ports", str(self.status))
         self.fabric.setCounters("c", 1, portRcvErrors=9, portRcvData=5, portMalformedPacketErrors=9)
         answer = self.answerTo("errors", "--data", "--details", "--clear", "--yes")
@@ -243,17 +178,17 @@ class ErrorsTests(CommandTestCase):
         )
 
 
-class CheckTests(CommandTestCase):
+class CheckTests(NetFabricTestCase):
     def test_well(self) -> None:
-        self.assertEqual(self.output("check"), "6 nodes, 2 of them switches, with 7 links: all is well\n")
-        self.assertEqual((self.output("check", "-q"), self.status), ("", 0))
+        self.assertEqual(self.printed("check"), "6 nodes, 2 of them switches, with 7 links: all is well\n")
+        self.assertEqual((self.printed("check", "-q"), self.status), ("", 0))
         self.assertEqual(self.answerTo("check")["isWell"], True)
 
     def test_findings(self) -> None:
         self.fabric.setCounters("b", 1, linkDownedCounter=3)
         self.fabric.port("c").info[31] = 1
         self.fabric.port("right", 1).info[31] = 1
-        lines = self.output("check", "-q").splitlines()
+        lines = self.printed("check", "-q").splitlines()
         self.assertEqual(self.status, 1)
         self.assertEqual([line.partition(":")[0] for line in lines[:-1]], ["width", "errors"])
         self.assertTrue(lines[-1].endswith("2 findings"))
@@ -263,20 +198,20 @@ class CheckTests(CommandTestCase):
 
     def test_blind(self) -> None:
         for arguments in (["--load", "/nonexistent"], ["-T", "/nonexistent"], ["-d", "sim:/nonexistent"]):
-            self.assertEqual(self.output("check", *arguments), "")
+            self.assertEqual(self.printed("check", *arguments), "")
             self.assertEqual(self.status, 2)
             self.assertIn("txrdma check: ", self.complaints)
 
 
-class DiffTests(CommandTestCase):
+class DiffTests(NetFabricTestCase):
     def test_now(self) -> None:
         """A snapshot is compared with the current fabric, and with another snapshot."""
         before, after = self.mktemp(), self.mktemp()
-        self.output("discover", "--save", before)
-        self.assertEqual((self.output("diff", before), self.status), ("", 0))
+        self.printed("discover", "--save", before)
+        self.assertEqual((self.printed("diff", before), self.status), ("", 0))
         self.fabric.cut("c")
         self.pump(2)
-        lines = self.output("diff", before, "--save", after).splitlines()
+        lines = self.printed("diff", before, "--save", after).splitlines()
         self.assertEqual(self.status, 1)
         self.assertEqual(
             [line.partition(":")[0] for line in lines], ["node-removed", "state-changed", "link-removed"]
@@ -288,12 +223,12 @@ class DiffTests(CommandTestCase):
         self.assertEqual([each["kind"] for each in back], ["node-added", "state-changed", "link-added"])
 
     def test_mistakes(self) -> None:
-        self.assertEqual((self.output("diff", "/nonexistent"), self.status), ("", 2))
+        self.assertEqual((self.printed("diff", "/nonexistent"), self.status), ("", 2))
         self.refusedOptions("diff")
         self.refusedOptions("diff", "a", "b", "c")
 
 
-class VendorCommandTests(CommandTestCase):
+class VendorCommandTests(NetFabricTestCase):
     def serve(self) -> None:
         agent = MADAgent(self.clock, self.fabric.attach("c"))
         self.addCleanup(agent.close)
@@ -303,7 +238,7 @@ class VendorCommandTests(CommandTestCase):
 
     def test_ping(self) -> None:
         self.serve()
-        printed = self.output("ping", self.lid("c"), "-c", "3")
+        printed = self.printed("ping", self.lid("c"), "-c", "3")
         self.assertEqual(printed.count("Pong from c.example"), 3)
         self.assertIn("3 packets transmitted, 3 received, 0% packet loss, time 2000 ms", printed)
         self.assertEqual(self.status, 0)
@@ -314,7 +249,7 @@ class VendorCommandTests(CommandTestCase):
         self.fabric.silence("c")
         answer = self.answerTo("ping", self.lid("c"), "-c", "2", "-t", "0.1")
         self.assertEqual((answer["sent"], answer["received"], answer["name"], self.status), (2, 0, None, 1))
-        self.assertIn("100% packet loss", self.output("ping", self.lid("c"), "-c1", "-t.1"))
+        self.assertIn("100% packet loss", self.printed("ping", self.lid("c"), "-c1", "-t.1"))
 
     def test_interrupted(self) -> None:
         self.serve()
@@ -334,7 +269,7 @@ class VendorCommandTests(CommandTestCase):
             pings, statistics = self.begin("ping", "--server"), self.begin("sysstat", "-S")
             self.device = device
             self.assertEqual(self.answerTo("ping", self.lid("c"), "-c1")["received"], 1)
-            self.assertEqual(self.output("sysstat", self.lid("c"), "ping"), "sysstat ping succeeded\n")
+            self.assertEqual(self.printed("sysstat", self.lid("c"), "ping"), "sysstat ping succeeded\n")
             self.assertEqual(list(self.answerTo("sysstat", self.lid("c"))), ["host", "cpu"])
             self.assertNoResult(pings)
             self.clock.stop()
@@ -354,7 +289,7 @@ class VendorCommandTests(CommandTestCase):
             self.refusedOptions(*wrong)
 
 
-class PageTests(CommandTestCase):
+class PageTests(NetFabricTestCase):
     page = Path(txrdma.__file__).parents[1] / "docs" / "fabric-commands.md"
     skip = None if page.exists() else "the pages are not installed"
 
@@ -364,7 +299,7 @@ class PageTests(CommandTestCase):
         )
         self.assertGreater(len(blocks), 6)
         for line, shown in blocks:
-            printed = self.output(*line.split())
+            printed = self.printed(*line.split())
             lines = [each.rstrip() for each in printed.rstrip("\n").splitlines()]
             self.assertEqual(lines, shown.splitlines(), line)
 

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import txrdma
 from txrdma.test.support.mad.commanding import CommandTestCase, Output
-from txrdma.testing.reactors import ReactorClock
 
 DOCS = Path(txrdma.__file__).parents[1] / "docs"
 BLOCK = re.compile(r"^```console\n\$ txrdma (.*)\n((?:.*\n)*?)```$", re.MULTILINE)
@@ -99,9 +98,6 @@ class ParityPageTests(CommandTestCase):
     page = DOCS / "infiniband-diags.md"
     skip = None if page.exists() else "the pages are not installed"
     device = "sim:fattree:16"
-
-    def setUp(self) -> None:
-        self.clock = ReactorClock()
 
     def test_complete(self) -> None:
         names = set(re.findall(r"`([\w.]+)[^`]*`", self.page.read_text()))

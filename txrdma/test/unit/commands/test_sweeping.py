@@ -20,9 +20,8 @@ from txrdma.fabric.nodenames import NodeNames, parseNodeNames, readNodeNames
 from txrdma.iba.types import GUID
 from txrdma.mad.layouts.messages import ClassPortInfo
 from txrdma.sim.fabric.agents.pma import PerformanceManagementAgents
-from txrdma.test.support.mad.commanding import CommandTestCase, Output
+from txrdma.test.support.mad.commanding import CommandTestCase, NetFabricTestCase, Output
 from txrdma.test.support.mad.simulated import TWO_SWITCHES
-from txrdma.test.unit.commands.test_fabrics import CommandTestCase as FabricCommandTestCase
 from txrdma.test.unit.fabric.test_discovery import FDR10
 
 NO_DEVICE = "sim:there is no such net"
@@ -97,7 +96,7 @@ class SnapshotTests(CommandTestCase):
         self.assertIn(f"txrdma nodes: snapshot {path}: {path}, line 1: ", str(output.status))
 
 
-class BeginningTests(FabricCommandTestCase):
+class BeginningTests(NetFabricTestCase):
     def names(self, *arguments: str) -> list[str]:
         return sorted(node["name"] for node in self.answerTo("nodes", *arguments))
 
@@ -114,11 +113,11 @@ class BeginningTests(FabricCommandTestCase):
 
     def test_mistakes(self) -> None:
         self.assertIn("--by dr", self.refusedOptions("nodes", "--sa", "--from", "0,1"))
-        self.output("nodes", "--from", self.lid("left"))
+        self.printed("nodes", "--from", self.lid("left"))
         self.assertIn("expected a directed route", str(self.status))
 
 
-class DeviceTests(FabricCommandTestCase):
+class DeviceTests(NetFabricTestCase):
     net = TWO_SWITCHES.replace("speed=7\nextspeed=7", "speed=7").replace(
         'Switch 8 "', 'vendid=0x2c9\ndevid=0xc738\nsysimgguid=0x99\nSwitch 8 "'
     )
@@ -128,26 +127,26 @@ class DeviceTests(FabricCommandTestCase):
             self.fabric.port(name, 3).tables = {(0xFF90, 0): FDR10}
         links = {(link["from"]["port"], link["speed"]) for link in self.answerTo("links", "--switches")}
         self.assertEqual(links, {(3, "FDR10"), (4, "QDR")})
-        self.assertRegex(self.output("links", "--switches"), r"left +4X +FDR10 +ACTIVE")
-        self.assertEqual(self.output("discover").count("4xFDR10"), 2)
-        self.assertIn('label="4xFDR10"', self.output("discover", "-f", "dot"))
+        self.assertRegex(self.printed("links", "--switches"), r"left +4X +FDR10 +ACTIVE")
+        self.assertEqual(self.printed("discover").count("4xFDR10"), 2)
+        self.assertIn('label="4xFDR10"', self.printed("discover", "-f", "dot"))
 
     def test_chassis(self) -> None:
         [one] = self.answerTo("discover")["chassis"]
         self.assertEqual((one["guid"], len(one["nodes"])), ("0000:0000:0000:0099", 2))
-        output = self.output("discover", "--chassis")
+        output = self.printed("discover", "--chassis")
         self.assertEqual(output.count("# Chassis 1 (guid 0x99)\n"), 1)
         self.assertEqual(output.count("sysimgguid=0x99\t\t# Chassis 1\n"), 2)
         self.assertLess(output.index('"right" base'), output.index("# Non-Chassis Nodes"))
-        self.assertIn("subgraph cluster_1", self.output("discover", "-f", "dot"))
+        self.assertIn("subgraph cluster_1", self.printed("discover", "-f", "dot"))
 
     def test_noGraphviz(self) -> None:
         self.patch(shutil, "which", lambda name: None)
-        self.assertEqual(self.output("discover", "-f", "svg"), "")
+        self.assertEqual(self.printed("discover", "-f", "svg"), "")
         self.assertIn("install graphviz", str(self.status))
 
 
-class WideErrorsTests(FabricCommandTestCase):
+class WideErrorsTests(NetFabricTestCase):
     def setUp(self) -> None:
         super().setUp()
         plain = PerformanceManagementAgents.answer
@@ -164,7 +163,7 @@ class WideErrorsTests(FabricCommandTestCase):
         self.fabric.setCounters("c", 1, symbolErrorCounter=70000, portXmitData=1 << 30)
         [port] = self.answerTo("errors", "--hosts", "--data")["ports"]
         self.assertEqual(port["errors"], {"symbolErrorCounter": 70000})
-        output = self.output("errors", "--hosts", "--data", "--report-port")
+        output = self.printed("errors", "--hosts", "--data", "--report-port")
         self.assertIn("[SymbolErrorCounter == 70000 (68.359K)]", output)
         self.assertIn("[PortXmitData == 1073741824 (4.000GB)]", output)
         self.assertRegex(
@@ -172,7 +171,7 @@ class WideErrorsTests(FabricCommandTestCase):
         )
 
 
-class CounterFaultsTests(FabricCommandTestCase):
+class CounterFaultsTests(NetFabricTestCase):
     def test_refused(self) -> None:
         self.fabric.setCounters("left", 3, portXmitDiscards=7)
         plain = PerformanceManagementAgents.answer
@@ -197,14 +196,14 @@ class CounterFaultsTests(FabricCommandTestCase):
         self.assertEqual(self.status, 1)
 
 
-class NamesTests(FabricCommandTestCase):
+class NamesTests(NetFabricTestCase):
     def test_everywhere(self) -> None:
         """Node names appear in text and JSON of findings, differences, errors, links and topologies."""
         path, before = Path(self.mktemp()), self.mktemp()
         guid = self.fabric.node("right").guid
         path.write_text(f'0x{guid.raw.hex()} "core 1"')
         names = ("--node-names", str(path))
-        self.output("discover", "--save", before)
+        self.printed("discover", "--save", before)
         self.fabric.setCounters("right", 1, portXmitDiscards=7)
         self.fabric.port("right", 1).info[31] = self.fabric.port("c").info[31] = 1
         for name, *arguments in (
@@ -219,8 +218,8 @@ class NamesTests(FabricCommandTestCase):
             ("errors", "--json"),
             ("diff", before),
         ):
-            self.assertIn("core 1", self.output(name, *arguments, *names), (name, arguments))
-        self.assertIn("SwitchName=core_1 ", self.output("discover", "-f", "slurm", *names))
+            self.assertIn("core 1", self.printed(name, *arguments, *names), (name, arguments))
+        self.assertIn("SwitchName=core_1 ", self.printed("discover", "-f", "slurm", *names))
 
 
 class Terminal(io.StringIO):
