@@ -5,14 +5,11 @@ Commands about whole fabrics, and routes through them, on simulated fabrics.
 from __future__ import annotations
 
 import io
-import re
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-import txrdma
-from txrdma.commands.common.registry import COMMANDS, FABRICS
 from txrdma.commands.common.rows import showRows
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import LID
@@ -287,27 +284,6 @@ class VendorCommandTests(NetFabricTestCase):
             ("sysstat", "1", "disk"),
         ):
             self.refusedOptions(*wrong)
-
-
-class PageTests(NetFabricTestCase):
-    page = Path(txrdma.__file__).parents[1] / "docs" / "fabric-commands.md"
-    skip = None if page.exists() else "the pages are not installed"
-
-    def test_output(self) -> None:
-        blocks = re.findall(
-            r"^```console\n\$ txrdma (.*)\n((?:.*\n)*?)```$", self.page.read_text(), re.MULTILINE
-        )
-        self.assertGreater(len(blocks), 6)
-        for line, shown in blocks:
-            printed = self.printed(*line.split())
-            lines = [each.rstrip() for each in printed.rstrip("\n").splitlines()]
-            self.assertEqual(lines, shown.splitlines(), line)
-
-    def test_commands(self) -> None:
-        text = self.page.read_text()
-        for each in COMMANDS:
-            if each.group == FABRICS:
-                self.assertIn(f"`{each.name}", text)
 
 
 class RowsTests(SynchronousTestCase):

@@ -1,5 +1,5 @@
 """
-The pages about commands for nodes and ports show the actual output of the commands.
+The pages about commands show the actual output of the commands.
 
 With C{RETELL=1} in the environment the output is updated.
 """
@@ -12,6 +12,7 @@ import shlex
 from pathlib import Path
 
 import txrdma
+from txrdma.commands.common.registry import COMMANDS, FABRICS
 from txrdma.test.support.mad.commanding import CommandTestCase, Output
 
 DOCS = Path(txrdma.__file__).parents[1] / "docs"
@@ -25,36 +26,43 @@ def shown(printed: Output) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-class NodePageTests(CommandTestCase):
-    page = DOCS / "node-commands.md"
-    skip = None if page.exists() else "the pages are not installed"
+class PageTests(CommandTestCase):
+    nodes, fabrics = DOCS / "node-commands.md", DOCS / "fabric-commands.md"
+    skip = None if nodes.exists() else "the pages are not installed"
 
     def answered(self, line: str) -> str:
         name, *words = shlex.split(line)
-        return shown(self.output(name, *words, device="") if "-d" not in words else self.given(name, *words))
-
-    def given(self, name: str, *words: str) -> Output:
-        at = words.index("-d")
-        return self.output(name, *words[:at], *words[at + 2 :], device=words[at + 1])
+        device = ""
+        if "-d" in words:
+            at = words.index("-d")
+            device = words[at + 1]
+            del words[at : at + 2]
+        return shown(self.output(name, *words, device=device))
 
     def test_output(self) -> None:
-        text = self.page.read_text()
-        if os.environ.get("RETELL") == "1":
-            again = BLOCK.sub(
-                lambda found: f"```console\n$ txrdma {found[1]}\n{self.answered(found[1])}```", text
-            )
-            self.page.write_text(again)
-            text = again
-        found = BLOCK.findall(text)
-        self.assertGreater(len(found), 12)
-        for line, output in found:
-            self.assertEqual(output.splitlines(), self.answered(line).splitlines(), line)
+        for page in (self.nodes, self.fabrics):
+            text = page.read_text()
+            if os.environ.get("RETELL") == "1":
+                text = BLOCK.sub(
+                    lambda found: f"```console\n$ txrdma {found[1]}\n{self.answered(found[1])}```", text
+                )
+                page.write_text(text)
+            found = BLOCK.findall(text)
+            self.assertGreater(len(found), 6)
+            for line, output in found:
+                self.assertEqual(output.splitlines(), self.answered(line).splitlines(), line)
 
     def test_options(self) -> None:
-        text = self.page.read_text()
+        text = self.nodes.read_text()
         commands = "trace routes ping sysstat smpquery saquery perfquery portstate sminfo query decode"
         for name in commands.split():
             self.assertIn(f"```{{command-help}} txrdma {name}\n", text)
+
+    def test_commands(self) -> None:
+        text = self.fabrics.read_text()
+        for each in COMMANDS:
+            if each.group == FABRICS:
+                self.assertIn(f"`{each.name}", text)
 
 
 DIAGS = """
