@@ -22,9 +22,9 @@ from txrdma.mad.ports.verbsport import VerbsPort
 from txrdma.mad.resolvers import IPPathResolver, SAPathResolver, sourceAddress, StaticPathResolver
 from txrdma.mad.server import MADServer
 from txrdma.soft.device import openSoftDevice
+from txrdma.test.support.mad.administration import Administration
 from txrdma.test.support.mad.pairs import Answers
 from txrdma.test.support.mad.paths import END_PORT, LOCAL, REMOTE
-from txrdma.test.unit.mad.test_satransactor import Administration
 
 
 class ResolverTests(SynchronousTestCase):

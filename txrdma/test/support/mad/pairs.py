@@ -96,6 +96,7 @@ class Wire:
     @ivar sent: all sent datagrams with the LIDs of their senders.
     @ivar lose: returns whether a datagram is lost.
     @ivar change: returns the datagrams that arrive instead of one: none, one or more.
+    @ivar delay: returns the seconds by which a datagram arrives late.
     """
 
     def __init__(self, clock: Clock, seed: int = 0, loss: float = 0.0) -> None:
@@ -104,6 +105,7 @@ class Wire:
         self.random = Random(seed)
         self.lose: Callable[[bytes], bool] = lambda datagram: self.random.random() < loss
         self.change: Callable[[bytes], Sequence[bytes]] = lambda datagram: (datagram,)
+        self.delay: Callable[[], float] = lambda: 0.0
         self.ports = (WiredPort(self, 1), WiredPort(self, 2))
 
     def carry(self, datagram: bytes, path: IBPath, source: WiredPort) -> None:
@@ -117,7 +119,7 @@ class Wire:
         qpn = QPN(0 if datagram[1:2] in (b"\x01", b"\x81") else 1)
         came = IBPath(slid=lid, dlid=other.endPort.lid, sqpn=qpn, dqpn=qpn, pkey=path.pkey, qkey=path.qkey)
         for one in self.change(datagram):
-            self.clock.callLater(0.001, self._arrive, other, one, came)
+            self.clock.callLater(0.001 + self.delay(), self._arrive, other, one, came)
 
     @staticmethod
     def _arrive(port: WiredPort, datagram: bytes, path: IBPath) -> None:

@@ -18,9 +18,10 @@ from txrdma.fabric.sasweep import SASweep
 from txrdma.iba.path import IBPath
 from txrdma.mad.core.answers import MOST_RECORDS, Records
 from txrdma.mad.layouts.sa import LinkRecord, NodeRecord
+from txrdma.test.support.mad.administration import Administration
 from txrdma.test.support.mad.mirages import Mirage
 from txrdma.test.support.mad.simulated import FabricTestCase, route
-from txrdma.test.unit.fabric.test_discovery import Administration, node
+from txrdma.test.unit.fabric.test_discovery import node
 
 HONEST = ["a", "b", "c", "d", "left", "right"]
 

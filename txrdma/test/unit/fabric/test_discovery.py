@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from twisted.internet.defer import CancelledError, Deferred, fail, succeed
+from twisted.internet.defer import CancelledError, Deferred
 
 from txrdma.error import DeviceUnavailable
 from txrdma.fabric.discovery import MAX_PER_NODE, Sweep
@@ -24,10 +24,10 @@ from txrdma.mad.errors import MADError, MADTimeoutError
 from txrdma.mad.layouts.attributes import RPCS
 from txrdma.mad.layouts.sa import LinkRecord, NodeRecord, PortInfoRecord
 from txrdma.mad.layouts.smp import ExtendedPortInfo, NodeInfo
-from txrdma.mad.rpcs import RPCs
 from txrdma.mad.schedule import MADSchedule
 from txrdma.sim.nets.fattree import fatTree
 from txrdma.sim.nets.netfile import Net, parseNet
+from txrdma.test.support.mad.administration import Administration
 from txrdma.test.support.mad.simulated import FabricTestCase, TWO_SWITCHES
 
 
@@ -197,28 +197,6 @@ class OtherWaysTests(FabricTestCase):
         [problem] = described(fabric.problems)
         self.assertTrue(problem.startswith(f"unreachable at lid {lid}: NodeInfo: SubnGet: no answer"))
         self.assertEqual(len(list(fabric.hosts())), 15)
-
-
-class Administration(RPCs):
-    """
-    An administration that answers with given tables.
-
-    @ivar tables: records, or an exception, by kind.
-    """
-
-    def __init__(self, **tables: Any) -> None:
-        self.tables = tables
-        self.pending: list[Deferred[Any]] = []
-
-    def call(
-        self, rpc: str, payload: Any, path: Any = None, attributeModifier: int = 0, **options: Any
-    ) -> Deferred[Any]:
-        reported = self.tables.get(payload.__name__, [])
-        if reported is None:
-            waiting: Deferred[Any] = Deferred()
-            self.pending.append(waiting)
-            return waiting
-        return fail(reported) if isinstance(reported, Exception) else succeed(reported)
 
 
 def node(number: int, lid: int, kind: NodeType = NodeType.CHANNEL_ADAPTER) -> NodeRecord:

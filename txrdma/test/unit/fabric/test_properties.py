@@ -36,8 +36,8 @@ from txrdma.mad.layouts.smp import NodeInfo, PortInfo
 from txrdma.sim.clock import SimulatedClock
 from txrdma.sim.fabric import SimulatedFabric
 from txrdma.sim.netfabrics import netOf, readFabric
+from txrdma.test.support.mad.administration import Administration
 from txrdma.test.support.mad.simulated import TWO_SWITCHES, twoSwitches
-from txrdma.test.unit.fabric.test_discovery import Administration
 
 NAMES = NodeNames()
 ENOUGH = settings(deadline=None, max_examples=30)

@@ -13,13 +13,11 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import WireError
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID, GUID, LID, QPN
-from txrdma.mad.agent import MADAgent
 from txrdma.mad.core.frames import frame, Keys
 from txrdma.mad.core.rmpp import LONGEST_MESSAGE, RESENDS, WINDOW
 from txrdma.mad.core.transfers import (
@@ -39,8 +37,7 @@ from txrdma.mad.errors import MADTimeoutError, MADTransferError
 from txrdma.mad.layouts.attributes import ManagementClass, Method
 from txrdma.mad.layouts.messages import MADRequest, RMPPHeader, RMPPStatus, RMPPType
 from txrdma.mad.layouts.sa import MultiPathRecord, PathRecord
-from txrdma.mad.server import MADServer
-from txrdma.test.support.mad.pairs import Answers, pass_, TO_2, Wire, WiredPort
+from txrdma.test.support.mad.pairs import Answers, pass_, TO_2, WiredTestCase
 from txrdma.test.unit.mad.test_umad import UmadCase
 
 ADMINISTRATION = ManagementClass.SUBN_ADM
@@ -459,45 +456,19 @@ LONG_QUESTION = MultiPathRecord.between(SOME[:100], SOME[100:], numbPath=7, reve
 PATHS = [PathRecord(dlid=LID(number)) for number in range(300)]
 
 
-class BadWire(Wire):
-    """
-    A wire that also duplicates and delays.
+class AgentCase(WiredTestCase):
+    options = {"timeoutSeconds": 0.5}
 
-    @ivar duplication: fraction of duplicated datagrams.
-    @ivar jitter: largest additional delay in seconds.
-    """
+    def connect(self, seed: int, loss: float, duplication: float, jitter: float) -> None:
+        """Connect both ends by a wire that loses, duplicates and delays."""
+        self.setUp()
+        wire, generator = self.wire, Random(seed)
+        wire.lose = lambda datagram: generator.random() < loss
+        wire.change = lambda datagram: (datagram,) * (1 + (generator.random() < duplication))
+        wire.delay = lambda: jitter * generator.random()
 
-    duplication = jitter = 0.0
-
-    def carry(self, datagram: bytes, path: IBPath, source: WiredPort) -> None:
-        for _ in range(1 + (self.random.random() < self.duplication)):
-            if self.jitter:
-                self.clock.callLater(
-                    self.jitter * self.random.random(), super().carry, datagram, path, source
-                )
-            else:
-                super().carry(datagram, path, source)
-
-
-class AgentCase(SynchronousTestCase):
-    def setUp(self) -> None:
-        self.connect()
-
-    def connect(
-        self, seed: int = 0, loss: float = 0.0, duplication: float = 0.0, jitter: float = 0.0
-    ) -> None:
-        """Connect both ends with such a wire."""
-        self.clock = Clock()
-        self.wire = BadWire(self.clock, seed, loss)
-        self.wire.duplication, self.wire.jitter = duplication, jitter
-        self.agent, self.other = (MADAgent(self.clock, port, timeoutSeconds=0.5) for port in self.wire.ports)
-        self.server = MADServer(self.other)
-
-    def serve(self, how: Callable[[MADRequest], object]) -> Answers:
-        answers = Answers(how)
-        methods = Method.GET_TABLE, Method.GET_MULTI, Method.GET
-        self.server.handle(ADMINISTRATION, answers, methods)
-        return answers
+    def serveAll(self, how: Callable[[MADRequest], object]) -> Answers:
+        return self.serve(how, ADMINISTRATION, (Method.GET_TABLE, Method.GET_MULTI, Method.GET))
 
     def result(self, call: Any, seconds: float = 600.0) -> Any:
         while not call.called and self.clock.seconds() < seconds:
@@ -527,7 +498,7 @@ class QuestionTests(AgentCase):
     )
     def test_doubleSided(self, wire: tuple[float, float, float], seed: int) -> None:
         self.connect(seed, *wire)
-        served = self.serve(lambda request: PATHS)
+        served = self.serveAll(lambda request: PATHS)
         found = self.result(self.agent.SubnAdmGetMulti(LONG_QUESTION, TO_2, retries=20))
         self.assertTrue(found == PATHS)
         request = served.asked[-1]
@@ -537,7 +508,7 @@ class QuestionTests(AgentCase):
         self.quiet()
 
     def test_unheard(self) -> None:
-        self.serve(lambda request: None)
+        self.serveAll(lambda request: None)
         for lose in (lambda datagram: True, lambda datagram: False):
             self.wire.lose = lose
             call = self.agent.SubnAdmGetMulti(LONG_QUESTION, TO_2, retries=1)
@@ -546,7 +517,7 @@ class QuestionTests(AgentCase):
         self.quiet()
 
     def test_cancelled(self) -> None:
-        served = self.serve(lambda request: PATHS)
+        served = self.serveAll(lambda request: PATHS)
         call = self.agent.SubnAdmGetMulti(LONG_QUESTION, TO_2)
         pass_(self.clock, 0.001)
         call.addErrback(lambda failure: None)

@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from twisted.internet.defer import Deferred, fail, succeed
+from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.fabric.discovery import Sweep
@@ -22,7 +22,6 @@ from txrdma.mad.layouts.sa import (
     LinkRecord,
     NodeRecord,
     PortInfoRecord,
-    Query,
     RandomForwardingTableRecord,
     Record,
 )
@@ -42,9 +41,9 @@ from txrdma.mad.layouts.smp import (
     VLArbitrationTable,
 )
 from txrdma.mad.paths import toLID
-from txrdma.mad.rpcs import RPCs
 from txrdma.mad.satransactor import SATransactor
 from txrdma.mad.schedule import MADSchedule
+from txrdma.test.support.mad.administration import Administration
 from txrdma.test.support.mad.simulated import FabricTestCase, route
 
 END_PORT = MADEndPort(
@@ -65,23 +64,6 @@ QUESTIONS: list[tuple[type[Attribute], list[int], list[int]]] = [
     (LinearForwardingTable, [0], []),
 ]
 """Each attribute, with modifiers for switches and for other nodes."""
-
-
-class Administration(RPCs):
-    def __init__(self, **answers: Any) -> None:
-        self.answers = answers
-        self.asked: list[tuple[str, Any, IBPath, dict[str, Any]]] = []
-
-    def call(
-        self, rpc: str, payload: Any, path: Any = None, attributeModifier: int = 0, **options: Any
-    ) -> Deferred[Any]:
-        self.asked.append((rpc, payload, path, options))
-        record = payload.record if isinstance(payload, Query) else payload
-        answer = self.answers[(record if isinstance(record, type) else type(record)).__name__]
-        try:
-            return succeed(answer(record) if callable(answer) else answer)
-        except MADError as error:
-            return fail(error)
 
 
 def noRecord() -> MADError:
