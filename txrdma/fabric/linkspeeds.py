@@ -47,12 +47,11 @@ Rates of a lane in Gbit/s: the signalling rate; the data rate without 8b/10b or 
 error correction; and the rounded rate that kernels, and so node_exporter, report.
 """
 
-LANE_GIGABITS: Final = {speed: rates[0] for speed, rates in _LANE_RATES.items()}
+RATES: Final = {int(speed): rates[0] for speed, rates in _LANE_RATES.items()}
 DATA_GIGABITS: Final = {int(speed): rates[1] for speed, rates in _LANE_RATES.items()}
 NOMINAL_GIGABITS: Final = {int(speed): rates[2] for speed, rates in _LANE_RATES.items()}
 
-NAMES: Final = {int(speed): str(speed.name) for speed in LANE_GIGABITS}
-RATES: Final = {int(speed): rate for speed, rate in LANE_GIGABITS.items()}
+NAMES: Final = {int(speed): str(speed.name) for speed in LaneSpeed}
 
 _WHICH: Final = ("Active", "Supported", "Enabled")
 _LINK_UP: Final = int(PhysicalState.LINK_UP)

@@ -7,27 +7,10 @@ read one set of numbers; a counter of 8, 16 or 32 bits stops at its highest valu
 
 from __future__ import annotations
 
-from typing import Final
-
-ERRORS: Final = (
-    *("symbolErrorCounter", "linkErrorRecoveryCounter", "linkDownedCounter", "portRcvErrors"),
-    *("portRcvRemotePhysicalErrors", "portRcvSwitchRelayErrors", "portXmitDiscards"),
-    *("portXmitConstraintErrors", "portRcvConstraintErrors", "localLinkIntegrityErrors"),
-    *("excessiveBufferOverrunErrors", "vl15Dropped"),
-)
-DATA: Final = ("portXmitData", "portRcvData", "portXmitPkts", "portRcvPkts")
-CASTS: Final = (
-    *("portUnicastXmitPkts", "portUnicastRcvPkts", "portMulticastXmitPkts", "portMulticastRcvPkts"),
-)
-NAMES: Final = frozenset((*ERRORS, *DATA, *CASTS, "portXmitWait", "qp1Dropped"))
-"""
-Names of the basic counters; others have the names of fields in other attributes of performance management.
-"""
-
 
 class SimulatedCounters:
     """
-    Counters of a simulated port.
+    Counters of a simulated port, with the names of fields in attributes of performance management.
 
     Data counters count units of four bytes.
     """

@@ -18,6 +18,7 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
+from txrdma.fabric.errorcounters import DATA_COUNTERS, UNICAST_COUNTERS
 from txrdma.iba.path import IBDRPath
 from txrdma.iba.types import GUID
 from txrdma.mad.layouts import pma, smp
@@ -25,7 +26,6 @@ from txrdma.mad.layouts.attributes import Attribute
 from txrdma.mad.layouts.messages import ClassPortInfo
 from txrdma.mad.layouts.values import PortCapability
 from txrdma.sim.fabric import SimulatedFabric
-from txrdma.sim.fabric.model.counters import CASTS, DATA
 from txrdma.sim.nets.fattree import fatTree
 from txrdma.test.support.mad.simulated import gmp, TWO_SWITCHES
 from txrdma.test.system.ibsim.fabric import example, NO_EXAMPLES
@@ -43,7 +43,7 @@ CONSOLE = (
 
 OURS = {"VL15Dropped": "vl15Dropped"}
 
-COUNTED = frozenset((*DATA, *CASTS))
+COUNTED = frozenset((*DATA_COUNTERS, *UNICAST_COUNTERS))
 PLAIN = smp.NodeInfo, smp.NodeDescription, smp.SwitchInfo, smp.GUIDInfo
 DETAILS = (
     *(pma.PortRcvErrorDetails, pma.PortXmitDiscardDetails, pma.PortOpRcvCounters, pma.PortFlowCtlCounters),

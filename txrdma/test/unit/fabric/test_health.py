@@ -30,9 +30,9 @@ from txrdma.fabric.linkspeeds import (
     enabledSpeeds,
     fastest,
     has,
-    LANE_GIGABITS,
     LaneSpeed,
     mayHaveFDR10,
+    RATES,
     supportedSpeeds,
     wantsAsking,
 )
@@ -314,8 +314,8 @@ class SpeedTests(SynchronousTestCase):
     def test_rates(self) -> None:
         for known in (GIGABITS, EXTENDED_GIGABITS):
             for speed, rate in known.items():
-                self.assertEqual(LANE_GIGABITS[LaneSpeed[str(speed.name)]], rate)
-        self.assertEqual(list(LANE_GIGABITS.values()), sorted(LANE_GIGABITS.values()))
+                self.assertEqual(RATES[LaneSpeed[str(speed.name)]], rate)
+        self.assertEqual(list(RATES.values()), sorted(RATES.values()))
 
 
 class CountersTests(SynchronousTestCase):

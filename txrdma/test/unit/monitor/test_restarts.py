@@ -4,11 +4,14 @@ Restarts of nodes, as counters and links show them, and counters that somebody c
 
 from __future__ import annotations
 
+from txrdma.fabric.errorcounters import DATA_COUNTERS, ERROR_COUNTERS, UNICAST_COUNTERS
 from txrdma.monitor.diagnosis.tallies import TallyLimit
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
 from txrdma.monitor.reading.poller import FabricPoller
-from txrdma.sim.fabric.model.counters import CASTS, DATA, ERRORS
 from txrdma.test.unit.monitor.test_poller import PollerTestCase
+
+ERRORS = ERROR_COUNTERS[:12]
+"""Error counters that all ports have."""
 
 
 class RestartTests(PollerTestCase):
@@ -55,7 +58,7 @@ class RestartTests(PollerTestCase):
 
     def test_allCleared(self) -> None:
         """Nor does it hide a flapping link if all counters are cleared."""
-        self.assertIn(("flapping", "left"), self.flap(*ERRORS, *DATA, *CASTS))
+        self.assertIn(("flapping", "left"), self.flap(*ERRORS, *DATA_COUNTERS, *UNICAST_COUNTERS))
 
     def test_reboot(self) -> None:
         """Errors and discards of a link are not faults while its host reboots, however long that takes."""
@@ -66,7 +69,7 @@ class RestartTests(PollerTestCase):
             self.fabric.growCounters("left", 2, portXmitDiscards=150.0)
             self.pump(180.0)
             self.fabric.growCounters("left", 2, portXmitDiscards=0.0)
-            self.clear("b", *ERRORS, *DATA, *CASTS)
+            self.clear("b", *ERRORS, *DATA_COUNTERS, *UNICAST_COUNTERS)
             for name, number in (("left", 2), ("right", 5)):
                 self.fabric.heal(name, number)
             for name, number in (("left", 2), ("b", 1)):
@@ -82,7 +85,7 @@ class RestartTests(PollerTestCase):
         """A node that restarts between two readings shows it by all of its counters at once."""
         self.started()
         self.fabric.counters("left", 2).add(linkDownedCounter=3)
-        self.clear("b", *ERRORS, *DATA, *CASTS)
+        self.clear("b", *ERRORS, *DATA_COUNTERS, *UNICAST_COUNTERS)
         self.fabric.counters("b", 1).add(symbolErrorCounter=300)
         self.pump(60.0)
         self.assertEqual(self.output(), [])
