@@ -18,11 +18,9 @@ K = TypeVar("K", bound=Hashable)
 class Recent(Generic[K]):
     """Memory of recent contents by key, limited in time and number."""
 
-    __slots__ = ("_known", "_most", "_seconds")
+    __slots__ = ("_known",)
 
-    def __init__(self, seconds: float = REMEMBERED_SECONDS, most: int = MOST_REMEMBERED) -> None:
-        self._seconds = seconds
-        self._most = most
+    def __init__(self) -> None:
         self._known: dict[K, tuple[bytes, float]] = {}
 
     def __len__(self) -> int:
@@ -31,7 +29,7 @@ class Recent(Generic[K]):
     def isNew(self, key: K, content: bytes, now: float) -> bool:
         """Remember a content; False for a duplicate within the time limit."""
         known = self._known.pop(key, None)
-        self._known[key] = (content, now + self._seconds)
-        while len(self._known) > self._most or next(iter(self._known.values()))[1] <= now:
+        self._known[key] = (content, now + REMEMBERED_SECONDS)
+        while len(self._known) > MOST_REMEMBERED or next(iter(self._known.values()))[1] <= now:
             del self._known[next(iter(self._known))]
         return known is None or known[0] != content or known[1] <= now

@@ -98,9 +98,7 @@ class UmadPort(DescriptorPort):
 
     transactionIDBits = 32
 
-    def __init__(
-        self, reactor: IReactorFDSet, endPort: EndPort, rmpp: bool = True, folder: str = "/dev/infiniband"
-    ) -> None:
+    def __init__(self, reactor: IReactorFDSet, endPort: EndPort, rmpp: bool = True) -> None:
         """
         @param endPort: the port; L{txrdma.ports.getEndPort} finds it.
         @param rmpp: have the kernel segment and reassemble RMPP transfers.
@@ -117,7 +115,7 @@ class UmadPort(DescriptorPort):
         self._buffer = bytearray(_LONGEST_READ)
         self._madName = endPort.madName
         try:
-            self._fd = os.open(f"{folder}/{self._madName}", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+            self._fd = os.open(f"/dev/infiniband/{self._madName}", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
             raise DeviceUnavailable(f"{self.name}: {error}") from error
         self._registry = Registry(self._fd)
