@@ -31,7 +31,7 @@ from txrdma.sim.fabric.model.nodes import (
     SimulatedNode,
     SimulatedPort,
 )
-from txrdma.sim.fabric.sm.election import ManagerCandidate, POLL_SECONDS, PRIORITY, STANDBY_PRIORITY
+from txrdma.sim.fabric.sm.election import ManagerCandidate, STANDBY_PRIORITY
 from txrdma.sim.fabric.sm.manager import GID_PREFIX, SubnetManager
 from txrdma.sim.fabric.sm.sa import SubnetAdministration
 from txrdma.sim.fabric.sm.subnet import Subnet
@@ -143,11 +143,11 @@ class SimulatedFabric(Subnet):
 
     # Subnet managers.
 
-    def manage(self, at: str = "", lmc: int = 0, priority: int = PRIORITY) -> SubnetManager:
+    def manage(self, at: str = "", lmc: int = 0) -> SubnetManager:
         """Replace all SMs by one, at a port of a node, by default of the last host."""
         port = self.port(at or self._lastHost()).end
         self._endManagers()
-        candidate = ManagerCandidate(self, port, self.lead, lmc, priority)
+        candidate = ManagerCandidate(self, port, self.lead, lmc)
         candidate.lead()
         return candidate.manager
 
@@ -159,19 +159,16 @@ class SimulatedFabric(Subnet):
         ]
         return hosts[-1] if hosts else next(iter(self.nodes))
 
-    def standBy(
-        self, at: str, priority: int = STANDBY_PRIORITY, lmc: int = 0, pollSeconds: float = POLL_SECONDS
-    ) -> ManagerCandidate:
+    def standBy(self, at: str, priority: int = STANDBY_PRIORITY) -> ManagerCandidate:
         """
         Add a standby SM at a node. If it outranks the master, the master hands over to it at its next poll.
 
-        @param pollSeconds: time between SMInfo polls of this SM.
         @raise ValueError: there is no such node, or it has an SM already.
         """
         port = self.port(at).end
         if port in self.sma.managers:
             raise ValueError(f"there is a manager at {at!r} already")
-        candidate = ManagerCandidate(self, port, self.lead, lmc, priority, pollSeconds)
+        candidate = ManagerCandidate(self, port, self.lead, priority=priority)
         candidate.discover()
         for one in self.sma.managers.values():
             assert isinstance(one, ManagerCandidate)

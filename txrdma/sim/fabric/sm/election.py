@@ -43,14 +43,12 @@ class ManagerCandidate(SMInfoAgent):
         lead: Callable[[SubnetManager], None],
         lmc: int = 0,
         priority: int = PRIORITY,
-        pollSeconds: float = POLL_SECONDS,
     ) -> None:
         """@param lead: called to make this SM the master."""
         super().__init__(port, priority)
         self.manager = SubnetManager(fabric.nodes, port, lmc)
         self._fabric = fabric
         self._lead = lead
-        self._pollSeconds = pollSeconds
         self._agent: MADAgent | None = None
         self._timer: IDelayedCall | None = None
         fabric.sma.managers[port] = self
@@ -73,7 +71,7 @@ class ManagerCandidate(SMInfoAgent):
         """Begin to poll the other SMs."""
         if self._timer is None:
             self._agent = MADAgent(self._fabric.clock, self._fabric.attachTo(self.port))
-            self._timer = self._fabric.clock.callLater(self._pollSeconds, self._turn)
+            self._timer = self._fabric.clock.callLater(POLL_SECONDS, self._turn)
 
     def close(self) -> None:
         """Stop polling, and close the agent."""
@@ -104,7 +102,7 @@ class ManagerCandidate(SMInfoAgent):
     # Polling of other SMs.
 
     def _turn(self) -> None:
-        self._timer = self._fabric.clock.callLater(self._pollSeconds, self._turn)
+        self._timer = self._fabric.clock.callLater(POLL_SECONDS, self._turn)
         if self.port.node.isDead:
             return
         if self.state is SMState.MASTER:
@@ -140,7 +138,7 @@ class ManagerCandidate(SMInfoAgent):
             self.state = SMState.DISCOVERING
             return
         asked = self._agent.SubnGet(
-            SMInfo, IBPath(dlid=master), timeoutSeconds=self._pollSeconds / POLLS / 2, retries=POLLS - 1
+            SMInfo, IBPath(dlid=master), timeoutSeconds=POLL_SECONDS / POLLS / 2, retries=POLLS - 1
         )
         asked.addCallbacks(self._answered, lambda failure: self._answered(None))
 
