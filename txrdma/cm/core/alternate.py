@@ -479,8 +479,3 @@ def _rows() -> Iterator[_Row]:
 
 TABLE: StateTable[Inputs, Alternate] = StateTable(Inputs, Alternate, _rows())
 Alternate._table = TABLE
-
-
-def diagram() -> str:
-    """The state machine as a graph in the DOT language, for the documentation."""
-    return TABLE.diagram("alternate")

@@ -207,8 +207,3 @@ def _rows() -> Iterator[_Row]:
 
 TABLE: StateTable[Inputs, Closing] = StateTable(Inputs, Closing, _rows())
 Closing._table = TABLE
-
-
-def diagram() -> str:
-    """The state machine as a graph in the DOT language, for the documentation."""
-    return TABLE.diagram("closing")

@@ -246,9 +246,7 @@ class Dispatcher:
         others = self._listeners.setdefault(listener.serviceID, [])
         for other in others:
             if (other.offset, other.pattern) == (listener.offset, listener.pattern):
-                raise InvalidRequest(
-                    f"there is already a listener for service {listener.serviceID:#x} already"
-                )
+                raise InvalidRequest(f"there is already a listener for service {listener.serviceID:#x}")
         others.append(listener)
         others.sort(key=lambda each: -len(each.pattern))  # the most special one first
 

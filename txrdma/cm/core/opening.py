@@ -391,8 +391,3 @@ def _rows() -> Iterator[_Row]:
 
 TABLE: StateTable[Inputs, Opening] = StateTable(Inputs, Opening, _rows())
 Opening._table = TABLE
-
-
-def diagram() -> str:
-    """The state machine as a graph in the DOT language, for the documentation."""
-    return TABLE.diagram("opening")

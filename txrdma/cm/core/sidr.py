@@ -148,8 +148,3 @@ def _rows() -> Iterator[_Row]:
 
 TABLE: StateTable[Inputs, Resolution] = StateTable(Inputs, Resolution, _rows())
 Resolution._table = TABLE
-
-
-def diagram() -> str:
-    """The state machine as a graph in the DOT language, for the documentation."""
-    return TABLE.diagram("resolution")
