@@ -145,18 +145,6 @@ class SharedMemoryTests(SocketCase):
             await server.transport.whenMapped(offset)
         self.assertEqual(server.transport.peerMappings, [range(1, 2), range(2, 3)])
 
-    async def test_none(self) -> None:
-        """An end that offers no mappings can still map its own memory at the peer, as with librdmacm."""
-        there = (await self.listen(keys=":mappings=0")).next()
-        client = await self.connect()
-        server = await there
-        self.addCleanup(self.end, client, server)
-        self.assertRaises(ResourceExhausted, client.transport.mapMemory, 1)
-        memory = server.transport.mapMemory(1)
-        await client.transport.whenMapped(0)
-        await client.transport.writeMapped(0, b"x")
-        self.assertEqual(bytes(memory.buffer), b"x")
-
     async def test_gone(self) -> None:
         """A write to memory that was closed meanwhile ends the connection, as with RC queue pairs."""
         client, server = await self.both()

@@ -160,6 +160,13 @@ class CancelCase(MessagingCase):
                 return
         self.fail(f"it is not over after {MOST_STEPS} steps")
 
+    def attempted(self, listen: Callable[[], IListeningPort], begin: Begin, end: End) -> None:
+        """Listen, and cancel an attempt to connect C{everywhere}."""
+        port = listen()
+        self.everywhere(begin, end)
+        port.stopListening()
+        self.part()
+
     def atRest(self) -> dict[str, object]:
         """Return the resources in use after time-wait, when everything that is created once exists."""
         self.pause(TIMEWAIT_SECONDS)

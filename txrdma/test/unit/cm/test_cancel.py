@@ -55,33 +55,24 @@ class PortTests(Base):
 
     def test_messages(self) -> None:
         """A cancelled attempt to connect leaves nothing; its connection is aborted if it already exists."""
-        port = self.listening()
-        self.everywhere(self.connecting, abort)
-        port.stopListening()
-        self.part()
+        self.attempted(self.listening, self.connecting, abort)
 
     def test_lostMessageConnection(self) -> None:
-        port = self.listening()
-        self.everywhere(self.connecting, lose)
-        port.stopListening()
-        self.part()
+        self.attempted(self.listening, self.connecting, lose)
 
     def test_streams(self) -> None:
-        port = self.streams()
-        self.everywhere(self.streaming, lose)
-        port.stopListening()
-        self.part()
+        self.attempted(self.streams, self.streaming, lose)
 
     def test_rejected(self) -> None:
         self.patch(self, "made", lambda: None)
-        port = self.listening()
 
         def unlessCancelled(failure: Failure) -> Failure | None:
             return failure if failure.check(CancelledError) else None
 
-        self.everywhere(lambda: self.connecting().addErrback(unlessCancelled), lambda made: None)
-        port.stopListening()
-        self.part()
+        def connecting() -> Deferred[Any]:
+            return self.connecting().addErrback(unlessCancelled)
+
+        self.attempted(self.listening, connecting, lambda made: None)
 
     def test_cancelledByOwnFactory(self) -> None:
         made = MessageRecorder()
@@ -168,7 +159,6 @@ class NamedTests(CancelCase):
 
     def test_everywhere(self) -> None:
         """An attempt for a host whose first address does not answer can be cancelled at every step."""
-        port = self.listening()
         clock = self.clock
         assert isinstance(clock, ResolvingClock)
         terms = Terms(usesCredits=False, maxCMRetries=2)
@@ -180,9 +170,7 @@ class NamedTests(CancelCase):
             clock.callLater(0.01, resolution.answer, "10.0.1.9", "10.0.1.2")
             return asked
 
-        self.everywhere(begin, abort)
-        port.stopListening()
-        self.part()
+        self.attempted(self.listening, begin, abort)
 
 
 class PathTests(CancelCase):
@@ -246,10 +234,7 @@ class ServiceTests(CancelCase):
         self.part()
 
     def test_connect(self) -> None:
-        port = self.serving()
-        self.everywhere(self.asking, lose)
-        port.stopListening()
-        self.part()
+        self.attempted(self.serving, self.asking, lose)
 
     def test_stopListening(self) -> None:
         self.stopped(self.serving, self.asking)

@@ -52,18 +52,6 @@ class PrivateDataTests(MessagingCase):
         neighbor.transport.loseConnection()
         self.assertNothingLeft()
 
-    def test_tooLongPrivateDataInCallback(self) -> None:
-        client, server = self.connected()
-        neighbor = self.result(self.again())
-        server.messageReceived = lambda data, immediate: server.transport.loseConnection(bytes(221))  # type: ignore[method-assign]
-        client.transport.sendMessage(b"close")
-        self.wait(lambda: client.lost and server.lost)
-        self.assertEqual(len(self.flushLoggedErrors(InvalidRequest)), 1)
-        neighbor.transport.sendMessage(b"still open")
-        self.wait(lambda: self.served[1].messages)
-        neighbor.transport.loseConnection()
-        self.assertNothingLeft()
-
     def test_tooLongPrivateDataInRejection(self) -> None:
 
         def reject() -> MessageRecorder:

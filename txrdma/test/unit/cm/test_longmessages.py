@@ -196,29 +196,26 @@ class LiarTests(MessagingCase):
         """Send a request that the transport would not send."""
         end.transport._ask(Request(SendRequest(0, operation, immediate=immediate), True, data))
 
-    def announce(self, data: bytes, expected: str, terms: Terms = USUAL) -> None:
-        """Announce a long message; the receiver ends the connection for an expected reason."""
-        client, server = self.connected(USUAL, terms)
-        self.post(client, Operation.RDMA_WRITE_WITH_IMMEDIATE, ANNOUNCEMENT)
-        self.post(client, Operation.SEND, 0, data)
-        self.wait(lambda: client.lost and server.lost)
-        self.assertIn(expected, server.lost[0].getErrorMessage())
-        self.assertEqual(server.messages, [])
-        self.assertNothingLeft()
+    def test_wrongNames(self) -> None:
+        """The receiver of an announcement without the name of memory of a permitted length ends."""
 
-    def test_tooLong(self) -> None:
-        name = MemoryName(address=4096, key=1, length=LONGEST + 1)
-        self.announce(name.encode(), f"a message of {LONGEST + 1} bytes")
+        def name(address: int, key: int, length: int) -> bytes:
+            return MemoryName(address=address, key=key, length=length).encode()
 
-    def test_notLong(self) -> None:
-        self.announce(MemoryName(address=4096, key=1, length=4096).encode(), "a message of 4096 bytes")
-
-    def test_noName(self) -> None:
-        self.announce(b"hello", "without a name")
-        self.announce(MemoryName(length=5000).encode() + b"x", "a message of 5000 bytes")
-
-    def test_unknownMemory(self) -> None:
-        self.announce(MemoryName(address=1, key=2, length=5000).encode(), "REM_ACCESS_ERR")
+        for data, expected in (
+            (name(4096, 1, LONGEST + 1), f"a message of {LONGEST + 1} bytes"),
+            (name(4096, 1, 4096), "a message of 4096 bytes"),
+            (b"hello", "without a name"),
+            (name(0, 0, 5000) + b"x", "a message of 5000 bytes"),
+            (name(1, 2, 5000), "REM_ACCESS_ERR"),
+        ):
+            client, server = self.connected()
+            self.post(client, Operation.RDMA_WRITE_WITH_IMMEDIATE, ANNOUNCEMENT)
+            self.post(client, Operation.SEND, 0, data)
+            self.wait(lambda c=client, s=server: c.lost and s.lost)  # type: ignore[misc]  # a lambda
+            self.assertIn(expected, server.lost[0].getErrorMessage())
+            self.assertEqual(server.messages, [])
+            self.assertNothingLeft()
 
     def test_unexpectedReport(self) -> None:
         """A report that a message was read, of which nothing or only the announcement was sent."""

@@ -12,7 +12,6 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.cm.connections.adapter import adapterOf
 from txrdma.cm.connections.receives import LARGEST, Part, PARTS, ReceiveMemory, SPARE_REGIONS
-from txrdma.cm.terms import Terms
 from txrdma.error import InvalidRequest
 from txrdma.iba.verbs import Access
 from txrdma.sim.network import SimulatedNetwork
@@ -107,15 +106,6 @@ class ConnectionTests(MessagingCase):
             client.transport.loseConnection()
             self.wait(lambda server=server: server.lost)  # type: ignore[misc]  # mypy can't infer it
         self.assertNothingLeft()
-
-    def test_differentTermsCoexist(self) -> None:
-        small, _ = self.connected(Terms(messageBytes=16), Terms(messageBytes=64))
-        large, server = self.connected(Terms(messageBytes=9000), Terms(messageBytes=9000))
-        small.transport.sendMessage(b"s" * 16)
-        large.transport.sendMessage(b"l" * 9000)
-        self.wait(lambda: server.messages and self.served[0].messages)
-        self.assertEqual(server.messages, [(b"l" * 9000, None)])
-        self.assertEqual(self.served[0].messages, [(b"s" * 16, None)])
 
 
 class GarbageTests(MessagingCase):

@@ -5,11 +5,10 @@ Connections for messages, on a simulated network: what protocols hear, and what 
 from __future__ import annotations
 
 from dataclasses import replace
-from random import Random
 from secrets import randbelow
 from typing import Any
 
-from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
+from twisted.internet.error import ConnectionDone, ConnectionLost
 
 from txrdma.cm.connections._credits import FIRST_RECEIVES, SPARE
 from txrdma.cm.connections.endpoints import USUAL
@@ -187,16 +186,6 @@ class MessageTests(MessagingCase):
         self.assertRaises(InvalidRequest, client.transport.read, name, 8)
         self.assertRaises(InvalidRequest, client.transport.fetchAndAdd, name, 1)
 
-    def test_sent(self) -> None:
-        """C{send} fires when the peer has the message, and fails after the end."""
-        client, server = self.connected()
-        self.result(client.transport.send(b"hello", 7))
-        self.assertEqual(server.messages, [(b"hello", 7)])
-        client.transport.abortConnection()
-        self.failureResultOf(client.transport.send(b"late"), ConnectionLost)
-        self.wait(lambda: server.lost)
-        self.assertNothingLeft()
-
     def test_invalidRequestsAreRefused(self) -> None:
         client, _server = self.connected()
         self.assertRaises(InvalidRequest, client.transport.sendMessage, bytes(LONGEST + 1))
@@ -214,24 +203,6 @@ class MessageTests(MessagingCase):
         self.assertIn("REM_ACCESS_ERR", client.lost[0].getErrorMessage())
         self.failureResultOf(client.transport.read(shared.name, 8), ConnectionLost)
         self.assertRaises(InvalidRequest, server.transport.share, 8)
-        self.assertNothingLeft()
-
-    def test_manyMessagesWithFewReceives(self) -> None:
-        for seed in range(3):
-            random = Random(seed)
-            terms = [Terms(64, random.randrange(1, 9), random.randrange(1, 9)) for _ in range(2)]
-            nevers = [replace(each, rnrRetryCount=0) for each in terms]  # not ready is the end
-            client, server = self.connected(*nevers)
-            sent = [[random.randbytes(random.randrange(0, 65)) for _ in range(500)] for _ in range(2)]
-            for each, messages in zip((client, server), sent, strict=True):
-                for message in messages:
-                    each.transport.sendMessage(message)
-            self.wait(lambda s=server, c=client: len(s.messages) == len(c.messages) == 500)  # type: ignore[misc]  # a lambda
-            for each, messages in zip((server, client), sent, strict=True):
-                self.assertEqual([data for data, _ in each.messages], messages)
-            client.transport.loseConnection()
-            self.wait(lambda s=server: s.lost)  # type: ignore[misc]  # a lambda
-            server.lost[0].trap(ConnectionDone)
         self.assertNothingLeft()
 
     def test_idleConnectionPostsFewReceives(self) -> None:
@@ -277,21 +248,6 @@ class MessageTests(MessagingCase):
 
 class EndTests(MessagingCase):
     """The end of connections, by either end."""
-
-    def test_loseConnectionSendsAllFirst(self) -> None:
-        client, server = self.connected(Terms(64, 2, 2), Terms(64, 2, 2))
-        for index in range(9):
-            client.transport.sendMessage(bytes([index]))
-        client.transport.loseConnection()
-        client.transport.sendMessage(b"too late")
-        self.wait(lambda: client.lost and server.lost)
-        self.assertEqual(len(server.messages), 9)
-        for each in (client, server):
-            each.lost[0].trap(ConnectionDone)
-            self.assertEqual(len(each.lost), 1)
-        client.transport.loseConnection()
-        client.transport.abortConnection()
-        self.assertNothingLeft()
 
     def test_flushBeforeDREPIsNoLoss(self) -> None:
         client, server = self.connected()
@@ -377,18 +333,6 @@ class EndTests(MessagingCase):
         server.transport.resumeProducing()
         self.wait(lambda: server.lost)
         self.assertEqual(posted, [])
-        self.assertNothingLeft()
-
-    def test_abortIsReportedAtOnce(self) -> None:
-        client, server = self.connected(Terms(64, 2, 2), Terms(64, 2, 2))
-        client.transport.pauseProducing()
-        for _ in range(9):
-            server.transport.sendMessage(b"unheard")
-        self.pause(0.1)
-        client.transport.abortConnection()
-        client.lost[0].trap(ConnectionAborted)
-        self.wait(lambda: server.lost)
-        server.lost[0].trap(ConnectionLost)
         self.assertNothingLeft()
 
     def test_unreachablePeerEndsSender(self) -> None:
