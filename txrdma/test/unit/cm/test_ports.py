@@ -22,7 +22,7 @@ from txrdma.cm.core.events import (
 from txrdma.cm.errors import PeerSilent
 from txrdma.cm.layouts.messages import APStatus, REP, REQ
 from txrdma.cm.manager import ConnectionManager
-from txrdma.error import DeviceUnavailable, Refused
+from txrdma.error import DeviceUnavailable, InvalidRequest, Refused
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID, QPN
 from txrdma.mad.ports.verbsport import IPollingReactor, VerbsPort
@@ -89,7 +89,8 @@ class ConnectionTests(PortCase):
 
     def test_connectionIsMadeEndedAndForgotten(self) -> None:
         connection = self.opened()
-        self.assertEqual(connection.state, "ESTABLISHED")
+        self.assertEqual((connection.state, connection.isActive), ("ESTABLISHED", True))
+        self.assertFalse(self.made[0].isActive)
         connection.disconnect(b"farewell")
         self.wait(lambda: self.kinds(0)[-1] == self.kinds(1)[-1] == TimewaitOver)
         self.assertEqual(
@@ -129,6 +130,7 @@ class ConnectionTests(PortCase):
         connection = self.opened()
         self.network.partition(*self.addresses)
         loading = connection.loadAlternatePath(self.other_(1))
+        self.assertRaises(InvalidRequest, connection.loadAlternatePath, self.other_(1))
         resolving = self.client.resolve(SERVICE, self.way)
         self.client.close()
         self.client.close()
