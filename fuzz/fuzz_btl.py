@@ -12,6 +12,7 @@ from txrdma.btl.wire import (
     ACK,
     decodePack,
     decodePlaced,
+    decodeSegment,
     encodePack,
     encodePlaced,
     PACK,
@@ -23,9 +24,9 @@ from txrdma.btl.wire import (
 _LANDING = memoryview(bytes(64))
 
 
-def _decodeSegment(packet: bytes) -> Segment:
+def _checkSegment(packet: bytes) -> Segment:
     """Decode a segment and its payload: a pack must encode to the same bytes, placed bytes must fit."""
-    segment = Segment.decode(packet)
+    segment = decodeSegment(packet)
     if segment.kind >= PLACED:
         placed = decodePlaced(segment, _LANDING)
         assert placed is None or len(placed.payload) <= len(_LANDING)
@@ -44,4 +45,4 @@ def _segments() -> Iterator[bytes]:
     yield Segment(PACK, 1 << 63, 7, 9, 2, encodePack((1, 2), (b"some", b""))).encode()
 
 
-TARGETS = {"BTL segment": decoder(_decodeSegment, _segments)}
+TARGETS = {"BTL segment": decoder(_checkSegment, _segments)}

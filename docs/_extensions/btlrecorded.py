@@ -14,7 +14,7 @@ from sequences import Step
 from txrdma.btl.core.events import Event, MessageReceived, SendCompleted
 from txrdma.btl.core.module import Module
 from txrdma.btl.core.path import COMMAND
-from txrdma.btl.wire import ACK, Segment, SegmentKind
+from txrdma.btl.wire import ACK, decodeSegment, Segment, SegmentKind
 from txrdma.testing.btl.world import BadNetwork, Host, World
 
 _MESSAGES = 5
@@ -39,7 +39,7 @@ class _Recorded(World):
         """Record a packet, and deliver or drop it."""
         self._count += 1
         isLost = self._count == _LOST
-        segment = Segment.decode(packet)
+        segment = decodeSegment(packet)
         source, target = ("alice", "bob") if sender.number == 0 else ("bob", "alice")
         carrier = "command" if channel == COMMAND else "data"
         text = f"{self.at()}: {self._onPacket(segment)}"

@@ -175,6 +175,7 @@ class Segment(NamedTuple):
     acknowledged: int | None = None
     tag: int = 0
     payload: Buffer = b""
+    attempt: int = 0
     fragment: int = 0
     total: int = 0
     region: int = 0
@@ -182,25 +183,10 @@ class Segment(NamedTuple):
     duplicates: int = 0
     latest: int = 0
     latestAttempt: int = 0
-    attempt: int = 0
-
-    @classmethod
-    def decode(cls, packet: Buffer) -> Segment:
-        """
-        Decode the segment in a packet.
-
-        @raise WireError: the packet is too short, or its version or kind is unknown.
-        """
-        return decodeSegment(packet)
 
     def encode(self) -> bytes:
         """Return the bytes of the packet, including the payload."""
-        head = encodeHead(
-            *(self.kind, self.sender, self.sequence, self.acknowledged, self.tag, len(self.payload)),
-            *(self.fragment, self.total, self.region, self.offset, self.duplicates),
-            *(self.latest, self.latestAttempt, self.attempt),
-        )
-        return head + bytes(self.payload)
+        return encodeHead(*self[:5], len(self.payload), *self[6:]) + bytes(self.payload)
 
 
 # Every message uses the following: Header.decode took 0.74 us, unpack_from 0.09 us.
@@ -233,7 +219,7 @@ _CHUNK: Final = Struct(">BBHQHHHIII")
 _PUT: Final = Struct(">BBHQHHHIQ")
 _ACK: Final = Struct(">BBHQHHHHHBx")
 _ENTRY: Final = Struct(">HH")
-_LANDED: Final = Struct(">II")
+_PLACED: Final = Struct(">II")
 
 
 def encodeHead(
@@ -243,6 +229,7 @@ def encodeHead(
     acknowledged: int | None,
     tag: int,
     length: int,
+    attempt: int = 0,
     fragment: int = 0,
     total: int = 0,
     region: int = 0,
@@ -250,7 +237,6 @@ def encodeHead(
     duplicates: int = 0,
     latest: int = 0,
     latestAttempt: int = 0,
-    attempt: int = 0,
 ) -> bytes:
     """
     Encode the header and the part of a segment with C{length} bytes of payload; parameters as in L{Segment}.
@@ -282,7 +268,7 @@ def encodeFragment(
 
 def decodeSegment(packet: Buffer) -> Segment:
     """
-    Read a packet: L{Segment.decode} as a function.
+    Decode the segment in a packet.
 
     @raise WireError: the packet is too short, or its version or kind is unknown.
     """
@@ -307,50 +293,15 @@ def decodeSegment(packet: Buffer) -> Segment:
     payload = memoryview(packet)[begin : begin + length]
     attempt = flags & 0x7F
     acknowledgedUpTo = acknowledged if flags & 0x80 or kind == ACK else None
+    common = (kind, sender, sequence, acknowledgedUpTo, tag, payload, attempt)
     if kind == CHUNK or kind == PLACED:
         fragment, total, offset = _CHUNK.unpack_from(packet)[7:]
-        return Segment(
-            kind,
-            sender,
-            sequence,
-            acknowledgedUpTo,
-            tag,
-            payload,
-            fragment,
-            total,
-            0,
-            offset,
-            0,
-            0,
-            0,
-            attempt,
-        )
+        return Segment(*common, fragment, total, 0, offset)
     if kind == PUT or kind == PLACED_PUT:
-        region, offset = _PUT.unpack_from(packet)[7:]
-        return Segment(
-            kind, sender, sequence, acknowledgedUpTo, tag, payload, 0, 0, region, offset, 0, 0, 0, attempt
-        )
+        return Segment(*common, 0, 0, *_PUT.unpack_from(packet)[7:])
     if kind == ACK:
-        again, latest, latestAttempt = _ACK.unpack_from(packet)[7:]
-        return Segment(
-            *(
-                kind,
-                sender,
-                sequence,
-                acknowledgedUpTo,
-                tag,
-                payload,
-                0,
-                0,
-                0,
-                0,
-                again,
-                latest,
-                latestAttempt,
-                attempt,
-            )
-        )
-    return Segment(kind, sender, sequence, acknowledgedUpTo, tag, payload, 0, 0, 0, 0, 0, 0, 0, attempt)
+        return Segment(*common, 0, 0, 0, 0, *_ACK.unpack_from(packet)[7:])
+    return Segment(*common)
 
 
 def decodePlain(packet: memoryview) -> tuple[int, int, int, int, int, memoryview] | None:
@@ -402,7 +353,7 @@ def decodePack(count: int, payload: memoryview) -> list[tuple[int, memoryview]] 
 
 def encodePlaced(place: int, length: int) -> bytes:
     """Encode a segment whose data is in the receiver's receive buffer: see L{Placed}."""
-    return _LANDED.pack(place, length)
+    return _PLACED.pack(place, length)
 
 
 def decodePlaced(segment: Segment, buffer: memoryview) -> Segment | None:
@@ -411,9 +362,9 @@ def decodePlaced(segment: Segment, buffer: memoryview) -> Segment | None:
 
     @return: the C{FRAG}, C{CHUNK} or C{PUT} that it represents; None if the position is invalid.
     """
-    if len(segment.payload) != _LANDED.size:
+    if len(segment.payload) != _PLACED.size:
         return None
-    place, length = _LANDED.unpack(segment.payload)
+    place, length = _PLACED.unpack(segment.payload)
     if place + length > len(buffer):
         return None
     kind = PUT if segment.kind == PLACED_PUT else CHUNK

@@ -5,79 +5,58 @@ Counters of a module, named as in Open MPI's usnic component.
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from typing import Final
+
+from txrdma.kit.values import record
 
 _CAPITAL: Final = re.compile("(?=[A-Z])")
 
 
+@record(eq=False)
 class ModuleCounters:
-    """
-    The counters of one module.
+    """The counters of one module. Those behind C{maxRcvdWindowSize} are not in usnic."""
 
-    @ivar totalSends: packets of every kind, including retransmissions.
-    @ivar resends: retransmitted segments.
-    @ivar timeoutRetrans: segments considered lost because of a timeout; C{fastRetrans}: because later ones
-        were acknowledged. Segments that are acknowledged before they are retransmitted count here, but not in
-        C{resends}.
-    @ivar fragSends: new segments other than chunks and packs; C{chunkSends}: chunks; C{ackSends}:
-        acknowledgements sent as separate packets.
-    @ivar unkRecvs: packets whose sender is unknown or has a different address.
-    @ivar dupRecvs: duplicate segments within the window.
-    @ivar oowLowRecvs: segments below the window, C{oowHighRecvs} above it.
-    @ivar badfragRecvs: invalid or contradictory chunks and puts, and invalid packs.
-    @ivar oldDupAcks: acknowledgements older than the last one; C{dupAcks}: equal to the last one.
-    @ivar maxSentWindowSize: largest number of segments in flight to a peer; C{maxRcvdWindowSize}: largest
-        distance from the first missing segment to the last received one.
-    @ivar badHeaderRecvs: packets that are not segments of this version (usnic does not have this counter, nor
-        those below).
-    @ivar packSends: new segments of several messages each; C{packRecvs}: received ones.
-    @ivar badAckRecvs: acknowledgements of segments that were never sent.
-    @ivar spuriousResends: segments that were retransmitted although they had arrived, as the receiver
-        reports.
-    @ivar noMemoryRecvs: chunks dropped because the memory for reassembly was exhausted; the peer retransmits
-        them.
-    @ivar refusedRecvs: segments that this end refused; C{refusedSends}: segments that the peer refused.
-    @ivar rdmaSends: new segments whose bytes were written into a peer's receive buffer; C{rdmaBytes}: their
-        bytes; C{rdmaRecvs}: such segments received; C{rdmaMisses}: pieces sent as packets because the receive
-        buffer was not accessible.
-    """
-
-    __slots__ = (
-        *("totalSends", "resends", "timeoutRetrans", "fastRetrans", "chunkSends", "fragSends", "ackSends"),
-        *("totalRecvs", "unkRecvs", "dupRecvs", "oowLowRecvs", "oowHighRecvs", "fragRecvs", "chunkRecvs"),
-        *("badfragRecvs", "ackRecvs", "oldDupAcks", "dupAcks", "maxSentWindowSize", "maxRcvdWindowSize"),
-        *(
-            "badHeaderRecvs",
-            "badAckRecvs",
-            "spuriousResends",
-            "noMemoryRecvs",
-            "packRecvs",
-            "packSends",
-            "refusedRecvs",
-            "refusedSends",
-            "rdmaSends",
-            "rdmaBytes",
-            "rdmaRecvs",
-            "rdmaMisses",
-        ),
-    )
-
-    def __init__(self) -> None:
-        self.totalSends = self.resends = self.timeoutRetrans = self.fastRetrans = 0
-        self.chunkSends = self.fragSends = self.ackSends = 0
-        self.totalRecvs = self.unkRecvs = self.dupRecvs = self.oowLowRecvs = self.oowHighRecvs = 0
-        self.fragRecvs = self.chunkRecvs = self.badfragRecvs = self.ackRecvs = 0
-        self.oldDupAcks = self.dupAcks = self.maxSentWindowSize = self.maxRcvdWindowSize = 0
-        self.badHeaderRecvs = self.badAckRecvs = self.spuriousResends = 0
-        self.packSends = self.packRecvs = 0
-        self.noMemoryRecvs = self.refusedRecvs = self.refusedSends = 0
-        self.rdmaSends = self.rdmaBytes = self.rdmaRecvs = self.rdmaMisses = 0
+    totalSends: int = 0  # packets of every kind, including retransmissions
+    resends: int = 0  # retransmitted segments
+    # Segments considered lost, because of a timeout, or because later ones were acknowledged. Those that are
+    # acknowledged before they are retransmitted count here, but not as resends.
+    timeoutRetrans: int = 0
+    fastRetrans: int = 0
+    chunkSends: int = 0
+    fragSends: int = 0  # new segments other than chunks and packs
+    ackSends: int = 0  # acknowledgements sent as separate packets
+    totalRecvs: int = 0
+    unkRecvs: int = 0  # packets whose sender is unknown or has a different address
+    dupRecvs: int = 0  # duplicate segments within the window
+    oowLowRecvs: int = 0  # segments below the window
+    oowHighRecvs: int = 0  # segments above the window
+    fragRecvs: int = 0
+    chunkRecvs: int = 0
+    badfragRecvs: int = 0  # invalid or contradictory chunks and puts, and invalid packs
+    ackRecvs: int = 0
+    oldDupAcks: int = 0  # acknowledgements older than the last one
+    dupAcks: int = 0  # acknowledgements equal to the last one
+    maxSentWindowSize: int = 0  # largest number of segments in flight to a peer
+    maxRcvdWindowSize: int = 0  # largest distance from the first missing segment to the last received one
+    badHeaderRecvs: int = 0  # packets that are not segments of this version
+    badAckRecvs: int = 0  # acknowledgements of segments that were never sent
+    spuriousResends: int = 0  # segments retransmitted although they had arrived, as the receiver reports
+    noMemoryRecvs: int = 0  # chunks dropped for lack of memory for reassembly; the peer retransmits them
+    packRecvs: int = 0
+    packSends: int = 0  # new segments of several messages each
+    refusedRecvs: int = 0  # segments that this end refused
+    refusedSends: int = 0  # segments that the peer refused
+    rdmaSends: int = 0  # new segments whose bytes were written into a peer's receive buffer
+    rdmaBytes: int = 0
+    rdmaRecvs: int = 0
+    rdmaMisses: int = 0  # pieces sent as packets because the receive buffer was not accessible
 
     def named(self) -> dict[str, int]:
         """
         Return all counters by usnic's names, such as C{num_oow_low_recvs}; maxima have no prefix C{num_}.
         """
-        return {_nameOf(each): getattr(self, each) for each in self.__slots__}
+        return {_nameOf(each.name): getattr(self, each.name) for each in fields(self)}
 
 
 def _nameOf(attribute: str) -> str:

@@ -21,37 +21,28 @@ window has few bytes; pieces in shared memory have to be sent again when the pre
 """
 
 
-class Order:
+class Ordering:
     """
-    The tags of one peer whose messages are delivered in order.
+    The messages of one peer that wait for earlier ones, at most as many as the window has segments.
 
     @ivar isOrdered: whether messages are delivered in order, except those of C{tags}; else only those of
         C{tags} are.
     """
 
-    __slots__ = ("isOrdered", "tags")
+    __slots__ = ("_bytes", "_held", "_last", "_waiting", "isOrdered", "tags")
 
     def __init__(self) -> None:
         self.tags: set[int] = set()
         self.isOrdered = True
-
-    def wants(self, tag: int) -> bool:
-        """Return whether messages of a tag are delivered in order."""
-        return self.isOrdered != (tag in self.tags)
-
-
-class Ordering(Order):
-    """The messages of one peer that wait for earlier ones, at most as many as the window has segments."""
-
-    __slots__ = ("_bytes", "_held", "_last", "_waiting")
-
-    def __init__(self) -> None:
-        super().__init__()
         self._last = self._held = self._bytes = 0
         self._waiting: list[tuple[int, int, int, Buffer]] = []  # a heap
 
     def __len__(self) -> int:
         return len(self._waiting)
+
+    def wants(self, tag: int) -> bool:
+        """Return whether messages of a tag are delivered in order."""
+        return self.isOrdered != (tag in self.tags)
 
     def isFull(self, length: int) -> bool:
         """Return whether so many bytes exceed the remaining space."""

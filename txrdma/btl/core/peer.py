@@ -437,7 +437,7 @@ class Peer:
         if sent.kind == FRAG:
             return encodeFragment(*ends, sent.tries)
         parts = (sent.fragment, sent.total, sent.region, sent.offset)
-        return encodeHead(sent.kind, *ends, *parts, attempt=sent.tries)
+        return encodeHead(sent.kind, *ends, sent.tries, *parts)
 
     def acknowledgement(self) -> tuple[bytes, bytes]:
         """Make the head and the bitmap of an acknowledgement that is sent as a separate packet."""

@@ -16,7 +16,19 @@ from txrdma.btl.core.path import COMMAND, DATA
 from txrdma.btl.core.peer import LINGER, Peer
 from txrdma.btl.core.timetable import KEEP_ALIVE
 from txrdma.btl.core.window import GIVE_UP
-from txrdma.btl.wire import ACK, CHUNK, encodeHead, encodePack, FRAG, PACK, PUT, REFUSED, Segment, VERSION
+from txrdma.btl.wire import (
+    ACK,
+    CHUNK,
+    decodeSegment,
+    encodeHead,
+    encodePack,
+    FRAG,
+    PACK,
+    PUT,
+    REFUSED,
+    Segment,
+    VERSION,
+)
 from txrdma.error import InvalidRequest
 from txrdma.testing.btl.world import BadNetwork, Host, World
 
@@ -441,7 +453,7 @@ class LiarTests(ModuleTestCase):
         self.assertEqual(self.bob.module.outgoing(self.world.now + 2.0), [])
         self.put(self.lie(sequence=first))
         (packet,) = self.bob.module.outgoing(self.world.now + 2.0)
-        segment = Segment.decode(packet.head + bytes(packet.payload))
+        segment = decodeSegment(packet.head + bytes(packet.payload))
         self.assertEqual((segment.kind, segment.acknowledged), (ACK, first))
 
     def test_acknowledgements(self) -> None:

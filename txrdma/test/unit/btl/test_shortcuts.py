@@ -16,7 +16,7 @@ from txrdma.btl.core.path import COMMAND, DATA, Sent, UNHEARD
 from txrdma.btl.core.peer import Peer
 from txrdma.btl.core.roundtrip import FIRST_TIMEOUT
 from txrdma.btl.core.window import SendWindow
-from txrdma.btl.wire import ACK, CHUNK, FRAG, HEADER_LENGTH, PACK, Segment, VOID
+from txrdma.btl.wire import ACK, CHUNK, decodeSegment, FRAG, HEADER_LENGTH, PACK, Segment, VOID
 
 _MTU = 1024
 _NAMES = 77, 88
@@ -42,7 +42,7 @@ class SendTests(SynchronousTestCase):
         channel, head, payload = packet
         self.module.sentFast(self.peer, channel, 7, payload, context, now)
         self.module.completed(channel, 1)
-        segment = Segment.decode(head + payload)
+        segment = decodeSegment(head + payload)
         self.assertEqual((segment.kind, segment.tag, bytes(segment.payload)), (FRAG, 7, bytes(size)))
         return channel
 
@@ -72,7 +72,7 @@ class SendTests(SynchronousTestCase):
         for _each in range(2):
             self.module.send(self.peer, 7, b"more")
         (packet,) = self.module.outgoing(0.0)
-        self.assertEqual(Segment.decode(packet.head + bytes(packet.payload)).kind, PACK)
+        self.assertEqual(decodeSegment(packet.head + bytes(packet.payload)).kind, PACK)
 
     def test_noneOvertakes(self) -> None:
         """A message is not sent immediately while another one waits."""
