@@ -18,7 +18,6 @@ from txrdma.btl.module import moduleOf, ModulePort
 from txrdma.error import WireError
 from txrdma.iba.roce import RoCEPacket
 from txrdma.iba.verbs import QPKind
-from txrdma.messages.memory import MemoryName
 from txrdma.sim.network import Faults
 from txrdma.soft.device import SoftDevice
 from txrdma.test.support.btl.hosts import HostsCase, ORDERED, TAG, TagRecorder
@@ -89,32 +88,6 @@ class PathsTests(TwoNetworksCase):
             _command, first, _other, second = [each.posted for each in self.module(host)._channels]
             self.assertLess(max(first, second), 3 * min(first, second))
 
-    def test_messages(self) -> None:
-        """Messages of all sizes arrive in order with their immediate data, in both directions."""
-        client, server = self.connected()
-        output = [(bytes([n]) * size, n if n % 2 else None) for n, size in enumerate(_SIZES)]
-        for data, immediate in output:
-            client.transport.sendMessage(data, immediate)
-            server.transport.sendMessage(data, immediate)
-        self.wait(lambda: len(client.messages) == len(server.messages) == len(output))
-        self.assertEqual((client.messages, server.messages), (output, output))
-
-    def test_memory(self) -> None:
-        """A put changes the peer's memory and a get reads it; invalid addresses are refused."""
-        client, server = self.connected()
-        memory = bytearray(300_000)
-        shared = server.transport.share(memory)
-        data = Random(3).randbytes(250_000)
-        self.outcome(client.transport.write(shared.name, data, 1000))
-        self.assertEqual(memory[1000:251_000], data)
-        self.assertEqual(self.outcome(client.transport.read(shared.name, 250_000, 1000)), data)
-        memoryName = MemoryName.decode(shared.name)
-        longer = memoryName.replace(length=400_000).encode()
-        other = memoryName.replace(key=memoryName.key + 1).encode()
-        for each in (client.transport.write(longer, b"xx", 299_999), client.transport.read(other, 1)):
-            self.wait(lambda each=each: each.called)  # type: ignore[misc]  # a lambda
-            self.failureResultOf(each, MessageFailed)
-
     def test_closed(self) -> None:
         """A close delivers all earlier messages and releases everything at both ends."""
         client, server = self.connected()
@@ -127,16 +100,6 @@ class PathsTests(TwoNetworksCase):
         self.assertNothingLeft()
         self.assertEqual([len(device._queuePairs) for device in self.others.values()], [0, 0])
 
-    def test_aborted(self) -> None:
-        """An abort is reported to the other end."""
-        client, server = self.connected()
-        sent = client.transport.send(TAG, bytes(4 << 20))
-        client.transport.abortConnection()
-        self.wait(lambda: client.lost and server.lost)
-        self.failureResultOf(sent, MessageFailed)
-        self.assertEqual((client.why(), server.why()), ("ConnectionAborted", "ConnectionLost"))
-        self.assertNothingLeft()
-
     def test_oneInCommon(self) -> None:
         """Hosts with one common network use one path, whatever address reached it."""
         self.order[self.hosts[1]] = (1,)
@@ -148,17 +111,6 @@ class PathsTests(TwoNetworksCase):
         server.transport.loseConnection()
         self.wait(lambda: client.lost and server.lost)
         self.assertNothingLeft()
-
-    def test_pause(self) -> None:
-        """A producer is paused while the peer takes nothing, and resumed afterwards."""
-        client, server = self.connected()
-        server.transport.pauseProducing()
-        for _each in range(200):
-            client.transport.sendMessage(bytes(100_000))
-        self.pause(1.0)
-        self.assertLess(sum(len(data) for data, _immediate in server.messages), 10 << 20)
-        server.transport.resumeProducing()
-        self.wait(lambda: len(server.messages) == 200)
 
 
 class FailingTests(TwoNetworksCase):

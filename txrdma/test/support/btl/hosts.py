@@ -14,7 +14,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.btl import module as modules
 from txrdma.btl.connections import PeerOpening
-from txrdma.btl.lifeline import DeviceSpecs
+from txrdma.btl.core.counters import ModuleCounters
+from txrdma.btl.lifeline import DeviceSpecs, PeerConnection
+from txrdma.iba.verbs import QPKind
 from txrdma.sim.network import Faults
 from txrdma.soft.device import SoftDevice
 from txrdma.testing.protocols import MessageRecorder, Recorders
@@ -115,6 +117,26 @@ class HostsCase(SynchronousTestCase):
         while not condition() and self.world.clock.seconds() < end and self.world.turn():
             pass
         self.assertTrue(condition())
+
+    def close(self, client: TagRecorder, server: TagRecorder) -> None:
+        """Close a connection in order, and wait for both ends."""
+        client.transport.loseConnection()
+        self.wait(lambda: client.lost and server.lost)
+        self.assertEqual((client.why(), server.why()), ("ConnectionDone", "ConnectionDone"))
+
+    def counters(self, number: int = 0) -> ModuleCounters:
+        """Return the counters of a host's module."""
+        host = self.hosts[number]
+        return modules.moduleOf(host, host.device).core.counters
+
+    def reliable(self, number: int = 0) -> list[Any]:
+        """Return the reliable queue pairs of a host."""
+        return [each for each in self.hosts[number].device._queuePairs if each.kind is QPKind.RC]
+
+    def lifeline(self, end: TagRecorder) -> PeerConnection:
+        """Return the lifeline of an end."""
+        lifeline: PeerConnection = end.transport._lifeline
+        return lifeline
 
     def pause(self, seconds: float) -> None:
         over: list[bool] = []

@@ -60,15 +60,6 @@ class ArrayTests(HostsCase):
         self.outcome(client.transport.send(TAG, memoryview(array("d"))))
         self.assertEqual(server.tagged, [(TAG, b"")])
 
-    def test_memory(self) -> None:
-        """A shared array is written and read in bytes."""
-        client, server = self.connected()
-        items = array("d", range(100))
-        name = server.transport.share(memoryview(items)).name
-        self.outcome(client.transport.write(name, array("d", [7.0]), 792))
-        self.assertEqual(items[99], 7.0)
-        self.assertEqual(self.outcome(client.transport.read(name, 800)), items.tobytes())
-
     def test_refused(self) -> None:
         """A buffer that is not contiguous, or was released, is refused by the call."""
         client, _server = self.connected()
@@ -85,18 +76,6 @@ class ArrayTests(HostsCase):
         error = self.assertRaises(InvalidRequest, transport.send, TAG, columns[::2])
         self.assertIn("(2, 4)", str(error))
 
-    def test_readOnly(self) -> None:
-        """Read-only memory cannot be shared, because a peer's put would fail."""
-        client, _server = self.connected()
-        self.assertRaises(InvalidRequest, client.transport.share, memoryview(b"read only"))
-
 
 class OneHostArrayTests(test_receivebuffers.OneHostCase, ArrayTests):
     """Arrays between two processes of one host, where long messages use shared memory."""
-
-    def test_receiveBuffer(self) -> None:
-        """A long array of doubles arrives through shared memory."""
-        client, server = self.connected()
-        items = array("d", range(160_000))
-        self.outcome(client.transport.send(TAG, memoryview(items)))
-        self.assertEqual(server.tagged, [(TAG, items.tobytes())])

@@ -11,7 +11,6 @@ from twisted.python.failure import Failure
 
 from txrdma.btl.core.assembly import LONGEST
 from txrdma.btl.errors import MessageFailed
-from txrdma.btl.module import moduleOf
 from txrdma.error import InvalidRequest
 from txrdma.test.support.btl.hosts import HostsCase, ORDERED
 from txrdma.test.unit.btl import test_receivebuffers
@@ -41,7 +40,7 @@ class BatchTests(HostsCase):
         """A batch keeps its place between other messages of the tag, which may share its last packet."""
         client, server = self.connected()
         self.pause(0.1)
-        counters = moduleOf(self.hosts[0], self.hosts[0].device).core.counters
+        counters = self.counters()
         before = counters.packSends
         client.transport.post(ORDERED, b"first")
         client.transport.sendMany(ORDERED, [b"a", b"b"])

@@ -45,7 +45,7 @@ class MessageTests(HostsCase):
         client, server = self.connected()
         server.transport.setHandler(TAG, lambda data: server.transport.post(TAG, data))
         self.pause(0.1)
-        counters = moduleOf(self.hosts[1], self.hosts[1].device).core.counters
+        counters = self.counters(1)
         before = counters.ackSends
         for number in range(20):
             client.transport.post(TAG, b"ping")
@@ -56,7 +56,7 @@ class MessageTests(HostsCase):
         """A long batch is acknowledged before it is delivered, so that its sender continues meanwhile."""
         client, server = self.connected()
         self.pause(0.1)
-        counters = moduleOf(self.hosts[1], self.hosts[1].device).core.counters
+        counters = self.counters(1)
         before, seen = counters.ackSends, list[int]()
         server.transport.setHandler(TAG, lambda data: seen.append(counters.ackSends))
         for _each in range(32):
@@ -68,7 +68,7 @@ class MessageTests(HostsCase):
         """Messages sent in a long reactor iteration leave in full packets before it ends."""
         client, server = self.connected()
         self.pause(0.1)
-        counters = moduleOf(self.hosts[0], self.hosts[0].device).core.counters
+        counters = self.counters()
         before, alone = counters.packSends, counters.fragSends
         output = [b"%d" % number * 20 for number in range(2000)]
         for data in output:
@@ -184,18 +184,6 @@ class MessageTests(HostsCase):
 
 
 class MemoryTests(HostsCase):
-    def test_putAndGet(self) -> None:
-        """A put changes the peer's memory, and a get reads it."""
-        client, server = self.connected()
-        memory = bytearray(100_000)
-        name = server.transport.share(memory).name
-        data = Random(3).randbytes(50_000)
-        self.outcome(client.transport.write(name, data, 1000))
-        self.assertEqual(memory[1000:51_000], data)
-        self.assertEqual(memory[:1000] + memory[51_000:], bytes(50_000))
-        self.assertEqual(self.outcome(client.transport.read(name, 50_000, 1000)), data)
-        self.assertEqual(self.outcome(client.transport.read(name, 0, 5)), b"")
-
     def test_oneRoundTrip(self) -> None:
         """A get takes one round trip, and two if the peer does not announce that it orders answers."""
         client, server = self.connected()
@@ -232,9 +220,7 @@ class MemoryTests(HostsCase):
         late = client.transport.write(name, b"x")
         self.wait(lambda: late.called)
         self.failureResultOf(late, MessageFailed)
-        client.transport.loseConnection()
-        self.wait(lambda: client.lost and server.lost)
-        self.assertEqual((client.why(), server.why()), ("ConnectionDone", "ConnectionDone"))
+        self.close(client, server)
 
     def test_notified(self) -> None:
         """A message that is sent after a put is received when the bytes of the put are in memory."""
@@ -343,20 +329,6 @@ class PressureTests(HostsCase):
 
 
 class EndTests(HostsCase):
-    def test_sendsAndEnds(self) -> None:
-        """
-        An end that sends and closes at once is notified when everything has arrived, and nothing remains.
-        """
-        client, server = self.connected()
-        for number in range(50):
-            client.transport.sendMessage(bytes([number]) * 3000)
-        client.transport.loseConnection()
-        client.transport.sendMessage(b"too late")
-        self.wait(lambda: client.lost and server.lost)
-        self.assertEqual([data[0] for data, _ in server.messages], list(range(50)))
-        self.assertEqual((client.why(), server.why()), ("ConnectionDone", "ConnectionDone"))
-        self.assertNothingLeft()
-
     def test_bothEnd(self) -> None:
         """Both ends may close at the same time with messages in flight."""
         client, server = self.connected()
@@ -387,7 +359,7 @@ class EndTests(HostsCase):
         """A sender that was busy for a second reads acknowledgements before it retransmits."""
         client, _server = self.connected()
         self.pause(0.1)
-        counters = moduleOf(self.hosts[0], self.hosts[0].device).core.counters
+        counters = self.counters()
         before, lost = counters.fragSends, counters.timeoutRetrans
         outcome = client.transport.send(TAG, b"x")
         self.wait(lambda: counters.fragSends > before)
@@ -452,8 +424,7 @@ class EndTests(HostsCase):
                          [(number, size) for number in range(6) for size in sizes])  # fmt: skip
         for outcome in outcomes:
             self.successResultOf(outcome)
-        client.transport.loseConnection()
-        self.wait(lambda: client.lost and server.lost)
+        self.close(client, server)
         self.assertNothingLeft()
 
     def test_queuePairsGone(self) -> None:
@@ -505,8 +476,7 @@ class EndTests(HostsCase):
         module = moduleOf(self.hosts[0], self.hosts[0].device)
         for _each in range(2 * MOST_UNREPORTED):
             client, server = self.connected()
-            client.transport.loseConnection()
-            self.wait(lambda c=client, s=server: c.lost and s.lost)  # type: ignore[misc]  # a lambda
+            self.close(client, server)
             self.assertLess(len(module._unneeded), MOST_UNREPORTED)
 
     def test_many(self) -> None:
@@ -515,8 +485,7 @@ class EndTests(HostsCase):
         self.assertEqual(len(self.hosts[0].device._queuePairs), 2)
         for client, server in pairs:
             client.transport.sendMessage(b"hello")
-            client.transport.loseConnection()
-            self.wait(lambda c=client, s=server: c.lost and s.lost)  # type: ignore[misc]  # a lambda
+            self.close(client, server)
             self.assertEqual(server.messages, [(b"hello", None)])
         self.assertNothingLeft()
 

@@ -298,16 +298,6 @@ class EndTests(ModuleTestCase):
         self.assertEqual(self.eventReceived["alice"], [PeerClosed(self.toBob)])
         self.assertRaises(InvalidRequest, self.send, b"x")
 
-    def test_dies(self) -> None:
-        """A dead peer is given up, and its unacknowledged messages fail before that is reported."""
-        self.bob.isDead = True
-        for number in range(3):
-            self.send(bytes(3000), number)
-        self.run_(GIVE_UP + 5)
-        self.assertEqual({each.context for each in self.of("alice", SendFailed)}, {0, 1, 2})  # type: ignore[union-attr]  # all are SendFailed
-        self.assertEqual(self.eventReceived["alice"][-1], PeerGone(self.toBob, "the peer does not answer"))
-        self.assertEqual(self.alice.module.peers, [])
-
     def test_diesWhileClosing(self) -> None:
         """Messages that wait for the window fail when a closing peer is given up."""
         self.bob.isDead = True
@@ -338,15 +328,6 @@ class EndTests(ModuleTestCase):
         self.bob.isDead = True
         self.run_(KEEP_ALIVE + GIVE_UP + 5)
         self.assertEqual(self.eventReceived["alice"], [PeerGone(self.toBob, "the peer does not answer")])
-
-    def test_busy(self) -> None:
-        """A receiver that is busy for two minutes gets everything afterwards."""
-        self.bob.busyUntil = 120.0
-        for _each in range(20):
-            self.send(bytes(2000), "done")
-        self.run_(125.0)
-        self.assertEqual(len(self.messages()), 20)
-        self.assertEqual(self.eventReceived["alice"], [SendCompleted(self.toBob, "done")] * 20)
 
     def test_lose(self) -> None:
         """A peer that the application gives up is forgotten, and reported once."""

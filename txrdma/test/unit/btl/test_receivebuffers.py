@@ -16,12 +16,11 @@ from txrdma.btl.core.events import Event, MessageReceived, ReceiveBufferWanted, 
 from txrdma.btl.core.peer import Peer
 from txrdma.btl.core.receivebuffer import FULL, LONG, ReceiveBuffer, UNREACHED, WORTH_WAITING
 from txrdma.btl.introductions import frame, FrameKind, QueuePairPart, ReceiveBufferFrame
-from txrdma.btl.lifeline import PeerConnection
 from txrdma.btl.module import moduleOf
 from txrdma.btl.receivebuffers import HOLD_SECONDS, RemoteReceiveBuffers
 from txrdma.btl.wire import CHUNK_LENGTH, encodePlaced, PLACED, PLACED_PUT, Segment
 from txrdma.iba.types import MTU
-from txrdma.iba.verbs import QPAttributes, QPKind, QPState
+from txrdma.iba.verbs import QPAttributes, QPState
 from txrdma.kit.wire import Buffer
 from txrdma.sim.network import Faults
 from txrdma.sim.sharedmemory import SimulatedMemory
@@ -117,13 +116,19 @@ class ReceiveBufferTests(SynchronousTestCase):
         self.assertEqual([buffer.place(bytes(8192)), buffer.place(b"x")], [0, 8192])
 
 
-class SegmentTests(ModuleTestCase):
-    """Segments that announce bytes in a receive buffer."""
+class SegmentCase(ModuleTestCase):
+    """
+    Segments that announce bytes in a receive buffer.
+
+    @cvar delay: seconds until a write is complete, as by RDMA; None if Alice writes immediately.
+    """
+
+    delay: float | None = None
 
     def begin(self, network: BadNetwork, budget: Any = None) -> None:
         super().begin(network, budget)
         self.isReached = True
-        self.alice.share(self.toBob, self.toAlice, _SIZE, lambda: not self.isReached)
+        self.alice.share(self.toBob, self.toAlice, _SIZE, lambda: not self.isReached, self.delay)
 
     @property
     def counters(self) -> ModuleCounters:
@@ -133,6 +138,10 @@ class SegmentTests(ModuleTestCase):
     def reported(self) -> list[Any]:
         """Return the contexts of messages reported as delivered."""
         return [each.context for each in self.eventReceived["alice"] if isinstance(each, SendCompleted)]
+
+
+class SegmentTests(SegmentCase):
+    """Segments whose bytes are in memory that both ends map."""
 
     def test_whole(self) -> None:
         """A message that fits is delivered as a view of the receive buffer, after one short packet."""
@@ -164,17 +173,6 @@ class SegmentTests(ModuleTestCase):
         self.run_(1.0)
         self.assertEqual(sorted(self.messages(), key=len), [b"before", b"behind", data])
         self.assertEqual((self.counters.rdmaBytes, self.counters.rdmaSends), (300_001, 19))
-
-    def test_busy(self) -> None:
-        """A receiver that was busy for two minutes gets all messages once."""
-        self.bob.busyUntil = 120.0
-        output = [bytes((number,)) * 1500 for number in range(30)]
-        for each in output:
-            self.send(each)
-        self.run_(119.0)
-        self.assertEqual((self.counters.rdmaSends, self.messages()), (16, []))
-        self.run_(60.0)
-        self.assertEqual(sorted(self.messages()), output)
 
     def test_outOfReach(self) -> None:
         """
@@ -293,27 +291,27 @@ class OneHostCase(HostsCase):
         process.die = dies  # type: ignore[method-assign]  # what is more than a host dies with a process
         return process
 
-    def counters(self, number: int = 0) -> ModuleCounters:
-        """Return the counters of a process' module."""
-        host = self.hosts[number]
-        return moduleOf(host, host.device).core.counters
-
     def receiveBuffer(self, end: TagRecorder) -> ReceiveBuffer | None:
         """Return the receive buffer of an end's peer."""
         peer = end.transport._peer
         assert isinstance(peer, Peer)
         return peer.receiveBuffer
 
-    def reliable(self, number: int = 0) -> list[Any]:
-        """Return the reliable queue pairs of a process."""
-        return [each for each in self.hosts[number].device._queuePairs if each.kind is QPKind.RC]
 
+class LongTests(HostsCase):
+    """
+    Long messages and memory by receive buffers; between two hosts RDMA writes them.
 
-class OneHostMessageTests(OneHostCase, MessageTests):
-    """Sent messages arrive, long ones through shared memory."""
+    @cvar route: the path of the reliable queue pairs.
+    @cvar mostFailing: bytes of all receive buffers, and the number and bytes of the messages, of a connection
+        whose queue pair fails meanwhile.
+    """
+
+    route = "rocev2"
+    mostFailing = (receiveBuffersModule.MOST_RECEIVE_BUFFERS, 8, 1 << 20)
 
     def test_receiveBuffer(self) -> None:
-        """The first long message makes both ends allocate receive buffers, which only long messages use."""
+        """The first long message makes both ends create a queue pair, which only long messages use."""
         client, server = self.connected()
         self.outcome(client.transport.send(TAG, b"short"))
         self.assertEqual((self.reliable(0), self.reliable(1)), ([], []))
@@ -325,10 +323,69 @@ class OneHostMessageTests(OneHostCase, MessageTests):
             counters = self.counters(number)
             self.assertEqual((counters.rdmaSends, counters.rdmaBytes), (1, 300_000))
             self.assertEqual((counters.rdmaRecvs, counters.chunkSends), (1, 0))
-            self.assertEqual(len(self.reliable(number)), 1)
-        client.transport.loseConnection()
-        self.wait(lambda: client.lost and server.lost)
+            self.assertEqual([pair.route for pair in self.reliable(number)], [self.route])
+        self.close(client, server)
         self.assertNothingLeft()
+
+    def test_memoryByReceiveBuffer(self) -> None:
+        """Long puts, and answers to long gets, use receive buffers."""
+        client, server = self.connected()
+        memory = bytearray(300_000)
+        name = server.transport.share(memory).name
+        data = Random(6).randbytes(300_000)
+        self.outcome(client.transport.write(name, data))
+        self.assertEqual(memory, data)
+        self.assertEqual(self.outcome(client.transport.read(name, 300_000)), data)
+        self.assertEqual((self.counters().rdmaBytes, self.counters(1).rdmaBytes), (300_000, 300_000))
+
+    def test_invalidFrames(self) -> None:
+        """A peer that describes an invalid queue pair or receive buffer gets long messages by packets."""
+        self.patch(receiveBuffersModule, "_TIMEOUT", 14)
+        for content in (
+            frame(FrameKind.QUEUE_PAIR, QueuePairPart(qpn=0xABCDEF).encode()),
+            frame(FrameKind.RECEIVE_BUFFER, ReceiveBufferFrame(rkey=1, length=1 << 31, address=5).encode()),
+            frame(FrameKind.RECEIVE_BUFFER, ReceiveBufferFrame().encode()),
+        ):
+            client, server = self.connected()
+            self.lifeline(server).transport.write(2 * content)  # type: ignore[union-attr]  # it is connected
+            self.pause(0.01)
+            for one, other in ((client, server), (server, client)):
+                self.outcome(one.transport.send(TAG, bytes(100_000)))
+                self.assertEqual(len(other.tagged), 1)
+        self.lifeline(server).transport.write(frame(FrameKind.QUEUE_PAIR, b"x"))  # type: ignore[union-attr]
+        self.wait(lambda: client.lost and server.lost)
+        self.assertEqual(client.why(), "WireError")
+
+    def test_broken(self) -> None:
+        """When a queue pair fails during a message, at either end, everything arrives once and in order."""
+        most, count, size = self.mostFailing
+        self.patch(receiveBuffersModule, "MOST_RECEIVE_BUFFERS", most)
+        for number in (0, 1):
+            client, server = self.connected()
+            output = [Random(each).randbytes(size) for each in range(count)]
+            outcomes = [client.transport.send(ORDERED, each) for each in output]
+            before = self.counters().rdmaSends
+            self.wait(lambda before=before: self.counters().rdmaSends > before + 2)  # type: ignore[misc]  # an int
+            (pair,) = self.reliable(number)
+            pair.modify(QPAttributes(state=QPState.ERR))
+            for outcome in outcomes:
+                self.outcome(outcome, 120.0)
+            self.assertTrue(server.tagged == [(ORDERED, each) for each in output])
+            self.assertGreater(min(self.counters().rdmaMisses, self.counters().chunkSends), 0)
+            self.outcome(server.transport.send(TAG, bytes(100_000)), 120.0)
+            self.close(client, server)
+        self.assertNothingLeft()
+
+
+class OneHostLongTests(OneHostCase, LongTests):
+    """Between processes of one host, which share memory."""
+
+    route = "shared-memory"
+    mostFailing = (16 << 20, 3, 3 << 20)
+
+
+class OneHostMessageTests(OneHostCase, MessageTests):
+    """Sent messages arrive, long ones through shared memory."""
 
     def test_untold(self) -> None:
         """
@@ -394,7 +451,7 @@ class OneHostMessageTests(OneHostCase, MessageTests):
         self.assertLess(self.world.clock.seconds() - begun, HOLD_SECONDS)
         self.outcome(server.transport.send(TAG, bytes(100_000)))
         self.assertEqual([pair.route for pair in (*self.reliable(0), *self.reliable(1))], ["rocev2"] * 2)
-        self.assertEqual((self.counters(0).rdmaSends, self.counters(1).rdmaSends), (1, 1))
+        self.assertEqual((self.counters().rdmaSends, self.counters(1).rdmaSends), (1, 1))
 
     def test_noQueuePair(self) -> None:
         """A device without a further reliable queue pair sends long messages by packets, at either end."""
@@ -411,42 +468,9 @@ class OneHostMessageTests(OneHostCase, MessageTests):
                 self.outcome(client.transport.send(TAG, bytes(300_000)))
             self.assertEqual((self.reliable(0), self.reliable(1)), ([], []))
 
-    def test_liars(self) -> None:
-        """A peer that describes an invalid queue pair or receive buffer gets long messages by packets."""
-        for content in (
-            frame(FrameKind.QUEUE_PAIR, QueuePairPart(qpn=0xABCDEF).encode()),
-            frame(FrameKind.RECEIVE_BUFFER, ReceiveBufferFrame(rkey=1, length=1 << 31, address=5).encode()),
-            frame(FrameKind.RECEIVE_BUFFER, ReceiveBufferFrame().encode()),
-        ):
-            client, server = self.connected()
-            lifeline = server.transport._lifeline
-            assert isinstance(lifeline, PeerConnection)
-            lifeline.transport.write(2 * content)  # type: ignore[union-attr]  # it is connected
-            self.pause(0.01)
-            for one, other in ((client, server), (server, client)):
-                self.outcome(one.transport.send(TAG, bytes(100_000)))
-                self.assertEqual(len(other.tagged), 1)
-        client, server = self.connected()
-        lifeline = server.transport._lifeline
-        assert isinstance(lifeline, PeerConnection)
-        lifeline.transport.write(frame(FrameKind.QUEUE_PAIR, b"x"))  # type: ignore[union-attr]  # it is connected
-        self.wait(lambda: client.lost and server.lost)
-        self.assertEqual(client.why(), "WireError")
-
 
 class OneHostMemoryTests(OneHostCase, MemoryTests):
     """Puts and gets through shared memory."""
-
-    def test_receiveBuffer(self) -> None:
-        """Long puts, and answers to long gets, use receive buffers."""
-        client, server = self.connected()
-        memory = bytearray(300_000)
-        name = server.transport.share(memory).name
-        data = Random(6).randbytes(300_000)
-        self.outcome(client.transport.write(name, data))
-        self.assertEqual(memory, data)
-        self.assertEqual(self.outcome(client.transport.read(name, 300_000)), data)
-        self.assertEqual((self.counters(0).rdmaBytes, self.counters(1).rdmaBytes), (300_000, 300_000))
 
     def test_refused(self) -> None:
         """Short puts that are refused do not mention receive buffers."""
@@ -476,26 +500,6 @@ class OneHostEndTests(OneHostCase, EndTests):
         self.outcome(outcome)
         self.assertEqual([int.from_bytes(data[:2], "big") for data, _ in server.messages], list(range(40)))
         self.assertEqual(self.counters().chunkSends, 0)
-
-    def test_broken(self) -> None:
-        """When a queue pair fails during a message, at either end, everything arrives once and in order."""
-        self.patch(receiveBuffersModule, "MOST_RECEIVE_BUFFERS", 16 << 20)
-        for number in (0, 1):
-            client, server = self.connected()
-            output = [Random(each).randbytes(3 << 20) for each in range(3)]
-            outcomes = [client.transport.send(ORDERED, each) for each in output]
-            before = self.counters().rdmaSends
-            self.wait(lambda before=before: self.counters().rdmaSends > before + 5)  # type: ignore[misc]  # an int
-            (pair,) = self.reliable(number)
-            pair.modify(QPAttributes(state=QPState.ERR))
-            for outcome in outcomes:
-                self.outcome(outcome)
-            self.assertEqual(server.tagged, [(ORDERED, each) for each in output])
-            self.assertGreater(min(self.counters().rdmaMisses, self.counters().chunkSends), 0)
-            client.transport.loseConnection()
-            self.wait(lambda c=client, s=server: c.lost and s.lost)  # type: ignore[misc]  # a lambda
-            self.assertEqual((client.why(), server.why()), ("ConnectionDone", "ConnectionDone"))
-        self.assertNothingLeft()
 
     def test_portDown(self) -> None:
         """

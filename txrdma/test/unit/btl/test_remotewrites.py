@@ -12,17 +12,13 @@ from unittest import mock
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.btl import receivebuffers as receiveBuffersModule
-from txrdma.btl.core.counters import ModuleCounters
-from txrdma.btl.core.events import SendCompleted
 from txrdma.btl.core.receivebuffer import FULL, LONG_REMOTE, ReceiveBuffer
-from txrdma.btl.introductions import frame, FrameKind, Introduction, QueuePairPart, ReceiveBufferFrame
-from txrdma.btl.lifeline import PeerConnection
+from txrdma.btl.introductions import FrameKind, Introduction, QueuePairPart, ReceiveBufferFrame
 from txrdma.btl.module import moduleOf
 from txrdma.btl.receivebuffers import PAUSE_SECONDS, SMALLEST_PINNED
-from txrdma.iba.verbs import QPAttributes, QPKind, QPState
 from txrdma.sim.network import Faults
 from txrdma.test.support.btl.hosts import HostsCase, ORDERED, TAG, TagRecorder
-from txrdma.test.unit.btl.test_module import ModuleTestCase
+from txrdma.test.unit.btl import test_receivebuffers
 from txrdma.testing.btl.world import BadNetwork
 from txrdma.verbs import pinning
 
@@ -39,22 +35,10 @@ class RemoteBufferTests(SynchronousTestCase):
         self.assertEqual([buffer.place(bytes(_SIZE)), buffer.place(bytes(_SIZE))], [FULL, 0])
 
 
-class RemoteSegmentTests(ModuleTestCase):
+class RemoteSegmentTests(test_receivebuffers.SegmentCase):
     """Segments whose bytes RDMA writes."""
 
-    def begin(self, network: BadNetwork, budget: Any = None) -> None:
-        super().begin(network, budget)
-        self.isReached = True
-        self.alice.share(self.toBob, self.toAlice, _SIZE, lambda: not self.isReached, delay=0.01)
-
-    @property
-    def counters(self) -> ModuleCounters:
-        """Return the counters of the sender."""
-        return self.alice.module.counters
-
-    def reported(self) -> list[Any]:
-        """Return the contexts of messages reported as delivered."""
-        return [each.context for each in self.eventReceived["alice"] if isinstance(each, SendCompleted)]
+    delay = 0.01
 
     def test_order(self) -> None:
         """Messages behind a written one wait for it; urgent ones do not, and are delivered first."""
@@ -105,57 +89,16 @@ class RemoteSegmentTests(ModuleTestCase):
         self.assertEqual((len(self.messages()), self.reported()), (1, ["long"]))
 
 
-class RemoteCase(HostsCase):
-    """Two hosts with a network between them."""
-
-    def counters(self, number: int = 0) -> ModuleCounters:
-        """Return the counters of a host's module."""
-        host = self.hosts[number]
-        return moduleOf(host, host.device).core.counters
-
-    def reliable(self, number: int = 0) -> list[Any]:
-        """Return the reliable queue pairs of a host."""
-        return [each for each in self.hosts[number].device._queuePairs if each.kind is QPKind.RC]
-
-    def lifeline(self, end: TagRecorder) -> PeerConnection:
-        """Return the lifeline of an end."""
-        lifeline = end.transport._lifeline
-        assert isinstance(lifeline, PeerConnection)
-        return lifeline
-
-
-class RemoteWriteTests(RemoteCase):
+class RemoteWriteTests(HostsCase):
     """RDMA writes long messages."""
 
-    def test_both(self) -> None:
-        """The first long message makes both ends create a queue pair, which only long messages use."""
+    def test_short(self) -> None:
+        """Messages that are shorter use datagrams, although the peer has a receive buffer."""
         client, server = self.connected()
-        self.outcome(client.transport.send(TAG, b"short"))
-        self.assertEqual((self.reliable(0), self.reliable(1)), ([], []))
-        long = Random(1).randbytes(300_000)
-        self.outcome(client.transport.send(TAG, long))
-        self.outcome(server.transport.send(TAG, long))
-        self.outcome(client.transport.send(TAG, bytes(LONG_REMOTE - 1)))
-        self.assertEqual((server.tagged[1], client.tagged), ((TAG, long), [(TAG, long)]))
-        for number in (0, 1):
-            counters = self.counters(number)
-            self.assertEqual((counters.rdmaSends, counters.rdmaBytes, counters.rdmaRecvs), (1, 300_000, 1))
-            self.assertEqual([pair.route for pair in self.reliable(number)], ["rocev2"])
-        self.assertEqual((self.counters(0).chunkSends > 0, self.counters(1).chunkSends), (True, 0))
-        client.transport.loseConnection()
-        self.wait(lambda: client.lost and server.lost)
-        self.assertNothingLeft()
-
-    def test_memory(self) -> None:
-        """Long puts and answers to reads are written by RDMA."""
-        client, server = self.connected()
-        memory = bytearray(300_000)
-        name = server.transport.share(memory).name
-        data = Random(6).randbytes(300_000)
-        self.outcome(client.transport.write(name, data))
-        self.assertEqual(memory, data)
-        self.assertEqual(self.outcome(client.transport.read(name, 300_000)), data)
-        self.assertEqual((self.counters(0).rdmaBytes, self.counters(1).rdmaBytes), (300_000, 300_000))
+        for size in (300_000, LONG_REMOTE - 1):
+            self.outcome(client.transport.send(TAG, bytes(size)))
+        self.assertEqual((len(server.tagged), self.counters().rdmaSends), (2, 1))
+        self.assertGreater(self.counters().chunkSends, 0)
 
     def test_longer(self) -> None:
         """A message longer than the receive buffer arrives in pieces, with few bytes in flight."""
@@ -191,21 +134,6 @@ class RemoteWriteTests(RemoteCase):
         self.assertEqual(self.reliable(), [])
         self.wait(lambda: client.isMade and server.isMade)
 
-    def test_liars(self) -> None:
-        """A peer that describes an invalid queue pair or receive buffer gets long messages in datagrams."""
-        self.patch(receiveBuffersModule, "_TIMEOUT", 14)
-        for content in (
-            frame(FrameKind.QUEUE_PAIR, QueuePairPart(qpn=0xABCDEF).encode()),
-            frame(FrameKind.RECEIVE_BUFFER, ReceiveBufferFrame(rkey=1, length=1 << 31, address=5).encode()),
-            frame(FrameKind.RECEIVE_BUFFER, ReceiveBufferFrame().encode()),
-        ):
-            client, server = self.connected()
-            self.lifeline(server).transport.write(2 * content)  # type: ignore[union-attr]  # it is connected
-            self.pause(0.01)
-            for one, other in ((client, server), (server, client)):
-                self.outcome(one.transport.send(TAG, bytes(100_000)))
-                self.assertEqual(len(other.tagged), 1)
-
     def test_wrongKey(self) -> None:
         """If the peer announces memory that does not exist, the refused write is repeated in datagrams."""
         client, server = self.connected()
@@ -239,28 +167,8 @@ class RemoteWriteTests(RemoteCase):
         self.assertEqual(sizes[-1], 0)
 
 
-class RemoteEndTests(RemoteCase):
+class RemoteEndTests(HostsCase):
     """Failures of queue pairs."""
-
-    def test_broken(self) -> None:
-        """When a queue pair fails during a message, at either end, everything arrives once and in order."""
-        for number in (0, 1):
-            client, server = self.connected()
-            output = [Random(each).randbytes(1 << 20) for each in range(8)]
-            outcomes = [client.transport.send(ORDERED, each) for each in output]
-            before = self.counters().rdmaSends
-            self.wait(lambda before=before: self.counters().rdmaSends > before + 2)  # type: ignore[misc]  # an int
-            (pair,) = self.reliable(number)
-            pair.modify(QPAttributes(state=QPState.ERR))
-            for outcome in outcomes:
-                self.outcome(outcome, 120.0)
-            self.assertTrue(server.tagged == [(ORDERED, each) for each in output])
-            self.assertGreater(min(self.counters().rdmaMisses, self.counters().chunkSends), 0)
-            self.outcome(server.transport.send(TAG, bytes(100_000)), 120.0)
-            client.transport.loseConnection()
-            self.wait(lambda c=client, s=server: c.lost and s.lost)  # type: ignore[misc]  # a lambda
-            self.assertEqual((client.why(), server.why()), ("ConnectionDone", "ConnectionDone"))
-        self.assertNothingLeft()
 
     def test_refusing(self) -> None:
         """When a device refuses requests of the queue pair, datagrams carry the message."""
@@ -285,7 +193,7 @@ class RemoteEndTests(RemoteCase):
         self.assertTrue(server.tagged[1:] == [(ORDERED, each) for each in output])
 
 
-class RemoteLossTests(RemoteCase):
+class RemoteLossTests(HostsCase):
     slowBecause = "simulates many long messages"
 
     def measure(self, loss: float, count: int) -> tuple[float, int, int]:
