@@ -172,13 +172,10 @@ class Channel:
             at = begin + number * stride
             yield ReceiveRequest(at, (Segment(memory.address + at, stride, memory.lkey),))
 
-    def send(
-        self, packets: Sequence[Packet], destinationOf: Callable[[object], tuple[IAddressHandle, QPN]]
-    ) -> int:
+    def send(self, packets: Sequence[Packet]) -> int:
         """
         Post packets with one call of the device. The caller has credits for all of them.
 
-        @param destinationOf: the peer's address and queue pair, by the context of the peer.
         @return: number of packets that were dropped, because the queue pair has failed or refuses them: none,
             or all.
         """
@@ -190,7 +187,7 @@ class Channel:
         for peer, _channel, head, payload in packets:
             if peer is not latest:  # consecutive packets often have the same peer
                 latest = peer
-                address, qpn = destinationOf(peer.context)
+                address, qpn = peer.context.destinations[self.number]
             batch.append(prepared(address, qpn, head, payload))
         return 0 if self._post(batch) else len(packets)
 

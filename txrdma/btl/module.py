@@ -109,13 +109,6 @@ class _Route:
         self.program = program
 
 
-def _destination(channel: int, context: object) -> tuple[IAddressHandle, QPN]:
-    assert isinstance(context, _Route)
-    destination = context.destinations[channel]
-    assert destination is not None
-    return destination
-
-
 Depths = tuple[int, int]
 """The depths of a send queue and of a receive queue."""
 
@@ -267,7 +260,6 @@ class ModulePort:
                 self.ports.append(port)
                 self._channels += port.channels
             self.port = self.ports[0]
-            self._destinations = [partial(_destination, number) for number in range(len(self._channels))]
             mtu = max(port.mtu for port in self.ports)
             self.core = Module(mtu, tuple(each.sends for each in self._channels))
             insight.modules.appear(reactor, self.core, lambda: self.counters)
@@ -367,11 +359,9 @@ class ModulePort:
 
     def forget(self, peer: Peer) -> None:
         """Remove a peer without notifying it."""
-        route = peer.context
-        assert isinstance(route, _Route)
         self.core.lose(peer, "the connection has ended")
         posted = tuple(each.posted for each in self._channels)
-        self._unneeded.extend((posted, handle) for handle in route.handles)
+        self._unneeded.extend((posted, handle) for handle in peer.context.handles)
         self._closeHandles()
 
     def _closeHandles(self) -> None:
@@ -405,8 +395,8 @@ class ModulePort:
         if packet is None:
             return False
         channel, head, payload = packet
-        destination = _destination(channel, peer.context)
-        credits = self._channels[channel].sendFast(*destination, head, payload)
+        address, qpn = peer.context.destinations[channel]
+        credits = self._channels[channel].sendFast(address, qpn, head, payload)
         core.sentFast(peer, channel, tag, payload, context, self._reactor.seconds())
         if credits:
             core.completed(channel, credits)
@@ -475,9 +465,7 @@ class ModulePort:
         event = None if self._isClosed else self.core.receiveFast(channel, source, packet, now)
         if event is None:
             return False
-        route = event.peer.context
-        assert isinstance(route, _Route)
-        program = route.program
+        program = event.peer.context.program
         self._isBusy = True
         try:
             program.happened(event)
@@ -504,10 +492,9 @@ class ModulePort:
         for event in events:
             peer = event.peer
             if peer is not latest:  # consecutive packets often have the same peer
-                latest, route = peer, peer.context
-                assert isinstance(route, _Route)
-                happened = route.program.happened
-                touched[route.program] = peer
+                latest, program = peer, peer.context.program
+                happened = program.happened
+                touched[program] = peer
             try:
                 happened(event)
             except Exception:
@@ -531,7 +518,7 @@ class ModulePort:
         for packet in packets:
             batches[packet.channel].append(packet)
         for number, batch in enumerate(batches):
-            if batch and (dropped := self._channels[number].send(batch, self._destinations[number])):
+            if batch and (dropped := self._channels[number].send(batch)):
                 self.core.completed(number, dropped)
         return len(packets)
 

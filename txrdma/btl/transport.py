@@ -236,35 +236,25 @@ class BTLMessageTransport(MessageTransport):
         waiting = self._waiting
         if type(data) is not bytes:
             data = octets(data)
-        if tag not in self._outbox.unlimited:
-            self._postLimited(tag, data, done, isUrgent)
-            return
-        if waiting and not (isUrgent or self.disconnecting or self._producer):
+        isLimited = tag not in self._outbox.unlimited  # the peer has no handler, as far as is known
+        if waiting and not (isLimited or isUrgent or self.disconnecting or self._producer):
             if self._join(waiting, tag, data, done):
                 return  # it shares a packet with a queued message, which is scheduled
+        if isLimited:
+            _checkTag(tag)
         if len(data) > LONGEST:
             raise InvalidRequest(f"a message has at most {LONGEST} bytes")
         if self.disconnecting or self._peer.state != OPEN:
             if done is not None:
                 done(MessageFailed("the connection has ended"))
             return
-        if waiting or not self._sendFast(tag, data, done):
+        if isLimited:
+            self._outbox.send(tag, data, done, isUrgent)
+        elif waiting or not self._sendFast(tag, data, done):
             self._send(tag, data, done, isUrgent)
             self._soon()
         if self._producer is not None:
             self._maybePause()
-
-    def _postLimited(self, tag: int, data: Buffer, done: Done | None, isUrgent: bool) -> None:
-        """Send a message for whose tag the peer has no handler, as far as is known."""
-        _checkTag(tag)
-        if len(data) > LONGEST:
-            raise InvalidRequest(f"a message has at most {LONGEST} bytes")
-        if self.disconnecting or self._peer.state != OPEN:
-            if done is not None:
-                done(MessageFailed("the connection has ended"))
-            return
-        self._outbox.send(tag, data, done, isUrgent)
-        self._maybePause()
 
     def _sendNow(self, tag: int, data: Buffer, context: object, isUrgent: bool) -> None:
         if tag > LARGEST_TAG:

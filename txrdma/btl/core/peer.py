@@ -21,7 +21,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Hashable, Sequence
 from itertools import accumulate
-from typing import Final
+from typing import Any, Final
 
 from txrdma.btl.core.assembly import Assembly, Budget
 from txrdma.btl.core.counters import ModuleCounters
@@ -83,7 +83,7 @@ class Peer:
     @ivar ports: the ports of the module that reach it, one for each path.
     @ivar answerOn: the command channel of the path on which the last packet has arrived.
     @ivar mtu: longest packet that both ends accept on all paths, in bytes.
-    @ivar context: the module user's object for this peer.
+    @ivar context: the module user's object for this peer, of any type.
     @ivar urgent: queue of urgent messages; C{usual}: queue of the others. The two objects are never replaced.
     @ivar queuedBytes: bytes of messages that have not arrived, for back pressure; C{isWatched}: whether each
         message that arrives is reported, so that the user can look at them.
@@ -144,7 +144,7 @@ class Peer:
         mtu: int,
         firstSent: int,
         firstReceived: int,
-        context: object,
+        context: Any,
         counters: ModuleCounters,
         budget: Budget,
         giveUp: float,

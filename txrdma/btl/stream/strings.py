@@ -44,37 +44,6 @@ def _device(keys: Arguments) -> Any:
     return [deviceAt(address) for address in addresses]
 
 
-def _client(
-    reactor: Any, args: tuple[str, ...], kwargs: dict[str, str]
-) -> tuple[IStreamClientEndpoint, Any, bool]:
-    """Return the TCP endpoint of the exchange, the device, and C{messages=} of a client's string."""
-    from twisted.internet.endpoints import HostnameEndpoint
-
-    keys = Arguments("btl", ("host", "port"), args, kwargs)
-    host, port = keys.required("host"), keys.number("port", None, 0, 65535)
-    timeout, source, device = keys.seconds("timeout", 30.0), keys.take("bindAddress"), _device(keys)
-    isMessages = keys.isYes("messages", False)
-    keys.end()
-    _prepare(device)
-    return HostnameEndpoint(reactor, host, port, timeout, (source, 0) if source else None), device, isMessages
-
-
-def _server(
-    reactor: Any, args: tuple[str, ...], kwargs: dict[str, str]
-) -> tuple[IStreamServerEndpoint, Any, bool]:
-    """Return the TCP endpoint of the exchange, the device, and C{messages=} of a server's string."""
-    from twisted.internet.endpoints import TCP4ServerEndpoint, TCP6ServerEndpoint
-
-    keys = Arguments("btl", ("interface", "port") if len(args) > 1 else ("port",), args, kwargs)
-    port, backlog = keys.number("port", None, 0, 65535), keys.number("backlog", 50, 1, 1 << 31)
-    interface, device = keys.take("interface"), _device(keys)
-    isMessages = keys.isYes("messages", False)
-    keys.end()
-    _prepare(device)
-    kind = TCP6ServerEndpoint if ":" in interface else TCP4ServerEndpoint
-    return kind(reactor, port, backlog, interface), device, isMessages
-
-
 def _prepare(device: Any) -> None:
     """
     Import modules that connections need, because the process may later have another root directory or user.
@@ -103,14 +72,19 @@ class BTLClientParser:
         self, reactor: Any, *args: str, **kwargs: str
     ) -> IStreamClientEndpoint | IMessageClientEndpoint:
         """Parse C{btl:host:port}, as L{IStreamClientEndpointStringParserWithReactor} asks."""
-        stream, device, isMessages = _client(reactor, args, kwargs)
-        if isMessages:
-            from txrdma.btl.connections import ClientEndpoint
+        from twisted.internet.endpoints import HostnameEndpoint
 
-            return ClientEndpoint(reactor, stream, device)
+        from txrdma.btl.connections import ClientEndpoint
         from txrdma.btl.stream.endpoints import StreamClientEndpoint
 
-        return StreamClientEndpoint(reactor, stream, device)
+        keys = Arguments("btl", ("host", "port"), args, kwargs)
+        host, port = keys.required("host"), keys.number("port", None, 0, 65535)
+        timeout, source, device = keys.seconds("timeout", 30.0), keys.take("bindAddress"), _device(keys)
+        kind = ClientEndpoint if keys.isYes("messages", False) else StreamClientEndpoint
+        keys.end()
+        _prepare(device)
+        stream = HostnameEndpoint(reactor, host, port, timeout, (source, 0) if source else None)
+        return kind(reactor, stream, device)
 
 
 @implementer(IPlugin, IStreamServerEndpointStringParser)
@@ -128,11 +102,16 @@ class BTLServerParser:
         self, reactor: Any, *args: str, **kwargs: str
     ) -> IStreamServerEndpoint | IMessageServerEndpoint:
         """Parse C{btl:port}, as L{IStreamServerEndpointStringParser} asks."""
-        stream, device, isMessages = _server(reactor, args, kwargs)
-        if isMessages:
-            from txrdma.btl.connections import ServerEndpoint
+        from twisted.internet.endpoints import TCP4ServerEndpoint, TCP6ServerEndpoint
 
-            return ServerEndpoint(reactor, stream, device)
+        from txrdma.btl.connections import ServerEndpoint
         from txrdma.btl.stream.endpoints import StreamServerEndpoint
 
-        return StreamServerEndpoint(reactor, stream, device)
+        keys = Arguments("btl", ("interface", "port") if len(args) > 1 else ("port",), args, kwargs)
+        port, backlog = keys.number("port", None, 0, 65535), keys.number("backlog", 50, 1, 1 << 31)
+        interface, device = keys.take("interface"), _device(keys)
+        kind = ServerEndpoint if keys.isYes("messages", False) else StreamServerEndpoint
+        keys.end()
+        _prepare(device)
+        tcp = TCP6ServerEndpoint if ":" in interface else TCP4ServerEndpoint
+        return kind(reactor, tcp(reactor, port, backlog, interface), device)
