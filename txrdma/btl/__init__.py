@@ -8,7 +8,7 @@ Modules, lowest first:
 
  - without I/O: C{wire}, the layout of packets; L{core <txrdma.btl.core>}: state machines of peers and modules
  - with I/O: C{channels}, C{module}; C{introductions}; C{probes}; C{lifeline}, the TCP connection of a peer;
-   C{memory}; C{batches}, C{inbox} and C{outbox}, tagged messages; C{requests}; C{objects}; C{transport};
+   C{requests}; C{memory}; C{batches}, C{inbox} and C{outbox}, tagged messages; C{objects}; C{transport};
    C{connections}, the endpoints; C{stream}; L{groups <txrdma.btl.groups>}; C{aio}, for asyncio; C{dask}
 """
 

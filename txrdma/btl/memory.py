@@ -7,17 +7,18 @@ put into a region that the reader has registered for it, and with a message behi
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from struct import Struct
-from typing import Final, TYPE_CHECKING
+from typing import Any, Final, TYPE_CHECKING
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, fail
+from twisted.python.failure import Failure
 
 from txrdma.btl.core.assembly import LONGEST
 from txrdma.btl.core.peer import OPEN
 from txrdma.btl.errors import MessageFailed
 from txrdma.btl.lifeline import Done, PeerConnection
+from txrdma.btl.requests import Requests
 from txrdma.error import InvalidRequest
 from txrdma.iba.verbs import Buffer
 from txrdma.messages.memory import MemoryName, octets, SharedMemory
@@ -37,6 +38,13 @@ GOT_FIELDS: Final = Struct(">IB")
 _ENDED: Final = "the connection has ended"
 
 
+class _Reads(Requests):
+    """The reads of this end."""
+
+    def _maySend(self, length: int) -> bool:
+        return len(self._sent) < MOST_GETS
+
+
 class ConnectionMemory:
     """Memory that the ends of one connection share."""
 
@@ -52,12 +60,10 @@ class ConnectionMemory:
         """
         self._lifeline: PeerConnection | None = lifeline
         self._core, self._peer = lifeline.module.core, lifeline.peer
-        self._sendGet, self._sendGot = sendGet, sendGot
+        self._sendGot = sendGot
         self._regions: dict[int, memoryview | None] = {}
-        self._gets: dict[int, tuple[Deferred[bytes], int, bytearray]] = {}
-        self._lastGet = self._answering = 0
-        self._asked: set[int] = set()  # numbers of reads that the peer has not answered
-        self._unasked: deque[tuple[int, bytes]] = deque()  # reads beyond MOST_GETS
+        self._reads = _Reads(sendGet, lambda number: None)
+        self._answering = 0
 
     def share(self, memory: int | AnyBuffer) -> SharedMemory:
         """
@@ -104,40 +110,18 @@ class ConnectionMemory:
     def read(self, name: bytes, length: int, offset: int) -> Deferred[bytes]:
         """Read from memory that the peer shares."""
         region = MemoryName.within(name, offset, length, LONGEST).key
-        number = self._lastGet = (self._lastGet + 1) & 0xFFFFFFFF
+        if self._lifeline is None or self._peer.state != OPEN:
+            return fail(MessageFailed(_ENDED))
         memory = bytearray(length)
         destination = self._register(memoryview(memory))
 
-        def cancel(_: Deferred[bytes]) -> None:
-            self._removeGet(number)
+        def finished(result: Any) -> Any:
+            self._deregister(destination)
+            return result if isinstance(result, Failure) else bytes(memory)
 
-        outcome: Deferred[bytes] = Deferred(cancel)
-        self._gets[number] = outcome, destination, memory
-        self._unasked.append((number, GET_FIELDS.pack(number, region, offset, length, destination)))
-        self._requestGets()
-        if self._lifeline is None or self._peer.state != OPEN:
-            self._failGet(number, _ENDED)
-        return outcome
-
-    def _requestGets(self) -> None:
-        """Request queued reads, up to L{MOST_GETS} at a time."""
-        while self._unasked and len(self._asked) < MOST_GETS:
-            number, fields = self._unasked.popleft()
-            if number in self._gets:
-                self._asked.add(number)
-                self._sendGet(fields)
-
-    def _removeGet(self, number: int) -> tuple[Deferred[bytes], bytearray] | None:
-        found = self._gets.pop(number, None)
-        if found is None:
-            return None
-        self._deregister(found[1])
-        return found[0], found[2]
-
-    def _failGet(self, number: int, why: str) -> None:
-        found = self._removeGet(number)
-        if found is not None:
-            found[0].errback(MessageFailed(why))
+        fields = (region, offset, length, destination)
+        reading = self._reads.request(lambda number: GET_FIELDS.pack(number, *fields))
+        return reading.addBoth(finished)
 
     def answer(self, fields: Buffer) -> None:
         """Answer a read of the peer: write the bytes into its memory."""
@@ -172,19 +156,17 @@ class ConnectionMemory:
     def answered(self, data: Buffer) -> None:
         """Process the peer's answer to a read."""
         number, status = GOT_FIELDS.unpack(data)
-        self._asked.discard(number)
-        self._requestGets()
-        if status:
-            self._failGet(number, "the peer has no such memory, or too many concurrent reads")
+        outcome = self._reads.answered(number)
+        if outcome is None:
             return
-        found = self._removeGet(number)
-        if found is not None:
-            found[0].callback(bytes(found[1]))
+        if status:
+            outcome.errback(MessageFailed("the peer has no such memory, or too many concurrent reads"))
+        else:
+            outcome.callback(None)
 
     def close(self) -> None:
         """End the access of the peer, and fail all reads."""
         self._lifeline = None
         for region in list(self._regions):
             self._deregister(region)
-        for number in list(self._gets):
-            self._failGet(number, _ENDED)
+        self._reads.end(MessageFailed(_ENDED))

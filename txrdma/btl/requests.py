@@ -1,8 +1,8 @@
 """
-Calls: a program sends a request and waits for the answer of a function at the other end.
+Requests that the peer answers: reads of its memory, and calls of its functions.
 
-A call is a message with a number, which its answer repeats. Each end limits its own unanswered calls, further
-ones are queued, so that a peer which follows the rules never exceeds the limits of the answering end.
+A request is a message with a number, which its answer repeats. Each end limits its own unanswered requests,
+further ones are queued, so that a peer which follows the rules never exceeds the limits of the answering end.
 """
 
 from __future__ import annotations
@@ -80,90 +80,81 @@ def answering(protocol: object) -> Iterator[tuple[int, Function]]:
             yield tag, getattr(protocol, name)
 
 
-class Caller:
+class Requests:
     """
-    The calls of this end.
+    The unanswered requests of one kind.
 
-    @ivar bytes: bytes of queued calls.
+    @ivar bytes: bytes of queued requests.
     """
 
-    def __init__(self, send: Callable[[Buffer], None], sendCancel: Callable[[bytes], None]) -> None:
+    def __init__(self, send: Callable[[bytes], None], sendCancel: Callable[[int], None]) -> None:
+        """
+        @param sendCancel: called with the number of a request that was sent, when its Deferred is cancelled.
+        """
         self.bytes = 0
         self._send, self._sendCancel = send, sendCancel
         self._queued: dict[int, bytes] = {}
-        self._sent: dict[int, int] = {}  # bytes of unanswered calls, including those that were cancelled
+        self._sent: dict[int, int] = {}  # bytes of unanswered requests, including those that were cancelled
         self._sentBytes = 0
-        self._outcomes: dict[int, Deferred[bytes]] = {}
+        self._outcomes: dict[int, Deferred[Any]] = {}
         self._last = 0
 
-    def call(self, tag: int, data: Buffer) -> Deferred[bytes]:
-        """Send a call, or queue it."""
-        if len(data) > LONGEST - CALL.size:
-            raise InvalidRequest(f"a call has at most {LONGEST - CALL.size} bytes")
-        number = self._last = (self._last + 1) & 0xFFFFFFFF
-        outcome: Deferred[bytes] = Deferred(lambda _: self._cancel(number))
-        self._outcomes[number] = outcome
-        whole = b"".join((CALL.pack(number, tag), data))
-        if self._queued or not self._maySend(len(whole)):
-            self._queued[number] = whole
-            self.bytes += len(whole)
-        else:
-            self._sendCall(number, whole)
-        return outcome
-
     def _maySend(self, length: int) -> bool:
-        unanswered = len(self._sent)
-        return not unanswered or (unanswered < MOST_CALLS and self._sentBytes + length <= MOST_CALL_BYTES)
+        """Return whether another request may be sent now; always if there is none."""
+        raise NotImplementedError
 
-    def _sendCall(self, number: int, whole: bytes) -> None:
-        self._sent[number] = len(whole)
-        self._sentBytes += len(whole)
-        self._send(whole)
+    def request(self, encode: Callable[[int], bytes]) -> Deferred[Any]:
+        """
+        Send a request, or queue it.
+
+        @param encode: returns the message of a request with this number.
+        @return: a Deferred for whoever calls L{answered}.
+        """
+        number = self._last = (self._last + 1) & 0xFFFFFFFF
+        outcome: Deferred[Any] = Deferred(lambda _: self._cancel(number))
+        self._outcomes[number] = outcome
+        self._queued[number] = whole = encode(number)
+        self.bytes += len(whole)
+        self._sendQueued()
+        return outcome
 
     def _sendQueued(self) -> None:
         while self._queued:
-            number = next(iter(self._queued))
-            if not self._maySend(len(self._queued[number])):
+            number, whole = next(iter(self._queued.items()))
+            if not self._maySend(len(whole)):
                 return
-            self._sendCall(number, self._take(number))
+            self._take(number)
+            self._sent[number] = len(whole)
+            self._sentBytes += len(whole)
+            self._send(whole)
 
-    def _take(self, number: int) -> bytes:
-        whole = self._queued.pop(number)
-        self.bytes -= len(whole)
-        return whole
+    def _take(self, number: int) -> None:
+        self.bytes -= len(self._queued.pop(number))
 
     def _cancel(self, number: int) -> None:
-        """Forget a call; if it was sent, ask the peer to cancel it."""
+        """Forget a request. One that was sent counts until it is answered."""
         self._outcomes.pop(number, None)
         if number in self._queued:
             self._take(number)
         elif number in self._sent:
-            self._sendCancel(CANCEL.pack(number))
+            self._sendCancel(number)
 
-    def answered(self, answer: memoryview) -> None:
+    def answered(self, number: int) -> Deferred[Any] | None:
         """
-        Process an answer.
+        Note that a request is answered, and send queued ones.
 
-        @raise PeerViolation: it answers no call.
+        @return: its Deferred, to be fired; None if it was cancelled.
+        @raise PeerViolation: there is no such request.
         """
-        number, hasFailed = ANSWER.unpack_from(answer)
         length = self._sent.pop(number, None)
         if length is None:
-            raise PeerViolation("an answer without a call")
+            raise PeerViolation("an answer without a request")
         self._sentBytes -= length
-        if self._queued:
-            self._sendQueued()
-        outcome = self._outcomes.pop(number, None)
-        if outcome is None:
-            return
-        data = bytes(answer[ANSWER.size :])
-        if hasFailed:
-            outcome.errback(CallFailed(data.decode(errors="replace")))
-        else:
-            outcome.callback(data)
+        self._sendQueued()
+        return self._outcomes.pop(number, None)
 
     def end(self, error: Exception) -> None:
-        """Fail all calls."""
+        """Fail all requests."""
         self._queued.clear()
         self._sent.clear()
         self.bytes = self._sentBytes = 0
@@ -171,6 +162,39 @@ class Caller:
         for outcome in outcomes.values():
             if not outcome.called:
                 outcome.errback(error)
+
+
+class Caller(Requests):
+    """The calls of this end."""
+
+    def __init__(self, send: Callable[[Buffer], None], sendCancel: Callable[[bytes], None]) -> None:
+        super().__init__(send, lambda number: sendCancel(CANCEL.pack(number)))
+
+    def _maySend(self, length: int) -> bool:
+        unanswered = len(self._sent)
+        return not unanswered or (unanswered < MOST_CALLS and self._sentBytes + length <= MOST_CALL_BYTES)
+
+    def call(self, tag: int, data: Buffer) -> Deferred[bytes]:
+        """Send a call, or queue it."""
+        if len(data) > LONGEST - CALL.size:
+            raise InvalidRequest(f"a call has at most {LONGEST - CALL.size} bytes")
+        return self.request(lambda number: b"".join((CALL.pack(number, tag), data)))
+
+    def received(self, answer: memoryview) -> None:
+        """
+        Process an answer.
+
+        @raise PeerViolation: it answers no call.
+        """
+        number, hasFailed = ANSWER.unpack_from(answer)
+        outcome = self.answered(number)
+        if outcome is None:
+            return
+        data = bytes(answer[ANSWER.size :])
+        if hasFailed:
+            outcome.errback(CallFailed(data.decode(errors="replace")))
+        else:
+            outcome.callback(data)
 
 
 class Answerer:

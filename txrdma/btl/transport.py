@@ -590,7 +590,7 @@ class BTLMessageTransport(MessageTransport):
         elif tag == _CALL:
             self._answerer.asked(cast(memoryview, _enough(data, CALL.size)))
         elif tag == _ANSWER:
-            self._caller.answered(cast(memoryview, _enough(data, ANSWER.size)))
+            self._caller.received(cast(memoryview, _enough(data, ANSWER.size)))
         elif tag == _CANCEL:
             self._answerer.cancelled(*CANCEL.unpack(_exactly(data, CANCEL.size)))
         elif tag == _RECEIVED:

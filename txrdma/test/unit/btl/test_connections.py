@@ -244,7 +244,7 @@ class MemoryTests(HostsCase):
         self.wait(lambda: all(each.called for each in answers))
         found = [self.successResultOf(each) for each in answers]
         self.assertEqual(found, [bytes([number]) for number in range(20) if number != 10])
-        self.assertEqual((client.transport._memory._asked, client.transport._memory._regions), (set(), {}))
+        self.assertEqual((client.transport._memory._reads._sent, client.transport._memory._regions), ({}, {}))
 
     def test_cancelledGet(self) -> None:
         """A cancelled get releases its memory immediately, and late bytes are ignored."""
