@@ -589,7 +589,7 @@ class PeerConnection(StreamProtocol):
         self._isOver = True
         if self._isIntroduced:
             self.module.forget(self.peer)
-            self.module.turn()  # report failures before the end
+            self.module.turn()  # report failures before the end, because the user is None afterwards
         self._release()
         failure, user = self._failure, self.user
         self.user = None

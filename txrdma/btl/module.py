@@ -456,6 +456,7 @@ class ModulePort:
                 for source, packet in packets:
                     received(number, source, packet, now)
             core.batchEnded()
+            # The handlers of many messages may take long; the sender should have window space meanwhile.
             if len(packets) >= MANY and not self._isBusy:
                 self._send(now)
         self.turn()

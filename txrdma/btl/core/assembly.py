@@ -117,7 +117,9 @@ class Assembly:
 
         @return: the message when it is complete, else None.
         """
-        found = self._incomplete.pop(chunk.fragment, None)
+        found = self._incomplete.pop(
+            chunk.fragment, None
+        )  # and inserted again behind the others: see deadline
         if found is None:
             found = _Incomplete(chunk.tag, chunk.total, not self._fits(chunk.total))
             if found.isBeside:

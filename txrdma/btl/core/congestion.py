@@ -89,7 +89,7 @@ class Congestion:
         self._isAnswered = True
         if self._wasFull and self.size < self._threshold and not self._lost:
             self.size = min(self._threshold, self.size + segments)
-        if newest >= self._until:
+        if newest >= self._until:  # a segment has arrived that was sent after the last round was judged
             self._judge(base)
             self._until = following
 

@@ -372,6 +372,7 @@ class Module(FastPath):
             counters.ackRecvs += 1
             self._haveArrived(peer, peer.sent.acknowledged(segment, now), now)
             return
+        # First the acknowledgement, even if the segment is then refused: it is true anyway.
         upTo = segment.acknowledged  # usually nothing new
         if upTo is not None and (upTo + 1) & 0xFFFF != peer.sent.base:
             # Deferred while fragments come in: the last of several acknowledgements includes the others.
@@ -577,6 +578,7 @@ class Module(FastPath):
 
     def _left(self, peer: Peer, now: float) -> None:
         """Process a BYE: the peer accepts no more messages, but those in flight may have arrived."""
+        # The peer refuses what it has not received, so messages of which a part was sent are decided by that.
         peer.state, peer.lingerUntil = LEFT, now + LINGER
         for message in peer.takeUnbegun():
             self._fail(peer, message, "the peer has closed")
@@ -616,6 +618,7 @@ class Module(FastPath):
         """Process all timers that are due."""
         self._catchUp()
         earliest = self._times.earliest()
+        # If this process has slept, chunks may have arrived that it has not read.
         if earliest is not None and earliest + _ASLEEP < now:
             for each in self._peers.values():
                 each.assembly.excuse(now)
@@ -681,6 +684,8 @@ class Module(FastPath):
         """
         packets: list[Packet] = []
         self.isFull = False
+        # Retransmissions first, because peers cannot acknowledge anything behind a gap cumulatively; new
+        # segments before acknowledgements, because they carry acknowledgements that then need no packet.
         if self._losing:
             self._sendAgain(packets, now)
         if self._ready:
@@ -725,6 +730,7 @@ class Module(FastPath):
 
     def _sendAgain(self, packets: list[Packet], now: float) -> None:
         for _each in range(MOST_RESENDS):
+            # Peers that have nothing more to retransmit are removed here only, when they come first.
             while self._losing and (self._losing[0].state == GONE or not self._losing[0].sent.hasLost()):
                 self._losing.popleft().isLosing = False
             if not self._losing:
@@ -764,7 +770,8 @@ class Module(FastPath):
                 if path is None:
                     path = peer.sent.choose(credits)
                 if path is None:
-                    if peer.sent.isOpen():  # only credits are missing
+                    # Without credits it stays first; with a full window an acknowledgement adds it again.
+                    if peer.sent.isOpen():
                         return
                     ready.popleft()
                     peer.isReady = False

@@ -64,7 +64,7 @@ class PendingAcks:
                 continue
             channel = peer.answerOn
             if credits[channel] <= 0:
-                self.hasBatchEnded = isDue
+                self.hasBatchEnded = isDue  # so that it does not wait for the delay when credits return
                 continue
             packets.append(Packet(peer, channel, *peer.acknowledgement()))
             received.ackSent()

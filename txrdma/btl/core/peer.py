@@ -311,6 +311,7 @@ class Peer:
             return None
         message = queue[0]
         kind = message.kind
+        # Probes and packs always fit into a packet.
         if kind == PUT or (kind == FRAG and message.total > self.mtu - HEADER_LENGTH):
             sent = self._cutPart(message)
             if message.begun == message.total:
@@ -375,6 +376,8 @@ class Peer:
 
     def withdraw(self) -> None:
         """Stop using the peer's receive buffer. Segments that RDMA has not written are cut again."""
+        # From the last one, so that messages return to the queue in order, and one of which several segments
+        # were being written continues with the first of them.
         while len(self.writing) > self.written:
             sent = self.writing.pop()
             message = sent.message

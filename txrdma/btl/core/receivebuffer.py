@@ -106,6 +106,7 @@ class ReceiveBuffer:
     def release(self, place: int) -> None:
         """Free the memory of an acknowledged piece."""
         order = self._orders.pop(place)
+        # An empty buffer forgets the sizes of its free memory, which otherwise would never be joined again.
         if self._orders:
             self._free.setdefault(order, []).append(place)
             self._idle += min(1 << order, self.size)

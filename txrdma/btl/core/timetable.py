@@ -52,7 +52,7 @@ class Timetable:
         """Return a peer whose deadline may have passed. Its deadline is computed again after this."""
         while self._heap and self._heap[0][0] <= now:
             at, _order, peer = heappop(self._heap)
-            if peer.wakeAt == at and peer.state != GONE:
+            if peer.wakeAt == at and peer.state != GONE:  # else an earlier entry was pushed since
                 peer.wakeAt = None
                 self.touch(peer)
                 return peer

@@ -263,12 +263,13 @@ class SendWindow:
         if count < -1:
             self._counters.oldDupAcks += 1
             return []
+        # Bit n is for base + n; the one behind the cumulative part is missing, so the bitmap begins after it.
         marks = self._arrived | ((1 << (count + 1)) - 1) | (beyond << (count + 2))
         fresh = marks ^ self._arrived
         if not fresh:
             return []
         found = self._mark(fresh)
-        run = (~marks & (marks + 1)).bit_length() - 1
+        run = (~marks & (marks + 1)).bit_length() - 1  # number of ones at the lower end
         self.base = (self.base + run) & 0xFFFF
         self._arrived = marks >> run
         if run:
@@ -319,7 +320,7 @@ class SendWindow:
             if sent.sequence == latest and tries & 0x7F == attempt:
                 path.measured(sent.channel, now - sent.sentAt, now)
             elif tries > 1 and now - sent.sentAt < there.roundTrip.base:
-                continue  # an earlier transmission
+                continue  # too early for the last transmission: an earlier one has arrived
             if tries == 1 or tries & 0x7F == attempt:  # else it may have arrived by another path
                 if sent.sentAt > path.arrivedFrom:
                     path.arrivedFrom = sent.sentAt
@@ -423,6 +424,7 @@ class SendWindow:
     def _lose(self, sent: Sent) -> None:
         sent.isLost = True
         sent.path.inFlight -= 1
+        # Ordinals do not wrap. An entry whose segment arrives after all is skipped when it comes first.
         heappush(self._lost, (sent.ordinal, sent.number, sent))
 
     def refused(self, sequence: int) -> Message | None:
@@ -475,6 +477,7 @@ class SendWindow:
         timedOut = 0
         for path in self.paths:
             before = timedOut
+            # The timer of a channel begins again with each arrival, so it expires in silence only.
             if path.isSilent:
                 path.expired(now)
             for channel in path.channels:
