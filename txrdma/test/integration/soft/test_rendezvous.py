@@ -21,6 +21,7 @@ from twisted.logger import capturedLogs, formatEvent
 from txrdma.iba.types import GID, QPN
 from txrdma.iba.verbs import Operation, Status
 from txrdma.interfaces import IDirectLane
+from txrdma.soft.core.mapping import SIZE_SEALS
 from txrdma.soft.device import openSoftDevice
 from txrdma.soft.shared import _doorbells, _rendezvous, peerprocess, unixpackets
 from txrdma.soft.shared._rendezvous import (
@@ -129,51 +130,31 @@ class StrangerTests(StrangerCase):
     def bell(self) -> int:
         return os.eventfd(0)
 
-    def test_garbage(self) -> None:
-        """Bytes that are no message are refused."""
-        sock = self.come()
-        self.sendText(sock, b"\xff" * 100)
-        self.refused(sock)
-
-    def test_tooLong(self) -> None:
-        """A message beyond the maximum length is refused."""
-        sock = self.come()
-        self.sendText(sock, b"\1" * (LONGEST + 100))
-        self.refused(sock)
-
-    def test_noGreeting(self) -> None:
-        """A message before the greeting is refused."""
-        sock = self.come(greet=False)
-        self.sendText(sock, PairNotice(kind=RendezvousKind.LEAVE, source=QPN(1), destination=QPN(2)).encode())
-        self.refused(sock)
-
-    def test_otherVersion(self) -> None:
-        sock = self.come(greet=False)
-        self.sendText(sock, self.hello(VERSION + 1).encode())
-        self.refused(sock)
-
-    def test_twoGreetings(self) -> None:
-        """A second greeting is refused."""
-        sock = self.come()
-        self.sendText(sock, self.hello().encode())
-        self.refused(sock)
-
-    def test_fewDescriptors(self) -> None:
-        """An invitation without a box, and a doorbell without a descriptor, are refused."""
-        for message in (self.join(), DoorbellNotice(kind=RendezvousKind.DOORBELL, number=1)):
-            sock = self.come()
-            self.sendText(sock, message.encode())
-            self.refused(sock)
-
-    def test_manyDescriptors(self) -> None:
-        """Messages with too many descriptors are refused."""
-        for message in (self.join(), DoorbellNotice(kind=RendezvousKind.DOORBELL, number=1)):
-            for number in (2, 20):
-                sock, given = self.come(), [self.bell() for _ in range(number)]
-                self.sendText(sock, message.encode(), given)
-                for each in given:
-                    os.close(each)
+    def test_invalidMessages(self) -> None:
+        """A process is disconnected for a message that is invalid, or that comes before or after its time."""
+        leave = PairNotice(kind=RendezvousKind.LEAVE, source=QPN(1), destination=QPN(2))
+        for what, greet, message in (
+            ("garbage", True, b"\xff" * 100),
+            ("beyond the maximum length", True, b"\1" * (LONGEST + 100)),
+            ("before the greeting", False, leave.encode()),
+            ("of another version", False, self.hello(VERSION + 1).encode()),
+            ("a second greeting", True, self.hello().encode()),
+        ):
+            with self.subTest(what):
+                sock = self.come(greet)
+                self.sendText(sock, message)
                 self.refused(sock)
+
+    def test_numberOfDescriptors(self) -> None:
+        """An invitation and a doorbell need exactly one descriptor."""
+        for message in (self.join(), DoorbellNotice(kind=RendezvousKind.DOORBELL, number=1)):
+            for number in (0, 2, 20):
+                with self.subTest(message=message, descriptors=number):
+                    sock, given = self.come(), [self.bell() for _ in range(number)]
+                    self.sendText(sock, message.encode(), given)
+                    for each in given:
+                        os.close(each)
+                    self.refused(sock)
 
     def test_doorbellTwice(self) -> None:
         """Two doorbells with the same number are refused."""
@@ -275,43 +256,33 @@ class StrangerTests(StrangerCase):
         self.assertTrue(self.added.isNothing())
         self.check()
 
-    def test_unsealed(self) -> None:
-        """A box that can shrink is refused."""
-        box = os.memfd_create("test", os.MFD_ALLOW_SEALING)
-        os.ftruncate(box, 8192)
-        self.refused(self.invitation(box, self.bell(), self.bell()))
+    def test_invalidBoxes(self) -> None:
+        """A box that can shrink or grow, or that has an impossible length, is refused."""
+        for length, seals in ((8192, 0), (8192, fcntl.F_SEAL_SHRINK), (12345, SIZE_SEALS)):
+            with self.subTest(length=length, seals=seals):
+                box = os.memfd_create("test", os.MFD_ALLOW_SEALING)
+                os.ftruncate(box, length)
+                fcntl.fcntl(box, fcntl.F_ADD_SEALS, seals)
+                self.refused(self.invitation(box, self.bell(), self.bell()))
 
     def test_hugePages(self) -> None:
         """A box of huge pages, in which a peer can punch holes, is refused."""
         box = os.memfd_create("test", os.MFD_ALLOW_SEALING | os.MFD_HUGETLB)
-        fcntl.fcntl(box, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+        fcntl.fcntl(box, fcntl.F_ADD_SEALS, SIZE_SEALS)
         with self.assertRaisesRegex(ValueError, "pages of another size"):
             mapBox(box)
         os.close(box)
 
-    def test_halfSealed(self) -> None:
-        """A box that can grow is refused."""
-        box = os.memfd_create("test", os.MFD_ALLOW_SEALING)
-        os.ftruncate(box, 8192)
-        fcntl.fcntl(box, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
-        self.refused(self.invitation(box, self.bell(), self.bell()))
-
-    def test_noBox(self) -> None:
-        """A box with an invalid length is refused."""
-        box = os.memfd_create("test", os.MFD_ALLOW_SEALING)
-        os.ftruncate(box, 12345)
-        fcntl.fcntl(box, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
-        self.refused(self.invitation(box, self.bell(), self.bell()))
-
-    def test_noBell(self) -> None:
-        """A blocking doorbell is refused."""
-        reading, writing = os.pipe()
-        os.close(reading)
-        self.refused(self.invitation(self.box(), self.bell(), writing))
-
-    def test_timerBell(self) -> None:
+    def test_invalidDoorbells(self) -> None:
         """A doorbell that is not an eventfd is refused."""
-        self.refused(self.invitation(self.box(), self.bell(), os.pidfd_open(os.getpid())))
+
+        def pipe() -> int:
+            reading, writing = os.pipe()
+            os.close(reading)
+            return writing
+
+        for make in (pipe, lambda: os.pidfd_open(os.getpid())):
+            self.refused(self.invitation(self.box(), self.bell(), make()))
 
     def test_otherUsersBell(self) -> None:
         """The doorbell of another user's process is not retained, since that could make it blocking."""

@@ -195,12 +195,6 @@ class AtomicTests(AtomicCase):
         read()
         self.assertEqual((self.word(self.other.memory.view), self.one.output), (2, []))
 
-    def test_sleepingSenderIsRung(self) -> None:
-        self.one.post(self.atomic(1, operand=1))
-        self.one.lane.arm(True, False, False)
-        self.one.deliver()
-        self.assertEqual(self.other.rung, ["sends"])
-
     def test_bothDirectionsInAnyPollOrder(self) -> None:
         for seed in range(20):
             chance = random.Random(seed)

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import ProtectionError, ResourceExhausted
-from txrdma.iba.types import LKey, RKey
 from txrdma.iba.verbs import Access, Segment
 from txrdma.soft.core.memory import Domain, KeyTable, PAGE, Region
 
@@ -67,17 +66,6 @@ class KeyTests(SynchronousTestCase):
                 self.assertRaises(ProtectionError, self.keys.remote, *attempt)
         self.keys.local(self.domain, reading.segment(), write=False)
         self.assertRaises(ProtectionError, self.keys.local, self.domain, reading.segment(), True)
-
-    def test_keyOfOtherDomainIsRefused(self) -> None:
-        region, other = self.allocate(), Domain()
-        self.assertRaises(ProtectionError, self.keys.remote, other, region.rkey, region.address, 1, 4)
-        self.assertRaises(ProtectionError, self.keys.local, other, region.segment(), False)
-        self.assertIsNone(self.keys.find(other, region.rkey))
-        self.assertIs(self.keys.find(self.domain, region.rkey), region)
-
-    def test_emptyRangeNeedsNoKey(self) -> None:
-        self.assertEqual(len(self.keys.local(self.domain, Segment(1, 0, LKey(1)), True)), 0)
-        self.assertEqual(len(self.keys.remote(self.domain, RKey(1), 1, 0, Access.REMOTE_READ)), 0)
 
     def test_closeInvalidatesKeyAndIsIdempotent(self) -> None:
         region = self.allocate()

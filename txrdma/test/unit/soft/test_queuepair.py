@@ -256,14 +256,6 @@ class QueuePairTests(SynchronousTestCase):
         self.assertEqual(list(self.sends._members), [queuePair.failed])
         queuePair.close()
 
-    def test_routeEventsAreForwarded(self) -> None:
-        queuePair = self.make(upTo=RTR)
-        queuePair.raiseEvent(AsyncEventKind.COMMUNICATION_ESTABLISHED)
-        self.assertEqual(
-            self.host.events, [AsyncEvent(AsyncEventKind.COMMUNICATION_ESTABLISHED, queuePair=queuePair)]
-        )
-        queuePair.modify(required(RC, RTR, RTS))
-
     def test_SQDrainedAfterLastRetirement(self) -> None:
         queuePair = self.make()
         queuePair.postSend([SendRequest(1, Operation.SEND), SendRequest(2, Operation.SEND)])
@@ -278,16 +270,6 @@ class QueuePairTests(SynchronousTestCase):
         self.assertEqual([request.identifier for request in self.route().posted], [1, 2])
         queuePair.modify(QPAttributes(state=RTS))
         self.assertEqual([request.identifier for request in self.route().posted], [1, 2, 3])
-
-    def test_heldRequestsCountForDepth(self) -> None:
-        queuePair = self.make()
-        queuePair.modify(QPAttributes(state=SQD))
-        queuePair.postSend([SendRequest(index, Operation.SEND) for index in range(4)])
-        self.assertRaises(QueueFull, queuePair.postSend, [SendRequest(9, Operation.SEND)])
-        queuePair.modify(QPAttributes(state=RTS))
-        self.assertRaises(QueueFull, queuePair.postSend, [SendRequest(9, Operation.SEND)])
-        queuePair.retired(1)
-        queuePair.postSend([SendRequest(9, Operation.SEND)])
 
     def test_heldRequestsAreFlushedAfterRoute(self) -> None:
         queuePair = self.make()
@@ -354,12 +336,6 @@ class QueuePairTests(SynchronousTestCase):
         queuePair.modify(required(RC, INIT, RTR))
         self.assertEqual((queuePair.state, queuePair.route), (RTR, "nowhere"))
 
-    def test_refusedAttributesChangeNothing(self) -> None:
-        queuePair = self.make(upTo=RESET)
-        self.host.forbidden = True
-        self.assertRaises(InvalidRequest, queuePair.modify, required(RC, RESET, INIT))
-        self.assertEqual(queuePair.state, RESET)
-
     def test_earlyReceivesReachRoute(self) -> None:
         queuePair = self.make(upTo=INIT)
         queuePair.postReceive([ReceiveRequest(1)])
@@ -400,12 +376,6 @@ class QueuePairTests(SynchronousTestCase):
             lambda: queuePair.modify(required(RC, RESET, INIT)),
         ):
             self.assertRaises(InvalidRequest, attempt)
-
-    def test_closedCompletionQueueFailsQueuePair(self) -> None:
-        queuePair = self.make()
-        self.receives.close()
-        self.assertEqual(queuePair.state, ERR)
-        queuePair.close()
 
 
 class Honest(Route):

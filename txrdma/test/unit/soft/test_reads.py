@@ -99,14 +99,6 @@ class ReadTests(RequesterCase):
         self.answer("ONLY", PSN + 1, b"r")
         self.assertEqual(self.ended(), [(1, Status.SUCCESS), (2, Status.SUCCESS)])
 
-    def test_secondAnswer(self) -> None:
-        """A duplicate answer after the end of its READ writes nothing."""
-        self.read(4)
-        self.answer("ONLY", PSN, b"good")
-        self.memory.put(0, b"mine")
-        self.answer("ONLY", PSN, b"late")
-        self.assertEqual(self.memory.get(0, 4), b"mine")
-
     def test_wrongLength(self) -> None:
         """An answer with a wrong length is an error, and is not written."""
         for payload in (b"", b"x" * 9, b"x" * MTU):
@@ -151,31 +143,3 @@ class ReadTests(RequesterCase):
                 self.answer("MIDDLE", PSN + 1, b"x" * (packets - 1) * MTU, packets=packets - 1)
                 self.assertEqual(self.ended(), [(1, Status.BAD_RESP_ERR)])
                 self.assertEqual(self.memory.get(length, MTU), bytes(MTU))
-
-    def test_limit(self) -> None:
-        """No more READs are outstanding than C{maxRDAtomic}; later requests wait as well."""
-        self.requester = self.make(maxRDAtomic=1)
-        self.read(1, 1)
-        self.assertEqual(self.read(1, 2), [])
-        self.assertEqual(self.send(1, 3), [])
-        self.assertEqual(psns(self.answer("ONLY", PSN, b"r")), [PSN + 1, PSN + 2])
-
-    def test_noneAllowed(self) -> None:
-        """With C{maxRDAtomic} 0 a READ fails."""
-        self.requester = self.make(maxRDAtomic=0)
-        self.read(1)
-        self.assertEqual(self.ended(), [(1, Status.LOC_QP_OP_ERR)])
-
-    def test_fence(self) -> None:
-        """A fenced request waits for earlier READs; others do not (IBA 10.8.3.3)."""
-        self.read(1, 1)
-        self.assertEqual(psns(self.send(1, 2)), [PSN + 1])
-        self.assertEqual(self.send(1, 3, fence=True), [])
-        self.assertEqual(psns(self.answer("ONLY", PSN, b"r")), [PSN + 2])
-
-    def test_protection(self) -> None:
-        """An answer into deregistered memory fails the READ."""
-        self.read(1)
-        self.memory.region.close()
-        self.answer("ONLY", PSN, b"r")
-        self.assertEqual(self.ended(), [(1, Status.LOC_PROT_ERR)])
