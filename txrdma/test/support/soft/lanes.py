@@ -7,7 +7,9 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
+
+from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import ProtectionError
 from txrdma.iba.types import QPN, RKey
@@ -27,6 +29,7 @@ from txrdma.iba.verbs import (
 from txrdma.soft.core.memory import Domain, KeyTable, Region
 from txrdma.soft.core.pieces import scatter
 from txrdma.soft.core.queuepair import SoftQueuePair
+from txrdma.soft.shared import _atomics, _incoming, _outgoing, _rings
 from txrdma.soft.shared._lane import Lane
 from txrdma.soft.shared._layout import CONSUMED, HEADER_BYTES, RemoteRegion, STALLED, WAKE
 
@@ -189,6 +192,53 @@ def pair(ring: int = 4096) -> tuple[Side, Side]:
     one.meet(other)
     other.meet(one)
     return one, other
+
+
+def turn(*sides: Side) -> None:
+    """Poll ends and deliver messages until nothing changes."""
+    for _ in range(60):
+        for side in sides:
+            side.deliver()
+            side.lane.poll()
+
+
+class LanesTestCase(SynchronousTestCase):
+    """Two connected lanes, C{one} and C{other}."""
+
+    def setUp(self) -> None:
+        self.one, self.other = pair()
+
+    def turn(self) -> None:
+        """Poll both ends and deliver messages until nothing changes."""
+        turn(self.one, self.other)
+
+    def request(
+        self,
+        identifier: int,
+        operation: Operation,
+        at: int = 0,
+        length: int = 8,
+        offset: int = 0,
+        **more: Any,
+    ) -> SendRequest:
+        """Return a request for the other end's memory; C{at} is the offset of the local buffer."""
+        return SendRequest(
+            identifier,
+            operation,
+            segments=[self.one.memory.segment(at, length)],
+            remoteAddress=self.other.memory.address + offset,
+            rkey=self.other.memory.rkey,
+            **more,
+        )
+
+
+class WeaklyOrderedMixin(SynchronousTestCase):
+    """Use the memory fences of weakly ordered machines."""
+
+    def setUp(self) -> None:
+        for module in (_atomics, _rings, _incoming, _outgoing):
+            self.patch(module, "ORDERED", False)
+        super().setUp()
 
 
 def send(identifier: int, data: bytes, immediate: int | None = None, solicited: bool = False) -> SendRequest:

@@ -23,16 +23,13 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.iba.types import RKey
 from txrdma.iba.verbs import AsyncEventKind, CompletionOpcode, Operation, SendRequest, Status
-from txrdma.soft.shared import _atomics, _incoming, _outgoing, _rings
+from txrdma.soft.shared import _incoming
 from txrdma.soft.shared._layout import CONSUMED, HEADER_BYTES, Kind, ringBytes
-from txrdma.test.support.soft.lanes import ok, pair, send, Side, spoil
+from txrdma.test.support.soft.lanes import LanesTestCase, ok, pair, send, Side, spoil, WeaklyOrderedMixin
 
 
-class LaneTests(SynchronousTestCase):
+class LaneTests(LanesTestCase):
     """The promises of a lane to its queue pair."""
-
-    def setUp(self) -> None:
-        self.one, self.other = pair()
 
     def test_peerGoneDuringRegionRequestFlushesAll(self) -> None:
         for event in (None, AsyncEventKind.QP_FATAL):
@@ -55,24 +52,10 @@ class LaneTests(SynchronousTestCase):
             first = Status.RETRY_EXC_ERR if event is None else Status.WR_FLUSH_ERR
             self.assertEqual(ended, [(1, first), (2, Status.WR_FLUSH_ERR)])
 
-    def turn(self) -> None:
-        """Poll both ends and deliver messages until nothing changes."""
-        for _ in range(40):
-            for side in (self.one, self.other):
-                side.deliver()
-                side.lane.poll()
-
-    def write(self, identifier: int, data: bytes, offset: int = 0, **more: object) -> SendRequest:
+    def write(self, identifier: int, data: bytes, offset: int = 0) -> SendRequest:
         """RDMA WRITE into the other end's memory."""
         self.one.memory.view[: len(data)] = data
-        return SendRequest(
-            identifier,
-            more.pop("operation", Operation.RDMA_WRITE),  # type: ignore[arg-type]  # of a test's making
-            segments=[self.one.memory.segment(0, len(data))],
-            remoteAddress=self.other.memory.address + offset,
-            rkey=self.other.memory.rkey,
-            **more,  # type: ignore[arg-type]  # of a test's making
-        )
+        return self.request(identifier, Operation.RDMA_WRITE, 0, len(data), offset)
 
     def test_peerThatNeverAttachesTimesOut(self) -> None:
         one = Side(2, 4096)
@@ -255,20 +238,15 @@ class LaneTests(SynchronousTestCase):
         self.assertRaises(ValueError, Side(2, 4096).lane.attach, memoryview(bytes(5000)))
 
 
-class WeaklyOrderedTests(LaneTests):
+class WeaklyOrderedTests(WeaklyOrderedMixin, LaneTests):
     """The same with the memory fences of weakly ordered machines."""
 
-    def setUp(self) -> None:
-        for module in (_atomics, _rings, _incoming, _outgoing):
-            self.patch(module, "ORDERED", False)
-        super().setUp()
 
-
-class ScribbledTests(SynchronousTestCase):
+class ScribbledTests(LanesTestCase):
     """A peer that writes invalid values fails its own queue pair only."""
 
     def setUp(self) -> None:
-        self.one, self.other = pair()
+        super().setUp()
         self.words = self.one.box.cast("Q")
 
     def test_impossibleRecords(self) -> None:

@@ -8,7 +8,7 @@ import random
 import sys
 from typing import Any
 
-from twisted.trial.unittest import SkipTest, SynchronousTestCase
+from twisted.trial.unittest import SkipTest
 
 from txrdma.iba.verbs import (
     Access,
@@ -19,51 +19,21 @@ from txrdma.iba.verbs import (
     SendRequest,
     Status,
 )
-from txrdma.soft.shared import _atomics, _incoming, _lane, _outgoing, _rings
+from txrdma.soft.shared import _atomics, _incoming, _lane
 from txrdma.soft.shared._layout import ATOMIC_BYTES, CONSUMED, FIRST, Kind, RESULT_COUNT, WAKE, Wake
-from txrdma.test.support.soft.lanes import ok, pair, send, spoil
+from txrdma.test.support.soft.lanes import LanesTestCase, ok, pair, send, spoil, WeaklyOrderedMixin
 
 ADD, SWAP = Operation.FETCH_AND_ADD, Operation.COMPARE_AND_SWAP
 
 
-class AtomicCase(SynchronousTestCase):
+class AtomicCase(LanesTestCase):
     """Two lanes, and their atomics."""
-
-    def setUp(self) -> None:
-        self.one, self.other = pair()
-
-    def turn(self) -> None:
-        """Poll both ends and deliver messages until nothing changes."""
-        for _ in range(60):
-            for side in (self.one, self.other):
-                side.deliver()
-                side.lane.poll()
 
     def atomic(
         self, identifier: int, operation: Operation = ADD, offset: int = 0, at: int = 0, **more: Any
     ) -> SendRequest:
         """Return an atomic on the other end's memory; C{at} is where the previous value is stored."""
-        return SendRequest(
-            identifier,
-            operation,
-            segments=[self.one.memory.segment(at, 8)],
-            remoteAddress=self.other.memory.address + offset,
-            rkey=self.other.memory.rkey,
-            **more,
-        )
-
-    def rdma(
-        self, identifier: int, operation: Operation, at: int, length: int = 8, **more: Any
-    ) -> SendRequest:
-        """Return an RDMA request at the beginning of the other end's memory."""
-        return SendRequest(
-            identifier,
-            operation,
-            segments=[self.one.memory.segment(at, length)],
-            remoteAddress=self.other.memory.address,
-            rkey=self.other.memory.rkey,
-            **more,
-        )
+        return self.request(identifier, operation, at, 8, offset, **more)
 
     def word(self, view: memoryview, offset: int = 0) -> int:
         return int.from_bytes(view[offset : offset + 8], sys.byteorder)
@@ -107,17 +77,17 @@ class AtomicTests(AtomicCase):
     def test_readsAndWritesDoNotOvertakeAtomics(self) -> None:
         self.one.memory.view[:8] = (100).to_bytes(8, sys.byteorder)
         self.one.memory.view[8:16] = (500).to_bytes(8, sys.byteorder)
-        self.one.post(self.rdma(1, Operation.RDMA_WRITE, 0))
+        self.one.post(self.request(1, Operation.RDMA_WRITE, 0))
         self.turn()  # the memory is mapped now: a write is done when posted
         self.put(0)
         self.one.post(
-            self.rdma(2, Operation.RDMA_WRITE, 0),
+            self.request(2, Operation.RDMA_WRITE, 0),
             self.atomic(3, operand=1, at=16),
-            self.rdma(4, Operation.RDMA_READ, 24),
-            self.rdma(5, Operation.RDMA_WRITE, 8),
+            self.request(4, Operation.RDMA_READ, 24),
+            self.request(5, Operation.RDMA_WRITE, 8),
             self.atomic(6, operand=1, at=32),
         )
-        self.one.post(self.rdma(7, Operation.RDMA_READ, 40))
+        self.one.post(self.request(7, Operation.RDMA_READ, 40))
         self.assertEqual(self.word(self.other.memory.view), 100)
         self.turn()
         self.assertEqual(
@@ -126,7 +96,7 @@ class AtomicTests(AtomicCase):
         self.assertEqual(ok(self.one.sent), [1, 2, 3, 4, 5, 6, 7])
 
     def test_laterWriteDoesNotOvertakeAtomic(self) -> None:
-        self.one.post(self.rdma(1, Operation.RDMA_WRITE, 0))
+        self.one.post(self.request(1, Operation.RDMA_WRITE, 0))
         self.turn()
         self.one.memory.view[:8] = b"written "
         for count in (1, 2):
@@ -135,22 +105,22 @@ class AtomicTests(AtomicCase):
                 self.one.post(self.atomic(identifier, operand=1, at=16 + 8 * identifier))
             self.one.post(send(8, b"."))
             self.other.receive(8, (1000, 8))
-            self.one.post(self.rdma(9, Operation.RDMA_WRITE, 0))
+            self.one.post(self.request(9, Operation.RDMA_WRITE, 0))
             self.assertEqual(self.word(self.other.memory.view), 0)
             self.turn()
             self.assertEqual(self.word(self.one.memory.view, 8 + 8 * count), count - 1)
             self.assertEqual(self.other.memory.view[:8], b"written ")
 
     def test_immediateWritesResumeAfterAtomics(self) -> None:
-        self.one.post(self.rdma(1, Operation.RDMA_WRITE, 0), self.atomic(2, operand=1))
+        self.one.post(self.request(1, Operation.RDMA_WRITE, 0), self.atomic(2, operand=1))
         self.turn()
         self.one.memory.view[:8] = b"at once!"
-        self.one.post(self.rdma(3, Operation.RDMA_WRITE, 0))
+        self.one.post(self.request(3, Operation.RDMA_WRITE, 0))
         self.assertEqual(self.other.memory.view[:8], b"at once!")
 
     def test_unmappableMemory(self) -> None:
         self.other.mapped = False
-        self.one.post(self.atomic(1, operand=3), self.rdma(2, Operation.RDMA_READ, 8))
+        self.one.post(self.atomic(1, operand=3), self.request(2, Operation.RDMA_READ, 8))
         self.turn()
         self.assertEqual(self.word(self.one.memory.view, 8), 3)
         self.assertEqual(ok(self.one.sent), [1, 2])
@@ -225,13 +195,8 @@ class AtomicTests(AtomicCase):
                 self.assertEqual(results, list(range(done[which])), f"seed {seed}")
 
 
-class WeaklyOrderedTests(AtomicTests):
+class WeaklyOrderedTests(WeaklyOrderedMixin, AtomicTests):
     """The same with the memory fences of weakly ordered machines."""
-
-    def setUp(self) -> None:
-        for module in (_atomics, _rings, _incoming, _outgoing):
-            self.patch(module, "ORDERED", False)
-        super().setUp()
 
 
 class RefusedTests(AtomicCase):
@@ -265,7 +230,7 @@ class RefusedTests(AtomicCase):
         side.attributes = QPAttributes(**{**attributes, **changes})
 
     def test_noneMayBeOutstanding(self) -> None:
-        for request in (self.atomic(2), self.rdma(2, Operation.RDMA_READ, 0)):
+        for request in (self.atomic(2), self.request(2, Operation.RDMA_READ, 0)):
             self.one, self.other = pair()
             request.rkey = self.other.memory.rkey
             self.setWords(self.one, maxRDAtomic=0)

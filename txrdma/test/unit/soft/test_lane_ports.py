@@ -16,51 +16,25 @@ from txrdma.iba.verbs import (
     Operation,
     QPState,
     ReceiveRequest,
-    SendRequest,
     Status,
 )
 from txrdma.soft.shared import _lane
 from txrdma.soft.shared._incoming import LaneReceiver
 from txrdma.soft.shared._layout import HEADER_BYTES
-from txrdma.test.support.soft.lanes import ok, pair, send, Side
+from txrdma.test.support.soft.lanes import LanesTestCase, ok, send, Side, turn
 
 
-class Case(SynchronousTestCase):
-    def setUp(self) -> None:
-        self.one, self.other = pair()
-        self.sides = [self.one, self.other]
-
-    def turn(self) -> None:
-        """Poll all ends and deliver messages until nothing changes."""
-        for _ in range(40):
-            for side in self.sides:
-                side.deliver()
-                side.lane.poll()
-
-    def rdma(self, identifier: int, operation: Operation, data: bytes = b"", length: int = 0) -> SendRequest:
-        """Return an RDMA request for the other end's memory."""
-        self.one.memory.view[: len(data)] = data
-        return SendRequest(
-            identifier,
-            operation,
-            segments=[self.one.memory.segment(0, length or len(data))],
-            remoteAddress=self.other.memory.address,
-            rkey=self.other.memory.rkey,
-            operand=1,
-        )
-
-
-class PathTests(Case):
+class PathTests(LanesTestCase):
     def test_noOtherPath(self) -> None:
         self.assertRaises(InvalidRequest, self.one.lane.migrate)
 
 
-class EstablishedTests(Case):
+class EstablishedTests(LanesTestCase):
     """An end that is not ready to send is notified of its peer."""
 
     def test_atomicInRTRIsReported(self) -> None:
         self.other.attributes = replace(self.other.attributes, state=QPState.RTR)
-        self.one.post(self.rdma(1, Operation.FETCH_AND_ADD, length=8))
+        self.one.post(self.request(1, Operation.FETCH_AND_ADD, operand=1))
         self.turn()
         self.assertEqual(self.other.news, [AsyncEventKind.COMMUNICATION_ESTABLISHED])
 
@@ -99,15 +73,12 @@ class SharedTests(SynchronousTestCase):
         return bytes(self.hubs[0].memory.view[identifier * 4000 : identifier * 4000 + length])
 
     def turn(self) -> None:
-        for _ in range(40):
-            for side in (*self.hubs, *self.senders):
-                side.deliver()
-                side.lane.poll()
+        turn(*self.hubs, *self.senders)
 
     def test_firstMessageTakesFirstReceive(self) -> None:
         self.offer(0, 1, 2, 3)
-        for turn, which in enumerate((0, 1, 1, 0)):
-            self.senders[which].post(send(turn, b"%d from %d" % (turn, which)))
+        for number, which in enumerate((0, 1, 1, 0)):
+            self.senders[which].post(send(number, b"%d from %d" % (number, which)))
             self.hubs[which].lane.poll()
         self.assertEqual([ok(hub.received) for hub in self.hubs], [[0, 3], [1, 2]])
         self.assertEqual(
