@@ -2,9 +2,8 @@
 Compare the software device with the kernel's rxe in a guest of L{lab}, by L{benchmarks.verbs}.
 
 Both ends of a pair run in the guest; each pair has its own veth pair, all with the same MTU. The ends of rxe
-are
-in the first network namespace, the only one where rxe has a socket; the ends of the software device are in
-two.
+are in the first network namespace, the only one where rxe has a socket; the ends of the software device are
+in two.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 Measure RDMA connections and streams beside librdmacm's programs, in a guest of L{lab}.
 
 C{python -m benchmarks.boxmanaged --rounds 3 --json FILE} runs inside the guest, where L{lab.network} has
-configured
-addresses and rxe's devices.
+configured addresses and rxe's devices.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 Compare SMC-R over the kernel's RDMA devices with the kernel's AF_SMC and TCP, in a guest of L{lab}.
 
 C{python -m benchmarks.boxstreams --rounds 3 --json FILE} runs inside the guest, where L{lab.network} has
-configured
-the addresses.
+configured the addresses.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 Many senders of the byte transfer layer: processes on one core, forked after the imports.
 
 Each has its own module, and sends messages of C{write} bytes to one receiver. Messages count that arrive
-within
-C{seconds} after all senders have been connected and have sent for L{WARMING_SECONDS}.
+within C{seconds} after all senders have been connected and have sent for L{WARMING_SECONDS}.
 """
 
 from __future__ import annotations

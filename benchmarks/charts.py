@@ -2,8 +2,7 @@
 Charts of the results: which exist, where a page shows them, and their files.
 
 C{python -m benchmarks --charts} draws them again from the stored results. A chart is two SVG files, for light
-and
-dark pages; it names failed measurements and marks missed targets.
+and dark pages; it names failed measurements and marks missed targets.
 """
 
 from __future__ import annotations

@@ -2,9 +2,8 @@
 The two processes of a measurement of RDMA connections: C{python -m benchmarks.cmends server|client ORDERS}.
 
 They use software devices, each at its own loopback address, or C{devices}, the server's at the address
-C{host}.
-Orders and results are JSON: C{options} of the device string, and for the client C{count} and C{parallel}, or
-C{connections}.
+C{host}. Orders and results are JSON: C{options} of the device string, and for the client C{count} and
+C{parallel}, or C{connections}.
 """
 
 from __future__ import annotations

@@ -39,13 +39,11 @@ async def _links(reactor: Any, count: int, begun: float) -> float:
 async def contact(reactor: Any, endpoint: IStreamClientEndpoint, orders: Orders) -> Result:
     """
     Seconds until the first connection is established, and until its group has all links; then connects in
-    sequence
-    and in parallel.
+    sequence and in parallel.
 
     C{links} in the orders is the number of links that the group must have; without it TCP is measured.
-    C{count}
-    connections follow in sequence, three times as many with C{parallel} at a time; each is closed when it is
-    established.
+    C{count} connections follow in sequence, three times as many with C{parallel} at a time; each is closed
+    when it is established.
     """
     await deferLater(reactor, SETTLING_SECONDS)
     begun = time.perf_counter()

@@ -2,8 +2,7 @@
 The two processes of a measurement on Twisted: C{python -m benchmarks.ends server|client ORDERS}.
 
 Orders and results are JSON. The server writes its port when it listens, and its result when its standard
-input
-ends. The client writes its result and exits.
+input ends. The client writes its result and exits.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 One process that measures management datagrams: C{python -m benchmarks.madends SCENARIO ORDERS}.
 
 Orders and results are JSON: C{core} as in L{benchmarks.ends}, the others as documented in the scenario's
-module:
-L{benchmarks.madscenarios}, L{benchmarks.monitorends} or L{benchmarks.monitoronce}.
+module: L{benchmarks.madscenarios}, L{benchmarks.monitorends} or L{benchmarks.monitoronce}.
 """
 
 from __future__ import annotations

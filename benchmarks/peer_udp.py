@@ -2,8 +2,8 @@
 Measure Twisted's UDP in the roles of L{benchmarks.ends}.
 
 A datagram has the payload of a full RoCEv2 packet. The receiver acknowledges some datagrams, and the sender
-bounds
-the number of unacknowledged ones, because most would be dropped otherwise. Lost datagrams are not sent again.
+bounds the number of unacknowledged ones, because most would be dropped otherwise. Lost datagrams are not sent
+again.
 """
 
 from __future__ import annotations

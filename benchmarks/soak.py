@@ -4,8 +4,7 @@ Open and close many kinds of connections for an hour, and measure the resources 
     python -m benchmarks.soak --minutes 60 --rate 50
 
 Each minute it prints the memory, descriptors and open connections of the client and the server. At the end it
-prints
-the growth from the second to the last quarter. The exit status is 1 if a visit failed or did not end.
+prints the growth from the second to the last quarter. The exit status is 1 if a visit failed or did not end.
 """
 
 from __future__ import annotations

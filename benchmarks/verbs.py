@@ -2,9 +2,8 @@
 Compare devices: C{python -m benchmarks.verbs --device A --device B [--device A --device B...]}.
 
 Every two devices are a pair. Two processes, each on its own core, send and write messages of several lengths
-between
-them. Pairs alternate, so that other load affects all of them. Any two devices that reach each other can be
-compared.
+between them. Pairs alternate, so that other load affects all of them. Any two devices that reach each other
+can be compared.
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@ The two processes of a measurement on verbs: C{python -m benchmarks.verbsends se
 
 They are two ends of L{txrdma.pingpong}, which meet over a stream; any device works, since they use only
 L{txrdma.interfaces}. Orders and results are JSON: C{device}, C{core}, C{reactor}, and C{listen} or C{connect}
-as in
-L{benchmarks.ends}; for the client's scenario see L{benchmarks.verbsroles}.
+as in L{benchmarks.ends}; for the client's scenario see L{benchmarks.verbsroles}.
 """
 
 from __future__ import annotations

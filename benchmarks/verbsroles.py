@@ -2,8 +2,7 @@
 Scenarios of the client of a measurement on verbs.
 
 A series is that of C{txrdma pingpong}. Bulk resembles a stream of L{benchmarks.scenarios}: it sends from 64
-MiB that
-no cache holds, while pingpong sends the same bytes repeatedly.
+MiB that no cache holds, while pingpong sends the same bytes repeatedly.
 """
 
 from __future__ import annotations

@@ -2,9 +2,8 @@
 Wires with packet loss: network namespaces joined by a veth pair, for the two processes of a measurement.
 
 A classic BPF classifier drops random packets on ingress in both directions (bpf(8), tc-bpf(8)), so netem is
-not
-needed. There is no delay. Offloading is off, so that single packets are lost; TCP uses CUBIC with segments of
-L{PAYLOAD} bytes.
+not needed. There is no delay. Offloading is off, so that single packets are lost; TCP uses CUBIC with
+segments of L{PAYLOAD} bytes.
 """
 
 from __future__ import annotations

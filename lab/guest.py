@@ -198,8 +198,7 @@ def _accelerators() -> list[str]:
     Return KVM if the processor supports it and QEMU may use it, otherwise emulation.
 
     C{/dev/kvm} alone is not sufficient: on some hosts it opens, but supports only special kernels. Every
-    guest boots,
-    because QEMU cannot make a snapshot while 9p is mounted.
+    guest boots, because QEMU cannot make a snapshot while 9p is mounted.
     """
     flags = Path("/proc/cpuinfo").read_text().split()
     kvm = ["-accel", "kvm"] if "vmx" in flags or "svm" in flags else []

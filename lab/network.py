@@ -29,10 +29,9 @@ def pairs(mtu: int, count: int = 1) -> list[str]:
     Return the configuration of the first C{count} of L{PAIRS}, each the two ends of a veth pair.
 
     rxe listens in the first network namespace only, so all are there; and Linux delivers packets between
-    local addresses
-    over C{lo}, where rxe does not receive them. Rules therefore send packets for the other end over the wire,
-    where the
-    table of local addresses accepts them. Programs must bind to their source address.
+    local addresses over C{lo}, where rxe does not receive them. Rules therefore send packets for the other
+    end over the wire, where the table of local addresses accepts them. Programs must bind to their source
+    address.
     """
     chosen = PAIRS[:count]
     lines = ["echo 0 >/proc/sys/net/ipv6/conf/default/accept_dad"]

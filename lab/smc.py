@@ -2,9 +2,8 @@
 Configure SMC-R in the guest's kernel, and query its sockets: generic netlink and sock_diag.
 
 C{python -m lab.smc v0,rxe0 v1,rxe1} assigns a physical network (PNETID) to each group of interfaces and RDMA
-devices,
-and an EID to the host, which SMC-Rv2 must share with its peer. The numbers are those of C{linux/smc.h} and
-C{linux/smc_diag.h}; the messages are those of RFC 3549.
+devices, and an EID to the host, which SMC-Rv2 must share with its peer. The numbers are those of
+C{linux/smc.h} and C{linux/smc_diag.h}; the messages are those of RFC 3549.
 """
 
 from __future__ import annotations

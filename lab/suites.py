@@ -2,8 +2,7 @@
 Run the kernel suites, and collect their results.
 
 Modules that request the same box run one after the other in one guest, each in its own process: a guest takes
-a minute
-to start, and reads the files of a first process slowly.
+a minute to start, and reads the files of a first process slowly.
 
 C{build/kernel} has the results: C{results.json}, and for each guest the console, trial's log and the contents
 of
@@ -14,8 +13,7 @@ line is the
 reason, and the exit status is 0.
 
 C{--ci} runs L{txrdma.test.system.kernel.CI_TESTS} in one guest and one process, because imports take longer
-than most
-of these tests. A test that fails is tried once more in the same guest.
+than most of these tests. A test that fails is tried once more in the same guest.
 """
 
 from __future__ import annotations

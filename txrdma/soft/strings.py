@@ -43,10 +43,9 @@ class SoftDeviceStringParser:
 
     C{ADDRESS} is an IP address of this host; each is a port of the device. C{port} is a UDP port, or 0 for
     any free one; by default one of 24792 to 25045, for devices that share port 4791 with others. C{route} is
-    C{auto}, C{rocev2} or
-    C{shared-memory}. C{pcap} names a file that records all packets; it implies C{route=rocev2}. C{mtu} is the
-    largest payload of a packet: 256, 512, 1024, 2048 or 4096. C{runtime} is a directory in which processes of
-    different network namespaces find each other, to share memory.
+    C{auto}, C{rocev2} or C{shared-memory}. C{pcap} names a file that records all packets; it implies
+    C{route=rocev2}. C{mtu} is the largest payload of a packet: 256, 512, 1024, 2048 or 4096. C{runtime} is a
+    directory in which processes of different network namespaces find each other, to share memory.
     """
 
     prefix = "soft"

@@ -2,8 +2,7 @@
 Another process on this host with its own software device, which echoes until it is killed.
 
 C{python -m txrdma.test.support.soft.neighbour} prints its address as a line of JSON, reads the peer's from
-its standard
-input, and reports when it has done what its arguments request.
+its standard input, and reports when it has done what its arguments request.
 """
 
 from __future__ import annotations

@@ -4,8 +4,7 @@ Suites that test against the Linux kernel: C{make test-kernel} runs them as root
 C{make test-kernel-ci} runs the selection L{CI_TESTS}, for every commit.
 
 Elsewhere they skip. Each class states what it is a witness of; measured facts are added to the results of the
-run
-and to the table of C{docs/interoperability.md}::
+run and to the table of C{docs/interoperability.md}::
 
     class SendTests(TestCase):
         skip = OUTSIDE
@@ -16,8 +15,7 @@ and to the table of C{docs/interoperability.md}::
             record("bytes", 16 << 20)
 
 Every module runs in its own process, in a guest with the configuration that it requests. Modules with the
-same
-configuration share a guest, so each restores what it changes::
+same configuration share a guest, so each restores what it changes::
 
     BOXES = (Box(mtu=4200), Box(mtu=1500))      # at the module's top; Box() by default
 """
@@ -67,8 +65,7 @@ class Box:
         networks as rxe0 and rxe1.
     @ivar tap: run the tests outside of the guest, joined to it by a TAP device; inside,
         L{txrdma.test.system.kernel.agent} serves C{rxe2}. C{LAB_HERE} is the local address, C{LAB_PEER} the
-        agent's
-        address and port.
+        agent's address and port.
     @ivar mtu: MTU of the wire or of the TAP device; 4200 gives an active MTU of 4096, 1500 one of 1024.
     @ivar memory: MiB.
     @ivar timeout: seconds for the start of the guest and all tests of the module.

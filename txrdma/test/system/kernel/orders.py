@@ -2,8 +2,7 @@
 Use, close, close twice and drop objects of the kernel's devices in random orders.
 
 Run as C{python -m txrdma.test.system.kernel.orders FIRST COUNT}: that many lives of two devices, each with
-its
-own seed, which is printed first. Only errors of txrdma may be raised.
+its own seed, which is printed first. Only errors of txrdma may be raised.
 """
 
 from __future__ import annotations

@@ -25,8 +25,7 @@ class Recording:
     Records TCP and RoCE v2 packets that network interfaces send, with one tcpdump each, until L{end}.
 
     Only sent packets are recorded: received rxe packets carry the sender's timestamps in Linux. Software
-    computes TCP
-    checksums meanwhile, so that the captures have correct ones.
+    computes TCP checksums meanwhile, so that the captures have correct ones.
     """
 
     def __init__(self, interfaces: Sequence[str], folder: Path) -> None:

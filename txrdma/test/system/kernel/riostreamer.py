@@ -2,13 +2,10 @@
 A protocol like librdmacm's C{riostream}, for both ends: bytes are written into memory mapped by the peer.
 
 Each end maps the bytes of one transfer at offset 0. The client writes 16 bytes to the stream and the server
-answers
-with 16; then each knows the other's memory. In each iteration the client writes all transfers into the
-server's
-memory, then the server into the client's, without notifications: the last byte of the last transfer is the
-iteration's number modulo 256, for which the other end polls. The other bytes count up modulo 256, from the
-first one
-of each direction.
+answers with 16; then each knows the other's memory. In each iteration the client writes all transfers into
+the server's memory, then the server into the client's, without notifications: the last byte of the last
+transfer is the iteration's number modulo 256, for which the other end polls. The other bytes count up modulo
+256, from the first one of each direction.
 
 C{python -m txrdma.test.system.kernel.riostreamer ENDPOINT BYTES,COUNT,ITERATIONS...} runs a client.
 """

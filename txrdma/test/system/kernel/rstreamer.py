@@ -2,11 +2,9 @@
 A program like librdmacm's C{rstream}: C{python -m txrdma.test.system.kernel.rstreamer ROLE ENDPOINT SHAPES}.
 
 A server or client plays once for each shape C{BYTES,COUNT,ITERATIONS} in one process, since programs start
-slowly
-in the guest. The client begins with 16 bytes, and the server answers with 16; then in each iteration the
-client sends
-C{COUNT} times C{BYTES}, and the server the same. All bytes count up modulo 256, from the first one of each
-direction.
+slowly in the guest. The client begins with 16 bytes, and the server answers with 16; then in each iteration
+the client sends C{COUNT} times C{BYTES}, and the server the same. All bytes count up modulo 256, from the
+first one of each direction.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 A program with AF_SMC sockets that does not use txrdma, and is controlled by its standard input.
 
 Run as C{python smcprogram.py ADDRESS}, the address to which its sockets are bound. Requests and answers are
-lines of
-JSON as for L{txrdma.test.system.kernel.agent}; each request has its own thread.
+lines of JSON as for L{txrdma.test.system.kernel.agent}; each request has its own thread.
 """
 
 from __future__ import annotations

@@ -86,8 +86,7 @@ class MappedTests(IPv6Pairs, TestCase):
     IPv4 addresses mapped into IPv6.
 
     Over rxe, Linux supports SMC-R with no other IPv6 addresses: version 2 needs IPv4 addresses, and version 1
-    needs GIDs
-    of RoCE v1, which rxe does not have. Linux 6.12 does not treat mapped addresses as IPv4 either.
+    needs GIDs of RoCE v1, which rxe does not have. Linux 6.12 does not treat mapped addresses as IPv4 either.
     """
 
     skip = KernelEndpointTests.skip

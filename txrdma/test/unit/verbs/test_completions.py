@@ -273,8 +273,7 @@ class SleepingTests(CompletionReaderTests):
     def test_delayedFirst(self) -> None:
         """
         Calls that a handler has scheduled without a delay run before the next batch, as between two reads of
-        a socket:
-        delayed calls of an iteration run before its descriptors are read.
+        a socket: delayed calls of an iteration run before its descriptors are read.
         """
         reactor: Any = LookingReactor()
         reported: list[str] = []
