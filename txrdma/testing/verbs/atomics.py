@@ -57,9 +57,12 @@ class AtomicEnds(TwoEnds):
 
     def words(self, end: End, length: int = 4096, access: Access = WITH_ATOMICS) -> IMemoryRegion:
         """Allocate memory for atomic operations in the end's protection domain."""
-        region = end.domain.allocateMemory(length, access)
-        self.addCleanup(region.close)
-        return region
+        return self.region(end, length, access)
+
+    def execute(self, end: End, *requests: SendRequest) -> None:
+        """Post the first requests of an end, and run until all have completed."""
+        end.queuePair.postSend(requests)
+        self.runUntilCompleted(end, sends=len(requests))
 
     def atomic(
         self,
@@ -86,10 +89,7 @@ class AtomicContract(AtomicEnds):
         """A fetch and add changes the peer's word, returns the old value, and completes only locally."""
         alice, bob, region = self.atomicPair()
         putWord(region, 40, 16)
-        alice.queuePair.postSend(
-            [self.atomic(_ADD, alice, region, 2, offset=16, result=alice.segment(64, 8))]
-        )
-        self.runUntilCompleted(alice, sends=1)
+        self.execute(alice, self.atomic(_ADD, alice, region, 2, offset=16, result=alice.segment(64, 8)))
         self.assertEqual(
             alice.sent[0][:4], (1, Status.SUCCESS, CompletionOpcode.FETCH_AND_ADD, alice.queuePair.number)
         )
@@ -101,8 +101,7 @@ class AtomicContract(AtomicEnds):
         """A fetch and add uses all 64 bits, and wraps around."""
         alice, _bob, region = self.atomicPair()
         putWord(region, 0xFFFF_FFFF_FFFF_FFFE)
-        alice.queuePair.postSend([self.atomic(_ADD, alice, region, 0x0123_4567_89AB_CDEF)])
-        self.runUntilCompleted(alice, sends=1)
+        self.execute(alice, self.atomic(_ADD, alice, region, 0x0123_4567_89AB_CDEF))
         self.assertEqual(wordAt(region), 0x0123_4567_89AB_CDED)
         self.assertEqual(wordAt(alice.memory), 0xFFFF_FFFF_FFFF_FFFE)
 
@@ -110,10 +109,8 @@ class AtomicContract(AtomicEnds):
         """A compare and swap that finds the expected value replaces it, and returns the previous value."""
         alice, bob, region = self.atomicPair()
         putWord(region, 0x1122_3344_5566_7788, region.length - 8)
-        alice.queuePair.postSend(
-            [self.atomic(_SWAP, alice, region, 0xAABB, 0x1122_3344_5566_7788, region.length - 8)]
-        )
-        self.runUntilCompleted(alice, sends=1)
+        last = region.length - 8
+        self.execute(alice, self.atomic(_SWAP, alice, region, 0xAABB, 0x1122_3344_5566_7788, last))
         self.assertEqual(alice.sent[0].opcode, CompletionOpcode.COMPARE_AND_SWAP)
         self.assertEqual(alice.sent[0].status, Status.SUCCESS)
         self.assertEqual(wordAt(region, region.length - 8), 0xAABB)
@@ -125,8 +122,7 @@ class AtomicContract(AtomicEnds):
         """A compare and swap that finds another value leaves it unchanged, and returns it."""
         alice, _bob, region = self.atomicPair()
         putWord(region, 7)
-        alice.queuePair.postSend([self.atomic(_SWAP, alice, region, 9, compare=7 | 1 << 63)])
-        self.runUntilCompleted(alice, sends=1)
+        self.execute(alice, self.atomic(_SWAP, alice, region, 9, compare=7 | 1 << 63))
         self.assertEqual((alice.sent[0].status, wordAt(region), wordAt(alice.memory)), (Status.SUCCESS, 7, 7))
 
     def test_registered(self) -> None:
@@ -136,8 +132,7 @@ class AtomicContract(AtomicEnds):
         region = bob.domain.registerMemory(memoryview(buffer), WITH_ATOMICS)
         self.addCleanup(region.close)
         offset = -region.address % 8 + 8
-        alice.queuePair.postSend([self.atomic(_ADD, alice, region, 5, offset=offset)])
-        self.runUntilCompleted(alice, sends=1)
+        self.execute(alice, self.atomic(_ADD, alice, region, 5, offset=offset))
         self.assertEqual(alice.sent[0].status, Status.SUCCESS)
         self.assertEqual(int.from_bytes(buffer[offset : offset + 8], sys.byteorder), 5)
 
@@ -228,8 +223,7 @@ class AtomicContract(AtomicEnds):
                 self.atomic(_ADD, alice, region, 1, result=alice.segment(i * 8, 8), identifier=i)
                 for i in range(40)
             ]
-            alice.queuePair.postSend(requests)
-            self.runUntilCompleted(alice, sends=40)
+            self.execute(alice, *requests)
             self.assertEqual([wordAt(alice.memory, i * 8) for i in range(40)], list(range(40)))
 
     def test_concurrent(self) -> None:
@@ -355,8 +349,7 @@ class AtomicRefusalContract(AtomicEnds):
         nothing = replace(short, segments=())
         for wrong in (short, inline, nothing):
             self.assertRaises(InvalidRequest, alice.queuePair.postSend, [wrong])
-        alice.queuePair.postSend([self.atomic(_ADD, alice, region, 1)])
-        self.runUntilCompleted(alice, sends=1)
+        self.execute(alice, self.atomic(_ADD, alice, region, 1))
         self.assertEqual((alice.sent[0].status, wordAt(region)), (Status.SUCCESS, 1))
 
     def test_atomicIntoReadOnly(self) -> None:

@@ -257,6 +257,12 @@ class TwoEnds(Base):
         self._ends.append(end)
         return end
 
+    def region(self, end: End, length: int, access: Access) -> IMemoryRegion:
+        """Allocate memory in the end's protection domain until the test ends."""
+        region = end.domain.allocateMemory(length, access)
+        self.addCleanup(region.close)
+        return region
+
     def forget(self, end: End) -> None:
         """Stop polling an end whose device is closed."""
         self._ends.remove(end)
@@ -285,6 +291,11 @@ class TwoEnds(Base):
         """Poll all ends until C{end} has this many completions in total; assert that it has no more."""
         self.runPolling(lambda: len(end.sent) >= sends and len(end.received) >= receives, *self._ends)
         self.assertEqual((len(end.sent), len(end.received)), (sends, receives), (end.sent, end.received))
+
+    def runUntilBothCompleted(self, sender: End, receiver: End, count: int = 1) -> None:
+        """Poll all ends until this many sends and receives have completed in total; assert no more."""
+        self.runUntilCompleted(receiver, receives=count)
+        self.runUntilCompleted(sender, sends=count)
 
     def runPolling(self, condition: Callable[[], bool], *ends: End) -> None:
         """Poll these ends until a condition is true, as C{runUntil}."""

@@ -73,8 +73,7 @@ class QueueEventContract(TwoEnds):
         alice, bob = self.pair()
         bob.receive(bob.segment())
         alice.send(inline=[b"hello"])
-        self.runUntilCompleted(bob, receives=1)
-        self.runUntilCompleted(alice, sends=1)
+        self.runUntilBothCompleted(alice, bob)
         self.quiet(alice, bob)
         self.assertEqual(eventsOf(bob, AsyncEventKind.COMMUNICATION_ESTABLISHED), [])
 
@@ -124,8 +123,7 @@ class QueueEventContract(TwoEnds):
         self.runUntil(lambda: bool(eventsOf(carol, AsyncEventKind.CQ_ERROR)))
         dave.receive(dave.segment())
         carol.send(inline=[b"still here"])
-        self.runUntilCompleted(dave, receives=1)
-        self.runUntilCompleted(carol, sends=1)
+        self.runUntilBothCompleted(carol, dave)
         self.assertEqual(carol.sent[0].status, Status.SUCCESS)
 
 
@@ -186,8 +184,7 @@ class PortContract(PortEventContract):
             for _ in range(3):
                 bob.receive(bob.segment())
             alice.send(inline=[b"before"])
-            self.runUntilCompleted(bob, receives=1)
-            self.runUntilCompleted(alice, sends=1)
+            self.runUntilBothCompleted(alice, bob)
             up = self.down(which)
             alice.send(inline=[b"meanwhile"])
             alice.rdma(Operation.RDMA_WRITE, bob.memory, inline=[b"written"], offset=1000)
@@ -243,8 +240,7 @@ class PortContract(PortEventContract):
         alice.send(inline=[b"patience"])
         self.runFor(0.05)
         up()
-        self.runUntilCompleted(bob, receives=1)
-        self.runUntilCompleted(alice, sends=1)
+        self.runUntilBothCompleted(alice, bob)
         self.assertEqual(bytes(bob.memory.view[:8]), b"patience")
 
     def test_datagramsWhileDown(self) -> None:

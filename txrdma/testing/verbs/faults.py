@@ -83,8 +83,7 @@ class ProtectionContract(TwoEnds):
     def test_longBeyondTheEnd(self) -> None:
         """A write of many packets that exceeds its region only at its end changes nothing elsewhere."""
         alice, bob = self.pair()
-        neighbour = bob.domain.allocateMemory(1 << 16, EVERYTHING)
-        self.addCleanup(neighbour.close)
+        neighbour = self.region(bob, 1 << 16, EVERYTHING)
         alice.rdma(
             Operation.RDMA_WRITE, bob.memory, alice.fill(b"1" * 40_000), offset=bob.memory.length - 39_999
         )
@@ -125,16 +124,14 @@ class ProtectionContract(TwoEnds):
     def test_noRightToWrite(self) -> None:
         """A region without the remote write right is not written."""
         alice, bob = self.pair()
-        region = bob.domain.allocateMemory(4096, Access.LOCAL_WRITE | Access.REMOTE_READ)
-        self.addCleanup(region.close)
+        region = self.region(bob, 4096, Access.LOCAL_WRITE | Access.REMOTE_READ)
         self.refused(alice, bob, self.write(alice, region))
         self.assertEqual(bytes(region.view), bytes(4096))
 
     def test_noRightToRead(self) -> None:
         """A region without the remote read right is not read."""
         alice, bob = self.pair()
-        region = bob.domain.allocateMemory(4096, Access.LOCAL_WRITE | Access.REMOTE_WRITE)
-        self.addCleanup(region.close)
+        region = self.region(bob, 4096, Access.LOCAL_WRITE | Access.REMOTE_WRITE)
         region.view[:] = b"s" * 4096
         piece = alice.segment(0, 100)
         self.refused(alice, bob, lambda: alice.rdma(Operation.RDMA_READ, region, piece))
@@ -208,8 +205,7 @@ class ProtectionContract(TwoEnds):
         """A read into memory without the local write right fails locally."""
         alice, bob = self.pair()
         bob.fill(b"not for you")
-        region = alice.domain.allocateMemory(4096, Access.NONE)
-        self.addCleanup(region.close)
+        region = self.region(alice, 4096, Access.NONE)
         piece = alice.segment(0, 10, region)
         alice.rdma(Operation.RDMA_READ, bob.memory, piece)
         alice.send(inline=[b"behind"], identifier=2)
@@ -221,8 +217,7 @@ class ProtectionContract(TwoEnds):
     def test_sendFromReadOnly(self) -> None:
         """Data can be sent from memory without the local write right."""
         alice, bob = self.pair()
-        region = alice.domain.allocateMemory(4096, Access.NONE)
-        self.addCleanup(region.close)
+        region = self.region(alice, 4096, Access.NONE)
         region.view[:4] = b"safe"
         bob.receive(bob.segment())
         alice.send(alice.segment(0, 4, region))
@@ -253,20 +248,17 @@ class ReceiverContract(TwoEnds):
         alice, bob = self.pair()
         bob.receive(bob.segment(0, 39_999), identifier=4)
         alice.send(alice.fill(b"1" * 40_000))
-        self.runUntilCompleted(alice, sends=1)
-        self.runUntilCompleted(bob, receives=1)
+        self.runUntilBothCompleted(alice, bob)
         self.assertEqual((alice.sent[0].status, bob.received[0].status), self.quirks[1].shortReceive)
         self.assertEqual(bytes(bob.memory.view[39_999:]), bytes(bob.memory.length - 39_999))
 
     def test_receiveIntoReadOnly(self) -> None:
         """A receive into memory without the local write right fails on both sides."""
         alice, bob = self.pair()
-        region = bob.domain.allocateMemory(4096, Access.REMOTE_READ)
-        self.addCleanup(region.close)
+        region = self.region(bob, 4096, Access.REMOTE_READ)
         bob.receive(bob.segment(0, 100, region))
         alice.send(alice.fill(b"into the wall"))
-        self.runUntilCompleted(alice, sends=1)
-        self.runUntilCompleted(bob, receives=1)
+        self.runUntilBothCompleted(alice, bob)
         self.assertEqual((alice.sent[0].status, bob.received[0].status), self.quirks[1].badReceive)
         self.assertEqual(bytes(region.view), bytes(4096))
 
@@ -278,8 +270,7 @@ class ReceiverContract(TwoEnds):
         self.quiet(alice, bob)
         for index in range(3):
             bob.receive(bob.segment(index, 1))
-        self.runUntilCompleted(bob, receives=3)
-        self.runUntilCompleted(alice, sends=3)
+        self.runUntilBothCompleted(alice, bob, 3)
         self.assertEqual(bytes(bob.memory.view[:4]), b"012\0")
 
     def test_longNotReady(self) -> None:
@@ -288,8 +279,7 @@ class ReceiverContract(TwoEnds):
         alice.send(alice.fill(b"x" * 40_000))
         self.runFor(0.02)
         bob.receive(bob.segment(0, 40_000))
-        self.runUntilCompleted(bob, receives=1)
-        self.runUntilCompleted(alice, sends=1)
+        self.runUntilBothCompleted(alice, bob)
         self.assertEqual(bytes(bob.memory.view[:40_001]), b"x" * 40_000 + b"\0")
 
     def test_writeWithImmediateNotReady(self) -> None:
@@ -298,8 +288,7 @@ class ReceiverContract(TwoEnds):
         alice.rdma(Operation.RDMA_WRITE_WITH_IMMEDIATE, bob.memory, alice.fill(b"early"), immediate=9)
         self.quiet(alice, bob)
         bob.receive()
-        self.runUntilCompleted(bob, receives=1)
-        self.runUntilCompleted(alice, sends=1)
+        self.runUntilBothCompleted(alice, bob)
         self.assertEqual((bob.received[0].immediate, bytes(bob.memory.view[:5])), (9, b"early"))
 
     def test_neverReady(self) -> None:

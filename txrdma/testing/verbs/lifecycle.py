@@ -71,8 +71,7 @@ class StateContract(TwoEnds):
         alice.toRTS()
         bob.receive(bob.segment())
         alice.send(alice.fill(b"to RTR"))
-        self.runUntilCompleted(bob, receives=1)
-        self.runUntilCompleted(alice, sends=1)
+        self.runUntilBothCompleted(alice, bob)
         self.assertEqual(alice.sent[0].status, Status.SUCCESS)
 
     def test_error(self) -> None:
@@ -132,8 +131,7 @@ class StateContract(TwoEnds):
         self.runPolling(lambda: bool(alice.events), alice, bob)
         self.assertEqual(alice.events[0].kind, AsyncEventKind.SQ_DRAINED)
         self.assertIs(alice.events[0].queuePair, alice.queuePair)
-        self.runUntilCompleted(alice, sends=1)
-        self.runUntilCompleted(bob, receives=1)
+        self.runUntilBothCompleted(alice, bob)
         buffer = bytearray(b"second")
         bob.receive(bob.segment())
         request = SendRequest(2, Operation.SEND, inline=[buffer])

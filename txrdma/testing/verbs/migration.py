@@ -209,8 +209,7 @@ class MigrationContract(TwoEnds):
     def test_readsAndAtomicsMigrate(self) -> None:
         """Reads and atomics in flight when the path fails are executed once, too."""
         alice, bob = self.migrating()
-        region = bob.domain.allocateMemory(4096, WITH_ATOMICS)
-        self.addCleanup(region.close)
+        region = self.region(bob, 4096, WITH_ATOMICS)
         bob.fill(bytes(range(250)) * 40)
         before = len(alice.sent)
         for index in range(10):

@@ -228,8 +228,7 @@ class PostingContract(TwoEnds):
         bob.toRTS()
         alice.toRTS()
         alice.send(inline=[b"proper"], identifier=2)
-        self.runUntilCompleted(bob, receives=1)
-        self.runUntilCompleted(alice, sends=1)
+        self.runUntilBothCompleted(alice, bob)
         self.assertEqual((alice.sent[0].identifier, bob.received[0].identifier), (2, 2))
         self.assertEqual(bytes(bob.memory.view[:8]), b"proper\0\0")
         self.quiet(alice, bob)
@@ -278,8 +277,7 @@ class PostingContract(TwoEnds):
         self.assertRaises(InvalidRequest, bob.queuePair.postReceive, [ReceiveRequest(2), wrong])
         bob.receive(bob.segment(), identifier=3)
         alice.send(inline=[b"good"])
-        self.runUntilCompleted(bob, receives=1)
-        self.runUntilCompleted(alice, sends=1)
+        self.runUntilBothCompleted(alice, bob)
         self.assertEqual((bob.received[0].identifier, bob.received[0].status), (3, Status.SUCCESS))
 
     def test_datagramForm(self) -> None:

@@ -69,8 +69,7 @@ class SharedReceiveContract(SharedEnds):
         for turn in range(3):
             for which, (alice, bob) in enumerate(pairs):
                 alice.send(inline=[b"%d from %d" % (turn, which)])
-                self.runUntilCompleted(bob, receives=turn + 1)
-                self.runUntilCompleted(alice, sends=turn + 1)
+                self.runUntilBothCompleted(alice, bob, turn + 1)
         for which, (_alice, bob) in enumerate(pairs):
             self.assertEqual([c.identifier for c in bob.received], [which, which + 2, which + 4])
             self.assertEqual({c.qpn for c in bob.received}, {bob.queuePair.number})
@@ -89,8 +88,7 @@ class SharedReceiveContract(SharedEnds):
             for which, (alice, _bob) in enumerate(pairs):
                 alice.send(alice.fill(bytes([1 + turn * 2 + which]) * 15_000, turn * 16_000))
         for alice, bob in pairs:
-            self.runUntilCompleted(bob, receives=2)
-            self.runUntilCompleted(alice, sends=2)
+            self.runUntilBothCompleted(alice, bob, 2)
         seen = []
         for which, (_alice, bob) in enumerate(pairs):
             for turn, completion in enumerate(bob.received):
@@ -109,8 +107,7 @@ class SharedReceiveContract(SharedEnds):
         self.quiet(*(end for pair in pairs for end in pair))
         self.offer(hub, shared, 2)
         for which, (alice, bob) in enumerate(pairs):
-            self.runUntilCompleted(bob, receives=1)
-            self.runUntilCompleted(alice, sends=1)
+            self.runUntilBothCompleted(alice, bob)
             at = bob.received[0].identifier * 1000
             self.assertEqual(bytes(hub.memory.view[at : at + 9]), b"waiting %d" % which)
 
@@ -270,8 +267,7 @@ class SharedRefusalContract(SharedEnds):
         (alice, bob), (carol, dave) = self.receiver(hub, shared), self.receiver(hub, shared)
         self.offer(hub, shared, 2)
         alice.send(alice.fill(b"1" * 65))
-        self.runUntilCompleted(alice, sends=1)
-        self.runUntilCompleted(bob, receives=1)
+        self.runUntilBothCompleted(alice, bob)
         self.assertEqual(bob.received[0].identifier, 0)
         self.assertEqual((alice.sent[0].status, bob.received[0].status), self.quirks[1].shortReceive)
         self.assertEqual(bytes(hub.memory.view[64:1000]), bytes(936))

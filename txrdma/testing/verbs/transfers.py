@@ -42,8 +42,7 @@ class SendContract(TwoEnds):
         alice, bob = self.pair()
         bob.receive(bob.segment(100, 64), identifier=8)
         alice.send(alice.fill(b"hello"), identifier=7)
-        self.runUntilCompleted(bob, receives=1)
-        self.runUntilCompleted(alice, sends=1)
+        self.runUntilBothCompleted(alice, bob)
         self.assertEqual(bytes(bob.memory.view[100:106]), b"hello\0")
         (sent,) = alice.sent
         self.assertEqual(sent[:4], (7, Status.SUCCESS, CompletionOpcode.SEND, alice.queuePair.number))
@@ -68,8 +67,7 @@ class SendContract(TwoEnds):
         alice, bob = self.pair()
         bob.receive()
         alice.send()
-        self.runUntilCompleted(bob, receives=1)
-        self.runUntilCompleted(alice, sends=1)
+        self.runUntilBothCompleted(alice, bob)
         self.assertEqual(bob.received[0].length, 0)
 
     def test_longSend(self) -> None:
@@ -77,8 +75,7 @@ class SendContract(TwoEnds):
         alice, bob = self.pair()
         bob.receive(bob.segment(0, 1000), bob.segment(1001, 60_000))
         alice.send(alice.fill(noise(LONG)))
-        self.runUntilCompleted(bob, receives=1)
-        self.runUntilCompleted(alice, sends=1)
+        self.runUntilBothCompleted(alice, bob)
         memory = bytes(bob.memory.view)
         self.assertEqual(memory[:1000] + memory[1001 : LONG + 1], noise(LONG))
         self.assertEqual(bob.received[0].length, LONG)
@@ -113,8 +110,7 @@ class SendContract(TwoEnds):
             alice.queuePair.postSend([request])
         for index in range(5):
             bob.receive(bob.segment(index * 8, 8), identifier=index)
-        self.runUntilCompleted(bob, receives=5)
-        self.runUntilCompleted(alice, sends=5)
+        self.runUntilBothCompleted(alice, bob, 5)
         self.assertEqual([c.identifier for c in alice.sent], [0, 1, 2, 3, 4])
         self.assertEqual(
             [bytes(bob.memory.view[i * 8 : i * 8 + 1]) for i in range(5)], [b"%d" % i for i in range(5)]
@@ -160,8 +156,7 @@ class SendContract(TwoEnds):
             bob.receive(bob.segment(index * 2000, 2000), identifier=index)
         for index in range(100):
             alice.send(alice.fill(noise(1500, index), index % 4 * 2000))
-            self.runUntilCompleted(alice, sends=index + 1)
-            self.runUntilCompleted(bob, receives=index + 1)
+            self.runUntilBothCompleted(alice, bob, index + 1)
             index = bob.received[-1].identifier
             got.append(bytes(bob.memory.view[index * 2000 : index * 2000 + 1500]))
             bob.receive(bob.segment(index * 2000, 2000), identifier=index)
@@ -184,8 +179,7 @@ class SendContract(TwoEnds):
         self.connect(alice, bob)
         bob.receive(bob.segment())
         alice.send(alice.fill(b"neighbour"))
-        self.runUntilCompleted(bob, receives=1)
-        self.runUntilCompleted(alice, sends=1)
+        self.runUntilBothCompleted(alice, bob)
         self.assertEqual(bytes(bob.memory.view[:9]), b"neighbour")
 
     def test_route(self) -> None:
@@ -250,8 +244,7 @@ class RDMAContract(TwoEnds):
             offset=64,
             immediate=0x80000001,
         )
-        self.runUntilCompleted(bob, receives=1)
-        self.runUntilCompleted(alice, sends=1)
+        self.runUntilBothCompleted(alice, bob)
         (received,) = bob.received
         self.assertEqual(received.identifier, 5)
         self.assertEqual(received.opcode, CompletionOpcode.RECEIVE_RDMA_WITH_IMMEDIATE)
@@ -375,8 +368,7 @@ class DatagramContract(TwoEnds):
         alice, bob = self.datagrams()
         bob.receive(bob.segment(0, 40), bob.segment(40, 100), identifier=3)
         self.datagram(alice, bob, b"datagram")
-        self.runUntilCompleted(bob, receives=1)
-        self.runUntilCompleted(alice, sends=1)
+        self.runUntilBothCompleted(alice, bob)
         (received,) = bob.received
         self.assertEqual((received.identifier, received.status, received.length), (3, Status.SUCCESS, 48))
         self.assertEqual(received.sourceQPN, alice.queuePair.number)
