@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
@@ -23,13 +23,10 @@ from txrdma.cm.terms import Terms
 from txrdma.messages.protocol import MessageFactory
 from txrdma.soft.device import SoftDevice
 from txrdma.test.system.kernel.smcworld import environment
-from txrdma.test.system.kernel.world import InTheBox, PACE, RXE
+from txrdma.test.system.kernel.world import InTheBox, NAMESPACE, PACE, RXE
 
 SHOWN: Final = 1000
 """Number of characters of a program's output that a failure shows."""
-
-SECONDS: Final = 4.0
-"""Maximum time of a wait, outside of the guest."""
 
 _COUNTERS: Final = Path(f"/sys/class/infiniband/{RXE}/ports/1")
 
@@ -127,21 +124,40 @@ class Meeting(RDMAProtocol):
         self.lost = reason
 
 
-class CMTestCase(InTheBox, SynchronousTestCase):
+class ProgramTestCase(InTheBox, SynchronousTestCase):
     """
-    Tests of our manager, in another network namespace, with programs in this one.
+    Tests with programs in both network namespaces.
 
     @cvar programs: the tests skip if one of these is not installed.
     """
 
     programs: tuple[str, ...] = ()
-    soft: SoftDevice
 
     def setUp(self) -> None:
         super().setUp()
         for program in self.programs:
             if shutil.which(program) is None:
                 raise SkipTest(f"{program} is not installed")
+
+    def start(self, *words: str, **settings: str) -> Program:
+        """Start a program, whose output is flushed at the end of each line."""
+        program = Program("stdbuf", "-oL", *words, **settings)
+        self.addCleanup(program.process.wait)
+        self.addCleanup(program.process.kill)
+        return program
+
+    def ours(self, *words: str) -> Program:
+        """Start a Python module in the other namespace."""
+        return self.start("ip", "netns", "exec", NAMESPACE, sys.executable, "-m", *words)
+
+
+class CMTestCase(ProgramTestCase):
+    """Tests of our manager, in another network namespace, with programs in this one."""
+
+    soft: SoftDevice
+
+    def setUp(self) -> None:
+        super().setUp()
         self.reactor = self.makeReactor()
         self.soft = self.world.openSoft(self.reactor, address=self.there)
         self.addCleanup(self.soft.close)
@@ -159,15 +175,6 @@ class CMTestCase(InTheBox, SynchronousTestCase):
     def adapter(self) -> Adapter:
         """The adapter of our device, while it is in use."""
         return adapterOf(self.reactor, self.soft)
-
-    def result(self, deferred: Deferred[Any], seconds: float = SECONDS) -> Any:
-        """Return the result of a Deferred, or raise its failure."""
-        results: list[Any] = []
-        deferred.addBoth(results.append)
-        self.runUntil(lambda: bool(results), seconds)
-        if isinstance(results[0], Failure):
-            results[0].raiseException()
-        return results[0]
 
     def serve(self, port: int, make: Callable[[], Any] = Meeting, terms: Terms = USUAL) -> Any:
         """Listen in the other namespace; C{made} records the protocols."""
@@ -203,13 +210,6 @@ class CMTestCase(InTheBox, SynchronousTestCase):
 
         endpoint = RDMAClientEndpoint(self.reactor, self.here, port, self.soft, terms, privateData)
         return endpoint.connect(MessageFactory(made))
-
-    def start(self, *words: str, **settings: str) -> Program:
-        """Start a program, whose output is flushed at the end of each line."""
-        program = Program("stdbuf", "-oL", *words, **settings)
-        self.addCleanup(program.process.wait)
-        self.addCleanup(program.process.kill)
-        return program
 
     def expectOutput(self, program: Program, word: str, times: int = 1) -> None:
         """Run the reactor until a program has printed a word that many times."""

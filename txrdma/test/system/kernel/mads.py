@@ -25,6 +25,7 @@ from txrdma.mad.layouts.messages import MADRequest
 from txrdma.mad.ports import openMADPort
 from txrdma.mad.server import MADServer
 from txrdma.test.support.mad.pairs import Answers
+from txrdma.test.system.kernel import OUTSIDE
 from txrdma.testing.reactors import RealTime
 
 PERFORMANCE = ManagementClass.PERFORMANCE
@@ -66,6 +67,7 @@ def unknown(*args: object) -> int:
 class MADCase(RealTime, SynchronousTestCase):
     """Tests with ports of the kernel's two devices."""
 
+    skip = OUTSIDE
     slowness = 20.0
 
     def setUp(self) -> None:

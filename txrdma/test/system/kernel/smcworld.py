@@ -20,8 +20,11 @@ from twisted.internet.protocol import Factory
 from twisted.internet.task import deferLater
 
 import txrdma
+from txrdma.smc.handshake import _machine as _handshake
 from txrdma.smc.kernel.sockdiag import KernelSocket, kernelSockets
+from txrdma.smc.signalling import localclient as announcing
 from txrdma.test.support.smc.ends import EndsTestCase, reactor
+from txrdma.test.system.kernel import OUTSIDE
 from txrdma.test.system.kernel.agent import Asking
 from txrdma.test.system.kernel.smcprogram import chunks
 from txrdma.testing.protocols import HalfCloseRecorder, Recorder
@@ -116,6 +119,20 @@ class Pushing:
         self._chunks = iter(())
 
 
+class PatientTestCase(EndsTestCase):
+    """Our servers and clients over the kernel's devices."""
+
+    skip = OUTSIDE
+
+    def setUp(self) -> None:
+        """
+        Allow seconds for the handshake: emulated code opens a device slowly, which must not cause a fallback.
+        """
+        super().setUp()
+        self.patch(announcing, "ANSWER_SECONDS", 60.0)
+        self.patch(_handshake, "CLC_TIMEOUT", 60.0)
+
+
 class KernelPeerTestCase(EndsTestCase):
     """
     A test with a program that uses AF_SMC sockets.
@@ -123,6 +140,7 @@ class KernelPeerTestCase(EndsTestCase):
     @ivar weListen: whether our end is the server.
     """
 
+    skip = OUTSIDE
     timeout = 100
     weListen = False
 

@@ -14,11 +14,10 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.ports.pnet import kernelTable, Networks, rdmaPorts
 from txrdma.ports.pnettable import PNETEntry
 from txrdma.smc.common.realports import realPorts
-from txrdma.smc.handshake import _machine as _handshake
-from txrdma.smc.signalling import localclient as announcing
 from txrdma.test.support.processes import Program
-from txrdma.test.support.smc.ends import EndsTestCase, reactor
+from txrdma.test.support.smc.ends import reactor
 from txrdma.test.system.kernel import Box, OUTSIDE, record, Witness
+from txrdma.test.system.kernel.smcworld import PatientTestCase
 
 BOXES = (Box(smc=True, timeout=300),)
 
@@ -86,20 +85,14 @@ class NetworkTests(SynchronousTestCase):
         self.assertEqual(found.name, "rxe1/1")
 
 
-class AutoTests(EndsTestCase):
+class AutoTests(PatientTestCase):
     """Two processes, each with a table that assigns one of two devices to the loopback interface."""
 
-    skip = OUTSIDE
     timeout = 150
     witness = Witness("smc: device=auto", "smc: device=auto", "SMC-R over pyverbs, ports found by PNET ID")
 
     def setUp(self) -> None:
-        """
-        Allow seconds for the handshake: emulated code opens a device slowly, which must not cause a fallback.
-        """
         super().setUp()
-        self.patch(announcing, "ANSWER_SECONDS", 60.0)
-        self.patch(_handshake, "CLC_TIMEOUT", 60.0)
         self.patch(realPorts, "_until", 0.0)
 
     def table(self, port: str) -> str:

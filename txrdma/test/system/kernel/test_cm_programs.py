@@ -15,7 +15,7 @@ from txrdma.cm.connections.datagrams import (
 )
 from txrdma.cm.terms import Terms
 from txrdma.messages.protocol import MessageFactory
-from txrdma.test.system.kernel import Box, OUTSIDE, Witness
+from txrdma.test.system.kernel import Box, Witness
 from txrdma.test.system.kernel.cmworld import CMTestCase, counted, Meeting, since
 
 BOXES = (Box(rxe=False, timeout=420),)
@@ -37,7 +37,6 @@ class Answering(DatagramProtocol):
 class DatagramTests(CMTestCase):
     """udaddy: service ID resolution, and datagrams."""
 
-    skip = OUTSIDE
     witness = Witness("sidr: over the software device", "udaddy on rxe", "SIDR both ways, datagrams")
     programs = ("udaddy",)
     port, messages, size = 7174, 10, 100
@@ -75,7 +74,6 @@ class DatagramTests(CMTestCase):
 class StepTests(CMTestCase):
     """cmtime: each step for all connections before the next one."""
 
-    skip = OUTSIDE
     witness = Witness("rdma: over the software device", "cmtime on rxe", "many at once, both roles")
     programs = ("cmtime",)
     port = 7471

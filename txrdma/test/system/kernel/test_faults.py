@@ -2,8 +2,7 @@
 Connections between the software device and rxe when a peer disappears.
 
 A peer's process is killed; the interface of a port goes down, temporarily or permanently; the rxe device is
-deleted
-during use. Every request ends with a status, every change causes an event, and nothing hangs.
+deleted during use. Every request ends with a status, every change causes an event, and nothing hangs.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from txrdma.iba.verbs import (
 )
 from txrdma.interfaces import IVerbsDevice
 from txrdma.soft.device import SoftDevice
-from txrdma.test.system.kernel import Box, OUTSIDE, Witness
+from txrdma.test.system.kernel import Box, Witness
 from txrdma.test.system.kernel.mate import Mate
 from txrdma.test.system.kernel.party import FIRST_PSN
 from txrdma.test.system.kernel.world import InTheBox, NAMESPACE, RXE, THERE
@@ -73,7 +72,6 @@ class Torn(InTheBox, TwoEnds):
 class KilledTests(Torn, SynchronousTestCase):
     """The peer runs in its own process, and is killed."""
 
-    skip = OUTSIDE
     witness = Witness("software device", "rxe", "the peer's process is killed, on either side")
 
     def joined(self, which: int, mate: Mate) -> tuple[End, dict[str, int]]:
@@ -133,7 +131,6 @@ class KilledTests(Torn, SynchronousTestCase):
 class LinkTests(Torn, PortContract, SynchronousTestCase):
     """The interface of either end goes down and comes up; the software device sends requests."""
 
-    skip = OUTSIDE
     witness = Witness(
         "software device", "rxe", "interfaces down and up, at each end; the software device asks"
     )
@@ -160,14 +157,12 @@ class LinkTests(Torn, PortContract, SynchronousTestCase):
 class LinkOfRXETests(LinkTests):
     """The same; rxe sends requests."""
 
-    skip = OUTSIDE
     witness = Witness("software device", "rxe", "interfaces down and up, at each end; the kernel asks")
     quirks = (RXE_HABITS, OURS)
     which = (1, 0)
 
 
 class DeletedTests(Torn, SynchronousTestCase):
-    skip = OUTSIDE
     witness = Witness("software device", "rxe", "the rxe device is deleted while queue pairs live")
 
     def test_deleted(self) -> None:

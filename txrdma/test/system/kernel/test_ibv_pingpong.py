@@ -24,7 +24,7 @@ from txrdma.pingpong.compatible import OneGame, playFirst, PORT
 from txrdma.pingpong.measurement import Measurement
 from txrdma.pingpong.plan import Test, Transfer
 from txrdma.pingpong.session import TestSide
-from txrdma.test.system.kernel import Box, OUTSIDE, record, Witness
+from txrdma.test.system.kernel import Box, record, Witness
 from txrdma.test.system.kernel.world import HERE, InTheBox, MTU_1024, MTU_4096, NAMESPACE, RXE, THERE
 from txrdma.verbs.devices import openDevice
 
@@ -33,8 +33,7 @@ PROGRAMS = {Transfer.SEND: "ibv_rc_pingpong", Transfer.UD: "ibv_ud_pingpong"}
 LONG = 100_000
 """
 Bytes of a message with more packets of 1 KiB than one UDP_SEGMENT holds. Its user must sleep between
-messages: a
-busy-polling program leaves too little of an emulated processor to the kernel.
+messages: a busy-polling program leaves too little of an emulated processor to the kernel.
 """
 
 PATIENT = 19
@@ -201,7 +200,6 @@ class Playing(InTheBox):
 class SoftTests(Playing, SynchronousTestCase):
     """Our software device, with packets of up to 4 KiB."""
 
-    skip = OUTSIDE
     mtu = MTU_4096
     witness = Witness("software device", "ibv_rc_pingpong, ibv_ud_pingpong on rxe", "SEND, UD, 4 KiB MTU")
 
@@ -228,7 +226,6 @@ class SoftTests(Playing, SynchronousTestCase):
 class SoftSmallTests(Playing, SynchronousTestCase):
     """Our software device, with packets of up to 1 KiB."""
 
-    skip = OUTSIDE
     mtu = MTU_1024
     payload = 1024
     witness = Witness("software device", "ibv_rc_pingpong, ibv_ud_pingpong on rxe", "SEND, UD, 1 KiB MTU")
@@ -237,7 +234,6 @@ class SoftSmallTests(Playing, SynchronousTestCase):
 class PyverbsTests(Playing, SynchronousTestCase):
     """The kernel's device at the other end of the guest's wire, by pyverbs."""
 
-    skip = OUTSIDE
     kernelDevice = "rxe0"
     near = "127.0.0.1"
     witness = Witness("pyverbs on rxe", "ibv_rc_pingpong, ibv_ud_pingpong on rxe", "SEND, UD, 4 KiB MTU")

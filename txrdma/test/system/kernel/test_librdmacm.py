@@ -32,7 +32,7 @@ from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID
 from txrdma.interfaces import IVerbsDevice
 from txrdma.messages.protocol import MessageFactory
-from txrdma.test.system.kernel import Box, OUTSIDE, record, Witness
+from txrdma.test.system.kernel import Box, record, Witness
 from txrdma.test.system.kernel.cmworld import CMTestCase, counted, Meeting, since
 from txrdma.test.system.kernel.test_rdmacm import Pinged
 from txrdma.test.system.kernel.test_rsocket_programs import CopyClient, CopyServer, MiB
@@ -229,14 +229,12 @@ class OwnOnTheWire(_KernelCase):
 class KernelServesTests(OwnOnTheWire, KernelCase):
     """The kernel's end is the passive one."""
 
-    skip = OUTSIDE
     witness = Witness("rdma: over librdmacm, server", "rdma: over the software device", "messages, streams")
 
 
 class KernelAsksTests(OwnOnTheWire, KernelCase):
     """The kernel's end is the active one."""
 
-    skip = OUTSIDE
     witness = Witness("rdma: over librdmacm, client", "rdma: over the software device", "messages, streams")
     kernelServes = False
 
@@ -258,7 +256,6 @@ class KernelAsksTests(OwnOnTheWire, KernelCase):
 class RpingTests(KernelCase):
     """The kernel's manager at both ends; one of them is C{rping}'s."""
 
-    skip = OUTSIDE
     witness = Witness("rdma: over librdmacm", "rping on the same rxe", "both roles")
     programs = ("rping",)
 
@@ -285,7 +282,6 @@ class RpingTests(KernelCase):
 class UmadTests(KernelCase):
     """Our manager on the kernel's device, by umad, without the kernel's own manager."""
 
-    skip = OUTSIDE
     witness = Witness("rdma: over umad", "rdma: over the software device", "the kernel's CM not loaded")
     modules = ("rdma_ucm", "rdma_cm", "ib_cm")
 

@@ -27,7 +27,7 @@ from txrdma.mad.layouts.smp import NodeInfo
 from txrdma.mad.ports import availableMADPorts, openMADPort
 from txrdma.mad.ports.registration import Registry
 from txrdma.mad.resolvers import IPPathResolver
-from txrdma.test.system.kernel import Box, OUTSIDE, record, Witness
+from txrdma.test.system.kernel import Box, record, Witness
 from txrdma.test.system.kernel.mads import (
     ADMINISTRATION,
     linkLocal,
@@ -44,7 +44,6 @@ BOXES = (Box(mtu=4200, timeout=500),)
 class UmadTests(MADCase):
     """C{/dev/infiniband/umadN}."""
 
-    skip = OUTSIDE
     witness = Witness("umad port", "kernel MAD layer on rxe", "registration, GMPs both ways, errors")
 
     def test_port(self) -> None:
@@ -161,7 +160,6 @@ class UmadTests(MADCase):
 class VerbsPortTests(MADCase):
     """Our own queue pairs, and the kernel's queue pair 1."""
 
-    skip = OUTSIDE
     witness = Witness("vmad port", "kernel MAD layer on rxe", "GMPs by a UD queue pair, both roles")
 
     def test_asksTheKernel(self) -> None:
@@ -247,7 +245,6 @@ class VerbsPortTests(MADCase):
 class RemovalTests(MADCase):
     """The device is deleted during use."""
 
-    skip = OUTSIDE
     witness = Witness("umad and vmad ports", "rxe", "device deleted under them")
 
     def vanish(self, description: str) -> None:

@@ -2,8 +2,7 @@
 RMPP transfers between us and the kernel: tables and long requests, on good and lossy wires.
 
 The kernel sends a window again 2 seconds after its last segment, from the first unacknowledged one; it drops
-a
-transfer that is incomplete 40 seconds after its first segment.
+a transfer that is incomplete 40 seconds after its first segment.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from txrdma.mad.layouts.attributes import Attribute, Method
 from txrdma.mad.layouts.messages import MADRequest
 from txrdma.mad.layouts.sa import MultiPathRecord, NodeRecord, PathRecord
 from txrdma.mad.layouts.smp import NodeDescription
-from txrdma.test.system.kernel import Box, OUTSIDE, record, Witness
+from txrdma.test.system.kernel import Box, record, Witness
 from txrdma.test.system.kernel.mads import ADMINISTRATION, MADCase, PATIENCE, run
 
 BOXES = (Box(mtu=4200, timeout=500),)
@@ -93,7 +92,6 @@ class RMPPCase(MADCase):
 class KernelToKernelTests(RMPPCase):
     """Both ends use the kernel's RMPP."""
 
-    skip = OUTSIDE
     witness = Witness("umad port", KERNEL, "RMPP by the kernel, both ends")
     client, server = "umad:rxe0", "umad:rxe1"
 
@@ -167,7 +165,6 @@ class WeServeByUmadTests(KernelToKernelTests):
 class DisorderTests(RMPPCase):
     """A wire that loses, duplicates and reorders packets."""
 
-    skip = OUTSIDE
     witness = Witness("own RMPP, vmad", KERNEL, "RMPP both ways, 2 % lost, 5 % doubled, 5 % reordered")
     how: Sequence[str] = ("loss", "2%", "duplicate", "5%", "delay", "2ms", "reorder", "95%")
 

@@ -2,21 +2,16 @@
 The software device and rxe over a bad wire: netem loses, duplicates, reorders and corrupts packets.
 
 Each fault affects 1 % or 5 % of the packets in both directions during two transfers of 16 MiB: one requested
-by the
-software device, one by rxe; one level uses READ, the other SEND and WRITE, since the emulated machine is
-slow. So
-each side sends data, acknowledgements and requests through each fault. Hashes must be equal, and netem's
-counters
-must show the fault.
+by the software device, one by rxe; one level uses READ, the other SEND and WRITE, since the emulated machine
+is slow. So each side sends data, acknowledgements and requests through each fault. Hashes must be equal, and
+netem's counters must show the fault.
 
 netem would drop a whole UDP_SEGMENT batch, so the software device sends single packets here, except for the
-256 MiB
-without loss.
+256 MiB without loss.
 
 A corrupted packet has one changed bit. Linux detects it by the UDP checksum of packets from our socket, and
-drops
-it. rxe sends without this checksum, so that our ICRC check detects corruption and counts it. For the opposite
-direction, one test has our socket send without the checksum, so that rxe's ICRC check is tested.
+drops it. rxe sends without this checksum, so that our ICRC check detects corruption and counts it. For the
+opposite direction, one test has our socket send without the checksum, so that rxe's ICRC check is tested.
 """
 
 from __future__ import annotations
@@ -35,7 +30,7 @@ from txrdma.soft.device import SoftDevice
 from txrdma.soft.rc import udp
 from txrdma.soft.rc.counters import RoCECounters
 from txrdma.soft.rc.roce import RoCEPort
-from txrdma.test.system.kernel import Box, OUTSIDE, record, Witness
+from txrdma.test.system.kernel import Box, record, Witness
 from txrdma.test.system.kernel.world import InTheBox, MTU_4096
 from txrdma.testing.verbs.bulk import BulkContract, ENDURING, READ, SEND, WRITE
 from txrdma.testing.verbs.ends import End
@@ -78,11 +73,9 @@ class BadWireTests(BulkTransfers, SynchronousTestCase):
     Transfers of 16 MiB by each operation through each fault.
 
     Messages are short: after a lost READ response rxe drops the following ones, and requests the rest again
-    when its
-    timer expires.
+    when its timer expires.
     """
 
-    skip = OUTSIDE
     message = 1 << 16
     witness = Witness(
         "software device",
@@ -180,7 +173,6 @@ class BadWireTests(BulkTransfers, SynchronousTestCase):
 class UncheckedTests(BulkTransfers, SynchronousTestCase):
     """Corruption that only rxe's ICRC check can detect."""
 
-    skip = OUTSIDE
     witness = Witness("software device", "rxe", "4 MiB by WRITE, spoilt by netem, without UDP checksums")
 
     def test_spoiltWithoutChecksum(self) -> None:
@@ -204,7 +196,6 @@ class UncheckedTests(BulkTransfers, SynchronousTestCase):
 class LongHaulTests(BulkTransfers, SynchronousTestCase):
     """A long transfer over a good wire, in batches of UDP_SEGMENT."""
 
-    skip = OUTSIDE
     witness = Witness("software device", "rxe", "256 MiB by WRITE without loss")
 
     def test_quarterOfAGigabyte(self) -> None:

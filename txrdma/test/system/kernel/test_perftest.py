@@ -9,7 +9,7 @@ from typing import Any
 from twisted.internet.defer import Deferred
 
 from txrdma.cm.connections.endpoints import RDMAClientEndpoint, RDMAServerEndpoint
-from txrdma.test.system.kernel import Box, OUTSIDE, record, Witness
+from txrdma.test.system.kernel import Box, record, Witness
 from txrdma.test.system.kernel.cmworld import CMTestCase, counted, Program, since
 from txrdma.test.system.kernel.world import RXE
 from txrdma.testing.perftest import connect, serve, TERMS, Test
@@ -25,7 +25,6 @@ CONTENTS = bytes(range(250)) * (LENGTH // 250)
 class PerftestTests(CMTestCase):
     """Transfers between rxe and the software device."""
 
-    skip = OUTSIDE
     witness = Witness("rdma: over the software device", "perftest -R on rxe", "WRITE, READ, SEND, both roles")
     programs = tuple(test.program for test in Test)
 

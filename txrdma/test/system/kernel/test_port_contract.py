@@ -12,7 +12,7 @@ from twisted.trial.unittest import SkipTest
 from txrdma.iba.path import IBPath
 from txrdma.interfaces import IMADPort
 from txrdma.mad.ports import openMADPort
-from txrdma.test.system.kernel import Box, OUTSIDE, Witness
+from txrdma.test.system.kernel import Box, Witness
 from txrdma.test.system.kernel.mads import linkLocal, MADCase, run
 from txrdma.testing.contracts import MADPortContract
 
@@ -22,7 +22,6 @@ BOXES = (Box(mtu=4200, timeout=900),)
 class UmadTests(MADPortContract, MADCase):
     """C{/dev/infiniband/umadN} of the kernel's two devices, with RMPP in the kernel."""
 
-    skip = OUTSIDE
     witness = Witness("umad port", "kernel MAD layer on rxe", "the contract of management ports")
     rmpp = "kernel"
 

@@ -9,10 +9,8 @@ from hashlib import sha256
 from random import Random
 from typing import Any
 
-from txrdma.smc.handshake import _machine as _handshake
-from txrdma.smc.signalling import localclient as announcing
-from txrdma.test.support.smc.ends import EndsTestCase
-from txrdma.test.system.kernel import Box, OUTSIDE, record, Witness
+from txrdma.test.system.kernel import Box, record, Witness
+from txrdma.test.system.kernel.smcworld import PatientTestCase
 from txrdma.testing.protocols import Echo, Recorder
 
 BOXES = (Box(mtu=4200, timeout=300),)
@@ -21,20 +19,11 @@ SERVER = r"smc:0:interface=127.0.0.1:device=pyverbs\:rxe1:timeout=60"
 CLIENT = r"smc:127.0.0.1:{port}:device=pyverbs\:rxe0:timeout=60:fallback=no"
 
 
-class StreamTests(EndsTestCase):
+class StreamTests(PatientTestCase):
     """Our server and client, each at its own end of a wire."""
 
-    skip = OUTSIDE
     timeout = 120
     witness = Witness("smc: over pyverbs", "smc: over pyverbs", "SMC-R streams through rxe")
-
-    def setUp(self) -> None:
-        """
-        Allow seconds for the handshake: emulated code opens a device slowly, which must not cause a fallback.
-        """
-        super().setUp()
-        self.patch(announcing, "PATIENCE", 60.0)
-        self.patch(_handshake, "CLC_TIMEOUT", 60.0)
 
     async def pair(self, kind: type[Recorder]) -> tuple[Any, Any]:
         """Return a client and a server."""

@@ -16,7 +16,7 @@ from txrdma.cm.errors import PeerSilent, Rejected, Rejection
 from txrdma.cm.layouts.messages import RejectReason
 from txrdma.cm.rping import PingClient, PingServer, TERMS
 from txrdma.error import DeviceUnavailable
-from txrdma.test.system.kernel import Box, OUTSIDE, record, Witness
+from txrdma.test.system.kernel import Box, record, Witness
 from txrdma.test.system.kernel.cmworld import CMTestCase, counted, Meeting, Program, since
 from txrdma.test.system.kernel.world import HERE6, THERE6
 
@@ -64,7 +64,6 @@ class RpingTestCase(CMTestCase):
 class RejectTests(RpingTestCase):
     """Rejects, as the other end reports them."""
 
-    skip = OUTSIDE
     witness = Witness("rdma: over the software device", "rping, rstream on rxe", "REJ 8 and 28, both ways")
     programs = ("rping", "rstream")
 
@@ -109,7 +108,6 @@ class RejectTests(RpingTestCase):
 class CrowdTests(RpingTestCase):
     """Many connections at once, and their ends."""
 
-    skip = OUTSIDE
     witness = Witness("rdma: over the software device", "rping on rxe", "many at once; each end disconnects")
 
     def test_many(self) -> None:
@@ -156,7 +154,6 @@ class CrowdTests(RpingTestCase):
 
 
 class FaultTests(RpingTestCase):
-    skip = OUTSIDE
     witness = Witness("rdma: over the software device", "rping on rxe", "killed programs; interfaces down")
 
     def test_clientKilled(self) -> None:
@@ -225,7 +222,6 @@ class FaultTests(RpingTestCase):
 class StormTests(RpingTestCase):
     """A wire that duplicates and delays all messages of many connections."""
 
-    skip = OUTSIDE
     witness = Witness("rdma: over the software device", "ucmatose on rxe", "duplicate REQs and REPs by netem")
     programs = ("ucmatose",)
     count = 24
@@ -275,7 +271,6 @@ class StormTests(RpingTestCase):
 class UcmatoseTests(CMTestCase):
     """librdmacm's ucmatose, in both roles."""
 
-    skip = OUTSIDE
     witness = Witness("rdma: over the software device", "ucmatose on rxe", "both roles, SEND")
     programs = ("ucmatose",)
     connections, messages, size = 8, 10, 1000
@@ -330,7 +325,6 @@ class UcmatoseIPv6Tests(UcmatoseTests):
 class ProgramTests(CMTestCase):
     """librdmacm's other example programs, in both roles."""
 
-    skip = OUTSIDE
     witness = Witness(
         "rdma: over the software device", "rdma_xclient, rdma_xserver on rxe", "both roles, SEND"
     )

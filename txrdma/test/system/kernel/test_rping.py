@@ -5,52 +5,29 @@ librdmacm's C{rping} with C{txrdma rping} in both roles: the kernel's CM and our
 from __future__ import annotations
 
 import re
-import shutil
-import sys
 
-from twisted.trial.unittest import SkipTest, SynchronousTestCase
-
-from txrdma.test.system.kernel import Box, OUTSIDE, Witness
-from txrdma.test.system.kernel.cmworld import counted, Program, SHOWN, since
-from txrdma.test.system.kernel.world import HERE6, InTheBox, NAMESPACE, THERE6
+from txrdma.test.system.kernel import Box, Witness
+from txrdma.test.system.kernel.cmworld import counted, Program, ProgramTestCase, SHOWN, since
+from txrdma.test.system.kernel.world import HERE6, THERE6
 
 BOXES = (Box(rxe=False, timeout=420),)
 
 
-class RpingTests(InTheBox, SynchronousTestCase):
+class RpingTests(ProgramTestCase):
     """Pings over the software device."""
 
-    skip = OUTSIDE
     witness = Witness("txrdma rping, software device", "rping on rxe", "REQ to DREP, SEND, READ, WRITE")
-
-    def setUp(self) -> None:
-        super().setUp()
-        if shutil.which("rping") is None:
-            raise SkipTest("rping is not installed")
-
-    def start(self, *words: str) -> Program:
-        program = Program(*words)
-        self.addCleanup(program.process.wait)
-        self.addCleanup(program.process.kill)
-        return program
-
-    def ours(self, *words: str) -> Program:
-        """Start C{txrdma rping}, in the other namespace."""
-        command = (sys.executable, "-m", "txrdma", "rping", *words)
-        return self.start("ip", "netns", "exec", NAMESPACE, *command)
+    programs = ("rping",)
 
     def server(self, *words: str) -> Program:
         """Start our server, and wait until it listens."""
-        server = self.ours("-s", "-a", self.there, "-d", *words)
+        server = self.ours("txrdma", "rping", "-s", "-a", self.there, "-d", *words)
         server.expectOutput("listening")
         return server
 
-    def startReference(self, *words: str) -> Program:
-        return self.start("stdbuf", "-oL", "rping", *words)
-
     def theirServer(self, *words: str) -> Program:
         """Start librdmacm's server, and wait until it listens."""
-        server = self.startReference("-s", "-a", self.here, "-d", *words)
+        server = self.start("rping", "-s", "-a", self.here, "-d", *words)
         server.expectOutput("rdma_listen")
         return server
 
@@ -58,8 +35,8 @@ class RpingTests(InTheBox, SynchronousTestCase):
         """rping pings our server and verifies; the output and counters are complete."""
         server = self.server("-v")
         before = counted()
-        status, output = self.startReference(
-            "-c", "-a", self.there, "-I", self.here, "-V", "-v", "-S", "200", "-C", "3"
+        status, output = self.start(
+            "rping", "-c", "-a", self.there, "-I", self.here, "-V", "-v", "-S", "200", "-C", "3"
         ).end()
         self.assertEqual((status, output.count("ping data: rdma-ping-")), (0, 3), output)
         status, received = server.end()
@@ -73,8 +50,8 @@ class RpingTests(InTheBox, SynchronousTestCase):
         """Our client pings rping's server with messages of several packets, and verifies."""
         server = self.theirServer("-v", "-S", "20000")
         before = counted()
-        words = ("-c", "-a", self.here, "-I", self.there, "-V", "-v", "-S", "20000", "-C", "5")
-        status, output = self.ours(*words).end()
+        ends = ("-c", "-a", self.here, "-I", self.there)
+        status, output = self.ours("txrdma", "rping", *ends, "-V", "-v", "-S", "20000", "-C", "5").end()
         self.assertEqual((status, output.count("ping data: rdma-ping-")), (0, 5), output[-SHOWN:])
         status, received = server.end()
         self.assertEqual((status, received.count("server ping data: rdma-ping-")), (0, 5), received[-SHOWN:])
@@ -83,7 +60,9 @@ class RpingTests(InTheBox, SynchronousTestCase):
     def test_noListener(self) -> None:
         """The kernel rejects a REQ for a port without listener, and our client reports it."""
         before = counted()
-        status, output = self.ours("-c", "-a", self.here, "-I", self.there, "-p", "9", "-C", "1").end()
+        status, output = self.ours(
+            "txrdma", "rping", "-c", "-a", self.here, "-I", self.there, "-p", "9", "-C", "1"
+        ).end()
         self.assertEqual(status, 1)
         self.assertIn("INVALID_SERVICE_ID", output)  # reason 8
         self.assertEqual(since(before), {"rx req": 1, "tx rej": 1})

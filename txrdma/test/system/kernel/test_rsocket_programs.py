@@ -23,7 +23,7 @@ from twisted.python.failure import Failure
 
 from txrdma.cm.rsocket._core import Sizes
 from txrdma.cm.rsocket.endpoints import RSocketClientEndpoint, RSocketOptions, RSocketServerEndpoint
-from txrdma.test.system.kernel import Box, OUTSIDE, record, Witness
+from txrdma.test.system.kernel import Box, record, Witness
 from txrdma.test.system.kernel.cmworld import CMTestCase, counted, Program, since
 from txrdma.test.system.kernel.riostreamer import MappedStreaming
 from txrdma.test.system.kernel.world import HERE, NAMESPACE, THERE
@@ -166,7 +166,6 @@ class StreamCase(CMTestCase):
 
 
 class CopyTests(StreamCase):
-    skip = OUTSIDE
     witness = Witness("rsocket: over the software device", "rcopy on rxe", "64 MiB each way, equal hashes")
     programs = ("rcopy",)
 
@@ -203,7 +202,6 @@ class CopyTests(StreamCase):
 class MappingTests(StreamCase):
     """C{riostream} writes into our mapped memory, and we write into its."""
 
-    skip = OUTSIDE
     witness = Witness(
         "rsocket: over the software device", "riostream on rxe", "mapped memory, both ways, verified"
     )
@@ -268,7 +266,6 @@ class MappingTests(StreamCase):
 class PreloadTests(StreamCase):
     """A TCP program under librspreload."""
 
-    skip = OUTSIDE
     witness = Witness(
         "an echo and twistd web --listen rsocket:", "a C program of TCP under librspreload", "echo, HTTP"
     )

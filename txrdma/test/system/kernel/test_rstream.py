@@ -4,86 +4,51 @@ librdmacm's C{rstream} and our program exchange streams, which both verify: two 
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-import sys
-import tempfile
 import time
-from pathlib import Path
 
 from twisted.internet.endpoints import quoteStringArgument
-from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
-from txrdma.test.system.kernel import Box, OUTSIDE, record, Witness
+from txrdma.test.system.kernel import Box, record, Witness
+from txrdma.test.system.kernel.cmworld import Program, ProgramTestCase
 from txrdma.test.system.kernel.rstreamer import SYNC
-from txrdma.test.system.kernel.smcworld import environment
-from txrdma.test.system.kernel.world import HERE6, InTheBox, NAMESPACE, PACE, THERE6
+from txrdma.test.system.kernel.world import HERE6, THERE6
 
 BOXES = (Box(rxe=False, timeout=420),)
 
-SECONDS = 9.0 * PACE
 PORT = "7471"
 SHAPES = (("64", "50", "4"), ("1000", "100", "1"), ("65536", "20", "1"), ("300000", "2", "2"))
 """Bytes, transfers and iterations of C{rstream}: below and above half a buffer."""
 
 
-class RstreamTests(InTheBox, SynchronousTestCase):
+class RstreamTests(ProgramTestCase):
     """Streams over the software device."""
 
-    skip = OUTSIDE
     witness = Witness("rsocket: over the software device", "rstream on rxe", "rsockets, both ways, verified")
+    programs = ("rstream",)
 
-    def setUp(self) -> None:
-        super().setUp()
-        if shutil.which("rstream") is None:
-            raise SkipTest("rstream is not installed")
-
-    def start(self, *words: str) -> tuple[subprocess.Popen[bytes], Path]:
-        """Start a process; return it with the file of its output."""
-        out = tempfile.NamedTemporaryFile()
-        self.addCleanup(out.close)
-        process = subprocess.Popen(
-            words, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, env=environment()
-        )
-        self.addCleanup(process.wait)
-        self.addCleanup(process.kill)
-        return process, Path(out.name)
-
-    def ours(self, role: str, endpoint: str) -> tuple[subprocess.Popen[bytes], Path]:
+    def streamer(self, role: str, endpoint: str) -> Program:
         """Start our program, in the other namespace."""
-        words = (
-            sys.executable,
-            "-m",
-            "txrdma.test.system.kernel.rstreamer",
-            role,
-            endpoint,
-            *map(",".join, SHAPES),
-        )
-        return self.start("ip", "netns", "exec", NAMESPACE, *words)
+        return self.ours("txrdma.test.system.kernel.rstreamer", role, endpoint, *map(",".join, SHAPES))
 
     def startReference(self, shape: tuple[str, ...], *words: str) -> None:
         """Run rstream, which verifies and must succeed."""
         size, count, iterations = shape
         options = ("-S", size, "-C", count, "-I", iterations, "-p", PORT, "-T", "v")
-        process, out = self.start("stdbuf", "-oL", "rstream", *options, *words)
-        try:
-            process.wait(timeout=SECONDS)
-        except subprocess.TimeoutExpired:
-            self.fail(f"{process.args!r} does not end: {out.read_text()}")
-        self.assertEqual(process.returncode, 0, out.read_text())
-        self.assertNotIn("verification failed", out.read_text())
+        status, output = self.start("rstream", *options, *words).end()
+        self.assertEqual(status, 0, output)
+        self.assertNotIn("verification failed", output)
 
-    def check(self, ours: tuple[subprocess.Popen[bytes], Path]) -> None:
+    def check(self, ours: Program) -> None:
         """Check that our program received and sent everything."""
-        totals = [SYNC + int(size) * int(count) * int(iterations) for size, count, iterations in SHAPES]
-        for total in totals:
-            self.expectOutput(ours, f"verified {total} sent {total} ConnectionDone")
-        self.assertEqual(ours[0].wait(timeout=SECONDS), 0)
+        for size, count, iterations in SHAPES:
+            total = SYNC + int(size) * int(count) * int(iterations)
+            ours.expectOutput(f"verified {total} sent {total} ConnectionDone")
+        self.assertEqual(ours.end()[0], 0)
 
     def test_theirClient(self) -> None:
         """rstream's client streams to our server."""
-        server = self.ours("server", f"rsocket:{quoteStringArgument(self.there)}:{PORT}")
-        self.expectOutput(server, "listening")
+        server = self.streamer("server", f"rsocket:{quoteStringArgument(self.there)}:{PORT}")
+        server.expectOutput("listening")
         begun = time.monotonic()
         for shape in SHAPES:
             self.startReference(shape, "-s", self.there, "-b", self.here)
@@ -92,7 +57,7 @@ class RstreamTests(InTheBox, SynchronousTestCase):
 
     def test_theirServer(self) -> None:
         """Our client streams to rstream's server, which serves one connection at a time."""
-        client = self.ours(
+        client = self.streamer(
             "client",
             f"rsocket:{quoteStringArgument(self.here)}:{PORT}:bindAddress={quoteStringArgument(self.there)}",
         )
@@ -101,15 +66,6 @@ class RstreamTests(InTheBox, SynchronousTestCase):
             self.startReference(shape, "-b", self.here)
         self.check(client)
         record("seconds", round(time.monotonic() - begun, 1))
-
-    def expectOutput(self, program: tuple[subprocess.Popen[bytes], Path], words: str) -> None:
-        """Wait until a program has printed a text."""
-        process, out = program
-        end = time.monotonic() + SECONDS
-        while words not in (output := out.read_text()):
-            if time.monotonic() > end:
-                self.fail(f"it never says {words!r}, but {output!r}")
-            time.sleep(0.05)
 
 
 class RstreamIPv6Tests(RstreamTests):

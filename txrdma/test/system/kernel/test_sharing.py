@@ -4,18 +4,15 @@ Processes that share an address are killed at random, while the kernel's program
 
 from __future__ import annotations
 
-import shutil
-import sys
 import time
 from random import Random
 from typing import Final
 
 from twisted.internet.endpoints import quoteStringArgument
-from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
-from txrdma.test.system.kernel import Box, OUTSIDE, record, Witness
-from txrdma.test.system.kernel.cmworld import Program, SHOWN
-from txrdma.test.system.kernel.world import InTheBox, NAMESPACE, PACE
+from txrdma.test.system.kernel import Box, record, Witness
+from txrdma.test.system.kernel.cmworld import Program, ProgramTestCase, SHOWN
+from txrdma.test.system.kernel.world import PACE
 
 BOXES = (Box(rxe=False, memory=2048, timeout=1500),)
 
@@ -32,7 +29,7 @@ SECONDS: Final = 20.0 * PACE
 """Limit of each wait: all processes start at the same time."""
 
 
-class SharingTests(InTheBox, SynchronousTestCase):
+class SharingTests(ProgramTestCase):
     """
     Two services, ten clients, a server of C{rping} and one of C{rstream}, each in its own process.
 
@@ -41,32 +38,19 @@ class SharingTests(InTheBox, SynchronousTestCase):
     @cvar kills: number of processes that are killed, one after the other: coordinators and clients.
     """
 
-    skip = OUTSIDE
     witness = Witness(
         "14 processes at one address", "rping, rstream on rxe", "killed at random: coordinators, clients"
     )
+    programs = ("rping", "rstream")
     clients = 10
     questions = 8
     kills = 4
 
     def setUp(self) -> None:
         super().setUp()
-        for program in ("rping", "rstream"):
-            if shutil.which(program) is None:
-                raise SkipTest(f"{program} is not installed")
         seed = Random().randrange(1 << 32)
         self.random = Random(seed)
         record("seed", seed)
-
-    def start(self, *words: str) -> Program:
-        program = Program(*words)
-        self.addCleanup(program.process.wait)
-        self.addCleanup(program.process.kill)
-        return program
-
-    def ours(self, *words: str) -> Program:
-        """Start a Python module in the other namespace."""
-        return self.start("ip", "netns", "exec", NAMESPACE, sys.executable, "-u", "-m", *words)
 
     def sharing(self, role: str, route: str, count: int, *ports: str) -> Program:
         """Start one of the processes at the address."""
@@ -106,7 +90,7 @@ class SharingTests(InTheBox, SynchronousTestCase):
         for client in clients:
             self.waitFor(client, "0\n")
         ping = ("rping", "-c", "-a", self.there, "-I", self.here, "-p", RPING, "-V", "-v", "-C", "1000000")
-        pinging = self.start("stdbuf", "-oL", *ping)
+        pinging = self.start(*ping)
         victim = idle
         for number in range(self.kills):
             size, count, iterations = SHAPE

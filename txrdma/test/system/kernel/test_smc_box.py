@@ -5,12 +5,12 @@ The kernel's SMC-R between AF_SMC sockets, on which other suites rely.
 from __future__ import annotations
 
 import os
-import socket
 import threading
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.test.system.kernel import Box, OUTSIDE, record
+from txrdma.test.system.kernel.smcprogram import smcSocket
 
 try:
     from lab import smc
@@ -19,14 +19,6 @@ except ImportError:
 
 BOXES = (Box(smc=True),)
 SIZE = 1 << 20
-
-
-def smcSocket() -> socket.socket:
-    """
-    Return an AF_SMC stream socket that appears as an IPv4 one, as Python does not know AF_SMC addresses.
-    """
-    raw = socket.socket(smc.AF_SMC, socket.SOCK_STREAM, 0)
-    return socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, fileno=raw.detach())
 
 
 class SMCTests(SynchronousTestCase):

@@ -182,7 +182,6 @@ class Cuts(_Case):
 class ClientTests(Cuts, KernelPeerTestCase):
     """Our client and the kernel's server."""
 
-    skip = OUTSIDE
     witness = Witness(
         "smc: over pyverbs, client, two devices", "Linux AF_SMC, server", "two links of which one is cut"
     )
@@ -191,7 +190,6 @@ class ClientTests(Cuts, KernelPeerTestCase):
 class ServerTests(Cuts, KernelPeerTestCase):
     """The kernel's client and our server."""
 
-    skip = OUTSIDE
     weListen = True
     witness = Witness(
         "smc: over pyverbs, server, two devices", "Linux AF_SMC, client", "two links of which one is cut"

@@ -17,11 +17,7 @@ from txrdma.smc.signalling.option.reasons import OptionUnavailable
 from txrdma.test.support.smc.option_program import sawOption
 from txrdma.test.support.smc.optionworlds import commands
 from txrdma.test.system.kernel import Box, OUTSIDE, record, Witness
-
-try:
-    from lab import smc
-except ImportError:
-    OUTSIDE = "not a checkout"
+from txrdma.test.system.kernel.smcprogram import smcSocket
 
 BOXES = (Box(smc=True),)
 HERE, THERE = "10.77.0.1", "10.77.0.2"
@@ -32,14 +28,6 @@ WORD = b"in plain TCP"
 
 DECLINE = CLC + bytes.fromhex("04002c20") + bytes(8) + bytes.fromhex("03030000") + bytes(20) + CLC
 """Diagnosis "no SMC-R device", version 2, without a peer ID."""
-
-
-def smcSocket() -> socket.socket:
-    """
-    Return an AF_SMC stream socket that appears as an IPv4 one, as Python does not know AF_SMC addresses.
-    """
-    raw = socket.socket(smc.AF_SMC, socket.SOCK_STREAM, 0)
-    return socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, fileno=raw.detach())
 
 
 class OptionTests(SynchronousTestCase):

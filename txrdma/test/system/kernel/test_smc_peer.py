@@ -20,7 +20,7 @@ from twisted.internet.threads import deferToThread
 
 from txrdma.smc.kernel.sockdiag import kernelSockets
 from txrdma.test.support.smc.ends import reactor
-from txrdma.test.system.kernel import Box, OUTSIDE, record, Witness
+from txrdma.test.system.kernel import Box, record, Witness
 from txrdma.test.system.kernel.agent import Refused
 from txrdma.test.system.kernel.smcworld import (
     environment,
@@ -275,7 +275,6 @@ class Conversations(_Case):
 class ClientTests(Conversations, KernelPeerTestCase):
     """Our client and the kernel's server."""
 
-    skip = OUTSIDE
     witness = Witness(
         "smc: over pyverbs, client", "Linux AF_SMC, server", "SMC-R version 2 by the TCP option"
     )
@@ -303,7 +302,6 @@ class ClientTests(Conversations, KernelPeerTestCase):
 class ServerTests(Conversations, KernelPeerTestCase):
     """The kernel's client and our server."""
 
-    skip = OUTSIDE
     weListen = True
     witness = Witness(
         "smc: over pyverbs, server", "Linux AF_SMC, client", "SMC-R version 2 by the TCP option"
@@ -313,7 +311,6 @@ class ServerTests(Conversations, KernelPeerTestCase):
 class KilledTests(KernelPeerTestCase):
     """A process of ours ends while the kernel waits for it."""
 
-    skip = OUTSIDE
     witness = Witness("smc: over pyverbs, killed or ended", "Linux AF_SMC", "its program detects the end")
 
     def setUp(self) -> None:

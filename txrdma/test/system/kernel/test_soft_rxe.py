@@ -2,8 +2,7 @@
 The contract of verbs between the software device and the kernel's rxe.
 
 The contract that each fulfils with itself, with the software device at one end of a wire and rxe at the
-other, in
-both orders.
+other, in both orders.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.interfaces import IVerbsDevice
-from txrdma.test.system.kernel import Box, OUTSIDE, Witness
+from txrdma.test.system.kernel import Box, Witness
 from txrdma.test.system.kernel.world import InTheBox, MTU_1024, MTU_4096
 from txrdma.testing.contracts import VerbsDeviceContract
 from txrdma.testing.verbs.atomics import AtomicContract
@@ -51,7 +50,6 @@ class TransferContract(SendContract, RDMAContract, AtomicContract, DatagramContr
 class SoftToRXETests(SoftFirst, VerbsDeviceContract, SynchronousTestCase):
     """From the software device to rxe, with packets of up to 4 KiB."""
 
-    skip = OUTSIDE
     mtu = MTU_4096
     witness = Witness("software device", "rxe", "the contract of verbs: the software device asks, 4 KiB MTU")
 
@@ -59,7 +57,6 @@ class SoftToRXETests(SoftFirst, VerbsDeviceContract, SynchronousTestCase):
 class RXEToSoftTests(RXEFirst, VerbsDeviceContract, SynchronousTestCase):
     """From rxe to the software device, with packets of up to 4 KiB."""
 
-    skip = OUTSIDE
     mtu = MTU_4096
     witness = Witness("software device", "rxe", "the contract of verbs: the kernel asks, 4 KiB MTU")
 
@@ -67,7 +64,6 @@ class RXEToSoftTests(RXEFirst, VerbsDeviceContract, SynchronousTestCase):
 class SoftToRXESmallTests(SoftFirst, TransferContract, SynchronousTestCase):
     """From the software device to rxe, with packets of up to 1 KiB."""
 
-    skip = OUTSIDE
     mtu = MTU_1024
     witness = Witness(
         "software device", "rxe", "SEND, WRITE, READ, atomics, UD: the software device asks, 1 KiB MTU"
@@ -77,6 +73,5 @@ class SoftToRXESmallTests(SoftFirst, TransferContract, SynchronousTestCase):
 class RXEToSoftSmallTests(RXEFirst, TransferContract, SynchronousTestCase):
     """From rxe to the software device, with packets of up to 1 KiB."""
 
-    skip = OUTSIDE
     mtu = MTU_1024
     witness = Witness("software device", "rxe", "SEND, WRITE, READ, atomics, UD: the kernel asks, 1 KiB MTU")

@@ -2,8 +2,7 @@
 Two network namespaces in the guest, joined by a wire: rxe in the first one, a software device in the second.
 
 rxe has its UDP port in the first namespace only. A socket belongs to the namespace in which it was made, so
-one
-process can use both: the software device is opened while the thread is in the second one.
+one process can use both: the software device is opened while the thread is in the second one.
 """
 
 from __future__ import annotations
@@ -19,11 +18,14 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
 
+from twisted.internet.defer import Deferred
 from twisted.internet.epollreactor import EPollReactor
+from twisted.python.failure import Failure
 
 from txrdma.iba.types import GID
 from txrdma.interfaces import IVerbsDevice
 from txrdma.soft.device import openSoftDevice, SoftDevice
+from txrdma.test.system.kernel import OUTSIDE
 from txrdma.testing.reactors import RealTime
 from txrdma.verbs.devices import openDevice
 
@@ -247,6 +249,7 @@ class InTheBox(RealTime):
     @cvar here: address of rxe's end; C{there}: that of the software device.
     """
 
+    skip = OUTSIDE
     mtu = MTU_4096
     here, there = HERE, THERE
     slowness = PACE
@@ -266,6 +269,15 @@ class InTheBox(RealTime):
         reactor = EPollReactor()
         self.addCleanup(self._endReactor, reactor)
         return reactor
+
+    def result(self, deferred: Deferred[Any], seconds: float = 4.0) -> Any:
+        """Run the reactor until a Deferred has a result; return it, or raise its failure."""
+        results: list[Any] = []
+        deferred.addBoth(results.append)
+        self.runUntil(lambda: bool(results), seconds)
+        if isinstance(results[0], Failure):
+            results[0].raiseException()
+        return results[0]
 
     @staticmethod
     def _endReactor(reactor: Any) -> None:
