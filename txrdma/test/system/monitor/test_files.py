@@ -76,9 +76,9 @@ class FileTests(SiteTestCase):
         pattern = re.compile(node["regex"].strip("/").replace("(?<", "(?P<"))
         series = re.findall("^infiniband_node_info.*$", self.get("/metrics").text, re.MULTILINE)
         found = {(match["text"], match["value"]) for match in map(pattern.search, series) if match}
-        fabric = self.poller.fabric
-        assert fabric is not None
-        self.assertEqual(found, {(one.description, guidText(one.guid)) for one in fabric.nodes.values()})
+        self.assertEqual(
+            found, {(one.description, guidText(one.guid)) for one in self.sweptFabric.nodes.values()}
+        )
 
     def test_vendored(self) -> None:
         """Vendored libraries are unchanged, and each has its licence."""

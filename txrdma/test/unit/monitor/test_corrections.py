@@ -19,18 +19,18 @@ from txrdma.mad.layouts.pma import PortExtendedSpeedsCounters, PortExtendedSpeed
 from txrdma.mad.layouts.smp import NodeInfo, PortInfo
 from txrdma.mad.layouts.values import FECMode
 from txrdma.monitor.config import parseConfig
-from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
+from txrdma.monitor.diagnosis.thresholds import DEFAULT_LIMITS
 from txrdma.monitor.reading.fec import layoutOf, LONGEST_REFUSED_SECONDS
-from txrdma.monitor.reading.poller import FabricPoller
 from txrdma.monitor.series.exposition import CounterExposition
 from txrdma.monitor.web.tables import PORTS
 from txrdma.monitor.web.watch import Watch
 from txrdma.sim.fabric.agents import pma
+from txrdma.sim.fabric.model.nodes import SimulatedPort
 from txrdma.sim.nets.fattree import fatTree
 from txrdma.sim.nets.netfile import Net
 from txrdma.test.support.mad.simulated import FabricTestCase
 from txrdma.test.unit.monitor.test_exposition import parsed, portKey
-from txrdma.test.unit.monitor.test_poller import PollerTestCase
+from txrdma.test.unit.monitor.test_poller import PollerTestCase, withStatus
 
 FULL = 0xFFFF_FFFF
 
@@ -81,32 +81,32 @@ class CorrectionTestCase(PollerTestCase):
     """A small fat tree, whose links are HDR."""
 
     at = "h00000"
+    limits = DEFAULT_LIMITS
+    mostBitErrors = 1e-14
 
     def net(self) -> Net:
         return fatTree(4, 4)
-
-    def made(self) -> FabricPoller:
-        self.thresholds = ErrorThresholds(mostBitErrors=1e-14)
-        return FabricPoller(
-            self.clock, self.agent, self.settings, thresholds=self.thresholds, notify=self.received
-        )
 
     def counted(self, name: str, number: int) -> dict[str, int | None]:
         meter = self.poller.corrections.meters[self.portKey(name, number)]
         return {counter: meter.value(counter) for counter in meter.layout.names}
 
-    def watched(self, attribute: int) -> list[bytes]:
-        """Record requests for an attribute of performance management from now on."""
-        agents = self.fabric.wire._pma
-        answer, asked = agents.answer, []
+    def watched(self) -> list[int]:
+        """Record the numbers of ports whose error correction is queried from now on."""
+        asked: list[int] = []
 
-        def watch(port: Any, datagram: bytes) -> Any:
-            if datagram[1] == 0x04 and int.from_bytes(datagram[16:18], "big") == attribute:
-                asked.append(bytes(datagram))
-            return answer(port, datagram)
+        def watch(port: SimulatedPort, number: int, reply: Any) -> Any:
+            if number == 0x1F:
+                asked.append(port.number)
+            return reply
 
-        self.patch(agents, "answer", watch)
+        self.answering(watch)
         return asked
+
+    @property
+    def linked(self) -> int:
+        """The number of ports with a link."""
+        return 2 * len(list(self.sweptFabric.links()))
 
 
 class ReadingTests(CorrectionTestCase):
@@ -122,7 +122,7 @@ class ReadingTests(CorrectionTestCase):
     def test_unknown(self) -> None:
         """Nodes that do not report the capability are not read."""
         self.known("h00002")
-        asked = self.watched(0x1F)
+        asked = self.watched()
         self.started(200.0)
         self.assertEqual(set(self.poller.corrections.meters), {self.portKey("h00002", 1)})
         self.assertLess(len(asked), 10)
@@ -134,21 +134,17 @@ class ReadingTests(CorrectionTestCase):
             *("leaf0000", 1), portFECCorrectedSymbolCtr=9, fecCorrectableSymbolCtrLanes3=5
         )
         self.started(100.0)
-        assert self.poller.fabric is not None
-        linked = 2 * len(list(self.poller.fabric.links()))
-        self.assertEqual(len(self.poller.corrections.meters), linked)
+        self.assertEqual(len(self.poller.corrections.meters), self.linked)
         reported = self.counted("leaf0000", 1)
         self.assertEqual(reported["portFECCorrectedSymbolCtr"], 9)
         self.assertEqual(reported["fecCorrectableSymbolCtrLanes3"], 5)
         self.assertNotIn("fecCorrectableSymbolCtrLanes4", reported)
-        asked = self.watched(0x1F)
+        asked = self.watched()
         self.pump(60.0)
-        self.assertTrue(linked <= len(asked) < 2 * linked, asked)  # a turn of few nodes is a shorter one
+        self.assertIn(len(asked), range(self.linked, 2 * self.linked))  # a turn of few nodes is a shorter one
 
     def test_lanes(self) -> None:
-        """
-        Ports with another code, and known devices without the capability, are read with the older layout.
-        """
+        """Ports with another code, and devices known to lack the capability, have the older layout."""
         self.fabric.correct("leaf0000", mode=FECMode.FIRECODE)
         self.known("h00002")
         for name in ("leaf0000", "h00002"):
@@ -185,58 +181,37 @@ class ReadingTests(CorrectionTestCase):
         """A node that refuses the attribute is not read again and causes no finding."""
         self.patch(pma, "GROUPS", {key: group for key, group in pma.GROUPS.items() if key != 0x1F})
         self.fabric.correct()
-        asked = self.watched(0x1F)
+        asked = self.watched()
         self.started(100.0)
-        assert self.poller.fabric is not None
-        self.assertEqual(len(asked), len(self.poller.fabric.nodes))
+        self.assertEqual(len(asked), len(self.sweptFabric.nodes))
         self.pump(600.0)
-        self.assertEqual(len(asked), len(self.poller.fabric.nodes))
+        self.assertEqual(len(asked), len(self.sweptFabric.nodes))
         self.assertEqual((self.poller.corrections.meters, self.output()), ({}, []))
 
     def test_passing(self) -> None:
         """After a temporary refusal, as during link training, the port is read again at growing intervals."""
         self.fabric.correct()
-        agents = self.fabric.wire._pma
-        answer, refused = agents.answer, [MADStatus.BUSY, MADStatus.INVALID_FIELD]
-        isRefusing = True
-
-        def refuse(port: Any, datagram: bytes) -> Any:
-            reply = answer(port, datagram)
-            if isRefusing and reply is not None and int.from_bytes(datagram[16:18], "big") == 0x1F:
-                reply = bytearray(reply)
-                reply[4:6] = refused[port.number % 2].to_bytes(2, "big")
-                return bytes(reply)
-            return reply
-
-        self.patch(agents, "answer", refuse)
+        refused = (MADStatus.BUSY, MADStatus.INVALID_FIELD)
+        end = self.answering(
+            lambda port, number, reply: (
+                withStatus(reply, refused[port.number % 2]) if number == 0x1F else reply
+            )
+        )
         self.started(100.0)
         self.assertEqual(self.poller.corrections.meters, {})
-        asked = self.watched(0x1F)
+        asked = self.watched()
         self.pump(3600.0)
-        assert self.poller.fabric is not None
-        linked = 2 * len(list(self.poller.fabric.links()))
-        self.assertLessEqual(len(asked), 4 * 8 * linked)
-        isRefusing = False
+        self.assertLessEqual(len(asked), 4 * 8 * self.linked)
+        end()
         self.pump(LONGEST_REFUSED_SECONDS + 100.0)
-        self.assertEqual(len(self.poller.corrections.meters), linked)
+        self.assertEqual(len(self.poller.corrections.meters), self.linked)
 
     def test_silent(self) -> None:
-        """
-        A node that does not answer for this attribute only is asked three times and is not reported as
-        silent.
-        """
+        """A node that does not answer for this attribute only is soon asked no more, and is not silent."""
         self.fabric.correct()
-        agents = self.fabric.wire._pma
-        answer = agents.answer
-        self.patch(
-            agents,
-            "answer",
-            lambda port, datagram: (
-                None if int.from_bytes(datagram[16:18], "big") == 0x1F else answer(port, datagram)
-            ),
-        )
+        self.answering(lambda port, number, reply: None if number == 0x1F else reply)
         self.started(400.0)
-        asked = self.watched(0x1F)
+        asked = self.watched()
         self.pump(600.0)
         self.assertEqual((asked, self.output()), ([], []))
         self.assertEqual(self.poller.statistics.silences, 0)
@@ -247,7 +222,7 @@ class ReadingTests(CorrectionTestCase):
         for node in self.fabric.nodes.values():
             for port in node.external:
                 port.info[:] = PortInfo.decode(port.info).replace(linkSpeedExtActive=0).encode()
-        asked = self.watched(0x1F)
+        asked = self.watched()
         self.started(100.0)
         self.assertEqual((asked, self.poller.corrections.meters), ([], {}))
 
@@ -299,17 +274,13 @@ class FindingTests(CorrectionTestCase):
 
     def rawRate(self) -> float | None:
         """Return the bit error rate before correction, as pages show it."""
-        fabric = self.poller.fabric
-        assert fabric is not None
         context = Watch(self.poller, self.agent, None, self.clock.seconds).context()
-        port = fabric.nodes[self.fabric.node("leaf0000").guid].port(1)
+        port = self.sweptFabric.nodes[self.fabric.node("leaf0000").guid].port(1)
         rate: float | None = PORTS.toDict(context, port)["rawBitErrorRate"]
         return rate
 
     def test_uncorrectable(self) -> None:
-        """
-        Uncorrectable blocks are a finding by their rate and by their number; both findings are cleared later.
-        """
+        """Uncorrectable blocks are a finding by their rate, and another by their number; both are cleared."""
         self.grow(2)
         self.assertEqual(self.output(), [])
         self.grow(3)
@@ -367,10 +338,9 @@ class FindingTests(CorrectionTestCase):
 
         self.fabric.sma._gets[0x0011] = other
         self.assertIn(at, self.poller.corrections.meters)
-        known = self.poller.fabric
-        assert known is not None
+        known = self.sweptFabric.nodes[node.guid]
         done = Deferred.fromCoroutine(
-            self.poller.corrections.read(known.nodes[node.guid], self.agent, self.agent.port.endPort, 0.5, 2)
+            self.poller.corrections.read(known, self.agent, self.agent.port.endPort, 0.5, 2)
         )
         self.pump(1.0)
         self.successResultOf(done)

@@ -22,7 +22,6 @@ from txrdma.iba.types import GUID
 from txrdma.monitor.diagnosis.findinglog import Cleared, FindingEvent, FindingLog, FindingRules, Key, Raised
 from txrdma.monitor.diagnosis.tallies import TallyLimit
 from txrdma.monitor.diagnosis.thresholds import _KINDS, ErrorThresholds
-from txrdma.monitor.reading.poller import FabricPoller
 from txrdma.monitor.reading.surveyor import Surveyor
 from txrdma.test.support.mad.simulated import FabricTestCase
 from txrdma.test.unit.monitor.test_poller import PollerTestCase
@@ -61,10 +60,7 @@ class LedgerTests(SynchronousTestCase):
         self.assertEqual([one.toDict()["advice"] for one in findingLog.closed], [ADVICE["width"].text])
 
     def test_debounced(self) -> None:
-        """
-        A finding that disappears within the delay is never raised; one that remains was first seen at its
-        start.
-        """
+        """A finding that disappears within the delay is not raised; one that remains has its first time."""
         findingLog = self.findingLog(15.0)
         self.assertEqual(findingLog.observe("sweep", [width()], 0.0), [])
         self.assertEqual(findingLog.observe("sweep", [], 10.0), [])
@@ -74,10 +70,7 @@ class LedgerTests(SynchronousTestCase):
         self.assertEqual(event.entry.firstSeen, 20.0)
 
     def test_brieflyAway(self) -> None:
-        """
-        A finding that is absent for a short time remains; its absence counts from the last time that it was
-        seen.
-        """
+        """A finding remains during a short absence, which counts from the last time that it was seen."""
         findingLog = self.findingLog()
         for now, found in ((0.0, [width()]), (20.0, []), (40.0, [width()]), (60.0, []), (80.0, [])):
             self.assertEqual(len(findingLog.observe("sweep", found, now)), int(now == 0.0))
@@ -112,9 +105,8 @@ class LedgerTests(SynchronousTestCase):
         findingLog = self.findingLog()
         findingLog.observe("sweep", [width()], 0.0)
         for now in (10.0, 100.0, 1000.0):
-            self.assertEqual(
-                findingLog.observe("sweep", [], now, lambda key: key.location == str(GUID_A)), []
-            )
+            events = findingLog.observe("sweep", [], now, lambda key: key.location == str(GUID_A))
+            self.assertEqual(events, [])
         findingLog.observe("sweep", [], 1001.0)
         self.assertEqual(len(findingLog.observe("sweep", [], 1031.0)), 1)
 
@@ -375,11 +367,8 @@ class SurveyTests(PollerTestCase):
 class BitErrorTests(PollerTestCase):
     """The limit of symbol errors depends on the speed of the link."""
 
-    def made(self) -> FabricPoller:
-        thresholds = ErrorThresholds([], mostBitErrors=1e-14)
-        return FabricPoller(
-            self.clock, self.agent, self.settings, thresholds=thresholds, notify=self.received
-        )
+    limits = ()
+    mostBitErrors = 1e-14
 
     def test_rate(self) -> None:
         """Three errors in 12 minutes are too many at 200 Gbit/s, two are not."""

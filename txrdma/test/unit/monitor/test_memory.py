@@ -4,19 +4,16 @@ Restarts of a monitor: what the next process restores and does not report again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.defer import maybeDeferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import DeviceUnavailable
+from txrdma.fabric.advice import ADVICE, Severity
 from txrdma.iba.types import GUID
 from txrdma.mad.agent import MADAgent
 from txrdma.monitor.diagnosis.findinglog import Entry, FindingEvent, FindingLog, Resumed
 from txrdma.monitor.diagnosis.journal import FabricEvent, Journal, MOST_CHANGES
 from txrdma.monitor.diagnosis.presence import Presence
-from txrdma.monitor.diagnosis.tallies import TallyLimit
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
 from txrdma.monitor.events.memory import restoreState, secondsToFind
 from txrdma.monitor.reading.poller import DEFAULT_RULES, FabricPoller
@@ -25,11 +22,6 @@ from txrdma.monitor.series.historystore import HistoryStore
 from txrdma.sim.fabric import SimulatedFabric
 from txrdma.sim.nets.fattree import fatTree
 from txrdma.test.unit.monitor.test_poller import PollerTestCase
-
-
-def atOnce(function: Callable[..., Any], *args: Any) -> Deferred[Any]:
-    """Run a function immediately instead of in a thread."""
-    return maybeDeferred(function, *args)
 
 
 class RestartTests(PollerTestCase):
@@ -42,19 +34,14 @@ class RestartTests(PollerTestCase):
     def made(self) -> FabricPoller:
         """Start a process: its poller, and the state that the previous one has stored."""
         self.store = HistoryStore(self.path)
-        self.writer = HistoryWriter(self.clock, self.store, atOnce, self.clock.seconds)
+        self.writer = HistoryWriter(self.clock, self.store, maybeDeferred, self.clock.seconds)
         self.writer.start()
-        thresholds = ErrorThresholds([TallyLimit("symbolErrorCounter", 10, 600.0)])
-        poller = FabricPoller(
-            *(self.clock, self.agent, self.settings),
-            thresholds=thresholds,
-            notify=self.received,
-        )
+        poller = super().made()
         self.journal = poller.journal
         began = self.clock.seconds()
         restoreState(
             *(self.store, poller.findingLog, poller.presence, self.journal),
-            lambda kind: began + secondsToFind(kind, thresholds, self.settings.intervalSeconds),
+            lambda kind: began + secondsToFind(kind, self.thresholds, self.settings.intervalSeconds),
         )
         self.journal.store = self.writer.append
         return poller
@@ -94,7 +81,7 @@ class RestartTests(PollerTestCase):
         self.fabric.cut("c")
         self.pump(30.0)
         self.assertEqual(self.output(), [("raised", "node-gone", "c")])
-        first = self.entries()["node-gone"].firstSeen
+        first, guid = self.entries()["node-gone"].firstSeen, str(self.fabric.node("c").guid)
         (gone,) = self.poller.presence.nodes.values()
         changes = list(self.journal.changes)
         self.assertEqual(self.kinds(), [("node-gone", "c"), ("finding-raised", "c")])
@@ -102,7 +89,8 @@ class RestartTests(PollerTestCase):
         self.again()
         self.assertEqual(self.output(), [("resumed", "node-gone", "c")])
         entry = self.entries()["node-gone"]
-        self.assertEqual((entry.firstSeen, entry.times), (first, 1))
+        self.assertEqual((entry.firstSeen, entry.times, entry.severity), (first, 1, Severity.WARNING))
+        self.assertEqual((entry.toDict()["guid"], entry.advice), (guid, ADVICE["node-gone"].text))
         self.assertGreater(entry.lastSeen, first)
         self.assertEqual(list(self.poller.presence.nodes.values()), [gone])
         self.assertEqual(list(self.journal.changes), changes)
@@ -136,9 +124,7 @@ class RestartTests(PollerTestCase):
         self.assertNotIn(("link-changed", "left"), self.kinds())
 
     def test_hours(self) -> None:
-        """
-        Findings about error rates are cleared only after the new process has counted for the whole window.
-        """
+        """Findings about error rates are cleared when the new process has counted for the whole window."""
         self.started()
         self.fabric.setCounters("left", 3, symbolErrorCounter=60)
         self.pump(30.0)
@@ -160,8 +146,7 @@ class RestartTests(PollerTestCase):
         self.assertIsNone(self.poller.fabric)
         self.fabric.heal("a")
         self.pump(60.0)
-        assert self.poller.fabric is not None
-        self.assertEqual(len(self.poller.fabric.nodes), 6)
+        self.assertEqual(len(self.sweptFabric.nodes), 6)
         self.assertEqual([kind for kind in self.kinds() if kind[0].startswith("node")], [])
 
     def test_elsewhere(self) -> None:
@@ -177,18 +162,6 @@ class RestartTests(PollerTestCase):
         self.assertEqual(self.output(), [])
         self.assertEqual(self.poller.presence.nodes, {})
         self.assertEqual(self.kinds(), [])
-
-    def test_severities(self) -> None:
-        """A restored finding has the severity of the current rules."""
-        self.started()
-        self.fabric.cut("c")
-        self.pump(30.0)
-        before = self.entries()["node-gone"]
-        self.ended()
-        self.again()
-        after = self.entries()["node-gone"]
-        self.assertEqual((after.severity, after.advice), (before.severity, before.advice))
-        self.assertEqual(after.toDict()["guid"], before.toDict()["guid"])
 
     def test_nonsense(self) -> None:
         """Invalid stored state is refused."""
@@ -215,9 +188,7 @@ class BoundTests(SynchronousTestCase):
         self.assertEqual(list(other.changes), list(journal.changes))
 
     def test_held(self) -> None:
-        """
-        Findings that are new at every reading are not retained; others are retained as long as necessary.
-        """
+        """Findings that are new at every reading are not retained; others as long as necessary."""
         thresholds = ErrorThresholds()
         self.assertEqual(secondsToFind("node-gone", thresholds, 10.0), 0.0)
         self.assertEqual(secondsToFind("symbol-errors", thresholds, 10.0), 3600.0)

@@ -17,8 +17,7 @@ class MirageTests(PollerTestCase):
     settings = PollerSettings(sweepSeconds=30.0, mostNodes=60)
 
     def names(self) -> list[str]:
-        assert self.poller.fabric is not None
-        return sorted(node.description for node in self.poller.fabric.nodes.values())
+        return sorted(node.description for node in self.sweptFabric.nodes.values())
 
     def test_branch(self) -> None:
         """Invented switches are a finding with their place; the rest is monitored, and no node is lost."""

@@ -5,45 +5,19 @@ Queues of alerts: channels that fail for long, and processes that end meanwhile.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import Any
 
-from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.monitor.diagnosis.findinglog import Cleared, Raised
-from txrdma.monitor.events.alerts import Alert, AlertRules
+from txrdma.monitor.events.alerts import AlertRules
 from txrdma.monitor.events.notificationqueue import LONGEST_RETRY_SECONDS, MOST_ALERTS, QUEUED, STOP_SECONDS
 from txrdma.monitor.events.notifier import Notifier
 from txrdma.monitor.series.historystore import HistoryStore
-from txrdma.test.support.monitor.alerts import entryOf
-from txrdma.test.unit.monitor.test_notifier import RecordingOutlet, StoredMemory
+from txrdma.test.support.monitor.alerts import entryOf, RecordingOutlet, StoredMemory
 
 AT_ONCE = AlertRules(0.0, 0.0)
-
-
-class Counted(RecordingOutlet):
-    """A channel that counts attempts and can delay its answer."""
-
-    def __init__(self, queue: str = "recorded") -> None:
-        super().__init__()
-        self.queue = queue
-        self.tries = 0
-        self.isSilent = False
-        self.cancelled = 0
-
-    def send(self, alerts: Sequence[Alert]) -> Deferred[None]:
-        self.tries += 1
-        if self.isSilent:
-            return Deferred(self._cancel)
-        return super().send(alerts)
-
-    def _cancel(self, _: object) -> None:
-        self.cancelled += 1
-
-    def wheres(self) -> list[str]:
-        return [where for message in self.output() for _isRaised, _kind, where in message]
 
 
 class QueueTests(SynchronousTestCase):
@@ -52,12 +26,12 @@ class QueueTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.clock = Clock()
         self.clock.advance(5000.0)
-        self.channel = Counted()
+        self.channel = RecordingOutlet()
         self.path = self.mktemp()
         self.store = HistoryStore(self.path)
         self.addCleanup(lambda: self.store.close())
 
-    def started(self, *channels: Counted) -> Notifier:
+    def started(self, *channels: RecordingOutlet) -> Notifier:
         memory: Any = StoredMemory(self.store)
         notifier = Notifier(self.clock, AT_ONCE, channels or (self.channel,), memory)
         notifier.start()
@@ -107,17 +81,14 @@ class QueueTests(SynchronousTestCase):
             notifier.stop()
 
     def test_killed(self) -> None:
-        """
-        A message is stored until the channel has accepted it: after a kill it is sent twice rather than
-        never.
-        """
+        """A message is stored until the channel has accepted it: after a kill it is sent twice, not never."""
         self.channel.isSilent = True
         notifier = self.started()
         self.raised(notifier, "leaf 1")
         self.assertEqual((self.channel.tries, self.waiting()), (1, 1))
         self.raised(notifier, "leaf 2")
         self.assertEqual((self.channel.tries, self.waiting()), (1, 2))
-        other = Counted()
+        other = RecordingOutlet()
         self.started(other)
         self.clock.advance(1.0)
         self.assertEqual((other.wheres(), self.waiting()), (["leaf 1", "leaf 2"], 0))
@@ -151,13 +122,13 @@ class QueueTests(SynchronousTestCase):
 
     def test_reloaded(self) -> None:
         """Queued messages survive a change of the configuration and are sent by the new channel."""
-        one, other = Counted("one"), Counted("other")
+        one, other = RecordingOutlet("one"), RecordingOutlet("other")
         one.isBroken = other.isBroken = True
         notifier = self.started(one, other)
         self.raised(notifier, "leaf 1")
         self.clock.pump([1.0] * 600)
         tries = other.tries
-        moved = Counted("one")
+        moved = RecordingOutlet("one")
         notifier.change(AT_ONCE, [moved])
         self.clock.advance(0.0)
         self.assertEqual(moved.wheres(), ["leaf 1"])

@@ -235,8 +235,7 @@ class TopologyTests(PageTestCase):
     def test_levels(self) -> None:
         """A fat tree has three levels, and the switches of a pod are placed above each other."""
         self.started(60.0)
-        fabric = self.poller.fabric
-        assert fabric is not None
+        fabric = self.sweptFabric
         joined = bundles(fabric)
         level = levels(fabric, joined)
         assert level is not None
@@ -253,7 +252,6 @@ class TopologyTests(PageTestCase):
     def test_ring(self) -> None:
         """A fabric with links within a level is not a tree and is drawn with a free layout."""
         self.started(60.0)
-        fabric = self.poller.fabric
-        assert fabric is not None
+        fabric = self.sweptFabric
         leaves = sorted(node.guid for node in fabric.switches() if node.description.startswith("leaf"))
         self.assertIsNone(levels(fabric, [*bundles(fabric), (leaves[0], leaves[1])]))

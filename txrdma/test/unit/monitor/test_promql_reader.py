@@ -15,7 +15,6 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import DeviceUnavailable, InvalidRequest
 from txrdma.fabric.errorcorrection import CORRECTED
-from txrdma.monitor.series import promqlreader
 from txrdma.monitor.series.historystore import Point
 from txrdma.monitor.series.level import DEFAULT_LEVELS
 from txrdma.monitor.series.promqlreader import MOST_ANSWER, MOST_AT_ONCE, MOST_QUERIES, PromQLReader
@@ -173,7 +172,3 @@ class ReaderTests(SynchronousTestCase):
         for one in several[1:-1]:
             self.failureResultOf(one, DeviceUnavailable)
         self.assertEqual(self.clock.getDelayedCalls(), [])
-
-    def test_constant(self) -> None:
-        """Each query covers a number of steps that Prometheus answers: at most 11,000."""
-        self.assertLess(promqlreader._MOST_STEPS, 11_000)

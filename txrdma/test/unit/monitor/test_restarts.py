@@ -6,8 +6,6 @@ from __future__ import annotations
 
 from txrdma.fabric.errorcounters import DATA_COUNTERS, ERROR_COUNTERS, UNICAST_COUNTERS
 from txrdma.monitor.diagnosis.tallies import TallyLimit
-from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
-from txrdma.monitor.reading.poller import FabricPoller
 from txrdma.test.unit.monitor.test_poller import PollerTestCase
 
 ERRORS = ERROR_COUNTERS[:12]
@@ -17,13 +15,7 @@ ERRORS = ERROR_COUNTERS[:12]
 class RestartTests(PollerTestCase):
     """A restart is that of a node: what its links count meanwhile is no fault."""
 
-    def made(self) -> FabricPoller:
-        limits = [TallyLimit("symbolErrorCounter", 10, 600.0), TallyLimit("portXmitDiscards", 600, 600.0)]
-        return FabricPoller(
-            *(self.clock, self.agent, self.settings),
-            thresholds=ErrorThresholds(limits),
-            notify=self.received,
-        )
+    limits = (TallyLimit("symbolErrorCounter", 10, 600.0), TallyLimit("portXmitDiscards", 600, 600.0))
 
     def setUp(self) -> None:
         super().setUp()
@@ -63,14 +55,15 @@ class RestartTests(PollerTestCase):
     def test_reboot(self) -> None:
         """Errors and discards of a link are not faults while its host reboots, however long that takes."""
         self.started()
+        links = (("left", 2), ("right", 5))
         for _ in range(2):
-            for name, number in (("left", 2), ("right", 5)):
+            for name, number in links:
                 self.fabric.cut(name, number)
             self.fabric.growCounters("left", 2, portXmitDiscards=150.0)
             self.pump(180.0)
             self.fabric.growCounters("left", 2, portXmitDiscards=0.0)
             self.clear("b", *ERRORS, *DATA_COUNTERS, *UNICAST_COUNTERS)
-            for name, number in (("left", 2), ("right", 5)):
+            for name, number in links:
                 self.fabric.heal(name, number)
             for name, number in (("left", 2), ("b", 1)):
                 self.fabric.counters(name, number).add(symbolErrorCounter=300)

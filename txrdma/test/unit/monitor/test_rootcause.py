@@ -17,6 +17,7 @@ from txrdma.iba.types import GUID
 from txrdma.monitor.diagnosis.findinglog import Cleared, FindingEvent
 from txrdma.monitor.events.alerts import AlertRules, AlertTracker
 from txrdma.monitor.files import FileSettings, MaintainedFiles
+from txrdma.sim.fabric.model.nodes import SimulatedPort
 from txrdma.sim.nets.fattree import fatTree
 from txrdma.sim.nets.netfile import Net
 from txrdma.test.support.mad.simulated import FabricTestCase
@@ -99,16 +100,20 @@ class LeafTests(PollerTestCase):
         report = self.tracker.cleared if isinstance(event, Cleared) else self.tracker.raised
         report(event.entry, self.clock.seconds())
 
-    def test_leaf(self) -> None:
-        """It is one alert, which names the hosts behind it; each host has a finding that it explains."""
+    def died(self) -> tuple[SimulatedPort, list[str]]:
+        """Let a leaf switch die while it is monitored; return its port to a host, and its hosts."""
+        self.started(60.0)
         leaf = self.fabric.port("h00016").neighbor
         assert leaf is not None
-        hosts = [port.neighbor.node for port in leaf.node.external if port.neighbor is not None]
-        names = sorted(node.description for node in hosts if not node.isSwitch)
-        self.started(60.0)
+        nodes = [port.neighbor.node for port in leaf.node.external if port.neighbor is not None]
         for port in leaf.node.external:
             self.fabric.cut(leaf.node.identifier, port.number)
         self.pump(200.0)
+        return leaf, sorted(node.description for node in nodes if not node.isSwitch)
+
+    def test_leaf(self) -> None:
+        """It is one alert, which names the hosts behind it; each host has a finding that it explains."""
+        leaf, names = self.died()
         gone = [entry for entry in self.poller.findingLog.open.values() if entry.finding.kind == "node-gone"]
         self.assertEqual(len(gone), 1 + len(names))
         (root,) = (entry for entry in gone if not entry.finding.cause)
@@ -126,12 +131,7 @@ class LeafTests(PollerTestCase):
 
     def test_hostStaysAway(self) -> None:
         """A host that is still missing when its switch is back is an alert of its own."""
-        leaf = self.fabric.port("h00016").neighbor
-        assert leaf is not None
-        self.started(60.0)
-        for port in leaf.node.external:
-            self.fabric.cut(leaf.node.identifier, port.number)
-        self.pump(200.0)
+        leaf, _names = self.died()
         self.tracker.take(self.clock.seconds())
         self.assertIsNone(self.tracker.deadline(self.clock.seconds()))
         for port in leaf.node.external:

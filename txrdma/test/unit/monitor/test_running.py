@@ -18,7 +18,6 @@ from txrdma.fabric.nodenames import parseNodeNames
 from txrdma.monitor.config import parseConfig
 from txrdma.monitor.diagnosis.findinglog import FindingRules
 from txrdma.monitor.diagnosis.tallies import TallyLimit
-from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
 from txrdma.monitor.files import FileSettings, MaintainedFiles, unfitHosts
 from txrdma.monitor.reading.poller import DEFAULT_RULES
 from txrdma.monitor.reading.settings import PollerSettings
@@ -44,7 +43,10 @@ class SteadyClockTests(SynchronousTestCase):
         return self.clock() - before
 
     def test_setBack(self) -> None:
-        """A clock that is set back continues to advance, and finally agrees with the time of day."""
+        """A clock set back advances until it agrees with the time of day; set forward, it follows at once."""
+        before = self.clock()
+        self.wall += 3600.0
+        self.assertEqual(self.clock() - before, 3600.0)
         self.assertEqual(self.passed(10.0), 10.0)
         self.wall -= 3600.0
         self.assertAlmostEqual(self.passed(10.0), 9.0)
@@ -81,13 +83,6 @@ class SteadyClockTests(SynchronousTestCase):
         ahead[0] = 1.0
         service._read(0.0)
         self.assertEqual(dict(service.poller.findingLog.open), {})
-
-    def test_setForward(self) -> None:
-        """A clock that is set forward follows immediately, and due calls run."""
-        before = self.clock()
-        self.wall += 3600.0
-        self.assertEqual(self.clock() - before, 3600.0)
-        self.assertEqual(self.passed(10.0), 10.0)
 
     def test_timers(self) -> None:
         """A reactor with such a clock runs due calls although the time of day was set back."""
@@ -126,14 +121,12 @@ class ChangeTests(PollerTestCase):
 
     def test_limits(self) -> None:
         """Counts for an unchanged limit continue; others are dropped."""
-        thresholds = ErrorThresholds(
-            [TallyLimit("symbolErrorCounter", 10, 600.0), TallyLimit("portRcvErrors", 10, 600.0)]
-        )
-        self.poller._thresholds = self.poller._reader._thresholds = thresholds
+        symbols, flaps = self.limits[0], self.thresholds._flaps
+        self.thresholds.change([symbols, TallyLimit("portRcvErrors", 10, 600.0)], flaps, None)
         self.started()
         self.fabric.setCounters("left", 3, symbolErrorCounter=9, portRcvErrors=9)
         self.pump(20.0)
-        thresholds.change([TallyLimit("symbolErrorCounter", 10, 600.0)], thresholds._flaps, None)
+        self.thresholds.change([symbols], flaps, None)
         self.fabric.setCounters("left", 3, symbolErrorCounter=18, portRcvErrors=18)
         self.pump(20.0)
         self.assertEqual(self.output(), [("raised", "symbol-errors", "left")])
@@ -170,8 +163,7 @@ class FileTests(PollerTestCase):
         self.fabric.setCounters("left", 2, symbolErrorCounter=60)  # of b
         self.fabric.cut("c")
         self.pump(30.0)
-        fabric, entries = self.poller.fabric, self.poller.findingLog.open.values()
-        assert fabric is not None
+        fabric, entries = self.sweptFabric, self.poller.findingLog.open.values()
         self.assertEqual(sorted(unfitHosts(fabric, entries)), ["b", "c"])
         one = fabric.nodes[self.fabric.node("a").guid]
         one.description = "c"
@@ -180,15 +172,11 @@ class FileTests(PollerTestCase):
         self.assertEqual(sorted(unfitHosts(fabric, entries)), ["c"])
 
     def test_longNames(self) -> None:
-        """
-        A faulty host that claims another host's name makes that host unfit only as if it were its second
-        adapter.
-        """
+        """A faulty host that claims another's name makes that unfit only as its second adapter."""
         self.started()
         self.fabric.setCounters("left", 2, symbolErrorCounter=60)  # of b
         self.pump(30.0)
-        fabric, entries = self.poller.fabric, self.poller.findingLog.open.values()
-        assert fabric is not None
+        fabric, entries = self.sweptFabric, self.poller.findingLog.open.values()
         first, faulty = (fabric.nodes[self.fabric.node(name).guid] for name in "ab")
         for others, keys, unfit in (
             ("a", "a x", []),
@@ -199,72 +187,65 @@ class FileTests(PollerTestCase):
             first.description, faulty.description = others, keys
             self.assertEqual(list(unfitHosts(fabric, entries)), unfit, (others, keys))
 
-    def test_several(self) -> None:
-        """Each file that cannot be written is a separate finding; the other files are written."""
+    def test_nowhere(self) -> None:
+        """Each file that cannot be written is a finding until it can; the other files are written."""
         folder = Path(self.mktemp())
         folder.mkdir()
         paths = {name: str(folder / name / "x") for name in ("slurm", "unfit")}
         files = MaintainedFiles(FileSettings(**paths, nodeNames=str(folder / "names")))
         self.started()
         files.update(self.poller)
-        self.assertEqual({one.where for one in files.findings()}, set(paths.values()))
+        self.assertEqual(
+            {(one.kind, one.where) for one in files.findings()},
+            {("file-failed", one) for one in paths.values()},
+        )
         self.assertTrue((folder / "names").exists())
-
-    def test_nowhere(self) -> None:
-        """A file that cannot be written is a finding, until it can."""
-        folder = Path(self.mktemp())
-        files = MaintainedFiles(FileSettings(slurm=str(folder / "slurm")))
-        self.started()
-        files.update(self.poller)
-        self.assertEqual([one.kind for one in files.findings()], ["file-failed"])
-        folder.mkdir()
+        for name in paths:
+            (folder / name).mkdir()
         files.update(self.poller)
         self.assertEqual(files.findings(), [])
-        self.assertTrue((folder / "slurm").exists())
+        self.assertTrue(all(Path(path).exists() for path in paths.values()))
 
     def test_fit(self) -> None:
         """Faults of switches alone make no host unfit."""
         self.started()
         self.fabric.cut("left", 3)
         self.pump(30.0)
-        assert self.poller.fabric is not None
         self.assertEqual(len(self.poller.findingLog.open), 1)
-        self.assertEqual(unfitHosts(self.poller.fabric, self.poller.findingLog.open.values()), {})
+        self.assertEqual(unfitHosts(self.sweptFabric, self.poller.findingLog.open.values()), {})
 
 
 class TerminalTests(PollerTestCase):
-    def test_screen(self) -> None:
-        """Findings and busy links are shown, names without control characters."""
+    def screen(self) -> str:
         from rich.console import Console
 
+        out = io.StringIO()
+        Console(file=out, width=200, color_system=None).print(command.screenOf(self.poller, 3))
+        return out.getvalue()
+
+    def test_screen(self) -> None:
+        """Findings and busy links are shown, names without control characters."""
         self.fabric.growCounters("left", 3, portXmitData=1e9)
         self.started()
         self.fabric.node("c").description = "c\x1b[2J"
         self.fabric.cut("c")
         self.pump(30.0)
-        out = io.StringIO()
-        Console(file=out, width=200, color_system=None).print(command.screenOf(self.poller, 3))
-        output = out.getvalue()
+        output = self.screen()
         self.assertIn("node-gone", output)
         self.assertIn("32.00", output)
         self.assertNotIn("\x1b", output)
 
     def test_idle(self) -> None:
         """A fabric without traffic shows a sentence instead of an empty table."""
-        from rich.console import Console
-
         self.started()
-        out = io.StringIO()
-        Console(file=out, width=60, color_system=None).print(command.screenOf(self.poller, 3))
-        self.assertIn("no link carries data", out.getvalue())
-        self.assertNotIn("Gbit/s", out.getvalue())
+        self.assertIn("no link carries data", self.screen())
+        self.assertNotIn("Gbit/s", self.screen())
 
     def test_loads(self) -> None:
         """Loads are fractions of the link's data rate, the busiest first."""
         self.fabric.growCounters("left", 3, portXmitData=1e9)
         self.fabric.growCounters("left", 4, portXmitData=2e9)
         self.started()
-        assert self.poller.fabric is not None
-        first, second = busiest(self.poller.fabric, self.poller.sent, 5)
+        first, second = busiest(self.sweptFabric, self.poller.sent, 5)
         self.assertEqual((first.gigabits, second.gigabits), (64.0, 32.0))
         self.assertAlmostEqual(first.share or 0.0, 64.0 / (4 * 50.0))

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -160,6 +161,13 @@ class StandbyTestCase(SynchronousTestCase):
     def databaseSeconds(self) -> float:
         return self.world.clock.seconds() + self.world.databaseAhead
 
+    def pair(self) -> tuple[World, Process, Process]:
+        """Start two monitors, of which the first is active."""
+        processes = self.world.started("h00000"), self.world.started("h00001")
+        self.world.run(5.0)
+        self.assertEqual(self.active(), [True, False])
+        return self.world, *processes
+
     def active(self) -> list[bool]:
         return [process.isActive for process in self.world.processes]
 
@@ -169,10 +177,7 @@ class TakeoverTests(StandbyTestCase):
 
     def test_killed(self) -> None:
         """The standby of a killed monitor reports the next fault within an interval, and repeats no alert."""
-        world = self.world
-        first, second = world.started("h00000"), world.started("h00001")
-        world.run(5.0)
-        self.assertEqual(self.active(), [True, False])
+        world, first, second = self.pair()
         world.fabric.cut("h00004")
         world.run(5.0)
         (before,) = world.sent()
@@ -189,9 +194,7 @@ class TakeoverTests(StandbyTestCase):
 
     def test_foundMeanwhile(self) -> None:
         """A fault that only the standby has seen is raised when it takes over, with the time of its sight."""
-        world = self.world
-        first, second = world.started("h00000"), world.started("h00001")
-        world.run(5.0)
+        world, first, second = self.pair()
         first.isSuspended = True
         at = world.clock.seconds()
         world.fabric.cut("h00004")
@@ -207,10 +210,7 @@ class TakeoverTests(StandbyTestCase):
     def test_suspended(self) -> None:
         """A monitor that was suspended, and whose lease has expired, becomes the standby."""
         self.withRows()
-        world = self.world
-        first, second = world.started("h00000"), world.started("h00001")
-        world.run(5.0)
-        self.assertEqual(self.active(), [True, False])
+        world, first, second = self.pair()
         first.isSuspended = True
         world.run(LEASE_SECONDS + 2 * RENEW_SECONDS)
         self.assertTrue(second.isActive)
@@ -226,9 +226,7 @@ class TakeoverTests(StandbyTestCase):
     def test_suspendedWithAlert(self) -> None:
         """An alert that waits in a suspended monitor is sent by the other one, and not again later."""
         self.withRows()
-        world = self.world
-        first, second = world.started("h00000"), world.started("h00001")
-        world.run(5.0)
+        world, first, second = self.pair()
         world.fabric.cut("h00004")
         while not first.service.poller.findingLog.open:
             world.run(STEP)
@@ -246,9 +244,7 @@ class TakeoverTests(StandbyTestCase):
 
     def test_stopped(self) -> None:
         """A monitor that is stopped leaves the history to its standby at once."""
-        world = self.world
-        first, second = world.started("h00000"), world.started("h00001")
-        world.run(5.0)
+        world, first, second = self.pair()
         first.service.stopService()
         first.isSuspended = True
         world.run(RENEW_SECONDS)
@@ -256,9 +252,7 @@ class TakeoverTests(StandbyTestCase):
 
     def test_pages(self) -> None:
         """A standby names the active monitor, is healthy but not ready, and exports no series of ports."""
-        world = self.world
-        first, second = world.started("h00000"), world.started("h00001")
-        world.run(5.0)
+        world, first, second = self.pair()
         assert first.service._lease is not None
         for process, ready, ports, active in ((first, 200, True, 1), (second, 503, False, 0)):
             self.assertEqual(process.get("/healthz").code, 200)
@@ -280,45 +274,41 @@ class TakeoverTests(StandbyTestCase):
         self.patch(process.service.poller.supervisor, "isAlive", lambda: False)
         self.assertEqual(process.get("/healthz").code, 503)
 
-    def test_historyAway(self) -> None:
-        """With a standby, alerts wait for the history: they are sent when they are stored."""
-        world = self.world
-        process = world.started("h00000")
-        world.run(5.0)
+    def withFullDisk(self) -> tuple[World, Process, Callable[[], None]]:
+        """Start a monitor whose history cannot be written until the returned function is called."""
+        process = self.world.started("h00000")
+        self.world.run(5.0)
         assert process.service._duty is not None and process.service._duty.writer is not None
-        store = process.service._duty.writer._store
 
         def fail(events: object) -> None:
             raise DeviceUnavailable("the disk is full")
 
-        restore = self.patch(store, "append", fail)
+        patched = self.patch(process.service._duty.writer._store, "append", fail)
+        return self.world, process, patched.restore
+
+    def test_historyAway(self) -> None:
+        """With a standby, alerts wait for the history: they are sent when they are stored."""
+        world, process, restore = self.withFullDisk()
         process.service.poller.report("test", [Finding("width", "x", "", GUID.fromInt(5))])
         world.run(20.0)
         self.assertEqual(world.sent(), [])
-        restore.restore()
+        restore()
         world.run(20.0)
         kinds = [one["kind"] for one in world.sent()]
         self.assertEqual((kinds[0], kinds.count("width")), ("width", 1))
 
     def test_manyAlerts(self) -> None:
         """While the history is away, a limited number of alerts waits; the oldest are dropped."""
-        world = self.world
-        process = world.started("h00000")
-        world.run(5.0)
-        assert process.service._duty is not None and process.service._duty.writer is not None
         self.patch(notifier, "MOST_ALERTS", 3)
-
-        def fail(events: object) -> None:
-            raise DeviceUnavailable("the disk is full")
-
-        restore = self.patch(process.service._duty.writer._store, "append", fail)
+        world, process, restore = self.withFullDisk()
         for number in range(10):
             process.service.poller.report(
                 f"test {number}", [Finding("width", "x", "", GUID.fromInt(number + 5))]
             )
             world.run(5.0)
+        assert process.service._duty is not None
         self.assertLessEqual(len(process.service._duty.notifier._due), 3)
-        restore.restore()
+        restore()
         world.run(20.0)
         sent = [one["guid"] for one in world.sent() if one["kind"] == "width"]
         self.assertIn(str(GUID.fromInt(14)), sent)

@@ -4,7 +4,7 @@ Supervised loops, and a monitor whose parts raise while the others continue.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from twisted.internet import reactor as theReactor
@@ -17,15 +17,14 @@ from txrdma.error import DeviceUnavailable
 from txrdma.monitor.config import parseConfig
 from txrdma.monitor.diagnosis.findinglog import Raised
 from txrdma.monitor.diagnosis.journal import FabricEvent
-from txrdma.monitor.events.alerts import Alert, AlertRules
-from txrdma.monitor.events.channels import AlertChannel
+from txrdma.monitor.events.alerts import AlertRules
 from txrdma.monitor.events.notifier import MEMORY_SECONDS, Notifier
 from txrdma.monitor.reading import poller as pollerModule
 from txrdma.monitor.reading.settings import PollerSettings
 from txrdma.monitor.reading.surveyor import Surveyor
 from txrdma.monitor.supervisor import LATE_SECONDS, SupervisedLoop, Supervisor
 from txrdma.tap.monitor import MonitorService
-from txrdma.test.support.monitor.alerts import entryOf
+from txrdma.test.support.monitor.alerts import entryOf, RecordingOutlet
 from txrdma.test.unit.monitor.test_poller import PollerTestCase
 
 reactor: Any = theReactor
@@ -336,22 +335,6 @@ class ServiceTests(SynchronousTestCase):
             self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
 
 
-class _Channel(AlertChannel):
-    """A channel that may raise."""
-
-    def __init__(self, name: str, failures: int) -> None:
-        self.name = self.queue = name
-        self.failures = failures
-        self.alerts: list[Alert] = []
-
-    def send(self, alerts: Sequence[Alert]) -> Deferred[None]:
-        self.failures -= 1
-        if self.failures >= 0:
-            raise ValueError("the channel fails")
-        self.alerts += alerts
-        return succeed(None)
-
-
 class _Memory:
     """A store of alerts that raises once, or does not answer."""
 
@@ -381,7 +364,7 @@ class NotificationTests(SynchronousTestCase):
 
     def test_channel(self) -> None:
         """A channel that raises does not delay others, and gets the alerts later."""
-        one, other = _Channel("one", failures=2), _Channel("other", failures=0)
+        one, other = RecordingOutlet("one", raises=2), RecordingOutlet("other")
         notifier = Notifier(self.clock, AlertRules(0.0, 0.0), [one, other])
         notifier.start()
         self.addCleanup(notifier.stop)
@@ -397,7 +380,7 @@ class NotificationTests(SynchronousTestCase):
         """If the store raises or does not answer, findings are still sent."""
         for broken in ("states", "appendNow"):
             for outcome in (lambda: fail(ValueError("the memory fails")), Deferred):
-                channel = _Channel("one", failures=0)
+                channel = RecordingOutlet()
                 memory: Any = _Memory(broken, outcome)
                 notifier = Notifier(self.clock, AlertRules(0.0, 0.0), [channel], memory)
                 notifier.start()
