@@ -15,6 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.btl import module as modules
 from txrdma.btl.connections import PeerOpening
 from txrdma.btl.core.counters import ModuleCounters
+from txrdma.btl.introductions import Introduction, MAGIC, VERSION
 from txrdma.btl.lifeline import DeviceSpecs, PeerConnection
 from txrdma.iba.verbs import QPKind
 from txrdma.sim.network import Faults
@@ -123,6 +124,26 @@ class HostsCase(SynchronousTestCase):
         client.transport.loseConnection()
         self.wait(lambda: client.lost and server.lost)
         self.assertEqual((client.why(), server.why()), ("ConnectionDone", "ConnectionDone"))
+
+    def assertRefused(
+        self, *messages: tuple[int, bytes], ends: tuple[TagRecorder, TagRecorder] | None = None
+    ) -> None:
+        """Assert that a peer that sends these tags and bytes loses its connection, and no other one."""
+        client, server = ends or self.connected()
+        bystanders = self.connected()
+        for tag, data in messages:
+            client.transport._send(tag, data, None, False)
+            client.transport._soon()
+        self.wait(lambda: client.lost and server.lost)
+        self.assertEqual(server.why(), "ConnectionAborted", messages[0])
+        self.outcome(bystanders[0].transport.send(TAG, b"well"))
+
+    def introduction(self, host: Host) -> Introduction:
+        """Return the introduction of a host that has no module."""
+        return Introduction(
+            magic=MAGIC, version=VERSION, commandQPN=2, dataQPN=3, mtu=1024, name=77, sequence=0,
+            gid=host.device.gids(1)[0],
+        )  # fmt: skip
 
     def counters(self, number: int = 0) -> ModuleCounters:
         """Return the counters of a host's module."""

@@ -238,29 +238,21 @@ class CallTests(CallsCase):
 class LiarTests(CallsCase):
     """Peers that break the rules of calls lose their connection only."""
 
-    def assertRefused(self, *messages: tuple[int, bytes]) -> None:
-        bystanders = self.connected()
-        for tag, data in messages:
-            self.client.transport._send(tag, data, None, False)
-            self.client.transport._soon()
-        self.wait(lambda: self.client.lost and self.server.lost)
-        self.assertEqual(self.server.why(), "ConnectionAborted")
-        self.outcome(bystanders[0].transport.send(TAG, b"well"))
-        self.client, self.server = self.workers()
-
     def test_tooMany(self) -> None:
         """A peer may not have too many calls that are not answered."""
         self.patch(requests, "MOST_CALLS", 10)
-        self.assertRefused(*[(_CALL, CALL.pack(number, LATER)) for number in range(21)])
+        self.assertRefused(*[(_CALL, CALL.pack(number, LATER)) for number in range(21)], ends=self.workers())
 
     def test_tooLong(self) -> None:
         """A peer may not have too many bytes of calls that are not answered."""
         self.patch(requests, "MOST_CALL_BYTES", 10_000)
-        self.assertRefused(*[(_CALL, CALL.pack(number, LATER) + bytes(7000)) for number in range(3)])
+        self.assertRefused(
+            *[(_CALL, CALL.pack(number, LATER) + bytes(7000)) for number in range(3)], ends=self.workers()
+        )
 
     def test_numbers(self) -> None:
         """A peer may not use a number twice, nor answer what was not asked."""
-        self.assertRefused(*[(_CALL, CALL.pack(7, LATER))] * 2)
-        self.assertRefused((_ANSWER, ANSWER.pack(7, False)))
-        self.assertRefused((_ANSWER, b"?"))
-        self.assertRefused((_CALL, b"?"))
+        self.assertRefused(*[(_CALL, CALL.pack(7, LATER))] * 2, ends=self.workers())
+        self.assertRefused((_ANSWER, ANSWER.pack(7, False)), ends=self.workers())
+        self.assertRefused((_ANSWER, b"?"), ends=self.workers())
+        self.assertRefused((_CALL, b"?"), ends=self.workers())

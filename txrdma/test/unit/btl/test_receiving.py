@@ -213,16 +213,6 @@ class EndTests(HostsCase):
 class LiarTests(HostsCase):
     """Peers that break the rules of windows lose their connection only."""
 
-    def assertRefused(self, *messages: tuple[int, bytes]) -> None:
-        client, server = self.connected()
-        bystanders = self.connected()
-        for tag, data in messages:
-            client.transport._send(tag, data, None, False)
-            client.transport._soon()
-        self.wait(lambda: client.lost and server.lost)
-        self.assertEqual(server.why(), "ConnectionAborted")
-        self.outcome(bystanders[0].transport.send(TAG, b"well"))
-
     def test_window(self) -> None:
         """A peer may not exceed the window of a tag."""
         self.assertRefused(*[(WAITED, bytes(1_000_000))] * 10)

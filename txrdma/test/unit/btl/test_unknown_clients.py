@@ -22,7 +22,7 @@ from txrdma.btl.core import ordering
 from txrdma.btl.core.assembly import Assembly, Budget, LONGEST, MOST_OF_PEER, RESERVE_BYTES, TAKEN
 from txrdma.btl.core.module import MOST_EARLY_BYTES
 from txrdma.btl.core.window import GIVE_UP
-from txrdma.btl.introductions import frame, FrameKind, Introduction, INTRODUCTION_LENGTH, MAGIC, VERSION
+from txrdma.btl.introductions import frame, FrameKind, Introduction, INTRODUCTION_LENGTH
 from txrdma.btl.lifeline import MOST_EARLY, PeerConnection, PROBE_SECONDS
 from txrdma.btl.wire import ACK, CHUNK, encodeHead, FRAG, Segment
 from txrdma.kit.logs import RateLimitedLogger
@@ -187,10 +187,7 @@ class SilentTests(HostsCase):
         self.patch(connections, "MOST_OPENING_PER_ADDRESS", 2)
         self.patch(connections, "MOST_WAITING_PER_ADDRESS", 5)
         accepting = connections._Accepting(self.hosts[1], self.hosts[1].device, Recorders(TagRecorder))
-        introduction = Introduction(
-            magic=MAGIC, version=VERSION, commandQPN=2, dataQPN=3, mtu=1024, name=77, sequence=0,
-            gid=self.hosts[0].device.gids(1)[0],
-        )  # fmt: skip
+        introduction = self.introduction(self.hosts[0])
         for number in range(7):
             client = self.client(accepting, AccumulatingProtocol(), "192.0.2.66", 40_000 + number)
             client.write(introduction.encode())
@@ -278,11 +275,7 @@ class AddressTests(HostsCase):
         MemoryTCP(ends[1], opening.lifeline).begin()
         attacker = MemoryTCP(ends[0], reports := AccumulatingProtocol())
         attacker.begin()
-        introduction = Introduction(
-            magic=MAGIC, version=VERSION, commandQPN=2, dataQPN=3, mtu=1024, name=77, sequence=0,
-            gid=self.victim.device.gids(1)[0],
-        )  # fmt: skip
-        self.output = introduction.encode()
+        self.output = self.introduction(self.victim).encode()
         attacker.write(self.output)
         self.wait(lambda: len(reports.data) >= len(self.output))
         return attacker, Introduction.decode(reports.data), opening
