@@ -21,9 +21,6 @@ from txrdma.mad.layouts.smp import NodeInfo
 from txrdma.monitor.collecting import collector, pool, wire
 from txrdma.monitor.collecting.collector import CollectorFactory
 from txrdma.monitor.collecting.pool import CollectorPool
-from txrdma.monitor.diagnosis.tallies import TallyLimit
-from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
-from txrdma.monitor.reading.poller import FabricPoller
 from txrdma.monitor.reading.settings import PollerSettings
 from txrdma.sim.clock import SimulatedClock
 from txrdma.test.support.mad.simulated import FabricTestCase
@@ -129,7 +126,7 @@ class CollectingTestCase(test_poller.PollerTestCase):
     collectors: tuple[str, ...] = ("b", "c")
     monitorKey = KEY
 
-    def made(self) -> FabricPoller:
+    def madeCollectors(self) -> CollectorPool:
         self.agents = [MADAgent(self.clock, self.fabric.attach(name)) for name in self.collectors]
         self.endpoints: dict[str, CollectorEndpoint] = {}
         for name, agent in zip(self.collectors, self.agents, strict=True):
@@ -141,13 +138,7 @@ class CollectingTestCase(test_poller.PollerTestCase):
             *(self.clock, self.agent, self.endpoints, self.monitorKey, settings.timeoutSeconds, 2),
             settings.maxOutstanding,
         )
-        thresholds = ErrorThresholds([TallyLimit("symbolErrorCounter", 10, 600.0)])
-        return FabricPoller(
-            *(self.clock, self.agent, settings),
-            thresholds=thresholds,
-            notify=self.received,
-            collectors=self.pool,
-        )
+        return self.pool
 
     def sent(self) -> list[int]:
         """Return the number of requests of the poller, and of each collector."""
@@ -161,12 +152,12 @@ class PollerByCollectorsTests(CollectingTestCase, test_poller.PollerTests):
 class PollerWithoutCollectorsTests(CollectingTestCase, test_poller.PollerTests):
     """A poller whose collectors are all missing reads itself."""
 
-    def made(self) -> FabricPoller:
-        poller = super().made()
+    def madeCollectors(self) -> CollectorPool:
+        collectors = super().madeCollectors()
         self.patch(pool, "MISSING_SECONDS", float("inf"))
         for endpoint in self.endpoints.values():
             endpoint.isDown = True
-        return poller
+        return collectors
 
 
 class PoolTests(CollectingTestCase):

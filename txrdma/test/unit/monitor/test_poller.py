@@ -15,6 +15,7 @@ from txrdma.mad.agent import MADAgent
 from txrdma.mad.layouts.attributes import Attribute
 from txrdma.mad.layouts.messages import ClassPortInfo, MADStatus
 from txrdma.mad.layouts.pma import PortRcvErrorDetails, PortXmitDiscardDetails
+from txrdma.monitor.collecting.pool import CollectorPool
 from txrdma.monitor.diagnosis.findinglog import FindingEvent, Raised
 from txrdma.monitor.diagnosis.tallies import TallyLimit
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds, PortKey
@@ -54,8 +55,14 @@ class PollerTestCase(FabricTestCase):
     def made(self) -> FabricPoller:
         self.thresholds = ErrorThresholds(self.limits, mostBitErrors=self.mostBitErrors)
         return FabricPoller(
-            self.clock, self.agent, self.settings, thresholds=self.thresholds, notify=self.received
+            *(self.clock, self.agent, self.settings),
+            thresholds=self.thresholds,
+            notify=self.received,
+            collectors=self.madeCollectors(),
         )
+
+    def madeCollectors(self) -> CollectorPool | None:
+        return None
 
     @property
     def sweptFabric(self) -> Fabric:
