@@ -174,6 +174,7 @@ class Sender:
         if segments:
             self._resendAt = now + self._timeout.seconds
             sent = self._next - 1
+            # One round trip is measured at a time, and only by segments that were never sent before.
             if self._timed is None and sent > self._highest:
                 self._timed = sent, now
             self._highest = max(self._highest, sent)
@@ -194,6 +195,7 @@ class Sender:
         self._timeout.promised(header.responseTime)
         if number > self.acknowledged:
             self._progressed(number, now)
+        # An older ACK may arrive after a newer one: the window never shrinks.
         self._windowEnd = max(self._windowEnd, end)
         self.isDone = self.acknowledged >= self._last
         return None
@@ -318,6 +320,7 @@ class RMPPReceiver:
         isOther = known is not None and known != data[:length]
         if isOther or not 0 <= length <= self._room or self._contradicts(number, header.last):
             return self._refuse(TransferEnded(RMPPStatus.INCONSISTENT_LENGTH))
+        # Not in the window, or cut short on the way: the sender will send it again.
         if number > self._windowEnd or len(data) < length:
             return None
         if number > self._mostSegments:
@@ -366,6 +369,8 @@ class RMPPReceiver:
             self._expected += 1
         self.isDone = self._last is not None and self._expected > self._last
         arrived = self._expected - 1
+        # Half a window at a time, so that the next ACK arrives before the sender has to stop. A gap that has
+        # closed is reported at once, and so is the first segment: the sender knows no window before.
         isFull = arrived >= self._windowEnd or arrived - self._acknowledged >= self._window // 2
         if self.isDone or hadGap or isFull or self._acknowledged == 0:
             self._acknowledge()

@@ -135,6 +135,8 @@ class Transactions:
 
         @raise ResourceExhausted: there is none left.
         """
+        # Unforeseeable, so that only who sees a request can answer it. Many are drawn at a time, since each
+        # call of urandom takes longer than the rest of a request.
         while True:
             if not self._drawn:
                 self._refill()
@@ -188,6 +190,7 @@ class Transactions:
         if transaction.identifier in self._pausing:
             return True  # a duplicate of the BUSY response
         pause = BUSY_PAUSE_SECONDS * (1 << transaction.busyTimes)
+        # Pauses double; twice the next one, less the first, is the sum of all of them.
         limit = transaction.timeoutSeconds * (transaction.retriesLeft + 1)
         if transaction.retriesLeft == 0 or 2 * pause - BUSY_PAUSE_SECONDS > limit:
             return False
@@ -232,7 +235,7 @@ class Transactions:
     def _late(self, transaction: Call, now: float, due: Due) -> None:
         wasBusy = self._pausing.pop(transaction.identifier, None) is not None
         if wasBusy or transaction.retriesLeft > 0:
-            transaction.retriesLeft -= not wasBusy
+            transaction.retriesLeft -= not wasBusy  # a pause after BUSY is not a loss
             self.repeated += 1
             self.extend(transaction, now + transaction.timeoutSeconds)
             due.again.append(transaction)
