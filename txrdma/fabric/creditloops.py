@@ -150,10 +150,11 @@ def findLaneCycle(
             guid, _entry, out = crossing
             link = (guid, out)
             if link not in links:
-                before = None
+                before = None  # a dependency on a link outside of all cycles closes none
                 continue
             mapping = lanes.mappings.get(crossing)
             channel = (link, 0 if mapping is None else mapping[level])
+            # A packet in the buffer of one channel waits for a credit of the next one on its path.
             if before is not None:
                 after[before].add(channel)
             before = channel
@@ -208,6 +209,7 @@ class LaneSurvey:
         ]
         if len(ports) <= MOST_SOURCES:
             return ports
+        # Hosts of one switch differ in their first link only, and that is in no cycle.
         chosen: dict[GUID, Port] = {}
         for port in ports:
             assert port.peer is not None

@@ -245,7 +245,7 @@ class Sweep:
     ) -> None:
         lane = None
         if self.bounds.cuts and self.bounds.isCut(route.drPath):
-            return
+            return  # an answer that was under way when the branch was left out leads into it
         if kind is not _NodeInfo:  # each NodeInfo is sent over another link to another node
             node = about.node if type(about) is Port else about
             lane = self._lanes.get(node)
@@ -297,7 +297,7 @@ class Sweep:
     def _pace(self, wasLost: bool) -> None:
         """Halve the window after a loss, once for all SMPs outstanding then; otherwise widen it gradually."""
         if wasLost and self.answered >= self._calm:
-            self._calm = self.answered + len(self._open)
+            self._calm = self.answered + len(self._open)  # until these have ended, losses are the same event
             self.window = max(self.window / 2, min(_LEAST_OUTSTANDING, self._maxOutstanding))
         elif self.window < self._maxOutstanding:
             self.window = min(self.window + 1 / self.window, self._maxOutstanding)

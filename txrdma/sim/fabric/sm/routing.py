@@ -88,6 +88,7 @@ class Routing:
         found = [[members] for members in near]
         growing = set(range(count))
         while growing:
+            # A set that has not grown in one step never grows again: nothing is farther from its switch.
             wider = list(near)
             for number in growing:
                 members = near[number]
@@ -123,6 +124,7 @@ class Routing:
             nearer = 0
             for number in range(1, min(len(mine), len(distances) + 1)):
                 nearer |= mine[number] & distances[number - 1]
+            # Split each class into switches that are nearer by this neighbour, and others.
             refined = []
             for members, before in classes:
                 if members & nearer:
