@@ -189,11 +189,6 @@ class GID:
         """Return the GID of a port in the subnet with this 64-bit prefix."""
         return cls(prefix.to_bytes(8, "big") + guid.raw)
 
-    @classmethod
-    def linkLocal(cls, mac: MACAddress) -> GID:
-        """Return the link-local GID of an Ethernet port, which is derived from its MAC address."""
-        return cls(b"\xfe\x80" + bytes(6) + GUID.fromMAC(mac).raw)
-
     def toBytes(self) -> bytes:
         return self.raw
 
@@ -227,10 +222,6 @@ class GID:
     @property
     def isLinkLocal(self) -> bool:
         return self.raw[0] == 0xFE and self.raw[1] & 0xC0 == 0x80
-
-    @property
-    def isMulticast(self) -> bool:
-        return self.raw[0] == 0xFF
 
     def __str__(self) -> str:
         if self.isMapped:

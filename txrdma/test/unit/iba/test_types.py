@@ -26,7 +26,8 @@ class GIDTests(SynchronousTestCase):
 
     def test_linkLocal(self) -> None:
         """The link-local GID of a MAC address is the one that smc-go recorded from Linux for it."""
-        gid = GID.linkLocal(MACAddress.fromString("98:03:9b:ab:cd:ef"))
+        guid = GUID.fromMAC(MACAddress.fromString("98:03:9b:ab:cd:ef"))
+        gid = GID.fromParts(0xFE80 << 48, guid)
         self.assertEqual(str(gid), "fe80::9a03:9bff:feab:cdef")
         self.assertTrue(gid.isLinkLocal)
         self.assertEqual(gid.guid, GUID.fromString("9a03:9bff:feab:cdef"))
