@@ -65,12 +65,6 @@ class Routing:
             table[first : last + 1] = bytes((port,)) * (last + 1 - first)
         return table
 
-    def distance(self, one: SimulatedNode, other: SimulatedNode) -> int | None:
-        """Return the number of links between two switches; None if there is no path."""
-        wanted = 1 << self._bits[other]
-        sets = self._atDistance[self._bits[one]]
-        return next((number for number, members in enumerate(sets) if members & wanted), None)
-
     def _neighbourPorts(self, switch: SimulatedNode) -> dict[int, list[int]]:
         """Return the neighbours of a switch by their bits, with the ports that lead there."""
         ports: dict[int, list[int]] = {}
