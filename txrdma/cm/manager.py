@@ -421,5 +421,5 @@ class ConnectionManager:
         self._timer = None
         try:
             self._core.expired(self.seconds())
-        finally:
+        finally:  # the turn sets the next timer: without it no connection would retransmit any more
             self._turn()

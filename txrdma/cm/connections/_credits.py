@@ -71,6 +71,7 @@ class Credits:
 
     def due(self) -> int:
         """The credits to return now; 0 until half of them are free."""
+        # Half at a time: then at most two returns are on their way, which need two of the SPARE receives.
         return self._taken if self.usesCredits and 2 * self._taken >= self._local else 0
 
     def sentBack(self, count: int) -> None:

@@ -135,6 +135,8 @@ class Life(MachineCore, Generic[CompletionT]):
         """
         if not (self.isPaused or self.isReading):
             return self._inbox.popleft() if self._inbox else None
+        # Requests and credits do not wait for the application: else two paused ends would block each other. A
+        # failure waits for the messages before it, which have arrived.
         for index, each in enumerate(self._inbox):
             kind = each[0]
             if kind in (LifeEventKind.REQUEST, LifeEventKind.CREDIT) or (

@@ -228,6 +228,7 @@ class SendQueue:
                 credits.posted()
                 continue
             isMessage = first.isMessage
+            # Memory first: a credit that was used cannot be given back.
             if not (self._hasSlot(slotBytes) if isMessage else self._hasMemory(first)):
                 break  # until another request completes
             if first.isCredited:
@@ -240,7 +241,7 @@ class SendQueue:
                 self._fill(first, first.data, slotBytes)
             self.posted[first.request.identifier] = first
             ready.append(first.request)
-        if ready:
+        if ready:  # one call for all: each rings the doorbell of the device
             pair.postSend(ready)
         due = credits.due()
         if due:
@@ -269,6 +270,7 @@ class SendQueue:
 
     def messageRead(self) -> Request | None:
         """Remove the oldest long message, which the peer has read; None if the peer cannot have read any."""
+        # A long message is in both queues while only its announcement is posted, without its name.
         if not self._unread or (self.waiting and self.waiting[0] is self._unread[0]):
             return None
         request = self._unread.popleft()

@@ -336,6 +336,7 @@ class RDMATransport(RequestTransport):
     def _disconnected(self) -> None:
         """Handle a DREQ or DREP: what the peer sent before it has arrived, and is handled first."""
         if self._shared is not None and self._life.mayPost:
+            # The DREQ came by another queue pair. Completions of messages that were sent before it may wait.
             self._shared.poll()
         self._life.peerClosed()
         self._cm.disconnect()  # after this the peer may close its queue pair
@@ -643,6 +644,7 @@ class RDMATransport(RequestTransport):
         prepared = IPreparedProtocol(self.protocol, None)
         if prepared is not None:
             self._call(prepared.memoryLost)
+        # The queue pair is closed before memory is returned: no peer can write to memory that is used again.
         self._close()
         for request in requests:
             request.release()
@@ -652,6 +654,7 @@ class RDMATransport(RequestTransport):
             self.connection.disconnect()
         self.settle()
         failure = Failure(reason)
+        # Callbacks of the application run when everything is released: they may begin other connections.
         for request in requests:
             request.fail(failure)
         self._migration.end()

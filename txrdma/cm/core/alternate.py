@@ -328,6 +328,7 @@ class Alternate(ExchangeCore):
         """True if the peer has gone on to another LAP, or to another path. Legacy peers number no LAPs."""
         if self._newest is None or self._transaction == self._ends.transactionID & LOW_BITS:
             return False
+        # Serial numbers: the difference is small, modulo 2**32, if the LAP is the newest one or older.
         return (self._newest - self._transaction) & LOW_BITS < LATE
 
     def _consider(self, lap: LAP, path: CMPath) -> None:
@@ -397,7 +398,7 @@ class Alternate(ExchangeCore):
 
     def _reply(self) -> None:
         if self._response.apStatus == APStatus.LOADED:
-            self._arm()
+            self._arm()  # before the APR is sent: the peer may migrate as soon as it has that
         self._transaction = self._lapTransaction
         self._answer(self._path, self._response)
 

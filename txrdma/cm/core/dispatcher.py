@@ -365,7 +365,7 @@ class Dispatcher:
                 managed = None
         if managed is None:
             return
-        managed.cameBy(path)
+        managed.cameBy(path)  # before the core, whose answer takes the path of the message
         if not managed.core.received(message, transactionID, now):
             self.counters[f"duplicate {kind}"] += 1
         self.turned(managed, now)
@@ -386,6 +386,7 @@ class Dispatcher:
     # Messages without a connection, and their answers
 
     def _ofREQ(self, request: REQ, transactionID: int, path: IBPath, now: float) -> Managed | None:
+        # The GUID and the comm ID identify the peer's attempt, whichever path its REQ has taken.
         known = self._byPeer.get((request.localCAGUID, request.localCommID))
         if known is not None:
             if known.connection.state != "TIMEWAIT":
@@ -547,7 +548,7 @@ class Dispatcher:
             names.append((self._byQP, connection.remoteQPN))
         for table, number in names:
             key = (guid, number)
-            if number and key not in table:
+            if number and key not in table:  # a peer cannot take the name of another connection
                 table[key] = managed
                 managed.names.append((table, key))
 

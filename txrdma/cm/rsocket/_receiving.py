@@ -55,6 +55,7 @@ class Receiving:
 
         @raise PeerViolation: the target was too small, or the peer had no credit.
         """
+        # A message may not cross the middle: each half is a target of its own, in librdmacm as well.
         if length > self._offered or length > self.half - self._writes % self.half:
             raise PeerViolation(f"it has written {length} bytes, more than advertised")
         if len(self._lengths) >= self._credits:

@@ -113,7 +113,7 @@ class Sending:
         length = self.backlog
         if not length or self.inFlight >= self._places or self._sequence == self._limit:
             return 0
-        while not self._left:
+        while not self._left:  # a peer may announce empty targets
             if not self._targets:
                 return 0
             target = self._targets.pop(0)

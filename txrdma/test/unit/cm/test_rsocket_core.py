@@ -102,6 +102,12 @@ class End:
         if post.signaled:
             self.acknowledged.append(post.identifier)
 
+    def postTo(self, peer: End) -> None:
+        """Post all that can be posted, and have it written into the peer's memory."""
+        self.post()
+        while self.sent:
+            self.deliver(peer)
+
     def poll(self) -> None:
         """Take what has come and what has completed."""
         while self.acknowledged:
@@ -123,14 +129,19 @@ def pair(*sizes: Sizes, isInline: bool = False, isShared: bool = False) -> tuple
     return one, other
 
 
+def step(one: End, other: End) -> None:
+    """Let each end post and poll once; nothing is read."""
+    for end, peer in ((one, other), (other, one)):
+        end.postTo(peer)
+        end.poll()
+
+
 def settle(*ends: End) -> None:
     """Go on until nothing happens any more."""
     one, other = ends
     for _ in range(100_000):
         for end, peer in ((one, other), (other, one)):
-            end.post()
-            while end.sent:
-                end.deliver(peer)
+            end.postTo(peer)
             end.poll()
             end.read()
         if not any(each.core.backlog or each.sent or each.arrived or each.acknowledged for each in ends):
@@ -198,25 +209,17 @@ class StreamTests(SynchronousTestCase):
         one, other = pair(SMALL, SMALL)
         for number in range(70_000):
             one.core.write(b"%d" % (number % 10))
-            one.post()
-            while one.sent:
-                one.deliver(other)
+            one.postTo(other)
             other.poll()
             self.assertEqual(other.core.read(), b"%d" % (number % 10))
-            other.post()
-            while other.sent:
-                other.deliver(one)
+            other.postTo(one)
             one.poll()
 
     def test_unreadDataBlocksWriterAfterBuffer(self) -> None:
         one, other = pair(SMALL, SMALL)
         one.core.write(bytes(100_000))
         for _ in range(100):
-            for end, peer in ((one, other), (other, one)):
-                end.post()
-                while end.sent:
-                    end.deliver(peer)
-                end.poll()
+            step(one, other)
         self.assertEqual((other.core.unread, one.core.backlog), (4096, 100_000 - 4096))
         settle(one, other)
         self.assertEqual(other.received, bytes(100_000))
@@ -365,14 +368,10 @@ class EndTests(SynchronousTestCase):
         """The peer's close may be reported before the completion of what it has read."""
         one, other = pair(SMALL, SMALL)
         other.core.write(b"all")
-        other.post()
-        while other.sent:
-            other.deliver(one)
+        other.postTo(one)
         one.poll()
         one.core.close()
-        one.post()
-        while one.sent:
-            one.deliver(other)
+        one.postTo(other)
         while other.arrived:
             other.core.arrived(*other.arrived.popleft())
         self.assertTrue(other.core.isOver)
@@ -384,9 +383,7 @@ class EndTests(SynchronousTestCase):
         one, other = pair(SMALL, SMALL)
         other.core.write(bytes(30_000))
         one.core.close()
-        one.post()
-        while one.sent:
-            one.deliver(other)
+        one.postTo(other)
         other.poll()
         self.assertTrue(other.core.isOver and other.core.wasCut)
         self.assertEqual((other.core.backlog, other.core.outgoing()), (0, []))

@@ -25,7 +25,7 @@ from txrdma.cm.rsocket.messages import (
 )
 from txrdma.error import InvalidRequest, PeerViolation, ResourceExhausted
 from txrdma.iba.types import RKey
-from txrdma.test.unit.cm.test_rsocket_core import ADDRESS, End, KEY, pair, settle, SMALL
+from txrdma.test.unit.cm.test_rsocket_core import ADDRESS, End, KEY, pair, settle, SMALL, step
 
 BASE = 0x7F00_4000_0000
 OWN = Mapped if sys.byteorder == "big" else LittleMapped
@@ -135,11 +135,7 @@ class MappingTests(SynchronousTestCase):
         one.core.writeMapped(0, b"behind")
         one.core.write(b"last")
         for _ in range(20):
-            for end, peer in ((one, other), (other, one)):
-                end.post()
-                while end.sent:
-                    end.deliver(peer)
-                end.poll()
+            step(one, other)
         self.assertEqual(memory, bytes(10))
         self.assertEqual(one.core.backlog, 20_000 - 4096 + 6 + 4)
         settle(one, other)
@@ -193,9 +189,7 @@ class MappingTests(SynchronousTestCase):
         settle(one, other)
         one.core.writeMapped(0, bytes(9000))
         other.core.close()
-        other.post()
-        while other.sent:
-            other.deliver(one)
+        other.postTo(one)
         one.poll()
         self.assertEqual((one.core.isOver, one.core.wasCut, one.core.backlog), (True, True, 0))
         other.core.unmap(index)
@@ -215,9 +209,7 @@ class MappingTests(SynchronousTestCase):
         self.assertNotIn(immediate(ImmediateKind.CONTROL, Control.DISCONNECT), output)
         settle(one, other)
         while not one.core.hasParted:
-            one.post()
-            while one.sent:
-                one.deliver(other)
+            one.postTo(other)
             one.poll()
         self.assertEqual(one.core.events, [WriteCompleted(number) for number in range(1, 21)])
 
