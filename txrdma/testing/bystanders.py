@@ -34,8 +34,6 @@ from twisted.python.failure import Failure
 reactor: Any = theReactor
 
 _SECONDS: Final = 10.0
-_BULK: Final = 1 << 21
-_PIECE: Final = bytes(1 << 16)
 
 
 class ApplicationError(Exception):
@@ -68,11 +66,9 @@ class Application(Protocol):
         self.lost: Failure | None = None
 
     def dataReceived(self, data: bytes) -> None:
-        """Count the bytes."""
         self.received += len(data)
 
     def readConnectionLost(self) -> None:
-        """Close the connection as well."""
         self.hasEnded = True
         self.transport.loseConnection()
 
@@ -80,7 +76,6 @@ class Application(Protocol):
         """Do nothing when the local half is closed."""
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Record the reason."""
         self.lost = reason
 
 
@@ -95,7 +90,6 @@ class Applications(Factory):
         self.built: list[Application] = []
 
     def buildProtocol(self, addr: object) -> Application:
-        """Build and store an application of class C{kind}."""
         application: Application = self.kind()
         self.built.append(application)
         return application
@@ -106,10 +100,12 @@ class Source:
     """A push or pull producer of 2 MiB."""
 
     hasRaised = False
+    piece = bytes(1 << 16)
+    total = 1 << 21
 
     def __init__(self, transport: Any, isStreaming: bool) -> None:
         self._transport, self._isStreaming = transport, isStreaming
-        self._left = _BULK
+        self._left = self.total
         self._isPaused = self.isDone = False
 
     def begin(self) -> None:
@@ -122,20 +118,22 @@ class Source:
         """Write until C{pauseProducing} as a push producer, or one piece as a pull producer."""
         self._isPaused = False
         while self._left and not (self._isPaused or self.isDone):
-            self._left -= len(_PIECE)
-            self._transport.write(_PIECE)
+            self._left -= len(self.piece)
+            self.send()
             if not self._isStreaming:
                 break
         if not self._left and not self.isDone:
             self.isDone = True
             self._transport.unregisterProducer()
 
+    def send(self) -> None:
+        """Write one piece."""
+        self._transport.write(self.piece)
+
     def pauseProducing(self) -> None:
-        """Pause writing."""
         self._isPaused = True
 
     def stopProducing(self) -> None:
-        """Stop writing."""
         self.isDone = True
 
 

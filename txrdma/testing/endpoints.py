@@ -46,20 +46,16 @@ class End(Protocol):
         self.lost: Failure | None = None
 
     def dataReceived(self, data: bytes) -> None:
-        """Count and hash the bytes."""
         self.received += len(data)
         self.digest.update(data)
 
     def readConnectionLost(self) -> None:
-        """Record that the peer has closed its half."""
         self.hasEnded = True
 
     def writeConnectionLost(self) -> None:
-        """Record that the local half is closed."""
         self.hasClosed = True
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Record the reason of the end."""
         self.lost = reason
 
 

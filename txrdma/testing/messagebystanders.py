@@ -9,7 +9,7 @@ keeps working, and the error is logged once. L{txrdma.testing.bystanders} is the
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Final, TYPE_CHECKING
+from typing import Any, ClassVar, TYPE_CHECKING
 
 from zope.interface import implementer
 
@@ -19,7 +19,7 @@ from twisted.internet.interfaces import IListeningPort, IPushProducer
 from twisted.python.failure import Failure
 
 from txrdma.messages.interfaces import IMessageProtocol, IMessageProtocolFactory
-from txrdma.testing.bystanders import ApplicationError, callbacks, exploding
+from txrdma.testing.bystanders import ApplicationError, callbacks, exploding, Source
 from txrdma.testing.protocols import MessageRecorder
 
 if TYPE_CHECKING:
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     Base = SynchronousTestCase
 else:
     Base = object
-
-_MESSAGES: Final = 2000
-"""Number of messages of a producer: more than a paused connection buffers."""
 
 
 class MessageApplication(MessageRecorder):
@@ -54,39 +51,22 @@ class MessageApplications:
         self.built: list[Any] = []
 
     def buildProtocol(self, peer: object) -> Any:
-        """Build and store an application."""
         self.built.append(self.kind())
         return self.built[-1]
 
 
-@implementer(IPushProducer)
-class MessageSource:
+class MessageSource(Source):
     """A push producer of more messages than a paused peer accepts."""
 
-    hasRaised = False
+    piece = bytes(1000)
+    total = 2_000_000
 
     def __init__(self, transport: Any) -> None:
-        self._transport = transport
-        self._left = _MESSAGES
-        self._isPaused = self.isDone = False
+        super().__init__(transport, isStreaming=True)
 
-    def resumeProducing(self) -> None:
-        """Send messages until C{pauseProducing}."""
-        self._isPaused = False
-        while self._left and not (self._isPaused or self.isDone):
-            self._left -= 1
-            self._transport.sendMessage(bytes(1000))
-        if not self._left and not self.isDone:
-            self.isDone = True
-            self._transport.unregisterProducer()
-
-    def pauseProducing(self) -> None:
-        """Pause sending."""
-        self._isPaused = True
-
-    def stopProducing(self) -> None:
-        """Stop sending."""
-        self.isDone = True
+    def send(self) -> None:
+        """Send a message."""
+        self._transport.sendMessage(self.piece)
 
 
 class MessageBystanderContract(Base):

@@ -96,11 +96,9 @@ class HalfCloseRecorder(Recorder):
         self.writeEnded: Deferred[None] = Deferred()
 
     def readConnectionLost(self) -> None:
-        """Fire C{readEnded}."""
         self.readEnded.callback(None)
 
     def writeConnectionLost(self) -> None:
-        """Fire C{writeEnded}."""
         self.writeEnded.callback(None)
 
 
@@ -124,14 +122,12 @@ class MessageRecorder(RDMAProtocol):
         self.lost: list[Failure] = []
 
     def connectionMade(self) -> None:
-        """Record that the connection is established."""
         self.isMade = True
 
     def messageReceived(self, data: bytes, immediate: int | None) -> None:
         self.messages.append((data, immediate))
 
     def writeReceived(self, length: int, immediate: int) -> None:
-        """Record a write of the peer."""
         self.writes.append((length, immediate))
 
     def pathMigrated(self, path: Any) -> None:
@@ -139,7 +135,6 @@ class MessageRecorder(RDMAProtocol):
         self.paths.append(path)
 
     def connectionLost(self, reason: Failure) -> None:
-        """Record the reason of the end."""
         self.lost.append(reason)
 
     @property
@@ -166,11 +161,9 @@ class Recorders(Factory):
         self.starts = self.stops = 0
 
     def startFactory(self) -> None:
-        """Count the start."""
         self.starts += 1
 
     def stopFactory(self) -> None:
-        """Count the stop."""
         self.stops += 1
 
     def buildProtocol(self, addr: Any) -> Any:
@@ -206,7 +199,6 @@ class ProducerRecorder:
         self.calls.append("pause")
 
     def resumeProducing(self) -> None:
-        """Record "resume", then call the test's function."""
         self.calls.append("resume")
         self._resumed()
 

@@ -28,18 +28,29 @@ class Talker:
     received = 0
     lost: BaseException | None = None
 
+    def connectionMade(self) -> None:
+        self.isMade = True
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        self.lost = reason.value
+
+    @property
+    def isOpen(self) -> bool:
+        """Whether the connection is established, and has not ended."""
+        return self.isMade and self.lost is None
+
     def send(self, data: bytes) -> None:
-        """Send bytes, if the connection has not ended."""
+        """Send bytes, if the connection is open."""
         raise NotImplementedError
 
     def close(self) -> None:
         """Close the connection in order."""
-        if self.isMade and self.lost is None:
+        if self.isOpen:
             self.transport.loseConnection()
 
     def abort(self) -> None:
         """Abort the connection."""
-        if self.isMade and self.lost is None:
+        if self.isOpen:
             self.transport.abortConnection()
 
 
@@ -48,21 +59,11 @@ class StreamTalker(Talker, Protocol):
 
     transport: Any = None
 
-    def connectionMade(self) -> None:
-        """Record that the connection is established."""
-        self.isMade = True
-
     def dataReceived(self, data: bytes) -> None:
-        """Count the bytes."""
         self.received += len(data)
 
-    def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Record the reason."""
-        self.lost = reason.value
-
     def send(self, data: bytes) -> None:
-        """Write bytes, if the connection has not ended."""
-        if self.isMade and self.lost is None:
+        if self.isOpen:
             self.transport.write(data)
 
 
@@ -71,21 +72,11 @@ class MessageTalker(Talker, RDMAProtocol):
 
     transport: Any = None
 
-    def connectionMade(self) -> None:
-        """Record that the connection is established."""
-        self.isMade = True
-
     def messageReceived(self, data: bytes, immediate: int | None) -> None:
-        """Count the bytes."""
         self.received += len(data)
 
-    def connectionLost(self, reason: Failure) -> None:
-        """Record the reason."""
-        self.lost = reason.value
-
     def send(self, data: bytes) -> None:
-        """Send a message, if the connection has not ended."""
-        if self.isMade and self.lost is None:
+        if self.isOpen:
             with suppress(RDMAError):
                 self.transport.sendMessage(data)
 
