@@ -8,19 +8,41 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from random import randrange
 from typing import Any, Final, IO
 
 from twisted.internet.defer import Deferred
 from twisted.internet.protocol import ProcessProtocol
 from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
 
 import txrdma
 
 CHECKOUT: Final = Path(txrdma.__file__).parent.parent
 """Folder in which programs import the package under test."""
+
+
+def loopbackAddress() -> str:
+    """Return a loopback address that is probably unused."""
+    return ".".join(["127", *(str(randrange(2, 250)) for _ in range(3))])
+
+
+def started(
+    test: SynchronousTestCase, *words: str, before: Sequence[str] = (), stderr: int | None = None
+) -> subprocess.Popen[str]:
+    """
+    Start a Python process with these words, which is killed at the end of a test.
+
+    @param before: words before the command.
+    """
+    command = [*before, sys.executable, *words]
+    process = subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, stderr=stderr, text=True)
+    test.addCleanup(process.communicate)
+    test.addCleanup(process.kill)
+    return process
 
 
 def suspend(pid: int) -> None:

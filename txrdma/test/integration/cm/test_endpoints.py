@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import socket
-from random import Random
 from typing import Any
 from unittest import skipUnless
 
@@ -29,6 +28,7 @@ from txrdma.messages.protocol import MessageFactory
 from txrdma.ports.netlink import InterfaceAddress, NetworkInterface
 from txrdma.ports.network import HostNetwork
 from txrdma.soft.host.names import hostName
+from txrdma.test.support.processes import loopbackAddress
 
 
 class Echo(RDMAProtocol):
@@ -57,8 +57,7 @@ class LoopbackTests(TestCase):
     """Real reactors and real loopback, over both routes of the software device."""
 
     async def converse(self, more: str = "") -> None:
-        random = Random()
-        here, there = (f"127.{'.'.join(str(random.randrange(2, 250)) for _ in range(3))}" for _ in range(2))
+        here, there = loopbackAddress(), loopbackAddress()
         server = serverFromString(reactor, f"rdma:0:device=soft\\:{there}{more}")
         port: Any = await server.listen(MessageFactory(Echo))
         address: MessageAddress = port.getHost()
@@ -78,7 +77,7 @@ class LoopbackTests(TestCase):
 
     async def test_allAddresses(self) -> None:
         """A server without an address listens at all of the host, except where port 4791 is taken."""
-        addresses = [f"127.{'.'.join(str(Random().randrange(2, 250)) for _ in range(3))}" for _ in range(3)]
+        addresses = [loopbackAddress() for _ in range(3)]
         self.patch(
             HostNetwork,
             "interfaces",
@@ -100,7 +99,7 @@ class LoopbackTests(TestCase):
 
     async def test_taken(self) -> None:
         """A server whose port is in use by another program fails with an error that names the remedy."""
-        address = f"127.{'.'.join(str(Random().randrange(2, 250)) for _ in range(3))}"
+        address = loopbackAddress()
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
             taken.bind((address, ROCE_PORT))
             for rxe, advice in (
@@ -120,7 +119,7 @@ class LoopbackTests(TestCase):
         If a process of another user claims to be the coordinator of an address, no server listens there and
         no client connects from there; clients of servers on the host have an address of their own.
         """
-        taken, free = self.addressOfItsOwn(), self.addressOfItsOwn()
+        taken, free = loopbackAddress(), loopbackAddress()
         name = hostName(taken, 0)
         port = await serverFromString(reactor, f"rdma:{free}:7471").listen(MessageFactory(Echo))
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as impostor:
@@ -140,13 +139,9 @@ class LoopbackTests(TestCase):
             self.assertEqual(await asking.ended, [(b"hello", 7), ConnectionDone])
         port.stopListening()
 
-    def addressOfItsOwn(self) -> str:
-        """An address of this host that no other test uses."""
-        return f"127.{'.'.join(str(Random().randrange(2, 250)) for _ in range(3))}"
-
     async def test_twistedHelpers(self) -> None:
         """Factories, services and C{connectProtocol} of Twisted work with both kinds of strings."""
-        rdma, ib, own = (self.addressOfItsOwn() for _ in range(3))
+        rdma, ib, own = (loopbackAddress() for _ in range(3))
         clientOfIB = f"ib:7:dgid \\:\\:ffff\\:{ib}:device=soft\\:{own}"
         for listen, connect in (
             (f"rdma:{rdma}:7471", f"rdma:{rdma}:7471"),

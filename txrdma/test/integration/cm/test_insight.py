@@ -5,7 +5,6 @@ Counters of communication managers, and C{txrdma cm-stats}, which queries proces
 from __future__ import annotations
 
 import os
-from random import Random
 from typing import Any, cast
 
 from twisted.internet import reactor as installedReactor
@@ -18,6 +17,7 @@ from txrdma.cm.status import report
 from txrdma.commands.cm_stats import entries
 from txrdma.messages.protocol import MessageFactory
 from txrdma.ports.softdevices import softDeviceAt
+from txrdma.test.support.processes import loopbackAddress
 from txrdma.unix.answers import IUNIXReactor, processesIn
 
 reactor = cast(IUNIXReactor, installedReactor)
@@ -31,8 +31,7 @@ class AskingTests(TestCase):
 
     async def test_counters(self) -> None:
         """Counters of a process can be queried while it has a manager, and continue with its next manager."""
-        random = Random()
-        here, there = (f"127.{'.'.join(str(random.randrange(2, 250)) for _ in range(3))}" for _ in range(2))
+        here, there = loopbackAddress(), loopbackAddress()
         before = report()
         others = before["gauges"]  # of tests with simulated time
         served: list[PingServer] = []

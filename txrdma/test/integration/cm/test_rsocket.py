@@ -19,6 +19,7 @@ from txrdma.cm.connections.endpoints import RDMAClientEndpoint
 from txrdma.cm.connections.protocol import RDMAProtocol
 from txrdma.cm.errors import Rejected
 from txrdma.messages.protocol import MessageFactory
+from txrdma.test.support.processes import loopbackAddress
 from txrdma.test.support.streaming import StreamCase, StreamContract
 from txrdma.testing.protocols import Echo, HalfCloseRecorder, ProducerRecorder, Recorder
 
@@ -33,11 +34,7 @@ class SocketCase(StreamCase):
 
     def setUp(self) -> None:
         super().setUp()
-        numbers = random.Random()
-        self.address, self.source = (
-            f"127.{numbers.randrange(2, 250)}.{numbers.randrange(2, 250)}.{numbers.randrange(2, 250)}"
-            for _ in range(2)
-        )
+        self.address, self.source = loopbackAddress(), loopbackAddress()
 
     def left(self) -> list[object]:
         """Return the adapters of the test's addresses that are still open."""

@@ -7,8 +7,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
-from random import Random
 from typing import Any
 
 from twisted.internet import reactor
@@ -16,15 +14,13 @@ from twisted.internet.defer import Deferred
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import TestCase
 
-import txrdma
 from txrdma.cm.connections.datagrams import DatagramProtocol, DatagramServerEndpoint
 from txrdma.cm.errors import HostUnknown
 from txrdma.command import TxrdmaOptions
 from txrdma.commands.resolve import lines, resolved
 from txrdma.messages.protocol import MessageFactory
 from txrdma.ports.softdevices import softDeviceAt
-
-CHECKOUT = Path(txrdma.__file__).parent.parent
+from txrdma.test.support.processes import CHECKOUT, loopbackAddress
 
 
 def options(*words: str) -> Any:
@@ -39,10 +35,7 @@ class ResolveTests(TestCase):
     slowBecause = "each command is a process"
 
     def setUp(self) -> None:
-        random = Random()
-        self.here, self.there = (
-            f"127.{'.'.join(str(random.randrange(2, 250)) for _ in range(3))}" for _ in range(2)
-        )
+        self.here, self.there = loopbackAddress(), loopbackAddress()
 
     async def test_way(self) -> None:
         """The command shows address, service, device, path and timeouts of a host and a port."""

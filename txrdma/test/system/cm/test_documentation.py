@@ -5,23 +5,17 @@ The page on the communication manager: its programs run, and its diagrams and na
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
-from random import Random
 from runpy import run_path
 from typing import cast, IO
 from unittest import SkipTest
 
 from twisted.trial.unittest import SynchronousTestCase
 
-import txrdma
 from txrdma.cm.connection import CMConnection
 from txrdma.cm.connections.transport import RDMATransport
 from txrdma.cm.manager import ConnectionManager
-
-CHECKOUT = Path(txrdma.__file__).parent.parent
+from txrdma.test.support.processes import CHECKOUT, loopbackAddress, printed, started
 
 
 class PageTests(SynchronousTestCase):
@@ -35,11 +29,8 @@ class PageTests(SynchronousTestCase):
             raise SkipTest("not a checkout")
         self.page = path.read_text()
 
-        random = Random()
-        self.others = {
-            address: f"127.{'.'.join(str(random.randrange(2, 250)) for _ in range(3))}"
-            for address in ("127.0.0.2", "127.0.0.3", "127.0.1.2", "127.0.1.3")
-        }
+        addresses = ("127.0.0.2", "127.0.0.3", "127.0.1.2", "127.0.1.3")
+        self.others = {address: loopbackAddress() for address in addresses}
         programs = re.findall(r"^```python\n(.*?)^```$", self.page, re.MULTILINE | re.DOTALL)
         self.share, self.use, self.server, self.client, *rest = map(self.elsewhere, programs)
         self.stream, self.mapped, self.manager, self.migration, self.datagrams = rest
@@ -52,9 +43,7 @@ class PageTests(SynchronousTestCase):
 
     def run_(self, program: str) -> str:
         """Run a program; return its output."""
-        done = subprocess.run(
-            [sys.executable, "-c", program], cwd=CHECKOUT, capture_output=True, text=True, timeout=60
-        )
+        done = printed(program)
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         return done.stdout
 
@@ -64,12 +53,8 @@ class PageTests(SynchronousTestCase):
 
     def served(self, program: str) -> IO[str]:
         """Run a server until the end of the test; return its output after it listens."""
-        words = [sys.executable, "-c", program]
-        process = subprocess.Popen(words, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True)
-        self.addCleanup(process.wait)
-        self.addCleanup(process.kill)
+        process = started(self, "-c", program)
         assert process.stdout is not None
-        self.addCleanup(process.stdout.close)
         self.assertEqual(process.stdout.readline(), "listening\n")
         return process.stdout
 

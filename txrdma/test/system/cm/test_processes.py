@@ -5,15 +5,10 @@ A connection between two processes, over software devices on loopback.
 from __future__ import annotations
 
 import subprocess
-import sys
-from pathlib import Path
-from random import Random
 
 from twisted.trial.unittest import SynchronousTestCase
 
-import txrdma
-
-CHECKOUT = Path(txrdma.__file__).parent.parent
+from txrdma.test.support.processes import loopbackAddress, started
 
 
 class ProcessTests(SynchronousTestCase):
@@ -23,16 +18,12 @@ class ProcessTests(SynchronousTestCase):
     MEBIBYTES = 12
 
     def start(self, role: str, *addresses: str) -> subprocess.Popen[str]:
-        words = ("-m", "txrdma.test.support.cm.migrating", role, *addresses, str(self.MEBIBYTES))
-        process = subprocess.Popen([sys.executable, *words], cwd=CHECKOUT, stdout=subprocess.PIPE, text=True)
-        self.addCleanup(process.wait)
-        self.addCleanup(process.kill)
-        return process
+        module = "txrdma.test.support.cm.migrating"
+        return started(self, "-m", module, role, *addresses, str(self.MEBIBYTES))
 
     def test_migration(self) -> None:
         """Data continues when the active path fails, and again on a path that was loaded meanwhile."""
-        random = Random()
-        addresses = [f"127.{'.'.join(str(random.randrange(2, 250)) for _ in range(3))}" for _ in range(4)]
+        addresses = [loopbackAddress() for _ in range(4)]
         here, there = ",".join(addresses[:2]), ",".join(addresses[2:])
         server = self.start("server", there, here)
         assert server.stdout is not None

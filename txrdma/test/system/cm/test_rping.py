@@ -5,18 +5,13 @@ C{txrdma rping} as a command.
 from __future__ import annotations
 
 import subprocess
-import sys
-from pathlib import Path
-from random import Random
 
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import TestCase
 
-import txrdma
 from txrdma.cm.rping import pingFor, textOf
 from txrdma.command import TxrdmaOptions
-
-CHECKOUT = Path(txrdma.__file__).parent.parent
+from txrdma.test.support.processes import loopbackAddress, started
 
 
 class CommandTests(TestCase):
@@ -26,19 +21,7 @@ class CommandTests(TestCase):
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         """Start a process of the command."""
-        command = [sys.executable, "-m", "txrdma", "rping", *words]
-        process = subprocess.Popen(
-            command, cwd=CHECKOUT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        self.addCleanup(process.wait)
-        self.addCleanup(process.kill)
-        return process
-
-    def addresses(self) -> tuple[str, str]:
-        """Return loopback addresses that are probably unused."""
-        random = Random()
-        here, there = (f"127.{'.'.join(str(random.randrange(2, 250)) for _ in range(3))}" for _ in range(2))
-        return here, there
+        return started(self, "-m", "txrdma", "rping", *words, stderr=subprocess.PIPE)
 
     def listening(self, *words: str) -> subprocess.Popen[str]:
         """Start a server, and wait until it listens."""
@@ -49,7 +32,7 @@ class CommandTests(TestCase):
 
     def test_sameAddress(self) -> None:
         """A client that knows only the address of a server on this host chooses its own address."""
-        _, there = self.addresses()
+        there = loopbackAddress()
         server = self.listening("-a", there)
         client = self.start("-c", "-a", there, "-C", "2", "-v")
         output, complaints = client.communicate(timeout=60)
@@ -59,7 +42,7 @@ class CommandTests(TestCase):
 
     def test_addressTaken(self) -> None:
         """A second server at the same address and port fails with an error that says so."""
-        _, there = self.addresses()
+        there = loopbackAddress()
         self.listening("-P", "-a", there)
         second = self.start("-s", "-a", there)
         output, complaints = second.communicate(timeout=60)
@@ -68,7 +51,7 @@ class CommandTests(TestCase):
 
     def test_once(self) -> None:
         """A server for one client exits with it; both print the pings."""
-        here, there = self.addresses()
+        here, there = loopbackAddress(), loopbackAddress()
         server = self.listening("-a", there, "-v")
         client = self.start("-c", "-a", there, "-I", here, "-C", "3", "-S", "64", "-v", "-V")
         output, complaints = client.communicate(timeout=60)
@@ -82,7 +65,7 @@ class CommandTests(TestCase):
 
     def test_persistent(self) -> None:
         """A persistent server serves concurrent and consecutive clients, and exits on Ctrl-C."""
-        there, *sources = *self.addresses(), *self.addresses()
+        there, *sources = (loopbackAddress() for _ in range(4))
         server = self.listening("-a", there, "-P")
         clients = [self.start("-c", "-a", there, "-I", each, "-C", "5", "-V") for each in sources]
         for client in clients:
@@ -95,7 +78,7 @@ class CommandTests(TestCase):
 
     def test_rejected(self) -> None:
         """Without a listener at the port the client reports it."""
-        here, there = self.addresses()
+        here, there = loopbackAddress(), loopbackAddress()
         self.listening("-a", there)
         client = self.start("-c", "-a", there, "-I", here, "-p", "9", "-C", "1")
         _, complaints = client.communicate(timeout=60)

@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
@@ -17,12 +16,12 @@ from unittest import skipUnless
 from twisted.internet.epollreactor import EPollReactor
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
-import txrdma
 from txrdma.soft.device import openSoftDevice
+from txrdma.test.support.processes import loopbackAddress, started
 from txrdma.test.support.soft.sharingports import memberOf
 from txrdma.testing.reactors import RealTime, unqueuedSeconds
 
-CHECKOUT = Path(txrdma.__file__).parent.parent
+PROGRAM = "txrdma.test.support.cm.sharing"
 PORTS = ("7471", "7472")
 ROUTES = ("auto", "rocev2")
 PATIENCE = 60
@@ -70,7 +69,7 @@ class SharingTests(TestCase):
         seed = Random().randrange(1 << 32)
         self.random = Random(seed)
         self.note = f"seed {seed}"
-        self.address = f"127.{'.'.join(str(self.random.randrange(2, 250)) for _ in range(3))}"
+        self.address = loopbackAddress()
 
     def start(
         self,
@@ -89,11 +88,7 @@ class SharingTests(TestCase):
         """
         device = f"soft:{address or self.address}:route={route}"
         words = (role, device, self.address, str(count), *ports)
-        command = [*before, sys.executable, "-m", "txrdma.test.support.cm.sharing", *words]
-        process = subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, stderr=stderr, text=True)
-        self.addCleanup(process.wait)
-        self.addCleanup(process.kill)
-        return process
+        return started(self, "-m", PROGRAM, *words, before=before, stderr=stderr)
 
     def line(self, process: subprocess.Popen[str]) -> str:
         """The next line that a process prints."""
@@ -205,15 +200,11 @@ class TakeoverTests(RealTime, SynchronousTestCase):
 
     def setUp(self) -> None:
         self.reactor = EPollReactor()
-        octets = (Random().randrange(2, 250) for _ in range(3))
-        self.address = f"127.{'.'.join(map(str, octets))}"
+        self.address = loopbackAddress()
 
     def coordinator(self) -> subprocess.Popen[str]:
         """Start a process that becomes the coordinator."""
-        words = ("-m", "txrdma.test.support.cm.sharing", "idle", f"soft:{self.address}", self.address, "0")
-        process = subprocess.Popen([sys.executable, *words], cwd=CHECKOUT, stdout=subprocess.PIPE, text=True)
-        self.addCleanup(process.communicate)
-        self.addCleanup(process.kill)
+        process = started(self, "-m", PROGRAM, "idle", f"soft:{self.address}", self.address, "0")
         assert process.stdout is not None
         self.assertIn("ready", process.stdout.readline())
         return process

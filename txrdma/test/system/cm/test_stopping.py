@@ -5,16 +5,11 @@ Message connections whose reactor stops, with the communication manager and the 
 from __future__ import annotations
 
 import subprocess
-import sys
-from pathlib import Path
-from random import Random
 
 from twisted.trial.unittest import SynchronousTestCase
 
-import txrdma
 from txrdma.test.support.cm.stopping import COUNT
-
-CHECKOUT = Path(txrdma.__file__).parent.parent
+from txrdma.test.support.processes import loopbackAddress, started
 
 
 class ProcessTests(SynchronousTestCase):
@@ -23,10 +18,7 @@ class ProcessTests(SynchronousTestCase):
     slowBecause = "three pairs of processes start, and send megabytes"
 
     def setUp(self) -> None:
-        random = Random()
-        one, two, here, there = (
-            f"127.{'.'.join(str(random.randrange(2, 250)) for _ in range(3))}" for _ in range(4)
-        )
+        one, two, here, there = (loopbackAddress() for _ in range(4))
         udp = r"device=soft\:{}\:route=rocev2"
         self.kinds = (
             (f"rdma:{two}:7471", f"rdma:{two}:7471:bindAddress={one}"),
@@ -35,11 +27,7 @@ class ProcessTests(SynchronousTestCase):
         )
 
     def start(self, *words: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "txrdma.test.support.cm.stopping", *words]
-        process = subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True)
-        self.addCleanup(process.communicate)
-        self.addCleanup(process.kill)
-        return process
+        return started(self, "-m", "txrdma.test.support.cm.stopping", *words)
 
     def check(self, how: str, output: str, received: str) -> None:
         """Play with each kind of connection; check the output of client and server."""
