@@ -334,7 +334,7 @@ LIMITS: Final = (
         "bytes of a message (ib: likewise)",
         "txrdma.cm.terms.LONGEST",
         "The connection is closed; a conforming peer refuses to send the message.",
-        "unit.cm.test_longmessages.LiarTests.test_tooLong",
+        "unit.cm.test_longmessages.LiarTests.test_wrongNames",
         "longest",
     ),
     Limit(
