@@ -222,6 +222,8 @@ class FailingTests(TwoNetworksCase):
 class ProbeTests(TwoNetworksCase):
     """Each pair of interfaces is probed before the connection is established."""
 
+    slowBecause = "it simulates ten seconds of retransmissions"
+
     def failures(self) -> list[Failure]:
         """Open a connection; return its failures at both ends."""
         answers = [opening.answer for opening in self.open(TagRecorder(), TagRecorder())]

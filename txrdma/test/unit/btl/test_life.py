@@ -127,6 +127,8 @@ class Play:
 class SearchTests(SynchronousTestCase):
     """What holds after every sequence."""
 
+    slowBecause = "there are 16,807 sequences"
+
     def test_everySequence(self) -> None:
         """
         Messages are delivered in order, none to a paused protocol or after the end, and all before the end of

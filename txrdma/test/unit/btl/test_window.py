@@ -60,6 +60,8 @@ class ReceiveWindowTests(SynchronousTestCase):
 
 
 class SendWindowTests(SynchronousTestCase):
+    slowBecause = "Hypothesis runs many examples"
+
     def setUp(self) -> None:
         self.counters = ModuleCounters()
         self.window = SendWindow(0xFFFE, self.counters, 10.0)
@@ -294,6 +296,8 @@ class RoundTripTests(SynchronousTestCase):
 
 
 class CongestionTests(SynchronousTestCase):
+    slowBecause = "Hypothesis runs many examples"
+
     def round(self, window: Congestion, lost: int, seconds: float, number: int) -> None:
         """Acknowledge a full window, except for lost segments."""
         window.filled()
