@@ -54,12 +54,6 @@ class ArrayTests(HostsCase):
                 self.outcome(client.transport.write(memory.name, items))
                 self.assertEqual(memory.view, bytes(items))
 
-    def test_empty(self) -> None:
-        """An array without items is a message without bytes."""
-        client, server = self.connected()
-        self.outcome(client.transport.send(TAG, memoryview(array("d"))))
-        self.assertEqual(server.tagged, [(TAG, b"")])
-
     def test_refused(self) -> None:
         """A buffer that is not contiguous, or was released, is refused by the call."""
         client, _server = self.connected()

@@ -131,13 +131,6 @@ class SendWindowTests(SynchronousTestCase):
             self.assertEqual(difference(window.base, first), oldest)
             self.assertEqual(window.inFlight, sum(not (each.isArrived or each.isLost) for each in sent))
 
-    def test_neverSent(self) -> None:
-        """An acknowledgement of what was never sent is counted, and changes nothing."""
-        self.add(3)
-        self.assertIsNone(self.receive(3, 0.1))
-        self.assertIsNone(self.receive(0, 0.1, beyond=0b10))
-        self.assertEqual((self.counters.badAckRecvs, self.window.outstanding), (2, 3))
-
     def test_overtaken(self) -> None:
         """A segment that others on its channel have overtaken is retransmitted after a round trip."""
         self.add(1)

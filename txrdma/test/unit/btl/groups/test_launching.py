@@ -78,16 +78,6 @@ class LaunchTests(SynchronousTestCase):
         self.assertNotEqual(self.processes[1].fds, {0: 0, 1: 1, 2: 2})
         self.assertEqual(self.processes[0].environment["PATH"], "/bin")
 
-    def test_success(self) -> None:
-        """When all have ended well, the group has ended, and no timer is left."""
-        self.launch()
-        for each in self.processes:
-            self.assertNoResult(self.running)
-            each.end()
-        self.assertIsNone(self.successResultOf(self.running))
-        self.assertIsNone(self.launched.failed)
-        self.assertEqual(self.reactor.getDelayedCalls(), [])
-
     def test_status(self) -> None:
         """The first failure is reported once; those that it causes are not."""
         self.launch()

@@ -93,12 +93,6 @@ class RendezvousTests(SynchronousTestCase):
         self.members[0][0].dataReceived(b"x" * (LONGEST_LINE + 2))
         self.assertTrue(self.members[0][1].disconnecting)
 
-    def test_terms(self) -> None:
-        """The terms of a member have the keys of its rank."""
-        terms = self.rendezvous.terms(1)
-        self.assertEqual((terms.rank, terms.size, terms.port), (1, SIZE, 4000))
-        self.assertEqual(terms.keys[SIZE], self.rendezvous._keys[SIZE][1])
-
 
 class ClientTests(SynchronousTestCase):
     """The connection of a member to the rendezvous."""
