@@ -90,7 +90,6 @@ class Channel:
         reactor: ReaderReactor,
         device: IVerbsDevice,
         domain: IProtectionDomain,
-        place: tuple[int, int],
         number: int,
         mtu: int,
         depths: tuple[int, int],
@@ -98,7 +97,6 @@ class Channel:
         broken: Callable[[Failure], None],
     ) -> None:
         """
-        @param place: port number and GID index.
         @param mtu: bytes of the longest packet.
         @param depths: depths of the send and the receive queue; the device may reduce them.
         @param taken: called with the packets of a batch, which are valid until it returns, and with the
@@ -115,7 +113,6 @@ class Channel:
         self.isClosed = False
         self._reactor = reactor
         self._mending: IDelayedCall | None = None
-        self._port, _index = place
         with ExitStack() as undo:
             channel = device.createChannel()
             undo.callback(channel.close)
@@ -160,7 +157,7 @@ class Channel:
 
     def _begin(self) -> None:
         """Bring the queue pair from RESET to RTS, and post receives."""
-        self._pair.modify(QPAttributes(state=QPState.INIT, pkeyIndex=0, port=self._port, qkey=QKEY))
+        self._pair.modify(QPAttributes(state=QPState.INIT, pkeyIndex=0, port=1, qkey=QKEY))
         self._pair.postReceive(self._receives)
         self._refused: list[ReceiveRequest] = []
         self._pair.modify(QPAttributes(state=QPState.RTR))

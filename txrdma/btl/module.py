@@ -190,7 +190,7 @@ class DevicePort:
         while True:
             try:
                 return Channel(
-                    *(self._reactor, self.device, self.domain, (1, self._index), number, mtu, depths),
+                    *(self._reactor, self.device, self.domain, number, mtu, depths),
                     *(self._taken, self._broken),
                 )
             except ResourceExhausted as error:

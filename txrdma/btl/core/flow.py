@@ -29,16 +29,15 @@ class MessageFlow:
         these, reported to the peer.
     """
 
-    __slots__ = ("_window", "acknowledged", "handled", "received", "reported", "sent")
+    __slots__ = ("acknowledged", "handled", "received", "reported", "sent")
 
-    def __init__(self, window: int = WINDOW) -> None:
-        self._window = window
+    def __init__(self) -> None:
         self.sent = self.acknowledged = self.received = self.handled = self.reported = 0
 
     def maySend(self, length: int) -> bool:
         """Return whether a message of this length may be sent now."""
         waiting = self.sent - self.acknowledged
-        return waiting < self._window // 2 or waiting + length + MESSAGE <= self._window
+        return waiting < WINDOW // 2 or waiting + length + MESSAGE <= WINDOW
 
     def send(self, length: int) -> None:
         """Count a sent message."""
@@ -61,7 +60,7 @@ class MessageFlow:
         @raise PeerViolation: the message exceeds the window.
         """
         waiting = self.received - self.reported
-        if waiting >= self._window // 2 and waiting + length + MESSAGE > self._window:
+        if waiting >= WINDOW // 2 and waiting + length + MESSAGE > WINDOW:
             raise PeerViolation(f"a message of {length} bytes exceeds the window")
         self.received += length + MESSAGE
 
@@ -72,7 +71,7 @@ class MessageFlow:
     def takeReport(self) -> int | None:
         """Return the total to report to the peer, or None if it can wait."""
         news = self.handled - self.reported
-        if not news or (news < self._window // 4 and self.received - self.reported < self._window // 2):
+        if not news or (news < WINDOW // 4 and self.received - self.reported < WINDOW // 2):
             return None
         self.reported = self.handled
         return self.handled
