@@ -32,7 +32,20 @@ QUIC = {"module": "benchmarks.peer_quic"}
 
 def messages(quick: bool) -> list[Case]:
     """Return the cases about messages of the byte transfer layer."""
-    burst = Case(
+    return [
+        *_bursts(quick),
+        *_roundTrips(quick),
+        *_batches(quick),
+        *_bulk(quick),
+        *_senders(quick),
+        *_groups(quick),
+        *_dask(quick),
+    ]
+
+
+def _burst(quick: bool) -> Case:
+    """Return the case of short messages, of which others are variants."""
+    return Case(
         "btl-messages",
         "64-byte messages in bursts, over UDP; pyzmq over tcp",
         "messages",
@@ -44,6 +57,11 @@ def messages(quick: bool) -> list[Case]:
         mode="btl UDP",
         needs="zmq",
     )
+
+
+def _bursts(quick: bool) -> list[Case]:
+    """Return the cases with short messages, one by one."""
+    burst = _burst(quick)
     cpu = replace(
         burst,
         name="btl-messages-cpu",
@@ -70,6 +88,11 @@ def messages(quick: bool) -> list[Case]:
         needs="mpi4py",
         mode="btl shared memory",
     )
+    return [replace(burst, also=(cpu, *others, sharedBurst))]
+
+
+def _roundTrips(quick: bool) -> list[Case]:
+    """Return the cases with messages and calls that are answered."""
     ping = Case(
         "btl-roundtrip",
         "64-byte round trip; pyzmq over tcp",
@@ -114,8 +137,13 @@ def messages(quick: bool) -> list[Case]:
         atMost=None,
         mode="btl UDP",
     )
+    return [replace(ping, also=(polling, pingUDP)), replace(call, also=(callUDP,))]
+
+
+def _batches(quick: bool) -> list[Case]:
+    """Return the cases with short messages in batches."""
     batch = replace(
-        burst,
+        _burst(quick),
         name="btl-batches",
         title="64-byte messages in batches of 256, over UDP; pyzmq over tcp, one by one",
         tested={**BTL_UDP, "isBatch": True},
@@ -128,6 +156,11 @@ def messages(quick: bool) -> list[Case]:
         reference=ENET,
         needs="enet",
     )
+    return [replace(batch, also=(batchENet,))]
+
+
+def _bulk(quick: bool) -> list[Case]:
+    """Return the cases with long messages."""
     bulk = Case(
         "btl-bulk",
         "messages of 1 MiB, over UDP; pyzmq over tcp",
@@ -159,16 +192,7 @@ def messages(quick: bool) -> list[Case]:
         needs=None,
         atLeast=None,
     )
-    return [
-        replace(burst, also=(cpu, *others, sharedBurst)),
-        replace(ping, also=(polling, pingUDP)),
-        replace(call, also=(callUDP,)),
-        replace(batch, also=(batchENet,)),
-        replace(bulk, also=(shared, striped)),
-        *_senders(quick),
-        *_groups(quick),
-        *_dask(quick),
-    ]
+    return [replace(bulk, also=(shared, striped))]
 
 
 def _dask(quick: bool) -> list[Case]:

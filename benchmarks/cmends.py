@@ -94,9 +94,8 @@ def main(role: str, orders: Orders) -> None:
                 await gatherResults([Deferred.fromCoroutine(visit(False)) for _ in range(20)])
             await deferLater(reactor, 0.5)
             sendMessage({"memory": held(before, orders["connections"]), "mode": f"RDMA CM {route}"})
-            await (
-                Deferred()
-            )  # measure while the client exists: shared memory would count as the server's alone afterwards
+            # measure while the client exists: shared memory would count as the server's alone afterwards
+            await Deferred()
         left = orders["count"]
 
         async def some() -> None:

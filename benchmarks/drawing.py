@@ -137,9 +137,8 @@ class Drawing:
             if wished:
                 self._mark(axes, number, wished, row)
         ticks = MaxNLocator(5).tick_values(0, most)
-        axes.set_xticks(
-            [tick for tick in ticks if tick <= 0.94 * most]
-        )  # whole bars only, so that no value is cut
+        # whole bars only, so that no value is cut
+        axes.set_xticks([tick for tick in ticks if tick <= 0.94 * most])
         axes.xaxis.set_major_formatter(_AS_THEY_ARE)
 
     def bars(self, panels: Mapping[str, Mapping[str, Sequence[float]]], tested: str) -> None:

@@ -39,9 +39,8 @@ def main(role: str, orders: Orders) -> None:
     async def client(reactor: Any) -> None:
         endpoint = clientFromString(reactor, orders["connect"])
         sendMessage(await clients[orders["scenario"]](reactor, endpoint, orders))
-        if orders.get(
-            "stays"
-        ):  # measure while the peer exists: shared memory would count as this process' alone afterwards
+        # measure while the peer exists: shared memory would count as this process' alone afterwards
+        if orders.get("stays"):
             await Deferred()
 
     react(server if role == "server" else client)

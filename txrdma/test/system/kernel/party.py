@@ -91,9 +91,8 @@ class Party:
         self._gidIndex = await self._usualGID()
         return {
             "gid": str(device.gids(1)[self._gidIndex]),
-            "mac": str(
-                device.portAttributes(1).mac
-            ),  # its number determines the UDP port of a software device
+            # its number determines the UDP port of a software device
+            "mac": str(device.portAttributes(1).mac),
             "qpn": self._pair.number,
             "address": self._region.address,
             "rkey": self._region.rkey,

@@ -14,6 +14,7 @@ from txrdma.monitor.reading.settings import PollerSettings
 from txrdma.sim.clock import SimulatedClock
 from txrdma.sim.fabric.fabric import SimulatedFabric
 from txrdma.sim.faultgenerator import FaultGenerator
+from txrdma.test.support.clocks import elapse
 
 
 class WeatherTests(SynchronousTestCase):
@@ -39,9 +40,7 @@ class WeatherTests(SynchronousTestCase):
         faults = FaultGenerator(fabric, seed)
         poller.start()
         faults.start(hasFaults)
-        end = clock.seconds() + self.seconds
-        while clock.calls and clock.calls[0].getTime() <= end:
-            clock.advance(max(0.0, clock.calls[0].getTime() - clock.seconds()))
+        elapse(clock, self.seconds)
         faults.stop()
         return faults, poller, raised
 

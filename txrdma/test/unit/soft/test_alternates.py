@@ -27,7 +27,7 @@ from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.core.transitions import transition
 from txrdma.soft.device import SoftDevice
 from txrdma.soft.ports import SoftPort
-from txrdma.test.unit.soft.test_queuepair import Host, required, Route
+from txrdma.test.unit.soft.test_queuepair import bring, Host, required, Route
 
 RESET, INIT, RTR, RTS, SQD, SQE, ERR = QPState
 MIGRATED, REARM, ARMED = MigrationState
@@ -49,10 +49,7 @@ class AlternateTests(SynchronousTestCase):
 
     def make(self, upTo: QPState = RTS, kind: QPKind = RC) -> SoftQueuePair:
         queuePair = SoftQueuePair(self.host, Domain(), kind, QPN(9), self.queue, self.queue, Capacity())
-        states = [RESET, INIT, RTR, RTS]
-        for before, after in zip(states, states[1 : states.index(upTo) + 1]):  # noqa: B905  # the rest is not wanted
-            queuePair.modify(required(kind, before, after))
-        return queuePair
+        return bring(queuePair, upTo)
 
     def armed(self) -> SoftQueuePair:
         """Return a queue pair that can migrate."""

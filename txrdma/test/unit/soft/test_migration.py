@@ -28,6 +28,7 @@ from txrdma.sim.network import SimulatedNetwork
 from txrdma.soft.core.roundtrip import PATH_SECONDS
 from txrdma.soft.device import SoftDevice
 from txrdma.soft.rc._migration import Migration
+from txrdma.test.support.clocks import elapse
 from txrdma.test.support.soft.pairs import connected, End
 
 A1, A2, B1, B2, B3 = "10.0.1.1", "10.0.2.1", "10.0.1.2", "10.0.2.2", "10.0.3.2"
@@ -77,10 +78,7 @@ class MigrationCase(SynchronousTestCase):
         self.ends = (self.alice, self.bob)
 
     def run_(self, seconds: float = 1.0) -> None:
-        end = self.clock.seconds() + seconds
-        while self.clock.calls and self.clock.calls[0].getTime() <= end:
-            self.clock.advance(max(0.0, self.clock.calls[0].getTime() - self.clock.seconds()))
-        self.clock.advance(max(0.0, end - self.clock.seconds()))
+        elapse(self.clock, seconds)
 
     def way(self, device: SoftDevice, port: int) -> AddressVector:
         """Return the path between the ports with that number."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 from hypothesis import given
@@ -61,33 +62,15 @@ SOME: dict[str, Any] = {
 }
 """A value for each attribute."""
 
-MANUAL = {
-    (RC, RESET, INIT): "PKEY_INDEX PORT ACCESS_FLAGS",
-    (RC, INIT, RTR): "AV PATH_MTU DEST_QPN RQ_PSN MAX_DEST_RD_ATOMIC MIN_RNR_TIMER",
-    (RC, RTR, RTS): "SQ_PSN MAX_QP_RD_ATOMIC RETRY_CNT RNR_RETRY TIMEOUT",
-    (UD, RESET, INIT): "PKEY_INDEX PORT QKEY",
+REQUIRED = {
+    (RC, RESET, INIT): "pkeyIndex port access",
+    (RC, INIT, RTR): "address pathMTU destinationQPN rqPSN maxDestRDAtomic minRNRTimer",
+    (RC, RTR, RTS): "sqPSN maxRDAtomic retryCount rnrRetry timeout",
+    (UD, RESET, INIT): "pkeyIndex port qkey",
     (UD, INIT, RTR): "",
-    (UD, RTR, RTS): "SQ_PSN",
+    (UD, RTR, RTS): "sqPSN",
 }
-"""Attributes required by ibv_modify_qp(3)."""
-
-NAMES = {
-    "PKEY_INDEX": "pkeyIndex",
-    "PORT": "port",
-    "ACCESS_FLAGS": "access",
-    "AV": "address",
-    "PATH_MTU": "pathMTU",
-    "DEST_QPN": "destinationQPN",
-    "RQ_PSN": "rqPSN",
-    "SQ_PSN": "sqPSN",
-    "MAX_QP_RD_ATOMIC": "maxRDAtomic",
-    "MAX_DEST_RD_ATOMIC": "maxDestRDAtomic",
-    "MIN_RNR_TIMER": "minRNRTimer",
-    "RETRY_CNT": "retryCount",
-    "RNR_RETRY": "rnrRetry",
-    "TIMEOUT": "timeout",
-    "QKEY": "qkey",
-}
+"""Attributes required by ibv_modify_qp(3), by their names here."""
 
 
 def attributes(state: QPState | None, names: Sequence[str]) -> QPAttributes:
@@ -96,7 +79,15 @@ def attributes(state: QPState | None, names: Sequence[str]) -> QPAttributes:
 
 def required(kind: QPKind, before: QPState, after: QPState) -> QPAttributes:
     """Return the attributes that ibv_modify_qp(3) requires."""
-    return attributes(after, [NAMES[name] for name in MANUAL.get((kind, before, after), "").split()])
+    return attributes(after, REQUIRED.get((kind, before, after), "").split())
+
+
+def bring(queuePair: SoftQueuePair, upTo: QPState) -> SoftQueuePair:
+    """Modify a new queue pair until it is in this state, and return it."""
+    states = (RESET, INIT, RTR, RTS)
+    for before, after in pairwise(states[: states.index(upTo) + 1]):
+        queuePair.modify(required(queuePair.kind, before, after))
+    return queuePair
 
 
 class TransitionTests(SynchronousTestCase):
@@ -209,10 +200,7 @@ class QueuePairTests(SynchronousTestCase):
         """Return a queue pair in that state."""
         capacity = Capacity(maxSend=4, maxReceive=4, maxSendSegments=2, maxReceiveSegments=2, maxInline=10)
         queuePair = SoftQueuePair(self.host, Domain(), kind, QPN(9), self.sends, self.receives, capacity)
-        states = [RESET, INIT, RTR, RTS]
-        for before, after in zip(states, states[1 : states.index(upTo) + 1]):  # noqa: B905  # the rest is not wanted
-            queuePair.modify(required(kind, before, after))
-        return queuePair
+        return bring(queuePair, upTo)
 
     def route(self) -> Route:
         assert self.host.route is not None
@@ -308,9 +296,8 @@ class QueuePairTests(SynchronousTestCase):
 
         def spoil(requests: Sequence[SendRequest]) -> None:
             status = Status.LOC_LEN_ERR
-            for (
-                request
-            ) in requests:  # a route flushes what was posted together with a failing request, and later ones
+            # a route flushes what was posted together with a failing request, and later ones
+            for request in requests:
                 queuePair.retired(1)
                 queuePair.sendCompleted(Completion(request.identifier, status, CompletionOpcode.SEND, QPN(9)))
                 status = Status.WR_FLUSH_ERR
@@ -463,9 +450,7 @@ class LifeTests(SynchronousTestCase):
                     queuePair.modify(QPAttributes(state=RESET))
                     route = case.host.route = Honest()
                     route.owner = queuePair
-                    for before, after in ((RESET, INIT), (INIT, RTR), (RTR, RTS)):
-                        queuePair.modify(required(RC, before, after))
-                    self.assertEqual(queuePair.query().state, RTS)
+                    self.assertEqual(bring(queuePair, RTS).query().state, RTS)
                     sent, received, done, filled = [], [], [], []
                 else:
                     queuePair.modify(QPAttributes(state=QPState[action]))

@@ -19,6 +19,7 @@ from txrdma.soft.core.roundtrip import RetryTimer, SHORTEST_TIMEOUT
 from txrdma.soft.device import SoftDevice
 from txrdma.soft.ports import SoftPort
 from txrdma.soft.rc.roce import RoCEPort
+from txrdma.test.support.clocks import elapse, step
 from txrdma.test.support.soft.pairs import connected, End
 
 ALICE, BOB = "10.0.0.1", "10.0.0.2"
@@ -62,15 +63,6 @@ class ResendingCase(SynchronousTestCase):
         self.addCleanup(device.close)
         return device
 
-    def step(self) -> None:
-        self.clock.advance(max(0.0, self.clock.calls[0].getTime() - self.clock.seconds()))
-
-    def pass_(self, seconds: float) -> None:
-        end = self.clock.seconds() + seconds
-        while self.clock.calls and self.clock.calls[0].getTime() <= end:
-            self.step()
-        self.clock.advance(max(0.0, end - self.clock.seconds()))
-
     def transfer(self, messages: int, length: int, atOnce: int = 16) -> float:
         """
         Write that many messages, some concurrently, and check that they arrive.
@@ -85,7 +77,7 @@ class ResendingCase(SynchronousTestCase):
             while left and waiting < atOnce:
                 self.alice.write(self.bob, left, 0, length)
                 left, waiting = left - 1, waiting + 1
-            self.step()
+            step(self.clock)
             for completion in self.alice.poll():
                 self.assertEqual(completion.status, Status.SUCCESS)
                 waiting -= 1
@@ -149,12 +141,12 @@ class SilenceTests(ResendingCase):
         sent = self.network.sent
         for number in range(posted):
             self.alice.write(self.bob, number, 0, length)
-        self.pass_(120)
+        elapse(self.clock, 120)
         sent = self.network.sent - sent
         self.assertEqual(self.alice.poll(), [])
         self.network.wake(BOB)
         begun = self.clock.seconds()
-        self.pass_(1.5)
+        elapse(self.clock, 1.5)
         self.assertEqual([c.status for c in self.alice.poll()], [Status.SUCCESS] * posted)
         self.assertLess(self.clock.seconds() - begun, 1.6)
         self.assertEqual(bytes(self.bob.region.view[:length]), data)
@@ -184,7 +176,7 @@ class SilenceTests(ResendingCase):
         alice, bob = connected(self.device(own, carriers[0]), self.device(self.clock, carriers[1]))
         alice.write(bob, 1, 0, 100)
         self.network.sleep(ALICE)
-        self.pass_(120)
+        elapse(self.clock, 120)
         sent = self.network.sent
         own.callLater(1, self.network.wake, ALICE)  # a reactor reads after calls that are due
         own.advance(120)
@@ -200,9 +192,9 @@ class SilenceTests(ResendingCase):
                 limit = ackTimeoutSeconds(timeout) * (retryCount + 1)
                 sent = self.network.sent
                 self.alice.write(self.bob, 1, 0, 1000)
-                self.pass_(limit - 0.001)
+                elapse(self.clock, limit - 0.001)
                 self.assertEqual(self.alice.poll(), [])
-                self.pass_(0.002)
+                elapse(self.clock, 0.002)
                 self.assertEqual([c.status for c in self.alice.poll()], [Status.RETRY_EXC_ERR])
                 packets = self.network.sent - sent
                 self.assertTrue(
@@ -292,7 +284,7 @@ class EndTests(ResendingCase):
 
     def isAcknowledged(self) -> None:
         """Assert that Alice's request is acknowledged without a retransmission."""
-        self.pass_(0.005)
+        elapse(self.clock, 0.005)
         self.assertEqual([c.status for c in self.alice.poll()], [Status.SUCCESS])
         self.assertEqual(self.tries, 0)
 
@@ -301,7 +293,7 @@ class EndTests(ResendingCase):
             self.setUp()
             self.fill()
             self.alice.post(1, Operation.SEND, inline=[b"hello"])
-            self.pass_(0.005)
+            elapse(self.clock, 0.005)
             self.assertEqual([c.status for c in self.bob.poll()], [Status.SUCCESS])
             end()
             self.carriers[1]._ready()
@@ -316,7 +308,7 @@ class EndTests(ResendingCase):
         self.network.sleep(BOB)
         for end in (carol, self.alice):
             end.post(1, Operation.SEND, inline=[b"hello"])
-        self.pass_(0.005)
+        elapse(self.clock, 0.005)
         self.network.wake(BOB)
         self.isAcknowledged()
 
@@ -330,8 +322,8 @@ class EndTests(ResendingCase):
             rkey=self.bob.region.rkey,
         )
         self.alice.post(2, Operation.SEND, inline=[b"hello"])
-        self.pass_(0.005)
+        elapse(self.clock, 0.005)
         self.bob.qp.close()
         self.carriers[1]._ready()
-        self.pass_(0.005)
+        elapse(self.clock, 0.005)
         self.assertEqual(self.alice.poll(), [])

@@ -32,6 +32,7 @@ from txrdma.sim.network import Faults, SimulatedCarrier, SimulatedNetwork
 from txrdma.soft.device import SoftDevice
 from txrdma.soft.rc.roce import RoCEPort
 from txrdma.test.support.captures import packets
+from txrdma.test.support.clocks import elapse
 from txrdma.test.support.soft.pairs import connected, End, QKEY
 
 ALICE, BOB = "10.0.0.1", "10.0.0.2"
@@ -60,10 +61,7 @@ class NetworkCase(SynchronousTestCase):
 
     def run_(self, seconds: float = 1.0) -> None:
         """Advance the time by minimal steps."""
-        end = self.clock.seconds() + seconds
-        while self.clock.calls and self.clock.calls[0].getTime() <= end:
-            self.clock.advance(max(0.0, self.clock.calls[0].getTime() - self.clock.seconds()))
-        self.clock.advance(max(0.0, end - self.clock.seconds()))
+        elapse(self.clock, seconds)
 
     def statuses(self, end: End) -> list[tuple[int, Status]]:
         return [(completion.identifier, completion.status) for completion in end.poll()]

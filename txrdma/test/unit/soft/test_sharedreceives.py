@@ -22,8 +22,8 @@ from txrdma.soft.core.completion import SoftCompletionChannel, SoftCompletionQue
 from txrdma.soft.core.memory import Domain
 from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.core.sharedreceives import SoftSharedReceiveQueue
-from txrdma.test.support.soft.sharedreceives import ERR, INIT, LAST, LIMIT, RESET, RTR, RTS
-from txrdma.test.unit.soft.test_queuepair import Host, required, Route
+from txrdma.test.support.soft.sharedreceives import ERR, INIT, LAST, LIMIT, RESET, RTR
+from txrdma.test.unit.soft.test_queuepair import bring, Host, required, Route
 
 
 class Hosts(Host):
@@ -51,20 +51,10 @@ class SharedReceiveTests(SynchronousTestCase):
 
     def make(self, number: int, kind: QPKind = QPKind.RC, upTo: QPState = RTR) -> SoftQueuePair:
         """Return a queue pair that uses it."""
-        queuePair = SoftQueuePair(
-            self.host,
-            self.domain,
-            kind,
-            QPN(number),
-            self.receives,
-            self.receives,
-            Capacity(4, 0, 2, 0),
-            self.shared,
-        )
-        states = [RESET, INIT, RTR, RTS]
-        for before, after in zip(states, states[1 : states.index(upTo) + 1]):  # noqa: B905  # the rest is not wanted
-            queuePair.modify(required(kind, before, after))
-        return queuePair
+        capacity = Capacity(4, 0, 2, 0)
+        queue = self.receives
+        made = SoftQueuePair(self.host, self.domain, kind, QPN(number), queue, queue, capacity, self.shared)
+        return bring(made, upTo)
 
     def post(self, *identifiers: int) -> None:
         self.shared.postReceive([ReceiveRequest(identifier) for identifier in identifiers])

@@ -91,9 +91,8 @@ class FilterTests(SynchronousTestCase):
     def test_many(self) -> None:
         """The program fits into the kernel's limit with as many devices as there can be."""
         program = filterProgram({share: share - 1 for share in range(1, 255)}, 0)
-        self.assertLess(
-            len(program) * 8 * 2, 20480
-        )  # /proc/sys/net/core/optmem_max; two instructions for one
+        # /proc/sys/net/core/optmem_max; two instructions for one
+        self.assertLess(len(program) * 8 * 2, 20480)
         self.assertTrue(all(max(true, false) < 256 for _code, true, false, _operand in program))
         for share in range(1, 255):
             self.assertEqual(run(program, toQueuePair(share << 16)), share - 1)
