@@ -449,9 +449,8 @@ class SoftDevice:
         checkAvailable(self._queuePairs, self.limits.maxQueuePairs, "queue pairs")
         isGSI = kind is QPKind.GSI
         number = QPN(0)
-        while (
-            number < 2 or number in self._numbers or number in self._oldNumbers
-        ):  # 0 and 1 are for management (IBA 3.5.3)
+        # 0 and 1 are for management (IBA 3.5.3)
+        while number < 2 or number in self._numbers or number in self._oldNumbers:
             number = QPN(randbelow(0xFFFFFF) if self.share is None else self.share << 16 | randbelow(1 << 16))
         number = _GSI if isGSI else number
         queuePair = SoftQueuePair(

@@ -128,9 +128,8 @@ class KeyTable:
 
     def __init__(self, maxRegions: int = 1 << 20) -> None:
         self._regions: dict[int, Region] = {}
-        self.lookup: Callable[[int], Region | None] = (
-            self._regions.get
-        )  # for callers that check rights themselves
+        # for callers that check rights themselves
+        self.lookup: Callable[[int], Region | None] = self._regions.get
         self._maxRegions = maxRegions
         self._nextAddress = _FIRST_ADDRESS + (randbits(24) << 12)
         self._old = RecentNumbers(_KEYS_REMEMBERED)

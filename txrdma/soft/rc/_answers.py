@@ -15,18 +15,14 @@ from typing import Final, TYPE_CHECKING, Union
 from txrdma.iba.headers import NO_CREDITS, Opcode
 from txrdma.iba.verbs import Access
 from txrdma.soft.core.memory import performAtomic
-from txrdma.soft.rc._entries import NO_ENTRIES
-from txrdma.soft.rc._packets import Outgoing, PSN_MASK
+from txrdma.soft.rc._entries import COMPARE_SWAP, NO_ENTRIES
+from txrdma.soft.rc._packets import ATOMIC_ETH, Outgoing, PSN_MASK, WORD
 
 if TYPE_CHECKING:
     from txrdma.soft.core.memory import Domain, KeyTable
 
-RETH: Final = Struct(">QII")
-ATOMIC_ETH: Final = Struct(">QIQQ")
-
 REMOTE_READ: Final = int(Access.REMOTE_READ)
 
-COMPARE_SWAP: Final = int(Opcode.RC_COMPARE_SWAP)
 _RESPONSE_FIRST: Final = int(Opcode.RC_RDMA_READ_RESPONSE_FIRST)
 _RESPONSE_MIDDLE: Final = int(Opcode.RC_RDMA_READ_RESPONSE_MIDDLE)
 _RESPONSE_LAST: Final = int(Opcode.RC_RDMA_READ_RESPONSE_LAST)
@@ -34,7 +30,6 @@ _RESPONSE_ONLY: Final = int(Opcode.RC_RDMA_READ_RESPONSE_ONLY)
 _ATOMIC_ACKNOWLEDGE: Final = int(Opcode.RC_ATOMIC_ACKNOWLEDGE)
 
 _NUMBER: Final = Struct(">Q")
-_WORD: Final = Struct(">I")
 _NOTHING: Final = memoryview(b"")
 
 
@@ -137,7 +132,7 @@ class Answers:
         """
         answer = self.waiting[0]
         if isinstance(answer, Atomic):
-            extension = _WORD.pack(NO_CREDITS << 24 | messages & PSN_MASK) + _NUMBER.pack(answer.original)
+            extension = WORD.pack(NO_CREDITS << 24 | messages & PSN_MASK) + _NUMBER.pack(answer.original)
             runs.append(Outgoing(_ATOMIC_ACKNOWLEDGE, answer.next, 1, extension, _NOTHING, self._mtu))
             answer.next = answer.end
             count = 1
@@ -152,7 +147,7 @@ class Answers:
         stop = min(read.end, next + room)
         length = min(read.left, (stop - next) * mtu)
         payload = self._keys.remote(self._domain, read.rkey, read.address, length, REMOTE_READ)
-        aeth = _WORD.pack(NO_CREDITS << 24 | messages & PSN_MASK)
+        aeth = WORD.pack(NO_CREDITS << 24 | messages & PSN_MASK)
         taken = 0
         if read.end - read.first == 1:
             runs.append(Outgoing(_RESPONSE_ONLY, next, 1, aeth, payload, mtu))

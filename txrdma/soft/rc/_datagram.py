@@ -42,6 +42,7 @@ from txrdma.soft.rc._packets import (
     PSN_MASK,
     Received,
     Retired,
+    WORD,
 )
 from txrdma.soft.shared.datagramlane import DatagramLane
 
@@ -61,7 +62,6 @@ _ONLY: Final = _SEND_ONLY << 56
 _PLAIN: Final = Operation.SEND
 
 _DETH: Final = Struct(">II")
-_WORD: Final = Struct(">I")
 
 _CONTROLLED: Final = 0x80000000
 """A Q_Key with this bit in a request selects the Q_Key of the queue pair (IBA 10.2.5)."""
@@ -273,7 +273,7 @@ class Datagrams:
             extension = _DETH.pack(posted.qkey, number)
             opcode = _SEND_ONLY
             if posted.immediate is not None:
-                extension += _WORD.pack(posted.immediate & 0xFFFFFFFF)
+                extension += WORD.pack(posted.immediate & 0xFFFFFFFF)
                 opcode = _SEND_ONLY_WITH_IMMEDIATE
             packet = Outgoing(opcode, self._psn, 1, extension, payload, mtu, False, posted.solicited)
             datagrams.append(Datagram(posted.address, posted.destination, packet))
@@ -323,14 +323,14 @@ class Datagrams:
     def _take(self, run: Incoming, start: int, header: bytes) -> bool:
         """Fill a receive with the datagram whose DETH begins at C{start} (IBA 9.8.3.1)."""
         withImmediate = run.opcode == _SEND_ONLY_WITH_IMMEDIATE
-        extension = _DETH.size + (_WORD.size if withImmediate else 0)
+        extension = _DETH.size + (WORD.size if withImmediate else 0)
         length = run.stride - FRAME - extension - run.pad
         if not 0 <= length <= self._mtu or not self._receives:
             return False
         qkey, source = _DETH.unpack_from(run.data, start)
         immediate: int | None = None
         if withImmediate:
-            (immediate,) = _WORD.unpack_from(run.data, start + _DETH.size)
+            (immediate,) = WORD.unpack_from(run.data, start + _DETH.size)
         start += extension
         completion = self._fill(run.data[start : start + length], qkey, source, immediate, header)
         if completion is None:

@@ -10,14 +10,13 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Sequence
-from struct import Struct
 from typing import Any, Final
 
 from txrdma.iba.headers import Opcode
 from txrdma.iba.verbs import Buffer, CompletionOpcode, Segment, SendRequest, Status
 from txrdma.soft.core.memory import ATOMIC_LENGTH
 from txrdma.soft.core.pieces import scatter
-from txrdma.soft.rc._packets import BTH_LENGTH, ICRC_LENGTH, Incoming, scatterRun
+from txrdma.soft.rc._packets import ATOMIC_ETH, BTH_LENGTH, ICRC_LENGTH, Incoming, RETH, scatterRun, WORD
 
 NO_ENTRIES: Final[deque[Any]] = deque()
 """The queues of all queue pairs that have used none: an empty deque takes 760 bytes. Never modified."""
@@ -29,10 +28,6 @@ WRITE_FIRST: Final = int(Opcode.RC_RDMA_WRITE_FIRST)
 READ_REQUEST: Final = int(Opcode.RC_RDMA_READ_REQUEST)
 COMPARE_SWAP: Final = int(Opcode.RC_COMPARE_SWAP)
 FETCH_ADD: Final = int(Opcode.RC_FETCH_ADD)
-
-_RETH: Final = Struct(">QII")
-_ATOMIC: Final = Struct(">QIQQ")
-_IMMEDIATE: Final = Struct(">I")
 
 _32_BITS: Final = 0xFFFFFFFF
 _64_BITS: Final = 0xFFFFFFFFFFFFFFFF
@@ -105,7 +100,7 @@ class RequestEntry:
         self.error: Status | None = None
         self.immediate: bytes | None = None
         if withImmediate:
-            self.immediate = _IMMEDIATE.pack(request.immediate & _32_BITS)
+            self.immediate = WORD.pack(request.immediate & _32_BITS)
         self.inline: Sequence[memoryview] = ()
         self.segments: Sequence[Segment] = ()
         self.atomic = b""
@@ -124,7 +119,7 @@ class RequestEntry:
 
     def _operate(self, request: SendRequest) -> None:
         """Pack the extension header of an atomic operation (AtomicETH, IBA 9.3)."""
-        self.atomic = _ATOMIC.pack(
+        self.atomic = ATOMIC_ETH.pack(
             self.remoteAddress, self.rkey, request.operand & _64_BITS, request.compare & _64_BITS
         )
         if self.length < ATOMIC_LENGTH:
@@ -135,11 +130,11 @@ class RequestEntry:
         """The extension header of the first packet of a WRITE; empty for a SEND."""
         if self.opcode != WRITE_FIRST:
             return b""
-        return _RETH.pack(self.remoteAddress, self.rkey, self.length)
+        return RETH.pack(self.remoteAddress, self.rkey, self.length)
 
     def question(self, offset: int, length: int) -> bytes:
         """The request header for so many bytes of a READ, or for an atomic operation."""
-        return self.atomic or _RETH.pack(self.remoteAddress + offset & _64_BITS, self.rkey, length)
+        return self.atomic or RETH.pack(self.remoteAddress + offset & _64_BITS, self.rkey, length)
 
     def take(
         self,

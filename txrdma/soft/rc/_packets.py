@@ -26,7 +26,15 @@ ICRC_LENGTH: Final = 4
 FRAME: Final = BTH_LENGTH + ICRC_LENGTH
 """Bytes of a packet that surround extension headers and payload: BTH and ICRC."""
 
-_WORD: Final = Struct(">I")
+WORD: Final = Struct(">I")
+RETH: Final = Struct(">QII")
+"""Address, key and length of an RDMA request."""
+
+ATOMIC_ETH: Final = Struct(">QIQQ")
+"""Address, key, operand and compared value of an atomic."""
+
+HEAD_AND_WORD: Final = Struct(">QI")
+"""The BTH: everything before the word with AckReq and PSN, and that word."""
 
 
 class Outgoing(NamedTuple):
@@ -109,7 +117,7 @@ def psnWords(run: Incoming) -> tuple[int, ...]:
     """For each packet, the word of the BTH with acknowledge bit and PSN."""
     words: tuple[int, ...]
     if run.packets == 1:
-        words = _WORD.unpack_from(run.data, 8)
+        words = WORD.unpack_from(run.data, 8)
     else:
         words = _wordsOf(run.stride, run.packets).unpack_from(run.data)
     return words

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from struct import Struct
 from typing import Final, TYPE_CHECKING
 
 from txrdma.error import ProtectionError
@@ -23,17 +22,11 @@ from txrdma.iba.types import QPN
 from txrdma.iba.verbs import Access, AsyncEventKind, Completion, CompletionOpcode, ReceiveRequest, Status
 from txrdma.soft.core.memory import ATOMIC_LENGTH
 from txrdma.soft.core.pieces import scatter
-from txrdma.soft.rc._answers import (
-    Answer,
-    Answers,
-    ATOMIC_ETH,
-    COMPARE_SWAP,
-    Read,
-    REMOTE_READ,
-    RETH,
-)
+from txrdma.soft.rc._answers import Answer, Answers, Read, REMOTE_READ
+from txrdma.soft.rc._entries import COMPARE_SWAP
 from txrdma.soft.rc._packets import (
     ACKNOWLEDGE,
+    ATOMIC_ETH,
     BTH_LENGTH,
     consecutive,
     Event,
@@ -45,7 +38,9 @@ from txrdma.soft.rc._packets import (
     PSN_MASK,
     psnWords,
     Received,
+    RETH,
     scatterRun,
+    WORD,
 )
 
 if TYPE_CHECKING:
@@ -72,7 +67,6 @@ _LAST_WITH_IMMEDIATE: Final = 3
 _ONLY: Final = 4
 _ONLY_WITH_IMMEDIATE: Final = 5
 
-_WORD: Final = Struct(">I")
 
 _REMOTE_WRITE: Final = int(Access.REMOTE_WRITE)
 _REMOTE_ATOMIC: Final = int(Access.REMOTE_ATOMIC)
@@ -286,7 +280,7 @@ class Responder:
         if self._message != (None if begins else family):
             raise _invalid()
         write = family == _WRITE_FIRST
-        start = BTH_LENGTH + (RETH.size if write and begins else 0) + (_WORD.size if withImmediate else 0)
+        start = BTH_LENGTH + (RETH.size if write and begins else 0) + (WORD.size if withImmediate else 0)
         length = run.stride - FRAME + BTH_LENGTH - start - run.pad
         mtu = self._mtu
         if place == _FIRST:
@@ -301,7 +295,7 @@ class Responder:
         payload = run.data[start : start + length]
         immediate: int | None = None
         if withImmediate:
-            (immediate,) = _WORD.unpack_from(run.data, start - _WORD.size)
+            (immediate,) = WORD.unpack_from(run.data, start - WORD.size)
         if write:
             target = self._writeBegins(run, number)[:length] if begins else self._target(length)
             if self._offset + length != self._length and place != _FIRST:
@@ -468,5 +462,5 @@ class Responder:
 
     def _packet(self, psn: int, syndrome: int) -> Outgoing:
         """An acknowledgement packet with this PSN and syndrome (AETH)."""
-        aeth = _WORD.pack(syndrome << 24 | self._messages & PSN_MASK)
+        aeth = WORD.pack(syndrome << 24 | self._messages & PSN_MASK)
         return Outgoing(_ACKNOWLEDGE, psn, 1, aeth, b"", self._mtu)

@@ -7,14 +7,13 @@ The packets are the same as over UDP and are counted as such, but have no ICRC.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from struct import Struct
 from typing import Final
 
 from txrdma.iba.headers import Opcode
 from txrdma.iba.types import DEFAULT_PKEY, QPN, ROCE_PORT
 from txrdma.soft.core.netdev import portOfQueuePair
 from txrdma.soft.rc._datagram import START
-from txrdma.soft.rc._packets import FRAME, ICRC_LENGTH, Outgoing, PSN_MASK
+from txrdma.soft.rc._packets import FRAME, HEAD_AND_WORD, ICRC_LENGTH, Outgoing, PSN_MASK
 from txrdma.soft.rc.peers import Peer, PortRoute, RoutesPort
 from txrdma.soft.rc.routes import DatagramRoute
 from txrdma.soft.shared.datagramlane import DatagramLane
@@ -26,7 +25,6 @@ SEEK_SECONDS: Final = 1.0
 _QUIET: Final = 64
 _RECHECK: Final = 16
 
-_HEAD_AND_WORD: Final = Struct(">QI")
 _LEAST: Final = FRAME + 8
 _START_LENGTH: Final = START.size
 _SOLICITED: Final = 1 << 55
@@ -110,7 +108,7 @@ class LocalPeers:
         opcode, psn, _packets, extension, payload, _size, _acknowledge, solicited = run
         pad = -len(payload) & 3
         head = opcode << 56 | solicited << 55 | pad << 52 | heading
-        start = _HEAD_AND_WORD.pack(head, psn & PSN_MASK) + extension
+        start = HEAD_AND_WORD.pack(head, psn & PSN_MASK) + extension
         packet = memoryview(b"".join((start, payload, bytes(pad + ICRC_LENGTH))))
         lane.put((packet,), len(packet))
         self._written[lane] = None

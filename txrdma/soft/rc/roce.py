@@ -26,6 +26,7 @@ from txrdma.soft.rc._packets import (
     ACKNOWLEDGE,
     BTH_LENGTH,
     FRAME,
+    HEAD_AND_WORD,
     headsOf,
     ICRC_LENGTH,
     Incoming,
@@ -41,7 +42,6 @@ from txrdma.soft.shared.datagramlane import DatagramLane
 from txrdma.soft.shared.datagrams import SharedDatagrams
 
 _HEAD: Final = Struct(">Q")
-_HEAD_AND_WORD: Final = Struct(">QI")
 _ICRC: Final = Struct("<I")
 _PADDING: Final = tuple(bytes(count) for count in range(4))
 _MEMBER: Final = int(DEFAULT_PKEY) & 0x7FFF
@@ -276,9 +276,8 @@ class RoCEPort(RoutePort):
     # Time.
 
     def _schedule(self, deadline: float, now: float) -> None:
-        if (
-            self._timer is not None and self._timer.active()
-        ):  # other code may have cancelled all delayed calls
+        # other code may have cancelled all delayed calls
+        if self._timer is not None and self._timer.active():
             self._timer.cancel()
         self._timerAt = deadline
         self._timer = self._clock.callLater(max(0.0, deadline - now), self._due)
@@ -326,7 +325,7 @@ class RoCEPort(RoutePort):
         buffer, view = self._buffer, self._view
         head = opcode << 56 | solicited << 55 | pad << 52 | heading
         word = psn & PSN_MASK | (ACKNOWLEDGE if acknowledge else 0)
-        _HEAD_AND_WORD.pack_into(buffer, start, head, word)
+        HEAD_AND_WORD.pack_into(buffer, start, head, word)
         if extension:
             view[start + BTH_LENGTH : start + behind] = extension
         if length:

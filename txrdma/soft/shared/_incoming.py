@@ -125,9 +125,8 @@ class LaneReceiver:
         self._executed = 0  # atomics of the peer
         self._established = False  # a record has arrived, or the queue pair is in RTS
         self._messageHeader = -1  # the value of C{expected} from then on
-        self._short: dict[
-            int, tuple[int, int, bool]
-        ] = {}  # empty until then: each record takes the general path
+        # empty until then, so that each record takes the general path
+        self._short: dict[int, tuple[int, int, bool]] = {}
         self._begun: ReceiveRequest | None = None  # taken from the shared receives, and not yet full
         self._latestLength = 0  # the length of the latest message
         self._notice = -1  # L{NOTICE} from then on, unless receives are shared

@@ -84,9 +84,8 @@ class SharedQueuePair:
         except OSError as error:
             raise ResourceExhausted(f"no shared memory for a queue pair: {error}") from error
         self._own = mapping
-        self._mappings: dict[
-            RKey | None, mmap.mmap
-        ] = {}  # mappings of the peer: regions by key, and its box under None
+        # mappings of the peer: regions by key, and its box under None
+        self._mappings: dict[RKey | None, mmap.mmap] = {}
         self._doorbells: list[Doorbell] = []
         self.isJoined = False
         self.lane = Lane(owner, self, memoryview(mapping), owner.shared is not None)
