@@ -39,12 +39,14 @@ class DatagramEnd(End):
             self.receive(number, number * self.STRIDE, self.STRIDE)
         self.came: list[Completion] = []
 
-    def sendText(self, peer: DatagramEnd, text: bytes, **more: Any) -> None:
+    def sendText(
+        self, peer: DatagramEnd, text: bytes, operation: Operation = Operation.SEND, **more: Any
+    ) -> None:
         at = self.RECEIVES * self.STRIDE
         self.region.view[at : at + len(text)] = text
         handle = self.domain.createAddressHandle(peer.way())
         where = {"address": handle, "remoteQPN": peer.qp.number, "remoteQKey": QKEY, "signaled": False}
-        self.post(1000, Operation.SEND, [self.segment(at, len(text))], **{**where, **more})
+        self.post(1000, operation, [self.segment(at, len(text))], **{**where, **more})
 
     def pollQueue(self) -> None:
         self.came += self.queue.poll(64)
@@ -175,7 +177,7 @@ class SharedDatagramTests(DatagramCase):
             ]
             for length, operation, more in sorts:
                 text = bytes(range(length % 251)) * (length // 251 + 1)
-                self.send(one, other, operation, text[:length], **more)
+                one.sendText(other, text[:length], operation, **more)
                 (completion,) = self.take(other, 1)
                 self.assertEqual(completion.sourceQPN, one.qp.number)
                 header = other.header(completion)
@@ -196,15 +198,6 @@ class SharedDatagramTests(DatagramCase):
                 )
             reported.append((found, counted))
         self.assertEqual(*reported)
-
-    def send(
-        self, one: DatagramEnd, other: DatagramEnd, operation: Operation, text: bytes, **more: Any
-    ) -> None:
-        at = one.RECEIVES * one.STRIDE
-        one.region.view[at : at + len(text)] = text
-        handle = one.domain.createAddressHandle(other.way())
-        where = {"address": handle, "remoteQPN": other.qp.number, "remoteQKey": QKEY, "signaled": False}
-        one.post(1, operation, [one.segment(at, len(text))], **{**where, **more})
 
     def test_completions(self) -> None:
         """Signaled sends complete, and free their entries in the queue."""
@@ -307,9 +300,8 @@ class SharedDatagramTests(DatagramCase):
         """A sleeping receiver is woken each time, and its peer rings only when necessary."""
         one, other = self.both()
         found: list[Completion] = []
-        reader = CompletionReader(
-            cast(ReaderReactor, self.reactor), other.channel, [other.queue], found.extend, busyPolls=False
-        )
+        reactor = cast(ReaderReactor, self.reactor)
+        reader = CompletionReader(reactor, other.channel, [other.queue], found.extend, busyPolls=False)
         reader.start()
         self.addCleanup(reader.stop)
         for number in range(1, 30):

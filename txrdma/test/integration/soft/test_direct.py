@@ -74,10 +74,7 @@ class DirectTests(DatagramCase):
     def test_immediate(self) -> None:
         """A datagram with immediate data takes a receive, and completes it."""
         one, other = self.ends("auto")
-        one.region.view[:4] = b"what"
-        handle = one.domain.createAddressHandle(other.way())
-        where: dict[str, Any] = {"address": handle, "remoteQPN": other.qp.number, "remoteQKey": QKEY}
-        one.post(1, Operation.SEND_WITH_IMMEDIATE, [one.segment(0, 4)], immediate=5, **where)
+        one.sendText(other, b"what", Operation.SEND_WITH_IMMEDIATE, immediate=5)
         self.assertEqual(list(self.inbox.takeDatagrams(64)), [])
         other.pollQueue()
         self.assertEqual([other.content(each) for each in other.came], [b"what"])

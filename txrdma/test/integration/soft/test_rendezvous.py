@@ -4,7 +4,6 @@ The rendezvous of devices in shared memory, with processes that break its rules.
 
 from __future__ import annotations
 
-import array
 import fcntl
 import os
 import socket
@@ -18,19 +17,16 @@ from hypothesis import strategies as st
 
 from twisted.logger import capturedLogs, formatEvent
 
-from txrdma.iba.types import GID, QPN
+from txrdma.iba.types import QPN
 from txrdma.iba.verbs import Operation, Status
 from txrdma.interfaces import IDirectLane
 from txrdma.soft.core.mapping import SIZE_SEALS
 from txrdma.soft.device import openSoftDevice
 from txrdma.soft.shared import _doorbells, _rendezvous, peerprocess, unixpackets
 from txrdma.soft.shared._rendezvous import (
-    DoorbellNotice,
-    Hello,
     Join,
     LAYOUTS,
     LONGEST,
-    MAGIC,
     makeBox,
     mapBox,
     PairNotice,
@@ -38,11 +34,11 @@ from txrdma.soft.shared._rendezvous import (
     RegionReply,
     RegionRequest,
     RendezvousKind,
-    rendezvousName,
     VERSION,
 )
 from txrdma.test.support.soft.neighbours import Added, RealCase
 from txrdma.test.support.soft.pairs import End
+from txrdma.test.support.soft.strangers import connectedTo, doorbell, hello, isClosed, sendTo
 from txrdma.unix import sockets as unixsockets
 
 
@@ -68,39 +64,13 @@ class StrangerTests(StrangerCase):
     """Processes that connect to the rendezvous and break the rules."""
 
     def come(self, greet: bool = True) -> socket.socket:
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+        sock = connectedTo(self.device, hello() if greet else b"")
         self.addCleanup(sock.close)
-        sock.connect(rendezvousName(self.device.address, self.device.port))
-        if greet:
-            sock.send(self.hello().encode())
         return sock
-
-    def hello(self, version: int = VERSION) -> Hello:
-        return Hello(
-            kind=RendezvousKind.HELLO,
-            magic=MAGIC,
-            version=version,
-            port=9,
-            address=GID.fromIP("127.0.0.1"),
-        )
-
-    def sendText(self, sock: socket.socket, message: bytes, passed: Sequence[int] = ()) -> None:
-        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", passed))]
-        sock.sendmsg([message], ancillary if passed else [])
-
-    def isClosed(self, sock: socket.socket) -> bool:
-        try:
-            while sock.recv(1 << 17, socket.MSG_DONTWAIT):
-                pass
-            return True
-        except BlockingIOError:
-            return False
-        except ConnectionResetError:
-            return True
 
     def refused(self, sock: socket.socket) -> None:
         """Assert that the process was disconnected, nothing of it remains, and other devices work."""
-        self.runUntil(lambda: self.isClosed(sock))
+        self.runUntil(lambda: isClosed(sock))
         sock.close()
         self.check()
         self.assertTrue(self.added.isNothing())
@@ -108,11 +78,9 @@ class StrangerTests(StrangerCase):
     def invitation(self, box: int, *doorbells: int) -> socket.socket:
         """Send an invitation with a box and these doorbells."""
         sock = self.come()
-        for number, doorbell in enumerate(doorbells, 1):
-            self.sendText(
-                sock, DoorbellNotice(kind=RendezvousKind.DOORBELL, number=number).encode(), [doorbell]
-            )
-        self.sendText(sock, self.join().encode(), [box])
+        for number, descriptor in enumerate(doorbells, 1):
+            sendTo(sock, doorbell(number), [descriptor])
+        sendTo(sock, self.join().encode(), [box])
         for descriptor in (box, *doorbells):
             os.close(descriptor)
         return sock
@@ -137,21 +105,21 @@ class StrangerTests(StrangerCase):
             ("garbage", True, b"\xff" * 100),
             ("beyond the maximum length", True, b"\1" * (LONGEST + 100)),
             ("before the greeting", False, leave.encode()),
-            ("of another version", False, self.hello(VERSION + 1).encode()),
-            ("a second greeting", True, self.hello().encode()),
+            ("of another version", False, hello(version=VERSION + 1)),
+            ("a second greeting", True, hello()),
         ):
             with self.subTest(what):
                 sock = self.come(greet)
-                self.sendText(sock, message)
+                sendTo(sock, message)
                 self.refused(sock)
 
     def test_numberOfDescriptors(self) -> None:
         """An invitation and a doorbell need exactly one descriptor."""
-        for message in (self.join(), DoorbellNotice(kind=RendezvousKind.DOORBELL, number=1)):
+        for message in (self.join().encode(), doorbell(1)):
             for number in (0, 2, 20):
                 with self.subTest(message=message, descriptors=number):
                     sock, given = self.come(), [self.bell() for _ in range(number)]
-                    self.sendText(sock, message.encode(), given)
+                    sendTo(sock, message, given)
                     for each in given:
                         os.close(each)
                     self.refused(sock)
@@ -160,7 +128,7 @@ class StrangerTests(StrangerCase):
         """Two doorbells with the same number are refused."""
         sock, bell = self.come(), self.bell()
         for _ in range(2):
-            self.sendText(sock, DoorbellNotice(kind=RendezvousKind.DOORBELL, number=1).encode(), [bell])
+            sendTo(sock, doorbell(1), [bell])
         os.close(bell)
         self.refused(sock)
 
@@ -169,7 +137,7 @@ class StrangerTests(StrangerCase):
         self.patch(_doorbells, "MOST", 20)
         sock, bell = self.come(), self.bell()
         for number in range(21):
-            self.sendText(sock, DoorbellNotice(kind=RendezvousKind.DOORBELL, number=number).encode(), [bell])
+            sendTo(sock, doorbell(number), [bell])
         os.close(bell)
         self.refused(sock)
 
@@ -177,9 +145,9 @@ class StrangerTests(StrangerCase):
         """An invitation with unknown doorbells is refused, and its sender may stay."""
         sock = self.come()
         for number in (1, 2):
-            self.sendText(sock, DoorbellNotice(kind=RendezvousKind.DOORBELL_CLOSED, number=number).encode())
+            sendTo(sock, doorbell(number, RendezvousKind.DOORBELL_CLOSED))
         box = self.box()
-        self.sendText(sock, self.join().encode(), [box])
+        sendTo(sock, self.join().encode(), [box])
         os.close(box)
         refusal = PairNotice(kind=RendezvousKind.LEAVE, source=QPN(6), destination=QPN(5)).encode()
         self.runUntil(lambda: self.isAccepted(sock, refusal))
@@ -198,9 +166,9 @@ class StrangerTests(StrangerCase):
         sock = self.invitation(self.box(), self.bell(), self.bell())
         self.runUntil(lambda: self.added.mappings() == 1)
         for number in (1, 2):
-            self.sendText(sock, DoorbellNotice(kind=RendezvousKind.DOORBELL_CLOSED, number=number).encode())
+            sendTo(sock, doorbell(number, RendezvousKind.DOORBELL_CLOSED))
         leave = PairNotice(kind=RendezvousKind.LEAVE, source=QPN(5), destination=QPN(6)).encode()
-        self.sendText(sock, leave)
+        sendTo(sock, leave)
         self.runUntil(lambda: self.added.mappings() == 0)
         self.assertEqual(self.added.descriptors(), 2)  # both ends of the connection
         sock.close()
@@ -212,9 +180,8 @@ class StrangerTests(StrangerCase):
         second, self.device = one.device, other.device
         self.patch(unixpackets, "peerOf", lambda sock: unixsockets.peerOf(sock)._replace(pid=1))
         sock = self.come(greet=False)
-        hello = self.hello().replace(port=second.port, address=GID.fromIP(second.address))
-        sock.send(hello.encode())
-        self.runUntil(lambda: self.isClosed(sock))
+        sock.send(hello(second.address, second.port))
+        self.runUntil(lambda: isClosed(sock))
         self.check()
 
     def test_furtherLine(self) -> None:
@@ -222,11 +189,10 @@ class StrangerTests(StrangerCase):
         one, other = self.good
         peer = cast(Any, one.qp)._route._services._peer
         port, device = peer._port, cast(Any, other.device)
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+        sock = connectedTo(cast(Any, one.device))
         self.addCleanup(sock.close)
-        sock.connect(rendezvousName(cast(Any, one.device).address, cast(Any, one.device).port))
         before = len(peer.lines)
-        sock.send(self.hello().replace(port=device.port, address=GID.fromIP(device.address)).encode())
+        sock.send(hello(device.address, device.port))
         self.runUntil(lambda: len(peer.lines) > before)
         device.close()
         self.runUntil(lambda: peer.isLost)
@@ -290,7 +256,7 @@ class StrangerTests(StrangerCase):
         sock = self.invitation(self.box(), self.bell(), self.bell())
         self.runUntil(lambda: self.added.mappings() == 1)
         leave = PairNotice(kind=RendezvousKind.LEAVE, source=QPN(5), destination=QPN(6)).encode()
-        self.sendText(sock, leave)
+        sendTo(sock, leave)
         self.runUntil(lambda: self.added.mappings() == 0)
         self.assertEqual(self.added.descriptors(), 2)  # both ends of the connection
 
@@ -300,11 +266,9 @@ class StrangerTests(StrangerCase):
         box, bell = self.box(), self.bell()
         try:
             for number in (1, 2):
-                self.sendText(
-                    sock, DoorbellNotice(kind=RendezvousKind.DOORBELL, number=number).encode(), [bell]
-                )
+                sendTo(sock, doorbell(number), [bell])
             for number in range(300):
-                self.sendText(sock, self.join(number).encode(), [box])
+                sendTo(sock, self.join(number).encode(), [box])
                 if number % 20 == 0:
                     self.reactor.iterate(0)
         except (BrokenPipeError, ConnectionResetError):
@@ -341,7 +305,7 @@ class StrangerTests(StrangerCase):
             for content, passed in messages:
                 given = [self.box() if not index else self.bell() for index in range(passed)]
                 try:
-                    self.sendText(sock, content, given)
+                    sendTo(sock, content, given)
                 except (BrokenPipeError, ConnectionResetError):
                     pass
                 for each in given:

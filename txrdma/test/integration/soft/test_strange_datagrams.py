@@ -4,31 +4,25 @@ A process that sends invalid datagrams through shared memory harms only its own 
 
 from __future__ import annotations
 
-import array
 import os
 import socket
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, cast
 
-from txrdma.iba.types import GID
 from txrdma.soft.rc.routes import DatagramRoute
 from txrdma.soft.shared._layout import PLAIN
 from txrdma.soft.shared._rendezvous import (
     DatagramRingOffer,
-    DoorbellNotice,
-    Hello,
-    MAGIC,
     makeBox,
     RendezvousKind,
-    rendezvousName,
-    VERSION,
 )
 from txrdma.soft.shared._rings import RingPair
 from txrdma.soft.shared.routes import SharedMemoryPort
 from txrdma.test.integration.soft.test_datagrams import DatagramCase, DatagramEnd, HEADS, lanesOf, portOf
 from txrdma.test.support.soft.neighbours import Added
 from txrdma.test.support.soft.pairs import QKEY
+from txrdma.test.support.soft.strangers import connectedTo, doorbell, hello, isClosed, sendTo
 
 
 class StrangeMailTests(DatagramCase):
@@ -52,28 +46,25 @@ class StrangeMailTests(DatagramCase):
 
     def come(self) -> socket.socket:
         """Connect and send the greeting."""
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+        sock = connectedTo(self.target.device, hello(self.ADDRESS))
         self.addCleanup(sock.close)
-        sock.connect(rendezvousName(self.target.device.address, self.target.device.port))
-        hello = Hello(
-            kind=RendezvousKind.HELLO, magic=MAGIC, version=VERSION, port=9, address=GID.fromIP(self.ADDRESS)
-        )
-        sock.send(hello.encode())
         return sock
 
     def sendText(self, sock: socket.socket, message: bytes, passed: Sequence[int] = ()) -> None:
-        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", passed))]
-        sock.sendmsg([message], ancillary if passed else [])
+        sendTo(sock, message, passed)
         for descriptor in passed:
             os.close(descriptor)
+
+    def sendOffer(self, sock: socket.socket, passed: Sequence[int], number: int = 1) -> None:
+        """Send a box with that doorbell."""
+        offer = DatagramRingOffer(kind=RendezvousKind.DATAGRAM_RING, number=number)
+        self.sendText(sock, offer.encode(), passed)
 
     def mail(self, sock: socket.socket) -> RingPair:
         """Send a box and a doorbell; return the box, writable."""
         descriptor, mapping = makeBox(1 << 16)
-        self.sendText(sock, DoorbellNotice(kind=RendezvousKind.DOORBELL, number=1).encode(), [os.eventfd(0)])
-        self.sendText(
-            sock, DatagramRingOffer(kind=RendezvousKind.DATAGRAM_RING, number=1).encode(), [descriptor]
-        )
+        self.sendText(sock, doorbell(1), [os.eventfd(0)])
+        self.sendOffer(sock, [descriptor])
         self.runUntil(lambda: len(lanesOf(self.target)) == 2)
         return RingPair(memoryview(mapping))
 
@@ -84,16 +75,6 @@ class StrangeMailTests(DatagramCase):
 
     def write(self, rings: RingPair, packet: memoryview) -> None:
         self.assertTrue(rings.append(PLAIN, 0, (packet,), len(packet)))
-
-    def isClosed(self, sock: socket.socket) -> bool:
-        try:
-            while sock.recv(1 << 17, socket.MSG_DONTWAIT):
-                pass
-            return True
-        except BlockingIOError:
-            return False
-        except ConnectionResetError:
-            return True
 
     def gone(self, rings: RingPair | None = None) -> None:
         """Assert that nothing of the process remains, and other devices work."""
@@ -149,7 +130,7 @@ class StrangeMailTests(DatagramCase):
         self.write(rings, self.packet(b"good"))
         rings.localWords[rings.writeIndex] = PLAIN << 24 | 0xFFFFFF
         self.isAccepted(self.target, [b"good"])
-        self.runUntil(lambda: self.isClosed(sock))
+        self.runUntil(lambda: isClosed(sock))
         self.assertEqual(len(self.flushLoggedErrors()), 0)
         sock.close()
         self.gone(rings)
@@ -171,10 +152,8 @@ class StrangeMailTests(DatagramCase):
         """A second box of a device is refused."""
         sock = self.come()
         rings = self.mail(sock)
-        self.sendText(
-            sock, DatagramRingOffer(kind=RendezvousKind.DATAGRAM_RING, number=1).encode(), [makeBoxOnly()]
-        )
-        self.runUntil(lambda: self.isClosed(sock))
+        self.sendOffer(sock, [makeBoxOnly()])
+        self.runUntil(lambda: isClosed(sock))
         sock.close()
         self.gone(rings)
 
@@ -182,22 +161,16 @@ class StrangeMailTests(DatagramCase):
         """An invalid box ends the connection."""
         for passed in ((), (os.eventfd(0),), (makeBoxOnly(), makeBoxOnly())):
             sock = self.come()
-            self.sendText(
-                sock, DoorbellNotice(kind=RendezvousKind.DOORBELL, number=1).encode(), [os.eventfd(0)]
-            )
-            self.sendText(
-                sock, DatagramRingOffer(kind=RendezvousKind.DATAGRAM_RING, number=1).encode(), passed
-            )
-            self.runUntil(partial(self.isClosed, sock))
+            self.sendText(sock, doorbell(1), [os.eventfd(0)])
+            self.sendOffer(sock, passed)
+            self.runUntil(partial(isClosed, sock))
             sock.close()
         self.gone()
 
     def test_unknownBell(self) -> None:
         """A box without its doorbell is refused, and the connection continues."""
         sock = self.come()
-        self.sendText(
-            sock, DatagramRingOffer(kind=RendezvousKind.DATAGRAM_RING, number=5).encode(), [makeBoxOnly()]
-        )
+        self.sendOffer(sock, [makeBoxOnly()], 5)
         received: list[bytes] = []
 
         def reported() -> bool:
@@ -208,7 +181,7 @@ class StrangeMailTests(DatagramCase):
             return received[-1] == DatagramRingOffer(kind=RendezvousKind.DATAGRAM_RING).encode()
 
         self.runUntil(reported)
-        self.assertFalse(self.isClosed(sock))
+        self.assertFalse(isClosed(sock))
         sock.close()
         self.gone()
 
