@@ -7,7 +7,6 @@ from __future__ import annotations
 import copy
 import operator
 import pickle
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields, FrozenInstanceError, replace
 from typing import Any, ClassVar
 
@@ -124,20 +123,9 @@ class FrozenTests(SynchronousTestCase):
         self.assertEqual(Late(*one).SHARED, 5)
 
     def test_construction(self) -> None:
-        """
-        Fields are given by position, by name or by default; too many, too few or unknown ones are refused.
-        """
+        """Fields are given by position, by name or by default."""
         self.assertEqual(Late(1), Late(first=1, second="two", third=()))
         self.assertEqual(Late(1, third=(3,)).third, (3,))
-        calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
-            ((), {}),
-            ((1, "", (), 4), {}),
-            ((1,), {"first": 1}),
-            ((1,), {"fourth": 4}),
-        ]
-        for args, values in calls:
-            self.assertRaises(TypeError, Late, *args, **values)
-            self.assertRaises(TypeError, Usual, *args, **values)
 
     def test_frozen(self) -> None:
         """No field can be changed, deleted or added."""
@@ -167,25 +155,22 @@ class FrozenTests(SynchronousTestCase):
                 self.assertEqual(pickle.loads(pickle.dumps(made, protocol)), made)
 
     def test_inheritance(self) -> None:
-        """
-        A derived value has the fields, the check and the methods of its base, and never equals a value of the
-        base.
-        """
+        """A derived value has the fields, the check and the methods of its base."""
         self.assertEqual((Derived(1).number, Derived(1).more, Derived(1, 2).more), (1, 7, 2))
         self.assertRaises(ValueError, Derived, -1)
         self.assertEqual(repr(Derived(3)), "<3>")
-        self.assertNotEqual(Derived(1), Base(1))
-        self.assertNotEqual(Base(1), Derived(1))
 
     def test_kinds(self) -> None:
-        """Values of different classes are different; empty ones are true."""
-        self.assertNotEqual(Base(1), Other(1))
-        self.assertNotEqual(Other(1), (1,))
+        """Values of different classes differ, empty ones are true, and own methods are not replaced."""
+        for one, other in (
+            (Base(1), Other(1)),
+            (Other(1), (1,)),
+            (Derived(1), Base(1)),
+            (Base(1), Derived(1)),
+        ):
+            self.assertNotEqual(one, other)
         self.assertEqual(Empty(), Empty())
         self.assertTrue(Empty())
-
-    def test_ownMethods(self) -> None:
-        """Methods that a class defines are not replaced."""
         self.assertEqual({Particular("A"), Particular("a")}, {Particular("A")})
 
     def test_fieldOptions(self) -> None:
@@ -198,9 +183,8 @@ class FrozenTests(SynchronousTestCase):
         self.assertRaises(TypeError, Computed, 1, 2)
 
     def test_late(self) -> None:
-        """A value is the same before and after the methods of its class are generated."""
+        """Values and errors are the same before and after the methods of a class are generated."""
 
-        @frozen
         class Fresh:
             """Not used so far."""
 
@@ -208,37 +192,21 @@ class FrozenTests(SynchronousTestCase):
             two: list[int] = field(default_factory=list)
             three: int = 3
 
-        first = vars(Fresh)["__init__"]
-        values = []
-        codes = []
+        def refused(kind: type[Any]) -> list[str]:
+            wrong: tuple[Any, ...] = (((), {}), ((1,), {"one": 1}), ((1, [], 3, 4), {}), ((1,), {"four": 4}))
+            return [str(self.assertRaises(TypeError, kind, *args, **given)) for args, given in wrong]
+
+        tested: Any = frozen(Fresh)  # before dataclass changes the class
+        first, errors = vars(tested)["__init__"], refused(dataclass(frozen=True)(Fresh))
+        values, codes = [], []
         for _ in range(30):
-            values.append(Fresh(1, three=4))
+            self.assertEqual(refused(tested), errors)
+            values.append(tested(1, three=4))
             values[-1].two.append(2)  # no value shares it with another one
-            codes.append(vars(Fresh)["__init__"])
-            self.assertRaises(TypeError, Fresh)
-            self.assertRaises(TypeError, Fresh, 1, one=1)
-            self.assertRaises(TypeError, Fresh, 1, [], 3, 4)
-            self.assertRaises(TypeError, Fresh, 1, four=4)
-        self.assertEqual(values, [Fresh(1, [2], 4)] * 30)
+            codes.append(vars(tested)["__init__"])
+        self.assertEqual(values, [tested(1, [2], 4)] * 30)
         self.assertIsNot(codes[-1], first)
         self.assertIs(codes[-1], codes[-2])
-
-    def test_wrongArguments(self) -> None:
-        """Wrong arguments cause the same error before and after the methods are generated."""
-
-        def classes() -> Iterator[tuple[type[Any], type[Any]]]:
-            class Fresh:
-                """Not used so far."""
-
-                one: int
-                two: int = 2
-
-            yield dataclass(frozen=True)(Fresh), frozen(Fresh)
-
-        for args, values in (((), {}), ((1,), {"one": 1}), ((1, 2, 3), {}), ((1,), {"three": 3})):
-            [(usual, late)] = classes()
-            output = [str(self.assertRaises(TypeError, each, *args, **values)) for each in (usual, late)]
-            self.assertEqual(output[0], output[1])
 
     def test_laterUses(self) -> None:
         """Any first use of a class generates its methods: a hash or a comparison."""
