@@ -235,17 +235,6 @@ class StoreContract(SynchronousTestCase):
         self.assertEqual([point.grown for point in points], [0, 0])
         self.assertEqual(self.sent(540, 660, "minutes"), [(540, 60), (600, 120)])
 
-    def test_older(self) -> None:
-        """A history of an older monitor without error correction is continued with all its data."""
-        self.store.write([reading(at, 1) for at in range(600)], 700)
-        before = self.sent(0, 999, "readings"), self.sent(0, 999, "minutes")
-        self.store.close()
-        self.store = self.opened()
-        self.assertEqual(self.corrected(0, 999, ""), [])
-        self.store.write([correction(700, 3), correction(760, 4)], 860)
-        self.assertEqual((self.sent(0, 999, "readings"), self.sent(0, 999, "minutes")), before)
-        self.assertEqual(self.corrected(0, 999, "minutes"), [(660, 60.0, 3), (720, 60.0, 4)])
-
     def test_version1(self) -> None:
         """A history of version 1 is migrated, and continued with all its data."""
         self.store.close()
