@@ -85,7 +85,7 @@ def logFinding(event: FindingEvent) -> None:
         return
     state = "is there" if isinstance(event, Raised) else "is cleared"
     _log.info(
-        "{severity} {kind} {said}: {where}: {text}. {advice}",
+        "{severity} {kind} {state}: {where}: {text}. {advice}",
         severity=entry.severity.name.lower(),
         kind=entry.finding.kind,
         state=state,
@@ -266,15 +266,11 @@ class MonitorService(MultiService):
         return bool(self._seconds() - self._renewedAt < lease.seconds)
 
     def _takesLease(self) -> bool:
-        """
-        Return whether this monitor starts as the active one.
-
-        Without a standby it is active anyway, but waits for the end of the lease of a process that was
-        killed.
-        """
+        """Return whether this monitor starts as the active one."""
         lease, isAlone = self._lease, not self.config.standby
         if lease is None:
             return True
+        # Without a standby it waits for the end of the lease of a process that was killed.
         end = time.monotonic() + (lease.seconds + RENEW_SECONDS if isAlone else 0.0)
         with suppress(DeviceUnavailable):  # the history reports it
             while not lease.attempt() and time.monotonic() < end:

@@ -10,12 +10,12 @@ from typing import Any
 from twisted.internet import reactor as theReactor
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.task import Clock
-from twisted.logger import capturedLogs, LogLevel
+from twisted.logger import capturedLogs, formatEvent, LogLevel
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import DeviceUnavailable
 from txrdma.monitor.config import parseConfig
-from txrdma.monitor.diagnosis.findinglog import Raised
+from txrdma.monitor.diagnosis.findinglog import Cleared, Raised
 from txrdma.monitor.diagnosis.journal import FabricEvent
 from txrdma.monitor.events.alerts import AlertRules
 from txrdma.monitor.events.notifier import MEMORY_SECONDS, Notifier
@@ -23,7 +23,7 @@ from txrdma.monitor.reading import poller as pollerModule
 from txrdma.monitor.reading.settings import PollerSettings
 from txrdma.monitor.reading.surveyor import Surveyor
 from txrdma.monitor.supervisor import LATE_SECONDS, SupervisedLoop, Supervisor
-from txrdma.tap.monitor import MonitorService
+from txrdma.tap.monitor import logFinding, MonitorService
 from txrdma.test.support.monitor.alerts import entryOf, RecordingOutlet
 from txrdma.test.unit.monitor.test_poller import PollerTestCase
 
@@ -320,6 +320,15 @@ class ServiceTests(SynchronousTestCase):
             self.assertEqual(self.calls, names)
             self.assertIn(broken, service.poller.rounds.problem)
             self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
+
+    def test_log(self) -> None:
+        """A finding is logged with its severity, place, text and advice, and when it is cleared."""
+        for event, state in ((Raised(entryOf()), "is there"), (Cleared(entryOf()), "is cleared")):
+            with capturedLogs() as logs:
+                logFinding(event)
+            self.assertEqual(
+                [formatEvent(one) for one in logs], [f"warning width {state}: leaf 1: it is slow. Mend it."]
+            )
 
     def test_event(self) -> None:
         """If one part raises for a finding, the others receive it."""
