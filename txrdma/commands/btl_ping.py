@@ -58,9 +58,7 @@ class CommandOptions(BaseOptions):
     def postOptions(self) -> None:
         if bool(self["host"]) == bool(self["server"]):
             raise usage.UsageError("expected HOST, or --server")
-        for name, low, high in (("port", 0, 65535), ("count", 1, 1 << 40), ("size", 0, 1 << 26)):
-            if not low <= self[name] <= high:
-                raise usage.UsageError(f"--{name} {self[name]}: expected {low} to {high}")
+        self.checkRanges(("port", 0, 65535), ("count", 1, 1 << 40), ("size", 0, 1 << 26))
 
 
 @implementer(IMessageProtocolFactory)

@@ -5,6 +5,7 @@ C{txrdma btl-stats}: counters of the byte transfer layer's modules, per process 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, TYPE_CHECKING
 
 from txrdma.btl.insight import NAMESPACE
@@ -28,11 +29,6 @@ class CommandOptions(WatchingOptions):
     )
 
 
-async def entries(reactor: IUNIXReactor, timeout: float) -> list[dict[str, Any]]:
-    """Return entries for JSON and tables: one for each process, and their sum if there are several."""
-    return summed(await askedOfAll(reactor, NAMESPACE, timeout))
-
-
 def summed(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Add an entry for all processes if there are several: sums, and for maxima the largest value."""
     counted = [entry["counters"] for entry in found if "error" not in entry]
@@ -45,7 +41,7 @@ def summed(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def countersTable(found: Sequence[dict[str, Any]]) -> Table:
-    """Return a table of the nonzero counters that L{entries} returns, or of their rates."""
+    """Return a table of the nonzero counters that L{summed} returns, or of their rates."""
     return processTable(("now", "counter", "value"), found, _cells, isRated=True)
 
 
@@ -66,4 +62,5 @@ def _cells(entry: dict[str, Any]) -> tuple[str, ...]:
 async def run(reactor: IUNIXReactor, options: CommandOptions) -> None:
     """Run C{txrdma btl-stats}, once or repeatedly."""
     nobody = "No process of yours has a module of the byte transfer layer."
-    await watch(reactor, options, entries, countersTable, nobody, isRated=True)
+    ask = partial(askedOfAll, NAMESPACE)
+    await watch(reactor, options, ask, summed, countersTable, nobody, isRated=True)

@@ -5,6 +5,7 @@ C{txrdma cm-stats}: messages of communication managers, per process of this user
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final, TYPE_CHECKING
 
 from txrdma.cm.status import NAMESPACE
@@ -37,13 +38,8 @@ class CommandOptions(WatchingOptions):
     )
 
 
-async def entries(reactor: IUNIXReactor, timeout: float) -> list[dict[str, Any]]:
-    """Return entries for JSON and tables: one for each process, and their sum if there are several."""
-    return withSums(await askedOfAll(reactor, NAMESPACE, timeout))
-
-
 def countersTable(found: Sequence[dict[str, Any]]) -> Table:
-    """Return a table of the counters that L{entries} returns, or of their rates."""
+    """Return a table of the counters that L{withSums} returns, or of their rates."""
     return processTable(("connections", "message", *WHATS), found, _cells, isRated=True)
 
 
@@ -62,4 +58,5 @@ def _cells(entry: dict[str, Any]) -> tuple[str, ...]:
 async def run(reactor: IUNIXReactor, options: CommandOptions) -> None:
     """Run C{txrdma cm-stats}, once or repeatedly."""
     nobody = "No process of yours has a communication manager."
-    await watch(reactor, options, entries, countersTable, nobody, isRated=True)
+    ask = partial(askedOfAll, NAMESPACE)
+    await watch(reactor, options, ask, withSums, countersTable, nobody, isRated=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, TYPE_CHECKING
 
 from txrdma.commands.common.tables import lines, size
@@ -103,11 +104,6 @@ def _cells(entry: dict[str, Any], isDetailed: bool) -> tuple[str, ...]:
 
 async def run(reactor: IUNIXReactor, options: CommandOptions) -> None:
     """Run C{txrdma connections}, once or repeatedly."""
-
-    async def ask(reactor: IUNIXReactor, timeout: float) -> list[dict[str, Any]]:
-        return flat(await askAll(reactor, timeout))
-
-    def table(entries: Sequence[dict[str, Any]]) -> Table:
-        return connectionsTable(entries, bool(options["debug"]))
-
-    await watch(reactor, options, ask, table, "No process of yours has a connection of an smc: endpoint.")
+    table = partial(connectionsTable, isDetailed=bool(options["debug"]))
+    nobody = "No process of yours has a connection of an smc: endpoint."
+    await watch(reactor, options, askAll, flat, table, nobody)

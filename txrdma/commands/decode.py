@@ -106,10 +106,7 @@ async def run(reactor: object, options: CommandOptions) -> None:
 
 
 def _text(datagram: bytes, level: int) -> str:
-    """
-    Return the text of a MAD. For a segment after the first of an RMPP transfer, the text has only headers,
-    because fields would be misplaced.
-    """
+    """Return the text of a MAD; only its headers for a later segment, whose fields would be misplaced."""
     text = dumped(datagram, level)
     if level >= 2 and _segment(datagram) > 1:
         kind = payloadOf(datagram)

@@ -77,8 +77,4 @@ def groupsTable(entries: Sequence[dict[str, Any]]) -> Table:
 
 async def run(reactor: IUNIXReactor, options: CommandOptions) -> None:
     """Run C{txrdma linkgroups}, once or repeatedly."""
-
-    async def ask(reactor: IUNIXReactor, timeout: float) -> list[dict[str, Any]]:
-        return flat(await askAll(reactor, timeout))
-
-    await watch(reactor, options, ask, groupsTable, "No process of yours has a link group of SMC-R.")
+    await watch(reactor, options, askAll, flat, groupsTable, "No process of yours has a link group of SMC-R.")

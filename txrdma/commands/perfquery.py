@@ -280,10 +280,8 @@ async def clearAll(session: Session, counted: CounterSource, kind: type[Attribut
     values = {"counterSelect": (1 << _widthOf(kind, "counterSelect")) - 1, **_CLEARED.get(kind, {})}
     if session.options["mask"] is not None:
         values = {"counterSelect": session.options["mask"]}
-    if kind is PortCounters and not counted.can(PerformanceCapability.XMIT_WAIT):
-        values.pop("counterSelect2", None)
-    if kind is PortCountersExtended and not counted.info.capabilityMask2 & _ADDITIONAL:
-        values.pop("counterSelect2", None)
+    for name in counted.hides(kind):
+        values.pop(name, None)
     for port in counted.ports:
         await session.rpcs.PerformanceSet(_asked(kind, port, **values), counted.path)
 

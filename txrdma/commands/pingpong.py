@@ -137,7 +137,7 @@ class CommandOptions(TableOptions):
         self["host"] = host
 
     def postOptions(self) -> None:
-        for name, low, high in (
+        self.checkRanges(
             ("port", 1, 255),
             ("gid-index", 0, 1 << 16),
             ("iterations", 1, 1 << 40),
@@ -146,9 +146,7 @@ class CommandOptions(TableOptions):
             ("depth", 1, DEEPEST),
             ("qp-timeout", 1, 31),
             ("max-size", 1, LARGEST),
-        ):
-            if self[name] is not None and not low <= self[name] <= high:
-                raise usage.UsageError(f"--{name} {self[name]:g}: expected {low} to {high}")
+        )
         if self["mtu"] not in (0, 256, 512, 1024, 2048, 4096):
             raise usage.UsageError(f"--mtu {self['mtu']}: expected 256, 512, 1024, 2048 or 4096")
         if self["size"] and not all(0 < size <= LARGEST for size in self["size"]):

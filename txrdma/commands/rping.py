@@ -59,9 +59,7 @@ class CommandOptions(BaseOptions):
             raise usage.UsageError("either -s or -c")
         if self["client"] and not self["address"]:
             raise usage.UsageError("-c needs -a, the server's address")
-        for name, low, high in (("port", 1, 65535), ("count", 0, 1 << 40), ("size", 1, LARGEST)):
-            if not low <= self[name] <= high:
-                raise usage.UsageError(f"--{name} {self[name]}: expected {low} to {high}")
+        self.checkRanges(("port", 1, 65535), ("count", 0, 1 << 40), ("size", 1, LARGEST))
 
     def show(self, ping: str) -> None:
         """Print a ping if C{--verbose} is given."""

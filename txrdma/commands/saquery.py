@@ -9,7 +9,7 @@ from typing import Any, Final
 from twisted.python import usage
 
 from txrdma.commands.common.attributefields import attributeDict, Pair, queried
-from txrdma.commands.common.options import columns
+from txrdma.commands.common.options import columns, kindNamed
 from txrdma.commands.common.rows import printJSON, showRows
 from txrdma.commands.common.session import confirmed, FabricOptions, opened, Session, TARGETS
 from txrdma.commands.common.values import count
@@ -145,14 +145,6 @@ VIEWS: Final = (
 )
 
 
-def kindNamed(name: str) -> RecordKind | None:
-    """Return the kind of records with this name, or None."""
-    for kind in KINDS:
-        if name.lower() in (known.lower() for known in kind.names):
-            return kind
-    return None
-
-
 class CommandOptions(FabricOptions):
     """Options of C{txrdma saquery}: records, components, and output."""
 
@@ -207,7 +199,7 @@ class CommandOptions(FabricOptions):
         if "=" in record:
             record, values = "NR", (record, *values)
         self["view"] = next((view for view in VIEWS if view.name == record.lower()), None)
-        kind = kindNamed(self["view"].record if self["view"] is not None else record)
+        kind = kindNamed(KINDS, record if self["view"] is None else self["view"].record)
         if kind is None:
             known = ", ".join([*(each.names[0] for each in KINDS), *(view.name for view in VIEWS)])
             raise usage.UsageError(f"there is no record {record!r}; there are {known}")
@@ -387,11 +379,7 @@ def _rpc(kind: RecordKind, options: FabricOptions) -> str:
 
 
 async def _completed(session: Session, kind: RecordKind, pairs: list[Pair]) -> list[Pair]:
-    """
-    Add components to a query: a path needs a source, by default the local port (IBA 15.2.5.16).
-
-    MTU, rate and packet life time without a selector are matched exactly.
-    """
+    """Add components to a query: the source of a path (IBA 15.2.5.16), and missing selectors."""
     options = session.options
     names = {name.lower() for name, _ in pairs}
     isPath = kind.record in (sa.PathRecord, sa.TraceRecord)

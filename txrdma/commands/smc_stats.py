@@ -92,9 +92,5 @@ def _cells(entry: dict[str, Any]) -> tuple[str, ...]:
 
 async def run(reactor: IUNIXReactor, options: CommandOptions) -> None:
     """Run C{txrdma smc-stats}, once or repeatedly."""
-
-    async def ask(reactor: IUNIXReactor, timeout: float) -> list[dict[str, Any]]:
-        return entriesOf(await askAll(reactor, timeout))
-
     nobody = "No process of yours has used an smc: endpoint."
-    await watch(reactor, options, ask, statisticsTable, nobody, isRated=True)
+    await watch(reactor, options, askAll, entriesOf, statisticsTable, nobody, isRated=True)

@@ -9,7 +9,7 @@ from typing import Any, Final
 from twisted.python import usage
 
 from txrdma.commands.common.attributefields import attributeDict
-from txrdma.commands.common.options import columns
+from txrdma.commands.common.options import columns, kindNamed
 from txrdma.commands.common.rows import printJSON
 from txrdma.commands.common.session import FabricOptions, opened, Session, TARGETS, where
 from txrdma.commands.common.values import count
@@ -226,14 +226,6 @@ KINDS: Final = (
 """All attributes that can be queried; some have only the name of their class."""
 
 
-def kindNamed(name: str) -> AttributeKind | None:
-    """Return the attribute with this name, or None."""
-    for kind in KINDS:
-        if name.lower() in (known.lower() for known in kind.names):
-            return kind
-    return None
-
-
 class CommandOptions(FabricOptions):
     """Options of C{txrdma smpquery}: the attribute, the node and the port."""
 
@@ -252,7 +244,7 @@ class CommandOptions(FabricOptions):
     optParameters = [["modifier", "m", None, "Attribute modifier. [default: chosen by attribute]", count]]
 
     def parseArgs(self, attribute: str = "", target: str = "", port: str = "0") -> None:
-        kind = None if attribute.lower() in _ADDRESS else kindNamed(attribute)
+        kind = None if attribute.lower() in _ADDRESS else kindNamed(KINDS, attribute)
         if kind is None and attribute.lower() not in _ADDRESS:
             known = ", ".join([kind.names[0] for kind in KINDS] + ["Address"])
             raise usage.UsageError(f"there is no attribute {attribute!r}; there are {known}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from twisted.python import usage
@@ -73,8 +74,8 @@ async def run(reactor: Any, options: CommandOptions) -> None:
             printJSON({"reached": not why, "reason": why, "pathRecord": path, "hops": shown})
         else:
             isTree = isMulticast and len(options["targets"]) < 2
-            form = numbered if options["no-info"] else described
-            for line in form(hops, session.names, record, isTree=isTree, isWhole=not why):
+            isNumbered = bool(options["no-info"])
+            for line in described(hops, session.names, record, isTree, not why, isNumbered):
                 print(line)
     if why:
         raise NoRoute(why, hops)
@@ -148,45 +149,36 @@ def described(
     record: PathRecord | None = None,
     isTree: bool = False,
     isWhole: bool = True,
+    isNumbered: bool = False,
 ) -> Iterator[str]:
-    """Yield lines as ibtracert prints them; hops of a multicast tree are indented by their depth."""
+    """
+    Yield lines as ibtracert prints them; hops of a multicast tree are indented by their depth.
+
+    @param isNumbered: only GUIDs and port numbers, as C{ibtracert -n}.
+    """
     if not hops:
         return
-    if record is not None:
+    if record is not None and not isNumbered:
         rate = f"{record.rate.gigabits} Gbit/s" if record.rate.gigabits else f"rate {int(record.rate)}"
         mtu = record.mtu.name.removeprefix("MTU_")
         yield f"Path record: LID {record.slid} to {record.dlid}, SL {record.serviceLevel}, MTU {mtu}, {rate}"
-    yield f"From {_end(hops[0].stop, names)}"
+    end = _shortEnd if isNumbered else partial(_end, names)
+    yield f"From {end(hops[0].stop)}"
     for branch, stop in _branches(hops, isTree):
-        text = f"{_WORDS.get(stop.info.nodeType, 'node')} port {{{hexGUID(stop.portGUID)}}}[{stop.entry}]"
-        name = names.name(stop.info.nodeGUID, stop.description)
-        yield f'{branch} -> {text} lid {_lids(stop)} "{name}"'
+        port = f"{{{hexGUID(stop.portGUID)}}}[{stop.entry}]"
+        if not isNumbered:
+            name = names.name(stop.info.nodeGUID, stop.description)
+            port = f'{_WORDS.get(stop.info.nodeType, "node")} port {port} lid {_lids(stop)} "{name}"'
+        yield f"{branch} -> {port}"
     if isWhole and not isTree:
-        yield f"To {_end(hops[-1].stop, names)}"
-
-
-def numbered(
-    hops: list[Hop],
-    names: NodeNames,
-    record: PathRecord | None = None,
-    isTree: bool = False,
-    isWhole: bool = True,
-) -> Iterator[str]:
-    """Yield lines as C{ibtracert -n} prints them: GUIDs and port numbers."""
-    if not hops:
-        return
-    yield f"From {_shortEnd(hops[0].stop)}"
-    for branch, stop in _branches(hops, isTree):
-        yield f"{branch} -> {{{hexGUID(stop.portGUID)}}}[{stop.entry}]"
-    if isWhole and not isTree:
-        yield f"To {_shortEnd(hops[-1].stop)}"
+        yield f"To {end(hops[-1].stop)}"
 
 
 def _shortEnd(stop: Stop) -> str:
     return f"{{{hexGUID(stop.info.nodeGUID)}}}[{0 if stop.isSwitch else stop.entry}]"
 
 
-def _end(stop: Stop, names: NodeNames) -> str:
+def _end(names: NodeNames, stop: Stop) -> str:
     name = names.name(stop.info.nodeGUID, stop.description)
     port = 0 if stop.isSwitch else stop.entry
     word = _WORDS.get(stop.info.nodeType, "node")

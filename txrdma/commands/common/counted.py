@@ -67,7 +67,7 @@ class CounterRates:
         return found
 
 
-async def askedOfAll(reactor: IUNIXReactor, namespace: str, timeout: float) -> list[dict[str, Any]]:
+async def askedOfAll(namespace: str, reactor: IUNIXReactor, timeout: float) -> list[dict[str, Any]]:
     """
     Query the counters and gauges of every process of this user that answers in a namespace.
 

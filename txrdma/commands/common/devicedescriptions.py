@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from txrdma.error import DeviceUnavailable, RDMAError
-from txrdma.iba.types import PKey
+from txrdma.iba.types import MTU, PKey
 from txrdma.iba.verbs import DeviceAttributes, GIDEntry, PortAttributes
 from txrdma.interfaces import IVerbsDevice
 from txrdma.ports import devices, EndPort, getEndPort, RDMADevice
-from txrdma.ports.sysfs import SYS
+from txrdma.ports.sysfs import EndPortAttributes, SYS
 from txrdma.verbs.devices import availableDevices, deviceKinds, openDevice
 
 Description = dict[str, Any]
@@ -88,28 +88,41 @@ def _opened(device: IVerbsDevice) -> Description:
         "limits": asdict(device.limits),
         "kernel": None,
         "ports": [
-            _port(number, device.portAttributes(number), device.gidTable(number), device.pkeys(number))
+            _port(number, port, port.rate, port.width, device.gidTable(number), device.pkeys(number))
             for number in range(1, device.portCount + 1)
+            for port in (device.portAttributes(number),)
         ],
     }
 
 
-def _attributes(attributes: DeviceAttributes) -> Description:
+def _attributes(attributes: DeviceAttributes | RDMADevice) -> Description:
+    """Return the attributes of a device; sysfs does not have all of them."""
+    atomics = getattr(attributes, "atomics", None)
     return {
         "nodeType": attributes.nodeType.name,
-        "nodeGUID": str(attributes.nodeGUID),
-        "systemImageGUID": str(attributes.systemImageGUID),
+        "nodeGUID": _text(attributes.nodeGUID),
+        "systemImageGUID": _text(attributes.systemImageGUID),
         "firmware": attributes.firmware,
-        "vendorID": attributes.vendorID,
-        "vendorPartID": attributes.vendorPartID,
+        "vendorID": getattr(attributes, "vendorID", None),
+        "vendorPartID": getattr(attributes, "vendorPartID", None),
         "hardwareVersion": attributes.hardwareVersion,
-        "atomics": attributes.atomics.name,
+        "atomics": None if atomics is None else atomics.name,
     }
 
 
 def _port(
-    number: int, port: PortAttributes, gidTable: Sequence[GIDEntry], pkeys: Sequence[PKey]
+    number: int,
+    port: PortAttributes | EndPortAttributes,
+    rate: int,
+    width: int,
+    gidTable: Sequence[GIDEntry],
+    pkeys: Sequence[PKey],
 ) -> Description:
+    """Return the attributes of a port; sysfs does not have all of them."""
+
+    def bytesOf(mtu: MTU | None) -> int | None:
+        return None if mtu is None else mtu.bytes
+
     return {
         "port": number,
         "state": port.state.name,
@@ -117,18 +130,18 @@ def _port(
         "linkLayer": port.linkLayer.name,
         "netdev": port.netdev,
         "mac": _text(port.mac),
-        "maxMTU": port.maxMTU.bytes,
-        "activeMTU": port.activeMTU.bytes,
-        "rate": port.rate,
-        "width": port.width,
+        "maxMTU": bytesOf(getattr(port, "maxMTU", None)),
+        "activeMTU": bytesOf(port.activeMTU),
+        "rate": rate,
+        "width": width,
         "lid": port.lid,
         "lidMask": port.lidMask,
         "smLID": port.smLID,
         "smServiceLevel": port.smServiceLevel,
         "capabilities": port.capabilities,
-        "maxMessageLength": port.maxMessageLength,
-        "badPKeys": port.badPKeys,
-        "badQKeys": port.badQKeys,
+        "maxMessageLength": getattr(port, "maxMessageLength", None),
+        "badPKeys": getattr(port, "badPKeys", None),
+        "badQKeys": getattr(port, "badQKeys", None),
         **_tables(gidTable, pkeys),
         "kernel": None,
     }
@@ -150,16 +163,7 @@ def _tables(gidTable: Sequence[GIDEntry], pkeys: Sequence[PKey]) -> Description:
 def _addKernels(description: Description, device: RDMADevice) -> None:
     """Add values of sysfs to a description; if the device could not be opened, all of them."""
     if "ports" not in description:
-        description["attributes"] = {
-            "nodeType": device.nodeType.name,
-            "nodeGUID": _text(device.nodeGUID),
-            "systemImageGUID": _text(device.systemImageGUID),
-            "firmware": device.firmware,
-            "vendorID": None,
-            "vendorPartID": None,
-            "hardwareVersion": device.hardwareVersion,
-            "atomics": None,
-        }
+        description["attributes"] = _attributes(device)
         description["limits"] = None
         description["ports"] = [_kernelsPort(port) for port in device.ports]
     for port in description["ports"]:
@@ -178,27 +182,7 @@ def _addKernels(description: Description, device: RDMADevice) -> None:
 def _kernelsPort(port: EndPort) -> Description:
     """Return the description of a port by sysfs only."""
     now = port.attributes()
-    return {
-        "port": port.number,
-        "state": now.state.name,
-        "physicalState": now.physicalState.name,
-        "linkLayer": now.linkLayer.name,
-        "netdev": now.netdev,
-        "mac": _text(now.mac),
-        "maxMTU": None,
-        "activeMTU": None if now.activeMTU is None else now.activeMTU.bytes,
-        "rate": now.rate.bitsPerSecond,
-        "width": now.rate.width,
-        "lid": now.lid,
-        "lidMask": now.lidMask,
-        "smLID": now.smLID,
-        "smServiceLevel": now.smServiceLevel,
-        "capabilities": now.capabilities,
-        "maxMessageLength": None,
-        "badPKeys": None,
-        "badQKeys": None,
-        **_tables(now.gidTable, now.pkeys),
-    }
+    return _port(port.number, now, now.rate.bitsPerSecond, now.rate.width, now.gidTable, now.pkeys)
 
 
 def _addKernelsPort(description: Description, port: EndPort) -> None:

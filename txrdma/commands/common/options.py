@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from getopt import GetoptError, gnu_getopt
-from typing import Final
+from typing import Final, Protocol, TypeVar
 
 from twisted.internet.interfaces import (
     IReactorCore,
@@ -111,6 +111,16 @@ class CommandOptions(BaseOptions):
         except usage.UsageError as error:
             raise usage.UsageError(str(error).removeprefix(_ENFORCED)) from error
 
+    def checkRanges(self, *ranges: tuple[str, float, float]) -> None:
+        """
+        Check options with numbers, each given as name, lowest and highest value; None is not checked.
+
+        @raise usage.UsageError: a value is out of its range.
+        """
+        for name, low, high in ranges:
+            if self[name] is not None and not low <= self[name] <= high:
+                raise usage.UsageError(f"--{name} {self[name]:.15g}: expected {low} to {high}")
+
     def _flat(self, options: Sequence[tuple[str, str]]) -> Iterator[str]:
         for name, value in options:
             if name.startswith("--"):
@@ -124,6 +134,22 @@ def columns(*rows: Sequence[str]) -> Iterator[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+class NamedKind(Protocol):
+    """A kind of objects that an argument selects by one of its names."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the kind; case does not matter."""
+
+
+_Kind = TypeVar("_Kind", bound=NamedKind)
+
+
+def kindNamed(kinds: Iterable[_Kind], name: str) -> _Kind | None:
+    """Return the kind with this name, or None."""
+    return next((kind for kind in kinds if name.lower() in map(str.lower, kind.names)), None)
 
 
 class TableOptions(CommandOptions):

@@ -127,10 +127,7 @@ async def swept(session: Session, isPartial: bool = False, withLinks: bool = Tru
 
 
 def _isReported(fabric: Fabric, isPartial: bool) -> bool:
-    """
-    Return C{isPartial}, after recording the interruption of a sweep as a problem of the partial fabric, or
-    printing the size of the fabric.
-    """
+    """Return C{isPartial}, after recording or printing that a sweep was interrupted."""
     text = f"{len(fabric.nodes)} nodes were found before"
     if isPartial:
         fabric.problems.append(Problem(INTERRUPTED_SWEEP, "the sweep", text))

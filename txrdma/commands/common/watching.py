@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, TYPE_CHECKING
+from typing import Any, TYPE_CHECKING, TypeVar
 
 from twisted.internet.task import deferLater
 from twisted.python import usage
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 Entries = Sequence[dict[str, Any]]
+_Answers = TypeVar("_Answers")
 
 
 def _inRange(name: str, seconds: float) -> float:
@@ -75,7 +76,8 @@ def processTable(
 async def watch(
     reactor: IUNIXReactor,
     options: WatchingOptions,
-    ask: Callable[[IUNIXReactor, float], Awaitable[Entries]],
+    ask: Callable[[IUNIXReactor, float], Awaitable[_Answers]],
+    entriesOf: Callable[[_Answers], Entries],
     table: Callable[[Entries], Table],
     nobody: str,
     isRated: bool = False,
@@ -84,12 +86,13 @@ async def watch(
     Query processes and print their entries as JSON or as a table, once or repeatedly.
 
     @param ask: queries the processes, each with this timeout in seconds.
+    @param entriesOf: makes entries from their answers.
     @param nobody: printed instead of a table without entries.
     @param isRated: print counters first, and then their rates since the previous query.
     """
     rates, isFirst = CounterRates(), True
     while True:
-        entries = await ask(reactor, options["timeout"])
+        entries = entriesOf(await ask(reactor, options["timeout"]))
         if isRated:
             changed = rates.since(entries, reactor.seconds())
             entries, isFirst = (entries if isFirst else changed), False

@@ -14,9 +14,9 @@ from twisted.internet import reactor as installedReactor
 from twisted.trial.unittest import TestCase
 
 from txrdma.btl.connections import connect, listen
-from txrdma.btl.insight import report
-from txrdma.commands.btl_stats import countersTable, entries, summed
-from txrdma.commands.common.counted import ALL
+from txrdma.btl.insight import NAMESPACE, report
+from txrdma.commands.btl_stats import countersTable, summed
+from txrdma.commands.common.counted import ALL, askedOfAll
 from txrdma.messages.protocol import MessageProtocol
 from txrdma.testing.protocols import Recorders
 from txrdma.unix.answers import IUNIXReactor, processesIn
@@ -57,7 +57,7 @@ class AskingTests(TestCase):
 
     async def ours(self) -> dict[str, Any]:
         """Return the counters of this process."""
-        (found,) = [each for each in await entries(reactor, 5.0) if each["pid"] == os.getpid()]
+        (found,) = [each for each in await askedOfAll(NAMESPACE, reactor, 5.0) if each["pid"] == os.getpid()]
         return found
 
     async def turn(self) -> None:

@@ -13,8 +13,8 @@ from twisted.trial.unittest import TestCase
 
 from txrdma.cm.connections.endpoints import RDMAClientEndpoint, RDMAServerEndpoint
 from txrdma.cm.rping import PingClient, PingServer, TERMS
-from txrdma.cm.status import report
-from txrdma.commands.cm_stats import entries
+from txrdma.cm.status import NAMESPACE, report
+from txrdma.commands.common.counted import askedOfAll
 from txrdma.messages.protocol import MessageFactory
 from txrdma.ports.softdevices import softDeviceAt
 from txrdma.test.support.processes import loopbackAddress
@@ -26,7 +26,7 @@ reactor = cast(IUNIXReactor, installedReactor)
 class AskingTests(TestCase):
     async def ours(self) -> dict[str, Any]:
         """Return the counters of this process."""
-        (found,) = [each for each in await entries(reactor, 5.0) if each["pid"] == os.getpid()]
+        (found,) = [each for each in await askedOfAll(NAMESPACE, reactor, 5.0) if each["pid"] == os.getpid()]
         return found
 
     async def test_counters(self) -> None:

@@ -73,7 +73,7 @@ class ShowingTests(SynchronousTestCase):
         options: Any = {"json": True, "watch": True, "interval": 2, "timeout": 3.0}
         reactor: Any = clock
         self.patch(sys, "stdout", out := io.StringIO())
-        watching = Deferred.fromCoroutine(watch(reactor, options, ask, countersTable, "", isRated=True))
+        watching = Deferred.fromCoroutine(watch(reactor, options, ask, list, countersTable, "", isRated=True))
         clock.pump((2, 2))
         watching.cancel()
         self.failureResultOf(watching)

@@ -14,6 +14,7 @@ from txrdma.command import TxrdmaOptions
 from txrdma.commands import saquery, smpquery
 from txrdma.commands.common import session
 from txrdma.commands.common.attributefields import assigned, attributeNamed, attributesOf, queried
+from txrdma.commands.common.options import kindNamed
 from txrdma.error import InvalidRequest
 from txrdma.iba.types import GID
 from txrdma.iba.verbs import NodeType
@@ -232,7 +233,7 @@ class SAQueryTests(SharedFabricTestCase):
         records = {kind for kind in allAttributes().values() if issubclass(kind, Record)}
         self.assertEqual({kind.record for kind in saquery.KINDS if issubclass(kind.record, Record)}, records)
         names = "CPI NR PIR SL2VL PKTR VLAR IIR LR SR PR MCMR LFTR MFTR GIR SWIR SMIR".split()
-        self.assertEqual([name for name in names if saquery.kindNamed(name) is None], [])
+        self.assertEqual([name for name in names if kindNamed(saquery.KINDS, name) is None], [])
 
 
 class SMInfoTests(CommandTestCase):
