@@ -103,7 +103,6 @@ class _Body:
         self.length: int = len(content)
 
     def startProducing(self, consumer: IConsumer) -> Deferred[None]:
-        """Write the whole body."""
         consumer.write(self._content)
         return succeed(None)
 
@@ -127,7 +126,6 @@ class _BodyReader(Protocol):
         self._most = most
 
     def dataReceived(self, data: bytes) -> None:
-        """Append a part of the body."""
         self.body += data[: self._most - len(self.body) + 1]
         if len(self.body) > self._most:
             del self.body[self._most :]

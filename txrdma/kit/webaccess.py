@@ -117,7 +117,6 @@ class BearerCredentialFactory:
     scheme = b"bearer"
 
     def getChallenge(self, request: Request) -> dict[str, Any]:
-        """Challenge for a request without a token."""
         return {"realm": _REALM}
 
     def decode(self, response: bytes, request: Request) -> BearerToken:
@@ -217,7 +216,6 @@ class _Realm:
         self._resource = resource
 
     def requestAvatar(self, avatarId: object, mind: object, *interfaces: type[Interface]) -> Any:
-        """Resource for every authenticated user."""
         return IResource, self._resource, lambda: None
 
 

@@ -130,14 +130,12 @@ class FabricsService(MultiService):
         self._reactor.callFromThread(self.reload)
 
     def startService(self) -> None:
-        """Start all monitors."""
         super().startService()  # type: ignore[no-untyped-call]  # of Twisted's
         self._notifier.start()
         if self._reload is not None:
             signal.signal(signal.SIGHUP, self._hung)
 
     def stopService(self) -> Deferred[None]:
-        """Stop all monitors, and write their remaining history."""
         self._notifier.stop()
         if self._reload is not None:
             signal.signal(signal.SIGHUP, signal.SIG_DFL)

@@ -366,13 +366,9 @@ class FabricPoller:
         return True
 
     def _sweepSoon(self, seconds: float) -> None:
-        """
-        Schedule a sweep, because something may have changed.
-
-        Unplanned sweeps are limited, since any host can cause notices and silences: pauses between them are
-        four times the duration of a sweep, and L{MOST_UNPLANNED} begin in C{MOST_UNPLANNED *
-        UNPLANNED_SECONDS}.
-        """
+        """Schedule a sweep, because something may have changed."""
+        # Any host can cause notices and silences, so such sweeps are limited: pauses are four times the
+        # duration of a sweep, and MOST_UNPLANNED begin in MOST_UNPLANNED * UNPLANNED_SECONDS.
         now, times = self._reactor.seconds(), self._unplanned
         if times and times[-1] > now:  # one is due
             return
@@ -395,9 +391,7 @@ class FabricPoller:
         self.report(_SWEEP, found, isUnknown=lambda key: True)
 
     def _untilSweep(self) -> float:
-        """
-        Return the time until the next sweep, which may settle a finding; pauses are four times its duration.
-        """
+        """Return the time until the next sweep, which may settle a finding."""
         settings = self._settings
         usual = settings.sweepSeconds
         if self._pauseSeconds is not None:
@@ -423,11 +417,7 @@ class FabricPoller:
             self.report(_SWEEP, self._check(fabric) + self.presence.findings())
 
     def _nodesChanged(self, loop: SupervisedLoop, fabric: Fabric, now: float) -> None:
-        """
-        Process nodes and links that have appeared or disappeared.
-
-        @param loop: loop of the current run, of which these are steps.
-        """
+        """Process nodes and links that have appeared or disappeared, in steps of a loop's run."""
         self.version += 1
         self._rotation = deque(node for node in fabric.ordered() if node.lid)
         self._follow(loop, fabric, now)
@@ -452,17 +442,14 @@ class FabricPoller:
                 self._reader.forget(guid)
 
     def _judgeTouched(self) -> None:
-        """
-        Report findings at nodes that were refreshed since the last sweep, and clear those of other nodes.
-
-        New findings at other nodes wait for the next sweep, since datagrams are lost.
-        """
+        """Report findings at nodes that were refreshed since the last sweep, and clear those of others."""
         if self.fabric is None:
             return
         touched = {str(guid) for guid in self._touched}
         opened = {key[1:] for key in self.findingLog.open if key.source == _SWEEP}
         found = []
         for one in self._check(self.fabric) + self.presence.findings():
+            # Datagrams are lost: what is new at other nodes waits for the next sweep.
             portKey = one.where if one.guid is None else str(one.guid)
             if portKey in touched or (one.kind, portKey, one.port) in opened:
                 found.append(one)
@@ -565,11 +552,7 @@ class FabricPoller:
         self._refreshed(self._refreshes, refresh, fabric, wasSign=True)
 
     def _refreshed(self, loop: SupervisedLoop, refresh: Refresh, fabric: Fabric, wasSign: bool) -> None:
-        """
-        Store the changes of a refresh, and refresh these nodes again until their findings are settled.
-
-        @param loop: loop of the current run, of which this is a part.
-        """
+        """Store the changes of a refresh, and refresh its nodes until their findings are settled."""
         self.statistics.stateReads += refresh.asked
         if self.fabric is not fabric:  # a sweep has seen it
             return
@@ -595,10 +578,7 @@ class FabricPoller:
     # Rounds.
 
     def _untilRound(self) -> float:
-        """
-        Return the time until the next round. Rounds begin at intervals, which are skipped during a longer
-        round.
-        """
+        """Return the time until the next round; a longer round skips intervals."""
         interval = self._settings.intervalSeconds
         passed = self._reactor.seconds() - self._roundBegan
         overruns = int(passed / interval)
@@ -661,11 +641,7 @@ class FabricPoller:
     async def _readStates(
         self, schedule: MADSchedule, refresh: Refresh, nodes: list[Node], stateNodes: set[GUID]
     ) -> None:
-        """
-        Read the states of nodes that have changed, and counters that are optional.
-
-        @param stateNodes: nodes whose states are read.
-        """
+        """Read the states of changed nodes, and optional counters of C{stateNodes}."""
         changed = [node for node in nodes if node.guid in self._reader.changed]
         wereRead = [node for node in nodes if node.guid in stateNodes]
         optional = [(one, node) for one in self._optional for node in wereRead if one.isWanted(node)]

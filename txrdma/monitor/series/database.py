@@ -199,15 +199,12 @@ class SQLite(Database):
         self.execute(f"DROP TABLE IF EXISTS {_VERSIONS}")
 
     def tables(self) -> list[str]:
-        """Read the names of all tables from the database."""
         return [name for (name,) in self.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
 
     def columns(self, table: str) -> set[str]:
-        """Read the names of a table's columns from the database."""
         return {row[1] for row in self.execute(f"PRAGMA table_info({table})")}
 
     def size(self) -> int:
-        """Return the octets of all pages."""
         statement = "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size"
         return int(self.execute(statement)[0][0])
 
@@ -231,11 +228,9 @@ class SQLite(Database):
         self._connection.executemany(statement, rows)
 
     def execute(self, statement: str, *values: Any) -> list[Sequence[Any]]:
-        """Execute a statement, with a value for each question mark."""
         return self._connection.execute(statement, values).fetchall()
 
     def close(self) -> None:
-        """Close the database. Idempotent."""
         self._connection.close()
 
 
@@ -273,12 +268,10 @@ class PostgreSQL(Database):
         super()._begin()
 
     def tables(self) -> list[str]:
-        """Read the names of all tables from the database."""
         statement = "SELECT tablename FROM pg_tables WHERE schemaname = current_schema()"
         return [name for (name,) in self.execute(statement)]
 
     def columns(self, table: str) -> set[str]:
-        """Read the names of a table's columns from the database."""
         statement = (
             "SELECT column_name FROM information_schema.columns"
             " WHERE table_schema = current_schema() AND table_name = ?"
@@ -286,11 +279,9 @@ class PostgreSQL(Database):
         return {name for (name,) in self.execute(statement, table)}
 
     def size(self) -> int:
-        """Return the octets of the whole database on disk."""
         return int(self.execute("SELECT pg_database_size(current_database())")[0][0])
 
     def octets(self, table: str) -> int:
-        """Measure a table with its indices."""
         return int(self.execute("SELECT pg_total_relation_size(CAST(? AS regclass))", table)[0][0])
 
     def makePeriod(self, series: str, period: str, begin: int, end: int, columns: Columns) -> None:
@@ -317,13 +308,11 @@ class PostgreSQL(Database):
             )
 
     def execute(self, statement: str, *values: Any) -> list[Sequence[Any]]:
-        """Execute a statement, with a value for each question mark."""
         assert self._connection is not None, "this is not within a transaction"
         cursor = self._connection.execute(statement.replace("?", "%s").encode(), values or None)
         return list(cursor.fetchall()) if cursor.description else []
 
     def close(self) -> None:
-        """Close the connection. Idempotent."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None

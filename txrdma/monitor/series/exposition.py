@@ -72,9 +72,7 @@ class _Shown(NamedTuple):
 
 
 def _shown(counters: Iterable[str]) -> Iterator[tuple[str, _Shown]]:
-    """
-    Return those counters of readings that are exported, in order: those of one family follow each other.
-    """
+    """Yield those counters of readings that are exported; those of one family follow each other."""
     for counter in counters:
         if counter in FAMILIES:
             name, text = FAMILIES[counter]
@@ -115,11 +113,7 @@ class _Group:
         self._texts: dict[str, tuple[Sequence[int], str]] = {}
 
     def text(self, counter: str, shown: _Shown, values: Sequence[int]) -> str:
-        """
-        Return the series of one counter for all ports; without those at the maximum, except for rare errors.
-
-        Most error counters are constant from scrape to scrape, so their text is cached.
-        """
+        """Return the series of one counter for all ports. Most texts are constant, and cached."""
         before = self._texts.get(counter)
         if before is not None and before[0] == values:
             return before[1]

@@ -289,11 +289,7 @@ class HistoryStore:
         return dropped
 
     def _numberOf(self, portKey: PortKey, at: int, added: list[tuple[int, bytes, int]]) -> int | None:
-        """
-        Return the number of a port, assigned if it has none; None if there are too many ports.
-
-        @param added: list to which the row of a new port is appended.
-        """
+        """Return the number of a port, and put the row of a new one into C{added}; None for too many."""
         if self._since is None:
             self._since = at
         number = self._ports.get(portKey)
@@ -307,12 +303,7 @@ class HistoryStore:
         return number
 
     def _makeSpace(self, at: int) -> bool:
-        """
-        Drop the history of ports that were seen last and are not read any more: a tenth of the maximum.
-
-        @param at: time of the last reading.
-        @return: False if there are none, or if it is unknown which ports are read.
-        """
+        """Drop the history of ports that came last and are not read any more; False if there are none."""
         quiet = at - _IDLE_SECONDS
         if self._since is None or self._since > quiet or at - self._fullAt < _FULL_SECONDS:
             return False
@@ -344,12 +335,7 @@ class HistoryStore:
         return table
 
     def _summarize(self, family: ColumnFamily, finer: Level, coarser: Level, now: int) -> None:
-        """
-        Compute the rows of the coarser level whose time has ended.
-
-        SQLite sorts a table's rows by port, so each port's rows of that time are read from there. PostgreSQL
-        may prefer its index by time.
-        """
+        """Compute the rows of the coarser level whose time has ended."""
         step = coarser.stepSeconds
         periods = self._known[family.head + finer.name]
         if not periods:
@@ -365,6 +351,7 @@ class HistoryStore:
             first, last = finer.span(period)
             for at in range(max(begin, first) // step * step, min(end, last), step):
                 into = self._table(family, coarser, at // coarser.periodSeconds)
+                # By ports, so that SQLite, whose rows are sorted by port, reads the rows of that time only.
                 database.execute(
                     f"INSERT INTO {into} ({family.names}) SELECT id, CAST(? AS BIGINT), {family.summed}"
                     f" FROM ports CROSS JOIN {table}"
@@ -375,17 +362,14 @@ class HistoryStore:
             database.put("done", _DONE, [(name, end)], ("level",))
 
     def _dropOld(self, family: ColumnFamily, level: Level, now: int, size: int) -> None:
-        """
-        Drop old tables if there are several newer ones, since the clock may be wrong for a while; and the
-        oldest ones while the level is too large.
-
-        @param size: octets of the database: if it is small, no table has to be measured.
-        """
+        """Drop tables that are old, and the oldest ones while the level is too large."""
         head = family.head + level.name
         periods = self._known[head]
+        # The clock may be wrong for a while, so old tables are dropped only if there are several newer ones.
         old = [each for each in periods if level.span(each)[1] < now - level.retentionSeconds]
         fewest = max(_FEWEST_NEWER, level.retentionSeconds // level.periodSeconds // _NEWER_SHARE)
         dropped = old if len(periods) - len(old) >= fewest else []
+        # In a small database no table has to be measured: SQLite would read it.
         excess = self._octets(head) - level.mostOctets if size > level.mostOctets else 0
         for period in periods[:-_FEWEST_NEWER]:
             if excess <= 0:

@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from twisted.internet.defer import Deferred
 from twisted.web.resource import IResource, NoResource, Resource
-from twisted.web.server import NOT_DONE_YET, Request
-from twisted.web.template import flattenString, Tag
+from twisted.web.server import Request
+from twisted.web.template import Tag
 
-from txrdma.kit.pathprefix import addPrefix, below, prefixOf
+from txrdma.kit.pathprefix import below, prefixOf
 from txrdma.kit.webaccess import AccessControl
 from txrdma.monitor.series.exposition import CONTENT_TYPE
-from txrdma.monitor.web.layout import badge, health, table, tags
+from txrdma.monitor.web.html import answerLater, sendPage
+from txrdma.monitor.web.layout import badge, head, health, table, tags
 from txrdma.monitor.web.openapi import description
 from txrdma.monitor.web.rest import READING, refuseMethod, sendJSON
 from txrdma.monitor.web.routes import overview
@@ -74,7 +74,6 @@ class _Fabrics(Resource):
         self._sites = {name.encode(): site for name, site in sites.items()}
 
     def getChild(self, name: bytes, request: Request) -> IResource:
-        """Return the root of a fabric's site."""
         site = self._sites.get(name)
         if site is None:
             return NoResource("There is no such fabric.")
@@ -86,18 +85,9 @@ class _Overview(_Part):
     """Page that lists all fabrics."""
 
     def render(self, request: Request) -> bytes | int:
-        """Answer with the page."""
         if request.method not in READING:
             return refuseMethod(request)
-        page = self._page()
-        prefix = prefixOf(request)
-        if prefix:
-            addPrefix(prefix, page)
-        request.setHeader("Content-Type", "text/html; charset=utf-8")
-        text: Deferred[bytes] = flattenString(request, page)
-        text.addCallback(lambda made: request.write(b"<!DOCTYPE html>\n" + made))
-        text.addCallback(lambda _: request.finish())
-        return NOT_DONE_YET
+        return answerLater(request, sendPage(request, self._page()))
 
     def _page(self) -> Tag:
         rows: list[tuple[Any, ...]] = []
@@ -109,14 +99,7 @@ class _Overview(_Part):
             shown = tags.span(verdict, class_=f"badge {colour}")
             rows.append((link, shown, len(context.fabric.nodes), badge(state)))
         return tags.html(
-            tags.head(
-                tags.meta(charset="utf-8"),
-                tags.meta(name="viewport", content="width=device-width, initial-scale=1"),
-                tags.meta(name="color-scheme", content="light dark"),
-                tags.title("Fabrics · Fabric monitor"),
-                tags.link(rel="icon", href="/static/icon.svg", type="image/svg+xml"),
-                tags.link(rel="stylesheet", href="/static/monitor.css"),
-            ),
+            head("Fabrics"),
             tags.body(
                 tags.main(
                     tags.h1("Fabrics"),
@@ -132,7 +115,6 @@ class _List(_Part):
     """C{/api/v1/fabrics}: all fabrics as JSON; C{/fabrics/NAME/api/v1} has the data of each."""
 
     def render(self, request: Request) -> bytes:
-        """Answer with a row for each fabric."""
         if request.method not in READING:
             return refuseMethod(request)
         rows = [
@@ -156,7 +138,6 @@ class _AllMetrics(_Part):
     """C{/metrics}: each family with the series of all fabrics, which differ by the label C{fabric}."""
 
     def render_GET(self, request: Request) -> bytes:
-        """Answer a scrape of Prometheus."""
         families: dict[str, list[str]] = {}
         for site in self._sites.values():
             for part in site.metrics.parts():

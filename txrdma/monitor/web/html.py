@@ -4,6 +4,7 @@ HTML pages over HTTP: requests are answered with pages, and so are errors.
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred
@@ -25,6 +26,14 @@ from txrdma.monitor.web.watch import PageContext, Watch
 _log = Logger()
 
 
+def answerLater(request: Request, answer: Coroutine[Any, Any, None]) -> int:
+    """Let a coroutine answer a request, until who asked has gone."""
+    done = Deferred.fromCoroutine(answer)
+    request.notifyFinish().addErrback(lambda _: done.cancel())
+    done.addErrback(_failed, request)
+    return NOT_DONE_YET
+
+
 class HTMLPages(Resource):
     """Root of all HTML pages."""
 
@@ -38,10 +47,7 @@ class HTMLPages(Resource):
         """Answer a request with a page, at once or when the fabric has answered."""
         if request.method not in READING:
             return refuseMethod(request)
-        done = Deferred.fromCoroutine(self._made(request))
-        request.notifyFinish().addErrback(lambda _: done.cancel())
-        done.addErrback(_failed, request)
-        return NOT_DONE_YET
+        return answerLater(request, self._made(request))
 
     async def _made(self, request: Request) -> None:
         context = self._watch.context()
@@ -51,15 +57,21 @@ class HTMLPages(Resource):
         except Wrong as error:
             code, page = 400, _mistake(context, "This cannot be shown", str(error))
         except Missing as error:
-            code, page = 404, _mistake(context, "Not there", str(error))
-        prefix = prefixOf(request)
-        if prefix:
-            addPrefix(prefix, page)
-        text = await flattenString(request, page)
-        request.setResponseCode(code)
-        request.setHeader("Content-Type", "text/html; charset=utf-8")
-        request.write(b"<!DOCTYPE html>\n" + text)
-        request.finish()
+            text = str(error)
+            code, page = 404, _mistake(context, "Not there", f"{text[:1].upper()}{text[1:]}.")
+        await sendPage(request, page, code)
+
+
+async def sendPage(request: Request, page: Tag, code: int = 200) -> None:
+    """Send a page, with the path prefix of a proxy in all of its links."""
+    prefix = prefixOf(request)
+    if prefix:
+        addPrefix(prefix, page)
+    text = await flattenString(request, page)
+    request.setResponseCode(code)
+    request.setHeader("Content-Type", "text/html; charset=utf-8")
+    request.write(b"<!DOCTYPE html>\n" + text)
+    request.finish()
 
 
 async def _page(request: Request, context: PageContext) -> Tag:
@@ -68,7 +80,7 @@ async def _page(request: Request, context: PageContext) -> Tag:
         path = inPath(page.path, page.parameters, segments)
         if path is not None:
             return await _filled(page, context, {**path, **inQuery(page.parameters, _given(request))})
-    raise Missing("There is no such page.")
+    raise Missing("there is no such page")
 
 
 def _given(request: Request) -> dict[bytes, list[bytes]]:

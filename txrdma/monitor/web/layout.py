@@ -265,6 +265,19 @@ def fabricMenu(watch: Watch) -> Part:
     return tags.nav(tags.ul(links), **{"aria-label": "Fabrics"})
 
 
+def head(heading: str, *more: Part) -> Tag:
+    """Head of a page, with more of its elements before the style of all pages."""
+    return tags.head(
+        tags.meta(charset="utf-8"),
+        tags.meta(name="viewport", content="width=device-width, initial-scale=1"),
+        tags.meta(name="color-scheme", content="light dark"),
+        tags.title(f"{heading} · Fabric monitor"),
+        tags.link(rel="icon", href="/static/icon.svg", type="image/svg+xml"),
+        *more,
+        tags.link(rel="stylesheet", href="/static/monitor.css"),
+    )
+
+
 def frame(context: PageContext, path: str, heading: str, parts: Part, drawing: str = "") -> Tag:
     """
     Page as a whole, with its frame.
@@ -277,14 +290,9 @@ def frame(context: PageContext, path: str, heading: str, parts: Part, drawing: s
     standby = "" if watch.isActive else f"This is a standby; {watch.active or 'no monitor'} is active."
     scripts = ("monitor.js", *SCRIPTS.get(drawing, ()))
     return tags.html(
-        tags.head(
-            tags.meta(charset="utf-8"),
-            tags.meta(name="viewport", content="width=device-width, initial-scale=1"),
-            tags.meta(name="color-scheme", content="light dark"),
-            tags.title(f"{heading} · Fabric monitor"),
-            tags.link(rel="icon", href="/static/icon.svg", type="image/svg+xml"),
+        head(
+            heading,
             tags.link(rel="stylesheet", href="/static/vendor/uPlot.min.css") if drawing == "charts" else "",
-            tags.link(rel="stylesheet", href="/static/monitor.css"),
             [tags.script(src=f"/static/{script}", defer="defer") for script in scripts],
         ),
         tags.body(

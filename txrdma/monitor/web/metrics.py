@@ -68,7 +68,6 @@ class Metrics(Resource):
         self._fabricTexts: list[str] = []
 
     def render_GET(self, request: Request) -> bytes:
-        """Answer a scrape of Prometheus."""
         request.setHeader("Content-Type", CONTENT_TYPE)
         return "".join(self.parts()).encode("utf-8", "replace")
 

@@ -53,7 +53,7 @@ from txrdma.monitor.web.parts import (
     linkTable,
     mode,
 )
-from txrdma.monitor.web.routes import Missing
+from txrdma.monitor.web.routes import nodeOf, portOf
 from txrdma.monitor.web.tables import CHANGES, FINDINGS, GUID_TEXT, LINKS, NODES, PORTS, SEVERITIES, TEXT
 from txrdma.monitor.web.tracing import traced
 from txrdma.monitor.web.watch import NODE_TYPES, PageContext, printable
@@ -234,15 +234,8 @@ def _links(context: PageContext, values: Values) -> Tag:
     )
 
 
-def _nodeOf(context: PageContext, text: str) -> Node:
-    node = context.fabric.nodes.get(GUID.fromString(text))
-    if node is None:
-        raise Missing(f"There is no node {text} at present.")
-    return node
-
-
 def _node(context: PageContext, values: Values) -> Tag:
-    node = _nodeOf(context, values["guid"])
+    node = nodeOf(context, values["guid"])
     row = NODES.toDict(context, node)
     found = [entry for entry in context.open if entry.finding.guid == node.guid]
     ports = [PORTS.toDict(context, port) for port in node.ports.values() if port.number]
@@ -295,11 +288,8 @@ def _portCells(row: Row) -> list[Part]:
 
 
 def _port(context: PageContext, values: Values) -> Tag:
-    node = _nodeOf(context, values["guid"])
-    port = node.known(values["port"])
-    if port is None:
-        raise Missing(f"{title(node)} has no port {values['port']}.")
-    row = PORTS.toDict(context, port)
+    port = portOf(context, values)
+    node, row = port.node, PORTS.toDict(context, port)
     meter = context.meter(port)
     found = [
         entry

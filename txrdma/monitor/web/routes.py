@@ -92,22 +92,24 @@ def overview(context: PageContext) -> Answer:
     }
 
 
-def _nodeOf(context: PageContext, text: str) -> Node:
+def nodeOf(context: PageContext, text: str) -> Node:
+    """Return the node with this GUID, or raise L{Missing}."""
     node = context.fabric.nodes.get(GUID.fromString(text))
     if node is None:
         raise Missing(f"there is no node {text}")
     return node
 
 
-def _portOf(context: PageContext, values: Values) -> Port:
-    port = _nodeOf(context, values["guid"]).known(values["port"])
+def portOf(context: PageContext, values: Values) -> Port:
+    """Return the port that the parameters C{guid} and C{port} name, or raise L{Missing}."""
+    port = nodeOf(context, values["guid"]).known(values["port"])
     if port is None:
         raise Missing(f"node {values['guid']} has no port {values['port']}")
     return port
 
 
 def _node(context: PageContext, values: Values) -> Answer:
-    node = _nodeOf(context, values["guid"])
+    node = nodeOf(context, values["guid"])
     return {
         **NODES.toDict(context, node),
         "vendorId": node.vendorID,
@@ -120,7 +122,7 @@ def _node(context: PageContext, values: Values) -> Answer:
 
 
 def _port(context: PageContext, values: Values) -> Answer:
-    port = _portOf(context, values)
+    port = portOf(context, values)
     meter = context.meter(port)
     known = {} if meter is None else {name: meter.value(name) for name in FAMILIES}
     rates = {} if meter is None else {name: meter.rate(name) for name in FAMILIES}
@@ -179,7 +181,7 @@ async def _history(context: PageContext, values: Values) -> Answer:
 
 
 async def _trace(context: PageContext, values: Values) -> Answer:
-    begin, end = _nodeOf(context, values["from"]), _nodeOf(context, values["to"])
+    begin, end = nodeOf(context, values["from"]), nodeOf(context, values["to"])
     return await traced(context, begin, end)
 
 

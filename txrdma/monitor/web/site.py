@@ -65,7 +65,6 @@ class _Root(Resource):
         self._pages = _compressed(HTMLPages(watch))
 
     def getChild(self, name: bytes, request: Request) -> IResource:
-        """Return the HTML pages."""
         return self._pages
 
 
@@ -75,7 +74,6 @@ class _WrongHost(Resource):
     isLeaf = True
 
     def render(self, request: Request) -> bytes:
-        """Answer a request that is not let in."""
         request.setResponseCode(421)
         request.setHeader("Content-Type", "text/plain; charset=utf-8")
         return b"Ask by address or as localhost; for other names give web.tokens or web.users.\n"
@@ -91,7 +89,6 @@ class _Probe(Resource):
         self._problem = problem
 
     def render_GET(self, request: Request) -> bytes:
-        """Answer a probe."""
         problem = self._problem()
         request.setResponseCode(503 if problem else 200)
         request.setHeader("Content-Type", "text/plain; charset=utf-8")
@@ -102,7 +99,6 @@ class _DiscardedBody(BytesIO):
     """Body of a request, of which nothing is stored."""
 
     def write(self, data: Any, /) -> int:
-        """Drop data."""
         return len(memoryview(data))
 
 
@@ -125,7 +121,6 @@ class _BodilessRequest(Request):
             self.channel.loseConnection()
 
     def process(self) -> None:
-        """Answer the request, unless it was refused."""
         if not self._isRefused:
             super().process()  # type: ignore[no-untyped-call]  # of Twisted's
 
@@ -226,7 +221,6 @@ class _Versioned(Resource):
         self._events = events
 
     def render(self, request: Request) -> bytes:
-        """Answer a request for no resource in particular."""
         return sendJSON(request, 404, {"error": f"{BASE}/openapi.json describes all there is"})
 
     def getChild(self, name: bytes, request: Request) -> IResource:
