@@ -26,6 +26,7 @@ from twisted.internet.tcp import Connection, Port
 from twisted.python.failure import Failure
 
 from txrdma.error import RDMAError
+from txrdma.kit.delayedcalls import cancelCall
 from txrdma.smc.common.reactoruse import ReactorUse, reactorUse
 from txrdma.smc.common.realports import realPorts
 from txrdma.smc.connecting import connect
@@ -156,16 +157,13 @@ class SMCPort:
 
     def _open(self) -> None:
         """Open the device, which takes tens of milliseconds, before the first client."""
-        self._opening = None
         with suppress(RDMAError, OSError, ValueError):  # the first handshake will report it
             linkGroups(self._tcp.reactor, self._device)
 
     def _end(self) -> None:
         self._reception.stop()
         self._use.release()
-        opening, self._opening = self._opening, None
-        if opening is not None and opening.active():
-            opening.cancel()
+        cancelCall(self._opening)
 
     def startListening(self) -> None:
         self._reception.stop()

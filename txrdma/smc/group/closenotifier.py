@@ -19,6 +19,8 @@ from twisted.internet.interfaces import IDelayedCall, IReactorFDSet, IReactorTim
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from txrdma.kit.delayedcalls import cancelCall, isPending
+
 _log = Logger()
 
 
@@ -42,11 +44,10 @@ class CloseNotifier:
         self._waiting.append(notify)
         if self.isPrompt or not self._isOpen():
             self.notify()
-        elif self._call is None or not self._call.active():  # other code may have cancelled all calls
+        elif not isPending(self._call):
             self._call = self._reactor.callLater(0, self._watch)
 
     def _watch(self) -> None:
-        self._call = None
         self._reactor.addReader(self)  # again: other code may have removed all readers
 
     def _isOpen(self) -> bool:
@@ -61,9 +62,7 @@ class CloseNotifier:
         """Make all pending notifications now; those queued meanwhile wait for the next poll."""
         if self._descriptor >= 0:
             self._reactor.removeReader(self)
-        call, self._call = self._call, None
-        if call is not None and call.active():
-            call.cancel()
+        cancelCall(self._call)
         waiting, self._waiting = self._waiting, deque()
         while waiting:
             with _log.failuresHandled("Error while reporting the end of an SMC-R connection"):

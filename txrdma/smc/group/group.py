@@ -20,6 +20,7 @@ from txrdma.error import RDMAError, Refused
 from txrdma.iba.types import RKey
 from txrdma.interfaces import IProtectionDomain, IVerbsDevice
 from txrdma.kit.connectionlog import describe
+from txrdma.kit.delayedcalls import cancelCall
 from txrdma.kit.logs import RateLimitedLogger
 from txrdma.smc.flow.closing import LINGER_TIMEOUT
 from txrdma.smc.flow.flow import Flow
@@ -462,9 +463,8 @@ class Group:
         self._turnCore()
 
     def _cancelTimer(self) -> None:
-        timer, self._timer = self._timer, None
-        if timer is not None and timer.active():
-            timer.cancel()
+        cancelCall(self._timer)
+        self._timer = None
 
     # Suspension: see txrdma.smc.common.reactoruse
 

@@ -25,6 +25,7 @@ from twisted.logger import Logger
 from txrdma.error import Refused
 from txrdma.iba.verbs import AsyncEventKind
 from txrdma.interfaces import AsyncEvent, IReactorDevice, IVerbsDevice
+from txrdma.kit.delayedcalls import cancelCall
 from txrdma.kit.values import frozen
 from txrdma.smc.common.reactoruse import reactorUse
 from txrdma.smc.group._linkstate import GroupKey, Timing
@@ -370,7 +371,7 @@ class LinkGroups:
         if self.isStopping:
             return  # the process stops
         if not self._resting:
-            self._stopLingering()
+            cancelCall(self._lingering)
             self._closeConnections()
             while self._pollAll() and self._awaitsPeers():
                 pass  # peers in this process answer immediately
@@ -389,17 +390,11 @@ class LinkGroups:
 
     def _linger(self, until: float) -> None:
         """Close when peers have acknowledged the end of their connections, or after the timeout."""
-        self._lingering = None
         self._pollAll()
         if self._awaitsPeers() and self.reactor.seconds() < until:
             self._lingering = self.reactor.callLater(_LINGER_SECONDS, self._linger, until)
         else:
             self._end()
-
-    def _stopLingering(self) -> None:
-        call, self._lingering = self._lingering, None
-        if call is not None and call.active():
-            call.cancel()
 
     def _attend(self) -> None:
         """Process messages while suspended, and let the thread poll for more."""
@@ -421,7 +416,7 @@ class LinkGroups:
             self._end()
 
     def wake(self) -> None:
-        self._stopLingering()
+        cancelCall(self._lingering)
         self._isAtRest = False
         self._pollThread.stop()
         for device in self._resting:
@@ -449,7 +444,7 @@ class LinkGroups:
         stopped: Deferred[None] = Deferred()
         self._stopped = stopped
         late = self.reactor.callLater(STOPPING_SECONDS, self._stoppingTooLong)
-        return stopped.addBoth(lambda _: late.cancel() if late.active() else None)
+        return stopped.addBoth(lambda _: cancelCall(late))
 
     def checkStopped(self) -> None:
         """Check whether all peers have received everything, while the reactor stops."""
@@ -563,7 +558,7 @@ class LinkGroups:
 
     def _end(self) -> None:
         """Close all groups and devices now."""
-        self._stopLingering()
+        cancelCall(self._lingering)
         self._pollThread.stop()
         self._isAtRest = False  # the end of the last connection may have suspended the groups
         if _open.get(self._key) is self:

@@ -15,6 +15,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall
 
 from txrdma.error import Refused
+from txrdma.kit.delayedcalls import cancelCall, isPending
 from txrdma.smc.wire.clc import Diagnosis
 
 AT_ONCE: Final = 4
@@ -44,13 +45,12 @@ class GroupRateLimiter:
             return None
         waiting: Deferred[None] = Deferred(self._waiting.remove)
         self._waiting.append(waiting)
-        if self._timer is None or not self._timer.active():  # other code may have cancelled all calls
+        if not isPending(self._timer):
             self._timer = self._reactor.callLater(self._began + SPAN - now, self._next)
         return waiting
 
     def _next(self) -> None:
         """Begin the next interval, and admit the callers that have waited longest."""
-        self._timer = None
         self._began = self._reactor.seconds()
         self._count = min(AT_ONCE, len(self._waiting))
         begun = [self._waiting.popleft() for _ in range(self._count)]
@@ -61,8 +61,6 @@ class GroupRateLimiter:
 
     def close(self) -> None:
         """Fail all waiting callers, because the device is closed."""
-        timer, self._timer = self._timer, None
-        if timer is not None and timer.active():
-            timer.cancel()
+        cancelCall(self._timer)
         while self._waiting:
             self._waiting.popleft().errback(Refused("the device is closed", Diagnosis.NOSMCDEV))

@@ -27,6 +27,7 @@ from twisted.python.failure import Failure
 from twisted.python.log import callWithContext
 
 from txrdma.error import RDMAError, Refused
+from txrdma.kit.delayedcalls import cancelCall, isPending
 from txrdma.smc.common.reactoruse import reactorUse, Use
 from txrdma.smc.common.realports import realPorts
 from txrdma.smc.group.groups import GroupTerms, LinkGroups, linkGroups
@@ -171,11 +172,9 @@ class Negotiation(Protocol):
 
     def _wait(self, deadline: float) -> None:
         """Set the timer; a timer that fires earlier stays, and is reset when it fires."""
-        timer = self._timer
-        if timer is not None and timer.active():
-            if self._until <= deadline:
-                return
-            timer.cancel()
+        if isPending(self._timer) and self._until <= deadline:
+            return
+        cancelCall(self._timer)
         self._until = deadline
         self._timer = self._reactor.callLater(max(deadline - self._reactor.seconds(), 0.0), self._late)
 
@@ -279,10 +278,8 @@ class Negotiation(Protocol):
     def _end(self) -> None:
         self._over = True
         self._abandon()
-        for timer in (self._timer, self._limit):
-            if timer is not None and timer.active():
-                timer.cancel()
-        self._timer = self._limit = None
+        cancelCall(self._timer)
+        cancelCall(self._limit)
 
     def _fail(self, error: Exception) -> None:
         """Reset TCP, because the connection can use neither SMC-R nor TCP."""

@@ -31,6 +31,7 @@ from twisted.internet.tcp import Client, Connection, Connector, Port, Server
 from twisted.python.failure import Failure
 
 from txrdma.interfaces import ISMCTransport
+from txrdma.kit.delayedcalls import cancelCall
 from txrdma.kit.twistedprivate import require
 from txrdma.smc.common.reactoruse import reactorUse, Use
 from txrdma.smc.dialing import cancellable, endpointTo
@@ -139,9 +140,7 @@ class KernelConnection(Connection):
             super()._closeSocket(orderly)  # type: ignore[no-untyped-call]  # Twisted's
 
     def connectionLost(self, reason: Failure) -> None:
-        poll, self._poll = self._poll, None
-        if poll is not None and poll.active():
-            poll.cancel()
+        cancelCall(self._poll)
         if self._use is not None:
             logEnd(self, reason, cast(IReactorTime, self.reactor).seconds() - self._since)
         forget(self)

@@ -36,6 +36,7 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.tcp import Connection
 from twisted.logger import Logger
 
+from txrdma.kit.delayedcalls import cancelCall, isPending
 from txrdma.kit.logs import RateLimitedLogger
 from txrdma.smc.signalling.interfaces import IListenerSignal, IServerSignal
 from txrdma.smc.signalling.owners import isEstablished, socketUser, TCPAddress, tcpAddressOf
@@ -290,13 +291,12 @@ class Announcements:
             coming[announced] = self.reactor.seconds()
             announced.send(b"expected", b" %d" % os.geteuid())
         if not self.expected:
-            self._cancelTimer()
-        elif self._timer is None or not self._timer.active():
+            cancelCall(self._timer)
+        elif not isPending(self._timer):
             self._timer = self.reactor.callLater(_BACKLOG_SECONDS, self._tick)
 
     def _tick(self) -> None:
         """Drop announcements whose connections did not arrive in time."""
-        self._timer = None
         now = self.reactor.seconds()
         for announced, since in list(self._coming.items()):
             if since + _BACKLOG_SECONDS > now:
@@ -308,11 +308,6 @@ class Announcements:
             self.forget(announced)
             announced.settle()
         self._admit()
-
-    def _cancelTimer(self) -> None:
-        timer, self._timer = self._timer, None
-        if timer is not None and timer.active():
-            timer.cancel()
 
     def arrived(self, transport: Connection) -> Announced | None:
         """Return the announcement of an accepted connection, None if its owner has not announced it."""
@@ -347,7 +342,7 @@ class Announcements:
         self.expected.clear()
         self._coming.clear()
         self._queue.clear()
-        self._cancelTimer()
+        cancelCall(self._timer)
         for announcing in list(self.connections):
             announcing.lines.close()
 

@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 
+from txrdma.kit.delayedcalls import cancelCall, isPending
 from txrdma.kit.logs import advised, RateLimitedLogger
 from txrdma.smc.common.reactoruse import reactorUse
 from txrdma.smc.signalling.local import candidateNames
@@ -161,7 +162,7 @@ class AnnouncementChannel:
         if isPlain:
             self._lines.send(b"plain %d" % number)
         if not self._open:
-            self._cancelTimer()
+            cancelCall(self._timer)
             if self._isResting:
                 self._lines.close()
 
@@ -206,13 +207,12 @@ class AnnouncementChannel:
 
     def begin(self) -> float:
         """Start the timer for the listener's answer, and return the current time."""
-        if self._timer is None or not self._timer.active():
+        if not isPending(self._timer):
             self._timer = self._reactor.callLater(ANSWER_SECONDS, self._late)
         return self._reactor.seconds()
 
     def _late(self) -> None:
         """Close overdue announcements, after reading lines that arrived while this process was busy."""
-        self._timer = None
         self._lines.doRead()
         now = self._reactor.seconds()
         isSilent = self._receivedAt + ANSWER_SECONDS <= now
@@ -224,13 +224,8 @@ class AnnouncementChannel:
         for announcement in late:
             announcement.close()
         awaited = [each for each in self._open.values() if each.isAwaited]
-        if awaited and self._timer is None:
+        if awaited and not isPending(self._timer):
             self._timer = self._reactor.callLater(ANSWER_SECONDS / 4, self._late)
-
-    def _cancelTimer(self) -> None:
-        timer, self._timer = self._timer, None
-        if timer is not None and timer.active():
-            timer.cancel()
 
     # Suspension
 
@@ -252,7 +247,7 @@ class AnnouncementChannel:
         channels, key = _channelsOn(self._reactor), (self.directory, self._target)
         if channels.get(key) is self:
             del channels[key]
-        self._cancelTimer()
+        cancelCall(self._timer)
         for announcement in list(self._open.values()):
             announcement.wasCut = self._hasAnswered and announcement.user < 0
             announcement.close()

@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 
 from twisted.internet.interfaces import IDelayedCall
 
+from txrdma.kit.delayedcalls import cancelCall
 from txrdma.smc.signalling.approaching import LocalApproach
 from txrdma.smc.signalling.interfaces import IDialing
 from txrdma.smc.signalling.localclient import AnnouncementChannel, ANSWER_SECONDS, knownChannel, openChannel
@@ -170,9 +171,7 @@ class _Search:
 
     def _finish(self, channel: AnnouncementChannel | None) -> None:
         self.isOver = True
-        timer, self._timer = self._timer, None
-        if timer is not None and timer.active():
-            timer.cancel()
+        cancelCall(self._timer)
         _memoryOn(self.reactor).searches.pop((self._directory.path, self.target), None)
         for candidate in list(self._candidates):
             candidate.lines.close()

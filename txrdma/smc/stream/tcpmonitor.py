@@ -19,6 +19,7 @@ from twisted.internet.tcp import Connection
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from txrdma.kit.delayedcalls import cancelCall
 from txrdma.smc.group.parties import Member
 
 _log = Logger()
@@ -142,9 +143,7 @@ class TCPMonitor(Protocol):
             handshake.
         """
         self._stream = None
-        grace, self._grace = self._grace, None
-        if grace is not None and grace.active():
-            grace.cancel()
+        cancelCall(self._grace)
         with _log.failuresHandled(
             "Unhandled error at the end of {tcp}", tcp=self.tcp
         ):  # raised by a client's factory
