@@ -1,29 +1,20 @@
 """
-Path resolvers, with a simulated administration and over loopback.
+Path resolvers, with a simulated administration.
 """
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
-from typing import Any, cast
 
-from twisted.trial.unittest import SkipTest, SynchronousTestCase, TestCase
+from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.error import DeviceUnavailable, RDMAError
+from txrdma.error import DeviceUnavailable
 from txrdma.iba.path import IBDRPath, IBPath, MADEndPort
 from txrdma.iba.types import GID, GUID, LID, MTU
-from txrdma.mad.agent import MADAgent
-from txrdma.mad.layouts.attributes import ManagementClass, Method
-from txrdma.mad.layouts.pma import PortCounters
 from txrdma.mad.layouts.sa import PathRecord
 from txrdma.mad.layouts.values import PathMTU
-from txrdma.mad.ports.verbsport import VerbsPort
-from txrdma.mad.resolvers import IPPathResolver, SAPathResolver, sourceAddress, StaticPathResolver
-from txrdma.mad.server import MADServer
-from txrdma.soft.device import openSoftDevice
+from txrdma.mad.resolvers import IPPathResolver, SAPathResolver, StaticPathResolver
 from txrdma.test.support.mad.administration import Administration
-from txrdma.test.support.mad.pairs import Answers
 from txrdma.test.support.mad.paths import END_PORT, LOCAL, REMOTE
 
 
@@ -119,35 +110,3 @@ class ResolverTests(SynchronousTestCase):
             ("2001:db8::7", "2001:db8::1"),
         ):
             self.assertEqual(self.successResultOf(resolver.resolve(target)).sgid, GID.fromIP(source), target)
-
-    def test_kernelsRoutes(self) -> None:
-        self.assertEqual(sourceAddress("127.0.0.1"), "127.0.0.1")
-        self.assertIsNone(sourceAddress("nobody.invalid"))
-        self.assertIsNone(sourceAddress("fe80::1%nosuch0"))
-
-
-class LoopbackTests(TestCase):
-    async def test_ip(self) -> None:
-        """An IP address is resolved by the kernel."""
-        from twisted.internet import reactor
-
-        ours = os.getpid()  # RoCE v2 has but one port, so the addresses are our own
-        addresses = [f"127.{ours >> 8 & 0x7F}.{ours & 0xFF}.{last}" for last in (11, 12)]
-        ports: list[VerbsPort] = []
-        try:
-            for address in addresses:
-                device = openSoftDevice(reactor, (address,), port=4791, route="rocev2")
-                ports.append(VerbsPort(cast("Any", reactor), device))
-                self.addCleanup(ports[-1].close)
-        except RDMAError as error:
-            raise SkipTest(f"RoCE's UDP port is somebody else's here: {error}") from error
-        agents = [MADAgent(reactor, port, timeoutSeconds=1.0) for port in ports]
-        for agent in agents:
-            self.addCleanup(agent.close)
-        reported = PortCounters(portXmitWait=7)
-        MADServer(agents[1]).handle(
-            ManagementClass.PERFORMANCE, Answers(lambda request: reported), (Method.GET,)
-        )
-        path = await IPPathResolver(ports[0].endPort).resolve(addresses[1])
-        way = replace(path, dqpn=ports[1].qpn)
-        self.assertEqual(await agents[0].PerformanceGet(PortCounters, way), reported)
