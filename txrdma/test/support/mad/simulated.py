@@ -9,6 +9,8 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
+from txrdma.fabric.discovery import Sweep
+from txrdma.fabric.model import Fabric
 from txrdma.iba.path import GMP_QKEY, IBDRPath, IBPath
 from txrdma.iba.types import LID, QPN
 from txrdma.mad.agent import MADAgent
@@ -54,6 +56,14 @@ def gmp(lid: int) -> IBPath:
     return IBPath(dlid=LID(lid), dqpn=QPN(1), qkey=GMP_QKEY)
 
 
+def names(fabric: Fabric) -> list[str]:
+    return sorted(node.description for node in fabric.nodes.values())
+
+
+def links(fabric: Fabric) -> set[frozenset[str]]:
+    return {frozenset((str(one), str(other))) for one, other in fabric.links()}
+
+
 class FabricTestCase(SynchronousTestCase):
     options: dict[str, Any] = {}
 
@@ -82,6 +92,10 @@ class FabricTestCase(SynchronousTestCase):
     def answerTo(self, deferred: Deferred[Any], seconds: float = 20.0) -> Any:
         self.pump(seconds)
         return self.successResultOf(deferred)
+
+    def sweep(self, seconds: float = 20.0, **options: Any) -> Fabric:
+        fabric: Fabric = self.answerTo(Sweep(self.agent, **options).run(), seconds)
+        return fabric
 
     def refused(self, deferred: Deferred[Any], kind: type[Exception], seconds: float = 200.0) -> Any:
         self.pump(seconds)

@@ -20,7 +20,7 @@ from txrdma.mad.core.answers import MOST_RECORDS, Records
 from txrdma.mad.layouts.sa import LinkRecord, NodeRecord
 from txrdma.test.support.mad.administration import Administration
 from txrdma.test.support.mad.mirages import Mirage
-from txrdma.test.support.mad.simulated import FabricTestCase, route
+from txrdma.test.support.mad.simulated import FabricTestCase, links, names, route
 from txrdma.test.unit.fabric.test_discovery import node
 
 HONEST = ["a", "b", "c", "d", "left", "right"]
@@ -28,13 +28,10 @@ HONEST = ["a", "b", "c", "d", "left", "right"]
 
 class BoundsTestCase(FabricTestCase):
     def swept(self, **options: Any) -> Fabric:
-        self.sweep = Sweep(self.agent, **options)
-        fabric: Fabric = self.answerTo(self.sweep.run(), 600)
+        self.work = Sweep(self.agent, **options)
+        fabric: Fabric = self.answerTo(self.work.run(), 600)
         self.assertIn(" 0 outstanding", repr(self.agent))
         return fabric
-
-    def names(self, fabric: Fabric) -> list[str]:
-        return sorted(node.description for node in fabric.nodes.values())
 
     def leftOut(self, fabric: Fabric) -> list[tuple[str, str]]:
         return [(each.where, each.text) for each in fabric.problems if each.kind == LEFT_OUT]
@@ -47,31 +44,30 @@ class MirageTests(BoundsTestCase):
         self.fabric.heal("b", 1)
         Mirage(self.fabric, (1, 2), ports=20)
         fabric = self.swept(mostNodes=100)
-        self.assertEqual(self.names(fabric), HONEST)
+        self.assertEqual(names(fabric), HONEST)
         [(where, text)] = self.leftOut(fabric)
         self.assertEqual(where, "DR 0,1,2")
         self.assertRegex(text, r"behind port 2 of left \(.*\): what is behind it is left out")
         self.assertEqual({node.guid for node in fabric.nodes.values()}, {*honest.nodes})
-        links = {frozenset((str(one), str(other))) for one, other in fabric.links()}
-        self.assertEqual(links, {frozenset((str(one), str(other))) for one, other in honest.links()})
+        self.assertEqual(links(fabric), links(honest))
 
     def test_otherNames(self) -> None:
         mirage = Mirage(self.fabric, (1, 2), ports=20, isFresh=True)
         for _ in range(2):
-            self.assertEqual(self.names(self.swept(mostNodes=100)), HONEST)
+            self.assertEqual(names(self.swept(mostNodes=100)), HONEST)
         self.assertLess(mirage.asked, 10_000)
 
     def test_several(self) -> None:
         Mirage(self.fabric, (1, 2), (1, 3, 1), ports=20)
         fabric = self.swept(mostNodes=100)
         self.assertEqual({where for where, _text in self.leftOut(fabric)}, {"DR 0,1,2", "DR 0,1,3,1"})
-        self.assertEqual(self.names(fabric), ["a", "b", "d", "left", "right"])
+        self.assertEqual(names(fabric), ["a", "b", "d", "left", "right"])
 
     def test_everywhere(self) -> None:
         Mirage(self.fabric, (1,), ports=10)
         fabric = self.swept(mostNodes=50)
         self.assertEqual(len(fabric.nodes), 50)
-        self.assertTrue(self.sweep.bounds.isFull)
+        self.assertTrue(self.work.bounds.isFull)
         [(where, text)] = self.leftOut(fabric)
         self.assertIn("others are left out", text)
         [found] = [one for one in findings(fabric) if one.kind == LEFT_OUT]
@@ -82,7 +78,7 @@ class MirageTests(BoundsTestCase):
         self.patch(excess, "_PORTS_OF_NODE", 0)
         mirage = Mirage(self.fabric, (1, 2))
         fabric = self.swept()
-        self.assertEqual(self.names(fabric), HONEST)
+        self.assertEqual(names(fabric), HONEST)
         self.assertLess(mirage.asked, 2_000)
 
     def test_neighbourhood(self) -> None:

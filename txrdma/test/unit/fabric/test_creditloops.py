@@ -18,9 +18,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.fabric import creditloops
 from txrdma.fabric.creditloops import cycle, cyclic
-from txrdma.fabric.discovery import Sweep
 from txrdma.fabric.health import Finding
-from txrdma.fabric.model import Fabric
 from txrdma.fabric.routechecks import routeFindings
 from txrdma.fabric.tables import TableSurvey
 from txrdma.mad.layouts.smp import SLtoVLMappingTable
@@ -120,7 +118,7 @@ class TorusTests(FabricTestCase):
                 }
 
     def found(self) -> list[Finding]:
-        fabric: Fabric = self.answerTo(Sweep(self.agent).run(), 60)
+        fabric = self.sweep(60)
         end = self.agent.port.endPort
         tables = self.answerTo(TableSurvey(self.agent, end, fabric).run(), 60)
         routes = routeFindings(self.agent, end, fabric, tables.linear)

@@ -28,7 +28,7 @@ from txrdma.mad.schedule import MADSchedule
 from txrdma.sim.nets.fattree import fatTree
 from txrdma.sim.nets.netfile import Net, parseNet
 from txrdma.test.support.mad.administration import Administration
-from txrdma.test.support.mad.simulated import FabricTestCase, TWO_SWITCHES
+from txrdma.test.support.mad.simulated import FabricTestCase, names, TWO_SWITCHES
 
 
 def shape(fabric: Fabric) -> object:
@@ -42,15 +42,10 @@ def shape(fabric: Fabric) -> object:
 
 
 class SweepTests(FabricTestCase):
-    def sweep(self, **options: Any) -> Fabric:
-        fabric: Fabric = self.answerTo(Sweep(self.agent, **options).run())
-        return fabric
-
     def test_found(self) -> None:
         fabric = self.sweep()
         self.assertEqual(fabric.problems, [])
-        names = sorted(node.description for node in fabric.nodes.values())
-        self.assertEqual(names, ["a", "b", "c", "d", "left", "right"])
+        self.assertEqual(names(fabric), ["a", "b", "c", "d", "left", "right"])
         self.assertEqual(len(list(fabric.links())), 7)
         for node in fabric.nodes.values():
             simulated = self.fabric.node(node.description)
@@ -151,7 +146,7 @@ class DuplicateTests(FabricTestCase):
         )
 
     def test_duplicate(self) -> None:
-        fabric = self.answerTo(Sweep(self.agent).run())
+        fabric = self.sweep()
         self.assertEqual([problem.kind for problem in fabric.problems], ["duplicate-guid"])
         self.assertIn(str(GUID.fromInt(0x77)), fabric.problems[0].text)
         self.assertEqual(len(fabric.nodes), 3)
@@ -166,7 +161,7 @@ class OtherWaysTests(FabricTestCase):
 
     def test_same(self) -> None:
         end = self.agent.port.endPort
-        known = shape(self.answerTo(Sweep(self.agent).run()))
+        known = shape(self.sweep())
         for sweep in (SASweep(self.agent), LIDSweep(self.agent, end)):
             fabric = self.answerTo(sweep.run())
             self.assertEqual(fabric.problems, [])
@@ -181,7 +176,7 @@ class OtherWaysTests(FabricTestCase):
             self.assertEqual(seen, [(done, most) for done in range(1, most + 1)])
 
     def test_portInfo(self) -> None:
-        own = self.answerTo(Sweep(self.agent).run())
+        own = self.sweep()
         reported = self.answerTo(SASweep(self.agent).run())
         for guid, node in own.nodes.items():
             for number, port in node.ports.items():
@@ -263,9 +258,6 @@ class FaultTestCase(FabricTestCase):
     def kinds(self, fabric: Fabric) -> list[str]:
         return sorted({problem.kind for problem in fabric.problems})
 
-    def names(self, fabric: Fabric) -> list[str]:
-        return sorted(node.description for node in fabric.nodes.values())
-
 
 class CallbackTests(FaultTestCase):
     def test_progress(self) -> None:
@@ -273,8 +265,8 @@ class CallbackTests(FaultTestCase):
         def stumble(done: int, count: int) -> None:
             raise ZeroDivisionError("a bug")
 
-        fabric = self.answerTo(Sweep(self.agent, progress=stumble).run())
-        self.assertEqual(self.names(fabric), self.names(self.swept()))
+        fabric = self.sweep(progress=stumble)
+        self.assertEqual(names(fabric), names(self.swept()))
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
 
     def test_sweep(self) -> None:
@@ -293,7 +285,7 @@ class DyingTests(FaultTestCase):
         for hundredths in range(1, 8):
             self.fabric.revive("right")
             fabric = self.swept(lambda: self.fabric.silence("right"), hundredths / 100 - 0.005)
-            self.assertLessEqual({"a", "b", "left"}, set(self.names(fabric)) | {""}, hundredths)
+            self.assertLessEqual({"a", "b", "left"}, set(names(fabric)) | {""}, hundredths)
             for problem in fabric.problems:
                 self.assertEqual(problem.kind, "unreachable")
                 self.assertIn("no answer", problem.text)
@@ -318,7 +310,7 @@ class LoopTests(FaultTestCase):
 
     def test_loops(self) -> None:
         fabric = self.swept()
-        self.assertEqual((fabric.problems, self.names(fabric)), ([], ["a", "s"]))
+        self.assertEqual((fabric.problems, names(fabric)), ([], ["a", "s"]))
         ends = sorted((one.number, other.number) for one, other in fabric.links() if one.node is other.node)
         self.assertEqual(ends, [(5, 6), (7, 7)])
         again = load(dump(fabric))
@@ -335,7 +327,7 @@ class LiarTests(FaultTestCase):
         fabric = self.swept()
         self.assertEqual(self.kinds(fabric), ["contradiction"])
         self.assertIn("port 2 of 1", fabric.problems[0].text)
-        self.assertEqual(self.names(fabric), ["a", "b", "c", "d", "left", "right"])
+        self.assertEqual(names(fabric), ["a", "b", "c", "d", "left", "right"])
 
     def test_manyPorts(self) -> None:
         self.change("right", 3, 255)

@@ -14,7 +14,6 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.error import DeviceUnavailable, InvalidRequest
 from txrdma.fabric.cabling import cableFindings, parseCables
 from txrdma.fabric.differences import differences
-from txrdma.fabric.discovery import Sweep
 from txrdma.fabric.errorcounters import (
     ALL_PORTS,
     CounterReport,
@@ -56,8 +55,7 @@ from txrdma.test.support.mad.simulated import FabricTestCase, route, TWO_SWITCHE
 
 class HealthTestCase(FabricTestCase):
     def swept(self) -> Fabric:
-        fabric: Fabric = self.answerTo(Sweep(self.agent).run(), 3)
-        return fabric
+        return self.sweep(3)
 
     def kinds(self, found: list[Finding]) -> list[tuple[str, str]]:
         return [(one.kind, one.where.partition(" ")[0]) for one in found]
@@ -388,16 +386,12 @@ Hca 1 "h2"
 
 
 class SurveyedTestCase(FabricTestCase):
-    def swept(self) -> Fabric:
-        fabric: Fabric = self.answerTo(Sweep(self.agent).run())
-        return fabric
-
     def surveyed(self, fabric: Fabric) -> Tables:
         tables: Tables = self.answerTo(TableSurvey(self.agent, self.agent.port.endPort, fabric).run())
         return tables
 
     def found(self) -> list[Finding]:
-        fabric = self.swept()
+        fabric = self.sweep()
         return self.judged(fabric, self.surveyed(fabric))
 
     def judged(self, fabric: Fabric, tables: Tables) -> list[Finding]:
@@ -433,7 +427,7 @@ class TableTests(SurveyedTestCase):
         self.assertEqual(sorted(self.kinds()), ["sl-to-vl", "vls"])
 
     def test_firmware(self) -> None:
-        fabric = self.swept()
+        fabric = self.sweep()
         nodes = sorted(fabric.hosts(), key=lambda node: node.guid.raw)
         answer = [
             Firmware("MT_1", (20, 40, 1000)),
@@ -446,25 +440,25 @@ class TableTests(SurveyedTestCase):
         self.assertIn("20.39.9999", found.text)
 
     def test_silent(self) -> None:
-        fabric = self.swept()
+        fabric = self.sweep()
         self.fabric.silence("right")
         tables = self.surveyed(fabric)
         self.assertEqual(len(tables.linear), 1)
         self.assertEqual(self.judged(fabric, tables), [])
 
     def test_names(self) -> None:
-        self.assertEqual([one.kind for one in findings(self.swept())], [])
+        self.assertEqual([one.kind for one in findings(self.sweep())], [])
         place = span(NodeInfo, "systemImageGUID")
         for name in "ab":
             node = self.fabric.node(name)
             raw = bytearray(node.info)
             raw[place] = GUID(b"machine1").raw
             node.info = bytes(raw)
-        (found,) = findings(self.swept())
+        (found,) = findings(self.sweep())
         self.assertEqual(found.kind, "two-names")
         for name in "ab":
             self.fabric.node(name).description = f"host1 mlx5_{name}"
-        self.assertEqual(findings(self.swept()), [])
+        self.assertEqual(findings(self.sweep()), [])
 
 
 class RouteTests(SurveyedTestCase):
@@ -510,7 +504,7 @@ class RingTests(SurveyedTestCase):
 
 class CableTests(SurveyedTestCase):
     def compared(self, text: str) -> list[tuple[str, str]]:
-        found = cableFindings(self.swept(), parseCables(text))
+        found = cableFindings(self.sweep(), parseCables(text))
         return sorted((one.kind, one.where.partition(" (")[0]) for one in found)
 
     def test_well(self) -> None:

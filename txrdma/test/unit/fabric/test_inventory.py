@@ -12,9 +12,7 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.fabric.discovery import Sweep
 from txrdma.fabric.inventory import firmwares, INVENTORY, inventoryRow
-from txrdma.fabric.model import Fabric
 from txrdma.fabric.tables import Firmware, TableSurvey
 from txrdma.iba.types import GUID
 from txrdma.mad.vendor import MlxGeneralInfo, MlxGeneralInfoExtended
@@ -72,7 +70,7 @@ class InventoryTests(FabricTestCase):
         self.fabric.haveFirmware("left", info(deviceID=0xD2F0))
         self.fabric.haveFirmware("b", info(extSubMinor=1002))
         self.fabric.haveFirmware("c", info(deviceID=47396, fwMajor=1, fwMinor=0, fwSubMinor=5))
-        self.swept: Fabric = self.answerTo(Sweep(self.agent).run())
+        self.swept = self.sweep()
 
     def guid(self, name: str) -> GUID:
         return self.fabric.node(name).guid

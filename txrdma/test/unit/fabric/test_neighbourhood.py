@@ -24,7 +24,7 @@ from txrdma.mad.satransactor import SATransactor
 from txrdma.sim.clock import SimulatedClock
 from txrdma.sim.fabric import SimulatedFabric
 from txrdma.sim.nets.netfile import Net, parseNet
-from txrdma.test.support.mad.simulated import FabricTestCase, route
+from txrdma.test.support.mad.simulated import FabricTestCase, links, names, route
 
 RING = """
 Switch 8 "one"
@@ -46,14 +46,6 @@ Hca 1 "a"
 Hca 1 "far"
 Hca 1 "near"
 """
-
-
-def names(fabric: Fabric) -> list[str]:
-    return sorted(node.description for node in fabric.nodes.values())
-
-
-def links(fabric: Fabric) -> set[frozenset[str]]:
-    return {frozenset((str(one), str(other))) for one, other in fabric.links()}
 
 
 def answerTo(node: Node) -> dict[int, bytes]:
@@ -80,7 +72,7 @@ class NeighbourhoodCase(FabricTestCase):
 
 class NeighbourhoodTests(NeighbourhoodCase):
     def test_everything(self) -> None:
-        whole = self.answerTo(Sweep(self.agent).run())
+        whole = self.sweep()
         for start in (IBDRPath(), route(1), route(1, 3), self.to("left"), self.to("c")):
             for options in ({}, {"byLIDs": True}):
                 fabric = self.found(start, 5, **options)
@@ -222,7 +214,7 @@ class RandomTests(NeighbourhoodCase):
             self.agent = self.agentAt("a")
             generator = Random(seed)
             late = LateAgent(self.agent, self.clock, lambda path, of=generator: of.random())  # type: ignore[misc]  # of this turn
-            whole = self.answerTo(Sweep(self.agent).run(), 300)
+            whole = self.sweep(300)
             first = next(iter(whole.nodes.values()))
             for hops in range(7):
                 expected = sorted(node.description for node in around(first, hops))

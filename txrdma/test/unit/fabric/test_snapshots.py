@@ -44,11 +44,11 @@ class MemoryTests(FabricTestCase):
         return super().agentAt("h00000" if name == "a" else name, number)
 
     def test_memory(self) -> None:
-        self.answerTo(Sweep(self.agent).run())  # what is made once is made
+        self.sweep()  # what is made once is made
         gc.collect()
         tracemalloc.start()
         try:
-            fabric = self.answerTo(Sweep(self.agent).run())
+            fabric = self.sweep()
             gc.collect()
             taken, _ = tracemalloc.get_traced_memory()
         finally:
@@ -59,10 +59,6 @@ class MemoryTests(FabricTestCase):
 
 
 class RoundTripTests(FabricTestCase):
-    def swept(self) -> Fabric:
-        fabric: Fabric = self.answerTo(Sweep(self.agent).run())
-        return fabric
-
     def test_json(self) -> None:
         fabric = self.answerTo(Sweep(self.agent).run(IBDRPath(drPath=(1,), drSLID=LID(7))))
         fabric.problems.append(Problem("unreachable", "DR 0,9", "nobody"))
@@ -74,7 +70,7 @@ class RoundTripTests(FabricTestCase):
             self.assertEqual(again.nodes[guid].portGUIDs, node.portGUIDs)
 
     def test_notJSON(self) -> None:
-        whole = dump(self.swept())
+        whole = dump(self.sweep())
         changes: tuple[dict[str, Any], ...] = (
             {"nodes": 7},
             {"problems": [{}]},
@@ -92,13 +88,13 @@ class RoundTripTests(FabricTestCase):
             self.assertRaises(ValueError, load, other)
 
     def test_otherPeers(self) -> None:
-        reported = dump(self.swept())
+        reported = dump(self.sweep())
         switch = next(node for node in reported["nodes"] if node["type"] == "SWITCH")
         switch["ports"][1]["peer"], switch["ports"][2]["peer"] = switch["ports"][2]["peer"], None
         self.assertRaises(ValueError, load, reported)
 
     def test_text(self) -> None:
-        fabric = self.swept()
+        fabric = self.sweep()
         text = "\n".join(listing(fabric, NodeNames()))
         again = readFabric(text)
         without = [line for line in text.splitlines() if "Initiated" not in line]

@@ -310,7 +310,7 @@ class FabricTests(FabricTestCase):
         return output
 
     def test_sweep(self) -> None:
-        direct = self.answerTo(Sweep(self.agent).run())
+        direct = self.sweep()
         for agent in (
             self.transactor,
             MADSchedule(self.transactor, 4),
