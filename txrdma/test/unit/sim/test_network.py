@@ -11,7 +11,7 @@ from txrdma.iba.headers import Opcode
 from txrdma.iba.roce import RoCEPacket
 from txrdma.iba.verbs import Operation, SendRequest
 from txrdma.sim.clock import SimulatedClock
-from txrdma.sim.network import Faults, RECEIVE_BUFFER, SimulatedNetwork
+from txrdma.sim.network import FAIR, Faults, RECEIVE_BUFFER, SimulatedNetwork
 from txrdma.soft.rc.udp import RawAddress
 from txrdma.testing.plantests import playingStored, playSeeds
 from txrdma.testing.verbs.clients import Atomic, History, playClients
@@ -37,17 +37,23 @@ class Taker:
 
 
 class NetworkTests(SynchronousTestCase):
-    def play(self, faults: Faults, seed: int = 1, count: int = 1000) -> list[bytes]:
-        """Send numbered datagrams; return what arrives."""
-        clock = Clock()
-        self.network = SimulatedNetwork(clock, seed, faults)
-        here, there = self.network.carrier("10.0.0.1"), self.network.carrier("10.0.0.2")
+    def connect(self, seed: int = 1, faults: Faults = FAIR) -> None:
+        self.clock = Clock()
+        self.network = SimulatedNetwork(self.clock, seed, faults)
+        self.here, self.there = self.network.carrier("10.0.0.1"), self.network.carrier("10.0.0.2")
         self.taker = Taker()
-        there.start(self.taker)
-        for number in range(count):
-            here.send(memoryview(number.to_bytes(4, "big") * 5), 20, ("10.0.0.2", 4791))
-            clock.advance(1e-4)
-        clock.advance(10)
+        self.there.start(self.taker)
+
+    def send(self, data: bytes) -> bool:
+        return self.here.send(memoryview(data), len(data), ("10.0.0.2", 4791))
+
+    def play(self, faults: Faults, seed: int = 1) -> list[bytes]:
+        """Send 1000 numbered datagrams; return what arrives."""
+        self.connect(seed, faults)
+        for number in range(1000):
+            self.send(number.to_bytes(4, "big") * 5)
+            self.clock.advance(1e-4)
+        self.clock.advance(10)
         return self.taker.got
 
     def numbers(self, got: list[bytes]) -> list[int]:
@@ -93,39 +99,32 @@ class NetworkTests(SynchronousTestCase):
 
     def test_sleep(self) -> None:
         """A process that was suspended receives its socket's buffer in several iterations."""
-        clock = Clock()
-        network = SimulatedNetwork(clock)
-        here, there = network.carrier("10.0.0.1"), network.carrier("10.0.0.2")
-        taker = Taker()
-        there.start(taker)
-        network.sleep("10.0.0.2")
+        self.connect()
+        self.network.sleep("10.0.0.2")
         datagram, count = bytes(1000), RECEIVE_BUFFER // 1000 + 100
         for _ in range(count):
-            here.send(memoryview(datagram), 1000, ("10.0.0.2", 4791))
-            clock.advance(1e-4)
-        self.assertEqual((taker.got, taker.turns), ([], 0))
-        network.wake("10.0.0.2")
-        self.assertEqual(len(taker.got), RECEIVE_BUFFER // 1000 + 1)
-        self.assertEqual(network.dropped, count - len(taker.got))
-        self.assertTrue(1 < taker.turns < len(taker.got))
-        here.send(memoryview(datagram), 1000, ("10.0.0.2", 4791))
-        clock.advance(1)
-        self.assertEqual(len(taker.got), RECEIVE_BUFFER // 1000 + 2)
+            self.send(datagram)
+            self.clock.advance(1e-4)
+        self.assertEqual((self.taker.got, self.taker.turns), ([], 0))
+        self.network.wake("10.0.0.2")
+        self.assertEqual(len(self.taker.got), RECEIVE_BUFFER // 1000 + 1)
+        self.assertEqual(self.network.dropped, count - len(self.taker.got))
+        self.assertTrue(1 < self.taker.turns < len(self.taker.got))
+        self.send(datagram)
+        self.clock.advance(1)
+        self.assertEqual(len(self.taker.got), RECEIVE_BUFFER // 1000 + 2)
 
     def test_faultsOfAddress(self) -> None:
         """Faults of one address, congestion included, affect only what it sends."""
-        clock = Clock()
-        network = SimulatedNetwork(clock)
-        network.faultsOf["10.0.0.1"] = Faults(congestion=1.0, delaySeconds=2.0)
-        here, there = network.carrier("10.0.0.1"), network.carrier("10.0.0.2")
-        taker = Taker()
-        here.start(taker)
-        self.assertFalse(here.send(memoryview(b"data"), 4, ("10.0.0.2", there.port)))
-        self.assertTrue(there.send(memoryview(b"data"), 4, ("10.0.0.1", here.port)))
-        clock.advance(1.0)
-        self.assertEqual((taker.got, taker.rooms), ([b"data"], 0))
-        clock.advance(1.0)
-        self.assertEqual(taker.rooms, 1)
+        self.connect()
+        self.network.faultsOf["10.0.0.1"] = Faults(congestion=1.0, delaySeconds=2.0)
+        self.here.start(self.taker)
+        self.assertFalse(self.send(b"data"))
+        self.assertTrue(self.there.send(memoryview(b"data"), 4, ("10.0.0.1", self.here.port)))
+        self.clock.advance(1.0)
+        self.assertEqual((self.taker.got, self.taker.rooms), ([b"data"], 0))
+        self.clock.advance(1.0)
+        self.assertEqual(self.taker.rooms, 1)
 
     def test_seed(self) -> None:
         """A seed gives reproducible results, and another seed different ones."""
@@ -138,18 +137,14 @@ class NetworkTests(SynchronousTestCase):
         faults = Faults(loss=0.2, duplication=0.2, late=0.1, jitterSeconds=0.01)
 
         def play(answers: int, first: Faults) -> list[int]:
-            clock = Clock()
-            network = SimulatedNetwork(clock, 3, first)
-            here, there = network.carrier("10.0.0.1"), network.carrier("10.0.0.2")
-            taker = Taker()
-            there.start(taker)
+            self.connect(3, first)
             for number in range(200):
-                here.send(memoryview(number.to_bytes(4, "big")), 4, ("10.0.0.2", 4791))
+                self.send(number.to_bytes(4, "big"))
                 for _ in range(answers):
-                    there.send(memoryview(bytes(4)), 4, ("10.0.0.1", 4791))
-                clock.advance(1)
-                network.faults = faults
-            return self.numbers(taker.got)
+                    self.there.send(memoryview(bytes(4)), 4, ("10.0.0.1", 4791))
+                self.clock.advance(1)
+                self.network.faults = faults
+            return self.numbers(self.taker.got)
 
         alone = play(0, faults)
         self.assertEqual(play(3, faults), alone)
@@ -159,56 +154,43 @@ class NetworkTests(SynchronousTestCase):
 
     def test_uniform(self) -> None:
         """A datagram whose words are all the same arrives unchanged."""
-        clock = Clock()
-        network = SimulatedNetwork(clock, 1, Faults(corruption=1.0))
-        taker = Taker()
-        network.carrier("10.0.0.2").start(taker)
-        network.carrier("10.0.0.1").send(memoryview(bytes(20)), 20, ("10.0.0.2", 4791))
-        clock.advance(1)
-        self.assertEqual(taker.got, [bytes(20)])
+        self.connect(faults=Faults(corruption=1.0))
+        self.send(bytes(20))
+        self.clock.advance(1)
+        self.assertEqual(self.taker.got, [bytes(20)])
 
     def test_congestion(self) -> None:
         """A carrier with a full buffer refuses datagrams, and reports when it accepts them again."""
-        clock = Clock()
-        network = SimulatedNetwork(clock, 1, Faults(congestion=1.0))
-        carrier, taker = network.carrier("10.0.0.1"), Taker()
-        carrier.start(taker)
-        self.assertFalse(carrier.send(memoryview(bytes(20)), 20, ("10.0.0.2", 4791)))
-        clock.advance(1)
-        self.assertEqual(taker.rooms, 1)
+        self.connect(faults=Faults(congestion=1.0))
+        self.here.start(self.taker)
+        self.assertFalse(self.send(bytes(20)))
+        self.clock.advance(1)
+        self.assertEqual(self.taker.rooms, 1)
 
     def test_partition(self) -> None:
         """Nothing passes between two addresses until it is healed."""
-        clock = Clock()
-        network = SimulatedNetwork(clock)
-        here, there = network.carrier("10.0.0.1"), network.carrier("10.0.0.2")
-        taker = Taker()
-        there.start(taker)
-        network.partition("10.0.0.2", "10.0.0.1")
-        here.send(memoryview(bytes(20)), 20, ("10.0.0.2", 4791))
-        clock.advance(1)
-        self.assertEqual(taker.got, [])
-        network.heal()
-        here.send(memoryview(bytes(20)), 20, ("10.0.0.2", 4791))
-        clock.advance(1)
-        self.assertEqual(len(taker.got), 1)
+        self.connect()
+        self.network.partition("10.0.0.2", "10.0.0.1")
+        self.send(bytes(20))
+        self.clock.advance(1)
+        self.assertEqual(self.taker.got, [])
+        self.network.heal()
+        self.send(bytes(20))
+        self.clock.advance(1)
+        self.assertEqual(len(self.taker.got), 1)
 
     def test_drop(self) -> None:
         """Packets can be lost on purpose, a certain number of a certain kind."""
-        clock = Clock()
-        network = SimulatedNetwork(clock)
-        here, there = network.carrier("10.0.0.1"), network.carrier("10.0.0.2")
-        taker = Taker()
-        there.start(taker)
+        self.connect()
 
         def isSend(packet: RoCEPacket) -> bool:
             return packet.bth.opcode is Opcode.RC_SEND_ONLY
 
-        network.drop(isSend, times=2)
+        self.network.drop(isSend, times=2)
         for opcode in (4, 10, 4, 4):
-            here.send(memoryview(bytes((opcode,)) + bytes(35)), 36, ("10.0.0.2", 4791))
-        clock.advance(1)
-        self.assertEqual([data[0] for data in taker.got], [10, 4])
+            self.send(bytes((opcode,)) + bytes(35))
+        self.clock.advance(1)
+        self.assertEqual([data[0] for data in self.taker.got], [10, 4])
 
     def test_taken(self) -> None:
         """A port is given once; without a number the next free one is."""
