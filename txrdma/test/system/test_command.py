@@ -25,6 +25,7 @@ from txrdma.commands.common.registry import COMMANDS, GROUPS
 from txrdma.commands.connections import connectionsTable, flat
 from txrdma.error import DeviceUnavailable
 from txrdma.smc.status.control import ControlAnswer
+from txrdma.test.support.tables import shown
 
 WITHOUT_TLS = """
 import sys
@@ -78,15 +79,6 @@ TCP: dict[str, object] = {
     "linkGroup": "",
     "cursors": None,
 }
-
-
-def shown(table: object) -> str:
-    """Return a table as text."""
-    from rich.console import Console
-
-    out = io.StringIO()
-    Console(file=out, width=200).print(table)
-    return out.getvalue()
 
 
 class OptionsTests(SynchronousTestCase):

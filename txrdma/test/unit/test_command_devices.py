@@ -4,7 +4,6 @@ C{txrdma devices}: descriptions and tables of the software device, of fake devic
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Sequence
 from dataclasses import fields
@@ -30,6 +29,7 @@ from txrdma.iba.verbs import (
     PortState,
 )
 from txrdma.test.support.sysfs import INFINIBAND, SysFS
+from txrdma.test.support.tables import shown
 
 PORT_GID = "fe80:0000:0000:0000:b859:9f03:0012:3456"
 LIMITS = DeviceLimits(*range(1001, 1001 + len(fields(DeviceLimits))))
@@ -90,16 +90,6 @@ class FakeDevice:
 
     def close(self) -> None:
         self.closed += 1
-
-
-def shown(*tables: object) -> str:
-    """Return tables as text."""
-    from rich.console import Console
-
-    out = io.StringIO()
-    for table in tables:
-        Console(file=out, width=200).print(table)
-    return out.getvalue()
 
 
 class DescriptionTests(SynchronousTestCase):

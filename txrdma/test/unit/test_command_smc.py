@@ -15,7 +15,8 @@ from txrdma.commands.connections import connectionsTable
 from txrdma.commands.smc_stats import entriesOf, statisticsTable
 from txrdma.smc.status.control import ControlAnswer
 from txrdma.smc.status.statistics import statistics
-from txrdma.test.system.test_command import shown, SMC
+from txrdma.test.support.tables import shown
+from txrdma.test.system.test_command import SMC
 
 GROUP: dict[str, Any] = {
     "name": "client 000011",

@@ -4,11 +4,8 @@ Counters of modules, and C{txrdma btl-stats}, which queries processes for them.
 
 from __future__ import annotations
 
-import io
 import os
 from typing import Any, cast
-
-from rich.console import Console
 
 from twisted.internet import reactor as installedReactor
 from twisted.trial.unittest import TestCase
@@ -18,17 +15,11 @@ from txrdma.btl.insight import NAMESPACE, report
 from txrdma.commands.btl_stats import countersTable, summed
 from txrdma.commands.common.counted import ALL, askedOfAll
 from txrdma.messages.protocol import MessageProtocol
+from txrdma.test.support.tables import shown
 from txrdma.testing.protocols import Recorders
 from txrdma.unix.answers import IUNIXReactor, processesIn
 
 reactor = cast(IUNIXReactor, installedReactor)
-
-
-def shown(found: list[dict[str, Any]]) -> str:
-    """Return the table of entries as text."""
-    out = io.StringIO()
-    Console(file=out, width=200).print(countersTable(found))
-    return out.getvalue()
 
 
 class AskingTests(TestCase):
@@ -47,7 +38,7 @@ class AskingTests(TestCase):
         self.assertEqual(counters["num_chunk_sends"], counters["num_chunk_recvs"])
         self.assertGreaterEqual(counters["num_chunk_sends"], 5)
         self.assertEqual(during["gauges"]["modules"], others + 1)
-        text = shown([during])
+        text = shown(countersTable([during]))
         for word in ("num_total_sends", f"{during['gauges']['peers']} peers", str(os.getpid())):
             self.assertIn(word, text)
         client.transport.loseConnection()
@@ -84,10 +75,11 @@ class AskingTests(TestCase):
 
     def test_failing(self) -> None:
         """A process that does not answer has a row with the reason, before the sums."""
-        text = shown([{"pid": 7, "error": "no answer: [why]"}])
+        text = shown(countersTable([{"pid": 7, "error": "no answer: [why]"}]))
         self.assertIn("no answer: [why]", text)
         gauges = {"modules": 1, "peers": 2, "queuedBytes": 3000}
         counters = {"num_resends": 5, "num_dup_recvs": 0}
-        text = shown([{"pid": ALL, "command": [], "counters": counters, "gauges": gauges, "seconds": 1.0}])
+        entry = {"pid": ALL, "command": [], "counters": counters, "gauges": gauges, "seconds": 1.0}
+        text = shown(countersTable([entry]))
         self.assertIn("3,000 bytes queued", text)
         self.assertNotIn("num_dup_recvs", text)

@@ -12,23 +12,13 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
-from twisted.trial.unittest import SkipTest, SynchronousTestCase
+from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.cm.status import byKind
 from txrdma.commands.cm_stats import countersTable
 from txrdma.commands.common.counted import ALL, CounterRates
 from txrdma.commands.common.watching import watch
-
-
-def shown(found: list[dict[str, Any]]) -> str:
-    """Return the table of entries as text."""
-    out = io.StringIO()
-    try:
-        from rich.console import Console
-    except ImportError:
-        raise SkipTest("rich is not installed: the extra cli brings it") from None
-    Console(file=out, width=200).print(countersTable(found))
-    return out.getvalue()
+from txrdma.test.support.tables import shown
 
 
 class ShowingTests(SynchronousTestCase):
@@ -44,7 +34,7 @@ class ShowingTests(SynchronousTestCase):
         )
 
     def test_table(self) -> None:
-        text = shown([self.entry(1000), {"pid": 2, "error": "no answer: late"}])
+        text = shown(countersTable([self.entry(1000), {"pid": 2, "error": "no answer: late"}]))
         for words in ("[a]", "5 ESTABLISHED", "1 TIMEWAIT", "2 listeners", "no answer: late"):
             self.assertIn(words, text)
         rows = {line.split("│")[3].strip(): line for line in text.splitlines() if line.count("│") > 8}
@@ -53,14 +43,14 @@ class ShowingTests(SynchronousTestCase):
 
     def test_processWithoutMessages(self) -> None:
         quiet = self.entry(0) | {"counters": {}}
-        self.assertIn("2 listeners", shown([quiet]))
+        self.assertIn("2 listeners", shown(countersTable([quiet])))
 
     def test_rates(self) -> None:
         rates = CounterRates()
         rates.since([self.entry(1)], 10.0)
         (entry,) = rates.since([self.entry(5)], 12.0)
         self.assertEqual(entry["counters"]["REQ"], {"sent": 6.0, "retried": 2.0})
-        self.assertIn("in a second", shown([entry]))
+        self.assertIn("in a second", shown(countersTable([entry])))
         self.assertNotEqual(entry["pid"], ALL)
 
     def test_firstTotalsThenRates(self) -> None:

@@ -4,7 +4,6 @@ Running a monitor: reloading, systemd, files for schedulers, and the terminal.
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from txrdma.monitor.reading.poller import DEFAULT_RULES
 from txrdma.monitor.reading.settings import PollerSettings
 from txrdma.tap.monitor import MonitorService
 from txrdma.tap.steady import SteadyClock
+from txrdma.test.support.tables import shown
 from txrdma.test.unit.monitor.test_poller import PollerTestCase
 
 reactor: Any = theReactor
@@ -217,11 +217,7 @@ class FileTests(PollerTestCase):
 
 class TerminalTests(PollerTestCase):
     def screen(self) -> str:
-        from rich.console import Console
-
-        out = io.StringIO()
-        Console(file=out, width=200, color_system=None).print(command.screenOf(self.poller, 3))
-        return out.getvalue()
+        return shown(command.screenOf(self.poller, 3))
 
     def test_screen(self) -> None:
         """Findings and busy links are shown, names without control characters."""

@@ -19,6 +19,7 @@ from txrdma.pingpong.plan import Measure, Test, Transfer
 from txrdma.pingpong.report import asDict, COLUMNS, CSVReport, sizesFrom
 from txrdma.pingpong.run import ALL_SIZES
 from txrdma.pingpong.statistics import Samples
+from txrdma.test.support.tables import shown
 
 
 def parsed(*words: str) -> CommandOptions:
@@ -109,15 +110,8 @@ class OptionsTests(SynchronousTestCase):
 
 
 class ReportTests(SynchronousTestCase):
-    def shown(self, table: object) -> str:
-        from rich.console import Console
-
-        out = io.StringIO()
-        Console(file=out, width=200).print(table)
-        return out.getvalue()
-
     def test_latencyTable(self) -> None:
-        text = self.shown(latencyTable([latency()]))
+        text = shown(latencyTable([latency()]))
         row = next(line for line in text.splitlines() if "send" in line)
         cells = [cell.strip() for cell in row.strip("│").split("│")]
         self.assertEqual(
@@ -128,7 +122,7 @@ class ReportTests(SynchronousTestCase):
 
     def test_bandwidthTable(self) -> None:
         """Bandwidths are in decimal megabytes and gigabits, with messages per second."""
-        text = self.shown(bandwidthTable([bandwidth()]))
+        text = shown(bandwidthTable([bandwidth()]))
         row = next(line for line in text.splitlines() if "both ways" in line)
         cells = [cell.strip() for cell in row.strip("│").split("│")]
         self.assertEqual(
@@ -139,7 +133,7 @@ class ReportTests(SynchronousTestCase):
 
     def test_histogram(self) -> None:
         """The histogram contains all messages; the fullest bin has the longest bar."""
-        rows = [line for line in self.shown(histogramTable(latency())).splitlines() if line.startswith("│")]
+        rows = [line for line in shown(histogramTable(latency())).splitlines() if line.startswith("│")]
         cells = [[cell.strip() for cell in row.strip("│").split("│")] for row in rows]
         self.assertEqual(sum(int(cell[2]) for cell in cells), 1000)
         self.assertEqual(cells[-1][:3], ["990.01", "1000.00", "10"])
