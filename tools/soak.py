@@ -3,12 +3,10 @@
 Run what is long by nature: C{make soak MINUTES=30}.
 
 Long tests, suites of others on every reactor, conversations of two processes, random scenarios, fuzzing, and
-short
-forms of the benchmarks and the demonstration. With C{--minutes}, a random choice that takes about so long,
-which is
-printed with its seed; without, everything. An activity whose findings depend on random seeds is reported, but
-does
-not fail the run: what it finds need not be the fault of the last change. The last line counts activities.
+short forms of the benchmarks and the demonstration. With C{--minutes}, a random choice that takes about so
+long, which is printed with its seed; without, everything. An activity whose findings depend on random seeds
+is reported, but does not fail the run: what it finds need not be the fault of the last change. The last line
+counts activities.
 """
 
 from __future__ import annotations
