@@ -15,6 +15,24 @@ from txrdma.monitor.series.historystore import HistoryStore
 from txrdma.test.support.monitor import storecontract
 from txrdma.test.support.monitor.postgres import Postgres, why
 from txrdma.test.support.monitor.storecontract import OTHER, PORT, reading
+from txrdma.test.unit.monitor import test_history_reader
+
+
+def newURL() -> str:
+    """Return the URL of a new database of the server that these tests share."""
+    if PostgresTests.server is None:
+        PostgresTests.server = Postgres()
+    return PostgresTests.server.newURL()
+
+
+class ReaderTests(test_history_reader.DatabaseReaderTests):
+    """The contract of readers on a PostgreSQL database."""
+
+    if why():
+        skip = why()
+
+    def where(self) -> str:
+        return newURL()
 
 
 class PostgresTests(storecontract.StoreContract):
@@ -28,9 +46,7 @@ class PostgresTests(storecontract.StoreContract):
     server: ClassVar[Postgres | None] = None
 
     def where(self) -> str:
-        if PostgresTests.server is None:
-            PostgresTests.server = Postgres()
-        return PostgresTests.server.newURL()
+        return newURL()
 
     def load(self, version: int) -> None:
         import psycopg

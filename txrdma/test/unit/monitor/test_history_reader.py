@@ -18,8 +18,13 @@ from txrdma.test.support.monitor import readercontract
 class DatabaseReaderTests(readercontract.ReaderContract):
     """The contract of readers on a history in a file."""
 
+    def where(self) -> str:
+        """Return the path or URL of a new database."""
+        path: str = self.mktemp()
+        return path
+
     def setUp(self) -> None:
-        self.store = HistoryStore(self.mktemp())
+        self.store = HistoryStore(self.where())
         self.addCleanup(self.store.close)
 
     def written(self, rows: Sequence[Row], now: int) -> Awaitable[Any]:
