@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, TYPE_CHECKING
 
 from txrdma.commands.common.tables import lines, size
-from txrdma.commands.common.watching import processTable, watch, WatchingOptions
+from txrdma.commands.common.watching import entriesBy, processTable, watch, WatchingOptions
 from txrdma.smc.status.control import askAll, ControlAnswer
 from txrdma.unix.answers import IUNIXReactor
 
@@ -23,19 +23,8 @@ class CommandOptions(WatchingOptions):
 
 
 def flat(answers: Sequence[ControlAnswer]) -> list[dict[str, Any]]:
-    """
-    Return entries for JSON and tables: one for each connection, silent peer, and process that did not
-    answer.
-    """
-    entries: list[dict[str, Any]] = []
-    for answer in answers:
-        if answer.error:
-            entries.append({"pid": answer.pid, "error": answer.error})
-        entries.extend(
-            {"pid": answer.pid, "command": answer.command, **connection} for connection in answer.connections
-        )
-        entries.extend({"pid": answer.pid, "command": answer.command, **peer} for peer in answer.silent)
-    return entries
+    """Return entries for JSON and tables: of connections, silent peers, and what did not answer."""
+    return entriesBy(answers, lambda answer: [*answer.connections, *answer.silent])
 
 
 def _traffic(entry: dict[str, Any]) -> str:

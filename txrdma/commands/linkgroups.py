@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, TYPE_CHECKING
 
 from txrdma.commands.common.tables import lines, size
-from txrdma.commands.common.watching import processTable, watch, WatchingOptions
+from txrdma.commands.common.watching import entriesBy, processTable, watch, WatchingOptions
 from txrdma.smc.status.control import askAll, ControlAnswer
 from txrdma.unix.answers import IUNIXReactor
 
@@ -28,12 +28,7 @@ class CommandOptions(WatchingOptions):
 
 def flat(answers: Sequence[ControlAnswer]) -> list[dict[str, Any]]:
     """Return entries for JSON and tables: one for each link group, and process that did not answer."""
-    entries: list[dict[str, Any]] = []
-    for answer in answers:
-        if answer.error:
-            entries.append({"pid": answer.pid, "error": answer.error})
-        entries += ({"pid": answer.pid, "command": answer.command, **group} for group in answer.linkGroups)
-    return entries
+    return entriesBy(answers, lambda answer: answer.linkGroups)
 
 
 def _terms(group: dict[str, Any]) -> str:

@@ -7,7 +7,7 @@ from typing import Any, TYPE_CHECKING
 
 from txrdma.commands.common.counted import number, withSums
 from txrdma.commands.common.tables import lines, size
-from txrdma.commands.common.watching import processTable, watch, WatchingOptions
+from txrdma.commands.common.watching import entriesBy, processTable, watch, WatchingOptions
 from txrdma.smc.status.control import askAll, ControlAnswer
 from txrdma.unix.answers import IUNIXReactor
 
@@ -28,13 +28,7 @@ class CommandOptions(WatchingOptions):
 
 def entriesOf(answers: Sequence[ControlAnswer]) -> list[dict[str, Any]]:
     """Return entries for JSON and tables: one for each process, and their sum if there are several."""
-    entries: list[dict[str, Any]] = []
-    for answer in answers:
-        if answer.error:
-            entries.append({"pid": answer.pid, "error": answer.error})
-        elif answer.statistics:
-            entries.append({"pid": answer.pid, "command": answer.command, **answer.statistics})
-    return withSums(entries)
+    return withSums(entriesBy(answers, lambda answer: [answer.statistics] if answer.statistics else []))
 
 
 def _counts(counts: Mapping[str, Mapping[str, float]]) -> Iterator[str]:

@@ -5,7 +5,7 @@ Parts of commands that query all processes of this user, once or repeatedly.
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TYPE_CHECKING, TypeVar
 
 from twisted.internet.task import deferLater
@@ -18,6 +18,8 @@ from txrdma.unix.answers import IUNIXReactor
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+    from txrdma.smc.status.control import ControlAnswer
 
 Entries = Sequence[dict[str, Any]]
 _Answers = TypeVar("_Answers")
@@ -46,6 +48,18 @@ class WatchingOptions(TableOptions):
 
     def postOptions(self) -> None:
         _inRange("--timeout", self["timeout"])
+
+
+def entriesBy(
+    answers: Iterable[ControlAnswer], rowsOf: Callable[[ControlAnswer], Iterable[Mapping[str, Any]]]
+) -> list[dict[str, Any]]:
+    """Return entries for JSON and tables: one for each row of a process, and each that did not answer."""
+    entries: list[dict[str, Any]] = []
+    for answer in answers:
+        if answer.error:
+            entries.append({"pid": answer.pid, "error": answer.error})
+        entries += ({"pid": answer.pid, "command": answer.command, **row} for row in rowsOf(answer))
+    return entries
 
 
 def processTable(
