@@ -15,10 +15,10 @@ from twisted.web.template import Tag
 from txrdma.kit.pathprefix import below, prefixOf
 from txrdma.kit.webaccess import AccessControl
 from txrdma.monitor.series.exposition import CONTENT_TYPE
-from txrdma.monitor.web.html import answerLater, sendPage
+from txrdma.monitor.web.html import failed, sendPage
 from txrdma.monitor.web.layout import badge, head, health, table, tags
 from txrdma.monitor.web.openapi import description
-from txrdma.monitor.web.rest import READING, refuseMethod, sendJSON
+from txrdma.monitor.web.rest import answerLater, READING, refuseMethod, sendJSON
 from txrdma.monitor.web.routes import overview
 from txrdma.monitor.web.site import MonitorFactory, MonitorSite, putCommon
 
@@ -87,7 +87,7 @@ class _Overview(_Part):
     def render(self, request: Request) -> bytes | int:
         if request.method not in READING:
             return refuseMethod(request)
-        return answerLater(request, sendPage(request, self._page()))
+        return answerLater(request, sendPage(request, self._page()), failed)
 
     def _page(self) -> Tag:
         rows: list[tuple[Any, ...]] = []

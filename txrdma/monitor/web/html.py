@@ -4,34 +4,24 @@ HTML pages over HTTP: requests are answered with pages, and so are errors.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
 from typing import Any
 
-from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.web.error import FlattenerError
 from twisted.web.resource import Resource
-from twisted.web.server import NOT_DONE_YET, Request
+from twisted.web.server import Request
 from twisted.web.template import flattenString, Tag
 
 from txrdma.kit.pathprefix import addPrefix, prefixOf
 from txrdma.monitor.web.layout import frame, tags
 from txrdma.monitor.web.pages import Page, PAGES
 from txrdma.monitor.web.parameters import inPath, inQuery, Wrong
-from txrdma.monitor.web.rest import READING, refuseMethod
+from txrdma.monitor.web.rest import answerLater, READING, refuseMethod
 from txrdma.monitor.web.routes import Missing
 from txrdma.monitor.web.watch import PageContext, Watch
 
 _log = Logger()
-
-
-def answerLater(request: Request, answer: Coroutine[Any, Any, None]) -> int:
-    """Let a coroutine answer a request, until who asked has gone."""
-    done = Deferred.fromCoroutine(answer)
-    request.notifyFinish().addErrback(lambda _: done.cancel())
-    done.addErrback(_failed, request)
-    return NOT_DONE_YET
 
 
 class HTMLPages(Resource):
@@ -47,7 +37,7 @@ class HTMLPages(Resource):
         """Answer a request with a page, at once or when the fabric has answered."""
         if request.method not in READING:
             return refuseMethod(request)
-        return answerLater(request, self._made(request))
+        return answerLater(request, self._made(request), failed)
 
     async def _made(self, request: Request) -> None:
         context = self._watch.context()
@@ -97,9 +87,8 @@ def _mistake(context: PageContext, heading: str, text: str) -> Tag:
     return frame(context, "", heading, tags.p(text, class_="empty"))
 
 
-def _failed(failure: Failure, request: Request) -> None:
-    if failure.check(CancelledError):
-        return  # who asked has gone
+def failed(failure: Failure, request: Request) -> None:
+    """Tell who asked for a page that it failed, and log why."""
     broken: Any = failure.value
     if failure.check(FlattenerError) and broken.args:  # which has the whole page in its text
         failure = Failure(broken.args[0])

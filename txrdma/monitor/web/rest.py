@@ -5,7 +5,7 @@ The REST interface over HTTP: requests to routes, answers as JSON.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Final
 
 from twisted.internet.defer import CancelledError, Deferred
@@ -40,6 +40,16 @@ def refuseMethod(request: Request) -> bytes:
     return sendJSON(request, 405, {"error": "this can only be read"})
 
 
+def answerLater(
+    request: Request, answer: Coroutine[Any, Any, None], failed: Callable[[Failure, Request], None]
+) -> int:
+    """Let a coroutine answer a request, until who asked has gone; C{failed} answers if it raises."""
+    done = Deferred.fromCoroutine(answer)
+    request.notifyFinish().addErrback(lambda _: done.cancel())
+    done.addErrback(lambda failure: None if failure.check(CancelledError) else failed(failure, request))
+    return NOT_DONE_YET
+
+
 class API(Resource):
     """Root of the REST interface: C{/api/v1}, but for its events."""
 
@@ -64,11 +74,7 @@ class API(Resource):
             return sendJSON(request, 404, {"error": str(error)})
         if isinstance(answer, dict):
             return sendJSON(request, 200, answer)
-        waiting = Deferred.fromCoroutine(answer)
-        request.notifyFinish().addErrback(lambda _: waiting.cancel())
-        waiting.addCallback(_answer, request)
-        waiting.addErrback(_fail, request)
-        return NOT_DONE_YET
+        return answerLater(request, _answer(request, answer), _fail)
 
 
 def _routed(request: Request) -> tuple[WebRoute, dict[str, Any]]:
@@ -79,14 +85,12 @@ def _routed(request: Request) -> tuple[WebRoute, dict[str, Any]]:
     raise Missing("there is no such resource; /api/v1/openapi.json describes all")
 
 
-def _answer(answer: dict[str, Any], request: Request) -> None:
-    request.write(sendJSON(request, 200, answer))
+async def _answer(request: Request, answer: Awaitable[dict[str, Any]]) -> None:
+    request.write(sendJSON(request, 200, await answer))
     request.finish()
 
 
 def _fail(failure: Failure, request: Request) -> None:
-    if failure.check(CancelledError):
-        return  # who asked has gone
     codes = {Wrong: 400, Missing: 404, DeviceUnavailable: 503}
     known = failure.check(*codes)
     if known is not None:
