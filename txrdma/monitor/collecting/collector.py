@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hmac
 from collections import deque
+from functools import cache
 from secrets import token_bytes
 from typing import Any, Final
 
@@ -30,6 +31,7 @@ from txrdma.monitor.collecting.connection import MessageConnection
 from txrdma.monitor.collecting.wire import (
     ANSWERED,
     decodeRequests,
+    decodeSeries,
     decodeSettings,
     encodeResults,
     FAILED,
@@ -39,10 +41,13 @@ from txrdma.monitor.collecting.wire import (
     NONCE_BYTES,
     PROOF_BYTES,
     proofOf,
+    READ,
     READABLE,
     REFUSED,
+    REFUSED_PORT,
     Request,
     Result,
+    SERIES,
     SILENT,
 )
 
@@ -51,6 +56,9 @@ MOST_MONITORS: Final = 8
 
 PROOF_SECONDS: Final = 10.0
 """Seconds in which a connection must prove that it has the key."""
+
+BEAT_SECONDS: Final = 1.0
+"""Seconds between signs of life while calls are under way."""
 
 _MOST_TEXT: Final = 200
 
@@ -76,13 +84,18 @@ _KINDS: Final = tuple(
 class _Forwarded(Call):
     """A call of a monitor."""
 
-    __slots__ = ("connection", "requested")
+    __slots__ = ("connection", "lid", "requested")
 
     def __init__(self, connection: CollectorProtocol, requested: Request) -> None:
         rpc, kind = _KINDS[requested.what]
         super().__init__(rpc, kind, requested.content, requested.modifier, NO_KEYS, 0)
         self.connection = connection
+        self.lid = requested.lid
         self.requested = requested.identifier
+
+    def issue(self) -> None:
+        """Make the call."""
+        self.connection.issue(self, self.lid)
 
     def answered(self, answer: Any) -> None:
         """Return the answer."""
@@ -102,6 +115,59 @@ class _Forwarded(Call):
             self.connection.completed(self, Result(self.requested, FAILED, 0, text))
 
 
+@cache
+def _selecting(what: int, port: int) -> bytes:
+    """Return the content of a request for the counters of a port."""
+    kind: Any = READABLE[what][1]
+    content: bytes = kind(portSelect=port).encode()
+    return content
+
+
+class _Series(_Forwarded):
+    """Requests for the counters of several ports, one after the other."""
+
+    __slots__ = ("at", "attributes", "parts", "ports", "read")
+
+    def __init__(self, connection: CollectorProtocol, requested: Request) -> None:
+        self.attributes, self.ports = decodeSeries(requested.content)
+        super().__init__(connection, requested._replace(what=self.attributes[0], content=b""))
+        self.at = 0
+        self.parts: list[bytes] = []
+        self.read: list[bytes] = []
+
+    def issue(self) -> None:
+        """Make the next request."""
+        what = self.attributes[len(self.parts)]
+        self.kind, self.content = _KINDS[what][1], _selecting(what, self.ports[self.at])
+        super().issue()
+
+    def answered(self, answer: Any) -> None:
+        """Store the attribute, and continue."""
+        self.parts.append(answer)
+        if len(self.parts) == len(self.attributes):
+            self._next(READ, *self.parts)
+        else:
+            self.issue()
+
+    def failed(self, error: Exception) -> None:
+        """Continue with the next port after a refusal."""
+        if isinstance(error, MADError):
+            self._next(REFUSED_PORT)
+        elif isinstance(error, MADTimeoutError):
+            self.connection.completed(self, Result(self.requested, SILENT, 0, b"".join(self.read)))
+        else:
+            super().failed(error)
+
+    def _next(self, *content: bytes) -> None:
+        self.read += content
+        self.parts.clear()
+        self.at += 1
+        if self.at < len(self.ports):
+            self.issue()
+        else:
+            self.connection.completed(self, Result(self.requested, ANSWERED, 0, b"".join(self.read)))
+
+
 class CollectorProtocol(MessageConnection):
     """A connection from a monitor."""
 
@@ -118,6 +184,7 @@ class CollectorProtocol(MessageConnection):
         self._results: list[Result] = []
         self._flushing: IDelayedCall | None = None
         self._late: IDelayedCall | None = None
+        self._beating: IDelayedCall | None = None
 
     def connectionMade(self) -> None:
         """Challenge the monitor."""
@@ -153,22 +220,34 @@ class CollectorProtocol(MessageConnection):
         if len(self._waiting) + len(self._running) > MOST_CALLS:
             raise WireError("collector", 0, f"more than {MOST_CALLS} calls at a time")
         self._fill()
+        if self._beating is None and self._running:
+            self._beating = self.factory.reactor.callLater(BEAT_SECONDS, self._beat)
+
+    def _beat(self) -> None:
+        """Show that this end is alive, as a slow node may take long."""
+        self._beating = None
+        if self._running:
+            self.send(b"")
+            self._beating = self.factory.reactor.callLater(BEAT_SECONDS, self._beat)
 
     def _fill(self) -> None:
         """Make calls up to the limit; one that ends at once returns to the outer loop."""
         if self._isFilling:
             return
         self._isFilling = True
-        agent = self.factory.agent
         try:
             while self._waiting and len(self._running) < self.factory.maxOutstanding:
                 requested = self._waiting.popleft()
-                call = _Forwarded(self, requested)
+                call = (_Series if requested.what == SERIES else _Forwarded)(self, requested)
                 self._running[call] = None
-                path = toLID(agent.port.endPort, requested.lid)
-                agent.issue(call, path, self._timeoutSeconds, self._retries)
+                call.issue()
         finally:
             self._isFilling = False
+
+    def issue(self, call: _Forwarded, lid: int) -> None:
+        """Make a call."""
+        agent = self.factory.agent
+        agent.issue(call, toLID(agent.port.endPort, lid), self._timeoutSeconds, self._retries)
 
     def completed(self, call: _Forwarded, result: Result) -> None:
         """Send a result, together with the others of this iteration of the reactor."""
@@ -201,10 +280,10 @@ class CollectorProtocol(MessageConnection):
         running, self._running = self._running, {}
         for call in running:
             call.forget(call)
-        for timer in (self._flushing, self._late):
+        for timer in (self._flushing, self._late, self._beating):
             if timer is not None and timer.active():
                 timer.cancel()
-        self._flushing = self._late = None
+        self._flushing = self._late = self._beating = None
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """Give up all calls of the monitor."""

@@ -10,11 +10,10 @@ collector the monitor makes the calls itself.
 from __future__ import annotations
 
 import hmac
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from secrets import token_bytes
 from typing import Any, Final, NamedTuple
-from typing import Protocol as Interface
 
 from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.interfaces import IAddress, IDelayedCall, IReactorTime, IStreamClientEndpoint
@@ -35,16 +34,19 @@ from txrdma.monitor.collecting.wire import (
     ANSWERED,
     decodeResults,
     encodeRequests,
+    encodeSeries,
     encodeSettings,
     MAGIC,
     MOST_BYTES,
     MOST_CALLS,
     NONCE_BYTES,
     proofOf,
+    READ,
     READABLE,
     REFUSED,
     Request,
     Result,
+    SERIES,
     SILENT,
 )
 
@@ -64,26 +66,40 @@ MISSING_SECONDS: Final = 30.0
 _INDICES: Final = {(rpc, kind.attributeID): index for index, (rpc, kind) in enumerate(READABLE)}
 
 
-class ICalls(Interface):
-    """What the reader of counters needs of an agent."""
+class Series(Call):
+    """
+    Readings of the counters of several ports of a node, with one result. Either L{collected}, L{failed} or
+    L{lost} is called.
 
-    @property
-    def port(self) -> IMADPort:
-        """The management port of this process."""
+    @ivar size: bytes of all attributes of a port.
+    """
 
-    def issue(
-        self, call: Call, path: IBPath, timeoutSeconds: float | None = None, retries: int | None = None
-    ) -> None:
-        """Make a call; see L{MADAgent}."""
+    __slots__ = ("size",)
+
+    size: int
+
+    def collected(self, ports: Sequence[bytes | None], isSilent: bool) -> None:
+        """
+        All ports were read, or the node is silent.
+
+        @param ports: the attributes of each port that was read, one after the other; None for one that the
+            node refuses.
+        @param isSilent: whether the node did not answer for the next port.
+        """
+        raise NotImplementedError
+
+    def lost(self) -> None:
+        """The collector is lost."""
+        raise NotImplementedError
 
 
 class _Asked(NamedTuple):
-    """A call with the arguments of L{ICalls.issue}."""
+    """A call with its path, and what a message says of it."""
 
     call: Call
     path: IBPath
-    timeoutSeconds: float
-    retries: int
+    what: int
+    content: bytes
 
 
 class _Link:
@@ -157,9 +173,9 @@ class _Relayed(Call):
 class _LocalLink(_Link):
     """Calls that the monitor makes itself."""
 
-    def __init__(self, agent: MADAgent, most: int) -> None:
+    def __init__(self, agent: MADAgent, timeoutSeconds: float, retries: int, most: int) -> None:
         super().__init__(most)
-        self._agent = agent
+        self._agent, self._timeoutSeconds, self._retries = agent, timeoutSeconds, retries
         self._running: dict[Call, _Relayed] = {}
 
     def _underWay(self) -> int:
@@ -167,7 +183,7 @@ class _LocalLink(_Link):
 
     def _send(self, asked: _Asked) -> None:
         call = self._running[asked.call] = _Relayed(self, asked.call)
-        self._agent.issue(call, asked.path, asked.timeoutSeconds, asked.retries)
+        self._agent.issue(call, asked.path, self._timeoutSeconds, self._retries)
 
     def _drop(self, call: Call) -> None:
         relayed = self._running.pop(call, None)
@@ -235,9 +251,10 @@ class _RemoteLink(MessageConnection, _Link):
         call = asked.call
         call.identifier = next(self._identifiers) & 0xFFFFFFFF
         self._open[call.identifier] = asked
-        what = _INDICES[call.rpc.name, call.kind.attributeID]
         self._collector.pool.sent += 1
-        self._requests.append(Request(call.identifier, asked.path.dlid, what, call.modifier, call.content))
+        self._requests.append(
+            Request(call.identifier, asked.path.dlid, asked.what, call.modifier, asked.content)
+        )
         if self._flushing is None:
             self._flushing = self._collector.reactor.callLater(0, self._flush)
 
@@ -259,14 +276,16 @@ class _RemoteLink(MessageConnection, _Link):
         if asked is None:  # it was given up
             return
         self.fill()
-        call, path = asked.call, asked.path
-        name = call.rpc.name
-        if result.kind == ANSWERED and len(result.content) == call.kind.size:
+        call, path, name = asked.call, asked.path, asked.call.rpc.name
+        if result.kind == SILENT:
+            self._collector.pool.late += self._collector.retries + 1
+        if isinstance(call, Series) and result.kind in (ANSWERED, SILENT):
+            call.collected(_portsIn(call.size, result.content), result.kind == SILENT)
+        elif result.kind == ANSWERED and len(result.content) == call.kind.size:
             call.answered(call.kind.decode(result.content, 0))
         elif result.kind == REFUSED:
             call.failed(MADError(call.rpc, path, result.status, b"", b""))
         elif result.kind == SILENT:
-            self._collector.pool.late += self._collector.retries + 1
             call.failed(MADTimeoutError(f"{name}: no answer to the collector", call.rpc, path))
         else:
             text = result.content.decode("utf-8", "replace") or "an answer of another length"
@@ -294,6 +313,28 @@ class _RemoteLink(MessageConnection, _Link):
         self._open.clear()
         self.waiting.clear()
         self._collector.left(calls)
+
+
+def _portsIn(size: int, content: bytes) -> list[bytes | None]:
+    """
+    Return the ports of a series.
+
+    @param size: bytes of all attributes of a port.
+    @raise WireError: the content is incomplete.
+    """
+    ports: list[bytes | None] = []
+    at, end = 0, len(content)
+    while at < end:
+        isRead = content[at : at + 1] == READ
+        if isRead:
+            ports.append(content[at + 1 : at + 1 + size])
+            at += size
+        else:
+            ports.append(None)
+        at += 1
+    if at > end:
+        raise WireError("collector", at, "a port is incomplete")
+    return ports
 
 
 class _Collector(Factory):
@@ -415,7 +456,7 @@ class CollectorPool:
         self.mostCalls = MOST_CALLS * len(collectors)
         self.sent = self.late = 0
         self._agent = agent
-        self._local = _LocalLink(agent, maxOutstanding)
+        self._local = _LocalLink(agent, timeoutSeconds, retries, maxOutstanding)
         self._collectors = [_Collector(self, name, endpoint) for name, endpoint in collectors.items()]
 
     @property
@@ -435,16 +476,34 @@ class CollectorPool:
     def issue(
         self, call: Call, path: IBPath, timeoutSeconds: float | None = None, retries: int | None = None
     ) -> None:
-        """Make a call. The timeout and the retries are those of the pool."""
+        """Make a call, as L{MADAgent} does. The timeout and the retries are those of the pool."""
         call.forget = self._forget
-        self.distribute((_Asked(call, path, self.timeoutSeconds, self.retries),))
+        what = _INDICES[call.rpc.name, call.kind.attributeID]
+        self.distribute((_Asked(call, path, what, call.content),))
 
-    def distribute(self, calls: Sequence[_Asked]) -> None:
+    def issueSeries(self, call: Series, path: IBPath, attributes: Iterable[int], ports: bytes) -> bool:
+        """
+        Read the counters of several ports with a LID. Returns False without a collector.
+
+        @param attributes: attribute IDs of what to read of each port.
+        """
+        if not any(each.link for each in self._collectors):
+            return False
+        call.forget = self._forget
+        what = encodeSeries((_INDICES["PerformanceGet", each] for each in attributes), ports)
+        self.distribute((_Asked(call, path, SERIES, what),))
+        return True
+
+    def distribute(self, calls: Iterable[_Asked]) -> None:
         """Make calls by the collectors of their ports, or by the agent."""
         links: list[_Link] = [each.link for each in self._collectors if each.link is not None]
-        links = links or [self._local]
         for asked in calls:
-            links[asked.path.dlid % len(links)].issue(asked)
+            if links:
+                links[asked.path.dlid % len(links)].issue(asked)
+            elif isinstance(asked.call, Series):
+                asked.call.lost()
+            else:
+                self._local.issue(asked)
 
     def _forget(self, call: Call) -> None:
         for link in (self._local, *(each.link for each in self._collectors)):

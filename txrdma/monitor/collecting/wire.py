@@ -14,7 +14,8 @@ answers with its nonce and proves that it has the common key; then the collector
 The key proves who is at the other end of the connection when it begins. In a network in which others could
 change packets, the connection needs TLS (endpoint strings C{ssl:} and C{tls:}).
 
-Only the calls in L{READABLE} can be made: a collector reads, and changes nothing.
+Only the calls in L{READABLE} can be made: a collector reads, and changes nothing. A series reads the counters
+of several ports of a node one after the other, and has one result.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ PROOF_BYTES: Final = 32
 MOST_CALLS: Final = 2048
 """Most calls of a connection that have no result."""
 
-MOST_BYTES: Final = MOST_CALLS * 256
-"""Most bytes of a message."""
+MOST_BYTES: Final = 16 << 20
+"""Most bytes of a message: the results of some hundred switches."""
 
 READABLE: Final[tuple[tuple[str, type[Attribute]], ...]] = (
     ("PerformanceGet", ClassPortInfo),
@@ -49,14 +50,26 @@ READABLE: Final[tuple[tuple[str, type[Attribute]], ...]] = (
 )
 """The calls that a collector makes; messages have the index."""
 
+COUNTERS: Final = (1, 2)
+"""Indices of the attributes with counters of a port."""
+
+SERIES: Final = 0xFF
+"""
+In place of an index: a series. Its content is the number of attributes, their indices, and the numbers of
+ports.
+"""
+
+READ, REFUSED_PORT = b"\0", b"\1"
+"""First byte of each port in the result of a series; after L{READ} come the attributes."""
+
 ANSWERED, REFUSED, SILENT, FAILED = range(4)
 """Results: an answer, a MAD status, no answer in time, and any other failure."""
 
 _HIGHEST_LID: Final = 0xBFFF  # IBA 4.1.3
 
 _SETTINGS: Final = Struct(">IB")
-_CALL: Final = Struct(">IHBIB")
-_RESULT: Final = Struct(">IBHB")
+_CALL: Final = Struct(">IHBIH")
+_RESULT: Final = Struct(">IBHI")
 
 
 class Request(NamedTuple):
@@ -65,7 +78,7 @@ class Request(NamedTuple):
 
     @ivar identifier: chosen by the monitor; the result has it, too.
     @ivar lid: LID of the port.
-    @ivar what: index in L{READABLE}.
+    @ivar what: index in L{READABLE}, or L{SERIES}.
     @ivar modifier: attribute modifier.
     @ivar content: payload of the request; C{b""} for zeros.
     """
@@ -83,7 +96,8 @@ class Result(NamedTuple):
 
     @ivar kind: L{ANSWERED}, L{REFUSED}, L{SILENT} or L{FAILED}.
     @ivar status: MAD status of a refusal.
-    @ivar content: the attribute, or the text of a failure.
+    @ivar content: the attribute, the text of a failure, or the ports of a series; of a silent node those
+        that were read before.
     """
 
     identifier: int
@@ -128,11 +142,34 @@ def decodeRequests(data: bytes) -> Iterator[Request]:
     @raise WireError: the message is incomplete, or has a call that no collector makes.
     """
     for (identifier, lid, what, modifier), content in _items(_CALL, data):
-        if what >= len(READABLE):
+        if what >= len(READABLE) and what != SERIES:
             raise WireError("collector", 0, f"there is no call {what}")
         if not 0 < lid <= _HIGHEST_LID:
             raise WireError("collector", 0, f"{lid:#x} is no unicast LID")
         yield Request(identifier, lid, what, modifier, content)
+
+
+def encodeSeries(attributes: Iterable[int], ports: bytes) -> bytes:
+    """
+    Return the content of a series.
+
+    @param attributes: indices in L{COUNTERS}; C{ports}: numbers of the ports.
+    """
+    indices = bytes(attributes)
+    return bytes((len(indices),)) + indices + ports
+
+
+def decodeSeries(content: bytes) -> tuple[bytes, bytes]:
+    """
+    Return the attributes and the ports of a series.
+
+    @raise WireError: there are none, or they are no counters.
+    """
+    count = content[0] if content else 0
+    attributes, ports = content[1 : 1 + count], content[1 + count :]
+    if not attributes or not ports or not set(attributes) <= set(COUNTERS):
+        raise WireError("collector", 0, "a series has no counters or no ports")
+    return attributes, ports
 
 
 def encodeResults(results: Iterable[Result]) -> bytes:

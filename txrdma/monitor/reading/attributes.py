@@ -54,10 +54,10 @@ class ReadingKind:
     The kind of reading that a node's performance management agent supports.
 
     @ivar layout: order of the values in a reading.
-    @ivar parts: attributes that make it.
+    @ivar parts: attributes that make it. C{attributes} has their IDs, and C{size} is the sum of their bytes.
     """
 
-    __slots__ = ("_chosen", "_requests", "layout", "parts")
+    __slots__ = ("_chosen", "_requests", "attributes", "layout", "parts", "size")
 
     def __init__(self, *parts: tuple[type[Attribute], tuple[str, ...]]) -> None:
         """@param parts: attributes to query, and names of the counters to take from each."""
@@ -66,6 +66,8 @@ class ReadingKind:
         self.layout = CounterLayout(
             {name: width for part in self.parts for name, width in part.widths.items()}, _UNITS
         )
+        self.attributes = tuple(part.attributeID for part in self.parts)
+        self.size = sum(part.size for part in self.parts)
         self._requests: dict[int, tuple[bytes, ...]] = {}
 
     def without(self, names: frozenset[str]) -> ReadingKind:
@@ -74,6 +76,16 @@ class ReadingKind:
         return ReadingKind(
             *((kind, tuple(name for name in wanted if name not in names)) for kind, wanted in chosen)
         )
+
+    def decode(self, content: bytes) -> tuple[int, ...]:
+        """Return the values of a reading from its attributes, one after the other."""
+        values: tuple[int, ...] = ()
+        at = 0
+        for part in self.parts:
+            decoded: Any = part.decode(content, at)
+            values += decoded
+            at += part.size
+        return values
 
     def requests(self, number: int) -> tuple[bytes, ...]:
         """Return the contents of the requests for the counters of a port, one for each part."""

@@ -10,7 +10,8 @@ This is the monitor's busiest code, so it uses neither Deferreds nor coroutines.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import takewhile
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred
@@ -26,6 +27,7 @@ from txrdma.iba.path import IBPath
 from txrdma.iba.types import GUID
 from txrdma.kit.backoff import BackOff
 from txrdma.kit.wire import Buffer
+from txrdma.mad.agent import MADAgent
 from txrdma.mad.core.frames import NO_KEYS
 from txrdma.mad.core.transactions import Call
 from txrdma.mad.errors import MADError, MADFailure
@@ -33,7 +35,7 @@ from txrdma.mad.layouts.attributes import RPCS
 from txrdma.mad.layouts.messages import ClassPortInfo
 from txrdma.mad.layouts.smp import NodeInfo, PortInfo
 from txrdma.mad.paths import toLID
-from txrdma.monitor.collecting.pool import ICalls
+from txrdma.monitor.collecting.pool import CollectorPool, Series
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds, PortKey
 from txrdma.monitor.reading.attributes import kindOf, ReadingKind
 from txrdma.monitor.reading.fec import NO_ATTRIBUTE
@@ -140,6 +142,30 @@ class _State(Call):
         self.visit.reader._stateless(self.visit, error)
 
 
+class _SeriesOfPorts(Series):
+    """Counters of ports of a visit, read by a collector."""
+
+    __slots__ = ("count", "visit")
+
+    def __init__(self, visit: _Visit, size: int, count: int) -> None:
+        super().__init__(_PERFORMANCE_GET, ClassPortInfo, b"", 0, NO_KEYS, 0)
+        self.visit = visit
+        self.size = size
+        self.count = count
+
+    def collected(self, ports: Sequence[bytes | None], isSilent: bool) -> None:
+        """Store the readings."""
+        self.visit.reader._collected(self.visit, ports[: self.count], isSilent or not ports)
+
+    def failed(self, error: Exception) -> None:
+        """End the visit."""
+        self.visit.reader._failed(self.visit, error)
+
+    def lost(self) -> None:
+        """Read the ports by another collector, or without one."""
+        self.visit.reader._lost(self.visit)
+
+
 class CounterReader:
     """
     Reads counters and states, in rounds.
@@ -155,7 +181,7 @@ class CounterReader:
     def __init__(
         self,
         reactor: IReactorTime,
-        agent: ICalls,
+        agent: MADAgent | CollectorPool,
         thresholds: ErrorThresholds,
         intervalSeconds: float,
         timeoutSeconds: float,
@@ -178,6 +204,7 @@ class CounterReader:
         self.changed: set[GUID] = set()
         self._seconds = reactor.seconds
         self._agent = agent
+        self._collectors = agent if isinstance(agent, CollectorPool) else None
         self._thresholds = thresholds
         self._timeoutSeconds = timeoutSeconds
         self._retries = retries
@@ -344,6 +371,8 @@ class CounterReader:
         kind = visit.reading
         if kind is None:
             visit.kind, visit.content = ClassPortInfo, b""
+        elif not visit.part and self._isCollected(visit, kind, stop.path):
+            return
         else:
             requests = stop.requests
             if not requests:
@@ -351,6 +380,48 @@ class CounterReader:
             visit.kind = kind.parts[visit.part]
             visit.content = requests[visit.part]
         self._agent.issue(visit, stop.path, self._timeoutSeconds, self._retries)
+
+    def _isCollected(self, visit: _Visit, kind: ReadingKind, path: IBPath) -> bool:
+        """Let a collector read this port, and the next ones that have the same LID, if there is one."""
+        if self._collectors is None:
+            return False
+        rest = takewhile(lambda stop: stop.path.dlid == path.dlid, visit.pending[visit.at :])
+        numbers = bytes(stop.number for stop in rest)
+        series = visit.asking = _SeriesOfPorts(visit, kind.size, len(numbers))
+        if self._collectors.issueSeries(series, path, kind.attributes, numbers):
+            return True
+        visit.asking = visit
+        return False
+
+    def _collected(self, visit: _Visit, ports: Sequence[bytes | None], isSilent: bool) -> None:
+        """Store the readings of a collector."""
+        if visit not in self._running:
+            return
+        kind = visit.reading
+        assert kind is not None  # it was known when the collector was asked
+        visit.asking = visit
+        try:
+            for content in ports:
+                if content is not None:
+                    self._took(visit, kind, kind.decode(content))
+                elif (meter := self.meters.get(visit.pending[visit.at].portKey)) is not None:
+                    meter.missed()
+                visit.at += 1
+            if isSilent:
+                self._unanswered(visit, isRefusal=False)
+            else:
+                self._continue(visit)
+        except Exception as error:
+            self._broken(visit, error)
+
+    def _lost(self, visit: _Visit) -> None:
+        """Read the ports of a lost collector again."""
+        if visit in self._running:
+            visit.asking = visit
+            try:
+                self._ask(visit)
+            except Exception as error:
+                self._broken(visit, error)
 
     def _answered(self, visit: _Visit, answer: Any) -> None:
         if visit not in self._running:
@@ -375,6 +446,10 @@ class CounterReader:
     def _next(self, visit: _Visit) -> None:
         visit.at += 1
         visit.part = 0
+        self._continue(visit)
+
+    def _continue(self, visit: _Visit) -> None:
+        """Read the next port; after the last one settle the visit."""
         if visit.at < len(visit.pending):
             self._ask(visit)
             return

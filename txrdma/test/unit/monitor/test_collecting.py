@@ -4,7 +4,7 @@ Tests for L{txrdma.monitor.collecting}: a poller whose counters are read by coll
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from zope.interface import implementer
@@ -16,7 +16,9 @@ from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
+from txrdma.error import WireError
 from txrdma.mad.agent import MADAgent
+from txrdma.mad.layouts.pma import PortCounters, PortCountersExtended
 from txrdma.mad.layouts.smp import NodeInfo
 from txrdma.monitor.collecting import collector, pool, wire
 from txrdma.monitor.collecting.collector import CollectorFactory
@@ -228,6 +230,23 @@ class PoolTests(CollectingTestCase):
         self.assertFalse(self.endpoints["b"].isConnected)
         self.assertEqual(self.output(), [("raised", "collector-missing", "b")])
 
+    def test_lostInRounds(self) -> None:
+        """Wherever in a round a collector is lost, the round is complete, and no node is silent."""
+        self.grown()
+        self.started(25.0)
+        for _ in range(40):
+            self.pump(10.0)
+            while self.clock.seconds() % 10.0 < 5.0 and not self.endpoints["b"].isConnected:
+                self.pump(0.001)
+            before = self.pool.sent
+            while self.pool.sent < before + self.pool.sent % 7 + 1:
+                self.pump(0.0005)
+            if self.endpoints["b"].isConnected:
+                self.endpoints["b"].pipes[-1].peer.abortConnection()
+            self.pump(9.0)
+            self.counted()
+        self.assertEqual((self.output(), self.poller.statistics.silences), ([], 0))
+
     def test_stop(self) -> None:
         """A stopped poller closes its connections, and nothing is left."""
         self.started()
@@ -261,6 +280,8 @@ class OtherKeyTests(CollectingTestCase):
 
 class CollectorTests(FabricTestCase):
     """A collector, and what monitors send."""
+
+    options = {"latencySeconds": 0.001}
 
     def setUp(self) -> None:
         super().setUp()
@@ -326,6 +347,38 @@ class CollectorTests(FabricTestCase):
         self.assertEqual((result.kind, result.identifier), (wire.REFUSED, 1))
         self.assertEqual(result.status & 0x1C, 0x1C)
 
+    def series(self, name: str, ports: bytes, attributes: Sequence[int] = (1, 2)) -> wire.Result:
+        content = wire.encodeSeries(attributes, ports)
+        self.send(wire.encodeRequests([wire.Request(1, self.lid(name), wire.SERIES, 0, content)]))
+        (result,) = self.results()
+        return result
+
+    def test_series(self) -> None:
+        """A series has the attributes of each port; ports that the node refuses are marked."""
+        self.fabric.setCounters("left", 1, symbolErrorCounter=5)
+        self.fabric.setCounters("left", 2, symbolErrorCounter=6)
+        self.prove()
+        result = self.series("left", bytes((1, 99, 2)))
+        self.assertEqual(result.kind, wire.ANSWERED)
+        first, refused, second = pool._portsIn(PortCounters.size + PortCountersExtended.size, result.content)
+        self.assertIsNone(refused)
+        for content, errors in ((first, 5), (second, 6)):
+            self.assertEqual(PortCounters.decode(content).symbolErrorCounter, errors)  # type: ignore[arg-type]  # not None
+        self.assertRaises(WireError, pool._portsIn, 10, wire.READ + bytes(9))
+
+    def test_silentSeries(self) -> None:
+        """A series ends when the node becomes silent, and has what was read before."""
+        self.prove()
+        content = wire.encodeSeries((1,), bytes(range(1, 9)))
+        self.send(wire.encodeRequests([wire.Request(1, self.lid("left"), wire.SERIES, 0, content)]))
+        before = self.collector.sent
+        while self.collector.sent < before + 3:
+            self.clock.advance(0.0001)
+        self.fabric.silence("left")
+        (result,) = self.results()
+        self.assertEqual(result.kind, wire.SILENT)
+        self.assertIn(len(pool._portsIn(PortCounters.size, result.content)), (3, 4, 5))
+
     def test_otherKey(self) -> None:
         """A monitor with another key is closed."""
         self.prove(b"another")
@@ -351,6 +404,10 @@ class CollectorTests(FabricTestCase):
             self.requests(0xC000),
             self.requests(lid)[:-1],
             self.requests(lid)[:-1] + b"\1",
+            *(
+                wire.encodeRequests([wire.Request(1, lid, wire.SERIES, 0, content)])
+                for content in (b"", b"\1\1", b"\0\1", b"\1\4\1")
+            ),
         ):
             self.prove()
             self.send(message)
