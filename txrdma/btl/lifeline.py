@@ -18,9 +18,7 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from collections import deque
 from collections.abc import Callable, Hashable, Sequence
-from functools import partial
 from secrets import randbits
 from typing import Any, Final, Protocol, Union
 
@@ -43,7 +41,7 @@ from txrdma.btl.core.events import (
 )
 from txrdma.btl.core.matching import Interface, match, MOST_INTERFACES
 from txrdma.btl.core.module import AMPLIFICATION
-from txrdma.btl.core.path import Message, UNHEARD
+from txrdma.btl.core.path import UNHEARD
 from txrdma.btl.core.peer import GONE, LEFT, Peer
 from txrdma.btl.errors import MessageFailed, PeerLost, Unreachable
 from txrdma.btl.introductions import (
@@ -105,19 +103,6 @@ Done = Callable[[Exception | None], None]
 """The outcome of a message: None when it has arrived, else why not."""
 
 
-Send = Callable[[int, Buffer, object, bool], None]
-"""
-Sends a message (tag, bytes, context, whether it is urgent) to the peer, as
-L{Module.send<txrdma.btl.core.module.Module.send>} does.
-"""
-
-SendFast = Callable[[int, Buffer, object], bool]
-"""Sends a message (tag, bytes, context) to the peer immediately; returns False if C{Send} is needed."""
-
-Join = Callable[[deque[Message], int, Buffer, object], bool]
-"""Lets a message share the packet of the last queued one: see L{Peer.join}."""
-
-
 class User(Protocol):
     """The user of an established lifeline."""
 
@@ -171,19 +156,10 @@ class PeerConnection(StreamProtocol):
     @ivar user: receives messages, after C{established} was called.
     @ivar host: local address of the TCP connection; C{peerHost}: the peer's.
     @ivar module: the module of the connection; C{peer}: its peer, after the introduction.
-    @ivar send: sends a message, as L{Module.send<txrdma.btl.core.module.Module.send>} does; call C{soon}
-        after it.
-    @ivar sendFast: sends a message immediately, if possible; only while none is C{waiting}.
     @ivar isClient: whether this end has opened the TCP connection.
     @ivar ordersAnswers: see L{Introduction}.
-    @ivar join: lets a message share the packet of the last one that is C{waiting}, if possible.
     """
 
-    send: Send
-    sendFast: SendFast
-    soon: Callable[[], None]
-    waiting: deque[Message]
-    join: Join
     module: ModulePort
     peer: Peer
     ordersAnswers = False
@@ -326,8 +302,6 @@ class PeerConnection(StreamProtocol):
             self._receiveBuffers = RemoteReceiveBuffers(
                 self._reactor, module, peer, remote.place, self._sendFrame, hasWrites
             )
-        self.send, self.soon = partial(module.core.send, peer), module.soon
-        self.sendFast, self.waiting, self.join = partial(module.sendFast, peer), peer.usual, peer.join
         self._isIntroduced = True
         self._probes = [PathProbes(module, peer, number) for number in range(len(chosen))]
         for probes in self._probes:
@@ -447,12 +421,12 @@ class PeerConnection(StreamProtocol):
         """The device's name for the path of packets; with several rails, the first one's."""
         return self.module.route
 
-    # Requests of the user; it sends messages with C{send} itself
+    # Requests of the user; it sends single messages by the module itself
 
     def put(self, region: int, offset: int, data: Buffer, done: Done | None) -> None:
         """Write into memory of the peer: see L{Module.put<txrdma.btl.core.module.Module.put>}."""
         self.module.core.put(self.peer, region, offset, data, done)
-        self.soon()
+        self.module.soon()
 
     def sendMany(self, tag: int, messages: list[Buffer], done: Done) -> int:
         """Send messages. Return how often C{done} is called with the result of one or of several."""
@@ -461,19 +435,15 @@ class PeerConnection(StreamProtocol):
             bodies = [each if type(each) is bytes else bytes(each) for each in messages]
             return self.module.core.sendMany(peer, tag, bodies, done)
         for each in messages:
-            self.send(tag, each, done, False)
+            self.module.core.send(peer, tag, each, done)
         return len(messages)
-
-    def recall(self, context: Done) -> bool:
-        """Withdraw a message of which nothing was sent. Return whether it will not be sent."""
-        return self.peer.recall(context)
 
     def close(self) -> None:
         """Close the connection when everything that was sent has arrived."""
         if self._isOver or self._isAborted:
             return
         self.module.core.close(self.peer)
-        self.soon()
+        self.module.soon()
 
     def abort(self) -> None:
         """Close at once and notify the peer."""

@@ -108,9 +108,11 @@ class BTLMessageTransport(MessageTransport):
         self.disconnecting = False
         self.progressed: Callable[[], None] | None = None
         self._lifeline: PeerConnection | None = lifeline
-        self._send, self._soon = lifeline.send, lifeline.soon
-        self._sendFast, self._waiting, self._join = lifeline.sendFast, lifeline.waiting, lifeline.join
-        self._peer, self.isClient, self._route = lifeline.peer, lifeline.isClient, lifeline.route
+        module, self._peer = lifeline.module, lifeline.peer
+        self._send, self._soon = partial(module.core.send, self._peer), module.soon
+        self._sendFast = partial(module.sendFast, self._peer)
+        self._waiting, self._join = self._peer.usual, self._peer.join
+        self.isClient, self._route = lifeline.isClient, lifeline.route
         self._host, self._remoteAddress = cast(IAddress, lifeline.host), cast(IAddress, lifeline.peerHost)
         self.protocol = protocol
         self._handlers: dict[int, Handler] = {}
@@ -206,7 +208,7 @@ class BTLMessageTransport(MessageTransport):
 
     def _recall(self, done: Done) -> None:
         """Withdraw a message of which nothing was sent."""
-        if self._lifeline is not None and (self._outbox.recall(done) or self._lifeline.recall(done)):
+        if self._lifeline is not None and (self._outbox.recall(done) or self._peer.recall(done)):
             self._proceed()
 
     def ready(self) -> Deferred[None]:

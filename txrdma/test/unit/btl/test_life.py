@@ -42,25 +42,22 @@ TCP_DELAYS: tuple[float, ...] = (1e-6, 1e-3)
 """Delays of TCP in seconds: shorter and longer than that of packets."""
 
 
+def ignored(*words: object, **named: object) -> None:
+    """Send nothing: the peer needs no reports."""
+
+
 class Lifeline:
     """What a transport needs of its L{PeerConnection<txrdma.btl.lifeline.PeerConnection>}."""
 
     def __init__(self) -> None:
         order = SimpleNamespace(tags=set(), isOrdered=True)
-        self.peer = SimpleNamespace(order=order, state=OPEN, queuedBytes=0, sentBytes=0, receivedBytes=0)
-        regions = SimpleNamespace(deregister=lambda region: None)
-        self.module = SimpleNamespace(core=SimpleNamespace(regions=regions))
+        numbers = {"state": OPEN, "queuedBytes": 0, "sentBytes": 0, "receivedBytes": 0}
+        self.peer = SimpleNamespace(order=order, usual=deque(), join=ignored, **numbers)
+        core = SimpleNamespace(regions=SimpleNamespace(deregister=ignored), send=ignored)
+        self.module = SimpleNamespace(core=core, sendFast=ignored, soon=ignored)
         self.host = self.peerHost = None
-        self.waiting: deque[object] = deque()
         self.hasClosed = self.hasAborted = False
         self.isClient, self.route = True, "rocev2"
-
-    def send(self, *words: object, **named: object) -> None:
-        """Send nothing: the peer needs no reports."""
-
-    sendFast: Any = send
-    join: Any = send
-    soon: Any = send
 
     def close(self) -> None:
         """Note that this end closes."""
@@ -217,7 +214,7 @@ class ClosingTests(HostsCase):
         self.world.network.drop(lambda packet: decodeSegment(packet.payload).kind == VOID)
         lifeline = server.transport._lifeline
         lifeline.module.core.probe(lifeline.peer, HEADER_LENGTH + NONCE_LENGTH, bytes(NONCE_LENGTH))
-        lifeline.soon()
+        lifeline.module.soon()
         client.transport.loseConnection()
         self.wait(lambda: client.ends and server.ends)
         self.assertEqual((client.why(), server.why()), ("ConnectionDone", "ConnectionDone"))

@@ -65,8 +65,8 @@ class EarlyTests(HostsCase):
         """Messages beyond the limit are rejected, including a long one."""
         for length in (900, 100_000, 60 << 20):
             for _each in range(20):
-                self.client.send(TAG, bytes(length), None, False)
-            self.client.soon()
+                self.client.module.core.send(self.client.peer, TAG, bytes(length))
+            self.client.module.soon()
             self.pause(1.0)
             self.assertLessEqual(self.early(), MOST_EARLY_BYTES)
         self.assertGreater(self.early(), 100_000)
@@ -75,8 +75,8 @@ class EarlyTests(HostsCase):
     def test_number(self) -> None:
         """A peer that sends more than L{MOST_EARLY} messages, however short, is not connected."""
         for _each in range(MOST_EARLY + 100):
-            self.client.send(TAG, b"x", None, False)
-        self.client.soon()
+            self.client.module.core.send(self.client.peer, TAG, b"x")
+        self.client.module.soon()
         self.wait(lambda: bool(self.failures))
         self.assertIn("sends much before", self.failures[0].getErrorMessage())
         self.assertIs(self.server.user, None)
@@ -84,8 +84,8 @@ class EarlyTests(HostsCase):
     def test_later(self) -> None:
         """Rejected messages arrive when the connection is established."""
         data = Random(1).randbytes(2 * MOST_EARLY_BYTES)
-        self.client.send(TAG, data, None, False)
-        self.client.soon()
+        self.client.module.core.send(self.client.peer, TAG, data)
+        self.client.module.soon()
         self.pause(0.1)
         self.assertEqual(self.early(), 0)
         for probes in self.server._probes:
