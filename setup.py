@@ -46,6 +46,7 @@ COMPILED = [
     "txrdma/smc/flow/sendqueue.py",
     "txrdma/smc/group/sendscheduler.py",
     "txrdma/soft/core/directdatagrams.py",
+    "txrdma/soft/core/pieces.py",
     "txrdma/soft/rc/_datagram.py",
     "txrdma/soft/rc/localpeers.py",
     "txrdma/soft/shared/_wakeups.py",
