@@ -7,7 +7,6 @@ from __future__ import annotations
 from typing import Any
 
 from twisted.internet import reactor as theReactor
-from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 from twisted.trial.unittest import TestCase
 
@@ -40,13 +39,10 @@ class CorrectionHistoryTests(TestCase):
 
     timeout = 60
 
-    def test_history(self) -> Deferred[None]:
+    async def test_history(self) -> None:
         """
         Blocks and symbols have a history in the REST interface, and the page of a port has charts for it.
         """
-        return Deferred.fromCoroutine(self._history())
-
-    async def _history(self) -> None:
         self.patch(BatchWriter, "batchSeconds", 0.1)
         fabric = SimulatedFabric(reactor, fatTree(4, 4))
         self.addCleanup(fabric.close)

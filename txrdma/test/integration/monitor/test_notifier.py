@@ -95,11 +95,8 @@ class ChannelTests(TestCase):
         self.addCleanup(port.stopListening)
         return int(port.getHost().port)
 
-    def test_webhook(self) -> Deferred[None]:
+    async def test_webhook(self) -> None:
         """Both formats arrive; an unsuccessful HTTP status is a failure."""
-        return Deferred.fromCoroutine(self._webhook())
-
-    async def _webhook(self) -> None:
         hook = _Hook()
         number = await self.listening(Site(hook))
         url = f"http://127.0.0.1:{number}/api/v2/alerts"
@@ -118,11 +115,8 @@ class ChannelTests(TestCase):
         hook.code, hook.answer = 500, b"{}"
         await self.assertFailure(channel.send(alertsOf("leaf 1")), DeviceUnavailable)
 
-    def test_mail(self) -> Deferred[None]:
+    async def test_mail(self) -> None:
         """A mail arrives, with its sender and receivers."""
-        return Deferred.fromCoroutine(self._mail())
-
-    async def _mail(self) -> None:
         delivery = _Delivery()
         factory = SMTPFactory()
         ended: list[Deferred[None]] = []

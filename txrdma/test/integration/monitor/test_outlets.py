@@ -35,11 +35,8 @@ class MailTests(TestCase):
         receivers = ("ops@example.org", "nobody@example.org")
         return MailChannel(reactor, MailSettings("127.0.0.1", "fabric@example.org", receivers, number))
 
-    def test_away(self) -> Deferred[None]:
+    async def test_away(self) -> None:
         """A server that closes the connection is tried once: the queue decides about further attempts."""
-        return Deferred.fromCoroutine(self._away())
-
-    async def _away(self) -> None:
         connections: list[object] = []
 
         class HangUp(Protocol):
@@ -52,11 +49,8 @@ class MailTests(TestCase):
         await deferLater(reactor, 0.1)
         self.assertEqual(len(connections), 1)
 
-    def test_silent(self) -> Deferred[None]:
+    async def test_silent(self) -> None:
         """A server that does not answer causes a timeout."""
-        return Deferred.fromCoroutine(self._silent())
-
-    async def _silent(self) -> None:
         self.patch(channels, "MAIL_SECONDS", 0.2)
         gone: Deferred[None] = Deferred()
 
@@ -68,11 +62,9 @@ class MailTests(TestCase):
         await self.assertFailure(channel.send(alertsOf("leaf 1")), Exception)
         await gone
 
-    def test_oneRefused(self) -> Deferred[None]:
+    async def test_oneRefused(self) -> None:
         """A refused recipient does not prevent delivery to the others, which get the mail once."""
-        return Deferred.fromCoroutine(self._oneRefused())
 
-    async def _oneRefused(self) -> None:
         class Choosy(_Delivery):
             def validateTo(self, user: User) -> Any:
                 if user.dest.local == b"nobody":

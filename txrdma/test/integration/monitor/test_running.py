@@ -114,15 +114,38 @@ class SystemTests(SynchronousTestCase):
 
 
 class ReloadTests(TestCase):
-    def test_hup(self) -> Deferred[None]:
+    async def test_hup(self) -> None:
         """SIGHUP reloads the file: changeable settings change, and an invalid file changes nothing."""
-        return Deferred.fromCoroutine(self._hup())
+        text = 'port = "sim:fattree:4"\n[web]\nlisten = ""\n[poll]\ninterval = 0.1\nnotices = false\n'
+        more = text.replace("0.1", "0.2") + '[findings]\nignored = ["width"]\n'
+        texts = iter([text + "nonsense = 1\n", more.replace("fattree:4", "fattree:8")])
+        service = MonitorService(reactor, parseConfig(text))
+        read = []
 
-    def test_tokens(self) -> Deferred[None]:
+        def again() -> Any:
+            read.append(1)
+            return parseConfig(next(texts))
+
+        service.reloadBy(again)
+        service.startService()
+        try:
+            await waitUntil(reactor, lambda: service.poller.statistics.turns > 1)
+            meters = service.poller.meters
+            os.kill(os.getpid(), signal.SIGHUP)
+            await waitUntil(reactor, lambda: len(read) == 1)
+            self.assertEqual(service.config.settings.intervalSeconds, 0.1)
+            os.kill(os.getpid(), signal.SIGHUP)
+            await waitUntil(reactor, lambda: service.config.settings.intervalSeconds == 0.2)
+            turns = service.poller.statistics.turns
+            await waitUntil(reactor, lambda: service.poller.statistics.turns > turns + 1)
+            self.assertIs(service.poller.meters, meters)
+            self.assertEqual(service.config.rules.ignored, {"width"})
+        finally:
+            await service.stopService()
+        self.assertEqual(signal.getsignal(signal.SIGHUP), signal.SIG_DFL)
+
+    async def test_tokens(self) -> None:
         """Tokens are reloaded, too: a removed token is refused."""
-        return Deferred.fromCoroutine(self._tokens())
-
-    async def _tokens(self) -> None:
         path = Path(self.mktemp())
 
         def holding(token: str) -> MonitorConfig:
@@ -162,44 +185,12 @@ class ReloadTests(TestCase):
             reportedNow.append(sum("takes a restart" in event["log_format"] for event in logs))
         self.assertEqual(reportedNow, [1, 1, 0])
 
-    async def _hup(self) -> None:
-        text = 'port = "sim:fattree:4"\n[web]\nlisten = ""\n[poll]\ninterval = 0.1\nnotices = false\n'
-        more = text.replace("0.1", "0.2") + '[findings]\nignored = ["width"]\n'
-        texts = iter([text + "nonsense = 1\n", more.replace("fattree:4", "fattree:8")])
-        service = MonitorService(reactor, parseConfig(text))
-        read = []
-
-        def again() -> Any:
-            read.append(1)
-            return parseConfig(next(texts))
-
-        service.reloadBy(again)
-        service.startService()
-        try:
-            await waitUntil(reactor, lambda: service.poller.statistics.turns > 1)
-            meters = service.poller.meters
-            os.kill(os.getpid(), signal.SIGHUP)
-            await waitUntil(reactor, lambda: len(read) == 1)
-            self.assertEqual(service.config.settings.intervalSeconds, 0.1)
-            os.kill(os.getpid(), signal.SIGHUP)
-            await waitUntil(reactor, lambda: service.config.settings.intervalSeconds == 0.2)
-            turns = service.poller.statistics.turns
-            await waitUntil(reactor, lambda: service.poller.statistics.turns > turns + 1)
-            self.assertIs(service.poller.meters, meters)
-            self.assertEqual(service.config.rules.ignored, {"width"})
-        finally:
-            await service.stopService()
-        self.assertEqual(signal.getsignal(signal.SIGHUP), signal.SIG_DFL)
-
 
 class CommandTests(TestCase):
     """C{txrdma monitor} on a simulated fabric."""
 
-    def test_json(self) -> Deferred[None]:
+    async def test_json(self) -> None:
         """With JSON each round is a line, and the command ends after the last one."""
-        return Deferred.fromCoroutine(self._json())
-
-    async def _json(self) -> None:
         options = command.CommandOptions()
         options.parseOptions(["-d", "sim:fattree:4", "-i", "0.1", "--rounds", "2", "--json"])
         out = io.StringIO()

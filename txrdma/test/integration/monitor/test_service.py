@@ -181,11 +181,8 @@ class StartTests(SynchronousTestCase):
 class ServiceTests(TestCase):
     """The whole service, on a simulated fabric and the real reactor."""
 
-    def test_service(self) -> Deferred[None]:
+    async def test_service(self) -> None:
         """The service sweeps, reads, stores and answers; at its end nothing is left open."""
-        return Deferred.fromCoroutine(self._service())
-
-    async def _service(self) -> None:
         path = self.mktemp()
         text = WHOLE.replace('listen = ""', 'listen = "tcp:0:interface=127.0.0.1"')
         text = text.replace("interval = 1", "interval = 2")

@@ -111,11 +111,8 @@ class CrowdTests(TestCase):
 
     timeout = 300
 
-    def test_slow(self) -> Deferred[None]:
+    async def test_slow(self) -> None:
         """A reader that stops reading uses bounded memory, and the others get each event in time."""
-        return Deferred.fromCoroutine(self._slow())
-
-    async def _slow(self) -> None:
         fabric = SimulatedFabric(reactor, fatTree(4))
         agent = MADAgent(reactor, fabric.attach())
         self.addCleanup(agent.close)

@@ -4,11 +4,9 @@ The contract of all that reads the history of a counter: a database, or a time s
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from functools import wraps
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Sequence
+from typing import Any
 
-from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
 from txrdma.error import InvalidRequest
@@ -21,21 +19,6 @@ from txrdma.test.support.monitor.storecontract import correction, OTHER, PORT, r
 
 HOUR = 1_700_000_000 // 3600 * 3600
 """The beginning of an hour, in seconds since 1970."""
-
-_Test = TypeVar("_Test", bound=TestCase)
-
-
-def asynchronous(test: Callable[[_Test], Awaitable[None]]) -> Callable[[_Test], Deferred[None]]:
-    """Make a test of a coroutine."""
-
-    @wraps(test)
-    def run(self: _Test) -> Deferred[None]:
-        async def done() -> None:
-            await test(self)
-
-        return Deferred.fromCoroutine(done())
-
-    return run
 
 
 def readings(begin: int, end: int, octets: int = 1, step: int = 10, portKey: PortKey = PORT) -> list[Row]:
@@ -60,7 +43,6 @@ class ReaderContract(TestCase):
         points = await self.read(PORT, "portXmitData", begin, end, level)
         return [(point.at, point.grown) for point in points]
 
-    @asynchronous
     async def test_readings(self) -> None:
         """Each reading is a point with duration, growth and peak, from the begin to before the end."""
         rows = [reading(HOUR + at, at << 40, at * 2.5) for at in (0, 10, 20, 30)]
@@ -70,7 +52,6 @@ class ReaderContract(TestCase):
         points = await self.read(PORT, "symbolErrorCounter", HOUR, HOUR + 11, "readings")
         self.assertEqual(points, [Point(HOUR + at, 1.0, 0, None) for at in (0, 10)])
 
-    @asynchronous
     async def test_unknown(self) -> None:
         """Unknown growth is a point without a value; times without readings have no points."""
         rows = [reading(HOUR, 5), reading(HOUR + 10, None, 7.0), reading(HOUR + 200, None, 8.0)]
@@ -82,7 +63,6 @@ class ReaderContract(TestCase):
         self.assertEqual(minutes, [Point(HOUR, 2.0, 5, 7.0), Point(HOUR + 180, 1.0, None, 8.0)])
         self.assertEqual(await self.grown(HOUR, HOUR + 3600, "hours"), [(HOUR, 5)])
 
-    @asynchronous
     async def test_sums(self) -> None:
         """Minutes and hours have the sums and peaks of their readings, first and last seconds included."""
         times = (0, 1, 59, 60, 119, 120, 3599, 3600, 3660)
@@ -95,7 +75,6 @@ class ReaderContract(TestCase):
         hours = await self.read(PORT, "portXmitData", HOUR, HOUR + 7200, "hours")
         self.assertEqual(hours, [Point(HOUR, 7.0, 3965, 5000.0), Point(HOUR + 3600, 2.0, 7262, 1400.0)])
 
-    @asynchronous
     async def test_complete(self) -> None:
         """A minute or an hour has a point when its last readings have arrived."""
         await self.written(readings(HOUR, HOUR + 3700, step=20), HOUR + 3685)
@@ -107,7 +86,6 @@ class ReaderContract(TestCase):
         self.assertEqual([at for at, _ in minutes], [HOUR + 3480, HOUR + 3540, HOUR + 3600])
         self.assertEqual(await self.grown(HOUR, HOUR + 3700, "hours"), [(HOUR, sum(range(1, 181)))])
 
-    @asynchronous
     async def test_corrections(self) -> None:
         """Counters of error correction have the durations of their own readings."""
         rows = [*readings(HOUR, HOUR + 180), *(correction(HOUR + at, at) for at in (0, 60, 120))]
@@ -119,7 +97,6 @@ class ReaderContract(TestCase):
         seconds = {0: 60.0, 60: 60.0, 120: 120.0}
         self.assertEqual(minutes, [Point(HOUR + at, each, 0, None) for at, each in seconds.items()])
 
-    @asynchronous
     async def test_others(self) -> None:
         """Ports and times do not mix; a port without a history has no points."""
         rows = [*readings(HOUR, HOUR + 60), *readings(HOUR, HOUR + 60, 1000, portKey=OTHER)]
@@ -128,14 +105,12 @@ class ReaderContract(TestCase):
         self.assertEqual(await self.read((OTHER[0], 9), "portXmitData", HOUR, HOUR + 60, "minutes"), [])
         self.assertEqual(await self.grown(HOUR - 3600, HOUR), [])
 
-    @asynchronous
     async def test_byDefault(self) -> None:
         """Without a level it is the finest that is stored for as long: readings for hours, then minutes."""
         await self.written(readings(HOUR, HOUR + 300), HOUR + 400)
         points = await self.read(PORT, "portXmitData", HOUR, HOUR + 100)
         self.assertEqual([point.at for point in points], list(range(HOUR, HOUR + 100, 10)))
 
-    @asynchronous
     async def test_wrong(self) -> None:
         """An unknown counter or level is an error of the caller."""
         await self.written(readings(HOUR, HOUR + 30), HOUR + 40)

@@ -42,11 +42,8 @@ class CommandTests(TestCase):
             error = self.assertRaises(UsageError, CommandOptions().parseOptions, ["--listen", listen])
             self.assertIn(f"--listen {listen}: the demonstration is for this host alone", str(error))
 
-    def test_command(self) -> Deferred[None]:
+    async def test_command(self) -> None:
         """It prints the address of its page, serves it, and ends with Ctrl-C, leaving no files."""
-        return Deferred.fromCoroutine(self._command())
-
-    async def _command(self) -> None:
         process = _Demo()
         folder = self.mktemp()
         os.mkdir(folder)

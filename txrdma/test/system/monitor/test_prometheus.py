@@ -30,7 +30,7 @@ from txrdma.monitor.series.remotewriter import RemoteWriter
 from txrdma.monitor.series.rows import Row
 from txrdma.test.support.monitor import readercontract
 from txrdma.test.support.monitor.prometheus import Prometheus, why, whyNoSmallDisk
-from txrdma.test.support.monitor.readercontract import asynchronous, HOUR, readings
+from txrdma.test.support.monitor.readercontract import HOUR, readings
 from txrdma.test.support.monitor.storecontract import PORT
 from txrdma.testing.reactors import waitUntil
 
@@ -156,7 +156,6 @@ class FailingPrometheusTests(_EngineTestCase):
         self.assertEqual(await self.sent(HOUR, HOUR + 86400 // 4), self.expected)
         self.assertEqual((self.writer.sender.lost, self.writer.sender.problem), ({}, ""))
 
-    @asynchronous
     async def test_killed(self) -> None:
         """A server that is killed again and again while it receives has all samples in the end."""
         self.made()
@@ -171,7 +170,6 @@ class FailingPrometheusTests(_EngineTestCase):
             await self.idle()
         await self.complete()
 
-    @asynchronous
     async def test_awayForAnHour(self) -> None:
         """
         After an hour away, in which the monitor restarts, the server gets all samples, and new ones.
@@ -188,7 +186,6 @@ class FailingPrometheusTests(_EngineTestCase):
         self.add(HOUR + 3660, HOUR + 3700)
         await self.complete()
 
-    @asynchronous
     async def test_slow(self) -> None:
         """A server that hangs has all samples in the end, whether it had taken the hanging request or not."""
         self.made()
@@ -203,7 +200,6 @@ class FailingPrometheusTests(_EngineTestCase):
             await self.idle()
         await self.complete()
 
-    @asynchronous
     async def test_full(self) -> None:
         """A server whose disk is full answers with an error; when it has space again it gets all samples."""
         self.made(diskOctets=4 << 20)
@@ -223,7 +219,6 @@ class FailingPrometheusTests(_EngineTestCase):
     if NO_SMALL_DISK:
         test_full.skip = NO_SMALL_DISK  # type: ignore[attr-defined]  # trial's
 
-    @asynchronous
     async def test_tooOld(self) -> None:
         """Samples that the server refuses are counted, reported and dropped, and others are sent."""
         self.made()
@@ -238,7 +233,6 @@ class FailingPrometheusTests(_EngineTestCase):
         await self.idle()
         self.assertEqual(await self.sent(HOUR, HOUR + 6 * 3600), self.expected)
 
-    @asynchronous
     async def test_limit(self) -> None:
         """Beyond the limit of the spill the oldest samples are lost, and their number is reported exactly."""
         self.megabytes = 1
@@ -255,7 +249,6 @@ class FailingPrometheusTests(_EngineTestCase):
         self.assertEqual(await self.sent(HOUR, HOUR + 5000), self.expected[lost:])
         self.assertEqual(self.writer.sender.lost, {FULL: lost * each})
 
-    @asynchronous
     async def test_readerAway(self) -> None:
         """A reader reports a server that hangs or is away, in time, and reads again afterwards."""
         self.made()

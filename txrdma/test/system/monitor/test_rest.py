@@ -10,7 +10,6 @@ from importlib.util import find_spec
 from typing import Any
 
 from twisted.internet import reactor as theReactor
-from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 from twisted.internet.utils import getProcessOutputAndValue
 from twisted.trial.unittest import TestCase
@@ -45,11 +44,8 @@ class SchemathesisTests(TestCase):
         skip = SCHEMATHESIS
     timeout = 300
 
-    def test_witness(self) -> Deferred[None]:
+    async def test_witness(self) -> None:
         """Every answer conforms to the description, and no request causes an error of the monitor."""
-        return Deferred.fromCoroutine(self._witness())
-
-    async def _witness(self) -> None:
         service = MonitorService(reactor, parseConfig(WITNESSED.format(history=self.mktemp())))
         listening: Any = service.services[0]
         service.startService()
