@@ -4,7 +4,6 @@ HTTP and TLS over C{smc:} endpoints, with real sockets: agents, treq, and Twiste
 
 from __future__ import annotations
 
-import datetime
 from pathlib import Path
 from typing import Any, cast
 
@@ -26,6 +25,7 @@ from txrdma.kit.logs import RateLimitedLogger
 from txrdma.smc.group.groups import closeLinkGroups
 from txrdma.smc.handshake import outcomes
 from txrdma.testing.protocols import Recorder
+from txrdma.testing.streams.certificate import makeCertificate
 from txrdma.web import SMCAgentEndpointFactory
 
 BODY = bytes(range(256)) * 4096
@@ -127,36 +127,6 @@ class HTTPTests(WebTestCase):
         self.assertRaises(SchemeNotSupported, factory.endpointForURI, uri)
 
 
-def certificate(folder: Path) -> Path:
-    """A certificate for localhost with its key, which nobody has signed but itself."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.x509.oid import NameOID
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
-    now = datetime.datetime.now(datetime.timezone.utc)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    pem = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    path = folder / "server.pem"
-    path.write_bytes(pem + made.public_bytes(serialization.Encoding.PEM))
-    return path
-
-
 class TLSTests(WebTestCase):
     """TLS over SMC-R, by Twisted's own wrappers."""
 
@@ -168,12 +138,13 @@ class TLSTests(WebTestCase):
             raise SkipTest("pyOpenSSL is not installed") from None
         self.folder = Path(self.mktemp())
         self.folder.mkdir()
-        self.pem = certificate(self.folder)
+        self.pem = makeCertificate()
+        (self.folder / "server.pem").write_bytes(self.pem)
 
     async def listenTLS(self) -> int:
         from twisted.internet.ssl import PrivateCertificate
 
-        context = PrivateCertificate.loadPEM(self.pem.read_bytes()).options()
+        context = PrivateCertificate.loadPEM(self.pem).options()
         plain = serverFromString(reactor, "smc:0:interface=127.0.0.1")
         return await self.listen(wrapServerTLS(context, plain))
 
@@ -182,7 +153,7 @@ class TLSTests(WebTestCase):
         from twisted.internet.ssl import Certificate, trustRootFromCertificates
         from twisted.web.client import BrowserLikePolicyForHTTPS
 
-        trusted = trustRootFromCertificates([Certificate.loadPEM(self.pem.read_bytes())])
+        trusted = trustRootFromCertificates([Certificate.loadPEM(self.pem)])
         port = await self.listenTLS()
         agent = self.agent(policy=BrowserLikePolicyForHTTPS(trustRoot=trusted))
         response = await agent.request(b"GET", f"https://localhost:{port}/".encode())
