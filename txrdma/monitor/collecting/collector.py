@@ -57,6 +57,9 @@ MOST_MONITORS: Final = 8
 PROOF_SECONDS: Final = 10.0
 """Seconds in which a connection must prove that it has the key."""
 
+MESSAGE_BYTES: Final = 65536
+"""Bytes of results after which a message ends."""
+
 BEAT_SECONDS: Final = 1.0
 """Seconds between signs of life while calls are under way."""
 
@@ -267,7 +270,16 @@ class CollectorProtocol(MessageConnection):
     def _flush(self) -> None:
         self._flushing = None
         results, self._results = self._results, []
-        self.send(encodeResults(results))
+        message: list[Result] = []
+        size = 0
+        for result in results:
+            message.append(result)
+            size += len(result.content)
+            if size >= MESSAGE_BYTES:  # the receiver copies what it has of a message with each further piece
+                self.send(encodeResults(message))
+                message, size = [], 0
+        if message:
+            self.send(encodeResults(message))
 
     def end(self, reason: str) -> None:
         """Give up all calls, and end the connection."""
