@@ -48,6 +48,7 @@ from txrdma.interfaces import (
     ISharedReceiveQueue,
     IVerbsDevice,
 )
+from txrdma.kit.delayedcalls import cancelCall, isPending
 from txrdma.soft.core.completion import SoftCompletionChannel, SoftCompletionQueue
 from txrdma.soft.core.memory import Domain, KeyTable
 from txrdma.soft.core.netdev import shareOf
@@ -358,10 +359,8 @@ class SoftDevice:
         for port in self.ports:
             port.close()
         self._listeners.clear()
-        if self._eventCall is not None:
-            if self._eventCall.active():
-                self._eventCall.cancel()
-            self._eventCall = None
+        cancelCall(self._eventCall)
+        self._eventCall = None
         self._onClosed()
 
     # txrdma.soft.core.queuepair.Host
@@ -420,7 +419,7 @@ class SoftDevice:
     def notify(self, event: AsyncEvent) -> None:
         if self._listeners and not self._closed:
             self._events.append(event)
-            if self._eventCall is None or not self._eventCall.active():
+            if not isPending(self._eventCall):
                 self._eventCall = self._reactor.callLater(0, self._deliverEvents)
 
     def forget(self, queuePair: SoftQueuePair) -> None:

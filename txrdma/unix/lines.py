@@ -16,6 +16,7 @@ from zope.interface import implementer
 from twisted.internet.interfaces import IDelayedCall, IReadWriteDescriptor
 from twisted.python.failure import Failure
 
+from txrdma.kit.delayedcalls import cancelCall
 from txrdma.unix.sockets import Reactor
 
 _READ: Final = 1 << 16
@@ -95,9 +96,8 @@ class Lines:
         self._isSlow = bool(self._unsent)
 
     def _send(self) -> None:
-        call, self._call = self._call, None
-        if call is not None and call.active():
-            call.cancel()
+        cancelCall(self._call)
+        self._call = None
         self._isSlow = False
         if not self.isOpen:
             return
@@ -165,9 +165,8 @@ class Lines:
                 pass  # the peer does not read, or has closed the connection
         self.isOpen = False
         self._unsent = b""
-        call, self._call = self._call, None
-        if call is not None and call.active():
-            call.cancel()
+        cancelCall(self._call)
+        self._call = None
         self._reactor.removeReader(self)
         self._reactor.removeWriter(self)
         self._socket.close()

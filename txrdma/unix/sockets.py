@@ -23,6 +23,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorFDSet, IReactorTim
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from txrdma.kit.delayedcalls import cancelCall
 from txrdma.kit.logs import advised, RateLimitedLogger
 
 _log = Logger()
@@ -210,9 +211,8 @@ class LocalListener:
 
     def setReading(self, isReading: bool) -> None:
         """Stop or resume accepting; connections wait in the backlog meanwhile."""
-        aside, self._aside = self._aside, None
-        if aside is not None and aside.active():
-            aside.cancel()
+        cancelCall(self._aside)
+        self._aside = None
         if self._socket.fileno() >= 0:
             if isReading:
                 self._reactor.addReader(self)

@@ -26,6 +26,7 @@ from txrdma.interfaces import (
     IPollable,
     IReactorPolling,
 )
+from txrdma.kit.delayedcalls import cancelCall
 from txrdma.verbs._busypoll import BusyPoll, SpinBudget
 from txrdma.verbs._sources import Consumer, Poll, Sources
 
@@ -174,9 +175,8 @@ class CompletionReader:
         self._reactor.removeReader(self)
         if self._polling is not None:
             self._polling.removePollable(self)
-        again, self._again = self._again, None
-        if again is not None and again.active():
-            again.cancel()
+        cancelCall(self._again)
+        self._again = None
 
     # IReadDescriptor
 

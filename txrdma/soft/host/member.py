@@ -21,6 +21,7 @@ from twisted.logger import Logger
 from txrdma.error import DeviceUnavailable, ResourceExhausted, WireError
 from txrdma.iba.types import GID
 from txrdma.iba.verbs import Buffer
+from txrdma.kit.delayedcalls import cancelCall
 from txrdma.kit.logs import RateLimitedLogger
 from txrdma.soft.core.netdev import SHARES
 from txrdma.soft.host._coordinator import Coordinator, SERVICES
@@ -556,6 +557,5 @@ class PortMember:
         self._coordinator = self._home = None
 
     def _stopTimer(self) -> None:
-        timer, self._timer = self._timer, None
-        if timer is not None and timer.active():
-            timer.cancel()
+        cancelCall(self._timer)
+        self._timer = None

@@ -18,6 +18,7 @@ from txrdma.iba.pcap import RoCECapture
 from txrdma.iba.roce import crc32, IDENTIFICATION_CHANGES, LARGEST, RESIDUE
 from txrdma.iba.types import DEFAULT_PKEY, MTU, QPN
 from txrdma.iba.verbs import AddressVector, QPKind
+from txrdma.kit.delayedcalls import cancelCall
 from txrdma.soft.core.netdev import softMAC, udpPort
 from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.core.route import Route
@@ -135,9 +136,8 @@ class RoCEPort(RoutePort):
         if self._closed:
             return
         self._closed, self.isEnabled = True, False
-        for call in (self._timer, self._moreCall):
-            if call is not None and call.active():
-                call.cancel()
+        cancelCall(self._timer)
+        cancelCall(self._moreCall)
         self._timer = self._moreCall = None
         self._routes.clear()
         self._deadlines.clear()

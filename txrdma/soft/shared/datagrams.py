@@ -22,6 +22,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.error import RDMAError
+from txrdma.kit.delayedcalls import cancelCall, isPending
 from txrdma.kit.logs import RateLimitedLogger
 from txrdma.soft.core.mapping import closeMapping
 from txrdma.soft.shared._doorbells import Doorbell, DoorbellChannel
@@ -272,7 +273,7 @@ class SharedDatagrams:
         if not self._receivedSince:
             self._armLanes()
             self._pollAll()
-        elif self._doorbell is not None and (self._timer is None or not self._timer.active()):
+        elif self._doorbell is not None and not isPending(self._timer):
             self._timer = self._reactor.callLater(WATCH_SECONDS, self._watched)
 
     def _pollAll(self) -> None:
@@ -329,9 +330,8 @@ class SharedDatagrams:
         self._stopTimer()
 
     def _stopTimer(self) -> None:
-        timer, self._timer = self._timer, None
-        if timer is not None and timer.active():
-            timer.cancel()
+        cancelCall(self._timer)
+        self._timer = None
 
     def wake(self) -> None:
         """Return to the reactor. Idempotent."""

@@ -18,6 +18,7 @@ from twisted.logger import Logger
 from txrdma.error import ResourceExhausted
 from txrdma.iba.types import QPN, RKey
 from txrdma.iba.verbs import AsyncEventKind, Operation, SendRequest
+from txrdma.kit.delayedcalls import cancelCall, isPending
 from txrdma.kit.logs import RateLimitedLogger
 from txrdma.soft.core.mapping import closeMapping
 from txrdma.soft.core.pieces import part, scatter
@@ -158,7 +159,7 @@ class SharedQueuePair:
         self._retryLater()
 
     def _retryLater(self) -> None:
-        if self._retryCall is None or not self._retryCall.active():
+        if not isPending(self._retryCall):
             self._retryCall = self._reactor.callLater(_AGAIN, self._retry)
 
     def _retry(self) -> None:
@@ -175,9 +176,8 @@ class SharedQueuePair:
     def rest(self) -> None:
         """Cancel delayed calls until L{wake}."""
         self._isResting = True
-        for call in (self._timer, self._retryCall):
-            if call is not None and call.active():
-                call.cancel()
+        cancelCall(self._timer)
+        cancelCall(self._retryCall)
 
     def wake(self) -> None:
         """Schedule delayed calls again. Idempotent."""

@@ -21,6 +21,7 @@ from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.internet.interfaces import IDelayedCall, IReadWriteDescriptor
 from twisted.python.failure import Failure
 
+from txrdma.kit.delayedcalls import cancelCall
 from txrdma.soft.shared._rendezvous import LONGEST, meetingName, rendezvousName
 from txrdma.unix.socketdirectory import DirectoryListener, SocketDirectory
 from txrdma.unix.sockets import connectTo, Credentials, isOurs, LocalListener, peerOf, Reactor
@@ -306,9 +307,8 @@ class PacketSocket:
         if self._closed:
             return
         self._closed = True
-        later, self._retryCall = self._retryCall, None
-        if later is not None and later.active():
-            later.cancel()
+        cancelCall(self._retryCall)
+        self._retryCall = None
         self._reactor.removeReader(self)
         self._reactor.removeWriter(self)
         self._socket.close()
