@@ -7,8 +7,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Sequence
-from getopt import getopt, GetoptError
+from getopt import getopt
 from typing import Any
 
 from twisted.python import usage
@@ -35,14 +34,7 @@ class CommandOptions(BaseOptions):
     optFlags = [["prefix", "p", "Write the rank before each line of output."]]
     optParameters = [["members", "n", None, "Number of processes. [default: that of processors]", int]]
 
-    def parseOptions(self, options: Sequence[str] | None = None) -> None:
-        """Parse the options before the program; what follows belongs to the program."""
-        given = sys.argv[1:] if options is None else options
-        try:
-            parsed, words = getopt(list(given), self.shortOpt, self.longOpt)
-        except GetoptError as error:
-            raise usage.UsageError(str(error)) from error
-        super().parseOptions([*self._flat(parsed), "--", *words])
+    parse = staticmethod(getopt)  # what follows the program belongs to it
 
     def parseArgs(self, *words: str) -> None:
         self["command"] = list(words)

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from getopt import GetoptError, gnu_getopt
-from typing import Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from twisted.internet.interfaces import (
     IReactorCore,
@@ -79,11 +79,13 @@ class CommandOptions(BaseOptions):
     @cvar synopsis: arguments that follow the command's name.
     @cvar appendix: lines at the end of the help, printed unchanged, such as lists of known names.
     @cvar isCancelledByInterrupts: whether Ctrl-C cancels the command's coroutine, which can then clean up.
+    @cvar parse: splits a command line into options and arguments; options may follow arguments.
     """
 
     synopsis = "[options]"
     appendix: Sequence[str] = ()
     isCancelledByInterrupts = False
+    parse: Callable[..., Any] = staticmethod(gnu_getopt)
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # of Twisted's
@@ -99,10 +101,10 @@ class CommandOptions(BaseOptions):
         return f"Usage: txrdma {name} {self.synopsis}".rstrip()
 
     def parseOptions(self, options: Sequence[str] | None = None) -> None:
-        """Parse a command line as Twisted does, but allow options after arguments."""
+        """Parse a command line as Twisted does, but by L{parse}."""
         given = sys.argv[1:] if options is None else options
         try:
-            parsed, arguments = gnu_getopt(list(given), self.shortOpt, self.longOpt)
+            parsed, arguments = self.parse(list(given), self.shortOpt, self.longOpt)
             given = [*self._flat(parsed), "--", *arguments]
         except GetoptError as error:
             raise usage.UsageError(str(error)) from error
