@@ -9,6 +9,7 @@ import json
 from contextlib import redirect_stdout
 from typing import Any
 
+from twisted.internet import reactor
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -26,13 +27,8 @@ class CommandTests(SynchronousTestCase):
         options.parseOptions(["devices", *arguments])
         out = io.StringIO()
         with redirect_stdout(out):
-            self.successResultOf(Deferred.fromCoroutine(run(self.reactor(), options.subOptions)))
+            self.successResultOf(Deferred.fromCoroutine(run(reactor, options.subOptions)))
         return out.getvalue()
-
-    def reactor(self) -> object:
-        from twisted.internet import reactor
-
-        return reactor
 
     def one(self, *arguments: str) -> Description:
         [description] = json.loads(self.reported("--json", *arguments))
@@ -74,6 +70,4 @@ class CommandTests(SynchronousTestCase):
         options = TxrdmaOptions()
         for name in ("soft:nowhere", "nowhere_7"):
             options.parseOptions(["devices", name])
-            self.failureResultOf(
-                Deferred.fromCoroutine(run(self.reactor(), options.subOptions)), DeviceUnavailable
-            )
+            self.failureResultOf(Deferred.fromCoroutine(run(reactor, options.subOptions)), DeviceUnavailable)
