@@ -297,7 +297,9 @@ class FirstUseTests(SynchronousTestCase):
         wrong: dict[str, Any] = {"odd": 1 << 24, "little": -1, "raw": b"ab", "wide": 1 << 72}
         wrong |= {"numbers": (1, 2), "numbers ": (1, 2, 3, 4), "gid": None, "kind": None, "raw ": "abc"}
         for name, value in wrong.items():
-            self.assertIs(slowly(Everything(**{name.strip(): value})), NotImplemented, name)
+            unfit = Everything(**{name.strip(): value})
+            self.assertIs(slowly(unfit), NotImplemented, name)
+            self.assertIs(_SLOWLY["encodeInto"](unfit, False, bytearray(100)), NotImplemented, name)
         for room, offset in ((3, 0), (8, 5), (8, -1)):
             slow = _SLOWLY["encodeInto"](Inner(), False, bytearray(room), offset)
             self.assertIs(slow, NotImplemented, (room, offset))
