@@ -31,10 +31,6 @@ REMOTE_WRITE: Final = int(Access.REMOTE_WRITE)
 REMOTE_READ: Final = int(Access.REMOTE_READ)
 REMOTE_ATOMIC: Final = int(Access.REMOTE_ATOMIC)
 
-ATOMIC_LENGTH: Final = 8
-"""Bytes that an atomic operation changes (IBA 9.4.5)."""
-
-_64_BITS: Final = (1 << 64) - 1
 _EMPTY: Final = memoryview(bytearray())
 _FIRST_ADDRESS: Final = 0x1000_0000_0000
 _KEYS_REMEMBERED: Final = 4096
@@ -248,17 +244,3 @@ class KeyTable:
         if not region.address <= address <= address + length <= region.address + region.length:
             return f"{address:#x}+{length} is outside of {region!r}"
         return f"{region!r} does not allow it"
-
-
-def performAtomic(memory: memoryview, compare: int | None, operand: int) -> int:
-    """
-    Execute an atomic operation on these 8 bytes, an integer in the host's byte order; return their old value.
-
-    @param compare: a compare and swap expects this value; None for a fetch and add.
-    """
-    before = int.from_bytes(memory, sys.byteorder)
-    if compare is None:
-        memory[:] = (before + operand & _64_BITS).to_bytes(ATOMIC_LENGTH, sys.byteorder)
-    elif before == compare:
-        memory[:] = operand.to_bytes(ATOMIC_LENGTH, sys.byteorder)
-    return before

@@ -1,12 +1,20 @@
 """
-Bytes that are spread over several buffers, such as the segments of a request.
+Bytes of memory that requests name: those spread over several buffers, such as segments, and atomics.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
 
-from txrdma.iba.verbs import Buffer
+from txrdma.iba.verbs import Buffer, SendRequest
+
+ATOMIC_LENGTH: Final = 8
+"""Bytes that an atomic operation changes (IBA 9.4.5)."""
+
+_64_BITS: Final = (1 << 64) - 1
 
 
 def part(pieces: Sequence[memoryview], start: int, length: int) -> list[memoryview]:
@@ -44,3 +52,23 @@ def scatter(pieces: Sequence[memoryview], start: int, payload: Buffer) -> None:
                 return
         else:
             start -= size
+
+
+def performAtomic(memory: memoryview, compare: int | None, operand: int) -> int:
+    """
+    Execute an atomic operation on these 8 bytes, an integer in the host's byte order; return their old value.
+
+    @param compare: a compare and swap expects this value; None for a fetch and add.
+    """
+    before = int.from_bytes(memory, sys.byteorder)
+    if compare is None:
+        memory[:] = (before + operand & _64_BITS).to_bytes(ATOMIC_LENGTH, sys.byteorder)
+    elif before == compare:
+        memory[:] = operand.to_bytes(ATOMIC_LENGTH, sys.byteorder)
+    return before
+
+
+def copied(request: SendRequest) -> SendRequest:
+    """A copy that is independent of the poster's buffers."""
+    inline = tuple(piece if isinstance(piece, bytes) else bytes(piece) for piece in request.inline)
+    return replace(request, inline=inline, segments=tuple(request.segments))

@@ -35,6 +35,7 @@ from txrdma.interfaces import AsyncEvent, IDirectDatagrams, IDirectLane, IQueueP
 from txrdma.soft.core.completion import SoftCompletionQueue
 from txrdma.soft.core.directdatagrams import DirectDatagramRoute, DirectDatagrams
 from txrdma.soft.core.memory import Domain, KeyTable
+from txrdma.soft.core.pieces import copied
 from txrdma.soft.core.route import Route
 from txrdma.soft.core.sharedreceives import SoftSharedReceiveQueue
 from txrdma.soft.core.transitions import checkMigration, transition
@@ -483,9 +484,3 @@ def _malformed(request: SendRequest, maxSegments: int) -> InvalidRequest:
     if request.segments:
         return InvalidRequest(f"{what} has both segments and inline data")
     return InvalidRequest(f"{what}: {request.operation!r} takes no inline data")
-
-
-def copied(request: SendRequest) -> SendRequest:
-    """A copy that is independent of the poster's buffers."""
-    inline = tuple(piece if isinstance(piece, bytes) else bytes(piece) for piece in request.inline)
-    return replace(request, inline=inline, segments=tuple(request.segments))

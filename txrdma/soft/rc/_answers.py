@@ -14,7 +14,7 @@ from typing import Final, TYPE_CHECKING, Union
 
 from txrdma.iba.headers import NO_CREDITS, Opcode
 from txrdma.iba.verbs import Access
-from txrdma.soft.core.memory import performAtomic
+from txrdma.soft.core.pieces import performAtomic
 from txrdma.soft.rc._entries import COMPARE_SWAP, NO_ENTRIES
 from txrdma.soft.rc._packets import ATOMIC_ETH, Outgoing, PSN_MASK, WORD
 

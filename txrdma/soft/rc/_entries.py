@@ -14,8 +14,7 @@ from typing import Any, Final
 
 from txrdma.iba.headers import Opcode
 from txrdma.iba.verbs import Buffer, CompletionOpcode, Segment, SendRequest, Status
-from txrdma.soft.core.memory import ATOMIC_LENGTH
-from txrdma.soft.core.pieces import scatter
+from txrdma.soft.core.pieces import ATOMIC_LENGTH, scatter
 from txrdma.soft.rc._packets import ATOMIC_ETH, BTH_LENGTH, ICRC_LENGTH, Incoming, RETH, scatterRun, WORD
 
 NO_ENTRIES: Final[deque[Any]] = deque()

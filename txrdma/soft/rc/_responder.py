@@ -20,8 +20,7 @@ from txrdma.error import ProtectionError
 from txrdma.iba.headers import AETHKind, NAKCode, NO_CREDITS, Opcode
 from txrdma.iba.types import QPN
 from txrdma.iba.verbs import Access, AsyncEventKind, Completion, CompletionOpcode, ReceiveRequest, Status
-from txrdma.soft.core.memory import ATOMIC_LENGTH
-from txrdma.soft.core.pieces import scatter
+from txrdma.soft.core.pieces import ATOMIC_LENGTH, scatter
 from txrdma.soft.rc._answers import Answer, Answers, Read, REMOTE_READ
 from txrdma.soft.rc._entries import COMPARE_SWAP
 from txrdma.soft.rc._packets import (

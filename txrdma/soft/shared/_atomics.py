@@ -14,8 +14,7 @@ from typing import Final, TYPE_CHECKING
 from txrdma.error import ProtectionError
 from txrdma.iba.types import RKey
 from txrdma.iba.verbs import Operation, Status
-from txrdma.soft.core.memory import ATOMIC_LENGTH, performAtomic
-from txrdma.soft.core.pieces import scatter
+from txrdma.soft.core.pieces import ATOMIC_LENGTH, performAtomic, scatter
 from txrdma.soft.shared._layout import ATOMIC_BYTES, barrier, ORDERED, REMOTE_ATOMIC, RESULT_COUNT, RESULTS
 
 if TYPE_CHECKING:

@@ -34,8 +34,7 @@ from txrdma.iba.verbs import (
     SendRequest,
     Status,
 )
-from txrdma.soft.core.memory import ATOMIC_LENGTH
-from txrdma.soft.core.queuepair import copied
+from txrdma.soft.core.pieces import ATOMIC_LENGTH, copied
 from txrdma.soft.shared._atomics import Atomics, packed
 from txrdma.soft.shared._layout import (
     acquire,
