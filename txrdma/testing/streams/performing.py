@@ -14,12 +14,7 @@ from typing import Any, cast, Final
 from zope.interface import implementer
 
 from twisted.internet.defer import Deferred
-from twisted.internet.endpoints import (
-    clientFromString,
-    quoteStringArgument,
-    serverFromString,
-    wrapServerTLS,
-)
+from twisted.internet.endpoints import clientFromString, quoteStringArgument, serverFromString
 from twisted.internet.error import ReactorNotRunning
 from twisted.internet.interfaces import IHalfCloseableProtocol
 from twisted.internet.protocol import connectionDone, Factory, Protocol
@@ -310,6 +305,8 @@ class Player:
         if self.order.who == SERVER:
             endpoint: Any = serverFromString(self.reactor, self.order.listen)
             if self.order.tls:
+                from twisted.internet.endpoints import wrapServerTLS  # needs pyOpenSSL
+
                 endpoint = wrapServerTLS(_certificate(self.order.tls).options(), endpoint)
             endpoint.listen(self._factory).addCallbacks(self._listening, self._failed)
         else:

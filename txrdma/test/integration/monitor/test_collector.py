@@ -5,6 +5,7 @@ Tests for L{txrdma.tap.fabriccollector}: a collector as C{twistd} runs it, over 
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from twisted.internet import reactor as theReactor
@@ -32,7 +33,9 @@ class CollectorTests(TestCase):
     def setUp(self) -> None:
         self.key = Path(self.mktemp())
         self.key.write_text("a common secret\n")
-        self.address = f"unix:{Path(self.mktemp()).absolute()}"
+        folder = TemporaryDirectory()  # the addresses of UNIX sockets are short
+        self.addCleanup(folder.cleanup)
+        self.address = f"unix:{folder.name}/collector"
 
     def options(self, *more: str) -> Options:
         options = Options()
