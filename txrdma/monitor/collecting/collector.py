@@ -13,7 +13,9 @@ from functools import cache
 from secrets import token_bytes
 from typing import Any, Final
 
-from twisted.internet.interfaces import IAddress, IDelayedCall, IReactorTime
+from zope.interface import implementer
+
+from twisted.internet.interfaces import IAddress, IDelayedCall, IPushProducer, IReactorTime
 from twisted.internet.protocol import connectionDone, Factory, Protocol
 from twisted.python.failure import Failure
 
@@ -171,6 +173,7 @@ class _Series(_Forwarded):
             self.connection.completed(self, Result(self.requested, ANSWERED, 0, b"".join(self.read)))
 
 
+@implementer(IPushProducer)
 class CollectorProtocol(MessageConnection):
     """A connection from a monitor."""
 
@@ -180,7 +183,7 @@ class CollectorProtocol(MessageConnection):
 
     def __init__(self) -> None:
         self._nonce = token_bytes(NONCE_BYTES)
-        self._isProved = self._isFilling = False
+        self._isProved = self._isFilling = self._isPaused = False
         self._timeoutSeconds, self._retries = 0.0, 0
         self._waiting: deque[Request] = deque()
         self._running: dict[_Forwarded, None] = {}
@@ -194,7 +197,20 @@ class CollectorProtocol(MessageConnection):
         self._late = self.factory.reactor.callLater(
             PROOF_SECONDS, self.end, "the monitor has proved nothing in time"
         )
+        self.transport.registerProducer(self, True)
         self.send(MAGIC + self._nonce)
+
+    def pauseProducing(self) -> None:
+        """Start no more calls, as the monitor does not read their results."""
+        self._isPaused = True
+
+    def resumeProducing(self) -> None:
+        """Make calls again."""
+        self._isPaused = False
+        self._fill()
+
+    def stopProducing(self) -> None:
+        """Do nothing: the connection is lost."""
 
     def messageReceived(self, message: bytes) -> None:
         """Process a message."""
@@ -219,9 +235,10 @@ class CollectorProtocol(MessageConnection):
         self.send(proofOf(key, b"collector", nonces))
 
     def _ask(self, message: bytes) -> None:
-        self._waiting.extend(decodeRequests(message))
-        if len(self._waiting) + len(self._running) > MOST_CALLS:
-            raise WireError("collector", 0, f"more than {MOST_CALLS} calls at a time")
+        for request in decodeRequests(message):
+            if len(self._waiting) + len(self._running) >= MOST_CALLS:
+                raise WireError("collector", 0, f"more than {MOST_CALLS} calls at a time")
+            self._waiting.append(request)
         self._fill()
         if self._beating is None and self._running:
             self._beating = self.factory.reactor.callLater(BEAT_SECONDS, self._beat)
@@ -239,7 +256,7 @@ class CollectorProtocol(MessageConnection):
             return
         self._isFilling = True
         try:
-            while self._waiting and len(self._running) < self.factory.maxOutstanding:
+            while self._waiting and not self._isPaused and len(self._running) < self.factory.maxOutstanding:
                 requested = self._waiting.popleft()
                 call = (_Series if requested.what == SERIES else _Forwarded)(self, requested)
                 self._running[call] = None

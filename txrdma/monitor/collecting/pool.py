@@ -280,7 +280,12 @@ class _RemoteLink(MessageConnection, _Link):
         if result.kind == SILENT:
             self._collector.pool.late += self._collector.retries + 1
         if isinstance(call, Series) and result.kind in (ANSWERED, SILENT):
-            call.collected(_portsIn(call.size, result.content), result.kind == SILENT)
+            try:
+                ports = _portsIn(call.size, result.content)
+            except WireError as error:
+                call.failed(MADClassError(str(error), call.rpc, path))
+                raise
+            call.collected(ports, result.kind == SILENT)
         elif result.kind == ANSWERED and len(result.content) == call.kind.size:
             call.answered(call.kind.decode(result.content, 0))
         elif result.kind == REFUSED:

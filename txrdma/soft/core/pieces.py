@@ -69,6 +69,6 @@ def performAtomic(memory: memoryview, compare: int | None, operand: int) -> int:
 
 
 def copied(request: SendRequest) -> SendRequest:
-    """A copy that is independent of the poster's buffers."""
+    """Return a copy of a request that does not change when the program reuses its buffers."""
     inline = tuple(piece if isinstance(piece, bytes) else bytes(piece) for piece in request.inline)
     return replace(request, inline=inline, segments=tuple(request.segments))

@@ -230,6 +230,15 @@ class PoolTests(CollectingTestCase):
         self.assertFalse(self.endpoints["b"].isConnected)
         self.assertEqual(self.output(), [("raised", "collector-missing", "b")])
 
+    def test_incompleteSeries(self) -> None:
+        """A collector that sends incomplete results is lost, and the round ends."""
+        self.grown()
+        self.started()
+        turns = self.poller.statistics.turns
+        self.patch(collector, "READ", wire.READ + wire.READ)
+        self.pump(25.0)
+        self.assertGreater(self.poller.statistics.turns, turns)
+
     def test_lostInRounds(self) -> None:
         """Wherever in a round a collector is lost, the round is complete, and no node is silent."""
         self.grown()
@@ -428,6 +437,20 @@ class CollectorTests(FabricTestCase):
         self.assertEqual(len(self.collector._core._open), 8)
         self.assertEqual(len(self.results(60.0)), wire.MOST_CALLS)
         self.send(self.requests(*[lid] * (wire.MOST_CALLS + 1)))
+        self.assertEnded()
+
+    def test_notRead(self) -> None:
+        """While a monitor does not read results no more calls are made, and those that wait are limited."""
+        self.prove()
+        lid = self.lid("a")
+        self.transport.producer.pauseProducing()  # type: ignore[union-attr]  # the connection
+        self.send(self.requests(*[lid] * wire.MOST_CALLS))
+        self.assertEqual(self.results(), [])
+        self.transport.producer.resumeProducing()  # type: ignore[union-attr]  # the connection
+        self.assertEqual(len(self.results(60.0)), wire.MOST_CALLS)
+        self.transport.producer.pauseProducing()  # type: ignore[union-attr]  # the connection
+        self.send(self.requests(*[lid] * wire.MOST_CALLS))
+        self.send(self.requests(lid))
         self.assertEnded()
 
     def test_mostBytes(self) -> None:
