@@ -95,26 +95,45 @@ class PackagingTests(SynchronousTestCase):
 
     slowBecause = "pip and setuptools take seconds to build the distributions and to install the dependencies"
     _folder: ClassVar[Path | None] = None
+    _sdist: ClassVar[Path | None] = None
+    _wheel: ClassVar[Path | None] = None
     _python: ClassVar[Path | None] = None
 
     def setUp(self) -> None:
-        """Build sdist and wheel, once for all tests."""
         if not (CHECKOUT / "pyproject.toml").exists():
             raise SkipTest("not a checkout")
         if PackagingTests._folder is None:
-            folder = Path(self.mktemp()).resolve()
-            folder.mkdir(parents=True)
-            self.build(folder / "source", folder)
-            PackagingTests._folder = folder
+            PackagingTests._folder = Path(self.mktemp()).resolve()
+            self.copy(PackagingTests._folder / "source")
         self.top = PackagingTests._folder
-        [self.wheel] = self.top.glob("*.whl")
 
-    def build(self, source: Path, folder: Path) -> None:
-        """Copy the checkout to a folder, and build sdist and wheel, without a network if possible."""
-        shutil.copytree(CHECKOUT, source, ignore=shutil.ignore_patterns(*LEFT_OUT))
-        command = (sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, source)
+    def copy(self, target: Path) -> None:
+        """Copy the checkout to a folder."""
+        shutil.copytree(CHECKOUT, target, ignore=shutil.ignore_patterns(*LEFT_OUT))
+
+    def build(self, kind: str, source: Path, folder: Path) -> Path:
+        """Build C{sdist} or C{wheel} in a folder, without a network if possible, and return its path."""
+        command = (sys.executable, "-m", "build", "--no-isolation", f"--{kind}", "--outdir", folder, source)
         variables = {"SOURCE_DATE_EPOCH": "1700000000", "TXRDMA_REPOSITORY": REPOSITORY}
-        run(*unshared(), *command, cwd=source.parent, **variables)
+        run(*unshared(), *command, cwd=self.top, **variables)
+        [built] = folder.glob({"sdist": "*.tar.gz", "wheel": "*.whl"}[kind])
+        return built
+
+    @property
+    def sdist(self) -> Path:
+        """The source distribution, which the first test builds that needs it."""
+        if PackagingTests._sdist is None:
+            PackagingTests._sdist = self.build("sdist", self.top / "source", self.top)
+        return PackagingTests._sdist
+
+    @property
+    def wheel(self) -> Path:
+        """The wheel, which the first test that needs it builds from the source distribution."""
+        if PackagingTests._wheel is None:
+            shutil.unpack_archive(self.sdist, self.top / "unpacked")
+            [source] = (self.top / "unpacked").iterdir()
+            PackagingTests._wheel = self.build("wheel", source, self.top)
+        return PackagingTests._wheel
 
     def environment(self) -> Path:
         """Interpreter of the environment, with the wheel and what an editable install needs."""
@@ -142,7 +161,7 @@ class PackagingTests(SynchronousTestCase):
         return run(python, "-c", textwrap.dedent(program), cwd=self.top)
 
     def prove(self, python: Path, home: Path) -> None:
-        """It works when installed, and leaves nothing behind."""
+        """Assert that it works when installed, and leaves nothing behind."""
         binaries = python.parent
         place = Path(self.script(python, RESOLVES).strip())
         self.assertTrue(place.is_relative_to(home), f"imported from {place}")
@@ -155,18 +174,24 @@ class PackagingTests(SynchronousTestCase):
         self.script(python, FORGOTTEN)
         self.assertNotIn("smc-proxy", run(binaries / "twistd", "--help", cwd=self.top))
 
-    def test_contents(self) -> None:
-        """The sdist has the tests and their vectors, and the wheel all that the sdist has but these."""
-        [sdist] = self.top.glob("*.tar.gz")
-        with tarfile.open(sdist) as archive:
+    def sources(self) -> set[str]:
+        """Return the names of the packages' files in the source distribution."""
+        with tarfile.open(self.sdist) as archive:
             files = {each.name.partition("/")[2] for each in archive if each.isfile()}
-        sources = {name for name in files if name.startswith(("txrdma/", "twisted/"))}
-        tests = {name for name in sources if name.startswith("txrdma/test/")}
+        return {name for name in files if name.startswith(("txrdma/", "twisted/"))}
+
+    def test_contents(self) -> None:
+        """The sdist has the tests and their vectors."""
+        tests = {name for name in self.sources() if name.startswith("txrdma/test/")}
         self.assertIn("txrdma/test/system/test_packaging.py", tests)
         self.assertTrue(any(name.endswith(".pcap") for name in tests))
+
+    def test_contentsOfWheel(self) -> None:
+        """The wheel has all sources that the sdist has, but the tests."""
         with zipfile.ZipFile(self.wheel) as archive:
             installed = {name for name in archive.namelist() if ".dist-info/" not in name}
-        self.assertEqual(installed, sources - tests)
+        sources = {name for name in self.sources() if not name.startswith("txrdma/test/")}
+        self.assertEqual(installed, sources)
         self.assertIn("txrdma/testing/__init__.py", installed)
 
     def test_page(self) -> None:
@@ -185,13 +210,21 @@ class PackagingTests(SynchronousTestCase):
                 self.assertTrue(link.startswith("https://"), link)
         self.assertNotIn("<picture", metadata)
 
-    def test_reproducible(self) -> None:
-        """A second build, in another folder and later, has the same bytes."""
-        again = self.top / "again"
-        again.mkdir()
-        self.build(again / "elsewhere", again)
-        for built in (*self.top.glob("*.whl"), *self.top.glob("*.tar.gz")):
-            self.assertEqual(built.read_bytes(), (again / built.name).read_bytes(), built.name)
+    def assertReproducible(self, first: Path, kind: str) -> None:
+        """Assert that a build in another folder has the same name and bytes."""
+        folder = self.top / f"second {kind}"
+        self.copy(folder / "source")
+        second = self.build(kind, folder / "source", folder)
+        self.assertEqual(second.name, first.name)
+        self.assertEqual(second.read_bytes(), first.read_bytes())
+
+    def test_reproducibleSource(self) -> None:
+        """A second sdist, built in another folder and later, has the same bytes."""
+        self.assertReproducible(self.sdist, "sdist")
+
+    def test_reproducibleWheel(self) -> None:
+        """A wheel that was built from the checkout has the bytes of the one that was built from the sdist."""
+        self.assertReproducible(self.wheel, "wheel")
 
     def test_wheel(self) -> None:
         """The wheel installs, serves, and goes without a trace."""
