@@ -158,7 +158,7 @@ async def main(reactor: Any, role: str, here: str, there: str, mebibytes: str, w
         print("listening", flush=True)
     else:
         paths = [
-            IBPath(sgid=GID.fromIP(one), dgid=GID.fromIP(other), hopLimit=64, packetLifeTime=15)
+            IBPath(sgid=GID.fromIP(one), dgid=GID.fromIP(other), hopLimit=64, packetLifeTime=14)
             for one, other in zip(here.split(","), there.split(","), strict=True)
         ]
         player = Sender(paths, int(mebibytes) << 20, bool(wire))

@@ -1,8 +1,8 @@
 """
 Failover between two processes in separate network namespaces, whose two RoCE networks are cut under load.
 
-C{python -m txrdma.test.support.smc.cutting every|whole|broken} must be run in a new network namespace, which
-becomes the server's. It prints its measurements as JSON. TCP uses a third network, which is never cut.
+C{python -m txrdma.test.support.smc.cutting every|down|silent|broken} must be run in a new network namespace,
+which becomes the server's. It prints its measurements as JSON. TCP uses a third network, which is never cut.
 """
 
 from __future__ import annotations
@@ -215,18 +215,15 @@ class Play:
             ),
         )
 
-    def play(self, networks: tuple[int, ...]) -> None:
-        """
-        Take each of these networks down and up; then, for each of them, silently cut and restore the other
-        one.
-        """
+    def play(self, down: tuple[int, ...], silent: tuple[int, ...]) -> None:
+        """Take some networks down and up, then silently cut and restore some."""
         self.flows("begun", 2)
-        for number in networks:
+        for number in down:
             self.hosts.down(number, "down")
             self.flows(f"down {number}", 1)
             self.hosts.down(number, "up")
             self.flows(f"up {number}", 2)
-        for number in (1 - each for each in networks):
+        for number in silent:
             self.hosts.silence(number, "add")
             self.flows(f"silent {number}", 1)
             self.hosts.silence(number, "del")
@@ -262,13 +259,16 @@ if __name__ == "__main__":
         try:
             match sys.argv[1]:
                 case "every":
-                    playing.play((0, 1))
+                    playing.play((0, 1), (1, 0))
                     playing.whole()
-                case "whole":
-                    playing.play((0,))
+                case "down":
+                    playing.play((0,), ())
+                    playing.whole()
+                case "silent":
+                    playing.play((), (1,))
                     playing.whole()
                 case "broken":
-                    playing.play(())
+                    playing.play((), ())
                     playing.broken()
             print(json.dumps(playing.seen))
         finally:

@@ -26,7 +26,7 @@ class CuttingTests(SynchronousTestCase):
     @ivar mebibytes: amount of data.
     """
 
-    mebibytes = 16
+    mebibytes = 8
     slowBecause = "queue pairs migrate after all retries, and the data passes two processes"
 
     skip = None if BEFORE else "veth pairs in a network namespace are wanted"

@@ -43,7 +43,8 @@ SUITES: Final[dict[str, tuple[str, ...]]] = {
     "twisted.web.test.test_distrib": (),
     "twisted.web.test.test_xmlrpc": (),
     "twisted.words.test.test_service": (),
-    "treq.test.test_treq_integration": ("treq", "httpbin", "OpenSSL"),
+    "treq.test.test_treq_integration.TreqIntegrationTests": ("treq", "httpbin", "OpenSSL"),
+    "treq.test.test_treq_integration.HTTPSTreqIntegrationTests": ("treq", "httpbin", "OpenSSL"),
 }
 """The modules and classes whose tests connect, and what they want to be installed."""
 

@@ -19,15 +19,9 @@ from txrdma.test.support.namespaces import unshared
 BEFORE = unshared()
 
 
-class CuttingTests(SynchronousTestCase):
-    """
-    Real processes, sockets and networks: two networks, which fail and recover under load.
+class Cutting(SynchronousTestCase):
+    """Real processes, sockets and networks: two networks, which fail and recover under load."""
 
-    @ivar cuts: C{"whole"}: one network goes down, the other one silently drops packets; C{"every"}: both do
-        each.
-    """
-
-    cuts = "whole"
     slowBecause = "A network that is cut untold is found by TEST LINK, which waits for seconds."
 
     skip = None if BEFORE else "veth pairs in a network namespace are wanted"
@@ -47,12 +41,24 @@ class CuttingTests(SynchronousTestCase):
         self.assertEqual([one["mode"] for one in seen["ends"]], ["SMC-R", "SMC-R"])
         return seen
 
-    def test_whole(self) -> None:
-        """When a network fails and recovers, with or without notification, nothing is lost or duplicated."""
-        one, other = self.play(self.cuts)["ends"]
+    def assertWhole(self, end: str) -> None:
+        """Assert that nothing was lost or duplicated."""
+        one, other = self.play(end)["ends"]
         for here, there in ((one, other), (other, one)):
             self.assertEqual((here["sent"], here["sentHash"]), (there["received"], there["receivedHash"]))
             self.assertEqual(here["reason"], "ConnectionDone")
+
+
+class CuttingTests(Cutting):
+    """One network fails and recovers, or both fail."""
+
+    def test_down(self) -> None:
+        """When a network goes down and up again, nothing is lost or duplicated."""
+        self.assertWhole("down")
+
+    def test_silent(self) -> None:
+        """When a network silently drops all packets for a while, nothing is lost or duplicated."""
+        self.assertWhole("silent")
 
     def test_both(self) -> None:
         """When both networks fail, both protocols lose their connection."""
