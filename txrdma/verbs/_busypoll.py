@@ -68,6 +68,7 @@ class SpinBudget:
     It also determines whether other processes need the processor.
 
     @ivar pollers: number of readers that are busy-polling now.
+    @ivar lastReader: the reader that has read last.
     """
 
     def __init__(self, runQueueWait: Callable[[], float] = _unknown) -> None:
@@ -75,6 +76,7 @@ class SpinBudget:
         @param runQueueWait: returns the seconds for which this process was runnable and had no processor.
         """
         self.pollers = 0
+        self.lastReader: object = None
         self._pool = _MOST_POOL
         self._at = 0.0
         self._runQueueWait = runQueueWait

@@ -114,6 +114,7 @@ class CompletionReader:
         self._isBusyPolling = False
         self._isArmed = False
         self._isStreaming = False
+        self._isAlone = True
         self._pause = 0
         self._isPeerPolling: Callable[[], bool] = lambda: False
         # Twisted's own reactors report how long they would sleep; no interface has it.
@@ -172,6 +173,8 @@ class CompletionReader:
             return
         self._sources.isRunning = False
         self._count(False)
+        if _budget.lastReader is self:
+            _budget.lastReader = None
         self._reactor.removeReader(self)
         if self._polling is not None:
             self._polling.removePollable(self)
@@ -204,9 +207,12 @@ class CompletionReader:
         """
         Poll, busy-poll, and go to sleep.
 
+        If other readers have had turns since the last one of this reader, each takes a slice of time.
+
         While more is expected, events are not taken, so that the reactor returns to the descriptor after
         everything else.
         """
+        self._takeTurn()
         began = perf_counter()
         if self.poll():
             self._busyPoll.came(began)
@@ -232,6 +238,7 @@ class CompletionReader:
         self._again = None
         if self._isEnding():
             return
+        self._takeTurn()
         began = perf_counter()
         if self.poll():
             self._busyPoll.came(began)
@@ -254,13 +261,21 @@ class CompletionReader:
             self._busyPoll.came(perf_counter())
         return not self._isStreaming
 
+    def _takeTurn(self) -> None:
+        self._isAlone = _budget.lastReader is self
+        _budget.lastReader = self
+
     def _drain(self) -> bool:
         """Poll until empty; return False when more is left."""
+        # A peer that runs as soon as it is answered always has the next message ready: others wait meanwhile.
+        end = perf_counter() + _SLICE_SECONDS
         for _ in range(_BUDGET):
             if self._isEnding():
                 return False
             if not self.poll():
                 return True
+            if not self._isAlone and perf_counter() > end:
+                return False
         return False
 
     def _spin(self) -> bool:

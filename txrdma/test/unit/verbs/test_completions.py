@@ -238,6 +238,38 @@ class SleepingTests(CompletionReaderTests):
         self.assertEqual(self.log, ["poll", "poll", "arm", "poll"])
         self.assertEqual(self.batches, [[1], [2], [3]])
 
+    def test_shares(self) -> None:
+        """While a peer answers each message at once, a reader lets others read after a slice of time."""
+        now = 0.0
+        handled: list[str] = []
+        reactor: Any = LookingReactor()
+
+        def add(name: str) -> None:
+            queue = Queue([])
+
+            def handle(batch: Sequence[Completion]) -> None:
+                nonlocal now
+                now += 30e-6
+                handled.append(name)
+                queue.put(1)  # the peer has run, and has sent the next message
+
+            queue.put(1)
+            CompletionReader(reactor, Channel([queue]), [queue], handle).start()
+
+        self.patch(completions, "perf_counter", lambda: now)
+        self.patch(completions, "_budget", SpinBudget())
+        add("one")
+        reactor.turn()
+        handled.clear()
+        reactor.turn()
+        self.assertGreater(len(handled), 10)  # it is alone
+        add("other")
+        reactor.turn()
+        handled.clear()
+        reactor.turn()
+        self.assertEqual(sorted(set(handled)), ["one", "other"])
+        self.assertLess(max(map(handled.count, handled)), 5, handled)
+
     def test_budgetAtStart(self) -> None:
         """It yields to others also without an event at the start."""
         self.queue.put(*range(5000))
