@@ -644,9 +644,8 @@ def main() -> int:
         save(mutants, SEED)
     if options.command == "run":
         allowDescriptors()
-        signal.signal(
-            signal.SIGINT, signal.default_int_handler
-        )  # ignored where a script runs in the background
+        # A script in the background starts with SIGINT ignored.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
         chosen = [mutant for mutant in mutants if options.only in f"{mutant.group} {mutant.path}"]
         measurement = Measurement(chosen, knownTests(options.names), options.result, options.jobs)

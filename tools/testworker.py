@@ -75,9 +75,8 @@ class Stalls:
         self._number = 0  # of the event that the reactor is busy with; even between two events
         self._main = threading.get_ident()
         threading.Thread(target=self._sample, daemon=True).start()
-        self._waits = os.open(
-            "/proc/thread-self/schedstat", os.O_RDONLY
-        )  # of the thread that runs the reactor
+        # The time that this thread, which runs the reactor, waits for a processor.
+        self._waits = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
         for name in ("runUntilCurrent", "_doReadOrWrite"):
             if hasattr(reactor, name):
                 setattr(reactor, name, self._watched(getattr(reactor, name)))

@@ -67,9 +67,8 @@ async def run(reactor: Any, options: CommandOptions) -> None:
                     found += tableFindings(fabric, tables)
                     found += await routeFindings(session.agent, session.endPort, fabric, tables.linear)
                 if not options["no-errors"]:
-                    nodes = [
-                        node for node in fabric.nodes.values() if node.lid
-                    ]  # nodes without a LID are findings already
+                    # Nodes without a LID are findings already.
+                    nodes = [node for node in fabric.nodes.values() if node.lid]
                     found += counterFindings(await counted(session, fabric, thresholds, nodes))
                     found += await correctionFindings(
                         session.agent, session.endPort, fabric, thresholds, options["outstanding"]

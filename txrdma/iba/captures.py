@@ -66,9 +66,8 @@ def captured(file: BinaryIO) -> Iterator[Captured]:
 
 def _classic(file: BinaryIO, order: str, units: int) -> Iterator[Captured]:
     head = _exactly(file, 20)
-    linkType = (
-        _number(head[16:20], order) & 0x0FFFFFFF
-    )  # the upper bits are the length of a frame check sequence
+    # The upper bits are the length of a frame check sequence.
+    linkType = _number(head[16:20], order) & 0x0FFFFFFF
     while raw := file.read(16):
         if len(raw) < 16:
             raise WireError("Capture", 0, f"a truncated record header: {len(raw)} of 16 bytes")

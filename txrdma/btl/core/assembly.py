@@ -117,9 +117,8 @@ class Assembly:
 
         @return: the message when it is complete, else None.
         """
-        found = self._incomplete.pop(
-            chunk.fragment, None
-        )  # and inserted again behind the others: see deadline
+        # It is inserted again behind the others: see deadline.
+        found = self._incomplete.pop(chunk.fragment, None)
         if found is None:
             found = _Incomplete(chunk.tag, chunk.total, not self._fits(chunk.total))
             if found.isBeside:

@@ -286,10 +286,8 @@ def opened(reactor: Any, options: FabricOptions) -> Iterator[Session]:
         yield session
     except MADFailure as error:
         raise RDMAError(error.detailed(level) if level else f"{where(error.path)}: {error}") from error
-    except (
-        GeneratorExit,
-        KeyboardInterrupt,
-    ):  # after Ctrl-C do not close the agent, since nothing waits for the failures of calls
+    except (GeneratorExit, KeyboardInterrupt):
+        # After Ctrl-C do not close the agent, since nothing waits for the failures of calls.
         owner = port
         raise
     finally:

@@ -161,9 +161,8 @@ class EventHub:
         if version != self._version:
             self._version = version
             self.publish("fabric", {"version": version})
-        if (
-            self._work is None
-        ):  # else the events of an earlier round are still being sent: these wait for the next round
+        # While the events of an earlier round are still being sent, these wait for the next round.
+        if self._work is None:
             self._work = self._cooperator.cooperate(self._sendRound(context))
             self._work.whenDone().addErrback(self._broke)
 

@@ -43,12 +43,10 @@ _SOCK_DIAG_BY_FAMILY: Final = 20
 _LISTEN_STATE: Final = 1 << 10
 _ANY_STATE: Final = 0xFFFFFFFF
 _NO_COOKIE: Final = b"\xff" * 8
-_REQUEST: Final = struct.Struct(
-    "=BBBxI"
-)  # struct inet_diag_req_v2: family, protocol, extensions, states, ...
-_ANSWER: Final = struct.Struct(
-    "=Bxxx2x2x16s16xI8x12xII"
-)  # struct inet_diag_msg: family, address, interface, user
+# struct inet_diag_req_v2: family, protocol, extensions, states, ...
+_REQUEST: Final = struct.Struct("=BBBxI")
+# struct inet_diag_msg: family, address, interface, user
+_ANSWER: Final = struct.Struct("=Bxxx2x2x16s16xI8x12xII")
 _ONLY_IPV6: Final = 11  # INET_DIAG_SKV6ONLY
 
 

@@ -144,9 +144,8 @@ class TCPMonitor(Protocol):
         """
         self._stream = None
         cancelCall(self._grace)
-        with _log.failuresHandled(
-            "Unhandled error at the end of {tcp}", tcp=self.tcp
-        ):  # raised by a client's factory
+        # A client's factory may raise.
+        with _log.failuresHandled("Unhandled error at the end of {tcp}", tcp=self.tcp):
             self._finishTCP(inOrder)
 
     def _finishTCP(self, inOrder: bool) -> None:

@@ -127,8 +127,6 @@ class SMCScenario(HostileScenario):
         """Close all link groups and their devices."""
         for host in self.hosts:
             closeLinkGroups(host)
-        for use in (
-            *self._uses,
-            *reactorUse(self.hostile)._uses,
-        ):  # a killed host does not release its own
+        # A killed host does not release its own.
+        for use in (*self._uses, *reactorUse(self.hostile)._uses):
             use.release()

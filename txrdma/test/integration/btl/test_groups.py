@@ -63,9 +63,8 @@ class JoinTests(TestCase):
         await self.assertFailure(claiming.connect(Factory.forProtocol(Protocol)), Refused)
         again = ProvedClientEndpoint(reactor, stream, 1, 0, right.keys[0])
         outcome: Any = await again.connect(Factory.forProtocol(Ending))
-        await (
-            outcome.ended
-        )  # the member has been refused although its proof is right: it has connected before
+        # The member is refused although its proof is right: it has connected before.
+        await outcome.ended
         found = await gatherResults([each.allgather(b"x") for each in groups])
         self.assertEqual(found, [[b"x"] * SIZE] * SIZE)
         await gatherResults([each.close() for each in groups])

@@ -135,9 +135,8 @@ class SharedMemoryTests(StreamContract, SocketCase):
 
     async def test_producer(self) -> None:
         """A push producer is paused while the peer does not read, and resumed afterwards."""
-        client, server = await self.both(
-            keys=":keepalive=0"
-        )  # without probes, which would resume a stalled stream
+        # Without probes, which would resume a stalled stream.
+        client, server = await self.both(keys=":keepalive=0")
         producer = ProducerRecorder(client.transport.unregisterProducer)
         server.transport.pauseProducing()
         client.transport.registerProducer(producer, True)

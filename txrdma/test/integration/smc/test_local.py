@@ -445,9 +445,8 @@ class AnnouncementTests(Base):
         self.use = reactorUse(self.reactor).hold()
         announcement = self.announce()
         self.reactor.serve()
-        self.assertEqual(
-            (self.reported, announcement.user), ([], -1)
-        )  # the listener's end was removed as well
+        # The listener's end was removed as well.
+        self.assertEqual((self.reported, announcement.user), ([], -1))
         self.assertIn(announcement._channel._lines, self.reactor.getReaders())
         announcement.forget()
 

@@ -92,6 +92,5 @@ class ScarcePortsTests(SynchronousTestCase):
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         modes = json.loads(done.stdout)
         self.assertEqual(sum(modes.values()), self.CONNECTIONS)
-        self.assertGreater(
-            modes["SMC-R"], 2 * self.PORTS
-        )  # nearly all; a client that cannot announce uses TCP
+        # Nearly all; a client that cannot announce uses TCP.
+        self.assertGreater(modes["SMC-R"], 2 * self.PORTS)

@@ -174,9 +174,8 @@ class WireTests(WorldCase):
             listener = listening(carrier)
             capture = Capture()
             client = socket.socket()
-            drop = ctypes.create_string_buffer(
-                struct.pack("HBBI", 0x06, 0, 0, 0)
-            )  # return 0: drop the packet
+            # return 0: drop the packet
+            drop = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))
             client.setsockopt(
                 socket.SOL_SOCKET, _ATTACH_FILTER, struct.pack("HxxxxxxP", 1, ctypes.addressof(drop))
             )

@@ -709,9 +709,8 @@ class ExchangeTests(HostsCase):
         """Peers that send something else, or nothing, are rejected."""
         good = self.introduction(self.hosts[0])
         self.unknownPeer(b"GET / HTTP/1.1\r\nHost: a.example.org\r\nAccept: */*\r\n\r\n").trap(WireError)
-        self.unknownPeer(good.replace(version=VERSION - 1).encode()).trap(
-            WireError
-        )  # it does not support packs
+        # This peer does not support packs.
+        self.unknownPeer(good.replace(version=VERSION - 1).encode()).trap(WireError)
         self.unknownPeer(good.replace(mtu=40).encode()).trap(WireError)
         self.unknownPeer(b"").trap(Unreachable)
         self.unknownPeer(good.encode()[:20]).trap(Unreachable)

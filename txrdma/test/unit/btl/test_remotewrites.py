@@ -227,9 +227,8 @@ class RemoteLossTests(HostsCase):
             seconds, written, chunks = self.measure(loss, 12)
             self.assertLessEqual(written, 4)
             self.assertGreater(chunks, 8 << 10)
-            self.assertLess(
-                seconds, 12 / 30
-            )  # datagrams carry 30 to 45 MB/s, because they cost processor time
+            # Datagrams carry 30 to 45 MB/s, because they cost processor time.
+            self.assertLess(seconds, 12 / 30)
 
     def test_resumes(self) -> None:
         """After a pause RDMA writes again, because the path may have become better."""

@@ -198,9 +198,8 @@ class PeerToPeerTests(ManagerCase):
                 self.world.run(until=0.5 if isLate else 0.005)
                 second.connect(first, isPeerToPeer=True)
                 self.world.run(until=20.0)
-                self.assertEqual(
-                    self.eventNames(self.server), OPENED, (isLate, lost)
-                )  # its CA GUID is higher
+                # The server's CA GUID is higher.
+                self.assertEqual(self.eventNames(self.server), OPENED, (isLate, lost))
                 self.assertEqual(self.eventNames(self.client), ACCEPTED, (isLate, lost))
                 mine, remote = (end.happened[0][0].connection for end in (self.client, self.server))
                 self.assertEqual(mine.remoteCommID, remote.localCommID)

@@ -80,12 +80,8 @@ class RecodingTests(SynchronousTestCase):
     ) -> tuple[dict[str, Any], Any]:
         content = kind()
         answer = record(**{field: content})
-        agent = Administration(
-            **{
-                "NodeRecord": NodeRecord(nodeInfo=node),
-                record.__name__: answer,
-            }  # the latter, where both are one
-        )
+        # Both may be NodeRecord; then the latter counts.
+        agent = Administration(**{"NodeRecord": NodeRecord(nodeInfo=node), record.__name__: answer})
         reported = self.successResultOf(
             SATransactor(agent, END_PORT).SubnGet(kind, IBPath(dlid=LID(5)), modifier)
         )

@@ -72,9 +72,8 @@ class SampleTests(FabricTestCase):
         reported = self.get(pma.PortSamplesControl(portSelect=1), "c")
         self.assertEqual((reported.portSelect, reported.counterWidth, reported.sampleStatus), (1, 4, DONE))
         self.assertEqual((reported.counterMasks0, reported.counterMask10To14), ((1,) * 10, 0o11111))
-        self.assertEqual(
-            reported.tick, 20
-        )  # 4 ns of a lane of HDR are 212.5 bits: the time of 21 tens of them
+        # 4 ns of a lane of HDR are 212.5 bits: the time of 21 tens of them.
+        self.assertEqual(reported.tick, 20)
 
     def test_refused(self) -> None:
         for port in (9, 255):

@@ -251,9 +251,8 @@ class StrangerTests(SynchronousTestCase):
     def test_plainClientBytesAreReleasedInOrder(
         self, data: bytes, announced: bool, draw: st.DataObject
     ) -> None:
-        assume(
-            not announced or data[:1] != b"\xe2"
-        )  # an announced client that begins like this must be given time
+        # An announced client that begins like this must be given time.
+        assume(not announced or data[:1] != b"\xe2")
         server = newServer(announced)
         got = b""
         at = 0
