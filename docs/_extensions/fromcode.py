@@ -14,19 +14,18 @@ from collections.abc import Mapping
 from html import escape
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import cast, Final
 
 from docutils import nodes
 from docutils.frontend import get_default_settings
 from docutils.parsers.rst import directives, Parser
 from docutils.utils import new_document
+from names import isTest, referencePage
 from pygraphviz import AGraph
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective, SphinxRole
 from sphinx.util.logging import getLogger
 from sphinx.util.typing import ExtensionMetadata
-from zope.interface.interface import InterfaceClass
 
 _PARTS: Final = ("orderly", "abnormal")
 _ABNORMAL: Final = {"abort", "fail", "peerAborted", "readUp", "expired"}
@@ -45,8 +44,6 @@ _STRUCTURES: Final = (
     *("txrdma.mad.layouts.messages", "txrdma.mad.vendor", "txrdma.cm.layouts.messages"),
 )
 """The modules that declare structures of management datagrams."""
-_TESTS: Final = Path(__file__).parents[2] / "txrdma" / "test"
-_GROUPS: Final = ("unit", "integration", "system", "soak")
 _log = getLogger(__name__)
 _ALT: Final = "The states of a connection and what leads from one to the next"
 _EDGE: Final = re.compile(r'"(.+)" -> "(.+)" \[label="(.*)"\];')
@@ -253,7 +250,7 @@ class PublicInterface(FromCode):
     """Tables of the public interface, one for each part."""
 
     def lines(self) -> list[str]:
-        tools = str(_TESTS.parents[1] / "tools")
+        tools = str(Path(__file__).parents[2] / "tools")
         sys.path.insert(0, tools)
         try:
             parts = import_module("interface").interface()
@@ -342,32 +339,6 @@ class API(SphinxRole):
         return [nodes.reference("", "", dottedName(self.text), refuri=f"api/{page}")], []
 
 
-def referencePage(dotted: str) -> str | None:
-    """Return the page and anchor of a name in pydoctor's output; None if there is none."""
-    page, thing = "", cast(object, None)
-    names = dotted.split(".")
-    while names and (found := _module(f"{page}.{names[0]}".lstrip("."))) is not None:
-        page, thing = found.__name__, found
-        del names[0]
-    place = ""
-    for name in names:
-        if not hasattr(thing, name):
-            return None
-        thing = getattr(thing, name)
-        if isinstance(thing, (type, InterfaceClass)):
-            page, place = f"{page}.{name}", ""
-        else:
-            place = f"#{name}"
-    return f"{page}.html{place}"
-
-
-def _module(name: str) -> ModuleType | None:
-    try:
-        return import_module(name)
-    except ModuleNotFoundError:
-        return None
-
-
 class Shown(SphinxRole):
     """A role for names of tests below C{txrdma.test}; an unknown test is a warning."""
 
@@ -376,27 +347,6 @@ class Shown(SphinxRole):
         if not isTest(self.text):
             _log.warning("there is no test %s", self.text, location=self.get_location())
         return [dottedName(self.text)], []
-
-
-def isTest(dotted: str) -> bool:
-    """Return whether a group of tests (unit, integration, system, soak) has this module, class or method."""
-    names = dotted.split(".")
-    modules = [position for position, name in enumerate(names, 1) if name.startswith("test_")]
-    if not modules:
-        return False
-    paths = (_TESTS.joinpath(group, *names[: modules[0]]).with_suffix(".py") for group in _GROUPS)
-    return any(path.is_file() and _defines(path, names[modules[0] :]) for path in paths)
-
-
-def _defines(path: Path, names: list[str]) -> bool:
-    found: ast.AST = ast.parse(path.read_text())
-    for name in names:
-        children = (each for each in ast.iter_child_nodes(found) if getattr(each, "name", None) == name)
-        inner = next(children, None)
-        if inner is None:
-            return False
-        found = inner
-    return True
 
 
 def setup(app: Sphinx) -> ExtensionMetadata:
