@@ -102,9 +102,14 @@ def modulesOf(root: Path, name: str) -> Iterator[tuple[str, str]]:
     raise SystemExit(f"There is no test named {name}.")
 
 
+def pathOf(root: Path, module: str) -> Path:
+    """The file of a module below the folder C{root}."""
+    return root.joinpath(*module.split(".")).with_suffix(".py")
+
+
 def testsIn(root: Path, module: str) -> int:
     """A guess at the number of tests in a module that was never loaded: its functions named test_."""
-    tree = ast.parse(root.joinpath(*module.split(".")).with_suffix(".py").read_text())
+    tree = ast.parse(pathOf(root, module).read_text())
     return sum(isinstance(node, ast.FunctionDef) and node.name.startswith("test") for node in ast.walk(tree))
 
 
@@ -113,7 +118,7 @@ class Durations:
     Number of tests and seconds of each module.
 
     C{tools/durations.json} has those of modules that take more than a second, for the first run of a
-    checkout; later runs use what they have measured themselves.
+    checkout; later runs use what they have measured themselves. Modules that no longer exist are dropped.
     """
 
     def __init__(self, root: Path, own: Path) -> None:
@@ -121,7 +126,8 @@ class Durations:
         self._modules: dict[str, tuple[int, float]] = {}
         for path in (_DURATIONS, own):
             with contextlib.suppress(OSError, ValueError):
-                self._modules |= json.loads(path.read_text())
+                stored = json.loads(path.read_text())
+                self._modules |= {name: each for name, each in stored.items() if pathOf(root, name).is_file()}
 
     def job(self, module: str, name: str) -> Job:
         """The job for a module, with its expected tests and seconds."""

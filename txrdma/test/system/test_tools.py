@@ -5,6 +5,7 @@ The small tools of the checkout: the runner of tests, the Makefile, mutants, CI,
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import re
 import resource
@@ -158,6 +159,18 @@ class GroupTests(SynchronousTestCase):
         ):
             ended = self.runtests.Ended(test, "passed", "", 0.0, 0.0, 0.0, uses, None)
             self.assertEqual(self.runtests.misplaced(ended).rpartition(": ")[2].rstrip("."), forbidden)
+
+    def test_goneModules(self) -> None:
+        """Durations of modules that no longer exist are dropped, and the checkout has none of those."""
+        own = Path(self.mktemp())
+        here, gone = __name__, "txrdma.test.system.test_gone"
+        own.write_text(json.dumps({here: (1, 2.0), gone: (1, 2.0)}))
+        self.runtests.Durations(CHECKOUT, own).record([])
+        kept = json.loads(own.read_text())
+        self.assertIn(here, kept)
+        self.assertNotIn(gone, kept)
+        recorded = json.loads((CHECKOUT / "tools" / "durations.json").read_text())
+        self.assertEqual(set(recorded) - set(kept), set())
 
     def test_sample(self) -> None:
         """A sample is random modules of about the wanted part of the time, the same for the same seed."""
