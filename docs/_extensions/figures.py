@@ -30,10 +30,17 @@ def measured(text: str) -> str:
     Return a result of the benchmarks.
 
     @param text: the name of a row for by how much SMC-R is better than TCP; followed by C{tested} or
-        C{reference}, for that median and its unit; by C{ratio}, for the ratio of the medians.
+        C{reference}, for that median and its unit; by C{ratio}, for the ratio of the medians. Several names
+        followed by C{range} are for the lowest and the highest of their ratios.
     @raise ValueError: there is no such case.
     """
     name, _, what = text.partition(" ")
+    if text.endswith(" range"):
+        ratios = {measured(f"{each} ratio") for each in text.split()[:-1]}
+        if NOT_YET in ratios:
+            return NOT_YET
+        ordered = sorted(ratios, key=float)
+        return " to ".join(dict.fromkeys((ordered[0], ordered[-1])))
     sections = load(DOCS / "benchmarks.json")["sections"]
     row = {row["name"]: row for section in sections for row in section["rows"]}.get(name)
     if row is None:

@@ -41,7 +41,7 @@ class FigureTests(SynchronousTestCase):
         for kind, text in asked:
             reported = self.kinds[kind](text)
             if reported != self.notYet:
-                self.assertRegex(reported, r"^[\d.,]+( [a-zA-Z/]+)?$", text)
+                self.assertRegex(reported, r"^[\d.,]+( to [\d.]+| [a-zA-Z/]+)?$", text)
 
     def test_same(self) -> None:
         """A figure equals the value on the benchmark page, absolute or as a ratio."""
@@ -51,12 +51,16 @@ class FigureTests(SynchronousTestCase):
         self.assertEqual(measured("roundtrip tested"), f"{shortly(median(row['tested']))} us")
         self.assertEqual(float(measured("roundtrip ratio")), float(f"{row['ratio']:.2g}"))
         self.assertEqual(float(measured("roundtrip")), float(f"{1 / row['ratio']:.2g}"))
+        low, high = sorted((measured("roundtrip ratio"), measured("memory ratio")), key=float)
+        self.assertEqual(measured("roundtrip memory cpu range"), f"{low} to {high}")
+        self.assertEqual(measured("cpu range"), measured("cpu ratio"))
 
     def test_unknown(self) -> None:
         """An unknown figure is an error."""
         for kind, text in (
             ("measured", "roundtrips"),
             ("measured", "roundtrip our"),
+            ("measured", "roundtrip roundtrips range"),
             ("witnessed", "smc: over pyverbs, client > furlongs"),
             ("witnessed", "nobody > MiB/s each way"),
         ):
