@@ -157,9 +157,14 @@ def _order(verdict: Verdict) -> tuple[str, str, str]:
 
 
 def table(verdicts: Sequence[Verdict]) -> str:
-    """Return Markdown: for each chapter its conversations, and the reactors on which each route passes."""
+    """
+    Return Markdown: for each chapter its conversations, and the reactors on which each route passes.
+
+    C{all} stands for all reactors of the run.
+    """
     routes = list(dict.fromkeys(verdict.provider.name for verdict in sorted(verdicts, key=_order)))
-    lines: list[str] = []
+    reactors = list(dict.fromkeys(verdict.reactor for verdict in verdicts))
+    lines = [f"Reactors: {', '.join(reactors)}.", ""]
     for chapter, conversations in CHAPTERS.items():
         played = [each for each in conversations if any(v.conversation is each for v in verdicts)]
         if not played:
@@ -168,7 +173,7 @@ def table(verdicts: Sequence[Verdict]) -> str:
         lines += ["| Conversation | " + " | ".join(routes) + " |", "|---|" + "---|" * len(routes)]
         for each in played:
             cells = [
-                _cell([v for v in verdicts if v.conversation is each and v.provider.name == r])
+                _cell([v for v in verdicts if v.conversation is each and v.provider.name == r], reactors)
                 for r in routes
             ]
             lines.append(f"| **{each.name}**<br>{each.about} | " + " | ".join(cells) + " |")
@@ -176,8 +181,10 @@ def table(verdicts: Sequence[Verdict]) -> str:
     return "\n".join(lines)
 
 
-def _cell(verdicts: Sequence[Verdict]) -> str:
+def _cell(verdicts: Sequence[Verdict], reactors: Sequence[str]) -> str:
     passed = [verdict.reactor for verdict in verdicts if verdict.passed]
+    if set(passed) == set(reactors):
+        return "all"
     failed = [verdict.reactor for verdict in verdicts if not verdict.passed]
     parts = [", ".join(passed)] if passed else []
     if failed:

@@ -66,8 +66,12 @@ class TableTests(SynchronousTestCase):
     def test_table(self) -> None:
         """The table has a line for each conversation, and the reactors on which it equals TCP."""
         verdicts = [verdict(True), verdict(False, reactor="select"), verdict(True, "client-aborts")]
+        verdicts += [verdict(True, "server-aborts"), verdict(True, "server-aborts", "select")]
         text = report.table(verdicts)
-        self.assertIn("epoll; **not as over TCP:** select |", text)
+        self.assertIn("Reactors: epoll, select.\n", text)
+        self.assertRegex(text, r"\*\*client-writes-5\*\*.* \| epoll; \*\*not as over TCP:\*\* select \|")
+        self.assertRegex(text, r"\*\*client-aborts\*\*.* \| epoll \|")
+        self.assertRegex(text, r"\*\*server-aborts\*\*.* \| all \|")
         self.assertEqual(text.count("| **client-"), 2)
         self.assertLess(text.index("### Sizes"), text.index("### Closing"))
 
