@@ -41,19 +41,6 @@ RUNNER = ("-m", "txrdma.test.system.kernel.results")
 AGENT = ("-m", "txrdma.test.system.kernel.agent")
 FOLDER = CHECKOUT / "build" / "kernel"
 PAGE = CHECKOUT / "docs" / "interoperability.md"
-PAGES = {
-    CHECKOUT / "docs" / "cm.md": (
-        "test_cm_programs",
-        "test_librdmacm",
-        "test_perftest",
-        "test_rdmacm",
-        "test_rping",
-        "test_rsocket_programs",
-        "test_rstream",
-        "test_sharing",
-    )
-}
-"""Pages with a part of the table, and the modules of its lines."""
 SUITES = ["txrdma.test.system.kernel"]
 KERNEL = os.environ.get("LAB_KERNEL", "backports")
 PATIENCE = float(os.environ.get("LAB_PATIENCE") or 1)
@@ -334,10 +321,8 @@ def main(arguments: list[str] | None = None) -> int:
     (run.folder / "table.md").write_text(text)
     if chosen.docs:
         _write(PAGE, about, run.results, isWhole)
-        for page, suites in PAGES.items():
-            _write(page, about, table.only(run.results, suites), isWhole)
     elif isWhole and table.outcomes(PAGE.read_text()) != table.outcomes(text):
-        print(f"kernel: {PAGE.relative_to(CHECKOUT)} tells other outcomes; make test-kernel DOCS=1 writes it")
+        print(f"kernel: {PAGE.relative_to(CHECKOUT)} has other outcomes; make test-kernel DOCS=1 writes it")
     again = sum("again" in result for result in run.results)
     if again:
         print(f"kernel: {again} of those that passed did so when they were tried again")

@@ -14,11 +14,13 @@ from typing import Any
 BEGIN = "<!-- made by make test-kernel DOCS=1: begin -->"
 END = "<!-- made by make test-kernel DOCS=1: end -->"
 
-COUNTED = 7
+COUNTED = 5
 """Number of columns before the measured facts."""
 
+_USUAL_MTU = 4200
+
 _SUITE = 3
-_TITLES = "| Ours | The other end | What | Suite | Passed | Failed | Skipped | Measured |"
+_TITLES = "| txrdma | Peer | What | Suite | Tests | Measured |"
 
 Result = dict[str, Any]
 
@@ -51,15 +53,18 @@ def table(versions: dict[str, str], results: list[Result], retained: Sequence[st
     lines = list(retained)
     for key, those in _grouped(results).items():
         outcomes = [each["outcome"] for each in those]
-        counts = [str(outcomes.count(each)) for each in ("passed", "failed", "skipped")]
+        counts = [
+            f"{outcomes.count(each)} {each}" for each in ("passed", "failed", "skipped") if each in outcomes
+        ]
         facts = [f"{name} {_shown(value)}" for each in those for name, value in each["facts"].items()]
-        cells = [*key, *counts, "; ".join(dict.fromkeys(facts))]
+        cells = [*key, ", ".join(counts), "; ".join(dict.fromkeys(facts))]
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    made = "Linux {kernel}, rdma-core {rdma-core}, pyverbs {pyverbs}, on {date}.".format_map(versions)
     head = [
-        "Linux {kernel}, rdma-core {rdma-core}, pyverbs {pyverbs}, on {date}.".format_map(versions),
+        f"{made} The MTU of the network is {_USUAL_MTU} unless a line has another one.",
         "",
         _TITLES,
-        "|---|---|---|---|---|---|---|---|",
+        "|---|---|---|---|---|---|",
     ]
     return "\n".join([*head, *sorted(lines), ""])
 
@@ -70,11 +75,6 @@ def ofOthers(page: str, results: list[Result]) -> list[str]:
     return [line for line, cells in _lines(page) if cells[_SUITE] not in run]
 
 
-def only(results: list[Result], suites: Sequence[str]) -> list[Result]:
-    """Return the results of some suites, by the names of their modules."""
-    return [result for result in results if result["module"].rpartition(".")[2] in suites]
-
-
 def _lines(page: str) -> list[tuple[str, list[str]]]:
     """Return the lines of a page's table with their cells, without the header."""
     found = [(line, line.strip().strip("|").split(" | ")) for line in page.splitlines()]
@@ -82,7 +82,8 @@ def _lines(page: str) -> list[tuple[str, list[str]]]:
 
 
 def _suite(result: Result) -> str:
-    return f"`{result['module'].rpartition('.')[2]}`, MTU {result['mtu']}"
+    name = f"`{result['module'].rpartition('.')[2]}`"
+    return name if result["mtu"] == _USUAL_MTU else f"{name}, MTU {result['mtu']}"
 
 
 def _grouped(results: list[Result]) -> dict[tuple[str, ...], list[Result]]:

@@ -43,7 +43,7 @@ class TableTests(SynchronousTestCase):
 
     def result(self, **changes: Any) -> dict[str, Any]:
         witness = {"ours": "pyverbs", "theirs": "rxe", "what": "READ"}
-        plain = {"id": "t", "outcome": "passed", "reason": "", "seconds": 1, "facts": {}, "mtu": 1500}
+        plain = {"id": "t", "outcome": "passed", "reason": "", "seconds": 1, "facts": {}, "mtu": 4200}
         return {**plain, "module": "m.test_x", "witness": witness, **changes}
 
     def text(self, *results: dict[str, Any]) -> str:
@@ -60,7 +60,8 @@ class TableTests(SynchronousTestCase):
         )
         lines = [line for line in text.splitlines() if line.startswith("| ")]
         self.assertEqual(
-            lines[1:], ["| pyverbs | rxe | READ | `test_x`, MTU 1500 | 1 | 1 | 1 | MiB 16; share 0.988 |"]
+            lines[1:],
+            ["| pyverbs | rxe | READ | `test_x` | 1 passed, 1 failed, 1 skipped | MiB 16; share 0.988 |"],
         )
 
     def test_outcomes(self) -> None:
@@ -88,18 +89,13 @@ class TableTests(SynchronousTestCase):
         reported = {"kernel": "6.12", "rdma-core": "44", "pyverbs": "44", "date": "2026-01-02"}
         text = table.table(reported, again, table.ofOthers(page, again))
         self.assertEqual(
-            [line.split(" | ")[3:6] for line in text.splitlines() if line.startswith("| pyverbs")],
+            [line.split(" | ")[3:5] for line in text.splitlines() if line.startswith("| pyverbs")],
             [
-                ["`test_x`, MTU 1500", "1", "0"],
-                ["`test_y`, MTU 1500", "0", "1"],
-                ["`test_y`, MTU 9", "1", "0"],
+                ["`test_x`", "1 passed"],
+                ["`test_y`", "1 failed"],
+                ["`test_y`, MTU 9", "1 passed"],
             ],
         )
-
-    def test_only(self) -> None:
-        """A page may have the lines of some modules."""
-        found = table.only([self.result(), self.result(module="m.test_y")], ("test_y",))
-        self.assertEqual([each["module"] for each in found], ["m.test_y"])
 
     def test_noPlace(self) -> None:
         """A page without marks is left alone."""
@@ -109,9 +105,6 @@ class TableTests(SynchronousTestCase):
         self.assertEqual(page.read_text(), "nothing")
 
     def test_page(self) -> None:
-        """The pages have the marks, and their modules exist."""
-        for page in (suites.PAGE, *suites.PAGES):
-            self.assertEqual(page.read_text().count(table.BEGIN), 1, page)
-            self.assertEqual(page.read_text().count(table.END), 1, page)
-        for module in (module for modules in suites.PAGES.values() for module in modules):
-            self.assertTrue((suites.CHECKOUT / "txrdma/test/system/kernel" / f"{module}.py").exists(), module)
+        """The page has the marks."""
+        page = suites.PAGE.read_text()
+        self.assertEqual((page.count(table.BEGIN), page.count(table.END)), (1, 1))

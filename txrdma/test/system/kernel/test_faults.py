@@ -132,7 +132,7 @@ class LinkTests(Torn, PortContract, SynchronousTestCase):
     """The interface of either end goes down and comes up; the software device sends requests."""
 
     witness = Witness(
-        "software device", "rxe", "interfaces down and up, at each end; the software device asks"
+        "software device", "rxe", "interfaces down and up, at each end; the software device requests"
     )
 
     isOneWire = True
@@ -157,7 +157,7 @@ class LinkTests(Torn, PortContract, SynchronousTestCase):
 class LinkOfRXETests(LinkTests):
     """The same; rxe sends requests."""
 
-    witness = Witness("software device", "rxe", "interfaces down and up, at each end; the kernel asks")
+    witness = Witness("software device", "rxe", "interfaces down and up, at each end; the kernel requests")
     quirks = (RXE_HABITS, OURS)
     which = (1, 0)
 

@@ -139,26 +139,26 @@ class KernelToKernelTests(RMPPCase):
 class WeFetchTests(KernelToKernelTests):
     """We request by our queue pair; the kernel answers."""
 
-    witness = Witness("own RMPP, vmad", KERNEL, "RMPP: we ask, the kernel answers")
+    witness = Witness("own RMPP, vmad", KERNEL, "RMPP: txrdma requests, the kernel responds")
     client, server = "vmad:pyverbs:rxe0", "umad:rxe1"
 
 
 class WeFetchByUmadTests(KernelToKernelTests):
-    witness = Witness("own RMPP, umad", KERNEL, "RMPP: we ask, the kernel answers")
+    witness = Witness("own RMPP, umad", KERNEL, "RMPP: txrdma requests, the kernel responds")
     client, server = "umad:rxe0:rmpp=own", "umad:rxe1"
 
 
 class WeServeTests(KernelToKernelTests):
     """The kernel requests; we answer by our queue pair."""
 
-    witness = Witness("own RMPP, vmad", KERNEL, "RMPP: the kernel asks, we answer")
+    witness = Witness("own RMPP, vmad", KERNEL, "RMPP: the kernel requests, txrdma responds")
     client, server = "umad:rxe0", "vmad:pyverbs:rxe1"
 
 
 class WeServeByUmadTests(KernelToKernelTests):
     """The kernel requests; we answer by umad, and segment."""
 
-    witness = Witness("own RMPP, umad", KERNEL, "RMPP: the kernel asks, we answer")
+    witness = Witness("own RMPP, umad", KERNEL, "RMPP: the kernel requests, txrdma responds")
     client, server = "umad:rxe0", "umad:rxe1:rmpp=own"
 
 

@@ -80,7 +80,7 @@ class BadWireTests(BulkTransfers, SynchronousTestCase):
     witness = Witness(
         "software device",
         "rxe",
-        "16 MiB by SEND, WRITE, READ; netem: 1 % and 5 % lost, doubled, reordered, spoilt",
+        "16 MiB by SEND, WRITE, READ; netem: 1 % and 5 % lost, doubled, reordered, corrupted",
     )
 
     def setUp(self) -> None:
@@ -100,14 +100,14 @@ class BadWireTests(BulkTransfers, SynchronousTestCase):
         alice, bob = self.end(0), self.end(1)
         self.connect(alice, bob, replace(ENDURING, timeout=14))
         packets = 0
-        for who, one, other, operation in (("us", alice, bob, fromSoft), ("rxe", bob, alice, fromRXE)):
+        for who, one, other, operation in (("txrdma", alice, bob, fromSoft), ("rxe", bob, alice, fromRXE)):
             before, begun = happened(), time.monotonic()
             self.transfer(one, other, operation, 16 * MiB)
             more = happened() - before
             self.assertGreater(more, 10, f"{how}: {operation.name} by {who}")
             packets += more
             record(f"{operation.name} by {who}, MiB/s", round(16 / (time.monotonic() - begun), 1))
-        record("packets in trouble", packets)
+        record("packets impaired", packets)
 
     # counters of faults
 
@@ -129,7 +129,7 @@ class BadWireTests(BulkTransfers, SynchronousTestCase):
             for name in ("out_of_seq_request", "duplicate_request", "rcvd_seq_err", "completer_retry_err")
         )
 
-    def spoilt(self) -> int:
+    def corrupted(self) -> int:
         """Return the number of packets that failed our ICRC check or Linux's UDP or IP checksum."""
         return self.counters().wrongICRC + sum(self.world.wrongChecksums(isFar) for isFar in (False, True))
 
@@ -159,13 +159,13 @@ class BadWireTests(BulkTransfers, SynchronousTestCase):
 
     def test_corruption1(self) -> None:
         """Transfers complete with 1 % of packets corrupted."""
-        self.endure("corrupt 1%", self.spoilt, READ, READ)
+        self.endure("corrupt 1%", self.corrupted, READ, READ)
         record("wrong ICRC", self.counters().wrongICRC)
         self.assertGreater(self.counters().wrongICRC, 10)
 
     def test_corruption5(self) -> None:
         """Transfers complete with 5 % of packets corrupted."""
-        self.endure("corrupt 5%", self.spoilt, WRITE, SEND)
+        self.endure("corrupt 5%", self.corrupted, WRITE, SEND)
         record("wrong ICRC", self.counters().wrongICRC)
         self.assertGreater(self.counters().wrongICRC, 50)
 
@@ -173,9 +173,9 @@ class BadWireTests(BulkTransfers, SynchronousTestCase):
 class UncheckedTests(BulkTransfers, SynchronousTestCase):
     """Corruption that only rxe's ICRC check can detect."""
 
-    witness = Witness("software device", "rxe", "4 MiB by WRITE, spoilt by netem, without UDP checksums")
+    witness = Witness("software device", "rxe", "4 MiB by WRITE, corrupted by netem, without UDP checksums")
 
-    def test_spoiltWithoutChecksum(self) -> None:
+    def test_corruptedWithoutChecksum(self) -> None:
         """rxe detects our corrupted packets by their ICRC."""
         self.patch(udp, "_canSegment", lambda bound: False)
         alice, bob = self.end(0), self.end(1)

@@ -326,7 +326,7 @@ class FollowingTests(TestCase):
             run("rdma", "link", "delete", "rxe1")
             self.addCleanup(self.restore)
             await self.until("that rxe1 is gone", lambda change: change == DeviceRemoved("rxe1"))
-            record("removal told after s", round(reactor.seconds() - began, 2))
+            record("removal reported after s", round(reactor.seconds() - began, 2))
             self.assertNotIn("rxe1", [device.name for device in devices()])
             run("rdma", "link", "add", "rxe1", "type", "rxe", "netdev", "v1")
             await self.until("that rxe1 is there", lambda change: change == DeviceAdded("rxe1"))

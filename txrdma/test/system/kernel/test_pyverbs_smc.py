@@ -23,7 +23,7 @@ class StreamTests(PatientTestCase):
     """Our server and client, each at its own end of a wire."""
 
     timeout = 120
-    witness = Witness("smc: over pyverbs", "smc: over pyverbs", "SMC-R streams through rxe")
+    witness = Witness("smc: over pyverbs", "smc: over pyverbs", "SMC-R streams over rxe")
 
     async def pair(self, kind: type[Recorder]) -> tuple[Any, Any]:
         """Return a client and a server."""

@@ -241,7 +241,7 @@ class StormTests(RpingTestCase):
         counters = dict(adapter.manager.counters)
         self.assertEqual(len(self.made), self.count)
         self.assertGreaterEqual(counters["duplicate REQ"], self.count // 2)
-        record("duplicate REQs of theirs", counters["duplicate REQ"])
+        record("duplicate REQs of the peer", counters["duplicate REQ"])
         for each in self.made:
             each.transport.loseConnection()
         self.runUntil(lambda: all(each.lost is not None for each in self.made), 6.0)
@@ -261,7 +261,7 @@ class StormTests(RpingTestCase):
         doubled = counted()["rx_duplicates req"] - before["rx_duplicates req"]
         self.assertEqual(since(before)["rx req"], self.count)
         self.assertGreaterEqual(doubled, self.count // 2)
-        record("duplicate REQs of ours", doubled)
+        record("duplicate REQs of txrdma", doubled)
         self.runUntil(lambda: all(each.lost is not None for each in self.made), 6.0)
         for each in self.made:
             self.assertIsNotNone(each.lost.check(ConnectionDone, ConnectionLost))

@@ -177,7 +177,7 @@ class CopyTests(StreamCase):
         program = self.start("rcopy", str(self.folder / "content"), f"{THERE}:copy")
         status, output = self.ends(program, 15.0)
         self.assertEqual(status, 0, output)
-        record("MiB/s to us", round(64 / (time.monotonic() - begun), 1))
+        record("MiB/s to txrdma", round(64 / (time.monotonic() - begun), 1))
         [server] = self.made
         self.untilLost(server)
         self.assertEqual((server.path, server.length), (b"copy", 64 * MiB))
@@ -193,7 +193,7 @@ class CopyTests(StreamCase):
         endpoint = RSocketClientEndpoint(self.reactor, HERE, 7427, self.soft)
         self.result(endpoint.connect(Factory.forProtocol(lambda: client)))
         self.untilLost(client, 15.0)
-        record("MiB/s from us", round(64 / (time.monotonic() - begun), 1))
+        record("MiB/s from txrdma", round(64 / (time.monotonic() - begun), 1))
         self.assertEqual(client.answers, [(kind | _ANSWER, 0) for kind in (_OPEN, _WRITE, _CLOSE)])
         copied = (self.folder / "copy").read_bytes()
         self.assertEqual(sha256(copied).digest(), sha256(content).digest())

@@ -145,7 +145,7 @@ class Cuts(_Case):
         await localEnd.lost
         self.assertIsInstance(localEnd.reason.value, ConnectionLost)
         error = await self.assertFailure(receiving, Refused)
-        record("the kernel's program hears", str(error))
+        record("error of the kernel's program", str(error))
 
     async def test_recorded(self) -> None:
         """A capture of both wires shows a first contact, a second connection, and the group's end."""

@@ -365,7 +365,7 @@ class KilledTests(KernelPeerTestCase):
             received = (await self.program.call("receive", number=kernelEnd.number, length=1))[0]
         except Refused as error:
             received = str(error)
-        record("heard", "an end of file" if received == 0 else received)
+        record("reported", "an end of file" if received == 0 else received)
         record("seconds until that", round(time.monotonic() - begun, 1))
         self.assertNotEqual(received, 1)
         self.assertNotEqual(self.kernelStatus(kernelEnd).state, "ACTIVE")

@@ -233,7 +233,7 @@ class IperfTests(ProgramTestCase):
     """Two iperf3 programs, and a process of ours that forwards between them."""
 
     skip = OUTSIDE
-    witness = Witness("smc: both roles, passing on", "iperf3 over AF_SMC, both ends", "iperf3 through us")
+    witness = Witness("smc: both roles, forwarding", "iperf3 over AF_SMC, both ends", "iperf3 through txrdma")
 
     async def measure(self, *more: str) -> None:
         """Run iperf3 through our process."""

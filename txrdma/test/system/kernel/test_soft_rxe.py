@@ -51,14 +51,16 @@ class SoftToRXETests(SoftFirst, VerbsDeviceContract, SynchronousTestCase):
     """From the software device to rxe, with packets of up to 4 KiB."""
 
     mtu = MTU_4096
-    witness = Witness("software device", "rxe", "the contract of verbs: the software device asks, 4 KiB MTU")
+    witness = Witness(
+        "software device", "rxe", "the contract of verbs: the software device requests, 4 KiB MTU"
+    )
 
 
 class RXEToSoftTests(RXEFirst, VerbsDeviceContract, SynchronousTestCase):
     """From rxe to the software device, with packets of up to 4 KiB."""
 
     mtu = MTU_4096
-    witness = Witness("software device", "rxe", "the contract of verbs: the kernel asks, 4 KiB MTU")
+    witness = Witness("software device", "rxe", "the contract of verbs: the kernel requests, 4 KiB MTU")
 
 
 class SoftToRXESmallTests(SoftFirst, TransferContract, SynchronousTestCase):
@@ -66,7 +68,7 @@ class SoftToRXESmallTests(SoftFirst, TransferContract, SynchronousTestCase):
 
     mtu = MTU_1024
     witness = Witness(
-        "software device", "rxe", "SEND, WRITE, READ, atomics, UD: the software device asks, 1 KiB MTU"
+        "software device", "rxe", "SEND, WRITE, READ, atomics, UD: the software device requests, 1 KiB MTU"
     )
 
 
@@ -74,4 +76,6 @@ class RXEToSoftSmallTests(RXEFirst, TransferContract, SynchronousTestCase):
     """From rxe to the software device, with packets of up to 1 KiB."""
 
     mtu = MTU_1024
-    witness = Witness("software device", "rxe", "SEND, WRITE, READ, atomics, UD: the kernel asks, 1 KiB MTU")
+    witness = Witness(
+        "software device", "rxe", "SEND, WRITE, READ, atomics, UD: the kernel requests, 1 KiB MTU"
+    )

@@ -167,14 +167,14 @@ class WeBeginTests(Exchanges):
     """Our software device sends the requests."""
 
     weBegin = True
-    witness = Witness("software device", "rxe, over TAP", f"asks: {DONE}")
+    witness = Witness("software device", "rxe, over TAP", f"requester: {DONE}")
 
 
 class TheyBeginTests(Exchanges):
     """The kernel's rxe sends the requests."""
 
     weBegin = False
-    witness = Witness("software device", "rxe, over TAP", f"is asked: {DONE}")
+    witness = Witness("software device", "rxe, over TAP", f"responder: {DONE}")
 
 
 del Exchanges
