@@ -50,7 +50,9 @@ class TxrdmaOptions(BaseOptions):
 
     def postOptions(self) -> None:
         if self.subCommand is None:
-            raise usage.UsageError("which command? There are: " + ", ".join(each.name for each in COMMANDS))
+            raise usage.UsageError(
+                "no command is given; the commands are: " + ", ".join(each.name for each in COMMANDS)
+            )
 
 
 async def _carryOut(reactor: IReactor, options: TxrdmaOptions) -> None:

@@ -362,7 +362,7 @@ class ISharedReceiveQueue(Interface):
     """
     A receive queue shared by queue pairs of one domain (IBA 10.2.9).
 
-    Its queue pairs refuse C{postReceive}. When one goes to ERR, receives that it has not begun to fill
+    Its queue pairs refuse C{postReceive}. When one enters ERR, receives that it has not begun to fill
     stay in the queue, and C{QP_LAST_WQE_REACHED} reports that it uses no more of them.
     """
 

@@ -92,7 +92,7 @@ class Introduction(Layout):
         @raise WireError: it is not an introduction, or has another version.
         """
         if self.magic != MAGIC:
-            raise WireError("Introduction", 0, "the peer does not speak btl")
+            raise WireError("Introduction", 0, "the peer does not use the protocol of btl")
         if self.version != VERSION:
             raise WireError("Introduction", 3, f"the peer speaks version {self.version}, not {VERSION}")
         if self.mtu < SMALLEST_MTU:

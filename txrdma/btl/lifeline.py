@@ -508,7 +508,7 @@ class PeerConnection(StreamProtocol):
         try:
             done(error)  # type: ignore[operator]  # contexts are what send and put were given
         except Exception:
-            _log.failure("{lifeline}: its program failed", lifeline=self)
+            _log.failure("{lifeline}: an exception in the program", lifeline=self)
 
     def turnEnded(self) -> None:
         """Called after all events of a reactor iteration were reported."""
@@ -516,7 +516,7 @@ class PeerConnection(StreamProtocol):
             if self.user is not None:
                 self.user.turnEnded()
         except Exception:
-            _log.failure("{lifeline}: its program failed", lifeline=self)
+            _log.failure("{lifeline}: an exception in the program", lifeline=self)
             self.abort()
 
     # End of the connection

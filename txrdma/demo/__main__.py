@@ -38,7 +38,7 @@ class DemoOptions(usage.Options):
     optParameters = [
         ["large", None, 256, "Size of the large file, in MiB.", int],
         ["files", None, None, "How many of the standard library's files at most.", int],
-        ["parallel", None, 8, "How many downloads at the same time.", int],
+        ["parallel", None, 8, "Number of concurrent downloads.", int],
         ["reactor", None, None, "The reactor of both processes."],
     ]
 

@@ -118,7 +118,7 @@ async def trace(view: View, target: int, source: int | None = None) -> list[Hop]
     hops: list[Hop] = []
     while not stop.owns(target):
         if len(hops) >= MOST_HOPS:
-            raise NoRoute(f"a packet for LID {target} goes in circles", hops)
+            raise NoRoute(f"a packet for LID {target} loops", hops)
         if hops and not stop.isSwitch:
             raise NoRoute(f"a packet for LID {target} ends at {_named(stop)}, which is not a switch", hops)
         port = await view.exitFor(stop, target) if stop.isSwitch else stop.info.localPortNum

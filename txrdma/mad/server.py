@@ -160,11 +160,11 @@ class MADServer:
         try:
             request = _read(datagram, message, path)
         except WireError as error:
-            _log.warn("{path} asks nonsense: {error}", path=path, error=error)
+            _log.warn("invalid request from {path}: {error}", path=path, error=error)
             return True
         header = request.header
         if (header.managementClass in _MANAGEMENT) != (path.dqpn == 0):
-            _log.warn("{path} asks the wrong queue pair", path=path)  # IBA 13.5.1: no answer
+            _log.warn("{path} sent a request to the wrong queue pair", path=path)  # IBA 13.5.1: no answer
             return True
         handlers = self._handlers.get((header.managementClass, header.method, _ouiOf(request)), ())
         if not handlers and header.method in (Method.TRAP, Method.REPORT):
@@ -302,11 +302,11 @@ class MADServer:
         try:
             self.agent.answer(datagram, request.path.reverse(), message)
         except ResourceExhausted as error:
-            _log.warn("no answer gets to {path}: {error}", path=request.path, error=error)
+            _log.warn("can't send an answer to {path}: {error}", path=request.path, error=error)
             if message is not None:
                 self._answer(request, None, MADStatus.BUSY)
         except (RDMAError, ValueError) as error:
-            _log.warn("no answer gets to {path}: {error}", path=request.path, error=error)
+            _log.warn("can't send an answer to {path}: {error}", path=request.path, error=error)
 
 
 def _promised(result: Any) -> Deferred[Any]:

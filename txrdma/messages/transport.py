@@ -101,7 +101,7 @@ class MessageTransport:
 
     def _logFailure(self) -> None:
         """Log the current exception of the application, and close the connection."""
-        _log.failure("{transport}: its program failed", transport=self)
+        _log.failure("{transport}: an exception in the program", transport=self)
         self._applicationFailed()
 
     # The producer

@@ -247,7 +247,7 @@ def _joined(measurement: Measurement, activity: Activity, result: Result) -> Mea
 
 def _checkVersion(hello: BootstrapHello) -> None:
     if hello.version != VERSION:
-        raise Refused(f"the other end speaks version {hello.version} of this, we speak {VERSION}")
+        raise Refused(f"the peer has version {hello.version} of the protocol, not {VERSION}")
 
 
 async def connect(endpoint: IStreamClientEndpoint, side: TestSide) -> Client:

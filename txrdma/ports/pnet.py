@@ -124,11 +124,11 @@ def tables() -> tuple[Table, ...]:
     try:
         found.append(pnettable.parseTable(readText(path)))
     except (OSError, ValueError) as error:
-        _rateLimited.warn(str(path), "the PNET table {path} is left out: {error}", path=path, error=error)
+        _rateLimited.warn(str(path), "the PNET table {path} is not used: {error}", path=path, error=error)
     try:
         found.append(kernelTable())
     except OSError as error:
-        _rateLimited.warn("kernel", "the kernel's PNET table is left out: {error}", error=error)
+        _rateLimited.warn("kernel", "the kernel's PNET table is not used: {error}", error=error)
     return tuple(found)
 
 

@@ -161,7 +161,7 @@ class RDMADevice(_Folder):
 
     def _checkThere(self) -> None:
         if not self.isPresent:
-            raise DeviceUnavailable(f"the RDMA device {self.name} is gone")
+            raise DeviceUnavailable(f"the RDMA device {self.name} no longer exists")
 
     @property
     def isPresent(self) -> bool:
@@ -173,7 +173,7 @@ class RDMADevice(_Folder):
         try:
             return self._path.stat().st_ino
         except OSError:
-            raise DeviceUnavailable(f"the RDMA device {self.name} is gone") from None
+            raise DeviceUnavailable(f"the RDMA device {self.name} no longer exists") from None
 
     @property
     def nodeType(self) -> NodeType:
@@ -276,7 +276,7 @@ class EndPort(_Folder):
 
     def _checkThere(self) -> None:
         if not self._path.is_dir():
-            raise DeviceUnavailable(f"the RDMA port {self.name} is gone")
+            raise DeviceUnavailable(f"the RDMA port {self.name} no longer exists")
 
     @property
     def state(self) -> PortState:

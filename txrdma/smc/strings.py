@@ -42,7 +42,7 @@ def _ueids(version: str, ueid: str | None) -> tuple[str, ...]:
         raise ValueError(f"smc: ueid={ueid} is for version 2, which version=1 excludes")
     names = tuple(ueid.split(","))
     if len(names) > MOST_UEIDS:
-        raise ValueError(f"smc: ueid={ueid} are {len(names)}, and {MOST_UEIDS} are the most")
+        raise ValueError(f"smc: ueid={ueid}: {len(names)} names; at most {MOST_UEIDS} are allowed")
     for name in names:
         try:
             enterpriseID(name)

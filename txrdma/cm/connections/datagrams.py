@@ -216,7 +216,7 @@ class DatagramTransport:
             try:
                 self._protocol.stopProtocol()
             except Exception:
-                _log.failure("{transport}: its program failed", transport=self)
+                _log.failure("{transport}: an exception in the program", transport=self)
 
     # Completions: see L{txrdma.cm.connections.adapter.CompletionHandler}
 
@@ -255,7 +255,7 @@ class DatagramTransport:
             try:
                 self._protocol.datagramReceived(data, peer)
             except Exception:
-                _log.failure("{transport}: its program failed", transport=self)
+                _log.failure("{transport}: an exception in the program", transport=self)
                 self.loseConnection()
 
     def _post(self, slots: Sequence[int]) -> None:

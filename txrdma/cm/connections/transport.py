@@ -617,7 +617,7 @@ class RDMATransport(RequestTransport):
         return self._life.isClosed
 
     def _applicationFailed(self) -> None:
-        self._lose(ConnectionLost("its program failed"))
+        self._lose(ConnectionLost("an exception in the program"))
 
     def _broke(self, what: str) -> None:
         """

@@ -255,7 +255,7 @@ class EventChannel:
             raise DeviceUnavailable(f"librdmacm can't be loaded: {error}") from error
         self._channel: int | None = self._library.rdma_create_event_channel()
         if not self._channel:
-            raise translated(ctypes.get_errno(), "the kernel's communication manager can't be asked")
+            raise translated(ctypes.get_errno(), "can't query the kernel's communication manager")
         self._descriptor = ctypes.c_int.from_address(self._channel).value
         os.set_blocking(self._descriptor, False)
         self.identifiers: set[int] = set()

@@ -271,7 +271,9 @@ class KernelManagedConnection:
         try:
             self._handler(self, event)
         except Exception:
-            _log.failure("{connection}: its program failed at {event}", connection=self, event=event)
+            _log.failure(
+                "{connection}: an exception in the program, at {event}", connection=self, event=event
+            )
             self.disconnect()
 
 

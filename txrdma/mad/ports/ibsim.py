@@ -232,7 +232,7 @@ class IbsimPort(DescriptorPort):
                         else:
                             received(datagram, (come, at))
                     except Exception:
-                        _log.failure("while a datagram of {port} was taken", port=self.name)
+                        _log.failure("while a datagram of {port} was handled", port=self.name)
                     if self._closed:
                         return
                 self._flush()
@@ -280,7 +280,7 @@ class IbsimPort(DescriptorPort):
         except DeviceUnavailable as error:
             if isinstance(error.__cause__, OSError):
                 raise
-            raise DeviceUnavailable(f"ibsim has no node {node!r}, or no place for one client more") from None
+            raise DeviceUnavailable(f"ibsim has no node {node!r}, or accepts no further client") from None
         self._slot = int.from_bytes(reply[:4], "little")
         self._socket.connect(_abstract(self._base, f"out{self._slot}"))
         self._socket.setblocking(False)

@@ -255,7 +255,7 @@ class UmadPort(DescriptorPort):
             try:
                 self._arrived(header, datagram)
             except Exception:
-                _log.failure("while a datagram of {port} was taken", port=self.name)
+                _log.failure("while a datagram of {port} was handled", port=self.name)
 
     # What the kernel wants.
 

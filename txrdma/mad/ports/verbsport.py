@@ -438,7 +438,7 @@ class VerbsPort(DescriptorPort):
         try:
             receiver.received(datagram, arrival)
         except Exception:
-            _log.failure("while a datagram of {port} was taken", port=self.name)
+            _log.failure("while a datagram of {port} was handled", port=self.name)
 
     def _sent(self, completion: Completion) -> None:
         slot = completion.identifier

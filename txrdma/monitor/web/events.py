@@ -239,7 +239,7 @@ class Events(Resource):
             return sendJSON(request, 400, {"error": "events have no parameters"})
         if len(self._hub.readers) >= MOST_READERS:
             request.setHeader("Retry-After", b"60")
-            return sendJSON(request, 503, {"error": f"{MOST_READERS} readers are the most"})
+            return sendJSON(request, 503, {"error": f"at most {MOST_READERS} readers are allowed"})
         request.setHeader("Content-Type", "text/event-stream")
         request.setHeader("X-Accel-Buffering", "no")
         if request.method == b"HEAD":

@@ -67,7 +67,7 @@ class Parameter:
         elif "pattern" in schema and not re.search(schema["pattern"].replace("$", r"\Z"), text):
             raise Wrong(f"{self.name} is like {schema['pattern']}, not {text!r}")
         elif len(text) > schema.get("maxLength", len(text)):
-            raise Wrong(f"{self.name} has {len(text)} characters; {schema['maxLength']} are the most")
+            raise Wrong(f"{self.name} has {len(text)} characters; at most {schema['maxLength']} are allowed")
         return value
 
     @property

@@ -402,7 +402,9 @@ class LinkFlows:
     def _answered(self, one: LLC, now: float) -> None:
         body, current = one.body, self.current
         if isinstance(body, RequestAddLink) and self._core.isServer:
-            raise WireError("REQUEST ADD LINK", 3, "a client answers what only clients ask")
+            raise WireError(
+                "REQUEST ADD LINK", 3, "a client sends a response to a request that only clients send"
+            )
         if isinstance(body, AddLink) and isinstance(current, _Adding) and current.stage == "offered":
             assert current.link is not None
             if one.header.flags & LLCFlags.REJECT or not body.qpn:

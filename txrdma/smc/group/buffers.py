@@ -200,7 +200,7 @@ class BufferPool:
         """Return a Deferred that fires when the peer knows the buffer's key, or fails with L{Refused}."""
         waiting = self.asked.get(buffer.rkey)
         if waiting is None:
-            raise Refused("the peer does not take our buffer", Diagnosis.ERR_RTOK)
+            raise Refused("the peer rejects a buffer", Diagnosis.ERR_RTOK)
         agreement: Deferred[None] = Deferred(waiting.remove)
         waiting.append(agreement)
         return agreement

@@ -121,13 +121,13 @@ class _Interfaces:
         try:
             network = HostNetwork.open()
         except DeviceUnavailable as error:
-            _log.debug("nothing is known of this host's subnets: {error}", error=error)
+            _log.debug("can't read the subnets of this host: {error}", error=error)
             return {}
         try:
             self._gateways = gateways()
             return {each.name: each for each in network.interfaces()}
         except (DeviceUnavailable, WireError) as error:
-            _log.debug("nothing is known of this host's subnets: {error}", error=error)
+            _log.debug("can't read the subnets of this host: {error}", error=error)
             return {}
         finally:
             network.close()

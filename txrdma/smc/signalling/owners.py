@@ -225,7 +225,7 @@ def acceptingUsers(target: TCPAddress) -> set[int]:
     try:
         listeners = _diagnosedListeners(target.port)
     except (OSError, WireError, struct.error) as error:
-        _log.debug("can't ask for listening sockets: {error}", error=error)
+        _log.debug("can't list listening sockets: {error}", error=error)
         listeners = _tabledListeners(target.port)
     host = _LOOPBACKS.get(target.host, target.host).partition("%")[0]
     for address in (host, "::") if target.isIPv6 else (host, "0.0.0.0", "::"):
@@ -248,7 +248,7 @@ def socketUser(local: TCPAddress, remote: TCPAddress) -> int | None:
         return _diagnosedUser(local, remote)
     except (OSError, WireError, struct.error) as error:
         if getattr(error, "errno", None) != errno.ENOENT:
-            _log.debug("can't ask for the owner of a socket: {error}", error=error)
+            _log.debug("can't find the owner of a socket: {error}", error=error)
         return _tabledUser(local, remote)  # a kernel without sock_diag may also return ENOENT
 
 

@@ -44,7 +44,7 @@ def _abilities(versions: tuple[int, ...], ueids: tuple[str, ...], links: int) ->
     if not versions or not VERSIONS.issuperset(versions):
         raise ValueError(f"{versions} are not versions of SMC-R: 1 and 2 are")
     if len(ueids) > MOST_UEIDS:
-        raise ValueError(f"{len(ueids)} UEIDs, and {MOST_UEIDS} are the most")
+        raise ValueError(f"{len(ueids)} UEIDs; at most {MOST_UEIDS} are allowed")
     if 1 not in versions and not ueids:
         raise ValueError("versions=2 requires ueid=")
     if not FEWEST_LINKS <= links <= MOST_LINKS:

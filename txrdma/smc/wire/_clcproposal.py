@@ -210,7 +210,7 @@ class Proposal:
 
 def _atMost(name: str, at: int, count: int, most: int, what: str) -> None:
     if count > most:
-        raise WireError(name, at, f"{count} {what}, and {most} are the most")
+        raise WireError(name, at, f"{count} {what}; at most {most} are allowed")
 
 
 def _encodeV2(extension: ProposalV2) -> bytes:

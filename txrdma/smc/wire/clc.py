@@ -229,7 +229,7 @@ class LateCLCFilter:
             at += size
             self._left -= 1
             if self._isJoining and isinstance(message, Confirm):
-                raise Refused("a client has gone to SMC-R, which was declined since", Diagnosis.TIMEOUT_CL)
+                raise Refused("a client has changed to SMC-R after it was declined", Diagnosis.TIMEOUT_CL)
             if isinstance(message, Decline):
                 break
         return at, True

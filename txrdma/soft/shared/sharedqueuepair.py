@@ -153,7 +153,7 @@ class SharedQueuePair:
         """Request a region again later, because no descriptor is left for it."""
         _rateLimited.warn(
             "descriptors",
-            "no descriptor is left to map memory of another process: requests wait for one",
+            "no descriptor is available to map memory of another process: requests wait for one",
         )
         self._descriptorlessRegions.add(rkey)
         self._retryLater()

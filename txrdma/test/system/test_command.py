@@ -88,7 +88,7 @@ class OptionsTests(SynchronousTestCase):
     def test_mistakes(self) -> None:
         """Every usage error prints what is wrong and where to find help, without a traceback."""
         for arguments, words in (
-            ([], "which command?"),
+            ([], "no command is given"),
             (["conections"], "Unknown command"),
             (["connections", "--nope"], "not recognized"),
             (["connections", "--watch", "0"], "0.05"),

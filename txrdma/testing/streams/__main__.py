@@ -42,12 +42,14 @@ def _parser() -> argparse.ArgumentParser:
         help=f"one of {', '.join(REACTORS)}; {USUAL_REACTOR}, and a part on each",
     )
     parser.add_argument(
-        "--folder", type=Path, default=Path("build/conversations"), help="for what a run leaves"
+        "--folder", type=Path, default=Path("build/conversations"), help="folder of the results"
     )
     parser.add_argument("--page", type=Path, help="write the tables into this page")
     parser.add_argument("--jobs", type=int, help="short conversations at the same time")
     parser.add_argument("--drawn", type=int, metavar="N", help="play N conversations that are drawn by seeds")
-    parser.add_argument("--first", type=int, metavar="SEED", help="the first of these; the clock says one")
+    parser.add_argument(
+        "--first", type=int, metavar="SEED", help="seed of the first one (by default from the clock)"
+    )
     parser.add_argument("--list", action="store_true", help="only say which conversations there are")
     parser.add_argument(
         "names", nargs="*", help="names or chapters of conversations, with * and ?; all of them"

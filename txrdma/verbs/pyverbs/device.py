@@ -435,8 +435,8 @@ class PyverbsDevice:
                     event = AsyncEvent(kind, completionQueue=overrun)
                     overrun.overrun()
         elif kind is AsyncEventKind.DEVICE_FATAL:
-            _log.error("the device {name} is gone", name=self.name)
-            self._release(DeviceUnavailable(f"the device {self.name} is gone"))
+            _log.error("the device {name} was removed", name=self.name)
+            self._release(DeviceUnavailable(f"the device {self.name} was removed"))
         elif kind.name.startswith(("QP_", "PATH_", "SQ_", "COMM")):
             queuePair = self._queuePairs.get(QPN(number or 0))
             if queuePair is None:

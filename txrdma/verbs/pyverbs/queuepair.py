@@ -345,7 +345,7 @@ class PyverbsQueuePair:
             waiting.extend(posted)
             return
         # Some were posted, and can't be taken back.
-        _log.warn("{qp!r} took only some requests of a list: it goes to ERR", qp=self)
+        _log.warn("{qp!r} accepted only some requests of a list: it enters ERR", qp=self)
         waiting.extend(each if each.token < failed else each._replace(late=True) for each in posted)
         self._toError()
         self._flushLate()

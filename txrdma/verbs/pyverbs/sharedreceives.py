@@ -77,7 +77,7 @@ class PyverbsSharedReceiveQueue:
         failed = self._workRequests.post(requests, tokens, self.raw.post_recv)
         for token, request in zip(tokens, requests, strict=True):
             if failed is not None and token >= failed:
-                raise QueueFull("the shared receive queue took only the first of these")
+                raise QueueFull("the shared receive queue accepted only the first of these")
             self._receives[token] = request.identifier
 
     def arm(self, limit: int) -> None:

@@ -121,7 +121,7 @@ class SimulatedMADPort(PortAttachment):
             try:
                 receiver.received(datagram, envelope)
             except Exception:
-                _log.failure("while a datagram of {port} was taken", port=self.name)
+                _log.failure("while a datagram of {port} was handled", port=self.name)
 
     def pathOf(self, envelope: object) -> IBPath:
         if isinstance(envelope, SimulatedEnvelope):

@@ -76,7 +76,7 @@ class DirectTests(RouteTestCase):
         for name in ("left", "right"):
             self.set(name, self.lid("c"), 3)
         error = self.failed(routing.trace(self.view, self.lid("c")))
-        self.assertIn("circles", str(error))
+        self.assertIn("loops", str(error))
 
     def test_wrongHost(self) -> None:
         self.set("right", self.lid("c"), 2)

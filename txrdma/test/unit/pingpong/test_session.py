@@ -310,7 +310,7 @@ class TroubleTests(SessionCase):
 
         later = PumpedEndpoint(self.clock, Factory.forProtocol(Later))
         error = self.assertRaises(Refused, self.successOf, connect(later, self.side(0)))
-        self.assertIn("the other end speaks version 2 of this, we speak 1", str(error))
+        self.assertIn("the peer has version 2 of the protocol, not 1", str(error))
 
 
 class GarbageTests(SessionCase):
