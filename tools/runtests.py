@@ -75,14 +75,36 @@ class Ended:
 
 @dataclass
 class WorkerProcess:
-    """A running worker, its current job and its current test."""
+    """
+    A running worker, its current job and its current test.
+
+    @ivar waited: seconds that the worker had waited for a processor when the test began.
+    """
 
     process: subprocess.Popen[str]
     reports: Any
     job: Job | None = None
     test: str | None = None
     since: float = 0.0
+    waited: float = 0.0
+    isOverdue: bool = False
     partial: str = ""
+
+    def begin(self, test: str) -> None:
+        """Note that a test begins."""
+        self.test, self.since, self.waited = test, time.monotonic(), waitedSeconds(self.process.pid)
+
+    def seconds(self) -> float:
+        """Seconds since the test began, without those in which it waited for a processor."""
+        return time.monotonic() - self.since - (waitedSeconds(self.process.pid) - self.waited)
+
+
+def waitedSeconds(pid: int) -> float:
+    """Seconds that the main thread of a process has waited for a processor; 0 if not counted."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, IndexError):
+        return 0.0
 
 
 def modulesOf(root: Path, name: str) -> Iterator[tuple[str, str]]:
@@ -208,7 +230,8 @@ class Run:
                 for key, _ in self._selector.select(0.5):
                     self._read(key.data)
                 for worker in list(self._workers.values()):
-                    if worker.test is not None and time.monotonic() - worker.since > self._options.limit:
+                    if worker.test and not worker.isOverdue and worker.seconds() > self._options.limit:
+                        worker.isOverdue = True
                         worker.process.send_signal(signal.SIGABRT)  # faulthandler writes the stack to the log
                 self._progress.update()
         finally:
@@ -250,7 +273,7 @@ class Run:
     def _reported(self, worker: WorkerProcess, report: dict[str, Any]) -> None:
         event = report.pop("event")
         if event == "started":
-            worker.test, worker.since = report["test"], time.monotonic()
+            worker.begin(report["test"])
         elif event == "ended":
             worker.test = None
             assert worker.job is not None
@@ -284,7 +307,7 @@ class Run:
         if worker.job is not None:
             name = worker.test or worker.job.name
             text = f"The worker process ended with status {status} (the log has its output)."
-            if worker.test and time.monotonic() - worker.since > self._options.limit:
+            if worker.isOverdue:
                 text = f"No result after {self._options.limit:.0f} s; the log has the stack of each thread."
             self._finished(worker.job, Ended(name, "failed", text, 0.0, 0.0, 0.0, [], None))
         elif status and self._jobs:

@@ -14,6 +14,7 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Final
 from xml.etree import ElementTree
 
@@ -171,6 +172,16 @@ class GroupTests(SynchronousTestCase):
         self.assertNotIn(gone, kept)
         recorded = json.loads((CHECKOUT / "tools" / "durations.json").read_text())
         self.assertEqual(set(recorded) - set(kept), set())
+
+    def test_waiting(self) -> None:
+        """Time in which a test waits for a processor does not count for the limit of its duration."""
+        worker = self.runtests.WorkerProcess(SimpleNamespace(pid=os.getpid()), None)
+        worker.begin("a test")
+        worker.since -= 10
+        self.assertGreaterEqual(worker.seconds(), 9)
+        worker.waited -= 10
+        self.assertLess(worker.seconds(), 9)
+        self.assertEqual(self.runtests.waitedSeconds(1 << 30), 0.0)
 
     def test_sample(self) -> None:
         """A sample is random modules of about the wanted part of the time, the same for the same seed."""
