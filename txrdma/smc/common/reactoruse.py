@@ -81,7 +81,7 @@ class Sentinel:
 
     def __init__(self, reactor: IReactorFDSet) -> None:
         self._reactor = reactor
-        self._socket: socket.socket | None = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)  # nobody sends
+        self._socket: socket.socket | None = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)  # unbound
         reactor.addReader(self)
 
     def fileno(self) -> int:

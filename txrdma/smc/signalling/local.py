@@ -25,6 +25,7 @@ TCP socket, as the kernel reports for both sockets.
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 from collections.abc import Callable
@@ -259,10 +260,12 @@ class Announcements:
                 _BACKLOG,
             )
         except OSError as error:
+            isTaken = error.errno == errno.EADDRINUSE
+            why = "another process announces SMC there" if isTaken else "it can't be announced to them"
             _log.warn(
-                "processes of this host will connect to {address} by plain TCP, since another process answers"
-                " there to those that ask for SMC: {error}",
+                "processes of this host will connect to {address} by plain TCP, since {why}: {error}",
                 address=address,
+                why=why,
                 error=error,
             )
 

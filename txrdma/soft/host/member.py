@@ -500,7 +500,7 @@ class PortMember:
         except OSError as error:
             if error.errno in (errno.ECONNREFUSED, errno.EAGAIN):
                 return None
-            raise DeviceUnavailable(f"no line to the coordinator of {self.address}: {error}") from error
+            raise DeviceUnavailable(f"can't connect to the coordinator of {self.address}: {error}") from error
         process = peerOf(sock)
         if not isOurs(process.user):
             sock.close()

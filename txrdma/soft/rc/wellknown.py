@@ -128,7 +128,7 @@ class SharingPort(RoCEPort):
         """
         Open port 4791.
 
-        @raise DeviceUnavailable: another program has it.
+        @raise DeviceUnavailable: another program has it, or there are no UNIX sockets to share it.
         """
         if self.wellKnown is None:
             with ExitStack() as undo:
@@ -151,8 +151,10 @@ class SharingPort(RoCEPort):
                 self._join()
             except DeviceUnavailable as error:
                 if owner.number == _GSI:
-                    reason = f"another program has UDP port {ROCE_PORT} of {self.address} ({error})"
-                    raise ResourceExhausted(f"{reason}: programs of one user share it") from error
+                    reason = f"UDP port {ROCE_PORT} of {self.address} is not available ({error})"
+                    raise ResourceExhausted(
+                        f"{reason}: programs of one user share it, by UNIX sockets"
+                    ) from error
                 if not isDatagrams:
                     raise
                 _log.info("only software devices reach {port!r}: {error}", port=self, error=error)

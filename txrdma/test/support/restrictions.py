@@ -8,9 +8,11 @@ Those that change mounts or networks need a new namespace of that kind, which th
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import platform
 import resource
+import socket
 import struct
 import sys
 from collections.abc import Callable
@@ -98,17 +100,36 @@ _DENIED: Final = {
 }
 
 
+def onlyInternet() -> None:
+    """Deny sockets of other families than those of IP, as C{RestrictAddressFamilies=} of systemd can do."""
+    _install(
+        [
+            (0x20, 0, 0, 0),  # load the number
+            (0x15, 0, 4, 41),  # not socket: allow
+            (0x20, 0, 0, 16),  # load the family
+            (0x15, 2, 0, socket.AF_INET),
+            (0x15, 1, 0, socket.AF_INET6),
+            (0x06, 0, 0, 0x50000 | errno.EAFNOSUPPORT),
+            _ALLOW,
+        ]
+    )
+
+
+_Instruction = tuple[int, int, int, int]
+_ALLOW: Final[_Instruction] = (0x06, 0, 0, 0x7FFF0000)
+
+
 def refuse(denied: dict[int, int]) -> None:
     """Let system calls of these numbers fail with these errors, by a filter of this process."""
-
-    def instruction(code: int, true: int, false: int, value: int) -> bytes:
-        return struct.pack("=HBBI", code, true, false, value)
-
-    program = [instruction(0x20, 0, 0, 0)]  # load the number
+    program: list[_Instruction] = [(0x20, 0, 0, 0)]  # load the number
     for number, error in denied.items():
-        program += [instruction(0x15, 0, 1, number), instruction(0x06, 0, 0, 0x50000 | error)]
-    program.append(instruction(0x06, 0, 0, 0x7FFF0000))  # allow
-    code = ctypes.create_string_buffer(b"".join(program))
+        program += [(0x15, 0, 1, number), (0x06, 0, 0, 0x50000 | error)]
+    _install([*program, _ALLOW])
+
+
+def _install(program: list[_Instruction]) -> None:
+    """Install a filter of system calls in this process: instructions of classic BPF."""
+    code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *each) for each in program))
     filters = struct.pack("HxxxxxxP", len(program), ctypes.addressof(code))
     _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl")
     _check(_libc.prctl(_PR_SET_SECCOMP, _FILTER, filters, 0, 0), "prctl")
@@ -153,6 +174,7 @@ RESTRICTIONS: Final[dict[str, Callable[[], None]]] = {
         noSharedObjects,
         fewDescriptors,
         noLockedMemory,
+        onlyInternet,
         bare,
         unknownUser,
         likePyPy,

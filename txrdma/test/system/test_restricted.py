@@ -44,7 +44,7 @@ class RestrictedTestCase(SynchronousTestCase):
 
     slowBecause: ClassVar[str] = "starts two processes, which import Twisted and txrdma"
 
-    def echo(self, *pairs: str, before: Sequence[str] = (), **environ: str) -> list[Ends]:
+    def reports(self, *pairs: str, before: Sequence[str] = (), **environ: str) -> list[Ends]:
         """Let clients send bytes to servers that echo them; return what both ends report for each pair."""
         words = [*before, sys.executable, "-m", "txrdma.test.support.restrictedecho", *pairs]
         environ = {**os.environ, "PYTHONPATH": str(Path(txrdma.__file__).parent.parent), **environ}
@@ -52,6 +52,11 @@ class RestrictedTestCase(SynchronousTestCase):
         self.assertEqual(ran.stderr, "")
         found: list[Ends] = json.loads(ran.stdout)
         self.assertEqual(len(found), len(pairs) // 2)
+        return found
+
+    def echo(self, *pairs: str, before: Sequence[str] = (), **environ: str) -> list[Ends]:
+        """Return L{reports} of ends of which each has received all bytes."""
+        found = self.reports(*pairs, before=before, **environ)
         for ends in found:
             for end in ends.values():
                 self.assertEqual((end.get("error"), end.get("bytes")), (None, SIZE), end)
@@ -154,6 +159,30 @@ class FallbackTests(RestrictedTestCase):
     def test_likePyPy(self) -> None:
         """A Python without eventfd, memfd, seals and SO_PEERCRED, as PyPy 3.11."""
         self.checkFallback("likePyPy", "this Python has no os.eventfd: use CPython on Linux")
+
+    @skipUnless(platform.machine() == "x86_64", X86)
+    def test_onlyInternet(self) -> None:
+        """
+        A service of systemd with C{RestrictAddressFamilies=AF_INET AF_INET6}: no UNIX sockets. C{smc:} uses
+        TCP and C{btl:} UDP; C{rsocket:} cannot listen. The log and the error name the reason.
+        """
+        before = [sys.executable, "-m", RESTRICT, "onlyInternet", "--"]
+        denied = "Address family not supported by protocol"
+        pairs = ("smc:127.0.0.1:0", "smc:127.0.0.1:{port}", "btl:127.0.0.1:0", "btl:127.0.0.1:{port}")
+        smc, btl = self.echo(*pairs, before=before)
+        self.assertEqual([each["mode"] for each in smc.values()], ["TCP", "TCP"])
+        for end, why in (
+            (smc["client"], "plain TCP, because it can't be asked whether"),
+            (smc["server"], "by plain TCP, since it can't be announced to them"),
+            (btl["client"], "no shared memory at 127.0.0.1"),
+            (btl["server"], "no shared memory at 127.0.0.1"),
+        ):
+            (line,) = [text for level, text in end["log"] if level == "warn"]
+            self.assertIn(why, line)
+            self.assertIn(denied, line)
+        (ends,) = self.reports("rsocket:0", "rsocket:127.0.0.1:{port}", before=before)
+        self.assertIn("programs of one user share it, by UNIX sockets", ends["server"]["error"])
+        self.assertIn(denied, ends["server"]["error"])
 
 
 class ReactorTests(RestrictedTestCase):

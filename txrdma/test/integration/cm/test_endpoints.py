@@ -103,7 +103,7 @@ class LoopbackTests(TestCase):
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
             taken.bind((address, ROCE_PORT))
             for rxe, advice in (
-                ("/nowhere", "another program has UDP port"),
+                ("/nowhere", "UDP port 4791 of .* is not available"),
                 ("/", "use its own device"),
             ):
                 self.patch(adapters, "RXE", rxe)
