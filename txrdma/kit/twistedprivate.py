@@ -141,7 +141,7 @@ def exists(owner: str, name: str) -> bool:
         found: Any = import_module(owner)
     except ImportError as error:
         if not (error.name or "twisted").startswith("twisted"):
-            return True  # cannot be told: the module needs another package, as _newtls does pyOpenSSL
+            return True  # unknown: the module needs another package, as _newtls does pyOpenSSL
         module, _, attribute = owner.rpartition(".")
         try:
             found = getattr(import_module(module), attribute)
@@ -150,7 +150,8 @@ def exists(owner: str, name: str) -> bool:
     if hasattr(found, name):
         return True
     functions = (each for base in getattr(found, "__mro__", ()) for each in vars(base).values())
-    return any(name in each.__code__.co_names for each in functions if isinstance(each, FunctionType))
+    codes = (each.__code__ for each in functions if isinstance(each, FunctionType))
+    return any(name in getattr(code, "co_names", ()) for code in codes)  # built-in code of PyPy has none
 
 
 def missing(module: str | None = None) -> Iterator[PrivateName]:
