@@ -43,7 +43,7 @@ from txrdma.cm.status import managers
 from txrdma.error import DeviceUnavailable, RDMAError
 from txrdma.iba.path import IBPath, SUBNET_TIMEOUT
 from txrdma.iba.types import GUID
-from txrdma.interfaces import IMADHandler, IPathResolver
+from txrdma.interfaces import IMADHandler
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.core.frames import frame
 from txrdma.mad.layouts.attributes import Attribute, ManagementClass, Method
@@ -121,13 +121,17 @@ class ConnectionManager:
         """The number of listeners, with those for SIDR_REQs."""
         return self._core.listeners
 
-    @property
-    def resolver(self) -> IPathResolver | None:
-        """The subnet administration, which finds paths from the first port; None on RoCE, which has none."""
-        port = self._agent.port
+    def resolverFor(self, path: IBPath | None = None) -> SAPathResolver | None:
+        """
+        Return a resolver that asks the subnet administration; None on RoCE, which has none.
+
+        @param path: the queries leave by the port of its source GID; None for the first port.
+        """
+        agent = self._agent if path is None else self._agentFor(path)
+        port = agent.port
         if not port.endPort.smLID:
             return None
-        return SAPathResolver(self._agent, lambda: port.endPort, asksForLIDs=True, keepsGIDs=True)
+        return SAPathResolver(agent, lambda: port.endPort, asksForLIDs=True, keepsGIDs=True)
 
     def seconds(self) -> float:
         """Return the reactor's time."""

@@ -235,6 +235,7 @@ class AddressVector:
 
     @ivar dgid: destination; on RoCE v2 an IP address in GID form.
     @ivar dmac: MAC address of the next hop on RoCE, if known (SMC-R exchanges it).
+    @ivar sourcePathBits: low bits of the source LID, of which the port's LMC is the number.
     """
 
     dgid: GID
@@ -246,6 +247,7 @@ class AddressVector:
     serviceLevel: int = 0
     dlid: LID = LID(0)
     dmac: MACAddress | None = None
+    sourcePathBits: int = 0
 
 
 class MigrationState(IntEnum):

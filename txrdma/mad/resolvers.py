@@ -26,6 +26,9 @@ from txrdma.mad.rpcs import RPCs
 _LINK_LOCAL: Final = 0xFE80 << 48
 _DISCARD: Final = 9
 
+_ALL_PATHS: Final = 127
+"""The largest NumbPath of a query, a field of 7 bits."""
+
 
 def sourceAddress(target: str) -> str | None:
     """
@@ -108,6 +111,28 @@ class SAPathResolver:
         if isinstance(known, GUID):
             known = GID.fromParts(end.gids[0].prefix or _LINK_LOCAL, known)
         return self._ask(PathRecord.query(sgid=end.gids[0], dgid=known, reversible=True, numbPath=1))
+
+    async def findOther(self, path: IBPath, destination: GID, sources: Iterable[GID]) -> IBPath | None:
+        """
+        Find another path to the destination of a path, in its partition. Of several, as between ports with
+        several LIDs (LMC), it is one with two other LIDs if there is one: both directions take another route.
+
+        @param destination: its destination GID.
+        @param sources: the GIDs of the local ports from which it may begin, preferred ones first.
+        @return: None if the SA has none.
+        """
+        for source in sources:
+            query = PathRecord.query(
+                sgid=source, dgid=destination, pkey=path.pkey, reversible=True, numbPath=_ALL_PATHS
+            )
+            found = [
+                ((record.slid != path.slid) + (record.dlid != path.dlid), -number, record)
+                for number, record in enumerate(await self._agent.SubnAdmGetTable(query))
+            ]
+            others, _, record = max(found, default=(0, 0, None))
+            if record is not None and others:
+                return self._pathOf(record)
+        return None
 
     def _ask(self, query: Query[PathRecord]) -> Deferred[IBPath]:
         return self._agent.SubnAdmGet(query).addCallback(self._pathOf)

@@ -13,10 +13,12 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
+from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IReadDescriptor
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from txrdma.cm.connections.queuepairs import addressOf
 from txrdma.cm.connections.receives import ReceiveMemory
 from txrdma.cm.interfaces import IConnectionManager
 from txrdma.cm.layouts.messages import APStatus, CMPath
@@ -25,8 +27,9 @@ from txrdma.cm.manager import ConnectionManager
 from txrdma.cm.rdmacm.manager import isManaged, isOfKernel, KernelManager
 from txrdma.error import DeviceUnavailable, InvalidRequest, ResourceExhausted
 from txrdma.iba.path import IBPath
-from txrdma.iba.types import GID, LID, MTU, PKey, QPN
+from txrdma.iba.types import GID, MTU, PKey, QPN
 from txrdma.iba.verbs import (
+    AddressVector,
     AsyncEventKind,
     CM_SUPPORTED,
     Completion,
@@ -263,27 +266,32 @@ class Adapter:
         self._refresh()
         return self._attributes[number - 1].activeMTU
 
-    def alternateTo(self, path: IBPath) -> IBPath | None:
+    def findAlternate(self, path: IBPath) -> Deferred[IBPath | None]:
         """
-        Another path to the destination of a path: from another port, else from another address of this one.
+        Find another path to the destination of a path: from another port, else from the same one.
+
+        On InfiniBand the subnet administration has the paths, and those from the same port differ in their
+        LIDs (LMC). On RoCE they differ in the address.
 
         @param path: with a source GID of this device, and a destination GID.
-        @return: None if there is none, or the device cannot migrate.
+        @return: fires with None if there is none, or the device cannot migrate; fails with
+            L{txrdma.mad.errors.MADError} if the subnet administration does not answer.
         """
         if not self.device.attributes.canMigrate:
-            return None
+            return succeed(None)
         assert path.sgid is not None and path.dgid is not None
         port, _index = self.requireGID(path.sgid)
         kind = path.dgid.isMapped, path.dgid.isLinkLocal
-        others = [
+        others = sorted(
             (place[0] == port, place, gid)
             for gid, place in self._places.items()
             if gid != path.sgid and (gid.isMapped, gid.isLinkLocal) == kind
-        ]
-        if not others:
-            return None
-        _isSamePort, place, gid = min(others)
-        return replace(path, sgid=gid, slid=self._attributes[place[0] - 1].lid if path.slid else LID(0))
+        )
+        resolver = self.own.resolverFor(path) if isinstance(self.manager, ConnectionManager) else None
+        if resolver is not None:
+            sources = [gid for isSamePort, _, gid in others if not isSamePort]
+            return Deferred.fromCoroutine(resolver.findOther(path, path.dgid, (*sources, path.sgid)))
+        return succeed(replace(path, sgid=others[0][2]) if others else None)
 
     def cmPathOf(self, path: IBPath) -> CMPath:
         """The path of a REQ or LAP, with the rate of the port that has its source GID, and the ACK delay."""
@@ -314,6 +322,15 @@ class Adapter:
         if place is None:
             raise InvalidRequest(f"{self.device.name} has no GID {gid.ip}")
         return place
+
+    def addressOf(self, path: CMPath) -> AddressVector:
+        """
+        The address vector of a path.
+
+        @raise InvalidRequest: no port of the device has its source GID.
+        """
+        port, index = self.requireGID(path.localGID)
+        return addressOf(path, port, index, self._attributes[port - 1].lidMask)
 
     def findPKey(self, port: int, pkey: int) -> int | None:
         """The table index of a port's P_Key for a partition; None if the port is not a member."""

@@ -89,7 +89,7 @@ class Automatic(Enum):
 
 
 AUTOMATIC: Final = Automatic.AUTOMATIC
-"""The alternate path of a client: from another port, else from another address of its port, if it has any."""
+"""The alternate path of a client: what L{txrdma.cm.connections.adapter.Adapter.findAlternate} finds."""
 
 PrivateData = Union[bytes, Callable[[RDMATransport], bytes]]
 """Private data of a REQ, or a function that makes it and may allocate memory of the transport."""
@@ -108,18 +108,30 @@ def _connect(
     isPeerToPeer: bool = False,
 ) -> Deferred[IRDMAProtocol]:
     """Connect with the adapter of a device."""
+
+    def begin(other: IBPath | None) -> Deferred[IRDMAProtocol]:
+        if other is not None:
+            other = _whole(other, adapter)
+        return Attempt(
+            *(adapter, scheme, serviceID, complete, factory, terms, privateData, other),
+            isPeerToPeer,
+        ).answer
+
+    async def beginWhenFound() -> IRDMAProtocol:
+        release = adapter.hold()
+        try:
+            return await begin(await adapter.findAlternate(complete))
+        finally:
+            release()
+
     try:
         adapter = adapterOf(reactor, device)
         release = adapter.hold()
         try:
             complete = _whole(path, adapter)
-            if alternate is AUTOMATIC:
-                alternate = adapter.alternateTo(complete)
-            other = None if alternate is None else _whole(alternate, adapter)
-            return Attempt(
-                *(adapter, scheme, serviceID, complete, factory, terms, privateData, other),
-                isPeerToPeer,
-            ).answer
+            if isinstance(alternate, Automatic):
+                return Deferred.fromCoroutine(beginWhenFound())
+            return begin(alternate)
         finally:
             release()
     except Exception:
@@ -217,7 +229,7 @@ class IBClientEndpoint:
         adapter = adapterOf(self._reactor, self._device)
         release = adapter.hold()
         try:
-            resolver = self._resolver or adapter.own.resolver
+            resolver = self._resolver or adapter.own.resolverFor()
             if resolver is None:
                 path = IBPath(
                     dgid=target if isinstance(target, GID) else parseGID(str(target), str(target), None)

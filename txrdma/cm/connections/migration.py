@@ -7,16 +7,19 @@ ready, too. An empty write causes packets in both directions if the application 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from txrdma.cm.connections.adapter import Adapter
-from txrdma.cm.connections.queuepairs import addressOf, leastTimeout
+from txrdma.cm.connections.queuepairs import leastTimeout
 from txrdma.cm.connections.sendqueue import SendQueue
 from txrdma.cm.layouts.messages import CMPath
 from txrdma.cm.layouts.paths import pathOf
 from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError
 from txrdma.iba.path import IBPath
+from txrdma.iba.types import PKey
 from txrdma.iba.verbs import MigrationState, Operation, QPAttributes, QPState, SendRequest
 from txrdma.interfaces import IQueuePair
 
@@ -38,15 +41,16 @@ class PathMigration:
         self._arming: Deferred[CMPath] | None = None
         self.former: CMPath | None = None
 
-    def choose(self, route: str, path: IBPath | CMPath | None, primary: CMPath) -> CMPath:
+    def choose(self, route: str, path: IBPath | CMPath | None, primary: CMPath) -> CMPath | Deferred[CMPath]:
         """
-        Return the path to load: the given one, else the former one, or one from another port or address.
+        Return the path to load: the given one, else the former one, or what L{Adapter.findAlternate} finds.
 
         Both ends of the former path are addresses of the connection, so it can be used again after a repair.
 
         @param route: the device's name for the path of the data.
         @param primary: the path in use.
-        @raise InvalidRequest: there is no path migration, or no other path.
+        @return: the path, or a Deferred that fails with L{InvalidRequest} if there is no other path.
+        @raise InvalidRequest: there is no path migration.
         """
         device = self._adapter.device
         if route == "shared-memory":
@@ -58,10 +62,14 @@ class PathMigration:
         if path is None and self.former is not None and self._adapter.findGID(self.former.localGID):
             return self.former
         if path is None:
-            path = self._adapter.alternateTo(pathOf(primary))
-            if path is None:
-                raise InvalidRequest(f"{device.name} has no other address of this kind")
+            used = replace(pathOf(primary), pkey=PKey(self._pkey))
+            return self._adapter.findAlternate(used).addCallback(self._found)
         return self._adapter.cmPathOf(path) if isinstance(path, IBPath) else path
+
+    def _found(self, path: IBPath | None) -> CMPath:
+        if path is None:
+            raise InvalidRequest(f"{self._adapter.device.name} has no other path to this address of the peer")
+        return self._adapter.cmPathOf(path)
 
     def accept(self, pair: IQueuePair, path: CMPath) -> bool:
         """Set the alternate path that the peer offers; return whether the device accepts it."""
@@ -78,11 +86,11 @@ class PathMigration:
 
         @raise txrdma.error.RDMAError: the device refuses the path.
         """
-        port, index = self._adapter.requireGID(path.localGID)
+        address = self._adapter.addressOf(path)
         pair.modify(
             QPAttributes(
-                alternateAddress=addressOf(path, port, index),
-                alternatePKeyIndex=self._adapter.requirePKey(port, self._pkey),
+                alternateAddress=address,
+                alternatePKeyIndex=self._adapter.requirePKey(address.port, self._pkey),
                 alternateTimeout=max(path.localACKTimeout, leastTimeout(self._adapter.device.attributes)),
                 migrationState=MigrationState.REARM,
             )

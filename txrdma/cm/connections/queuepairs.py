@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from txrdma.cm.layouts.messages import CMPath, REP, REQ
-from txrdma.cm.layouts.paths import pathOf, reversedPath
+from txrdma.cm.layouts.paths import pathOf
 from txrdma.iba.types import MTU
 from txrdma.iba.verbs import Access, AddressVector, DeviceAttributes, QPAttributes, QPState
 
@@ -35,20 +35,19 @@ def toInit(port: int, responderResources: int, pkeyIndex: int = 0) -> QPAttribut
 
 
 def toReceive(
-    request: REQ, reply: REP, isActive: bool, port: int = 1, sgidIndex: int = 0, minRNRTimer: int = 0
+    request: REQ, reply: REP, isActive: bool, address: AddressVector, minRNRTimer: int = 0
 ) -> QPAttributes:
     """
     Return the attributes for the transition to RTR.
 
     @param isActive: this end sent the REQ.
-    @param sgidIndex: the index of the primary path's source GID in the port's table.
+    @param address: the destination of the primary path: see L{addressOf}.
     @param minRNRTimer: the delay of senders that find no receive, encoded; 0 is 0.65 seconds.
     """
-    path = request.primary if isActive else reversedPath(request.primary)
     own, peer = (request, reply) if isActive else (reply, request)
     return QPAttributes(
         state=QPState.RTR,
-        address=addressOf(path, port, sgidIndex),
+        address=address,
         pathMTU=MTU(int(request.pathMTU)),
         destinationQPN=reply.localQPN if isActive else request.localQPN,
         rqPSN=own.startingPSN,
@@ -83,8 +82,13 @@ def toSend(request: REQ, reply: REP, isActive: bool, leastTimeout: int = 0) -> Q
     )
 
 
-def addressOf(path: CMPath, port: int, sgidIndex: int) -> AddressVector:
-    """Return the address vector of a path."""
+def addressOf(path: CMPath, port: int = 1, sgidIndex: int = 0, lidMask: int = 0) -> AddressVector:
+    """
+    Return the address vector of a path.
+
+    @param port: the port with the path's source GID, which is at C{sgidIndex} of its table.
+    @param lidMask: the LMC of the port.
+    """
     return AddressVector(
         dgid=path.remoteGID,
         sgidIndex=sgidIndex,
@@ -94,4 +98,5 @@ def addressOf(path: CMPath, port: int, sgidIndex: int) -> AddressVector:
         flowLabel=path.flowLabel,
         serviceLevel=path.serviceLevel,
         dlid=pathOf(path).dlid,
+        sourcePathBits=path.localLID & (1 << lidMask) - 1,
     )

@@ -268,15 +268,18 @@ class RDMATransport(RequestTransport):
         Prepare both ends to migrate to another path when the one in use fails.
 
         @param path: None for the one before the last migration; before the first one for a path from another
-            port of the device, else from another address of its port, to the same address of the peer.
-        @return: fires with the path when both queue pairs are ready for it; for errors see
+            port of the device, else by other LIDs or from another address of its port, to the same address
+            of the peer.
+        @return: fires with the path when both queue pairs are ready for it; fails with L{InvalidRequest} if
+            there is no other path. For further errors see
             L{CMConnection.loadAlternatePath<txrdma.cm.connection.CMConnection.loadAlternatePath>}.
-        @raise InvalidRequest: this device has no such path, or no other, or the queue pair uses shared
-            memory.
+        @raise InvalidRequest: this device has no such path, or the queue pair uses shared memory.
         """
         self.pathChanged()
         chosen = self._migration.choose(self.route, path, self._cm.primary)
-        loading = self._cm.loadAlternatePath(chosen).addCallback(self._migration.whenArmed)
+        load = self._cm.loadAlternatePath
+        loading = chosen.addCallback(load) if isinstance(chosen, Deferred) else load(chosen)
+        loading.addCallback(self._migration.whenArmed)
         loaded: Deferred[CMPath] = Deferred(lambda _: loading.cancel())
         loading.addCallbacks(loaded.callback, loaded.errback)
         return loaded
@@ -292,10 +295,10 @@ class RDMATransport(RequestTransport):
         assert self._pair is not None and self.connection is not None
         self.agreed, self.isClient = agreed, isActive
         self._credits = Credits(self.terms.receives, agreed.receives)
-        port, index = self.adapter.requireGID(self.connection.primary.localGID)
+        address = self.adapter.addressOf(self.connection.primary)
         if agreed.receives is None and self._posted < self._receives:
             self._pair.postReceive(self._takeRest())
-        self._pair.modify(toReceive(request, reply, isActive, port, index, _RNR_TIMER))
+        self._pair.modify(toReceive(request, reply, isActive, address, _RNR_TIMER))
         self._pair.modify(toSend(request, reply, isActive, leastTimeout(self.device.attributes)))
 
     def established(self, protocol: IRDMAProtocol, host: MessageAddress, peer: MessageAddress) -> None:

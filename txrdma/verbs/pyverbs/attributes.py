@@ -120,6 +120,7 @@ def addressToPyverbs(verbs: Pyverbs, address: AddressVector) -> Any:
     return verbs.AHAttr(
         dlid=_within("dlid", address.dlid, 0xFFFF),
         sl=_within("serviceLevel", address.serviceLevel, 15),
+        src_path_bits=_within("sourcePathBits", address.sourcePathBits, 0x7F),
         is_global=int(hasGRH),
         port_num=_within("port", address.port, _PORT_LIMIT),
         gr=route,
@@ -131,7 +132,12 @@ def addressFromPyverbs(attr: Any, port: int | None = None) -> AddressVector:
     port = attr.port_num if port is None else port
     if not attr.is_global:
         return AddressVector(
-            GID.fromBytes(bytes(16)), port=port, serviceLevel=attr.sl, dlid=LID(attr.dlid), hopLimit=0
+            GID.fromBytes(bytes(16)),
+            port=port,
+            serviceLevel=attr.sl,
+            dlid=LID(attr.dlid),
+            sourcePathBits=attr.src_path_bits,
+            hopLimit=0,
         )
     return AddressVector(
         GID.fromBytes(bytes.fromhex(attr.dgid.replace(":", ""))),
@@ -142,6 +148,7 @@ def addressFromPyverbs(attr: Any, port: int | None = None) -> AddressVector:
         flowLabel=attr.flow_label,
         serviceLevel=attr.sl,
         dlid=LID(attr.dlid),
+        sourcePathBits=attr.src_path_bits,
     )
 
 

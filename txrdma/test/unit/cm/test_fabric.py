@@ -6,7 +6,10 @@ from __future__ import annotations
 
 from itertools import count
 
+from twisted.internet.defer import Deferred
+
 from txrdma.cm.connection import CMConnection
+from txrdma.cm.connections.queuepairs import addressOf
 from txrdma.cm.core.events import (
     AlternatePathRequested,
     ConnectionReplied,
@@ -19,14 +22,14 @@ from txrdma.cm.layouts.messages import REP, REQ
 from txrdma.cm.layouts.paths import pathFor
 from txrdma.cm.manager import ConnectionManager
 from txrdma.iba.path import IBPath
-from txrdma.iba.types import QPN
+from txrdma.iba.types import GID, QPN
 from txrdma.mad.server import MADServer
 from txrdma.test.support.mad.simulated import FabricTestCase
 
 SERVICE = 0x1000000000000042
 
 
-class FabricTests(FabricTestCase):
+class ManagersCase(FabricTestCase):
     """A manager at C{b}, which has two ports, and one at C{c}, which listens."""
 
     def setUp(self) -> None:
@@ -51,18 +54,6 @@ class FabricTests(FabricTestCase):
             dgid=self.host._agent.port.endPort.gids[0],
             packetLifeTime=12,
         )
-
-    def test_pathFromSA(self) -> None:
-        """The manager's resolver asks the subnet administration for LIDs, and keeps the GIDs."""
-        expected, there = self.way(), self.host._agent.port.endPort
-        assert self.client.resolver is not None
-        for target in (there.gids[0], str(there.gids[0]), there.portGUID, there.lid):
-            resolving = self.client.resolver.resolve(target)
-            self.clock.pump([0.01] * 10)
-            path = self.successResultOf(resolving)
-            self.assertEqual((path.slid, path.dlid), (expected.slid, expected.dlid))
-            self.assertEqual((path.sgid, path.dgid), (expected.sgid, expected.dgid))
-            self.assertIsNotNone(path.packetLifeTime)
 
     def serve(self, connection: CMConnection, event: Event) -> None:
         if isinstance(event, ConnectionRequested):
@@ -92,6 +83,46 @@ class FabricTests(FabricTestCase):
         self.pump(10)
         return connection
 
+    def findOther(self, path: IBPath, *sources: GID) -> IBPath | None:
+        """Find another path to the destination of a path from one of the ports with these GIDs."""
+        resolver = self.client.resolverFor(path)
+        assert resolver is not None and path.dgid is not None
+        found: IBPath | None = self.answerTo(
+            Deferred.fromCoroutine(resolver.findOther(path, path.dgid, sources))
+        )
+        return found
+
+    def migrate(self, connection: CMConnection, path: IBPath) -> None:
+        """Load an alternate path, and let both queue pairs migrate to it."""
+        loaded = self.answerTo(connection.loadAlternatePath(path))
+        self.assertEqual(loaded, pathFor(path))
+        for each in (connection, self.served[0]):
+            each.migrated()
+
+    def assertEndsWithoutRetry(self, connection: CMConnection) -> None:
+        """The first DREQ is answered."""
+        connection.disconnect()
+        self.pump(60)
+        self.assertEqual(self.received[-2:], [Disconnected, TimewaitOver])
+        self.assertEqual(self.client.counters["retried DREQ"], 0)
+
+
+class FabricTests(ManagersCase):
+    """Connections, and an alternate path from another port."""
+
+    def test_pathFromSA(self) -> None:
+        """The manager's resolver asks the subnet administration for LIDs, and keeps the GIDs."""
+        expected, there = self.way(), self.host._agent.port.endPort
+        resolver = self.client.resolverFor()
+        assert resolver is not None
+        for target in (there.gids[0], str(there.gids[0]), there.portGUID, there.lid):
+            resolving = resolver.resolve(target)
+            self.clock.pump([0.01] * 10)
+            path = self.successResultOf(resolving)
+            self.assertEqual((path.slid, path.dlid), (expected.slid, expected.dlid))
+            self.assertEqual((path.sgid, path.dgid), (expected.sgid, expected.dgid))
+            self.assertIsNotNone(path.packetLifeTime)
+
     def test_lossyLinks(self) -> None:
         self.fabric.wire.loss = 0.05
         connections = [self.connect() for _ in range(20)]
@@ -105,12 +136,61 @@ class FabricTests(FabricTestCase):
 
     def test_messagesTakeAlternatePathAfterMigration(self) -> None:
         connection = self.connect()
-        loaded = self.answerTo(connection.loadAlternatePath(self.way(2)))
-        self.assertEqual(loaded, pathFor(self.way(2)))
-        for each in (connection, self.served[0]):
-            each.migrated()
+        self.migrate(connection, self.way(2))
         self.fabric.cut("b", 1)
+        self.assertEndsWithoutRetry(connection)
+
+    def test_pathFromAnotherPort(self) -> None:
+        """The subnet administration finds the path from another port, unless that port is down."""
+        first, second = self.way(1), self.way(2)
+        assert first.sgid is not None and second.sgid is not None
+        found = self.findOther(first, second.sgid, first.sgid)
+        assert found is not None
+        self.assertEqual((found.sgid, found.slid, found.dlid), (second.sgid, second.slid, second.dlid))
+        connection = self.connect()
+        self.migrate(connection, found)
+        self.fabric.cut("b", 1)
+        self.assertEndsWithoutRetry(connection)
+        self.fabric.heal("b", 1)
+        self.pump()
+        self.fabric.cut("b", 2)
+        self.assertIsNone(self.findOther(first, second.sgid))
+
+    def test_noOtherPath(self) -> None:
+        """A port with one LID has no other path, whichever of its GIDs is used."""
+        path = self.way()
+        assert path.sgid is not None
+        self.assertIsNone(self.findOther(path, path.sgid))
+
+
+class SeveralLIDsTests(ManagersCase):
+    """Each port has two LIDs, whose routes take different cables between the switches."""
+
+    options = {"lmc": 1, "resweepSeconds": None}
+
+    def test_pathByOtherLIDs(self) -> None:
+        """Without another port, the alternate path has other LIDs at both ends; it works if a cable fails."""
+        primary = self.way()
+        assert primary.sgid is not None
+        found = self.findOther(primary, primary.sgid)
+        assert found is not None
+        self.assertEqual((found.sgid, found.dgid), (primary.sgid, primary.dgid))
+        self.assertEqual((found.slid, found.dlid), (primary.slid + 1, primary.dlid + 1))
+        self.assertEqual(addressOf(pathFor(found), lidMask=1).sourcePathBits, 1)
+        connection = self.connect()
+        self.migrate(connection, found)
+        self.cutCableOf(primary.dlid)
+        self.assertEndsWithoutRetry(connection)
+
+    def test_cableIsThatOfPrimaryPath(self) -> None:
+        """The cable whose failure the test above simulates carries the primary path."""
+        connection = self.connect()
+        self.cutCableOf(self.way().dlid)
         connection.disconnect()
         self.pump(60)
-        self.assertEqual(self.received[-2:], [Disconnected, TimewaitOver])
-        self.assertEqual(self.client.counters["retried DREQ"], 0)
+        self.assertGreater(self.client.counters["retried DREQ"], 0)
+
+    def cutCableOf(self, lid: int) -> None:
+        """Cut the cable between the switches that packets to a LID take."""
+        left = self.fabric.node("left")
+        self.fabric.cut("left", self.fabric.linearOf(left)[lid])

@@ -4,10 +4,11 @@ Alternate paths of connections with queue pairs: loaded by the application; devi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 from twisted.internet.defer import CancelledError
@@ -21,6 +22,7 @@ from txrdma.cm.connections.endpoints import (
 )
 from txrdma.cm.layouts.messages import APStatus
 from txrdma.cm.layouts.paths import isPath, pathFor, reversedPath
+from txrdma.cm.manager import ConnectionManager
 from txrdma.cm.terms import Terms
 from txrdma.error import DeviceUnavailable, InvalidRequest, Refused
 from txrdma.iba.path import IBPath
@@ -368,6 +370,24 @@ class RequestedTests(MessagingCase):
         self.assertEqual(client.transport.path.localGID, self.path(1).sgid)
         self.assertEqual(client.transport.alternate.localGID, self.path(0).sgid)
 
+    def test_pathsOfSubnetAdministration(self) -> None:
+        """On InfiniBand the subnet administration is asked for paths from other ports, then from the same."""
+        asked: list[tuple[GID | None, ...]] = []
+        answers: list[IBPath | None] = [self.path(1), None, self.path(1)]
+
+        async def findOther(path: IBPath, destination: GID, sources: Sequence[GID]) -> IBPath | None:
+            asked.append((path.sgid, destination, *sources))
+            return answers.pop(0)
+
+        resolver = SimpleNamespace(findOther=findOther)
+        self.patch(ConnectionManager, "resolverFor", lambda manager, path=None: resolver)
+        client, _server = self.connect(AUTOMATIC)
+        self.assertEqual(client.transport.alternate.localGID, self.path(1).sgid)
+        client, _server = self.connect(AUTOMATIC)
+        self.assertIsNone(client.transport.alternate)
+        path = self.path(0)
+        self.assertEqual(asked, 2 * [(path.sgid, path.dgid, self.path(1).sgid, path.sgid)])
+
     def test_noOtherAddress(self) -> None:
         """A device with one address has no alternate path, and connects without."""
         self.devices[0] = self.network.device("10.0.1.9")
@@ -375,7 +395,7 @@ class RequestedTests(MessagingCase):
         self.addresses = (("10.0.1.9", "10.0.1.9"), self.addresses[1])
         client, _server = self.connect(AUTOMATIC)
         self.assertIsNone(client.transport.alternate)
-        self.assertRaises(InvalidRequest, client.transport.loadAlternatePath)
+        self.failureResultOf(client.transport.loadAlternatePath(), InvalidRequest)
 
     def test_deviceWithoutMigration(self) -> None:
         """A client on a device without path migration requests no alternate path."""

@@ -11,7 +11,7 @@ from random import Random
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.cm.connections.queuepairs import toReceive, toSend
+from txrdma.cm.connections.queuepairs import addressOf, toReceive, toSend
 from txrdma.cm.layouts.ipcm import IPAddresses
 from txrdma.cm.layouts.messages import REP, REQ
 from txrdma.cm.layouts.paths import reversedPath
@@ -75,7 +75,8 @@ class TranslationTests(SynchronousTestCase):
 
     def check(self, prepared: Prepared, request: REQ, reply: REP, isActive: bool) -> None:
         """Check that both transitions of a queue pair equal the kernel's."""
-        receiving: QPAttributes = toReceive(request, reply, isActive)
+        path = request.primary if isActive else reversedPath(request.primary)
+        receiving: QPAttributes = toReceive(request, reply, isActive, addressOf(path))
         sending = toSend(request, reply, isActive)
         assert receiving.address is not None
         found = (

@@ -90,6 +90,7 @@ ADDRESSES = st.builds(
     flowLabel=st.integers(0, 0xFFFFF),
     serviceLevel=st.integers(0, 15),
     dlid=st.integers(0, 0xFFFF).map(LID),
+    sourcePathBits=st.integers(0, 0x7F),
 )
 ATTRIBUTES = st.builds(
     QPAttributes,
@@ -159,7 +160,7 @@ class AttributeTests(SynchronousTestCase):
 
     def test_withoutGID(self) -> None:
         """A path without a GID has no GRH: InfiniBand, by its LID."""
-        way = AddressVector(GID(bytes(16)), dlid=LID(7), serviceLevel=2, hopLimit=0)
+        way = AddressVector(GID(bytes(16)), dlid=LID(7), serviceLevel=2, hopLimit=0, sourcePathBits=3)
         output, _mask = toPyverbs(FAKE, QPAttributes(address=way))
         self.assertEqual(output.ah_attr.is_global, 0)
         self.assertEqual(fromPyverbs(output, frozenset({"address"})).address, way)
