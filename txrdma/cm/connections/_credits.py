@@ -20,7 +20,7 @@ SPARE: Final = 4
 """Receives without a credit: for writes that return credits, and for reports of long messages."""
 
 
-FIRST_RECEIVES: Final = 8
+FIRST_RECEIVES: Final = 4
 """Number of receives with a credit that are posted, and so of credits, until the first message arrives."""
 
 

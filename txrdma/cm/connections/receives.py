@@ -32,15 +32,14 @@ class Part:
     @ivar requests: receives of the first slots; the identifier of each is the number of its slot.
     """
 
-    __slots__ = ("_address", "_lkey", "_region", "_slotBytes", "_view", "requests")
+    __slots__ = ("_address", "_begin", "_lkey", "_region", "_slotBytes", "requests")
 
-    def __init__(self, region: _Region, begin: int, slots: int, slotBytes: int) -> None:
+    def __init__(self, region: _Region, begin: int, slotBytes: int) -> None:
         """
         @param begin: the offset of the first slot in the region, in bytes.
         """
-        self._region, self._slotBytes = region, slotBytes
+        self._region, self._begin, self._slotBytes = region, begin, slotBytes
         memory = region.memory
-        self._view = memory.view[begin : begin + slots * slotBytes]
         self._address, self._lkey = memory.address + begin, memory.lkey
         self.requests: list[ReceiveRequest] = []
 
@@ -54,21 +53,17 @@ class Part:
 
     def message(self, slot: int, length: int) -> bytes:
         """The first bytes of a slot."""
-        begin = slot * self._slotBytes
-        return bytes(self._view[begin : begin + length])
+        begin = self._begin + slot * self._slotBytes
+        return bytes(self._region.memory.view[begin : begin + length])
 
     def fill(self, data: Buffer, length: int) -> Segment:
         """Copy bytes into the first slot; return the segment of C{length} bytes there."""
-        self._view[: len(data)] = data
+        self._region.memory.view[self._begin : self._begin + len(data)] = data
         return Segment(self._address, length, self._lkey)
 
     def giveBack(self) -> None:
         """Return the memory; no queue pair may have a receive in it any more."""
         self._region.returned(self)
-
-    def forget(self) -> None:
-        """Release the view, before the memory is deregistered."""
-        self._view.release()
 
 
 class _Region:
@@ -76,7 +71,7 @@ class _Region:
 
     def __init__(self, memory: IMemoryRegion, parts: int, slots: int, slotBytes: int, whole: _Pool) -> None:
         self.memory, self._parts, self._whole = memory, parts, whole
-        self.free = [Part(self, index * slots * slotBytes, slots, slotBytes) for index in range(parts)]
+        self.free = [Part(self, index * slots * slotBytes, slotBytes) for index in range(parts)]
 
     @property
     def isWhole(self) -> bool:
@@ -95,8 +90,6 @@ class _Region:
 
     def close(self) -> None:
         """Deregister the region; all parts are unused."""
-        for part in self.free:
-            part.forget()
         self.memory.close()
 
 

@@ -118,8 +118,6 @@ class RDMATransport(RequestTransport):
         self.protocol: IRDMAProtocol | None = None
         self.failed: Callable[[Failure], None] = lambda failure: None
         self._credits = Credits(terms.receives, None)
-        self._receives = terms.receives + SPARE
-        self._depth = self._receives + terms.sends + OVERHEAD
         self._regions = SendRegions(adapter.domain)
         self._sends = SendQueue(terms.sends, adapter.receives, self._regions)
         self._reader: LongMessageReader | None = None  # from the first long message of the peer on
@@ -137,16 +135,17 @@ class RDMATransport(RequestTransport):
         self.completed: Callable[[Sequence[Completion]], None] = self._completed
         try:
             shared = self._shared = adapter.reserve(self._depth)
+            count = self._receives
             limits = adapter.device.limits
             inline = limits.maxInline if limits.hasUnlimitedInline else 0
-            capacity = Capacity(terms.sends + OVERHEAD, self._receives, 1, 1, inline)
+            capacity = Capacity(terms.sends + OVERHEAD, count, 1, 1, inline)
             self._pair = adapter.domain.createQueuePair(QPKind.RC, shared.queue, shared.queue, capacity)
             adapter.attach(shared, self._pair, self)
-            receives: Sequence[ReceiveRequest] = (_NO_MEMORY,) * self._receives
-            self._posted = self._receives
+            receives: Sequence[ReceiveRequest] = (_NO_MEMORY,) * count
+            self._posted = count
             if terms.messageBytes:
-                self._memory = adapter.receives.take(self._receives, terms.messageBytes)
-                self._posted = min(self._receives, FIRST_RECEIVES + SPARE)
+                self._memory = adapter.receives.take(count, terms.messageBytes)
+                self._posted = min(count, FIRST_RECEIVES + SPARE)
                 receives = self._memory.prepare(self._posted)
             self._pair.modify(toInit(port, terms.reads, adapter.requirePKey(port, pkey)))
             self._pair.postReceive(receives)
@@ -157,6 +156,16 @@ class RDMATransport(RequestTransport):
 
     def __repr__(self) -> str:
         return f"<RDMATransport {self.connection!r} {self._pair!r}>"
+
+    @property
+    def _receives(self) -> int:
+        """The number of receives, when all are posted."""
+        return self.terms.receives + SPARE
+
+    @property
+    def _depth(self) -> int:
+        """The number of entries of the completion queue that the queue pair needs."""
+        return self._receives + self.terms.sends + OVERHEAD
 
     @property
     def route(self) -> str:

@@ -109,7 +109,7 @@ class LaneSender:
         self.rings = RingPair(box)
         self.wakeups = Wakeups(self.rings, services)
         self.remote = RemoteMemory(owner, services, self.rings)
-        self.outstanding: deque[_Entry] = deque()
+        self.outstanding: list[_Entry] = []  # an empty deque takes 0.7 KiB
         self.waiting = _NONE
         self.isSuspended = self.announcesAlways = True
         self.isLinked = self.hasPeerLeft = self.isClosed = False
@@ -438,24 +438,26 @@ class LaneSender:
         owner, outstanding, done = self._owner, self.outstanding, self.rings.acknowledged
         if self._atomics:
             self._atomics.deliver(self.rings.peerWords, done)
-        before = len(outstanding)
+        count = 0
         failed = _SUCCESS
-        while outstanding:
-            position, identifier, opcode, signaled, failed = outstanding[0]
+        for position, _, _, _, status in outstanding:
             if position > done:
-                failed = _SUCCESS
                 break
-            if failed:
+            if status:
+                failed = status
                 break
-            outstanding.popleft()
-            if signaled:
-                owner.sendCompleted(
-                    _new(Completion, (identifier, _SUCCESS, opcode, owner.number, 0, None, 0, False, 0, 0))
-                )
-        if self.isClosed:  # closed by an overrun of the completion queue
-            return False
-        if before > len(outstanding):
-            owner.retired(before - len(outstanding))
+            count += 1
+        if count:
+            completed, number = outstanding[:count], owner.number
+            del outstanding[:count]
+            for _, identifier, opcode, signaled, _ in completed:
+                if signaled:
+                    owner.sendCompleted(
+                        _new(Completion, (identifier, _SUCCESS, opcode, number, 0, None, 0, False, 0, 0))
+                    )
+            if self.isClosed:  # closed by an overrun of the completion queue
+                return False
+            owner.retired(count)
         if failed:
             self.fail(failed, None)
         return not failed
@@ -464,7 +466,7 @@ class LaneSender:
         """Complete the oldest request with this status, and fail the queue pair."""
         owner = self._owner
         if self.outstanding:
-            _, identifier, opcode, _, _ = self.outstanding.popleft()
+            _, identifier, opcode, _, _ = self.outstanding.pop(0)
         elif self.waiting:
             request = self.waiting.popleft()
             identifier, opcode = request.identifier, COMPLETION_OF[request.operation]

@@ -78,7 +78,7 @@ class SharedQueuePair:
         self._isResting = False
         self._timer: IDelayedCall | None = None
         self._retryCall: IDelayedCall | None = None
-        self._descriptorlessRegions: set[RKey] = set()  # keys whose reply lost its descriptor
+        self._descriptorlessRegions: frozenset[RKey] = frozenset()  # keys whose reply lost its descriptor
         self._moving: tuple[SendRequest, list[memoryview], int, int] | None = None
         try:
             self._box, mapping = makeBox(ring)  # the descriptor is closed when the peer has it
@@ -155,7 +155,7 @@ class SharedQueuePair:
             "descriptors",
             "no descriptor is available to map memory of another process: requests wait for one",
         )
-        self._descriptorlessRegions.add(rkey)
+        self._descriptorlessRegions |= {rkey}
         self._retryLater()
 
     def _retryLater(self) -> None:
@@ -163,7 +163,7 @@ class SharedQueuePair:
             self._retryCall = self._reactor.callLater(_AGAIN, self._retry)
 
     def _retry(self) -> None:
-        descriptorsLost, self._descriptorlessRegions = self._descriptorlessRegions, set()
+        descriptorsLost, self._descriptorlessRegions = self._descriptorlessRegions, frozenset()
         for rkey in descriptorsLost:
             self.requestRegion(rkey)
 
@@ -220,7 +220,7 @@ class SharedQueuePair:
         """Release memory and doorbells of the peer."""
         self.rest()
         self._timer = self._retryCall = None
-        self._descriptorlessRegions.clear()
+        self._descriptorlessRegions = frozenset()
         self._moving = None
         doorbells, self._doorbells = self._doorbells, []
         for doorbell in doorbells:

@@ -46,7 +46,7 @@ class World:
         """The lifecycle in this state."""
         life: Life[int] = Life()
         life._inputs = TABLE.begin(life, self.place)
-        life._inbox = deque(self.inbox)
+        life._inbox = list(self.inbox)
         life.isPaused, life._hasClosed = self.isPaused, self.hasClosed
         return life
 
