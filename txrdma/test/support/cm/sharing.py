@@ -3,25 +3,36 @@ One of several processes at an address.
 
 C{python -m txrdma.test.support.cm.sharing ROLE DEVICE ADDRESS COUNT PORT...}: an C{idle} process opens queue
 pair 1. A C{server} answers messages at its port. Both run until they are killed. A C{client} has a lasting
-connection to each port, and makes COUNT further ones to each; it verifies each answer.
+connection to each port, and makes COUNT further ones to each; it verifies each answer. COUNT may be followed
+by a colon and the seconds between them.
+
+C{python -m txrdma.test.support.cm.sharing fork} imports everything once, and forks a process for each line of
+its standard input: the path of a file for the output, and the words above. The output begins with the process
+ID, and ends with the exit status.
 """
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+from dataclasses import replace
 from functools import partial
 from hashlib import sha256
-from typing import Any
+from typing import Any, Final
 
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionDone
-from twisted.internet.task import react
+from twisted.internet.task import deferLater, react
 from twisted.python.failure import Failure
 
 from txrdma.cm.connections.adapter import adapterOf
-from txrdma.cm.connections.endpoints import RDMAClientEndpoint, RDMAServerEndpoint
+from txrdma.cm.connections.endpoints import RDMAClientEndpoint, RDMAServerEndpoint, USUAL
 from txrdma.cm.connections.protocol import RDMAProtocol
 from txrdma.messages.protocol import MessageFactory
+
+TERMS: Final = replace(USUAL, maxCMRetries=15)
+"""Twice as patient as by default: many processes start at the same time."""
 
 
 class Server(RDMAProtocol):
@@ -65,11 +76,11 @@ class Client(RDMAProtocol):
             self.ended.errback(reason)
 
 
-async def use(reactor: Any, device: str, address: str, count: int, ports: list[int]) -> None:
-    """Use all services, C{count} times."""
+async def use(reactor: Any, device: str, address: str, count: int, seconds: float, ports: list[int]) -> None:
+    """Use all services, C{count} times, with a pause of C{seconds} after each."""
 
     async def connect(port: int) -> Client:
-        endpoint = RDMAClientEndpoint(reactor, address, port, device)
+        endpoint = RDMAClientEndpoint(reactor, address, port, device, TERMS)
         made = await endpoint.connect(MessageFactory(lambda: Client(port)))
         assert isinstance(made, Client)
         return made
@@ -86,6 +97,7 @@ async def use(reactor: Any, device: str, address: str, count: int, ports: list[i
             another = await connect(client.port)
             await another.ask(bytes(3000) + b"%d" % number)
             await close(another)
+        await deferLater(reactor, seconds)
     for client in lasting:
         await close(client)
     print("done", flush=True)
@@ -93,7 +105,8 @@ async def use(reactor: Any, device: str, address: str, count: int, ports: list[i
 
 async def main(reactor: Any, role: str, device: str, address: str, count: str, *ports: str) -> None:
     if role == "client":
-        await use(reactor, device, address, int(count), [int(port) for port in ports])
+        times, _, seconds = count.partition(":")
+        await use(reactor, device, address, int(times), float(seconds or 0), [int(port) for port in ports])
         return
     adapter = adapterOf(reactor, device)
     adapter.hold()
@@ -104,5 +117,31 @@ async def main(reactor: Any, role: str, device: str, address: str, count: str, *
     await Deferred()
 
 
+def run(*words: str) -> None:
+    """Run a role until its end, which raises SystemExit."""
+    react(lambda reactor: Deferred.fromCoroutine(main(reactor, *words)))
+
+
+def forkAll() -> None:
+    """Fork a process for each line of the standard input."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps the processes
+    for line in sys.stdin:
+        path, *words = line.split()
+        if os.fork():
+            continue
+        with open(path, "w") as output:
+            for number in (1, 2):
+                os.dup2(output.fileno(), number)
+        print("pid", os.getpid(), flush=True)
+        try:
+            run(*words)
+        except SystemExit as end:
+            print("exited", end.code or 0, flush=True)
+            raise
+
+
 if __name__ == "__main__":
-    react(lambda reactor: Deferred.fromCoroutine(main(reactor, *sys.argv[1:])))
+    if sys.argv[1] == "fork":
+        forkAll()
+    else:
+        run(*sys.argv[1:])
