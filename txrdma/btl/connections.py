@@ -27,7 +27,7 @@ from twisted.internet.protocol import Protocol as StreamProtocol
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from txrdma.btl.introductions import INTRODUCTION_LENGTH
+from txrdma.btl.introductions import isDecidable
 from txrdma.btl.lifeline import DeviceSpecs, PeerConnection
 from txrdma.btl.transport import BTLMessageTransport
 from txrdma.error import RDMAError, Refused, ResourceExhausted
@@ -185,7 +185,7 @@ class _Waiting(StreamProtocol):
         self._early += data
         if len(self._early) > _EARLY:
             self._abort()
-        elif self in self._accepting.silent and len(self._early) >= INTRODUCTION_LENGTH:
+        elif self in self._accepting.silent and isDecidable(self._early):
             self._stopTimer()
             self._accepting.introduced(self)
 

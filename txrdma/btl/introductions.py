@@ -22,7 +22,7 @@ from txrdma.kit.wire import bits, Code, data, Layout, reserved, wire
 MAGIC: Final = 0x62746C
 """The magic number at the start of an introduction: C{btl}."""
 
-VERSION: Final = 5
+VERSION: Final = 6
 """The version of the exchange, which includes the format of packets."""
 
 SMALLEST_MTU: Final = 256
@@ -31,7 +31,19 @@ SMALLEST_MTU: Final = 256
 _NO_MAC: Final = MACAddress(bytes(6))
 
 
-@wire(46)
+def checkVersion(magic: int, version: int) -> None:
+    """
+    Check the magic number and the version, with which introductions of every version and length begin.
+
+    @raise WireError: it is not an introduction, or has another version.
+    """
+    if magic != MAGIC:
+        raise WireError("Introduction", 0, "the peer does not speak btl")
+    if version != VERSION:
+        raise WireError("Introduction", 3, f"the peer speaks version {version}, not {VERSION}")
+
+
+@wire(48)
 class Introduction(Layout):
     """
     The first data of an exchange: the address of a module, and the name that it has chosen for the peer.
@@ -59,7 +71,7 @@ class Introduction(Layout):
     gid: GID = data(16)
     mac: MACAddress = data(6)
     name: int = bits(64)
-    sequence: int = bits(16)
+    sequence: int = bits(32)
 
     @classmethod
     def of(cls, place: ChannelPlace, name: int, sequence: int, interfaces: int = 1) -> Introduction:
@@ -87,20 +99,24 @@ class Introduction(Layout):
 
     def check(self) -> None:
         """
-        Check the version and the magic number.
+        Check the magic number, the version and the MTU.
 
-        @raise WireError: it is not an introduction, or has another version.
+        @raise WireError: it is not an introduction, has another version, or a smaller MTU than
+            L{SMALLEST_MTU}.
         """
-        if self.magic != MAGIC:
-            raise WireError("Introduction", 0, "the peer does not use the protocol of btl")
-        if self.version != VERSION:
-            raise WireError("Introduction", 3, f"the peer speaks version {self.version}, not {VERSION}")
+        checkVersion(self.magic, self.version)
         if self.mtu < SMALLEST_MTU:
             raise WireError("Introduction", 10, f"an MTU of {self.mtu} bytes")
 
 
 INTRODUCTION_LENGTH: Final = len(Introduction().encode())
 """Bytes of an introduction on the wire."""
+
+
+def isDecidable(data: bytes) -> bool:
+    """Return whether an introduction is complete, or has another version and may be shorter."""
+    isOther = len(data) > 3 and int.from_bytes(data[:3], "big") == MAGIC and data[3] != VERSION
+    return isOther or len(data) >= INTRODUCTION_LENGTH
 
 
 class FrameKind(Code):

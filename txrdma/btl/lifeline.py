@@ -45,6 +45,7 @@ from txrdma.btl.core.path import UNHEARD
 from txrdma.btl.core.peer import GONE, LEFT, Peer
 from txrdma.btl.errors import MessageFailed, PeerLost, Unreachable
 from txrdma.btl.introductions import (
+    checkVersion,
     decodeInterfaces,
     encodeInterfaces,
     frame,
@@ -53,6 +54,7 @@ from txrdma.btl.introductions import (
     HEAD_LENGTH,
     Introduction,
     INTRODUCTION_LENGTH,
+    isDecidable,
     LONGEST_FRAME,
 )
 from txrdma.btl.module import ChannelPlace, moduleOf, ModulePort
@@ -228,7 +230,7 @@ class PeerConnection(StreamProtocol):
         devices = dict.fromkeys(deviceAt(host) if each is None else each for each in several)
         self.module = module = moduleOf(self._reactor, *devices)
         self._release = module.hold()
-        name, sequence = module.newName(), randbits(16)
+        name, sequence = module.newName(), randbits(32)
         self._local = [Introduction.of(port.place, name, sequence, len(devices)) for port in module.ports]
 
     def dataReceived(self, data: bytes) -> None:
@@ -239,7 +241,8 @@ class PeerConnection(StreamProtocol):
         self._receivedBytes += len(data)
         try:
             hasGivenUp = self._introduction is None and self._received[0] == FrameKind.FAILED
-            if self._introduction is None and not hasGivenUp and len(self._received) >= INTRODUCTION_LENGTH:
+            if self._introduction is None and not hasGivenUp and isDecidable(self._received):
+                checkVersion(int.from_bytes(self._received[:3], "big"), self._received[3])
                 self._introduction = Introduction.decode(self._received)
                 self._received = self._received[INTRODUCTION_LENGTH:]
                 self._introduced(self._introduction)

@@ -17,7 +17,7 @@ from typing_extensions import NamedTuple
 from txrdma.error import WireError
 from txrdma.kit.wire import bits, Buffer, Code, Layout, reserved, wire
 
-VERSION: Final = 2
+VERSION: Final = 3
 """The supported version of the header; packets of other versions are dropped."""
 
 
@@ -64,7 +64,7 @@ class SegmentKind(Code):
     """A C{PUT} whose bytes are in the receiver's receive buffer, at the position in L{Placed}."""
 
 
-@wire(18)
+@wire(22)
 class Header(Layout):
     """
     The header of every segment.
@@ -84,8 +84,8 @@ class Header(Layout):
     attempt: int = bits(7)
     tag: int = bits(16)
     sender: int = bits(64)
-    sequence: int = bits(16)
-    acknowledged: int = bits(16)
+    sequence: int = bits(32)
+    acknowledged: int = bits(32)
     length: int = bits(16)
 
 
@@ -117,7 +117,7 @@ class PutPart(Layout):
     offset: int = bits(64)
 
 
-@wire(6)
+@wire(16)
 class AcknowledgementPart(Layout):
     """
     The part of a L{SegmentKind.ACK}, followed by a bitmap of segments that have arrived behind a gap.
@@ -125,15 +125,22 @@ class AcknowledgementPart(Layout):
     Bit C{j} of byte C{k} of the bitmap, least significant first, is for the sequence number C{acknowledged +
     2 + 8 * k + j}: C{acknowledged + 1} is the first missing one.
 
-    @ivar duplicates: number of duplicates from this sender since the connection began, modulo 65536.
+    @ivar duplicates: number of duplicates from this sender since the connection began, modulo 2 to the 32nd.
+    @ivar marked: number of packets from this sender that arrived with the mark "congestion experienced"
+        (RFC 3168, 5) since the connection began, modulo 2 to the 32nd; always 0 from an end that does not
+        read the mark.
     @ivar latest: sequence number of the last received segment; C{latestAttempt}: number of its transmission,
         so that the round trip of a retransmission can be measured, too.
+    @ivar room: number of packets of the largest size that the receiver's buffers can still accept; at most
+        65534, L{ROOM_UNKNOWN} if it is unknown.
     """
 
-    duplicates: int = bits(16)
-    latest: int = bits(16)
+    duplicates: int = bits(32)
+    marked: int = bits(32)
+    latest: int = bits(32)
     latestAttempt: int = bits(8)
     reserved: int = reserved(8)
+    room: int = bits(16)
 
 
 @wire(4)
@@ -162,6 +169,10 @@ class Placed(Layout):
     length: int = bits(32)
 
 
+ROOM_UNKNOWN: Final = 0xFFFF
+"""Value of L{AcknowledgementPart.room} of a receiver that does not measure its buffers."""
+
+
 class Segment(NamedTuple):
     """
     A segment: the fields of its header and its part; those of other parts are zero.
@@ -181,8 +192,10 @@ class Segment(NamedTuple):
     region: int = 0
     offset: int = 0
     duplicates: int = 0
+    marked: int = 0
     latest: int = 0
     latestAttempt: int = 0
+    room: int = ROOM_UNKNOWN
 
     def encode(self) -> bytes:
         """Return the bytes of the packet, including the payload."""
@@ -202,11 +215,14 @@ PACK: Final = 8
 PLACED: Final = 9
 PLACED_PUT: Final = 10
 
-HEADER_LENGTH: Final = 18
-CHUNK_LENGTH: Final = 30
-PUT_LENGTH: Final = 30
-ACK_LENGTH: Final = 24
+HEADER_LENGTH: Final = 22
+CHUNK_LENGTH: Final = 34
+PUT_LENGTH: Final = 34
+ACK_LENGTH: Final = 38
 ENTRY_LENGTH: Final = 4
+
+SEQUENCE_MASK: Final = 0xFFFFFFFF
+"""Largest sequence number; the next one is 0."""
 
 LONGEST_PAYLOAD: Final = 0xFFFF
 """Largest value of a segment's length field."""
@@ -214,10 +230,10 @@ LONGEST_PAYLOAD: Final = 0xFFFF
 LONGEST_MESSAGE: Final = 0xFFFFFFFF
 """Largest value of a message's size field."""
 
-_HEADER: Final = Struct(">BBHQHHH")
-_CHUNK: Final = Struct(">BBHQHHHIII")
-_PUT: Final = Struct(">BBHQHHHIQ")
-_ACK: Final = Struct(">BBHQHHHHHBx")
+_HEADER: Final = Struct(">BBHQIIH")
+_CHUNK: Final = Struct(">BBHQIIHIII")
+_PUT: Final = Struct(">BBHQIIHIQ")
+_ACK: Final = Struct(">BBHQIIHIIIBxH")
 _ENTRY: Final = Struct(">HH")
 _PLACED: Final = Struct(">II")
 
@@ -235,8 +251,10 @@ def encodeHead(
     region: int = 0,
     offset: int = 0,
     duplicates: int = 0,
+    marked: int = 0,
     latest: int = 0,
     latestAttempt: int = 0,
+    room: int = ROOM_UNKNOWN,
 ) -> bytes:
     """
     Encode the header and the part of a segment with C{length} bytes of payload; parameters as in L{Segment}.
@@ -251,7 +269,7 @@ def encodeHead(
     if kind == PUT or kind == PLACED_PUT:
         return _PUT.pack(first, flags, tag, sender, sequence, acknowledged, length, region, offset)
     if kind == ACK:
-        part = (duplicates, latest, latestAttempt)
+        part = (duplicates, marked, latest, latestAttempt, room)
         return _ACK.pack(first, flags, tag, sender, sequence, acknowledged, length, *part)
     return _HEADER.pack(first, flags, tag, sender, sequence, acknowledged, length)
 
@@ -289,7 +307,7 @@ def decodeSegment(packet: Buffer) -> Segment:
     elif not FRAG <= kind <= PLACED_PUT:
         raise WireError("Header", 0, f"kind {kind}")
     if have < begin + length:
-        raise WireError("Header", 16, f"{length} bytes after the first {begin} of {have}")
+        raise WireError("Header", 20, f"{length} bytes after the first {begin} of {have}")
     payload = memoryview(packet)[begin : begin + length]
     attempt = flags & 0x7F
     acknowledgedUpTo = acknowledged if flags & 0x80 or kind == ACK else None

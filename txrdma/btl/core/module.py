@@ -59,6 +59,7 @@ from txrdma.btl.wire import (
     PUT,
     REFUSED,
     Segment,
+    SEQUENCE_MASK,
     VOID,
 )
 from txrdma.error import InvalidRequest, WireError
@@ -227,7 +228,7 @@ class Module(FastPath):
 
     def probe(self, peer: Peer, length: int, nonce: bytes, path: int = 0) -> None:
         """
-        Send a packet of this length, at least 26 bytes, that carries a nonce, on one path.
+        Send a packet of this length, at least 30 bytes, that carries a nonce, on one path.
 
         The peer's module reports L{ProbeReceived}. An end that echoes the nonce has received packets of this
         length at the peer's addresses. Acknowledgements do not prove that, because sequence numbers can be
@@ -374,7 +375,7 @@ class Module(FastPath):
             return
         # First the acknowledgement, even if the segment is then refused: it is true anyway.
         upTo = segment.acknowledged  # usually nothing new
-        if upTo is not None and (upTo + 1) & 0xFFFF != peer.sent.base:
+        if upTo is not None and (upTo + 1) & SEQUENCE_MASK != peer.sent.base:
             # Deferred while fragments come in: the last of several acknowledgements includes the others.
             if kind == FRAG and peer.sent.mayBe(upTo):
                 self._catchUp()

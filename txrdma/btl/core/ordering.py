@@ -12,6 +12,7 @@ from heapq import heappop, heappush
 from typing import Final
 
 from txrdma.btl.core.receiving import difference, ReceiveWindow
+from txrdma.btl.wire import SEQUENCE_MASK
 from txrdma.kit.wire import Buffer
 
 MOST_HELD: Final = 64 << 20
@@ -55,7 +56,7 @@ class Ordering:
         @param sequence: sequence number of its last segment. Messages of one packet have the same number and
             remain in order.
         """
-        self._last += difference(sequence, self._last & 0xFFFF)  # does not wrap
+        self._last += difference(sequence, self._last & SEQUENCE_MASK)  # does not wrap
         self._held += 1
         self._bytes += len(data)
         heappush(self._waiting, (self._last, self._held, tag, data))
@@ -69,7 +70,7 @@ class Ordering:
 
     def next(self, received: ReceiveWindow) -> tuple[int, memoryview] | None:
         """Remove and return tag and data of the first message, if no segment before its end is missing."""
-        if not self._waiting or not received.has(self._waiting[0][0] & 0xFFFF):
+        if not self._waiting or not received.has(self._waiting[0][0] & SEQUENCE_MASK):
             return None
         _last, _held, tag, data = heappop(self._waiting)
         self._bytes -= len(data)

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from txrdma.btl.wire import SEQUENCE_MASK
+
 WINDOW: Final = 4096
 """Segments that are accepted, counted from the first missing one."""
 
@@ -22,8 +24,8 @@ ABOVE: Final = 3
 
 
 def difference(left: int, right: int) -> int:
-    """Return C{left - right} of two sequence numbers, as a signed number of 16 bits."""
-    return ((left - right + 0x8000) & 0xFFFF) - 0x8000
+    """Return C{left - right} of two sequence numbers, as a signed number of 32 bits."""
+    return ((left - right + 0x80000000) & SEQUENCE_MASK) - 0x80000000
 
 
 class ReceiveWindow:
@@ -53,7 +55,7 @@ class ReceiveWindow:
         """
         @param first: the first sequence number of the peer.
         """
-        self.following = first & 0xFFFF
+        self.following = first & SEQUENCE_MASK
         self.duplicates = 0
         self.latest = self.latestAttempt = 0
         self.isOwed = self.isUrgent = False
@@ -68,7 +70,7 @@ class ReceiveWindow:
     @property
     def acknowledged(self) -> int:
         """The sequence number up to which all segments have arrived."""
-        return (self.following - 1) & 0xFFFF
+        return (self.following - 1) & SEQUENCE_MASK
 
     def place(self, sequence: int) -> int:
         """Classify a sequence number: NEW, DUPLICATE, BELOW or ABOVE."""
@@ -86,7 +88,7 @@ class ReceiveWindow:
         if sequence != self.following or self._beyond:
             return False
         self.latest, self.latestAttempt = sequence, attempt
-        self.following = (sequence + 1) & 0xFFFF
+        self.following = (sequence + 1) & SEQUENCE_MASK
         if not self.isOwed:
             self.isOwed, self.owedSince = True, now
         return True
@@ -101,17 +103,17 @@ class ReceiveWindow:
         elif self._beyond:
             beyond = self._beyond
             run = (~beyond & (beyond + 1)).bit_length() - 1  # number of ones at its lower end
-            self.following = (self.following + 1 + run) & 0xFFFF
+            self.following = (self.following + 1 + run) & SEQUENCE_MASK
             self._beyond = beyond >> (run + 1)
             self.isUrgent = True
         else:
-            self.following = (self.following + 1) & 0xFFFF
+            self.following = (self.following + 1) & SEQUENCE_MASK
         self._owe(now)
 
     def takeAgain(self, sequence: int, attempt: int, now: float) -> None:
         """Count a duplicate, and schedule an acknowledgement, because the last one may be lost."""
         self.latest, self.latestAttempt = sequence, attempt
-        self.duplicates = (self.duplicates + 1) & 0xFFFF
+        self.duplicates = (self.duplicates + 1) & SEQUENCE_MASK
         self.isUrgent = True
         self._owe(now)
 

@@ -20,7 +20,7 @@ from txrdma.btl.core.path import COMMAND, DATA, Message, Sent
 from txrdma.btl.core.peer import OPEN, Peer
 from txrdma.btl.core.roundtrip import SHORTEST_TIMEOUT
 from txrdma.btl.core.timetable import Timetable
-from txrdma.btl.wire import decodePlain, encodeFragment, FRAG, HEADER_LENGTH
+from txrdma.btl.wire import decodePlain, encodeFragment, FRAG, HEADER_LENGTH, SEQUENCE_MASK
 from txrdma.kit.wire import Buffer
 
 
@@ -71,7 +71,7 @@ class FastPath:
         following = sent.following
         if following != sent.base:  # a packet of this reactor iteration may have acknowledged the last one
             deferred = self._deferred
-            if deferred is None or deferred[0] is not peer or deferred[1] + 1 & 0xFFFF != following:
+            if deferred is None or deferred[0] is not peer or deferred[1] + 1 & SEQUENCE_MASK != following:
                 return None
         length = len(data)
         whole = length + HEADER_LENGTH
@@ -146,8 +146,8 @@ class FastPath:
         if self._probation and peer in self._probation:
             return None
         base, isNews = peer.sent.base, False
-        if acknowledged + 1 & 0xFFFF != base:
-            isNews = acknowledged - base & 0xFFFF < peer.sent.following - base & 0xFFFF
+        if acknowledged + 1 & SEQUENCE_MASK != base:
+            isNews = acknowledged - base & SEQUENCE_MASK < peer.sent.following - base & SEQUENCE_MASK
             if not isNews:
                 return None
         if peer.order or not peer.received.takeNext(sequence, attempt, now):

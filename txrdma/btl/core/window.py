@@ -28,7 +28,7 @@ from typing import Final
 from txrdma.btl.core.counters import ModuleCounters
 from txrdma.btl.core.path import DATA, Message, Path, Sent, Transmissions
 from txrdma.btl.core.receiving import difference, WINDOW
-from txrdma.btl.wire import Segment, VOID
+from txrdma.btl.wire import Segment, SEQUENCE_MASK, VOID
 
 GIVE_UP: Final = 180.0
 """
@@ -77,7 +77,7 @@ class SendWindow:
         @param giveUp: seconds; see L{GIVE_UP}.
         @param ports: numbers of the ports of the module that reach the peer, one for each path.
         """
-        self.base = self.following = first & 0xFFFF
+        self.base = self.following = first & SEQUENCE_MASK
         self.paths = tuple([Path(number, port) for number, port in enumerate(ports)])
         self._counters = counters
         self._giveUp = giveUp
@@ -93,7 +93,7 @@ class SendWindow:
     @property
     def outstanding(self) -> int:
         """Number of sequence numbers from the oldest unacknowledged segment to the newest one."""
-        return (self.following - self.base) & 0xFFFF
+        return (self.following - self.base) & SEQUENCE_MASK
 
     @property
     def inFlight(self) -> int:
@@ -122,7 +122,7 @@ class SendWindow:
 
     def hasRoom(self) -> bool:
         """Return whether there is a sequence number for a new segment."""
-        return (self.following - self.base) & 0xFFFF < WINDOW
+        return (self.following - self.base) & SEQUENCE_MASK < WINDOW
 
     def isOpen(self) -> bool:
         """Return whether a new segment may be sent."""
@@ -139,8 +139,8 @@ class SendWindow:
         sent.sequence, sent.ordinal = self.following, self._added
         self._added += 1
         self._slots[self.following] = sent
-        self.following = (self.following + 1) & 0xFFFF
-        outstanding = (self.following - self.base) & 0xFFFF
+        self.following = (self.following + 1) & SEQUENCE_MASK
+        outstanding = (self.following - self.base) & SEQUENCE_MASK
         if outstanding > self._counters.maxSentWindowSize:
             self._counters.maxSentWindowSize = outstanding
         self._transmit(sent, self.paths[0] if path is None else path, channel, now)
@@ -180,7 +180,7 @@ class SendWindow:
 
     def mayBe(self, acknowledged: int) -> bool:
         """Return whether everything up to this sequence number was sent."""
-        return difference(acknowledged, self.base) < (self.following - self.base) & 0xFFFF
+        return difference(acknowledged, self.base) < (self.following - self.base) & SEQUENCE_MASK
 
     def acknowledged(self, ack: Segment, now: float) -> list[Sent] | None:
         """
@@ -191,7 +191,7 @@ class SendWindow:
         """
         assert ack.acknowledged is not None
         count = difference(ack.acknowledged, self.base)
-        outstanding = (self.following - self.base) & 0xFFFF
+        outstanding = (self.following - self.base) & SEQUENCE_MASK
         if len(ack.payload) > _LONGEST_MAP:
             self._counters.badAckRecvs += 1
             return None
@@ -204,7 +204,7 @@ class SendWindow:
         if len(self.paths) > 1:
             for path in self.paths:
                 if path.hasAnsweredProbe(ack.latest, ack.latestAttempt, now):
-                    self._duplicates = (self._duplicates + 1) & 0xFFFF
+                    self._duplicates = (self._duplicates + 1) & SEQUENCE_MASK
         self._countDuplicates(ack.duplicates)
         return self._arrive(count, beyond, ack.latest, ack.latestAttempt, now)
 
@@ -215,7 +215,7 @@ class SendWindow:
         @return: see L{acknowledged}.
         """
         count = difference(acknowledged, self.base)
-        if count >= (self.following - self.base) & 0xFFFF:
+        if count >= (self.following - self.base) & SEQUENCE_MASK:
             self._counters.badAckRecvs += 1
             return None
         return self._arrive(count, 0, acknowledged, 1, now)
@@ -246,7 +246,7 @@ class SendWindow:
         del self._slots[base]
         sent.isArrived = True
         path.inFlight -= 1
-        self.base = (base + 1) & 0xFFFF
+        self.base = (base + 1) & SEQUENCE_MASK
         self._since, self._timeouts = now, 0
         there.roundTrip.answered()
         path.measured(channel, now - sent.sentAt, now)
@@ -270,7 +270,7 @@ class SendWindow:
             return []
         found = self._mark(fresh)
         run = (~marks & (marks + 1)).bit_length() - 1  # number of ones at the lower end
-        self.base = (self.base + run) & 0xFFFF
+        self.base = (self.base + run) & SEQUENCE_MASK
         self._arrived = marks >> run
         if run:
             self._since, self._timeouts = now, 0
@@ -283,7 +283,7 @@ class SendWindow:
         while fresh:
             low = fresh & -fresh
             fresh ^= low
-            sent = self._slots.pop((self.base + low.bit_length() - 1) & 0xFFFF, None)
+            sent = self._slots.pop((self.base + low.bit_length() - 1) & SEQUENCE_MASK, None)
             if sent is not None:
                 sent.isArrived = True
                 if not sent.isLost:
@@ -495,7 +495,7 @@ class SendWindow:
 
     def probes(self, now: float) -> list[tuple[Path, int, int]]:
         """Return probes of silent paths that are due: path, sequence number, number of the transmission."""
-        sequence = (self.base - 1) & 0xFFFF
+        sequence = (self.base - 1) & SEQUENCE_MASK
         due = [path for path in self.paths if path.isProbeDue and not path.isClosed]
         return [(path, sequence, path.probe(sequence, now)) for path in due]
 

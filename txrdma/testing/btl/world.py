@@ -17,6 +17,7 @@ from txrdma.btl.core.events import Event, MessageReceived, PackReceived
 from txrdma.btl.core.module import Module
 from txrdma.btl.core.peer import Peer
 from txrdma.btl.core.receivebuffer import ReceiveBuffer
+from txrdma.btl.wire import SEQUENCE_MASK
 from txrdma.kit.wire import Buffer
 from txrdma.testing.btl.bottleneck import Bottleneck
 
@@ -138,7 +139,7 @@ class Host:
         """Make two hosts peers of each other; return each one's peer object for the other."""
         random, now = self.world.random, self.world.now
         localID, remoteID = random.getrandbits(64), random.getrandbits(64)
-        here, there = random.getrandbits(16), random.getrandbits(16)
+        here, there = (SEQUENCE_MASK - random.getrandbits(10) for _each in range(2))  # near the wrap-around
         channels = range(len(self.module.credits))
         addresses, backAddresses = ([(host.number, each) for each in channels] for host in (other, self))
         peer = self.module.addPeer(localID, remoteID, addresses, here, there, other, now)

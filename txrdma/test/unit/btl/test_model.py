@@ -23,11 +23,13 @@ from txrdma.btl.core.events import (
 from txrdma.btl.core.module import Module
 from txrdma.btl.core.peer import OPEN, Peer
 from txrdma.btl.core.receivebuffer import ReceiveBuffer
+from txrdma.btl.wire import SEQUENCE_MASK
 from txrdma.kit.wire import Buffer
 
 _MTU = 80
 _LANDING = 8192
 _SIDES = st.integers(0, 1)
+_SEQUENCES = st.integers(0, SEQUENCE_MASK) | st.integers(SEQUENCE_MASK - 20, SEQUENCE_MASK)
 
 
 class TwoModules(RuleBasedStateMachine):
@@ -37,7 +39,7 @@ class TwoModules(RuleBasedStateMachine):
     The model is what each application knows: messages that it has sent, reports, and received messages.
     """
 
-    @initialize(first=st.integers(0, 0xFFFF), second=st.integers(0, 0xFFFF))
+    @initialize(first=_SEQUENCES, second=_SEQUENCES)
     def begin(self, first: int, second: int) -> None:
         """Make the modules peers of each other."""
         self.now = 0.0

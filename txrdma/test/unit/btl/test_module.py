@@ -23,10 +23,12 @@ from txrdma.btl.wire import (
     encodeHead,
     encodePack,
     FRAG,
+    HEADER_LENGTH,
     PACK,
     PUT,
     REFUSED,
     Segment,
+    SEQUENCE_MASK,
     VERSION,
 )
 from txrdma.error import InvalidRequest
@@ -74,8 +76,9 @@ class ModuleTestCase(SynchronousTestCase):
 class MessageTests(ModuleTestCase):
     def test_sizes(self) -> None:
         """Messages of all sizes arrive unchanged with their tags, and are reported to their sender."""
-        room = _MTU - 18
-        sizes = [0, 1, COMMAND_MTU - 18, COMMAND_MTU - 17, room, room + 1, 5 * room, 100_000]
+        room = _MTU - HEADER_LENGTH
+        tiny = COMMAND_MTU - HEADER_LENGTH
+        sizes = [0, 1, tiny, tiny + 1, room, room + 1, 5 * room, 100_000]
         for size in sizes:
             self.send(bytes(each & 0xFF for each in range(size)), size + 1, tag=size & 0xFFFF)
         self.run_(1.0)
@@ -91,7 +94,8 @@ class MessageTests(ModuleTestCase):
 
     def test_channels(self) -> None:
         """Very small messages use the command channel, others the data channel."""
-        for size, channel in ((COMMAND_MTU - 18, COMMAND), (COMMAND_MTU - 17, DATA), (5000, DATA)):
+        tiny = COMMAND_MTU - HEADER_LENGTH
+        for size, channel in ((tiny, COMMAND), (tiny + 1, DATA), (5000, DATA)):
             self.send(bytes(size))
             used = {each.channel for each in self.alice.module.outgoing(0.0)}
             self.assertEqual(used, {channel}, size)
@@ -365,10 +369,10 @@ class LiarTests(ModuleTestCase):
         first = self.toAlice.received.following
         self.put(self.lie())
         self.put(self.lie(sequence=first))
-        self.put(self.lie(sequence=(first + 2) & 0xFFFF))
-        self.put(self.lie(sequence=(first + 2) & 0xFFFF))
-        self.put(self.lie(sequence=(first + 1 + 4096) & 0xFFFF))
-        self.put(self.lie(sequence=(first - 30_000) & 0xFFFF))
+        self.put(self.lie(sequence=(first + 2) & SEQUENCE_MASK))
+        self.put(self.lie(sequence=(first + 2) & SEQUENCE_MASK))
+        self.put(self.lie(sequence=(first + 1 + 4096) & SEQUENCE_MASK))
+        self.put(self.lie(sequence=(first - 30_000) & SEQUENCE_MASK))
         self.bob.turn()
         self.assertEqual(self.messages(), [b"lie", b"lie"])
         names = ("num_oow_low_recvs", "num_dup_recvs", "num_oow_high_recvs")
@@ -389,8 +393,8 @@ class LiarTests(ModuleTestCase):
         """An acknowledgement of what was never sent is rejected, alone or with a segment."""
         never = self.toAlice.sent.following
         self.put(self.lie(acknowledged=never))
-        self.put(self.lie(kind=ACK, acknowledged=(never - 1) & 0xFFFF))
-        self.put(self.lie(kind=ACK)._replace(acknowledged=(never - 1) & 0xFFFF, payload=b"\xff" * 513))
+        self.put(self.lie(kind=ACK, acknowledged=(never - 1) & SEQUENCE_MASK))
+        self.put(self.lie(kind=ACK)._replace(acknowledged=(never - 1) & SEQUENCE_MASK, payload=b"\xff" * 513))
         self.put(self.lie(kind=REFUSED, sequence=never))
         self.bob.turn()
         self.assertEqual((self.counted("num_bad_ack_recvs"), self.eventReceived["bob"]), (3, []))
@@ -400,7 +404,7 @@ class LiarTests(ModuleTestCase):
         self.bob.module.send(self.toAlice, 7, b"lost", "lost")
         self.bob.module.outgoing(self.world.now)
         here = self.toAlice.name
-        last = (self.toAlice.sent.following - 1) & 0xFFFF
+        last = (self.toAlice.sent.following - 1) & SEQUENCE_MASK
         acknowledgement = encodeHead(ACK, here, 0, last, 0, 0)
         self.bob.module.farewell(self.toAlice, acknowledgement, self.world.now)
         self.assertEqual(self.bob.module.events(), [])
@@ -417,7 +421,7 @@ class LiarTests(ModuleTestCase):
         first = self.toAlice.received.following
         good = self.lie(kind=CHUNK, fragment=1, total=9, offset=3)
         self.put(good)
-        following = good._replace(sequence=(first + 1) & 0xFFFF)
+        following = good._replace(sequence=(first + 1) & SEQUENCE_MASK)
         lies = (
             *({"total": 10}, {"tag": 3}, {"offset": 7}, {"offset": 0xFFFFFFFF}),
             *({"fragment": 2, "total": LONGEST + 1}, {"payload": b""}, {"payload": b"too long", "offset": 0}),
@@ -433,7 +437,9 @@ class LiarTests(ModuleTestCase):
         self.begin(BadNetwork(), Budget(100_000, 50_000))
         first = self.toAlice.received.following
         for number in range(3000):
-            lie = self.lie(kind=CHUNK, fragment=number, total=40_000, sequence=(first + number) & 0xFFFF)
+            lie = self.lie(
+                kind=CHUNK, fragment=number, total=40_000, sequence=(first + number) & SEQUENCE_MASK
+            )
             self.put(lie)
         self.assertEqual((self.bob.module._budget.used, len(self.toAlice.assembly)), (80_000, 3))
         self.assertEqual(self.counted("num_no_memory_recvs"), 2997)

@@ -20,6 +20,7 @@ from txrdma.btl.wire import (
     PackEntry,
     REFUSED,
     Segment,
+    SEQUENCE_MASK,
 )
 from txrdma.test.unit.btl.test_module import ModuleTestCase
 from txrdma.testing.btl.world import BadNetwork
@@ -117,7 +118,8 @@ class SendTests(ModuleTestCase):
     def test_full(self) -> None:
         """Packets are filled up to the MTU, also with long messages between."""
         room = _MTU - HEADER_LENGTH
-        sizes = [room, room - 4, 500, 500 - 12, 6, 5 * room, 0, 0, room - 8, 1, *[20] * 60]
+        third = room - 500 - 6 - 3 * ENTRY_LENGTH
+        sizes = [room, room - 4, 500, third, 6, 5 * room, 0, 0, room - 8, 1, *[20] * 60]
         for number, size in enumerate(sizes):
             self.send(bytes((number,)) * size, number, tag=number)
         lengths = [length for _kind, _channel, length in self.kinds()]
@@ -191,7 +193,7 @@ class ReceiveTests(ModuleTestCase):
 
     def put(self, count: int, payload: bytes, ahead: int = 0) -> None:
         """Deliver a pack of Alice, that many segments ahead of the next one."""
-        sequence = (self.toAlice.received.following + ahead) & 0xFFFF
+        sequence = (self.toAlice.received.following + ahead) & SEQUENCE_MASK
         raw = Segment(PACK, self.toAlice.name, sequence, tag=count, payload=payload).encode()
         self.bob.module.received(DATA, (0, DATA), raw, self.world.now)
 

@@ -16,12 +16,23 @@ from txrdma.btl.core.path import COMMAND, DATA, Sent, UNHEARD
 from txrdma.btl.core.peer import Peer
 from txrdma.btl.core.roundtrip import FIRST_TIMEOUT
 from txrdma.btl.core.window import SendWindow
-from txrdma.btl.wire import ACK, CHUNK, decodeSegment, FRAG, HEADER_LENGTH, PACK, Segment, VOID
+from txrdma.btl.wire import (
+    ACK,
+    CHUNK,
+    decodeSegment,
+    FRAG,
+    HEADER_LENGTH,
+    PACK,
+    ROOM_UNKNOWN,
+    Segment,
+    SEQUENCE_MASK,
+    VOID,
+)
 
 _MTU = 1024
 _NAMES = 77, 88
 _HERE, _THERE = ("here", 0), ("there", 0)
-_FIRST = 65_530
+_FIRST = SEQUENCE_MASK - 5
 """The first sequence number of both ends: sequence numbers wrap early."""
 
 
@@ -124,7 +135,7 @@ class SendTests(SynchronousTestCase):
         now = 0.0
         for number in range(20):
             now += 0.0005
-            self.come(FRAG, now, (_FIRST + number) & 0xFFFF, (_FIRST + number) & 0xFFFF)
+            self.come(FRAG, now, (_FIRST + number) & SEQUENCE_MASK, (_FIRST + number) & SEQUENCE_MASK)
             self.assertEqual(self.send(now=now), COMMAND)
             self.module.events()
             due = self.module.deadline()
@@ -142,9 +153,9 @@ _PACKETS = st.builds(
     Segment,
     kind=_KINDS,
     sender=st.sampled_from((*[_NAMES[0]] * 9, 5)),
-    sequence=st.integers(_FIRST - 2, _FIRST + 8).map(lambda number: number & 0xFFFF),
+    sequence=st.integers(_FIRST - 2, _FIRST + 8).map(lambda number: number & SEQUENCE_MASK),
     acknowledged=st.one_of(
-        st.none(), st.integers(_FIRST - 2, _FIRST + 8).map(lambda number: number & 0xFFFF)
+        st.none(), st.integers(_FIRST - 2, _FIRST + 8).map(lambda number: number & SEQUENCE_MASK)
     ),
     tag=st.integers(0, 3),
     payload=st.binary(max_size=9),
@@ -153,6 +164,8 @@ _PACKETS = st.builds(
     region=st.just(0),
     offset=st.integers(0, 3),
     duplicates=st.integers(0, 2),
+    marked=st.integers(0, 2),
+    room=st.just(ROOM_UNKNOWN),
     latest=st.just(_FIRST),
     latestAttempt=st.just(1),
     attempt=st.integers(1, 3),
@@ -228,7 +241,13 @@ class RecoveryTests(SynchronousTestCase):
             module.send(peer, 1, bytes(peer.mtu - HEADER_LENGTH))
         sent = len(module.outgoing(0.0))
         last = Segment(
-            ACK, _NAMES[0], 0, _FIRST - 1, payload=b"\0\0\4", latest=_FIRST + 19 & 0xFFFF, latestAttempt=1
+            ACK,
+            _NAMES[0],
+            0,
+            _FIRST - 1,
+            payload=b"\0\0\4",
+            latest=_FIRST + 19 & SEQUENCE_MASK,
+            latestAttempt=1,
         )
         self.assertEqual((sent, module.hasMoreLost), (20, False))
         module.received(COMMAND, _THERE, last.encode(), 0.4)
@@ -263,7 +282,7 @@ class ArrivalTests(SynchronousTestCase):
         now = 0.0
         for step, seconds, channel, ahead, beyond in steps:
             now += seconds
-            reported = quick.base + ahead & 0xFFFF
+            reported = quick.base + ahead & SEQUENCE_MASK
             found = []
             for window in windows:
                 if step == "add":

@@ -24,7 +24,7 @@ from txrdma.btl.core.module import MOST_EARLY_BYTES
 from txrdma.btl.core.window import GIVE_UP
 from txrdma.btl.introductions import frame, FrameKind, Introduction, INTRODUCTION_LENGTH
 from txrdma.btl.lifeline import MOST_EARLY, PeerConnection, PROBE_SECONDS
-from txrdma.btl.wire import ACK, CHUNK, encodeHead, FRAG, Segment
+from txrdma.btl.wire import ACK, CHUNK, encodeHead, FRAG, Segment, SEQUENCE_MASK
 from txrdma.kit.logs import RateLimitedLogger
 from txrdma.test.support.btl.hosts import HostsCase, ORDERED, TAG, TagRecorder
 from txrdma.test.unit.btl import test_receivebuffers
@@ -182,6 +182,14 @@ class SilentTests(HostsCase):
         logged = [str(each["log_format"])[:21] for each in events if each["log_level"] is LogLevel.warn]
         self.assertEqual(logged, ["Rejecting a connectio", "Closing a connection "])
 
+    def test_earlierVersion(self) -> None:
+        """A client whose introduction has an earlier version, and is shorter, gets the reason at once."""
+        accepting = connections._Accepting(self.hosts[1], self.hosts[1].device, Recorders(TagRecorder))
+        client = self.client(accepting, answer := AccumulatingProtocol(), "192.0.2.66", 40_000)
+        client.write(self.introduction(self.hosts[0]).replace(version=5).encode()[:46])
+        self.pause(0.1)
+        self.assertIn(b"the peer speaks version 5, not 6", answer.data)
+
     def test_oneAddress(self) -> None:
         """Clients of one address leave exchanges to other addresses, and beyond a number are closed."""
         self.patch(connections, "MOST_OPENING_PER_ADDRESS", 2)
@@ -283,7 +291,7 @@ class AddressTests(HostsCase):
     def acknowledge(self, attacker: MemoryTCP, victimIntroduction: Introduction, count: int) -> None:
         """Acknowledge that many segments in farewells."""
         for number in range(count):
-            sequence = (victimIntroduction.sequence + number) & 0xFFFF
+            sequence = (victimIntroduction.sequence + number) & SEQUENCE_MASK
             content = encodeHead(ACK, victimIntroduction.name, 0, sequence, 0, 0)
             attacker.write(frame(FrameKind.FAREWELL, content))
 

@@ -15,9 +15,9 @@ from txrdma.btl.core.path import COMMAND, DATA, Message, Sent
 from txrdma.btl.core.receiving import ABOVE, BELOW, difference, DUPLICATE, NEW, ReceiveWindow, WINDOW
 from txrdma.btl.core.roundtrip import FIRST_TIMEOUT, LONGEST_TIMEOUT, RoundTripEstimate, SHORTEST_TIMEOUT
 from txrdma.btl.core.window import FEWEST_TRIES, SendWindow
-from txrdma.btl.wire import ACK, FRAG, Segment, VOID
+from txrdma.btl.wire import ACK, FRAG, Segment, SEQUENCE_MASK, VOID
 
-_SEQUENCES = st.integers(0, 0xFFFF)
+_SEQUENCES = st.integers(0, SEQUENCE_MASK) | st.integers(SEQUENCE_MASK - 2 * WINDOW, SEQUENCE_MASK)
 
 
 class ReceiveWindowTests(SynchronousTestCase):
@@ -29,21 +29,28 @@ class ReceiveWindowTests(SynchronousTestCase):
         window, seen, following = ReceiveWindow(first), set[int](), 0
         for step in steps:
             number = following + step
-            place = window.place((first + number) & 0xFFFF)
+            place = window.place((first + number) & SEQUENCE_MASK)
             expected = (
                 BELOW if step < 0 else ABOVE if step >= WINDOW else DUPLICATE if number in seen else NEW
             )
             self.assertEqual(place, expected)
             if place == NEW:
                 seen.add(number)
-                window.take((first + number) & 0xFFFF, 1, 0.0)
+                window.take((first + number) & SEQUENCE_MASK, 1, 0.0)
                 while following in seen:
                     following += 1
-            self.assertEqual(window.following, (first + following) & 0xFFFF)
+            self.assertEqual(window.following, (first + following) & SEQUENCE_MASK)
             bitmap = int.from_bytes(window.bitmap(), "little")
             reported = {following + 1 + bit for bit in range(bitmap.bit_length()) if bitmap >> bit & 1}
             self.assertEqual(reported, {each for each in seen if each > following})
             self.assertLessEqual(len(window.bitmap()), WINDOW // 8)
+
+    def test_lateCopy(self) -> None:
+        """A copy of a segment is recognized after 65,536 later ones, half a second at full speed."""
+        window = ReceiveWindow(5)
+        for sequence in range(5, 5 + (1 << 16)):
+            self.assertTrue(window.takeNext(sequence, 1, 0.0))
+        self.assertEqual(window.place(5), BELOW)
 
     def test_owed(self) -> None:
         """A piggybacked acknowledgement suffices, unless there is a gap to report."""
@@ -64,7 +71,7 @@ class SendWindowTests(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.counters = ModuleCounters()
-        self.window = SendWindow(0xFFFE, self.counters, 10.0)
+        self.window = SendWindow(SEQUENCE_MASK - 1, self.counters, 10.0)
 
     def add(self, count: int, channel: int = DATA, now: float = 0.0) -> list[Sent]:
         made = []
@@ -86,10 +93,10 @@ class SendWindowTests(SynchronousTestCase):
         ack = Segment(
             ACK,
             0,
-            acknowledged=(0xFFFE + acknowledged) & 0xFFFF,
+            acknowledged=(SEQUENCE_MASK - 1 + acknowledged) & SEQUENCE_MASK,
             payload=beyond.to_bytes((beyond.bit_length() + 7) // 8, "little"),
             duplicates=again,
-            latest=(0xFFFE + latest) & 0xFFFF,
+            latest=(SEQUENCE_MASK - 1 + latest) & SEQUENCE_MASK,
             latestAttempt=attempt,
         )
         return self.window.acknowledged(ack, now)
@@ -97,9 +104,9 @@ class SendWindowTests(SynchronousTestCase):
     def test_nextOnly(self) -> None:
         """The fast path accepts only the acknowledgement of the oldest segment."""
         oldest, _ = self.add(2)
-        self.assertIsNone(self.window.arrivedNext(0xFFFF, 1.0))
-        self.assertIs(self.window.arrivedNext(0xFFFE, 1.0), oldest)
-        self.assertEqual((self.window.base, self.window.inFlight), (0xFFFF, 1))
+        self.assertIsNone(self.window.arrivedNext(SEQUENCE_MASK, 1.0))
+        self.assertIs(self.window.arrivedNext(SEQUENCE_MASK - 1, 1.0), oldest)
+        self.assertEqual((self.window.base, self.window.inFlight), (SEQUENCE_MASK, 1))
 
     @given(st.data())
     def test_model(self, data: st.DataObject) -> None:
@@ -113,7 +120,7 @@ class SendWindowTests(SynchronousTestCase):
                 sent.append(Sent(FRAG, 0, b"", None))
                 window.add(sent[-1], data.draw(st.sampled_from((COMMAND, DATA))), 0.0)
             reported, beyond = data.draw(st.integers(-3, len(sent) + 2)), data.draw(st.integers(0, 255))
-            ack = Segment(ACK, 0, acknowledged=(first + reported) & 0xFFFF, payload=bytes((beyond,)))
+            ack = Segment(ACK, 0, acknowledged=(first + reported) & SEQUENCE_MASK, payload=bytes((beyond,)))
             before = difference(window.base, first)
             named = {*range(reported + 1), *(reported + 2 + bit for bit in range(8) if beyond >> bit & 1)}
             found = window.acknowledged(ack, 0.001)

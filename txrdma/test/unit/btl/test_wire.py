@@ -46,9 +46,9 @@ def _number(width: int) -> st.SearchStrategy[int]:
 @st.composite
 def segments(draw: st.DrawFn) -> Segment:
     kind = draw(st.sampled_from(list(SegmentKind)))
-    reported = draw(_number(16) if kind == ACK else st.none() | _number(16))
+    reported = draw(_number(32) if kind == ACK else st.none() | _number(32))
     plain = Segment(
-        *(int(kind), draw(_number(64)), draw(_number(16)), reported, draw(_number(16))),
+        *(int(kind), draw(_number(64)), draw(_number(32)), reported, draw(_number(16))),
         draw(st.binary(max_size=70)),
     )
     plain = plain._replace(attempt=draw(_number(7)))
@@ -58,8 +58,13 @@ def segments(draw: st.DrawFn) -> Segment:
     if kind in (PUT, PLACED_PUT):
         return plain._replace(region=draw(_number(32)), offset=draw(_number(64)))
     if kind == ACK:
+        duplicates, marked, latest = draw(st.tuples(_number(32), _number(32), _number(32)))
         return plain._replace(
-            duplicates=draw(_number(16)), latest=draw(_number(16)), latestAttempt=draw(_number(8))
+            duplicates=duplicates,
+            marked=marked,
+            latest=latest,
+            latestAttempt=draw(_number(8)),
+            room=draw(_number(16)),
         )
     return plain
 
@@ -68,12 +73,18 @@ class SegmentTests(SynchronousTestCase):
     """A segment is decoded as it was encoded."""
 
     def test_bytes(self) -> None:
-        """The bytes of a chunk are those documented on the page about packets."""
+        """The bytes of a chunk and of an acknowledgement, written by hand from the layouts."""
         chunk = Segment(CHUNK, 0x0102030405060708, 0x1112, 0x2122, 0x3132, b"abc", 0, 0x41, 0x51, 0, 0x61)
-        expected = "23 80 3132 0102030405060708 1112 2122 0003 00000041 00000051 00000061 616263"
+        expected = "33 80 3132 0102030405060708 00001112 00002122 0003 00000041 00000051 00000061 616263"
         self.assertEqual(chunk.encode(), bytes.fromhex(expected))
+        counted = {"duplicates": 0x41, "marked": 0x51, "latest": 0x61, "latestAttempt": 0x71, "room": 0x8182}
+        ack = Segment(ACK, 0x0102030405060708, 0, 0xF1112222, 0, b"\x01", **counted)
+        expected = (
+            "31 80 0000 0102030405060708 00000000 f1112222 0001 00000041 00000051 00000061 71 00 8182 01"
+        )
+        self.assertEqual(ack.encode(), bytes.fromhex(expected))
 
-    @given(_number(64), _number(16), _number(16), _number(16), st.binary(max_size=9), _number(7))
+    @given(_number(64), _number(32), _number(32), _number(16), st.binary(max_size=9), _number(7))
     def test_fragment(
         self, sender: int, sequence: int, acknowledged: int, tag: int, data: bytes, attempt: int
     ) -> None:
@@ -108,8 +119,8 @@ class SegmentTests(SynchronousTestCase):
             self.assertEqual((put.region, put.offset), (segment.region, segment.offset))
         elif segment.kind == ACK:
             part = AcknowledgementPart.decode(raw, Header.size)
-            reported = (part.duplicates, part.latest, part.latestAttempt)
-            self.assertEqual(reported, (segment.duplicates, segment.latest, segment.latestAttempt))
+            for name in ("duplicates", "marked", "latest", "latestAttempt", "room"):
+                self.assertEqual(getattr(part, name), getattr(segment, name), name)
 
     def test_lengths(self) -> None:
         """The lengths that senders assume are those of the layouts."""
@@ -166,7 +177,7 @@ class SegmentTests(SynchronousTestCase):
     def test_foreign(self) -> None:
         """Another version, and unknown kinds, are rejected."""
         raw = Segment(int(SegmentKind.FRAG), 1).encode()
-        for first in (0x02, 0x12, 0xF2, 0x20, 0x29, 0x2B, 0x2F):
+        for first in (0x02, 0x12, 0x22, 0xF2, 0x30, 0x3B, 0x3F):
             self.assertRaises(WireError, decodeSegment, bytes((first,)) + raw[1:])
 
 
