@@ -50,10 +50,7 @@ class Introduction(Layout):
 
     @ivar commandQPN: queue pair number of the command channel; C{dataQPN}: of the data channel.
     @ivar mtu: longest packet that the data channel accepts, in bytes.
-    @ivar interfaces: number of interfaces that this end has for the connection; 0 if the peer supports only
-        one.
-    @ivar hasWrites: whether the peer may write long messages by RDMA; C{ordersAnswers}: whether the answer to
-        a read may be sent directly behind the bytes. Earlier releases send 0.
+    @ivar interfaces: number of interfaces that this end has for the connection.
     @ivar gid: GID of the module's port; C{mac}: zero if it is unknown.
     @ivar name: number that identifies the peer's packets to the module.
     @ivar sequence: the first sequence number that this end sends.
@@ -65,9 +62,7 @@ class Introduction(Layout):
     dataQPN: int = bits(24)
     mtu: int = bits(16)
     interfaces: int = bits(8)
-    reserved: int = reserved(6)
-    ordersAnswers: int = bits(1)
-    hasWrites: int = bits(1)
+    reserved: int = reserved(8)
     gid: GID = data(16)
     mac: MACAddress = data(6)
     name: int = bits(64)
@@ -83,8 +78,6 @@ class Introduction(Layout):
             dataQPN=place.qpns[1],
             mtu=place.mtu,
             interfaces=interfaces,
-            ordersAnswers=1,
-            hasWrites=1,
             gid=place.gid,
             mac=place.mac or _NO_MAC,
             name=name,

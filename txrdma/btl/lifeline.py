@@ -134,12 +134,6 @@ def _keepAlive(transport: Any) -> None:
             handle.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
-def _isOneHost(*ends: IAddress | None) -> bool:
-    """Return whether the ends of a TCP connection have the same address, or loopback addresses."""
-    here, there = (ipaddress.ip_address(str(getattr(each, "host", "")).partition("%")[0]) for each in ends)
-    return here == there or (here.is_loopback and there.is_loopback)
-
-
 def deviceAt(host: str) -> str:
     """
     Return the device string of the software device at an IP address.
@@ -159,12 +153,10 @@ class PeerConnection(StreamProtocol):
     @ivar host: local address of the TCP connection; C{peerHost}: the peer's.
     @ivar module: the module of the connection; C{peer}: its peer, after the introduction.
     @ivar isClient: whether this end has opened the TCP connection.
-    @ivar ordersAnswers: see L{Introduction}.
     """
 
     module: ModulePort
     peer: Peer
-    ordersAnswers = False
     host: IAddress | None = None
     peerHost: IAddress | None = None
 
@@ -263,7 +255,7 @@ class PeerConnection(StreamProtocol):
         if not self._local or self._isOver:
             return
         introduction.check()
-        if not introduction.interfaces or introduction.interfaces == len(self._local) == 1:
+        if introduction.interfaces == len(self._local) == 1:
             self._meet([(0, introduction)])
         else:
             offers = [
@@ -300,10 +292,9 @@ class PeerConnection(StreamProtocol):
             *(local.name, remote.name, places, (local.sequence, remote.sequence), self),
             AMPLIFICATION * (TCP_OVERHEAD + self._receivedBytes) // len(chosen),
         )
-        hasWrites, self.ordersAnswers = remote.hasWrites == 1, remote.ordersAnswers == 1
-        if len(chosen) == 1 and (hasWrites or _isOneHost(self.host, self.peerHost)):
+        if len(chosen) == 1:
             self._receiveBuffers = RemoteReceiveBuffers(
-                self._reactor, module, peer, remote.place, self._sendFrame, hasWrites
+                self._reactor, module, peer, remote.place, self._sendFrame
             )
         self._isIntroduced = True
         self._probes = [PathProbes(module, peer, number) for number in range(len(chosen))]
@@ -345,14 +336,14 @@ class PeerConnection(StreamProtocol):
         return any(probes.missing for probes in self._probes)
 
     def _frame(self, kind: FrameKind, content: bytes) -> None:
-        if kind == FrameKind.READY:
-            self._isPeerReady = True
-            self._maybeEstablished()
-        elif kind == FrameKind.FAILED:
+        if kind == FrameKind.FAILED:
             self._giveUp(Failure(Unreachable(f"the peer gives up: {content.decode(errors='replace')}")))
         elif not self._isIntroduced:
             if kind == FrameKind.INTERFACES:
                 self._match(decodeInterfaces(content))
+        elif kind == FrameKind.READY:
+            self._isPeerReady = True
+            self._maybeEstablished()
         elif kind == FrameKind.FAREWELL:
             self.module.core.farewell(self.peer, content, self.module.seconds())
             self.module.turn()

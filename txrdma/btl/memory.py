@@ -136,22 +136,17 @@ class ConnectionMemory:
         ):
             self._sendGot(GOT_FIELDS.pack(number, 1), False)
             return
-        self._answering += 1
-        isAtOnce = lifeline.ordersAnswers  # the peer handles the answer when it has everything sent before
+        isPut = length > 0 and self._peer.state == OPEN
+        if isPut:
+            self._answering += 1
 
-        def done(error: Exception | None) -> None:
-            self._answering -= 1
-            if not isAtOnce:
-                self._sendGot(GOT_FIELDS.pack(number, 0 if error is None else 1), False)
+            def done(_error: Exception | None) -> None:
+                self._answering -= 1
 
-        if length and self._peer.state == OPEN:
             # a copy, since the buffer may be closed before it is acknowledged
             lifeline.put(destination, 0, bytes(memory[offset : offset + length]), done)
-            if isAtOnce:
-                self._sendGot(GOT_FIELDS.pack(number, 0), True)
-        else:
-            isAtOnce = False
-            done(None)
+        # The peer handles an ordered answer when it has everything that was sent before.
+        self._sendGot(GOT_FIELDS.pack(number, 0), isPut)
 
     def answered(self, data: Buffer) -> None:
         """Process the peer's answer to a read."""

@@ -128,14 +128,11 @@ class RemoteReceiveBuffers:
         peer: Peer,
         remotePlace: ChannelPlace,
         sendFrame: Callable[[FrameKind, bytes], None],
-        mayWrite: bool,
     ) -> None:
         """
         @param remotePlace: the address of the peer's module.
         @param sendFrame: sends a frame to the peer.
-        @param mayWrite: whether the peer accepts RDMA where no memory is shared.
         """
-        self._mayWrite = mayWrite
         self._reactor, self._sendFrame = reactor, sendFrame
         self._module, self._peer, self._remotePlace = module, peer, remotePlace
         self._port = module.ports[peer.ports[0]]
@@ -247,8 +244,6 @@ class RemoteReceiveBuffers:
         )
         pair.modify(rts)
         if IDirectLane(pair, None) is None:
-            if not self._mayWrite:
-                raise ResourceExhausted(f"no memory is shared with the peer ({pair.route})")
             self._reader.start()
         self._isConnected = True
         memory, release = createReceiveBuffer(port)

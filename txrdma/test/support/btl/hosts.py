@@ -141,8 +141,8 @@ class HostsCase(SynchronousTestCase):
     def introduction(self, host: Host) -> Introduction:
         """Return the introduction of a host that has no module."""
         return Introduction(
-            magic=MAGIC, version=VERSION, commandQPN=2, dataQPN=3, mtu=1024, name=77, sequence=0,
-            gid=host.device.gids(1)[0],
+            magic=MAGIC, version=VERSION, commandQPN=2, dataQPN=3, mtu=1024, name=77,
+            interfaces=1, sequence=0, gid=host.device.gids(1)[0],
         )  # fmt: skip
 
     def counters(self, number: int = 0) -> ModuleCounters:

@@ -6,14 +6,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
-from typing import Any
 from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.btl import receivebuffers as receiveBuffersModule
 from txrdma.btl.core.receivebuffer import FULL, LONG_REMOTE, ReceiveBuffer
-from txrdma.btl.introductions import FrameKind, Introduction, QueuePairPart, ReceiveBufferFrame
+from txrdma.btl.introductions import FrameKind, QueuePairPart, ReceiveBufferFrame
 from txrdma.btl.module import moduleOf
 from txrdma.btl.receivebuffers import PAUSE_SECONDS, SMALLEST_PINNED
 from txrdma.sim.network import Faults
@@ -108,20 +107,6 @@ class RemoteWriteTests(HostsCase):
         self.outcome(client.transport.send(TAG, data))
         self.assertTrue(server.tagged == [(TAG, data)])
         self.assertEqual((self.counters().rdmaBytes, self.counters().chunkSends), (5 << 20, 0))
-
-    def test_older(self) -> None:
-        """A peer whose introduction does not announce RDMA gets datagrams, without delay."""
-        make = Introduction.of
-
-        def older(*args: Any, **named: Any) -> Introduction:
-            return make(*args, **named).replace(hasWrites=0)
-
-        with mock.patch.object(Introduction, "of", older):
-            client, server = self.connected()
-        begun = self.world.clock.seconds()
-        self.outcome(client.transport.send(TAG, bytes(300_000)))
-        self.assertLess(self.world.clock.seconds() - begun, 0.05)
-        self.assertEqual((len(server.tagged), self.counters().rdmaSends, self.reliable()), (1, 0, []))
 
     def test_unvalidated(self) -> None:
         """No queue pair is created for a peer whose address is not validated."""
