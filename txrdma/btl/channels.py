@@ -5,8 +5,8 @@ A queue pair that fails, for example because its port goes down, is reset and ke
 are lost meanwhile are retransmitted.
 
 Buffers are registered once. Receive buffers are posted again in batches. Send buffers form a ring, because a
-send queue completes in order; only the last of many requests is signaled. Packets that the device accepts
-inline (all of them on the software device) need no buffer.
+send queue completes in order; only the last of many requests is signaled. The software device needs no
+buffers: it accepts all packets inline, and delivers datagrams without receives.
 """
 
 from __future__ import annotations
@@ -118,9 +118,8 @@ class Channel:
             undo.callback(channel.close)
             queue = device.createCompletionQueue(self.sends + receives, channel)
             undo.callback(queue.close)
-            self._memory = domain.allocateMemory(bufferBytes((self.sends, receives), mtu), Access.LOCAL_WRITE)
-            undo.callback(self._memory.close)
-            self._view = self._memory.view
+            buffers = undo.enter_context(ExitStack())  # closed after the queue pair
+            self._view = memoryview(b"")
             inline = min(mtu, device.limits.maxInline)
             capacity = Capacity(self.sends, receives, 1, 1, inline)
             self._pair = domain.createQueuePair(QPKind.UD, queue, queue, capacity)
@@ -130,10 +129,19 @@ class Channel:
             for request in self._requests:
                 request.remoteQKey = QKEY
             self._mtu, self._next = mtu, 0
-            self._receives = list(self._makeReceives(self.sends * mtu, receives))
+            self._receives: list[ReceiveRequest] = []
             self._begin()
-            self._reader = CompletionReader(reactor, channel, [queue], self._completed, broken)
             self._direct = direct = IDirectDatagrams(self._pair, None)
+            if direct is None or self._mostInline < mtu:
+                length = bufferBytes((self.sends, receives), mtu)
+                self._memory = domain.allocateMemory(length, Access.LOCAL_WRITE)
+                buffers.callback(self._memory.close)
+                self._view = self._memory.view
+                self._receives += self._makeReceives(self.sends * mtu, receives)
+            else:
+                self._receives.append(ReceiveRequest(0, ()))  # is completed if the queue pair fails
+            self._pair.postReceive(self._receives)
+            self._reader = CompletionReader(reactor, channel, [queue], self._completed, broken)
             if direct is not None:
                 self._reader.addSource(direct.takeDatagrams, self._packetsReceived, direct.openInbox())
             self._reader.start()
@@ -156,7 +164,7 @@ class Channel:
         return self._pair.route
 
     def _begin(self) -> None:
-        """Bring the queue pair from RESET to RTS, and post receives."""
+        """Bring the queue pair from RESET to RTS, and post its receives."""
         self._pair.modify(QPAttributes(state=QPState.INIT, pkeyIndex=0, port=1, qkey=QKEY))
         self._pair.postReceive(self._receives)
         self._refused: list[ReceiveRequest] = []
@@ -233,6 +241,9 @@ class Channel:
         except RDMAError as error:
             self._warnRefused(error)
             return False
+        finally:
+            for request in batch:
+                request.inline = ()  # copied; the ring would keep them until it comes round
         self.posted += len(batch)
         self._unreported = 0 if isReported else unreported
         return True

@@ -109,12 +109,11 @@ class ProcessTests(SynchronousTestCase):
         self.assertEqual(server.communicate(timeout=20)[0], "1 MessageFailed ConnectionLost receive-buffer\n")
 
     def test_noMemory(self) -> None:
-        """A client gets the server's reason when the system refuses shared memory."""
+        """A client can connect although the system refuses shared memory to the server."""
         server = self.start("-c", LIMITED)
         assert server.stdout is not None
         client = self.start("-c", ASKING, server.stdout.readline().strip())
-        why = "the peer gives up: no memory region of .*File too large"
-        self.assertRegex(client.communicate(timeout=60)[0], why)
+        self.assertRegex(client.communicate(timeout=60)[0], "Protocol object")
 
     def example(self, name: str) -> str:
         """Return the path of an example."""
