@@ -58,7 +58,7 @@ from txrdma.btl.introductions import (
     LONGEST_FRAME,
 )
 from txrdma.btl.module import ChannelPlace, moduleOf, ModulePort
-from txrdma.btl.probes import interfaceOf, PathProbes, SMALL, SMALL_LENGTH
+from txrdma.btl.probes import interfaceOf, MOST_TRIES, PathProbes, SMALL, SMALL_LENGTH
 from txrdma.btl.receivebuffers import RemoteReceiveBuffers
 from txrdma.btl.wire import HEADER_LENGTH, VOID
 from txrdma.error import InvalidRequest, RDMAError, WireError
@@ -87,7 +87,10 @@ slightly earlier; with more the connection fails. L{txrdma.btl.core.module.MOST_
 bytes.
 """
 
-MOST_ECHOES: Final = 2
+PROBES: Final = 2
+"""Probes on each path that must be echoed before the connection is established."""
+
+MOST_ECHOES: Final = PROBES + MOST_TRIES
 """Probes on each path that are echoed; further ones are not."""
 
 TCP_OVERHEAD: Final = 120
@@ -297,7 +300,10 @@ class PeerConnection(StreamProtocol):
                 self._reactor, module, peer, remote.place, self._sendFrame
             )
         self._isIntroduced = True
-        self._probes = [PathProbes(module, peer, number) for number in range(len(chosen))]
+        self._probes = [
+            PathProbes(module, peer, number, min(module.ports[port].mtu, introduction.mtu))
+            for number, (port, introduction) in enumerate(sorted(chosen, key=lambda each: each[0]))
+        ]
         for probes in self._probes:
             probes.send(SMALL)
         self._restartTimer(PROBE_SECONDS)
@@ -307,13 +313,17 @@ class PeerConnection(StreamProtocol):
         if self._echoes < MOST_ECHOES * len(self._probes):
             self._echoes += 1
             self._sendFrame(FrameKind.ECHO, nonce)
-            self._probesPassed()
+            if self._echoes == PROBES * len(self._probes):
+                self._probesPassed()
 
     def _echoed(self, nonce: bytes) -> None:
         """Process a nonce that the peer has echoed."""
         if any(probes.echoed(nonce) for probes in self._probes) and not self._isMissing():
             self._restartTimer(EXCHANGE_SECONDS)
+            for probes in self._probes:
+                probes.sendLonger()
             self._probesPassed()
+        self.peer.mtu = min(probes.mtu for probes in self._probes)
 
     def _probesPassed(self) -> None:
         """
@@ -326,7 +336,7 @@ class PeerConnection(StreamProtocol):
             return
         if self.isClient:
             self._maybeEstablished()
-        elif self._echoes == MOST_ECHOES * len(self._probes):
+        elif self._echoes >= PROBES * len(self._probes):
             self._sendFrame(FrameKind.READY)
             # READY is sent before that.
             self._reactor.callLater(0, self._reactor.callLater, 0, self._maybeEstablished)

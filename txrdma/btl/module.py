@@ -24,7 +24,7 @@ from txrdma.btl.core.module import COMMAND_MTU, Module, MOST_PACKETS
 from txrdma.btl.core.path import COMMAND, DATA
 from txrdma.btl.core.peer import Peer
 from txrdma.error import DeviceUnavailable, InvalidRequest, ResourceExhausted
-from txrdma.iba.types import GID, MACAddress, QPN
+from txrdma.iba.types import GID, MACAddress, MTU, QPN
 from txrdma.iba.verbs import AddressVector, Buffer, usualGID
 from txrdma.interfaces import IAddressHandle, IVerbsDevice
 from txrdma.kit.logs import lacksDescriptors
@@ -164,7 +164,7 @@ class DevicePort:
         table = device.gidTable(1)
         index = usualGID(table)
         gid, attributes = table[index].gid, device.portAttributes(1)
-        self.mtu = mtu = int(attributes.activeMTU.bytes)
+        self.mtu = mtu = attributes.longestDatagram or attributes.activeMTU.bytes
         self.interface = table[index].netdev or attributes.netdev or gid.ip or str(gid)
         self._index = index
         with ExitStack() as undo:
@@ -321,7 +321,8 @@ class ModulePort:
         allowance: int | None = None,
     ) -> Peer:
         """
-        Add a peer after the exchange of introductions.
+        Add a peer after the exchange of introductions. Its MTU is the largest one of IBA that all ports
+        accept.
 
         @param name: the result of L{newName}; C{sender}: the name that the peer has chosen for this end.
         @param places: the address of the peer for each port.
@@ -330,7 +331,7 @@ class ModulePort:
         @raise InvalidRequest: a port has no route to the peer.
         """
         pairs = list(zip(self.ports, places, strict=True))
-        mtu = min(min(port.mtu, place.mtu) for port, place in pairs if place is not None)
+        most = min(min(port.mtu, place.mtu) for port, place in pairs if place is not None)
         with ExitStack() as undo:
             handles: list[IAddressHandle | None] = []
             addresses: list[Source | None] = []
@@ -343,7 +344,7 @@ class ModulePort:
             peer = self.core.addPeer(
                 *(name, sender, addresses, *sequences),
                 *(_Route(handles, places, program), self._reactor.seconds()),
-                mtu=mtu,
+                mtu=MTU.fitting(most).bytes,
                 allowance=allowance,
             )
             undo.pop_all()

@@ -2,7 +2,12 @@
 Probes of the paths of a connection, and the interfaces that it may use.
 
 On each path both ends send two probes, which contain nonces. The nonce of the small one, returned over the
-lifeline, validates the peer's address on this path; then the full-size probe is sent.
+lifeline, validates the peer's address on this path; then the full-size probe is sent, which has the largest
+MTU of IBA that both ports accept.
+
+Software devices accept datagrams as long as their interfaces' MTU allows. When both probes have passed, an
+optional one of that length is sent; when its nonce is returned, the path has this MTU (RFC 8899). A path that
+drops it, for example a tunnel, keeps the MTU of IBA.
 """
 
 from __future__ import annotations
@@ -13,7 +18,7 @@ from typing import Final
 
 from txrdma.btl.core.matching import Interface
 from txrdma.btl.core.module import NONCE_LENGTH
-from txrdma.btl.core.peer import Peer
+from txrdma.btl.core.peer import OPEN, Peer
 from txrdma.btl.module import DevicePort, ModulePort
 from txrdma.error import DeviceUnavailable, WireError
 from txrdma.iba.types import GID
@@ -29,6 +34,9 @@ SMALL_LENGTH: Final = 64
 FULL_SIZE: Final = "full-size"
 """The second probe of a path, as long as the MTU allows. It is sent only to a validated address."""
 
+MOST_TRIES: Final = 3
+"""Number of optional probes on a path of which none is returned before the path keeps its MTU."""
+
 _USUAL_PREFIXES: Final = (64, 24)
 
 
@@ -38,10 +46,15 @@ class PathProbes:
 
     @ivar number: number of the path; C{port}: its port.
     @ivar missing: probes that are not echoed yet, with their nonces.
+    @ivar mtu: longest packet that the path is known to carry, when nothing is missing.
     """
 
-    def __init__(self, module: ModulePort, peer: Peer, number: int) -> None:
-        self.number, self.port = number, module.ports[peer.ports[number]]
+    def __init__(self, module: ModulePort, peer: Peer, number: int, longest: int) -> None:
+        """
+        @param longest: longest packet that both ports accept, in bytes.
+        """
+        self.number, self.port, self.mtu = number, module.ports[peer.ports[number]], peer.mtu
+        self._longest, self._longer, self._tries = longest, token_bytes(NONCE_LENGTH), 0
         self.missing = {SMALL: token_bytes(NONCE_LENGTH), FULL_SIZE: token_bytes(NONCE_LENGTH)}
         self._module, self._peer = module, peer
 
@@ -51,12 +64,25 @@ class PathProbes:
         self._module.core.probe(self._peer, length, self.missing[which], self.number)
         self._module.soon()
 
+    def sendLonger(self, error: Exception | None = None) -> None:
+        """
+        Send an optional probe. Called again when the last one was acknowledged, or replaced because it was
+        lost.
+        """
+        if self.mtu < self._longest and self._tries < MOST_TRIES and self._peer.state == OPEN:
+            self._tries += 1
+            self._module.core.probe(self._peer, self._longest, self._longer, self.number, self.sendLonger)
+            self._module.soon()
+
     def echoed(self, nonce: bytes) -> bool:
         """
         Process a nonce that the peer has echoed.
 
-        @return: False if this path does not wait for this nonce.
+        @return: False if this path does not wait for this nonce, or the probe was an optional one.
         """
+        if nonce == self._longer and self._tries:
+            self.mtu = self._longest
+            return False
         which = next(iter(self.missing), None)
         if which is None or self.missing[which] != nonce:
             return False

@@ -382,6 +382,8 @@ class PortAttributes:
     @ivar lidMask: LMC: number of low bits of the LID that the port may choose.
     @ivar capabilities: CapabilityMask of PortInfo.
     @ivar maxMessageLength: maximum length of a message in bytes.
+    @ivar longestDatagram: maximum length of a datagram to a device of the same kind in bytes; 0 if it is the
+        active MTU.
     """
 
     state: PortState
@@ -401,6 +403,7 @@ class PortAttributes:
     maxMessageLength: int = 1 << 31
     badPKeys: int = 0
     badQKeys: int = 0
+    longestDatagram: int = 0
 
 
 class NodeType(Code):

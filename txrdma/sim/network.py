@@ -154,13 +154,15 @@ class SimulatedNetwork:
         mtu: MTU | None = None,
         capture: RoCECapture | None = None,
         segments: int = _SEGMENTS,
+        longestDatagram: int = 0,
     ) -> SoftDevice:
         """Return a software device of a host, with one port for each address."""
+        longest = longestDatagram or (mtu or MTU.MTU_1024).bytes
         ports = []
         for address in addresses:
             carrier = self.carrier(address, segments=segments)
-            route = RoCEPort(self.clock, carrier, capture, mtu or MTU.MTU_1024)
-            ports.append(SoftPort(address, carrier.port, [route], mtu))
+            route = RoCEPort(self.clock, carrier, capture, longest)
+            ports.append(SoftPort(address, carrier.port, [route], mtu, longestDatagram=longestDatagram))
         return SoftDevice(self.clock, ports, name=f"sim:{','.join(addresses)}")
 
     def reseed(self, seed: int) -> None:

@@ -88,7 +88,7 @@ class SimulatedMemory:
         route = SharedMemoryPort(reactor, address, ROCE_PORT, ring=ring, rendezvous=rendezvous)
         routes: list[RoutePort] = [route]
         if carrier is not None:
-            routes.append(RoCEPort(reactor, carrier, None, mtu or MTU.MTU_1024, route.datagrams))
+            routes.append(RoCEPort(reactor, carrier, None, (mtu or MTU.MTU_1024).bytes, route.datagrams))
         return SoftDevice(reactor, [SoftPort(address, ROCE_PORT, routes, mtu)], name=f"sim:{address}")
 
     def kill(self, reactor: object) -> None:

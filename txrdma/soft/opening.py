@@ -18,7 +18,7 @@ from txrdma.error import DeviceUnavailable
 from txrdma.iba.types import MTU, ROCE_PORT
 from txrdma.iba.verbs import QPKind
 from txrdma.kit.logs import advised
-from txrdma.soft.core.netdev import activeMTU, portOfShare, shareOf, SHARES
+from txrdma.soft.core.netdev import longestDatagram, portOfShare, shareOf, SHARES
 from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.core.route import Route
 from txrdma.soft.core.routeport import RoutePort
@@ -127,7 +127,7 @@ def openPort(
     interface = None if interfaces is None else interfaces.interfaceOf(address)
     if interface is None:
         interfaces = None  # a local address without an interface: nothing to watch
-    longest = activeMTU(None if interface is None else interface.mtu, ":" in address, mtu)
+    longest = longestDatagram(None if interface is None else interface.mtu, ":" in address, mtu)
 
     def makeRoCE() -> RoCEPort:
         # Not at the top: the import takes 15 ms, and shared memory does not need it.
@@ -152,7 +152,7 @@ def openPort(
             undo.callback(shared.close)
         routes.append(_DatagramsOnly(carrier, makeRoCE) if route == "shared-memory" else makeRoCE())
         undo.callback(routes[-1].close)
-        made = SoftPort(address, carrier.port, routes, mtu, interfaces)
+        made = SoftPort(address, carrier.port, routes, mtu, interfaces, longest)
         undo.pop_all()
     return made
 

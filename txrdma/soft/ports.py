@@ -54,10 +54,12 @@ class SoftPort:
         routes: Sequence[RoutePort],
         mtu: MTU | None = None,
         interfaces: HostInterfaces | None = None,
+        longestDatagram: int = 0,
     ) -> None:
         """
         @param routes: routes, which the port owns and closes.
         @param mtu: the largest payload of a packet, where the interface's own MTU allows more.
+        @param longestDatagram: see L{PortAttributes}.
         @param interfaces: looks up the interface of the address; if None, the port is always up.
         """
         self.number = 0
@@ -67,7 +69,7 @@ class SoftPort:
         self.mac = softMAC(address, udpPort)
         self.isEnabled = True
         self._gid = GID.fromIP(address)
-        self._mtu = mtu
+        self._mtu, self._longestDatagram = mtu, longestDatagram
         self._interfaces = interfaces
         self._interface: NetworkInterface | None = None
         self._closed = False
@@ -119,6 +121,7 @@ class SoftPort:
             state,
             maxMTU=MTU.MTU_4096,
             activeMTU=self.activeMTU,
+            longestDatagram=self._longestDatagram,
             rate=rate,
             netdev=self._netdev,
             mac=self.mac,

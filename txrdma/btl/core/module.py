@@ -226,7 +226,7 @@ class Module(FastPath):
             raise InvalidRequest("a region has 32 bits, an offset 64")
         self._queue(peer, Message(PUT, 0, data, context, region, offset))
 
-    def probe(self, peer: Peer, length: int, nonce: bytes, path: int = 0) -> None:
+    def probe(self, peer: Peer, length: int, nonce: bytes, path: int = 0, context: object = None) -> None:
         """
         Send a packet of this length, at least 30 bytes, that carries a nonce, on one path.
 
@@ -235,9 +235,11 @@ class Module(FastPath):
         guessed.
 
         @param nonce: L{NONCE_LENGTH} random bytes.
+        @param context: returned with the result, if the probe is optional: when it is lost, an empty segment
+            takes its place.
         @raise InvalidRequest: the peer is not open.
         """
-        message = Message(VOID, 0, nonce.ljust(length - HEADER_LENGTH, b"\0"), None)
+        message = Message(VOID, 0, nonce.ljust(length - HEADER_LENGTH, b"\0"), context)
         message.path = peer.sent.paths[path]
         self._queue(peer, message)
 
@@ -279,7 +281,7 @@ class Module(FastPath):
         if len(queue) >= MANY_WAIT:
             self.isFull = True
         peer.queuedBytes += message.total
-        if message.total >= LONG and peer.mayAsk:
+        if message.total >= LONG and peer.mayAsk and message.kind != VOID:
             peer.mayAsk = False
             self._events.append(ReceiveBufferWanted(peer))
         if not peer.isReady and (len(queue) == 1 or queue[0].isOver):  # otherwise the window is closed

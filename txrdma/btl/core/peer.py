@@ -312,7 +312,8 @@ class Peer:
         message = queue[0]
         kind = message.kind
         # Probes and packs always fit into a packet.
-        if kind == PUT or (kind == FRAG and message.total > self.mtu - HEADER_LENGTH):
+        # The MTU may have grown since the message was begun.
+        if kind == PUT or (kind == FRAG and (message.begun or message.total > self.mtu - HEADER_LENGTH)):
             sent = self._cutPart(message)
             if message.begun == message.total:
                 queue.popleft()

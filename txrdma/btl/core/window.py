@@ -165,6 +165,8 @@ class SendWindow:
     def again(self, now: float, path: Path | None = None) -> Sent:
         """Return the first segment to retransmit, on L{DATA} of the path that L{pathAgain} has returned."""
         sent = heappop(self._lost)[2]
+        if sent.kind == VOID and sent.message is not None and sent.message.contexts:
+            sent.payload = b""  # of an optional probe, which the path may never carry
         self._resends += 1
         self._counters.resends += 1
         self._transmit(sent, self.paths[0] if path is None else path, DATA, now)

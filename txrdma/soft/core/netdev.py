@@ -18,6 +18,14 @@ _GIGA: Final = 1_000_000_000
 # BTH, RETH, immediate data and ICRC, on UDP.
 _OVERHEAD: Final = 12 + 16 + 4 + 4 + 8
 
+LONGEST_DATAGRAM: Final = 8936
+"""
+Bytes of the longest datagram between software devices: with jumbo frames of 9000 bytes, and on loopback.
+
+Longer ones would save little processor time on loopback, but a socket's buffer of the usual size holds only
+six of 64 KiB, and queues of received datagrams are limited by number.
+"""
+
 _SMALLEST: Final = 576
 _USUAL: Final = 1500
 
@@ -33,6 +41,20 @@ def activeMTU(interfaceMTU: int | None, isIPv6: bool, most: MTU | None) -> MTU:
         return pathMTU(_USUAL, isIPv6) if most is None else most
     fitting = pathMTU(max(interfaceMTU, _SMALLEST), isIPv6)
     return fitting if most is None else min(fitting, most)
+
+
+def longestDatagram(interfaceMTU: int | None, isIPv6: bool, most: MTU | None) -> int:
+    """
+    The longest datagram between software devices on interfaces with this MTU (None: unknown), in bytes.
+
+    Between them a datagram is not limited to the path MTUs of IBA, of which 1024 is the largest on Ethernet.
+    A device string with C{mtu=} (C{most}) limits it all the same.
+    """
+    usual = activeMTU(interfaceMTU, isIPv6, most).bytes
+    if interfaceMTU is None or most is not None:
+        return usual
+    room = interfaceMTU - _OVERHEAD - (40 if isIPv6 else 20)
+    return max(usual, min(room & ~3, LONGEST_DATAGRAM))
 
 
 def laneCount(rate: int) -> int:

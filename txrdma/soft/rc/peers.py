@@ -39,13 +39,12 @@ class RoutesPort(Protocol):
     isEnabled: bool
     isLive: bool
     counters: RoCECounters
+    longestDatagram: int
 
     @property
     def siblings(self) -> Mapping[int, RoutesPort]: ...
     @property
     def batch(self) -> int: ...
-    @property
-    def mtu(self) -> int: ...
     @property
     def mostInFlight(self) -> int: ...
 

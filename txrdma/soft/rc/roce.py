@@ -63,13 +63,13 @@ class RoCEPort(RoutePort):
         clock: IReactorTime,
         carrier: DatagramCarrier,
         capture: RoCECapture | None = None,
-        mtu: MTU = MTU.MTU_4096,
+        longestDatagram: int = MTU.MTU_4096.bytes,
         lanes: SharedDatagrams | None = None,
     ) -> None:
         """
         @param carrier: is owned by the port, and closed with it.
         @param capture: receives every packet; its owner closes its file.
-        @param mtu: of the port; connections have their own.
+        @param longestDatagram: bytes of the payload of a datagram; connections have an MTU of their own.
         @param lanes: shared memory for datagrams to devices of this host.
         """
         self.counters = RoCECounters()
@@ -80,7 +80,7 @@ class RoCEPort(RoutePort):
         self._clock = clock
         self._carrier = carrier
         self._capture = capture
-        self._mtu = mtu
+        self.longestDatagram = longestDatagram
         self._routes: dict[QPN, PortRoute] = {}
         self._peers: dict[RawAddress, Peer] = {}
         self._latestAddress: AddressVector | None = None
@@ -150,10 +150,6 @@ class RoCEPort(RoutePort):
     @property
     def batch(self) -> int:
         return min(self._carrier.segments, LARGEST // (MTU.MTU_4096.bytes + FRAME))
-
-    @property
-    def mtu(self) -> int:
-        return self._mtu.bytes
 
     @property
     def mostInFlight(self) -> int:

@@ -365,7 +365,7 @@ class DatagramRoute(Route, PortRoute):
             owner.keys,
             owner.domain,
             owner.receives,
-            mtu=port.mtu,
+            mtu=port.longestDatagram,
             psn=attributes.sqPSN or 0,
             qkey=attributes.qkey or 0,
         )

@@ -110,7 +110,7 @@ class SharingPort(RoCEPort):
         address: str,
         share: int,
         capture: RoCECapture | None = None,
-        mtu: MTU = MTU.MTU_4096,
+        longestDatagram: int = MTU.MTU_4096.bytes,
         lanes: SharedDatagrams | None = None,
     ) -> None:
         """
@@ -122,7 +122,7 @@ class SharingPort(RoCEPort):
         self._zonedAddress, self._share = address, share
         # A device belongs to the network namespace in which it was opened, which the process may leave.
         self._unbound: socket.socket | None = udpSocket(address)
-        super().__init__(reactor, carrier, capture, mtu, lanes)
+        super().__init__(reactor, carrier, capture, longestDatagram, lanes)
 
     def _join(self) -> WellKnownPort:
         """

@@ -27,8 +27,9 @@ class AskingTests(TestCase):
         """Counters of a process can be queried while it has a module, and continue with its next module."""
         others = report()["gauges"]["modules"]  # of tests with simulated time
         client, server = MessageProtocol(), MessageProtocol()
-        port: Any = await listen(reactor, 0, Recorders(lambda: server), "127.0.0.1")
-        await connect(reactor, "127.0.0.1", port.getHost().port, Recorders(lambda: client))
+        device = "soft:127.0.0.1:port=0:mtu=4096"
+        port: Any = await listen(reactor, 0, Recorders(lambda: server), "127.0.0.1", device)
+        await connect(reactor, "127.0.0.1", port.getHost().port, Recorders(lambda: client), device)
         before = await self.ours()
         await client.transport.send(1, bytes(100))
         await client.transport.send(1, bytes(20_000))

@@ -108,7 +108,7 @@ class DirectTests(DatagramCase):
         self.isAccepted(other, [b"hello", b"posted", b""])
         one.pollQueue()
         self.assertEqual(one.came, [])
-        self.assertFalse(self.direct.putDatagram(handle, number, QKEY, b"", bytes(5000)))
+        self.assertFalse(self.direct.putDatagram(handle, number, QKEY, b"", bytes(9000)))
         one, other = DatagramEnd(self.open("rocev2")), DatagramEnd(self.open("rocev2"))
         handle = one.domain.createAddressHandle(other.way())
         self.assertFalse(IDirectDatagrams(one.qp).putDatagram(handle, other.qp.number, QKEY, b"", b"x"))

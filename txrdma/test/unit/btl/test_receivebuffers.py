@@ -276,7 +276,7 @@ class OneHostCase(HostsCase):
         def device() -> SoftDevice:
             made = self.memory.device(cast(SharingReactor, process), address)
             carrier = self.world.network.carrier(address)
-            made.ports[0].routes.append(RoCEPort(self.world.clock, carrier, None, MTU.MTU_1024))
+            made.ports[0].routes.append(RoCEPort(self.world.clock, carrier, None, MTU.MTU_1024.bytes))
             return made
 
         process = Host(self.world, address, device)

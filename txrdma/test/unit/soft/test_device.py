@@ -19,7 +19,15 @@ from txrdma.iba.verbs import (
 )
 from txrdma.interfaces import AsyncEvent
 from txrdma.soft import device as devices
-from txrdma.soft.core.netdev import activeMTU, laneCount, pathMTU, softMAC, udpPort
+from txrdma.soft.core.netdev import (
+    activeMTU,
+    laneCount,
+    LONGEST_DATAGRAM,
+    longestDatagram,
+    pathMTU,
+    softMAC,
+    udpPort,
+)
 from txrdma.soft.device import SoftDevice
 from txrdma.soft.ports import SoftPort
 
@@ -50,6 +58,16 @@ class AddressTests(SynchronousTestCase):
         self.assertEqual(activeMTU(68, False, None), MTU.MTU_512)
         self.assertEqual(activeMTU(None, False, MTU.MTU_4096), MTU.MTU_4096)
         self.assertEqual(activeMTU(None, False, None), MTU.MTU_1024)
+
+    def test_longestDatagram(self) -> None:
+        """Datagrams between software devices have the interface's MTU, unless the device's is limited."""
+        self.assertEqual(longestDatagram(1500, False, None), 1500 - 20 - 44)
+        self.assertEqual(longestDatagram(1500, True, None), 1500 - 40 - 44)
+        self.assertEqual(longestDatagram(65536, False, None), LONGEST_DATAGRAM)
+        self.assertEqual(longestDatagram(1500, False, MTU.MTU_512), 512)
+        self.assertEqual(longestDatagram(None, False, None), 1024)
+        for mtu in range(576, 10000):
+            self.assertEqual(MTU.fitting(longestDatagram(mtu, True, None)), activeMTU(mtu, True, None))
 
     def test_laneCountByRate(self) -> None:
         gigabits = {0: 0, 1: 1, 10: 1, 20: 4, 25: 1, 40: 4, 100: 4}
