@@ -40,6 +40,7 @@ def messages(quick: bool) -> list[Case]:
         *_senders(quick),
         *_groups(quick),
         *_dask(quick),
+        *_idle(quick),
     ]
 
 
@@ -193,6 +194,25 @@ def _bulk(quick: bool) -> list[Case]:
         atLeast=None,
     )
     return [replace(bulk, also=(shared, striped))]
+
+
+def _idle(quick: bool) -> list[Case]:
+    """Return the case with the memory of idle peers."""
+    opened = 100 if quick else 10_000
+    return [
+        Case(
+            "btl-memory",
+            f"all memory of one end of an idle connection over UDP, of {opened:,}",
+            "many",
+            "KiB",
+            tested=BTL_UDP,
+            reference=None,
+            orders={"connections": opened, "stays": True},
+            mode="btl UDP",
+            mostValue=32.0,
+            mostRounds=1,
+        )
+    ]
 
 
 def _dask(quick: bool) -> list[Case]:

@@ -5,14 +5,15 @@ C{python -m benchmarks.btlends server|client ORDERS} starts one.
 
 Each process has a software device at its own loopback address. Datagrams use shared memory; with the order
 C{route=rocev2} they use UDP, and with C{loss} an end of a L{wire<benchmarks.wires>}. C{modules} is the number
-of devices. Orders and results are JSON: C{count} and C{size} of messages or round trips, or C{bytes} and
-C{write}. With C{isCall} a round trip is a call and its answer, and with C{isBatch} messages are sent and
-received in batches. With C{senders} the client is that many processes on one core, which send to one server
-for C{seconds}: see L{benchmarks.btlsenders}.
+of devices. Orders and results are JSON: C{count} and C{size} of messages or round trips, C{bytes} and
+C{write}, or C{connections} whose memory is measured. With C{isCall} a round trip is a call and its answer;
+with C{isBatch} messages are sent and received in batches. With C{senders} the client is that many processes
+on one core, which send to one server for C{seconds}: see L{benchmarks.btlsenders}.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 import time
@@ -20,7 +21,7 @@ from typing import Any
 
 from benchmarks import btlsenders
 from benchmarks.btlsenders import ASK
-from benchmarks.orders import cpuSeconds, Orders, ownAddress, pieces, prepare, sendMessage
+from benchmarks.orders import cpuSeconds, memoryBytes, Orders, ownAddress, pieces, prepare, sendMessage
 from benchmarks.wires import HERE, THERE
 
 BURST = 256
@@ -43,14 +44,15 @@ def main(role: str, orders: Orders) -> None:
         btlsenders.main(orders)
         return
     prepare(orders)
-    from twisted.internet.defer import Deferred
+    from twisted.internet.defer import Deferred, gatherResults
     from twisted.internet.stdio import StandardIO
-    from twisted.internet.task import react
+    from twisted.internet.task import deferLater, react
 
+    from benchmarks.connecting import held
     from benchmarks.scenarios import Waiting
     from txrdma import btl
     from txrdma.btl.insight import report
-    from txrdma.messages.protocol import MessageProtocol
+    from txrdma.messages.protocol import MessageFactory, MessageProtocol
 
     count = orders["count"] if "count" in orders else orders.get("bytes", 0) // orders.get("write", 1)
     here, there = (HERE, THERE) if orders.get("loss") else (ownAddress(1), ownAddress(0))
@@ -157,18 +159,42 @@ def main(role: str, orders: Orders) -> None:
                 self.done.callback(None)
 
     async def server(reactor: Any) -> None:
-        protocol = Counting() if orders["scenario"] == "senders" else Answering()
+        opened = orders.get("connections")
+        counting = Counting() if orders["scenario"] == "senders" else Answering()
+        protocol = counting if opened is None else MessageFactory(MessageProtocol)
         interface = THERE if orders.get("loss") else "127.0.0.1"
         port: Any = await btl.listen(reactor, 0, protocol, interface, devices(there, 2))
         notified: Deferred[None] = Deferred()
         StandardIO(Waiting(notified))
+        gc.collect()
+        before = memoryBytes()
         sendMessage({"port": port.getHost().port})
         await notified
-        sendMessage({"cpu": (cpuSeconds() - protocol.cpu) / max(1, count)})
+        if opened is not None:
+            sendMessage({"cpu": cpuSeconds(), "memory": held(before, opened)})
+            return
+        sendMessage({"cpu": (cpuSeconds() - counting.cpu) / max(1, count)})
+
+    async def open(reactor: Any, host: str) -> None:
+        """Open idle connections, and measure their memory until this process is killed."""
+        factory = MessageFactory(MessageProtocol)
+        await btl.connect(reactor, host, orders["port"], factory, devices(here, 3))
+        gc.collect()
+        before = memoryBytes()
+        for _ in range(orders["connections"] // 20):
+            await gatherResults(
+                [btl.connect(reactor, host, orders["port"], factory, devices(here, 3)) for _ in range(20)]
+            )
+        await deferLater(reactor, 0.5)
+        mode = "btl UDP" if route == "rocev2" else "btl shared memory"
+        sendMessage({"memory": held(before, orders["connections"]), "mode": mode})
+        await Deferred()
 
     async def client(reactor: Any) -> None:
         protocol = Asking()
         host = THERE if orders.get("loss") else "127.0.0.1"
+        if "connections" in orders:
+            await open(reactor, host)
         await btl.connect(reactor, host, orders["port"], protocol, devices(here, 3))
         scenario = orders["scenario"]
         source = [] if scenario == "roundTrip" else pieces(orders["write"])

@@ -295,10 +295,8 @@ class PeerConnection(StreamProtocol):
             *(local.name, remote.name, places, (local.sequence, remote.sequence), self),
             AMPLIFICATION * (TCP_OVERHEAD + self._receivedBytes) // len(chosen),
         )
-        if len(chosen) == 1:
-            self._receiveBuffers = RemoteReceiveBuffers(
-                self._reactor, module, peer, remote.place, self._sendFrame
-            )
+        peer.mayAsk = len(chosen) == 1
+        self._introduction = remote
         self._isIntroduced = True
         self._probes = [
             PathProbes(module, peer, number, min(module.ports[port].mtu, introduction.mtu))
@@ -307,6 +305,15 @@ class PeerConnection(StreamProtocol):
         for probes in self._probes:
             probes.send(SMALL)
         self._restartTimer(PROBE_SECONDS)
+
+    def _buffers(self) -> RemoteReceiveBuffers:
+        """Return the receive buffers of a connection with one path, which its first long message creates."""
+        if self._receiveBuffers is None:
+            assert self._introduction is not None
+            self._receiveBuffers = RemoteReceiveBuffers(
+                *(self._reactor, self.module, self.peer, self._introduction.place, self._sendFrame)
+            )
+        return self._receiveBuffers
 
     def _echo(self, nonce: bytes) -> None:
         """Echo the nonce of the peer's probe."""
@@ -361,8 +368,8 @@ class PeerConnection(StreamProtocol):
             self._echoed(content)
         elif kind in (FrameKind.QUEUE_PAIR, FrameKind.RECEIVE_BUFFER):
             # No RDMA to an address that is not validated; peers that follow the rules never ask for it.
-            if self._receiveBuffers is not None and not self._isMissing():
-                self._receiveBuffers.frameReceived(kind, content)
+            if len(self._probes) == 1 and not self._isMissing():
+                self._buffers().frameReceived(kind, content)
 
     def _maybeEstablished(self) -> None:
         if self._isMissing() or not self._isPeerReady or self.user is not None or self._isOver:
@@ -472,8 +479,7 @@ class PeerConnection(StreamProtocol):
             self._hasFailed = self._hasFailed or event.peer.state >= LEFT
             self._call(event.context, MessageFailed(event.reason))
         elif isinstance(event, ReceiveBufferWanted):
-            if self._receiveBuffers is not None:
-                self._receiveBuffers.ask()
+            self._buffers().ask()
         elif isinstance(event, ProbeReceived):
             self._echo(event.nonce)
         elif isinstance(event, PeerClosed):

@@ -352,8 +352,7 @@ class ModulePort:
 
     def newName(self) -> int:
         """Choose a random name for a future peer, which may send packets before its introduction arrives."""
-        known = {peer.name for peer in self.core.peers}
-        while (name := randbits(64)) in known:
+        while self.core.hasPeer(name := randbits(64)):
             pass
         self.core.expected.expect(name)
         return name

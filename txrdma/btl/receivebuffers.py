@@ -148,7 +148,6 @@ class RemoteReceiveBuffers:
         self._pauseSeconds = PAUSE_SECONDS
         self._pause: IDelayedCall | None = None
         self._closing = ExitStack()
-        peer.mayAsk = True
 
     def ask(self) -> None:
         """Request receive buffers at both ends, unless that was tried before."""

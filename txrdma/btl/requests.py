@@ -7,7 +7,6 @@ further ones are queued, so that a peer which follows the rules never exceeds th
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from inspect import iscoroutine
@@ -211,7 +210,7 @@ class Answerer:
         """
         self.functions: dict[int, Function] = {}
         self._name, self._send = name, send
-        self._waiting: deque[tuple[int, int, bytes]] = deque()  # number, tag and data
+        self._waiting: list[tuple[int, int, bytes]] = []  # number, tag and data
         self._lengths: dict[int, int] = {}  # bytes of calls that are not answered
         self._running: dict[int, Deferred[Any]] = {}
         self._bytes = self._answerBytes = 0
@@ -235,7 +234,7 @@ class Answerer:
 
     def _runNext(self) -> None:
         while self._waiting and self._answerBytes < MOST_CALL_BYTES:
-            number, tag, data = self._waiting.popleft()
+            number, tag, data = self._waiting.pop(0)
             function = self.functions.get(tag)
             if function is None:
                 self._answer(number, f"no function answers calls with tag {tag}".encode(), True)

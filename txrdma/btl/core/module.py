@@ -142,6 +142,10 @@ class Module(FastPath):
         """All peers, including those that are closing."""
         return list(self._peers.values())
 
+    def hasPeer(self, name: int) -> bool:
+        """Return whether a peer has this name."""
+        return name in self._peers
+
     def addPeer(
         self,
         name: int,

@@ -162,7 +162,7 @@ class Peer:
         self.order = Ordering()
         self.urgent: deque[Message] = deque()
         self.usual: deque[Message] = deque()
-        self.writing: deque[Sent] = deque()
+        self.writing: list[Sent] = []
         self.queuedBytes = self.receivedBytes = self.sentBytes = self.written = 0
         self.state = OPEN
         self.bye: int | None = None  # sequence number of the peer's last segment
@@ -368,7 +368,7 @@ class Peer:
         """Return the next segment whose bytes are in the peer's receive buffer, if there is one."""
         while self.written:
             self.written -= 1
-            sent = self.writing.popleft()
+            sent = self.writing.pop(0)
             assert sent.message is not None
             if not sent.message.isOver:
                 return sent

@@ -256,7 +256,7 @@ class SendWindow:
         there.progress, there.newest = now, number
         trail = there.trail
         while trail and trail[0][0] <= number:
-            trail.popleft()
+            trail.pop(0)
         path.congestion.arrived(1, number, self._number + 1, path.channels[DATA].roundTrip.base)
         return sent
 
@@ -310,7 +310,7 @@ class SendWindow:
             if sent.isLost and not sent.isArrived:  # it may be queued twice
                 sent.isLost = sent.isLate = False
                 path.inFlight += 1
-                path.channels[sent.channel].trail.appendleft((sent.number, sent))  # before all queued ones
+                path.channels[sent.channel].trail.insert(0, (sent.number, sent))  # before all queued ones
 
     def _learn(self, found: list[Sent], latest: int, attempt: int, now: float) -> None:
         arrived, newest = [0] * len(self.paths), [0] * len(self.paths)
@@ -394,7 +394,7 @@ class SendWindow:
             number, sent = trail[0]
             if not (sent.isArrived or sent.isLost or sent.number != number):
                 return sent
-            trail.popleft()
+            trail.pop(0)
         return None
 
     def _overtaken(self, now: float) -> None:

@@ -4,6 +4,7 @@ Modules of the byte transfer layer: messages, puts, ends, faults, and priorities
 
 from __future__ import annotations
 
+import tracemalloc
 from random import Random
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -71,6 +72,22 @@ class ModuleTestCase(SynchronousTestCase):
         self.alice.turn()
         self.bob.turn()
         self.world.run(self.world.now + seconds)
+
+
+class IdleTests(SynchronousTestCase):
+    """Peers that have nothing to send."""
+
+    def test_memory(self) -> None:
+        """An idle peer takes less than 5 KiB."""
+        module, count = Module(_MTU, (256, 1024)), 200
+        tracemalloc.start()
+        self.addCleanup(tracemalloc.stop)
+        before, _peak = tracemalloc.get_traced_memory()
+        for name in range(count):
+            module.addPeer(name, name, ((1, name), (2, name)), 1, 1, None, 0.0)
+        after, _peak = tracemalloc.get_traced_memory()
+        self.assertLess((after - before) / count, 5 << 10)
+        self.assertTrue(module.hasPeer(count - 1))
 
 
 class MessageTests(ModuleTestCase):
