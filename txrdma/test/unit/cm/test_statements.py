@@ -240,7 +240,7 @@ class MessageTests(MessagingCase):
 
     def test_busyPeer(self) -> None:
         """A peer that acknowledges nothing is given up after the stated number of seconds, not much later."""
-        (seconds,) = stated("a peer whose program is busy for more than # seconds looks dead")
+        (seconds,) = stated("a peer whose program is busy for more than # seconds is considered lost")
         port = self.listenAt()
         client = self.result(self.connectTo())
         self.pause(0.1)
