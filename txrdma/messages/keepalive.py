@@ -19,6 +19,8 @@ _log = Logger()
 class Keepalive:
     """Calls a function at regular intervals until it is stopped."""
 
+    __slots__ = ("_call", "_probe", "_reactor", "_seconds")
+
     def __init__(self, reactor: IReactorTime, seconds: float | None, probe: Callable[[], None]) -> None:
         """
         @param seconds: the interval; None disables the probes.

@@ -31,6 +31,8 @@ class Credits:
     @ivar usesCredits: whether the peer counts, too; else only receiver-not-ready of its device limits us.
     """
 
+    __slots__ = ("_left", "_local", "_remote", "_taken", "usesCredits")
+
     def __init__(self, local: int, remote: int | None) -> None:
         """
         @param local: receives that are posted here for messages.

@@ -33,6 +33,11 @@ class PathMigration:
     @ivar former: the path that was in use before the last migration; None before the first one.
     """
 
+    __slots__ = (
+        *("_adapter", "_arming", "_isArmed", "_isOver", "_isProbing", "_pkey", "_probe", "_refusal"),
+        *("_sends", "former"),
+    )
+
     def __init__(self, adapter: Adapter, pkey: int, sends: SendQueue) -> None:
         self._adapter, self._pkey, self._sends = adapter, pkey, sends
         self._isArmed = self._isOver = self._isProbing = False

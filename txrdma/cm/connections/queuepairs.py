@@ -20,6 +20,12 @@ The timeout where programs acknowledge packets: 4.3 seconds, encoded; with seven
 packets are sent again much earlier: see L{txrdma.soft.core.roundtrip}.
 """
 
+WRITABLE: Final = Access.LOCAL_WRITE | Access.REMOTE_WRITE
+"""Access of the peer without reads and atomic operations."""
+
+READABLE: Final = WRITABLE | Access.REMOTE_READ | Access.REMOTE_ATOMIC
+"""All access. Operators of flags are slow, so this is not computed for each connection."""
+
 
 def toInit(port: int, responderResources: int, pkeyIndex: int = 0) -> QPAttributes:
     """
@@ -28,9 +34,7 @@ def toInit(port: int, responderResources: int, pkeyIndex: int = 0) -> QPAttribut
     @param port: the device's port of the primary path.
     @param responderResources: outstanding reads and atomics of the peer; with 0 it may not use them.
     """
-    access = Access.LOCAL_WRITE | Access.REMOTE_WRITE
-    if responderResources:
-        access |= Access.REMOTE_READ | Access.REMOTE_ATOMIC
+    access = READABLE if responderResources else WRITABLE
     return QPAttributes(state=QPState.INIT, port=port, pkeyIndex=pkeyIndex, access=access)
 
 

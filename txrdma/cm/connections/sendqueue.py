@@ -14,6 +14,7 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from txrdma.cm.connections._credits import Credits
+from txrdma.cm.connections.queuepairs import READABLE, WRITABLE
 from txrdma.cm.connections.receives import Part, ReceiveMemory
 from txrdma.error import ResourceExhausted
 from txrdma.iba.verbs import Access, AtomicCapability, Buffer, Operation, Segment, SendRequest
@@ -38,15 +39,18 @@ OUTSTANDING: Final = 2
 _LEAST_BYTES: Final = 64
 """Smallest registered memory for the bytes of a read, a write or an atomic operation."""
 
+_WITHOUT_ATOMICS: Final = WRITABLE | Access.REMOTE_READ
+
 
 class SendRegions:
     """Memory of one connection that its peer may read and write until the connection ends."""
 
+    __slots__ = ("_access", "_domain", "_regions")
+
     def __init__(self, domain: IProtectionDomain) -> None:
         self._domain = domain
-        self._access = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ
-        if domain.device.attributes.atomics is not AtomicCapability.NONE:
-            self._access |= Access.REMOTE_ATOMIC
+        hasAtomics = domain.device.attributes.atomics is not AtomicCapability.NONE
+        self._access = READABLE if hasAtomics else _WITHOUT_ATOMICS
         self._regions: dict[IMemoryRegion, bool] = {}  # whether the memory is the program's
 
     def allocate(self, length: int) -> IMemoryRegion:
@@ -155,6 +159,11 @@ class SendQueue:
     @ivar posted: requests that have not completed, by identifier.
     @ivar entries: the largest number of them.
     """
+
+    __slots__ = (
+        *("_free", "_memory", "_next", "_overhead", "_parts", "_regions", "_unread", "_waitingBytes"),
+        *("entries", "posted", "waiting"),
+    )
 
     def __init__(self, entries: int, memory: ReceiveMemory, regions: SendRegions) -> None:
         """

@@ -18,7 +18,7 @@ from txrdma.soft.core.pieces import ATOMIC_LENGTH, scatter
 from txrdma.soft.rc._packets import ATOMIC_ETH, BTH_LENGTH, ICRC_LENGTH, Incoming, RETH, scatterRun, WORD
 
 NO_ENTRIES: Final[deque[Any]] = deque()
-"""The queues of all queue pairs that have used none: an empty deque takes 760 bytes. Never modified."""
+"""The queues of all queue pairs that are empty: an empty deque takes 760 bytes. Never modified."""
 
 LONGEST_MESSAGE: Final = 1 << 31
 

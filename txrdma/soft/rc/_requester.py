@@ -504,6 +504,8 @@ class Requester:
                     Completion(entry.identifier, Status.SUCCESS, entry.kind, self._number, entry.length)
                 )
         self._cursor -= count
+        if not self._entries:
+            self._entries = NO_ENTRIES  # CPython keeps blocks of some deques, so a new one costs little
         events.append(Retired(count))
 
     def _implied(self) -> None:

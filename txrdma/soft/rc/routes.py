@@ -92,7 +92,7 @@ class RoCERoute(Route):
         self._migration = Migration()
         self._isArming = False  # the migration state is not MIGRATED
         self._refusalReported = False
-        self._ports = {port}
+        self._ports = [port]
         self._destination = QPN(_required(attributes.destinationQPN))
         self._heading = heading(self._destination)
         self._mtu = MTU(_required(attributes.pathMTU)).bytes
@@ -199,7 +199,8 @@ class RoCERoute(Route):
         port = self.port.siblings.get(address.port, self.port)
         peer = port.peerAt(address)
         if peer is not None:
-            self._ports.add(port)
+            if port not in self._ports:
+                self._ports.append(port)
             port.register(self)
         return peer
 
