@@ -1,17 +1,28 @@
 """
-The number of segments that may be in flight to one peer.
+The number of segments that may be in flight on one path.
 
-Additive increase, with a decrease that depends on the cause of the loss. If round trips have become longer, a
-queue is full: the window shrinks to seven tenths as in CUBIC (RFC 9438, 4.6), so that many senders to one
-receiver share it evenly. Otherwise the path itself loses packets, as radio links and bad cables do: the
-window shrinks by half of the lost share, so that at 1 % loss it has about 200 segments, where TCP's rule
-leaves 12 (RFC 5681). After a timeout the window restarts from its minimum (RFC 5681, 3.1), unless the
-segments were only late, for example because the peer's process was not scheduled (RFC 4015).
+Only losses shrink the window. A window that follows the delay would collapse on a busy machine, where most
+of a round trip is the time for which a process was not scheduled. The delay only decides how much a loss
+counts. It takes a part of the segments that wait in the queue of the path, which are estimated from the
+shortest round trips of several rounds, because these contain the fewest pauses. While few segments wait,
+the path itself loses packets, as radio links and bad cables do: the window shrinks by half of the lost
+share, so that at 1 % loss it has about 200 segments, where TCP's rule leaves 12 (RFC 5681). If the lost
+share does not decrease although the window has shrunk, it is attributed to the path, too, as long as it
+does not double.
 
-A queue that loses nothing, such as a large ring in shared memory, would let the first sender keep the largest
-window. Therefore, while round trips are long, each window converges to its share of the bandwidth-delay
-product plus L{WAITING} queued segments, as in FAST TCP (Jin, Wei and Low, INFOCOM 2004). The number of queued
-segments is estimated from the increase of the round trip.
+With additive increase, the share of lost segments is proportional to the growth in a round and to the
+inverse square of the window. Therefore the growth is small while segments are queued: many senders to one
+receiver lose about 1 % although each of them has only one segment in flight. It increases with the square
+of the time since the last loss, so that larger windows compete with TCP CUBIC (RFC 9438). A window below
+L{NARROWEST} means fewer segments than that in a round trip: they are sent at intervals.
+
+A queue that loses nothing, such as a large ring in shared memory, would let the first sender keep the
+largest window. Therefore each window converges to its share of the bandwidth-delay product plus L{WAITING}
+queued segments, as in FAST TCP (Jin, Wei and Low, INFOCOM 2004).
+
+After a timeout the window restarts from its minimum (RFC 5681, 3.1), unless the segments were only late,
+for example because the peer's process was not scheduled (RFC 4015). The shortest round trip is only found
+while the queue is empty: from time to time the window is reduced for one round, as in BBR.
 """
 
 from __future__ import annotations
@@ -22,7 +33,10 @@ FIRST_WINDOW: Final = 32
 """Initial window in segments."""
 
 NARROWEST: Final = 2
-"""Smallest window in segments: with two, one is acknowledged although the other is lost."""
+"""Segments that may be in flight in any case: with two, one is acknowledged although the other is lost."""
+
+SMALLEST: Final = 0.1
+"""Smallest window in segments: one segment in ten round trips."""
 
 WIDEST: Final = 4096
 """Largest window in segments: the window of sequence numbers."""
@@ -30,39 +44,71 @@ WIDEST: Final = 4096
 WAITING: Final = 128
 """Segments of one peer that may wait in a queue of the path; all senders of the queue converge to it."""
 
-_LONGER: Final = 2.0
-_TURN: Final = 0.0005
-_SHRUNK: Final = 0.7
+CALM: Final = 1000
+"""Rounds without losses after which the window grows faster."""
+
+DRAIN_SECONDS: Final = 9.0
+"""Seconds after which the window is reduced for a round, unless the shortest round trip was found again."""
+
+LONGEST_INTERVAL: Final = 0.02
+"""Longest mean time in seconds between two segments of a small window."""
+
+EPOCH: Final = 256
+"""Segments in which the share of lost ones is measured, at least."""
+
+EPOCH_ROUNDS: Final = 16
+"""Rounds in which the share of lost segments is measured, at least."""
+
+EPOCHS: Final = 4
+"""Epochs of lost segments after which they are attributed to the path: congestion would have ended."""
+
+LEAST_RANDOM: Final = 0.0075
+"""Smallest lost share that is attributed to the path; C{MOST_RANDOM}: the largest one."""
+
+MOST_RANDOM: Final = 0.1
+
+MANY_LOST: Final = 1 / 3
+"""Share of lost segments that halves the window in any case."""
+
+ROUNDS: Final = 3
+"""Number of rounds whose shortest round trip is used: a pause of a process lengthens one or two."""
+
+_SHRUNK: Final = 0.4  # part of a window that a loss takes if all of its segments are queued
+_EMPTY: Final = 0.4  # queued share below which a loss takes nothing of that
+_SHORT: Final = 0.5  # queued share below which the window grows by one in each round
+_GROWTH: Final = 0.008  # segments in a round otherwise, after a loss
+_RECENT: Final = 100  # rounds since a loss after which the growth is doubled
+_MOST_SHARED: Final = 0.02  # share that senders with the smallest windows may lose when they share a queue
 
 
 class Congestion:
     """
-    The congestion window of one peer, adjusted once per round, in which one window of segments is
+    The congestion window of one path, adjusted once per round, in which one window of segments is
     acknowledged.
 
-    @ivar size: segments.
+    @ivar window: segments; C{size}: the largest number of segments in flight.
     """
 
     __slots__ = (
-        "_arrived",
-        "_before",
-        "_isAnswered",
-        "_lost",
-        "_shortest",
-        "_threshold",
-        "_until",
-        "_wasFull",
-        "size",
+        *("_arrived", "_before", "_calm", "_drainAt", "_epoch", "_isAnswered", "_isDraining"),
+        *("_isRecovering", "_latest", "_lost", "_random", "_recent", "_shares", "_shortest"),
+        *("_threshold", "_until", "_wasFull", "size", "window"),
     )
 
     def __init__(self) -> None:
+        self.window = float(FIRST_WINDOW)
         self.size = FIRST_WINDOW
-        self._threshold = WIDEST
+        self._threshold = float(WIDEST)
         self._until = 0  # transmissions from this number on belong to the next round
         self._arrived = self._lost = 0
-        self._shortest = 0.0
-        self._wasFull = self._isAnswered = False
-        self._before: tuple[int, int] | None = None  # size and threshold before the silence
+        self._epoch = (0, 0, 0)  # lost segments, all segments, rounds
+        self._shares: tuple[float, ...] = ()  # lost shares of the last epochs
+        self._random = 0.0  # share that the path loses without congestion; zero if it is not known
+        self._shortest = self._recent = self._drainAt = 0.0
+        self._latest: tuple[float, ...] = ()  # shortest round trips of the last rounds
+        self._calm = CALM  # rounds since a loss
+        self._wasFull = self._isAnswered = self._isDraining = self._isRecovering = False
+        self._before: tuple[float, float] | None = None  # window and threshold before the silence
 
     def filled(self) -> None:
         """Note that the window limits sending; otherwise it must not grow."""
@@ -77,7 +123,7 @@ class Congestion:
         if not self._shortest or seconds < self._shortest:
             self._shortest = seconds
 
-    def arrived(self, segments: int, newest: int, following: int, base: float) -> None:
+    def arrived(self, segments: int, newest: int, following: int, base: float, now: float) -> None:
         """
         Count segments that were acknowledged.
 
@@ -87,10 +133,10 @@ class Congestion:
         """
         self._arrived += segments
         self._isAnswered = True
-        if self._wasFull and self.size < self._threshold and not self._lost:
-            self.size = min(self._threshold, self.size + segments)
+        if self._wasFull and self.window < self._threshold and not self._lost:
+            self._set(min(self._threshold, self.window + segments))
         if newest >= self._until:  # a segment has arrived that was sent after the last round was judged
-            self._judge(base)
+            self._judge(base, now)
             self._until = following
 
     def silent(self) -> None:
@@ -100,44 +146,90 @@ class Congestion:
         A timeout before the first acknowledgement is ignored: the peer may not have been ready.
         """
         if self._before is None:
-            self._before = self.size, self._threshold
-        if self.size > NARROWEST and self._isAnswered:
-            self._threshold = max(NARROWEST, self.size // 2)
-        self.size = NARROWEST
+            self._before = self.window, self._threshold
+        if self.window > NARROWEST and self._isAnswered:
+            self._threshold = max(float(NARROWEST), self.window / 2)
+        self._set(min(self.window, float(NARROWEST)))
         self._arrived = self._lost = 0
 
     def spurious(self) -> None:
         """Restore the window from before the timeout, which was spurious (RFC 4015, 3.2)."""
         if self._before is not None:
-            size, self._threshold = self._before
-            self.size = max(size, self.size)
+            window, self._threshold = self._before
+            self._set(max(window, self.window))
             self._before = None
 
-    def _judge(self, base: float) -> None:
+    def interval(self, roundTrip: float) -> float:
+        """Return the mean seconds between two segments of a window below L{NARROWEST}."""
+        return min(roundTrip / self.window, LONGEST_INTERVAL)
+
+    def _set(self, window: float) -> None:
+        self.window = max(SMALLEST, min(window, float(WIDEST)))
+        self.size = NARROWEST if self._isDraining else max(NARROWEST, int(self.window))
+
+    def _judge(self, base: float, now: float) -> None:
         self._before = None  # a round has passed since
-        isLonger = self._shortest > _LONGER * base + _TURN
-        if self._lost:
-            if isLonger:
-                size = int(self.size * _SHRUNK)
-            else:
-                size = self.size - int(self.size * self._lost / (self._lost + self._arrived) / 2 + 0.5)
-                size += 1
-            self.size = self._threshold = max(NARROWEST, min(size, WIDEST))
-        elif isLonger:
-            self._settle(base)
-        elif self._wasFull and self._threshold <= self.size < WIDEST:
-            self.size += 1
+        self._calm += 1
+        lost, total = self._lost, self._lost + self._arrived
+        if self._shortest:
+            self._latest = (*self._latest[1 - ROUNDS :], self._shortest)
+        queued = max(0.0, 1 - base / min(self._latest)) if self._latest else _SHORT
+        waiting = self.window * (1 - base / self._shortest) if self._shortest else 0.0
+        self._count(lost, total)
+        if self._isDraining:
+            self._isDraining = False  # and the window remains
+        elif lost and not self._isRecovering:
+            segments = total if self._wasFull else max(total, self.window)
+            self._shrink(lost / segments, 0.0 if self._random else queued)
+        else:
+            self._isRecovering = False  # losses of the round after a reduction are older than it
+            if self._threshold >= WIDEST and queued > _SHORT:
+                self._threshold = self.window  # no more doubling
+            if waiting > WAITING:
+                self.window -= (waiting - WAITING) / 2
+                self._threshold = min(self._threshold, self.window)
+            elif self._wasFull and self.window >= self._threshold:
+                self.window += self._growth(waiting, queued)
+        self._drain(now)
         self._arrived = self._lost = 0
         self._shortest = 0.0
         self._wasFull = False
 
-    def _settle(self, base: float) -> None:
-        """
-        Move half of the distance down to the window at which L{WAITING} segments are queued, or slowly up.
-        """
-        waiting = int(self.size * (1 - base / self._shortest))
-        if waiting > WAITING:
-            self.size -= (waiting - WAITING + 1) // 2
-        elif self._wasFull and self.size >= self._threshold:
-            self.size += (WAITING - waiting) // 8 + 1
-        self._threshold = self.size  # no more doubling
+    def _shrink(self, share: float, queued: float) -> None:
+        """Reduce the window because a share of its segments was lost while another share was queued."""
+        fraction = max(_SHRUNK * (queued - _EMPTY) / (1 - _EMPTY), share / 2)
+        self.window *= 0.5 if share > MANY_LOST else 1 - fraction
+        self._threshold = self.window
+        self._calm, self._isRecovering = 0, True
+
+    def _growth(self, waiting: float, queued: float) -> float:
+        """Return by how many segments the window grows in a round without losses."""
+        if self._calm > CALM:
+            return (WAITING - waiting) / 8 + 1
+        if queued < _SHORT or self._random:
+            return 1.0
+        # A window of less than a segment is judged less often than once in a round trip.
+        return min(1.0, _GROWTH * max(1.0, 1 / self.window) * (1 + (self._calm / _RECENT) ** 2))
+
+    def _count(self, lost: int, total: int) -> None:
+        """Determine which share of the segments the path loses without congestion."""
+        lost, total, rounds = lost + self._epoch[0], total + self._epoch[1], self._epoch[2] + 1
+        self._epoch = lost, total, rounds
+        if total < EPOCH or rounds < EPOCH_ROUNDS:
+            return
+        self._shares, self._epoch = (*self._shares[1 - EPOCHS :], lost / total), (0, 0, 0)
+        mean = sum(self._shares) / len(self._shares)
+        if self._random and mean > min(2 * self._random, MOST_RANDOM):  # there is congestion, perhaps also
+            self._random, self._shares = 0.0, ()
+        elif len(self._shares) == EPOCHS and mean < MOST_RANDOM and not self._random:
+            # Senders of the same kind with such windows lose less when they share a queue.
+            isRandom = min(self._shares) > max(LEAST_RANDOM, min(_MOST_SHARED, 0.03 / self.window))
+            self._random = mean if isRandom else 0.0
+
+    def _drain(self, now: float) -> None:
+        """Reduce the window for a round if no round trip was as short as the shortest one for long."""
+        if self._shortest and (not self._recent or self._shortest <= 1.05 * self._recent):
+            self._recent, self._drainAt = self._shortest, now + DRAIN_SECONDS
+        elif self._recent and now >= self._drainAt:
+            self._isDraining, self._recent = True, 0.0
+        self._set(self.window)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from txrdma.btl.core.congestion import Congestion
+from txrdma.btl.core.congestion import Congestion, NARROWEST
 from txrdma.btl.core.roundtrip import RoundTripEstimate
 from txrdma.btl.wire import encodePack, ENTRY_LENGTH, FRAG, HEADER_LENGTH, PACK
 from txrdma.kit.wire import Buffer
@@ -31,6 +31,7 @@ UNHEARD: Final = object()
 """The context of a message of which only a failure is reported."""
 
 _ALONE: Final = 1 << 62
+_GOLDEN_RATIO: Final = 0.618034
 
 
 class Message:
@@ -153,6 +154,8 @@ class Path:
     @ivar number: index in the peer's paths; C{port}: number of the port of the module.
     @ivar channels: the transmissions on the command and the data channel.
     @ivar inFlight: number of segments that are neither acknowledged nor lost.
+    @ivar opensAt: time before which no further segment is sent, because the congestion window is very small;
+        else zero.
     @ivar arrivedFrom: time at which the newest segment that has arrived was sent.
     @ivar isSilent: whether nothing has arrived for too long, so that other paths are used; C{isClosed}:
         whether it cannot be used any more.
@@ -161,6 +164,7 @@ class Path:
 
     __slots__ = (
         *(
+            "_phase",
             "_probe",
             "arrivedFrom",
             "channels",
@@ -170,24 +174,35 @@ class Path:
             "isProbeDue",
             "isSilent",
         ),
-        *("number", "port", "probeAt"),
+        *("number", "opensAt", "port", "probeAt"),
     )
 
-    def __init__(self, number: int, port: int) -> None:
-        self.number, self.port = number, port
+    def __init__(self, number: int, port: int, phase: float = 0.0) -> None:
+        """
+        @param phase: any number, different from those of other senders.
+        """
+        self.number, self.port, self._phase = number, port, phase
         self.channels = (Transmissions(), Transmissions())
         self.congestion = Congestion()
         self.inFlight = 0
-        self.arrivedFrom = self.probeAt = 0.0
+        self.arrivedFrom = self.opensAt = self.probeAt = 0.0
         self.isSilent = self.isClosed = self.isProbeDue = False
         self._probe: tuple[int, float] | None = None  # sequence number and time of the last probe
 
     def isFree(self) -> bool:
         """Return whether another segment may be sent. If the congestion window prevents it, record that."""
-        if self.inFlight >= self.congestion.size:
+        if self.opensAt or self.inFlight >= self.congestion.size:
             self.congestion.filled()
             return False
         return True
+
+    def sent(self, number: int, now: float) -> None:
+        """Count a segment that is sent, with the number of its transmission."""
+        self.inFlight += 1
+        if self.congestion.window < NARROWEST:
+            interval = self.congestion.interval(self.channels[DATA].roundTrip.smoothed)
+            spread = 2 * ((self._phase + number * _GOLDEN_RATIO) % 1.0)  # senders must not act in step
+            self.opensAt = now + spread * interval
 
     def cost(self) -> float:
         """Return the seconds in which the next segment would arrive, roughly, for a comparison of paths."""
@@ -220,7 +235,9 @@ class Path:
         self._probe = None
 
     def expired(self, now: float) -> None:
-        """Let a probe be sent if it is time for the next one."""
+        """Let a segment or a probe be sent if it is time for it."""
+        if self.opensAt <= now:
+            self.opensAt = 0.0
         if self.isSilent and self.probeAt <= now:
             self.isProbeDue = True
             self.probeAt = now + self.channels[DATA].roundTrip.timeout

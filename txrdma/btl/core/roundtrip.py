@@ -18,8 +18,13 @@ LONGEST_TIMEOUT: Final = 1.0
 MOST_PATIENT: Final = 16
 """Longest wait for a segment after later ones have arrived, in quarters of a round trip."""
 
+BASE_SECONDS: Final = 10.0
+"""Seconds of a period whose shortest round trip is stored; the window is reduced once in each one."""
+
+BASE_PERIODS: Final = 6
+"""Number of periods for the base round trip: queues of several senders are seldom empty at once."""
+
 _FORGIVEN: Final = 16
-_BASE_LASTS: Final = 10.0
 
 
 class RoundTripEstimate:
@@ -27,7 +32,7 @@ class RoundTripEstimate:
     The estimated round trip to one peer over one channel.
 
     @ivar smoothed: smoothed round trip in seconds, zero before the first sample; C{base}: the shortest of the
-        last seconds.
+        last minute.
     @ivar timeout: retransmission timeout in seconds.
     """
 
@@ -36,6 +41,7 @@ class RoundTripEstimate:
         "_calm",
         "_hasOwn",
         "_latest",
+        "_minima",
         "_usual",
         "_variation",
         "base",
@@ -48,6 +54,7 @@ class RoundTripEstimate:
         self.smoothed = self._variation = self._latest = self.base = 0.0
         self.timeout = self._usual = FIRST_TIMEOUT
         self._baseAt = 0.0
+        self._minima: tuple[float, ...] = ()
         self.reorderQuarters = 1  # quarters of a round trip (RFC 8985, 7.1)
         self._calm = 0
         self._hasOwn = False
@@ -71,12 +78,23 @@ class RoundTripEstimate:
         else:
             self.smoothed, self._variation = seconds, seconds / 2
         self._latest = seconds
-        if seconds <= self.base or not self.base or now - self._baseAt > _BASE_LASTS:
-            self.base, self._baseAt = seconds, now
+        self._measureBase(seconds, now)
         usual = self.smoothed + max(SHORTEST_TIMEOUT, 4 * self._variation)
         # The timer is for segments without later acknowledgements.
         usual = max(usual, self.overtaken() + SHORTEST_TIMEOUT)
         self.timeout = self._usual = min(usual, LONGEST_TIMEOUT)
+
+    def _measureBase(self, seconds: float, now: float) -> None:
+        """Update the shortest round trip of the last L{BASE_PERIODS} periods."""
+        if not self.base:
+            self._minima, self._baseAt = (seconds,), now
+        elif now - self._baseAt > BASE_SECONDS:
+            self._minima, self._baseAt = (*self._minima[1 - BASE_PERIODS :], seconds), now
+        elif seconds < self._minima[-1]:
+            self._minima = (*self._minima[:-1], seconds)
+        else:
+            return
+        self.base = min(self._minima)
 
     def expired(self) -> None:
         """Double the timeout after it has expired."""

@@ -78,7 +78,7 @@ class SendWindow:
         @param ports: numbers of the ports of the module that reach the peer, one for each path.
         """
         self.base = self.following = first & SEQUENCE_MASK
-        self.paths = tuple([Path(number, port) for number, port in enumerate(ports)])
+        self.paths = tuple([Path(number, port, first / 1021) for number, port in enumerate(ports)])
         self._counters = counters
         self._giveUp = giveUp
         self._slots: dict[int, Sent] = {}  # unacknowledged segments by sequence number
@@ -177,7 +177,7 @@ class SendWindow:
         sent.number, sent.path, sent.channel, sent.sentAt = self._number, path, channel, now
         sent.tries += 1
         sent.isLost = sent.isLate = False
-        path.inFlight += 1
+        path.sent(self._number, now)
         path.channels[channel].trail.append((self._number, sent))
 
     def mayBe(self, acknowledged: int) -> bool:
@@ -257,7 +257,7 @@ class SendWindow:
         trail = there.trail
         while trail and trail[0][0] <= number:
             trail.pop(0)
-        path.congestion.arrived(1, number, self._number + 1, path.channels[DATA].roundTrip.base)
+        path.congestion.arrived(1, number, self._number + 1, path.channels[DATA].roundTrip.base, now)
         return sent
 
     def _arrive(self, count: int, beyond: int, latest: int, attempt: int, now: float) -> list[Sent]:
@@ -339,7 +339,9 @@ class SendWindow:
         for path in self.paths:
             if arrived[path.number]:
                 base = path.channels[DATA].roundTrip.base
-                path.congestion.arrived(arrived[path.number], newest[path.number], self._number + 1, base)
+                path.congestion.arrived(
+                    arrived[path.number], newest[path.number], self._number + 1, base, now
+                )
 
     def _findSilent(self, now: float) -> None:
         """Find paths on which nothing arrives although segments that were sent later on others do."""
@@ -459,6 +461,8 @@ class SendWindow:
         for path in self.paths:
             if path.isSilent and not path.isClosed and (earliest is None or path.probeAt < earliest):
                 earliest = path.probeAt
+            if path.opensAt and (earliest is None or path.opensAt < earliest):
+                earliest = path.opensAt
             for channel in path.channels:
                 sent = self._first(channel)
                 if sent is not None:
@@ -480,8 +484,7 @@ class SendWindow:
         for path in self.paths:
             before = timedOut
             # The timer of a channel begins again with each arrival, so it expires in silence only.
-            if path.isSilent:
-                path.expired(now)
+            path.expired(now)
             for channel in path.channels:
                 timeout = channel.roundTrip.timeout
                 if channel.progress + timeout <= now and (lost := self._loseOlder(channel, timeout, now)):

@@ -4,6 +4,9 @@ A bottleneck of a simulated network: a queue in front of a link, as in a switch.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from txrdma.btl.core.module import OVERHEAD
 
 
@@ -37,3 +40,62 @@ class Bottleneck:
         self.busy += seconds
         self._freeAt = now + wait + seconds
         return wait + seconds
+
+
+class CubicFlow:
+    """
+    A sender that shares a bottleneck as TCP does, with the window of CUBIC (RFC 9438) and no other details
+    of it.
+
+    @ivar delivered: packets that have arrived.
+    """
+
+    def __init__(
+        self,
+        call: Callable[[float, Callable[[], None]], None],
+        bottleneck: Bottleneck,
+        roundTrip: float,
+        length: int,
+    ) -> None:
+        """
+        @param call: calls a function at a time.
+        @param roundTrip: seconds without the queue.
+        @param length: bytes of a packet.
+        """
+        self._call, self._bottleneck, self._roundTrip, self._length = call, bottleneck, roundTrip, length
+        self._window, self._threshold, self._widest = 10.0, 1e9, 0.0
+        self._inFlight = self.delivered = 0
+        self._epoch = self._recovered = 0.0
+
+    def fill(self, now: float) -> None:
+        """Send what the window allows."""
+        while self._inFlight < self._window:
+            self._inFlight += 1
+            wait = self._bottleneck.delay(self._length, now)
+            if wait is None:
+                seconds = self._roundTrip + self._bottleneck.depth / self._bottleneck.rate
+                self._call(now + seconds, partial(self._lost, now + seconds))
+            else:
+                seconds = self._roundTrip + wait
+                self._call(now + seconds, partial(self._arrived, now + seconds, seconds))
+
+    def _arrived(self, now: float, seconds: float) -> None:
+        self._inFlight -= 1
+        self.delivered += 1
+        if self._window < self._threshold:
+            self._window += 1
+        else:
+            time = now - self._epoch
+            cubic = 0.4 * (time - (self._widest * 0.3 / 0.4) ** (1 / 3)) ** 3 + self._widest
+            reno = 0.7 * self._widest + 0.53 * time / seconds
+            self._window += max(0.0, max(cubic, reno) - self._window) / self._window
+        self.fill(now)
+
+    def _lost(self, now: float) -> None:
+        self._inFlight -= 1
+        if now > self._recovered:
+            self._widest = self._window
+            self._window = self._threshold = max(2.0, 0.7 * self._window)
+            self._epoch = now
+            self._recovered = now + self._roundTrip + self._bottleneck.depth / self._bottleneck.rate
+        self.fill(now)

@@ -195,7 +195,26 @@ class Host:
             self._isReading = True
             self.world.call(max(self.world.now + 20e-6, self.busyUntil), self._read)
 
+    def disturb(
+        self, random: Random, interval: float, shortest: float = 0.001, longest: float = 0.02
+    ) -> None:
+        """
+        Let other programs take the processor again and again, as on a busy machine.
+
+        @param interval: mean seconds from the end of a pause to the next one.
+        @param shortest: seconds of the shortest pause; C{longest}: of the longest one.
+        """
+
+        def pause() -> None:
+            self.busyUntil = self.world.now + random.uniform(shortest, longest)
+            self.world.call(self.busyUntil + random.expovariate(1 / interval), pause)
+
+        self.world.call(self.world.now + random.expovariate(1 / interval), pause)
+
     def _read(self) -> None:
+        if self.busyUntil > self.world.now:
+            self.world.call(self.busyUntil, self._read)
+            return
         self._isReading = False
         inbox, self._inbox = self._inbox, []
         if self.isDead:
@@ -271,5 +290,8 @@ class Host:
         self.world.transmit(self, address, channel, packet)
 
     def _completed(self, channel: int, count: int) -> None:
+        if self.busyUntil > self.world.now:
+            self.world.call(self.busyUntil, partial(self._completed, channel, count))
+            return
         self.module.completed(channel, count)
         self.turn()

@@ -1,5 +1,5 @@
 """
-Windows of the byte transfer layer: acknowledgements, losses, round trips and congestion.
+Windows of the byte transfer layer: acknowledgements, losses and round trips.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.btl.core.congestion import Congestion, FIRST_WINDOW, NARROWEST, WAITING, WIDEST
 from txrdma.btl.core.counters import ModuleCounters
 from txrdma.btl.core.path import COMMAND, DATA, Message, Sent
 from txrdma.btl.core.receiving import ABOVE, BELOW, difference, DUPLICATE, NEW, ReceiveWindow, WINDOW
@@ -294,68 +293,13 @@ class RoundTripTests(SynchronousTestCase):
         trip.measured(0.5, 0.0, False)
         self.assertEqual(trip.smoothed, 0.001)
 
-
-class CongestionTests(SynchronousTestCase):
-    slowBecause = "Hypothesis runs many examples"
-
-    def round(self, window: Congestion, lost: int, seconds: float, number: int) -> None:
-        """Acknowledge a full window, except for lost segments."""
-        window.filled()
-        window.lost(lost)
-        window.measured(seconds)
-        window.arrived(window.size - lost, number, number + 1, 0.001)
-
-    def test_rounds(self) -> None:
-        """The window doubles until a loss, then shrinks by half of the lost share, then grows by one."""
-        window = Congestion()
-        self.round(window, 0, 0.001, 1)
-        self.assertEqual(window.size, 2 * FIRST_WINDOW)
-        self.round(window, 6, 0.001, 2)
-        self.assertEqual(window.size, 2 * FIRST_WINDOW - 3 + 1)
-        self.round(window, 0, 0.001, 3)
-        self.assertEqual(window.size, 2 * FIRST_WINDOW - 3 + 2)
-
-    def test_notReady(self) -> None:
-        """
-        A peer that does not answer its first segment in time later gets a window as large as another one.
-        """
-        window = Congestion()
-        window.silent()
-        self.assertEqual(window.size, NARROWEST)
-        number = 0
-        while window.size < WIDEST:
-            number += 1
-            before = window.size
-            self.round(window, 0, 0.001, number)
-            self.assertEqual(window.size, min(2 * before, WIDEST))
-
-    def test_queue(self) -> None:
-        """Losses with longer round trips indicate a full queue: the window shrinks by three tenths."""
-        window = Congestion()
-        self.round(window, 1, 0.010, 1)
-        self.assertEqual(window.size, int(FIRST_WINDOW * 0.7))
-
-    def test_settles(self) -> None:
-        """Windows that share a queue without loss converge, whatever they began with."""
-        windows = [Congestion() for _each in range(4)]
-        for number, window in enumerate(windows, 1):
-            for round in range(number):
-                self.round(window, 0, 0.001, round + 1)
-        self.assertGreater(windows[-1].size, 7 * windows[0].size)
-        for round in range(60):
-            seconds = sum(window.size for window in windows) * 20e-6  # for each queued segment
-            for window in windows:
-                self.round(window, 0, seconds, 10 + round)
-        sizes = [window.size for window in windows]
-        self.assertLess(max(sizes) - min(sizes), WAITING // 8)
-        self.assertTrue(WAITING <= min(sizes) <= 2 * WAITING, sizes)
-
-    @given(st.lists(st.tuples(st.integers(0, 40), st.floats(0.001, 0.1), st.booleans()), max_size=200))
-    def test_bounds(self, rounds: list[tuple[int, float, bool]]) -> None:
-        """The window always stays within its bounds."""
-        window = Congestion()
-        for number, (lost, seconds, isSilent) in enumerate(rounds, 1):
-            if isSilent:
-                window.silent()
-            self.round(window, min(lost, window.size), seconds, number)
-            self.assertTrue(NARROWEST <= window.size <= WIDEST)
+    def test_base(self) -> None:
+        """The base round trip is the shortest one of a minute."""
+        trip = RoundTripEstimate()
+        trip.measured(0.001, 0.0)
+        for second in range(1, 50):
+            trip.measured(0.5, float(second))
+            self.assertEqual(trip.base, 0.001)
+        for second in range(50, 80):
+            trip.measured(0.5, float(second))
+        self.assertEqual(trip.base, 0.5)

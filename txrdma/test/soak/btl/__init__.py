@@ -1,0 +1,3 @@
+"""
+Long tests of the byte transfer layer.
+"""
