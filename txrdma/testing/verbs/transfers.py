@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import pairwise
 from random import Random
 
-from txrdma.iba.types import LKey, RKey
+from txrdma.iba.types import LKey, MTU, RKey
 from txrdma.iba.verbs import (
     Access,
     Capacity,
@@ -422,7 +422,8 @@ class DatagramContract(TwoEnds):
         alice, bob = self.datagrams()
         bob.receive(bob.segment(0, 8000))
         alice.receive(alice.segment(50_000, 200))
-        self.datagram(alice, bob, bytes(4097))
+        longest = max(MTU.MTU_4096.bytes, alice.device.portAttributes(1).longestDatagram)
+        self.datagram(alice, bob, bytes(longest + 1))
         self.runUntilCompleted(alice, sends=1)
         failed = self.quirks[0].longDatagramFails
         self.assertEqual(alice.sent[0].status, Status.LOC_LEN_ERR if failed else Status.SUCCESS)
