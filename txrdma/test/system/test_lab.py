@@ -238,7 +238,7 @@ class SuitesTests(SynchronousTestCase):
         self.plan["tests"] = ["m.test_some.Some.test_a"]
         self.assertEqual(self.run_()[0], 0)
         text = (self.folder / "table.md").read_text()
-        line = "| software device | rxe | SEND | `test_some`, MTU 4200 | 1 | 0 | 0 | loss % 5 |"
+        line = "| software device | rxe | SEND | `test_some` | 1 passed | loss % 5 |"
         self.assertIn(line, text.splitlines())
 
     def test_shared(self) -> None:
