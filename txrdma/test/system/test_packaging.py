@@ -161,7 +161,7 @@ class PackagingTests(SynchronousTestCase):
         return run(python, "-c", textwrap.dedent(program), cwd=self.top)
 
     def prove(self, python: Path, home: Path) -> None:
-        """Assert that it works when installed, and leaves nothing behind."""
+        """Assert that it works when installed."""
         binaries = python.parent
         place = Path(self.script(python, RESOLVES).strip())
         self.assertTrue(place.is_relative_to(home), f"imported from {place}")
@@ -170,9 +170,12 @@ class PackagingTests(SynchronousTestCase):
         version = run(binaries / "txrdma", "--version", cwd=self.top)
         self.assertEqual(version, f"txrdma {txrdma.__version__} (pure Python)\n")
         self.script(python, STARTS)
+
+    def assertLeavesNothing(self, python: Path) -> None:
+        """Assert that nothing is left of it when it is uninstalled."""
         self.pip(python, "uninstall", "--yes", "txrdma")
         self.script(python, FORGOTTEN)
-        self.assertNotIn("smc-proxy", run(binaries / "twistd", "--help", cwd=self.top))
+        self.assertNotIn("smc-proxy", run(python.parent / "twistd", "--help", cwd=self.top))
 
     def sources(self) -> set[str]:
         """Return the names of the packages' files in the source distribution."""
@@ -227,8 +230,12 @@ class PackagingTests(SynchronousTestCase):
         self.assertReproducible(self.wheel, "wheel")
 
     def test_wheel(self) -> None:
-        """The wheel installs, serves, and goes without a trace."""
+        """The wheel installs and serves."""
         self.prove(self.install(self.wheel), self.top / "venv")
+
+    def test_wheelLeavesNothing(self) -> None:
+        """The wheel leaves nothing behind."""
+        self.assertLeavesNothing(self.install(self.wheel))
 
     def test_dependencies(self) -> None:
         """The dependencies of the wheel suffice to import it."""
@@ -238,5 +245,9 @@ class PackagingTests(SynchronousTestCase):
         )
 
     def test_editable(self) -> None:
-        """An editable install serves, and goes without a trace, as one of the wheel does."""
+        """An editable install serves."""
         self.prove(self.install("--editable", self.top / "source"), self.top / "source")
+
+    def test_editableLeavesNothing(self) -> None:
+        """An editable install leaves nothing behind."""
+        self.assertLeavesNothing(self.install("--editable", self.top / "source"))

@@ -258,6 +258,8 @@ class DoubleSidedTests(SynchronousTestCase):
 
 
 class EndTests(SynchronousTestCase):
+    slowBecause = "Hypothesis draws many packets of nonsense."
+
     def begin(self, message: bytes = bytes(1000)) -> tuple[RMPPTransfers, RMPPTransfers, bytes]:
         server, client = RMPPTransfers(), RMPPTransfers()
         server.send(TABLE, message, TO_CLIENT, 0.0)
