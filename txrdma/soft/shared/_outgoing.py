@@ -451,7 +451,7 @@ class LaneSender:
             completed, number = outstanding[:count], owner.number
             del outstanding[:count]
             for _, identifier, opcode, signaled, _ in completed:
-                if signaled:
+                if signaled and not self.isClosed:
                     owner.sendCompleted(
                         _new(Completion, (identifier, _SUCCESS, opcode, number, 0, None, 0, False, 0, 0))
                     )
