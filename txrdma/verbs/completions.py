@@ -38,7 +38,10 @@ _POLLS: Final = range(8)
 _BUDGET: Final = 16
 
 _PAUSE: Final = 7
-"""After a refusal to busy-poll, the number of waits that do not ask again: asking costs a microsecond."""
+"""
+After a refusal to busy-poll, the number of waits that do not ask again: asking costs a microsecond. After an
+iteration without an expected answer, the number of reads that arm at once.
+"""
 
 
 def runQueueWait() -> float:
@@ -115,6 +118,8 @@ class CompletionReader:
         self._isArmed = False
         self._isStreaming = False
         self._isAlone = True
+        self._isExpecting = False
+        self._unexpecting = 0
         self._pause = 0
         self._isPeerPolling: Callable[[], bool] = lambda: False
         # Twisted's own reactors report how long they would sleep; no interface has it.
@@ -207,14 +212,17 @@ class CompletionReader:
         """
         Poll, busy-poll, and go to sleep.
 
-        If other readers have had turns since the last one of this reader, each takes a slice of time.
+        If other readers have read since the last time, each takes a slice of time, and does not arm at once
+        when it has found something: it polls in the next iteration, since the others take so long that the
+        peer may have answered. Then neither the peer's event nor the reactor's look at it is needed.
 
         While more is expected, events are not taken, so that the reactor returns to the descriptor after
         everything else.
         """
         self._takeTurn()
         began = perf_counter()
-        if self.poll():
+        found = self.poll()
+        if found:
             self._busyPoll.came(began)
             if self._isStreaming and not self._drain():
                 return
@@ -224,7 +232,7 @@ class CompletionReader:
             return
         if self._sources.isRunning:
             self._channel.takeEvents()
-            if not self._sleep() and not self._drain():
+            if (found and self._expectsAnswer()) or (not self._sleep() and not self._drain()):
                 self._continue()
 
     def _turn(self) -> None:
@@ -241,10 +249,16 @@ class CompletionReader:
         self._takeTurn()
         began = perf_counter()
         if self.poll():
+            self._isExpecting = False
             self._busyPoll.came(began)
-            self._drain()
+            if self._isAlone:
+                self._drain()
             self._continue()
-        elif not self._sleep():
+            return
+        if self._isExpecting:
+            self._isExpecting = False
+            self._unexpecting = _PAUSE
+        if not self._sleep():
             self._continue()
 
     def _continue(self) -> None:
@@ -260,6 +274,16 @@ class CompletionReader:
         if self._isStreaming:
             self._busyPoll.came(perf_counter())
         return not self._isStreaming
+
+    def _expectsAnswer(self) -> bool:
+        """Return whether to poll in the next iteration before arming."""
+        if self._isAlone:
+            return False
+        if self._unexpecting:
+            self._unexpecting -= 1
+            return False
+        self._isExpecting = True
+        return True
 
     def _takeTurn(self) -> None:
         self._isAlone = _budget.lastReader is self

@@ -270,6 +270,35 @@ class SleepingTests(CompletionReaderTests):
         self.assertEqual(sorted(set(handled)), ["one", "other"])
         self.assertLess(max(map(handled.count, handled)), 5, handled)
 
+    def test_expectsAnswer(self) -> None:
+        """A reader that is not alone polls once more before it arms, and seldom if that finds nothing."""
+        self.patch(completions, "_budget", SpinBudget())
+        reactor: Any = LookingReactor()
+        reader = CompletionReader(reactor, self.channel, [self.queue], self.handle)
+        reader.start()
+        reactor.turn()
+
+        def read(*answers: int) -> list[str]:
+            """Return the calls of the queue when others read in between, and the peer answers at once."""
+            self.log.clear()
+            self.queue.put(0)
+            completions._budget.lastReader = None
+            reader.doRead()
+            for answer in answers:
+                self.queue.put(answer)
+                completions._budget.lastReader = None
+                reactor.turn()
+            while reactor.getDelayedCalls():
+                reactor.turn()
+            return list(self.log)
+
+        self.assertEqual(read(1, 2), ["poll", "poll", "poll", "poll", "arm", "poll"])
+        self.assertEqual(self.batches, [[0], [1], [2]])
+        self.assertEqual(read(), ["poll", "poll", "arm", "poll"])
+        for _ in range(7):
+            self.assertEqual(read(), ["poll", "arm", "poll"])
+        self.assertEqual(read(), ["poll", "poll", "arm", "poll"])
+
     def test_budgetAtStart(self) -> None:
         """It yields to others also without an event at the start."""
         self.queue.put(*range(5000))
