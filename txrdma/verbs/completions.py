@@ -214,7 +214,7 @@ class CompletionReader:
 
         If other readers have read since the last time, each takes a slice of time, and does not arm at once
         when it has found something: it polls in the next iteration, since the others take so long that the
-        peer may have answered. Then neither the peer's event nor the reactor's look at it is needed.
+        peer may have answered. Then the peer need not raise an event, and the reactor need not handle one.
 
         While more is expected, events are not taken, so that the reactor returns to the descriptor after
         everything else.

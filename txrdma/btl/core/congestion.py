@@ -48,7 +48,10 @@ CALM: Final = 1000
 """Rounds without losses after which the window grows faster."""
 
 DRAIN_SECONDS: Final = 9.0
-"""Seconds after which the window is reduced for a round, unless the shortest round trip was found again."""
+"""
+Seconds without a round trip as short as the shortest one, after which the window is reduced for one round, so
+that the queue of the path drains.
+"""
 
 LONGEST_INTERVAL: Final = 0.02
 """Longest mean time in seconds between two segments of a small window."""
@@ -227,7 +230,7 @@ class Congestion:
             self._random = mean if isRandom else 0.0
 
     def _drain(self, now: float) -> None:
-        """Reduce the window for a round if no round trip was as short as the shortest one for long."""
+        """Reduce the window for a round if the shortest round trip was not seen for L{DRAIN_SECONDS}."""
         if self._shortest and (not self._recent or self._shortest <= 1.05 * self._recent):
             self._recent, self._drainAt = self._shortest, now + DRAIN_SECONDS
         elif self._recent and now >= self._drainAt:

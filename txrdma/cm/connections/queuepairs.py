@@ -21,7 +21,7 @@ packets are sent again much earlier: see L{txrdma.soft.core.roundtrip}.
 """
 
 WRITABLE: Final = Access.LOCAL_WRITE | Access.REMOTE_WRITE
-"""Access of the peer without reads and atomic operations."""
+"""Access flags of a queue pair whose peer may write, but neither read nor use atomic operations."""
 
 READABLE: Final = WRITABLE | Access.REMOTE_READ | Access.REMOTE_ATOMIC
 """All access. Operators of flags are slow, so this is not computed for each connection."""

@@ -15,7 +15,7 @@ from txrdma.testing.btl.bottleneck import Bottleneck
 from txrdma.testing.btl.world import BadNetwork, Host, World
 
 MTU: Final = 1024
-"""Bytes of the longest packet."""
+"""Length of the longest simulated packet, in bytes."""
 
 MESSAGES: Final = 8
 """Messages of each sender that are queued or in flight."""
@@ -82,7 +82,7 @@ class ManySenders:
             self.received[event.peer.context.number] += len(event.data)
 
     def measure(self, begin: float, end: float) -> tuple[float, float, float]:
-        """Return the share of lost packets, Jain's index, and the utilisation of the link in a time."""
+        """Return the share of lost packets, Jain's index, and the utilisation of the link in a period."""
         self.world.run(begin)
         bottleneck, received = self.bottleneck, list(self.received)
         lost, sent, busy = bottleneck.lost, bottleneck.sent, bottleneck.busy
