@@ -41,7 +41,7 @@ from txrdma.btl.core.events import (
 )
 from txrdma.btl.core.matching import Interface, match, MOST_INTERFACES
 from txrdma.btl.core.module import AMPLIFICATION
-from txrdma.btl.core.path import UNHEARD
+from txrdma.btl.core.path import Message, UNHEARD
 from txrdma.btl.core.peer import GONE, LEFT, Peer
 from txrdma.btl.errors import MessageFailed, PeerLost, Unreachable
 from txrdma.btl.introductions import (
@@ -119,6 +119,9 @@ class User(Protocol):
 
     def ended(self, reason: Failure) -> None:
         """Called at the end, with C{ConnectionDone} if either end has closed and everything has arrived."""
+
+    def isReport(self, tag: int) -> bool:
+        """Return whether messages with this tag are of no use to a peer that has closed."""
 
 
 def _addressOf(source: Hashable) -> str:
@@ -582,9 +585,16 @@ class PeerConnection(StreamProtocol):
         """Note whether everything that was sent has arrived, if the peer has closed."""
         if peer.state == GONE:
             return
-        hasArrived = all(each.kind == VOID for each in peer.unfinished())  # probes do not count
         hasLeft = peer.state >= LEFT
+        hasArrived = not any(self._isUseful(each) for each in peer.unfinished())
         self._isClean = self._isClean or (hasLeft and hasArrived and not self._hasFailed)
+
+    def _isUseful(self, message: Message) -> bool:
+        """Return whether a message that has not arrived would be of use to a peer that has closed."""
+        user = self.user
+        if message.kind == VOID or user is None:
+            return message.kind != VOID
+        return not all(map(user.isReport, message.allTags()))
 
     def _sendFrame(self, kind: FrameKind, content: bytes = b"") -> None:
         """Send a frame to the peer."""

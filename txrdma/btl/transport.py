@@ -71,6 +71,9 @@ _IMMEDIATE: Final = Struct(">I")
 _TAG: Final = Struct(">H")
 _TAG_TOTAL: Final = Struct(">HQ")
 
+_REPORTS: Final = frozenset((_RECEIVED, _UNLIMITED, _CANCEL))
+"""Tags of messages that are of no use to a peer that has closed."""
+
 _HEADS: Final = {_MESSAGE: 0, _WITH_IMMEDIATE: _IMMEDIATE.size, _CALL: CALL.size, _ANSWER: ANSWER.size}
 """Bytes before the application's, for each internal tag that carries some."""
 
@@ -556,6 +559,10 @@ class BTLMessageTransport(MessageTransport):
             self._isPaused = False
         self._reason = reason
         self._deliver()
+
+    def isReport(self, tag: int) -> bool:
+        """Return whether messages with this tag are of no use to a peer that has closed."""
+        return tag in _REPORTS
 
     # Internal messages
 

@@ -14,7 +14,7 @@ from typing import Final
 
 from txrdma.btl.core.congestion import Congestion, NARROWEST
 from txrdma.btl.core.roundtrip import RoundTripEstimate
-from txrdma.btl.wire import encodePack, ENTRY_LENGTH, FRAG, HEADER_LENGTH, PACK
+from txrdma.btl.wire import decodePack, encodePack, ENTRY_LENGTH, FRAG, HEADER_LENGTH, PACK
 from txrdma.kit.wire import Buffer
 
 COMMAND: Final = 0
@@ -80,6 +80,12 @@ class Message:
         """Encode the packet of several messages, after which none can join."""
         self.tag, self.data = len(self.bodies), encodePack(self.tags, self.bodies)
         self.tags, self.bodies = [], []
+
+    def allTags(self) -> list[int]:
+        """Return the tags of the messages in the packet."""
+        if self.kind != PACK:
+            return [self.tag]
+        return self.tags or [tag for tag, _data in decodePack(self.tag, memoryview(self.data)) or ()]
 
 
 class Sent:

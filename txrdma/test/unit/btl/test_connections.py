@@ -28,7 +28,7 @@ from txrdma.btl.introductions import frame, FrameKind, VERSION
 from txrdma.btl.lifeline import PeerConnection
 from txrdma.btl.module import COMMAND_DEPTHS, DATA_DEPTHS, moduleOf
 from txrdma.btl.transport import _MESSAGE, LARGEST_TAG
-from txrdma.btl.wire import ENTRY_LENGTH, HEADER_LENGTH
+from txrdma.btl.wire import decodeSegment, ENTRY_LENGTH, FRAG, HEADER_LENGTH, PACK
 from txrdma.error import InvalidRequest, Refused, ResourceExhausted, WireError
 from txrdma.iba.roce import RoCEPacket
 from txrdma.iba.verbs import QPAttributes, QPKind, QPState
@@ -404,6 +404,42 @@ class EndTests(HostsCase):
         self.wait(lambda: client.lost and server.lost)
         self.assertEqual((client.why(), server.why()), ("ConnectionAborted", "ConnectionLost"))
         self.assertNothingLeft()
+
+    def _closedWithLoss(self, tags: list[int], post: bytes = b"") -> str:
+        """
+        Return the reason with which a server's connection ends when its client closes, and the network loses
+        each packet of the server with a message.
+
+        @param tags: tags for which the server sets a handler, which its transport reports to the client.
+        @param post: a message of the server, if not empty.
+        """
+        client, server = self.connected()
+        self.pause(0.1)
+
+        def isLost(packet: RoCEPacket) -> bool:
+            segment = decodeSegment(packet.payload)
+            return segment.kind in (FRAG, PACK) and segment.sender == client.transport._peer.name
+
+        self.world.network.drop(isLost, 1 << 30)
+        for tag in tags:
+            server.transport.setHandler(tag, print)
+        if post:
+            server.transport.post(TAG, post)
+        self.pause(0.01)
+        client.transport.loseConnection()
+        self.wait(lambda: client.lost and server.lost, 10.0)
+        self.assertEqual(client.why(), "ConnectionDone")
+        return server.why()
+
+    def test_lostReports(self) -> None:
+        """A peer that has closed needs no reports, so that their loss does not matter."""
+        self.assertEqual(self._closedWithLoss([1]), "ConnectionDone")
+        self.assertEqual(self._closedWithLoss([1, 2, 3]), "ConnectionDone")
+
+    def test_lostMessages(self) -> None:
+        """A message that a closing peer has not received ends the connection with an error."""
+        self.assertEqual(self._closedWithLoss([], b"one"), "ConnectionLost")
+        self.assertEqual(self._closedWithLoss([1, 2], b"one"), "ConnectionLost")
 
     def test_queuePairsFail(self) -> None:
         """Failed queue pairs are replaced, and all messages arrive once in spite of lost packets."""
