@@ -314,6 +314,21 @@ class IDirectDatagrams(Interface):
         """Send C{head} and C{body} as one datagram, behind all posted requests; False: post it instead."""
 
 
+class IMulticast(Interface):
+    """Optional on a UD queue pair, from RTR on: multicast groups (IBA 10.5)."""
+
+    def attachMulticast(group: GID) -> None:
+        """
+        Also receive the datagrams to a group, which have the queue pair's Q_Key. Idempotent.
+
+        @raise txrdma.error.InvalidRequest: it is not the GID of a group that this port can join.
+        @raise txrdma.error.DeviceUnavailable: the system does not let this process join the group.
+        """
+
+    def detachMulticast(group: GID) -> None:
+        """Receive the datagrams to a group no more. Idempotent."""
+
+
 class IServiceClaims(Interface):
     """
     Optional on a device whose queue pair 1 receives messages for the devices of several processes, and on its

@@ -18,6 +18,9 @@ LID = NewType("LID", int)
 QPN = NewType("QPN", int)
 """The number of a queue pair: 24 bits."""
 
+MULTICAST_QPN = QPN(0xFFFFFF)
+"""The queue pair number in packets to a multicast group."""
+
 PKey = NewType("PKey", int)
 """A partition key of 16 bits; the highest bit means full membership."""
 
@@ -208,6 +211,11 @@ class GID:
         if self.raw.startswith(_MAPPED):
             return "%d.%d.%d.%d" % tuple(self.raw[12:])  # noqa: UP031  # a tenth of the time of ipaddress
         return str(ipaddress.IPv6Address(self.raw)) if any(self.raw) else None
+
+    @property
+    def isMulticast(self) -> bool:
+        """Whether it is a multicast GID; on RoCE v2 also one of an IPv4 group."""
+        return self.raw[0] == 0xFF or (self.isMapped and self.raw[12] >> 4 == 0xE)
 
     @property
     def isMapped(self) -> bool:

@@ -134,6 +134,7 @@ class SimulatedNetwork:
         self.faultsOf: dict[str, Faults] = {}
         self.sent = self.dropped = 0
         self._carriers: dict[tuple[str, int], SimulatedCarrier] = {}
+        self._members: dict[str, list[SimulatedCarrier]] = {}
         self._cut: set[frozenset[str]] = set()
         self._filters: list[_Filter] = []
 
@@ -147,6 +148,12 @@ class SimulatedNetwork:
             raise ValueError(f"{address} port {port} is taken")
         carrier = self._carriers[address, port] = SimulatedCarrier(self, address, port, segments)
         return carrier
+
+    def memberCarrier(self, group: str) -> SimulatedCarrier:
+        """Return another simulated UDP socket that receives the datagrams to a group."""
+        member = SimulatedCarrier(self, group, ROCE_PORT, 1)
+        self._members.setdefault(group, []).append(member)
+        return member
 
     def device(
         self,
@@ -256,7 +263,11 @@ class SimulatedNetwork:
 
     def forget(self, carrier: SimulatedCarrier) -> None:
         """Remove a carrier that was closed."""
-        self._carriers.pop((carrier.address, carrier.port), None)
+        members = self._members.get(carrier.address, [])
+        if carrier in members:
+            members.remove(carrier)
+        else:
+            self._carriers.pop((carrier.address, carrier.port), None)
 
     def _filtered(self, piece: bytes) -> bool:
         for filter_ in self._filters:
@@ -277,8 +288,8 @@ class SimulatedNetwork:
     ) -> None:
         def arrive() -> None:
             carrier = self._carriers.get(destination)
-            if carrier is not None:
-                carrier.arrived(data, segment, (source.address, source.port))
+            for each in [carrier] if carrier is not None else list(self._members.get(destination[0], ())):
+                each.arrived(data, segment, (source.address, source.port))
 
         self.clock.callLater(seconds, arrive)
 
@@ -333,6 +344,10 @@ class SimulatedCarrier:
 
     def poll(self) -> None:
         """Do nothing: the network delivers datagrams at their times."""
+
+    def joined(self, group: str) -> SimulatedCarrier:
+        """Return a carrier that receives the datagrams to a group."""
+        return self._network.memberCarrier(group)
 
     def close(self) -> None:
         """Close the socket; datagrams for it are lost from now on."""

@@ -28,6 +28,12 @@ class DirectDatagramRoute(Route, Protocol):
     def put(self, address: AddressVector, qpn: QPN, qkey: int, head: Buffer, body: Buffer) -> bool:
         """Send a datagram immediately. Return False if it has to be posted instead."""
 
+    def attachMulticast(self, group: str) -> None:
+        """Also receive the datagrams to an IP group."""
+
+    def detachMulticast(self, group: str) -> None:
+        """Receive the datagrams to an IP group no more."""
+
 
 class DirectDatagrams:
     """

@@ -15,7 +15,7 @@ from typing import cast, Final, Protocol
 from zope.interface import implementer
 
 from txrdma.error import InvalidRequest, QueueFull
-from txrdma.iba.types import QPN
+from txrdma.iba.types import GID, QPN
 from txrdma.iba.verbs import (
     AsyncEventKind,
     Capacity,
@@ -31,7 +31,7 @@ from txrdma.iba.verbs import (
     SendRequest,
     Status,
 )
-from txrdma.interfaces import AsyncEvent, IDirectDatagrams, IDirectLane, IQueuePair
+from txrdma.interfaces import AsyncEvent, IDirectDatagrams, IDirectLane, IMulticast, IQueuePair
 from txrdma.soft.core.completion import SoftCompletionQueue
 from txrdma.soft.core.directdatagrams import DirectDatagramRoute, DirectDatagrams
 from txrdma.soft.core.memory import Domain, KeyTable
@@ -313,7 +313,22 @@ class SoftQueuePair:
                 self._direct = DirectDatagrams(self, self.capacity.maxReceive, self._openInbox, ring)
                 self._setDatagramRoute()
             return self._direct
-        return None
+        return self if interface is IMulticast and self._datagramRoute() is not None else None
+
+    # IMulticast
+
+    def attachMulticast(self, group: GID) -> None:
+        """Also receive the datagrams to an IPv4 group: see L{IMulticast}."""
+        route = self._datagramRoute()
+        if route is None or not (group.isMulticast and group.isMapped and group.ip is not None):
+            raise InvalidRequest(f"{self!r} can't join {group}: it needs an IPv4 group, and at least RTR")
+        route.attachMulticast(group.ip)
+
+    def detachMulticast(self, group: GID) -> None:
+        """Receive the datagrams to a group no more."""
+        route = self._datagramRoute()
+        if route is not None and group.ip is not None:
+            route.detachMulticast(group.ip)
 
     def _datagramRoute(self) -> DirectDatagramRoute | None:
         return cast("DirectDatagramRoute | None", self._route) if self.kind is QPKind.UD else None

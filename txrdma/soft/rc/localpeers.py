@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from txrdma.iba.headers import Opcode
-from txrdma.iba.types import DEFAULT_PKEY, QPN, ROCE_PORT
+from txrdma.iba.types import DEFAULT_PKEY, MULTICAST_QPN, QPN, ROCE_PORT
 from txrdma.soft.core.netdev import portOfQueuePair
 from txrdma.soft.rc._datagram import START
 from txrdma.soft.rc._packets import FRAME, HEAD_AND_WORD, ICRC_LENGTH, Outgoing, PSN_MASK
@@ -87,6 +87,8 @@ class LocalPeers:
 
     def laneTo(self, peer: Peer, number: int) -> DatagramLane | None:
         """The lane to the device of a peer's queue pair, if it is up; requests one at intervals."""
+        if number == MULTICAST_QPN:  # of all devices
+            return None
         if peer.port == ROCE_PORT and peer.lane is None:  # which several devices may share
             port = portOfQueuePair(number)
             sharing = None if port is None else self._home.peerNamed(peer.ip, port)

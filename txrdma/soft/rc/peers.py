@@ -90,6 +90,12 @@ class RoutesPort(Protocol):
     def emitNow(self, peer: Peer, heading: int, run: Outgoing) -> None:
         """Send packets immediately, when a route ends."""
 
+    def attach(self, route: PortRoute, group: str) -> None:
+        """Also pass packets to an IP group to a route."""
+
+    def detach(self, route: PortRoute, group: str) -> None:
+        """Pass packets to an IP group to a route no more."""
+
     def fail(self, route: PortRoute) -> None:
         """Fail a route for which an exception was raised; other routes go on."""
 

@@ -35,6 +35,7 @@ from txrdma.soft.rc._packets import (
     PSN_MASK,
 )
 from txrdma.soft.rc.counters import RoCECounters
+from txrdma.soft.rc.groups import Members
 from txrdma.soft.rc.localpeers import LocalPeers
 from txrdma.soft.rc.peers import Peer, PortRoute, RoutesPort
 from txrdma.soft.rc.routes import DatagramRoute, RoCERoute
@@ -103,6 +104,7 @@ class RoCEPort(RoutePort):
         self._more: dict[PortRoute, None] = {}
         self._moreCall: IDelayedCall | None = None
         self._localPeers: LocalPeers | None = None
+        self._groups: dict[str, tuple[RoCEPort, Members]] = {}
         carrier.start(self)
         if lanes is not None:
             self._localPeers = LocalPeers(self, lanes, self._routes)
@@ -130,6 +132,8 @@ class RoCEPort(RoutePort):
         self.isEnabled = isEnabled and not self._closed
         if not isEnabled:
             self._unsent.clear()
+        for port, _members in self._groups.values():
+            port.setEnabled(isEnabled)
 
     def close(self) -> None:
         """Close the socket, and cancel the port's delayed calls."""
@@ -143,6 +147,9 @@ class RoCEPort(RoutePort):
         self._deadlines.clear()
         self._more.clear()
         self._unsent.clear()
+        for port, _members in self._groups.values():
+            port.close()
+        self._groups.clear()
         self._carrier.close()
 
     # For routes.
@@ -192,6 +199,8 @@ class RoCEPort(RoutePort):
         self._deadlines.pop(route, None)
         self._more.pop(route, None)
         self._touched.pop(route, None)
+        for group in list(self._groups):
+            self.detach(route, group)
         if not self._deadlines and self._timer is not None and self._timer.active():
             self._timer.cancel()
             self._timer = None
@@ -199,6 +208,22 @@ class RoCEPort(RoutePort):
     def release(self, route: PortRoute) -> None:
         self._deadlines.pop(route, None)
         self._more.pop(route, None)
+
+    def attach(self, route: PortRoute, group: str) -> None:
+        if group not in self._groups:
+            port = RoCEPort(self._clock, self._carrier.joined(group), self._capture, self.longestDatagram)
+            port.counters, port.isEnabled = self.counters, self.isEnabled
+            self._groups[group] = port, Members(port)
+        _port, members = self._groups[group]
+        members.routes[route] = None
+
+    def detach(self, route: PortRoute, group: str) -> None:
+        port, members = self._groups.get(group, (None, None))
+        if port is not None and members is not None:
+            members.routes.pop(route, None)
+            if not members.routes:
+                port.close()
+                del self._groups[group]
 
     def peerAt(self, address: AddressVector) -> Peer | None:
         if address is self._latestAddress:  # most datagrams have the same destination as the last

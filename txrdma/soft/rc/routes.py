@@ -416,6 +416,12 @@ class DatagramRoute(Route, PortRoute):
             port.wrote(1, size)
         return size > 0
 
+    def attachMulticast(self, group: str) -> None:
+        self.port.attach(self, group)
+
+    def detachMulticast(self, group: str) -> None:
+        self.port.detach(self, group)
+
     # PortRoute
 
     def received(self, run: Incoming, peer: Peer, now: float) -> bool:

@@ -20,6 +20,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.error import DeviceUnavailable
+from txrdma.iba.types import ROCE_PORT
 
 _log = Logger()
 
@@ -98,6 +99,13 @@ class DatagramCarrier(Protocol):
 
     def rawAddress(self, ip: str, port: int) -> RawAddress | None:
         """The address of a peer for L{send}; None when the peer can't be reached from here."""
+
+    def joined(self, group: str) -> DatagramCarrier:
+        """
+        Return a carrier that receives the datagrams to an IPv4 group, at RoCE's UDP port.
+
+        @raise DeviceUnavailable: the system does not let this process join the group.
+        """
 
     def close(self) -> None:
         """Close the carrier. Idempotent."""
@@ -230,6 +238,18 @@ class UDPCarrier:
         except OSError as error:
             self._lost(error, data, segment, destination)
         return True
+
+    def joined(self, group: str) -> UDPCarrier:
+        made = udpSocket(group)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # others' devices may join it, too
+        carrier = UDPCarrier(self._reactor, group, ROCE_PORT, shared=made)
+        try:
+            membership = socket.inet_aton(group) + socket.inet_aton(self.address)
+            made.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, membership)
+        except OSError as error:
+            carrier.close()
+            raise DeviceUnavailable(f"{self.address} can't join {group}: {error}") from error
+        return carrier
 
     def close(self) -> None:
         if self._socket is None:
