@@ -23,6 +23,7 @@ from typing import Any, TYPE_CHECKING
 if TYPE_CHECKING:
     from txrdma.cm.connections.datagrams import (
         DatagramClientEndpoint,
+        DatagramGroupEndpoint,
         DatagramProtocol,
         DatagramServerEndpoint,
     )
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "DatagramClientEndpoint": "connections.datagrams",
+    "DatagramGroupEndpoint": "connections.datagrams",
     "DatagramProtocol": "connections.datagrams",
     "DatagramServerEndpoint": "connections.datagrams",
     "IBClientEndpoint": "connections.endpoints",
@@ -53,6 +55,7 @@ _MODULES = {
 
 __all__ = (
     "DatagramClientEndpoint",
+    "DatagramGroupEndpoint",
     "DatagramProtocol",
     "DatagramServerEndpoint",
     "IBClientEndpoint",

@@ -29,7 +29,7 @@ from txrdma.cm.layouts.rejectinfo import redirectedPath
 from txrdma.cm.terms import MessageAddress
 from txrdma.error import InvalidRequest, RDMAError
 from txrdma.iba.path import IBPath
-from txrdma.iba.types import GID, QPN
+from txrdma.iba.types import GID, MULTICAST_QPN, QPN
 from txrdma.iba.verbs import (
     Access,
     AddressVector,
@@ -46,7 +46,7 @@ from txrdma.iba.verbs import (
     SendRequest,
     Status,
 )
-from txrdma.interfaces import IAddressHandle
+from txrdma.interfaces import IAddressHandle, IMulticast
 from txrdma.mad.ports.verbsport import grhFields
 from txrdma.messages.interfaces import IMessageClientEndpoint, IMessageProtocolFactory, IMessageServerEndpoint
 from txrdma.ports.softdevices import softDeviceTo
@@ -95,6 +95,18 @@ class DatagramPeer:
 
     def __repr__(self) -> str:
         return f"<DatagramPeer {self.gid.ip or self.gid} {self.qpn:#x}>"
+
+
+def groupOf(group: str) -> DatagramPeer:
+    """
+    Return the IP multicast group with this address as a receiver of datagrams.
+
+    @raise InvalidRequest: it is not the address of an IPv4 multicast group.
+    """
+    gid = GID.fromIP(group)
+    if not (gid.isMulticast and gid.isMapped):
+        raise InvalidRequest(f"{group} is not an IPv4 multicast group")
+    return DatagramPeer(gid, MULTICAST_QPN)
 
 
 class DatagramProtocol:
@@ -200,6 +212,28 @@ class DatagramTransport:
         except RDMAError:
             self._free.append(slot)
             raise
+
+    def joinGroup(self, group: str) -> Deferred[DatagramPeer]:
+        """
+        Also receive the datagrams to an IP multicast group.
+
+        @return: fires with the group, to which L{write} sends; fails with L{InvalidRequest} if it is not an
+            IPv4 group or the device has no multicast, or another L{RDMAError}.
+        """
+        return execute(self._joinGroup, group)
+
+    def _joinGroup(self, group: str) -> DatagramPeer:
+        peer = groupOf(group)
+        multicast = None if self._shared is None else IMulticast(self._pair, None)
+        if multicast is None:
+            raise InvalidRequest(f"{self!r} can't join {group}: it is closed, or its device has no multicast")
+        multicast.attachMulticast(peer.gid)
+        return peer
+
+    def leaveGroup(self, group: str) -> Deferred[None]:
+        """Receive the datagrams to a group no more. Idempotent."""
+        multicast = None if self._shared is None else IMulticast(self._pair, None)
+        return succeed(None) if multicast is None else execute(multicast.detachMulticast, groupOf(group).gid)
 
     def begin(self) -> None:
         """Start the protocol; an exception closes the transport without C{stopProtocol}."""
@@ -360,6 +394,45 @@ class DatagramClientEndpoint:
         sourcePort = _FIRST_PORT + randbelow((1 << 16) - _FIRST_PORT)
         addresses = IPAddresses(path.sgid.ip or "", sourcePort, path.dgid.ip or "")
         return adapter.own.resolve(self._serviceID, path, addresses.toPrivateData(self._privateData))
+
+
+@implementer(IMessageClientEndpoint)
+class DatagramGroupEndpoint:
+    """Joins an IP multicast group, as C{rdma_join_multicast} of librdmacm does on RoCE."""
+
+    def __init__(self, reactor: Any, group: str, device: DeviceSpec | None = None) -> None:
+        """
+        @param group: the IPv4 address of the group.
+        @param device: None is the software device at the source address of the route to the group.
+        @raise InvalidRequest: it is not the address of an IPv4 multicast group.
+        """
+        self._reactor, self._peer, self._device = reactor, groupOf(group), device
+
+    def connect(self, factory: IMessageProtocolFactory) -> Deferred[DatagramProtocol]:
+        """
+        Join the group, and start a protocol of the factory.
+
+        @return: fires with the protocol, whose transport has the group as its C{peer}, and receives what all
+            members send, this one included; fails as L{DatagramTransport.joinGroup} does.
+        """
+        return execute(self._connect, factory)
+
+    def _connect(self, factory: IMessageProtocolFactory) -> DatagramProtocol:
+        group = str(self._peer.gid.ip)
+        adapter = adapterOf(self._reactor, softDeviceTo(group) if self._device is None else self._device)
+        release = adapter.hold()
+        try:
+            protocol = _protocolOf(factory, self._peer)
+            transport = DatagramTransport(adapter, adapter.sourceGID(self._peer.gid), protocol)
+        finally:
+            release()
+        try:
+            transport.peer = transport._joinGroup(group)
+        except BaseException:
+            transport._close()
+            raise
+        transport.begin()
+        return protocol
 
 
 def _protocolOf(factory: IMessageProtocolFactory, address: IAddress) -> DatagramProtocol:

@@ -1,5 +1,6 @@
 """
-librdmacm's C{udaddy} and C{cmtime} with our connection manager: datagram services, and many connections.
+librdmacm's C{udaddy}, C{mckey} and C{cmtime} with our connection manager: datagram services, groups, and many
+connections.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from typing import Any
 
 from txrdma.cm.connections.datagrams import (
     DatagramClientEndpoint,
+    DatagramGroupEndpoint,
     DatagramPeer,
     DatagramProtocol,
     DatagramServerEndpoint,
@@ -16,7 +18,7 @@ from txrdma.cm.connections.datagrams import (
 from txrdma.cm.terms import Terms
 from txrdma.messages.protocol import MessageFactory
 from txrdma.test.system.kernel import Box, Witness
-from txrdma.test.system.kernel.cmworld import CMTestCase, counted, Meeting, since
+from txrdma.test.system.kernel.cmworld import CMTestCase, counted, Meeting, Program, since
 
 BOXES = (Box(rxe=False, timeout=420),)
 
@@ -32,6 +34,16 @@ class Answering(DatagramProtocol):
     def datagramReceived(self, data: bytes, peer: DatagramPeer) -> None:
         self.received.append(data)
         self.transport.write(data, peer)
+
+
+class Recording(DatagramProtocol):
+    """Records datagrams and their senders."""
+
+    def __init__(self) -> None:
+        self.received: list[tuple[bytes, DatagramPeer]] = []
+
+    def datagramReceived(self, data: bytes, peer: DatagramPeer) -> None:
+        self.received.append((data, peer))
 
 
 class DatagramTests(CMTestCase):
@@ -68,6 +80,45 @@ class DatagramTests(CMTestCase):
         self.assertEqual({peer.qkey for peer in peers}, {QKEY})
         self.assertEqual(since(before), {"rx sidr_req": COUNT, "tx sidr_rep": COUNT})
         status, output = self.ends(server)
+        self.assertEqual(status, 0, output)
+
+
+class GroupTests(CMTestCase):
+    """mckey: multicast groups in both roles."""
+
+    witness = Witness("software device", "mckey on rxe", "multicast both ways")
+    programs = ("mckey",)
+    group, messages, size = "239.3.2.1", 10, 100
+
+    def member(self) -> Recording:
+        """Join the group in the other namespace."""
+        endpoint = DatagramGroupEndpoint(self.reactor, self.group, self.soft)
+        with self.world.far():  # where the group's socket is opened
+            made: Recording = self.result(endpoint.connect(MessageFactory(Recording)))
+        self.addCleanup(made.transport.loseConnection)
+        return made
+
+    def mckey(self, *words: str) -> Program:
+        shape = ("-C", str(self.messages), "-S", str(self.size))
+        return self.start("mckey", "-m", self.group, "-b", self.here, *shape, *words)
+
+    def test_theySend(self) -> None:
+        """mckey's datagrams arrive: at least one, because it destroys its queue pair without waiting."""
+        member = self.member()
+        status, output = self.ends(self.mckey("-s"), 30.0)
+        self.assertEqual(status, 0, output)
+        self.runUntil(lambda: bool(member.received))
+        self.assertEqual({len(data) for data, _peer in member.received}, {self.size})
+        self.assertEqual({peer.gid.ip for _data, peer in member.received}, {self.here})
+
+    def test_weSend(self) -> None:
+        """mckey receives our datagrams, and ends when all have arrived."""
+        receiver = self.mckey()
+        self.expectOutput(receiver, "receiving data transfers")
+        member = self.member()
+        for _each in range(self.messages):
+            member.transport.write(bytes(self.size))
+        status, output = self.ends(receiver, 30.0)
         self.assertEqual(status, 0, output)
 
 

@@ -12,6 +12,7 @@ from twisted.internet.endpoints import clientFromString, serverFromString
 from txrdma.cm.connections.adapter import adapterOf
 from txrdma.cm.connections.datagrams import (
     DatagramClientEndpoint,
+    DatagramGroupEndpoint,
     DatagramPeer,
     DatagramProtocol,
     DatagramServerEndpoint,
@@ -22,7 +23,8 @@ from txrdma.cm.connections.datagrams import (
 from txrdma.cm.errors import PeerSilent, Rejected
 from txrdma.cm.layouts.ipcm import IPAddresses
 from txrdma.cm.layouts.messages import RejectReason, SIDRREP, SIDRREQ, SIDRStatus
-from txrdma.error import InvalidRequest, Refused
+from txrdma.error import DeviceUnavailable, InvalidRequest, Refused
+from txrdma.iba.types import GID
 from txrdma.messages.protocol import MessageFactory
 from txrdma.test.support.cm.messaging import MessagingCase
 
@@ -217,4 +219,112 @@ class DatagramTests(MessagingCase):
         self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
         client.transport.loseConnection()
         port.stopListening()
+        self.assertNothingLeft()
+
+
+GROUP = "239.1.2.3"
+
+
+class GroupTests(MessagingCase):
+    """IP multicast groups."""
+
+    addresses = (("10.0.1.1",), ("10.0.1.2",), ("10.0.1.3",))
+
+    def member(self, host: int, group: str = GROUP, protocol: Noting | None = None) -> Noting:
+        """Join a group at a host."""
+        endpoint = DatagramGroupEndpoint(self.clock, group, self.devices[host])
+        factory = MessageFactory(lambda: protocol or Noting())
+        made: Any = self.successResultOf(endpoint.connect(factory))
+        assert isinstance(made, Noting)
+        return made
+
+    def texts(self, members: list[Noting]) -> list[list[bytes]]:
+        """Return what the members have received by now."""
+        self.pause(0.1)
+        return [[data for data, _peer in each.received] for each in members]
+
+    def test_all(self) -> None:
+        """A datagram to a group reaches all its members, the sender's own included, and nobody else."""
+        members = [self.member(0), self.member(1), self.member(1)]
+        other = self.member(2, "239.1.2.4")
+        members[0].transport.write(b"to all")
+        self.assertEqual(self.texts([*members, other]), [[b"to all"]] * 3 + [[]])
+        sender = DatagramPeer(GID.fromIP("10.0.1.1"), members[0].transport.qpn)
+        self.assertEqual(members[2].received[0][1], sender)
+        members[2].transport.write(b"to one", sender)
+        self.assertEqual(self.texts(members), [[b"to all", b"to one"], [b"to all"], [b"to all"]])
+        self.end([*members, other])
+
+    def end(self, members: list[Noting]) -> None:
+        for each in members:
+            each.transport.loseConnection()
+            self.assertEqual(each.calls, ["start", "stop"])
+        self.assertEqual(self.network._members, {GROUP: [], "239.1.2.4": []})
+        self.assertNothingLeft()
+
+    def test_joinAndLeave(self) -> None:
+        """A service may join groups, and leave them; both may be repeated."""
+        members = [self.member(0), self.member(1, "239.1.2.4")]
+        transport = members[1].transport
+        for _ in range(2):
+            group = self.successResultOf(transport.joinGroup(GROUP))
+        self.assertEqual(group, members[0].transport.peer)
+        members[0].transport.write(b"1")
+        members[0].transport.write(b"2", self.successResultOf(transport.joinGroup("239.1.2.4")))
+        self.assertEqual(self.texts(members), [[b"1"], [b"1", b"2"]])
+        for _ in range(2):
+            self.assertIsNone(self.successResultOf(transport.leaveGroup(GROUP)))
+        members[0].transport.write(b"3")
+        self.assertEqual(self.texts(members), [[b"1", b"3"], [b"1", b"2"]])
+        self.end(members)
+        self.assertIsNone(self.successResultOf(transport.leaveGroup(GROUP)))
+        self.failureResultOf(transport.joinGroup(GROUP), InvalidRequest)
+
+    def test_wrongGroups(self) -> None:
+        """Other addresses are refused before anything is opened."""
+        for address in ("10.0.1.2", "ff0e::1", "240.0.0.1"):
+            self.assertRaises(InvalidRequest, DatagramGroupEndpoint, self.clock, address, self.devices[0])
+        self.assertNothingLeft()
+
+    def test_cannotJoin(self) -> None:
+        """If the system refuses, the error is reported, and nothing is left."""
+
+        def refuse(group: str) -> None:
+            raise DeviceUnavailable("a test's")
+
+        route: Any = self.devices[0].routes[0]
+        self.patch(route._carrier, "joined", refuse)
+        endpoint = DatagramGroupEndpoint(self.clock, GROUP, self.devices[0])
+        self.failureResultOf(endpoint.connect(MessageFactory(Noting)), DeviceUnavailable)
+        self.failureResultOf(endpoint.connect(MessageFactory(lambda: None)), InvalidRequest)
+        self.assertNothingLeft()
+
+    def test_failing(self) -> None:
+        """A protocol that raises leaves the group, and the others of its host receive."""
+
+        class Failing(Noting):
+            def datagramReceived(self, data: bytes, peer: DatagramPeer) -> None:
+                raise RuntimeError("a test's")
+
+        failing = self.member(1, protocol=Failing())
+        members = [self.member(0), self.member(1), failing]
+        for text in (b"1", b"2"):
+            members[0].transport.write(text)
+            self.pause(0.1)
+        self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
+        self.assertEqual(self.texts(members), [[b"1", b"2"], [b"1", b"2"], []])
+        for each in members:
+            each.transport.loseConnection()
+        self.assertNothingLeft()
+
+    def test_portDown(self) -> None:
+        """While a port is down, it receives nothing for its groups."""
+        members = [self.member(0), self.member(1)]
+        for isUp in (False, True):
+            self.devices[1].setPortEnabled(1, isUp)
+            members[0].transport.write(b"%d" % isUp)
+            self.pause(0.1)
+        self.assertEqual(self.texts(members), [[b"0", b"1"], [b"1"]])
+        for each in members:
+            each.transport.loseConnection()
         self.assertNothingLeft()
