@@ -145,11 +145,15 @@ class _Victim:
                 ranges = self.announced
             else:
                 assert operation in (ImmediateKind.CREDITS, ImmediateKind.MAPPING, ImmediateKind.CONTROL)
-                ranges = {(self._peer.tableAddress, 1 << 64)}
+                ranges = {(self._peer.tableAddress, _tableBytes(self._peer))}
         if length:
             assert any(begin <= request.remoteAddress and end <= begin + room for begin, room in ranges), (
                 f"{length} bytes at {request.remoteAddress:#x} are in no memory that the peer has announced"
             )
+
+
+def _tableBytes(peer: ConnectionData) -> int:
+    return peer.tableLength * TARGET_BYTES + peer.room * MAPPED_BYTES
 
 
 def _receiveMessages(raw: bytes) -> None:
@@ -203,6 +207,11 @@ def _conversations() -> Iterator[bytes]:
         yield bytes((path,)) + connection + b"".join(steps)
     top = ConnectionData(version=1, credits=16, tableLength=2, bufferLength=9999)
     yield b"\1" + top.replace(bufferAddress=(1 << 64) - 96).encode() + _step(3, 2) * 3
+    table = top.replace(tableAddress=(1 << 64) - _tableBytes(top))
+    offer = _message(ImmediateKind.DATA, 1, 1) + _step(4)
+    yield from (
+        b"\1" + table.replace(tableAddress=table.tableAddress + more).encode() + offer for more in (0, 1)
+    )
 
 
 TARGETS = {

@@ -16,6 +16,7 @@ import os
 import re
 import shutil
 import sys
+from collections.abc import Callable
 from contextlib import redirect_stderr
 from io import StringIO
 from pathlib import Path
@@ -47,6 +48,19 @@ class Limit(NamedTuple):
         return f"{self.seconds} s" if self.inputs is None else f"{self.inputs:,} inputs"
 
 
+def recording(entry: Entry, folder: Path) -> Callable[[bytes], None]:
+    """Return the target's function, which writes each input that fails to the file C{crash}."""
+
+    def run(content: bytes) -> None:
+        try:
+            entry.target.run(content)
+        except BaseException:
+            (folder / "crash").write_bytes(content)
+            raise
+
+    return run
+
+
 def guided(entry: Entry, limit: Limit, folder: Path) -> NoReturn:
     """Fuzz one target with atheris, which ends the process."""
     import atheris
@@ -57,22 +71,20 @@ def guided(entry: Entry, limit: Limit, folder: Path) -> NoReturn:
         (corpus / f"{number:05}").write_bytes(seed)
     end = f"-max_total_time={limit.seconds}" if limit.inputs is None else f"-runs={limit.inputs}"
     options = [end, "-print_final_stats=1", "-timeout=10", "-rss_limit_mb=1024"]
-    atheris.Setup([sys.argv[0], *options, f"-artifact_prefix={folder}/", str(corpus)], entry.target.run)
+    atheris.Setup(
+        [sys.argv[0], *options, f"-artifact_prefix={folder}/", str(corpus)], recording(entry, folder)
+    )
     atheris.Fuzz()
     raise AssertionError("atheris did not end the process")
 
 
 def unguided(entry: Entry, limit: Limit, folder: Path) -> None:
     """Run one target on random mutations of its seeds, and print what L{report} reads, as libFuzzer does."""
-    end = monotonic() + limit.seconds
+    end, run = monotonic() + limit.seconds, recording(entry, folder)
     for executed, content in enumerate(mutations(entry.target.seeds(), Random(entry.name))):
         if executed == limit.inputs or limit.inputs is None and not executed % 100 and monotonic() >= end:
             break
-        try:
-            entry.target.run(content)
-        except BaseException:
-            (folder / "crash").write_bytes(content)
-            raise
+        run(content)
     print(f"stat::number_of_executed_units: {executed}", flush=True)
 
 

@@ -394,7 +394,7 @@ class RSocket:
     def _postWrite(self, write: Write) -> bool:
         """Post a write to mapped memory, as far as possible."""
         while True:
-            length = self._sending.aside(write.rest, write.address % ADDRESSES, write.rkey)
+            length = self._sending.aside(write.rest, write.address, write.rkey)
             if length is None:
                 return False
             write.posted(length)
@@ -435,7 +435,7 @@ class RSocket:
         if not data:
             requests.add(0, _NO_KEY, number).signaled = True
             return
-        address = (peer.tableAddress + at) % ADDRESSES
+        address = peer.tableAddress + at
         if local is None:
             requests.add(address, peer.tableKey, number, (data,)).signaled = True
             return
@@ -449,11 +449,14 @@ def understood(privateData: bytes) -> ConnectionData:
     """
     Decode the connection data of a peer; following bytes are ignored.
 
-    @raise WireError: they are too short, of another version, or without a table.
+    @raise WireError: they are too short, of another version, or without a table of 64-bit addresses.
     """
     connectionData = ConnectionData.decode(privateData)
     if connectionData.version != VERSION:
         raise WireError("ConnectionData", 0, f"rsockets of version {connectionData.version}, not {VERSION}")
     if not connectionData.tableLength:
         raise WireError("ConnectionData", 20, "a table without targets")
+    length = connectionData.tableLength * TARGET_BYTES + connectionData.room * MAPPED_BYTES
+    if connectionData.tableAddress + length > ADDRESSES:
+        raise WireError("ConnectionData", 8, "a table that ends above the last 64-bit address")
     return connectionData

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from txrdma.cm.rsocket.messages import LittleMapped, Mapped, MAPPED_BYTES
+from txrdma.cm.rsocket.messages import ADDRESSES, LittleMapped, Mapped, MAPPED_BYTES
 from txrdma.error import InvalidRequest, PeerViolation, ResourceExhausted
 from txrdma.iba.types import RKey
 from txrdma.kit.values import frozen
@@ -174,7 +174,7 @@ class Mappings:
         """
         Read an entry that the peer has written: no bytes are no memory.
 
-        @raise PeerViolation: there is no such entry.
+        @raise PeerViolation: there is no such entry, or its memory reaches the last 64-bit address.
         """
         begin = index * MAPPED_BYTES
         if begin >= len(self._table):
@@ -183,6 +183,8 @@ class Mappings:
             self._remove(order)
             self.events.append(WriteFailed(order.number))
         entry = self._kind.decode(self._table[begin : begin + MAPPED_BYTES])
+        if entry.address + entry.length >= ADDRESSES:
+            raise PeerViolation(f"it has mapped {entry.length} bytes at {entry.address:#x}")
         self._peers.pop(index, None)
         if entry.length:
             self._peers[index] = MappedPlace(entry.offset, entry.length, entry.address, entry.rkey)

@@ -11,16 +11,20 @@ from typing import NamedTuple
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.cm.rsocket._core import CONTROLS, RSocket, Sizes, understood
+from txrdma.cm.rsocket._core import CONTROLS, RSocket, Sizes, TARGETS, understood
 from txrdma.cm.rsocket._requests import SendMemory, SIGNAL_EVERY
 from txrdma.cm.rsocket.messages import (
     ConnectionData,
     Control,
     immediate,
     ImmediateKind,
+    LittleMapped,
     LittleTarget,
+    Mapped,
+    MAPPED_BYTES,
     NETWORK_ORDER,
     Target,
+    TARGET_BYTES,
 )
 from txrdma.error import PeerViolation, WireError
 from txrdma.iba.types import LKey, RKey
@@ -439,6 +443,26 @@ class LyingTests(SynchronousTestCase):
             one.core.write(bytes(64))
         posts = one.outgoing()
         self.assertEqual([(post.address, len(post.data)) for post in posts], [((1 << 64) - 96, 96)])
+
+    def test_tableEndsWithAddressSpace(self) -> None:
+        """Connection data with a table above the last 64-bit address are refused: writes to it would wrap."""
+        greeting = End(SMALL).greeting
+        last = (1 << 64) - SMALL.table
+        self.assertEqual(understood(greeting.replace(tableAddress=last).encode()).tableAddress, last)
+        self.assertRaises(WireError, understood, greeting.replace(tableAddress=last + 1).encode())
+
+    def test_mappedMemoryEndsWithAddressSpace(self) -> None:
+        """Mapped memory that reaches the last 64-bit address is refused: a write to its end would wrap."""
+        one, _ = pair(SMALL, SMALL)
+        kind = LittleMapped if sys.byteorder == "little" else Mapped
+        address, number = (1 << 64) - 200, immediate(ImmediateKind.MAPPING, 0)
+        for length in (199, 200):
+            begin = TARGETS * TARGET_BYTES
+            one.remote[begin : begin + MAPPED_BYTES] = kind(address=address, rkey=KEY, length=length).encode()
+            if length == 199:
+                one.core.arrived(number, MAPPED_BYTES)
+                self.assertEqual([place.length for place in one.core.places], [199])
+        self.assertRaises(PeerViolation, one.core.arrived, number, MAPPED_BYTES)
 
     def test_arbitraryMessagesStayBounded(self) -> None:
         for seed in range(300):
