@@ -10,9 +10,12 @@ import os
 import re
 import resource
 import shutil
+import signal
 import subprocess
 import sys
+from contextlib import redirect_stdout
 from importlib.util import find_spec
+from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Final
@@ -227,6 +230,13 @@ class SummaryTests(SynchronousTestCase):
         self.assertIn("make: *** [Makefile:1: docs] Error 1", lines)
         self.assertIn("[FAIL] a.b", lines)
 
+    def test_findings(self) -> None:
+        """Findings of random searches are repeated behind the table, and are not failures."""
+        found = "soak: findings to be fixed, although they do not fail this run: fuzz"
+        self.ended("soak", f"{found}\nsoak: 4 passed, 0 failed, 41 skipped\n")
+        status, lines = self.summary()
+        self.assertEqual((status, lines[-2:]), (0, [found, "4 passed, 0 failed, 41 skipped"]))
+
     def test_slowest(self) -> None:
         """The slowest tests are repeated before the table."""
         self.ended("test", "    9.87 s  txrdma.test.unit.test_a.T.test\n1 passed, 0 failed, 0 skipped\n")
@@ -261,6 +271,30 @@ class RunnerTests(SynchronousTestCase):
         self.assertEqual((status, complaints), (0, ""))
         self.assertEqual(printed.splitlines()[1:], ["['sh']"] * 2)
         self.assertEqual(self.run_("bare", "sh", "-c", "exit 3")[0], 3)
+
+
+class SoakTests(SynchronousTestCase):
+    """C{tools/soak.py}, which runs a choice of commands."""
+
+    def test_outcomes(self) -> None:
+        """An activity with random seeds that finds something has not passed, and does not fail the run."""
+        self.patch(sys, "path", [str(CHECKOUT / "tools"), *sys.path])
+        soak = importlib.import_module("soak")
+        folder = Path(self.mktemp())
+        activities = [soak.Activity("good", ("true",), 1.0), soak.Activity("bad", ("false",), 1.0)]
+        activities += [soak.Activity(name, (name,), 1.0, isRandom=True) for name in ("true", "false")]
+        self.patch(soak, "_FOLDER", folder)
+        self.patch(signal, "signal", lambda *_: None)
+        for chosen, status in ((activities, 1), (activities[2:], 0)):
+            self.patch(soak, "activities", lambda chosen=chosen: iter(chosen))
+            with redirect_stdout(StringIO()) as output:
+                self.assertEqual(soak.main([]), status)
+            lines = output.getvalue().splitlines()
+            passed, failed = len(chosen) // 2, status
+            self.assertEqual(lines[-1], f"soak: {passed} passed, {failed} failed, 0 skipped")
+            self.assertEqual(
+                lines[-2], "soak: findings to be fixed, although they do not fail this run: false"
+            )
 
 
 class MakefileTests(SynchronousTestCase):
