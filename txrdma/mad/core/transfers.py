@@ -142,7 +142,7 @@ class _Incoming:
     def __init__(self, managementClass: int, path: IBPath, now: float, longest: int | None) -> None:
         self.path = path
         self.first = b""
-        self.receiver = RMPPReceiver(*_segmentSize(managementClass), longest=longest)
+        self.receiver = RMPPReceiver(*_segmentSize(managementClass), WINDOW, longest)
         self.giveUpAt = now + TOTAL_SECONDS
         self.forgetAt = now + IDLE_SECONDS
         self.answerWindow = 1
