@@ -636,6 +636,13 @@ LIMITS: Final = (
         "integration.soft.test_rendezvous.StrangerTests.test_manyInvitations",
     ),
     Limit(
+        "shared memory",
+        "regions of a peer that a queue pair has mapped",
+        "txrdma.soft.shared.sharedqueuepair.MOST_REGIONS",
+        "The one that was mapped first is unmapped; its next use maps it again.",
+        "integration.soft.test_sharedmemory.RegionTests.test_manyRegions",
+    ),
+    Limit(
         "UNIX sockets",
         "bytes that a process leaves unread",
         "txrdma.unix.lines.MOST_UNREAD",

@@ -48,6 +48,9 @@ _rateLimited = RateLimitedLogger(_log)
 _AGAIN: Final = 0.1
 """Seconds until a region is requested again whose descriptor was lost."""
 
+MOST_REGIONS: Final = 1024
+"""Maximum number of regions of a peer that a queue pair has mapped: a process can map about 65,000 in all."""
+
 _ALWAYS: Final = memoryview((1).to_bytes(8, sys.byteorder)).cast("Q")
 
 
@@ -250,10 +253,10 @@ class SharedQueuePair:
             raise ValueError("the region is known already")
         if not self.lane.wants(reply.rkey):
             return  # the request was cancelled
+        self._makeSpace()
         if reply.reach is Reach.MAPPED:
             if len(descriptors) != 1:
                 raise ValueError("a mapped region needs one descriptor")
-            self._forgetDeregistered()
             try:
                 mapping, region = mapRegion(reply, descriptors[0])
             except OSError as error:
@@ -266,10 +269,13 @@ class SharedQueuePair:
             region = RemoteRegion(reply.address, reply.length, reply.rights, None, _ALWAYS)
         self.lane.regionKnown(reply.rkey, region, reply.access)
 
-    def _forgetDeregistered(self) -> None:
-        """Unmap regions that the peer has deregistered."""
+    def _makeSpace(self) -> None:
+        """Unmap regions that the peer has deregistered, and the oldest one if there are too many others."""
         regions = self.lane.regions
-        for rkey in [key for key, region in regions.items() if region is not None and not region.valid[0]]:
+        unneeded = [key for key, region in regions.items() if region is not None and not region.valid[0]]
+        if len(regions) - len(unneeded) >= MOST_REGIONS:
+            unneeded.append(next(key for key in regions if key not in unneeded))
+        for rkey in unneeded:
             del regions[rkey]
             mapping = self._mappings.pop(RKey(rkey), None)
             if mapping is not None:

@@ -20,7 +20,7 @@ from txrdma.iba.verbs import (
     Status,
 )
 from txrdma.soft.core import mapping as _mapping
-from txrdma.soft.shared import routes
+from txrdma.soft.shared import routes, sharedqueuepair
 from txrdma.soft.shared._rendezvous import (
     RendezvousKind,
 )
@@ -157,6 +157,23 @@ class RegionTests(RealCase):
             region.close()
             before = before or mappings()
         self.assertEqual(mappings(), before)
+
+    def test_manyRegions(self) -> None:
+        """Beyond the limit, the region that was mapped first is unmapped; its next use maps it again."""
+        self.patch(sharedqueuepair, "MOST_REGIONS", 3)
+        one, other = self.pair()
+        regions = [other.domain.allocateMemory(4096, ALL) for _ in range(6)]
+        found = []
+        for number, region in enumerate((*regions, *regions)):
+            one.region.view[:5] = b"%05d" % number
+            one.post(
+                1, Operation.RDMA_WRITE, [one.segment(0, 5)], remoteAddress=region.address, rkey=region.rkey
+            )
+            self.assertEqual([c.status for c in self.take(one, 1)], [Status.SUCCESS])
+            self.assertEqual(region.view[:5], b"%05d" % number)
+            found.append(mappings())
+        self.assertGreater(found[2], found[0])
+        self.assertEqual(found[2:], [found[2]] * 10)
 
     def test_readOnly(self) -> None:
         """A peer with read access maps the memory read-only."""
