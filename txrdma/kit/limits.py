@@ -396,6 +396,20 @@ LIMITS: Final = (
     ),
     Limit(
         "mad",
+        "datagrams that wait while the send queue of a port is full",
+        "txrdma.mad.ports.descriptor.MOST_WAITING",
+        "Further answers are dropped, so that their requests are repeated; calls of this end fail.",
+        "unit.mad.test_verbsport.CallTests.test_tooManyWaiting",
+    ),
+    Limit(
+        "mad",
+        "slow peers whose response time is remembered",
+        "txrdma.mad.core.timeouts.MOST_SLOW",
+        "The oldest one is forgotten.",
+        "unit.mad.test_agent.PatienceTests.test_manySlow",
+    ),
+    Limit(
+        "mad",
         "redirections of a call",
         "txrdma.mad.core.calls.MOST_REDIRECTIONS",
         "The call fails.",

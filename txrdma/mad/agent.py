@@ -24,6 +24,7 @@ from twisted.python.failure import Failure
 from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError, WireError
 from txrdma.iba.path import IBPath
 from txrdma.interfaces import IMADAgent, IMADPort, IMADReceiver
+from txrdma.kit.logs import RateLimitedLogger
 from txrdma.mad.core.calls import Calls, Dropped, Event, Requested
 from txrdma.mad.core.frames import Keys, NO_KEYS
 from txrdma.mad.core.timeouts import RETRIES
@@ -100,6 +101,7 @@ class MADAgent(RPCs):
         self.retries = retries
         self.keys = keys
         self.reactor = reactor
+        self._rateLimited = RateLimitedLogger(_log, clock=reactor.seconds)
         self._timer: IDelayedCall | None = None
         self._timerAt = inf
         self._closed = ""
@@ -398,8 +400,10 @@ class MADAgent(RPCs):
             if not self._closed:
                 self._servers.requested(*event)
         elif isinstance(event, Dropped):
-            log = _log.warn if event.breaksRules else _log.debug
-            log("{port}: {reason}", port=self.port.name, reason=event.reason)
+            if event.breaksRules:
+                self._rateLimited.warn("rules", "{port}: {reason}", port=self.port.name, reason=event.reason)
+            else:
+                _log.debug("{port}: {reason}", port=self.port.name, reason=event.reason)
         else:
             failure = Failure(event.error)
             _log.failure("while {port} processed a datagram", failure, port=self.port.name)

@@ -19,6 +19,7 @@ from twisted.python.failure import Failure
 from txrdma.error import RDMAError, ResourceExhausted, WireError
 from txrdma.iba.path import IBPath
 from txrdma.interfaces import IMADHandler, IMADPort
+from txrdma.kit.logs import RateLimitedLogger
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.core.answers import TABLES
 from txrdma.mad.core.frames import frame, Keys, managementPacket, NO_KEYS
@@ -96,6 +97,7 @@ class MADServer:
         self._pending: dict[_RequestKey, _Pending] = {}
         self._listeners: dict[object, NoticeListener] = {}
         self._notices: Recent[_RequestKey] = Recent()
+        self._rateLimited = RateLimitedLogger(_log, clock=agent.reactor.seconds)
         self._leave = agent.serve(self.requested, self.ended)
 
     def stop(self) -> None:
@@ -160,11 +162,20 @@ class MADServer:
         try:
             request = _read(datagram, message, path)
         except WireError as error:
-            _log.warn("invalid request from {path}: {error}", path=path, error=error)
+            self._rateLimited.warn(
+                ("invalid", path.slid, path.sgid),
+                "invalid request from {path}: {error}",
+                path=path,
+                error=error,
+            )
             return True
         header = request.header
         if (header.managementClass in _MANAGEMENT) != (path.dqpn == 0):
-            _log.warn("{path} sent a request to the wrong queue pair", path=path)  # IBA 13.5.1: no answer
+            self._rateLimited.warn(  # IBA 13.5.1: no answer
+                ("queue pair", path.slid, path.sgid),
+                "{path} sent a request to the wrong queue pair",
+                path=path,
+            )
             return True
         handlers = self._handlers.get((header.managementClass, header.method, _ouiOf(request)), ())
         if not handlers and header.method in (Method.TRAP, Method.REPORT):
@@ -301,12 +312,16 @@ class MADServer:
         datagram, message = _written(request, payload, status)
         try:
             self.agent.answer(datagram, request.path.reverse(), message)
-        except ResourceExhausted as error:
-            _log.warn("can't send an answer to {path}: {error}", path=request.path, error=error)
-            if message is not None:
-                self._answer(request, None, MADStatus.BUSY)
         except (RDMAError, ValueError) as error:
-            _log.warn("can't send an answer to {path}: {error}", path=request.path, error=error)
+            path = request.path
+            self._rateLimited.warn(
+                ("answer", path.slid, path.sgid),
+                "can't send an answer to {path}: {error}",
+                path=path,
+                error=error,
+            )
+            if message is not None and isinstance(error, ResourceExhausted):
+                self._answer(request, None, MADStatus.BUSY)
 
 
 def _promised(result: Any) -> Deferred[Any]:

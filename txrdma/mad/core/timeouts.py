@@ -19,6 +19,9 @@ RETRIES: Final = 3
 MOST_RESPONSE_TIME: Final = 22
 """Upper bound of a peer's response time, as a code: 17 seconds. Some report hours."""
 
+MOST_SLOW: Final = 4096
+"""Maximum number of peers whose longer response times are remembered."""
+
 _USUAL_SECONDS: Final = lifetimeSeconds(RESPONSE_TIME)
 
 _Peer = tuple[int, GID | LID]
@@ -51,7 +54,8 @@ class Timeouts:
         """Remember the time, as a code, that a peer takes to answer, if that is longer than most take."""
         key = managementClass, path.dgid or path.dlid
         longer = lifetimeSeconds(min(responseTime, MOST_RESPONSE_TIME)) - _USUAL_SECONDS
+        self._slow.pop(key, None)
         if longer > 0:
             self._slow[key] = longer
-        else:
-            self._slow.pop(key, None)
+            if len(self._slow) > MOST_SLOW:
+                del self._slow[next(iter(self._slow))]

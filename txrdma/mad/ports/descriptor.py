@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
+from typing import Final
 
 from twisted.internet.interfaces import IReactorFDSet
 from twisted.python.failure import Failure
 
+from txrdma.error import ResourceExhausted
 from txrdma.interfaces import IMADReceiver
+
+MOST_WAITING: Final = 16_384
+"""Maximum number of datagrams, of 256 bytes each, that wait while the send queue or socket is full."""
 
 
 class DescriptorPort(ABC):
@@ -23,6 +28,16 @@ class DescriptorPort(ABC):
         self._reactor = reactor
         self._receiver: IMADReceiver | None = None
         self._closed = False
+
+    def _checkSpace(self, waiting: Sized) -> None:
+        """
+        Check that another datagram may wait: peers that send requests faster than the port can answer them
+        would fill the queue with answers.
+
+        @raise ResourceExhausted: too many datagrams wait.
+        """
+        if len(waiting) >= MOST_WAITING:
+            raise ResourceExhausted(f"{self.name}: {MOST_WAITING} datagrams wait to be sent")
 
     # Documented by IMADPort and IReadDescriptor.
 

@@ -139,7 +139,11 @@ class IbsimPort(DescriptorPort):
     # IMADPort
 
     def send(self, datagram: Buffer, path: IBPath, answerWithin: float = 0.0) -> None:
-        """Send one datagram, which waits here while ibsim's socket is full."""
+        """
+        Send one datagram, which waits here while ibsim's socket is full.
+
+        @raise ResourceExhausted: too many datagrams wait.
+        """
         if self._closed:
             raise DeviceUnavailable(f"{self.name} is closed")
         if len(datagram) != 256:
@@ -152,6 +156,7 @@ class IbsimPort(DescriptorPort):
             isSMP = datagram[1] & 0x7F == 1
             to, by = (0, 0) if isSMP else (path.dqpn or 1, path.sqpn or 1)
             head = _ENVELOPE.pack(path.dlid, 0, to, by, 0, 256)
+        self._checkSpace(self._waiting)
         self._waiting.append(head + datagram)
         if len(self._waiting) == 1 and not self._holds:
             self._flush()

@@ -176,6 +176,7 @@ class VerbsPort(DescriptorPort):
         Send one datagram, which waits here while the send queue is full.
 
         @raise InvalidRequest: it is an SMP, or has no address, or another partition.
+        @raise ResourceExhausted: too many datagrams wait.
         """
         if self._closed:
             raise DeviceUnavailable(f"{self.name} is closed")
@@ -192,6 +193,7 @@ class VerbsPort(DescriptorPort):
         if self._free and not self._waiting:
             self._post(datagram, path)
         else:
+            self._checkSpace(self._waiting)
             self._waiting.append((bytes(datagram), path))
 
     def pathOf(self, envelope: object) -> IBPath:

@@ -14,6 +14,7 @@ from txrdma.error import DeviceUnavailable, InvalidRequest, Refused
 from txrdma.iba.path import IBDRPath, IBPath, lifetimeSeconds, RESPONSE_TIME
 from txrdma.iba.types import GUID, LID, QPN
 from txrdma.mad.agent import MADAgent
+from txrdma.mad.core import timeouts
 from txrdma.mad.core.frames import Keys
 from txrdma.mad.core.rmpp import WINDOW
 from txrdma.mad.core.timeouts import MOST_RESPONSE_TIME
@@ -376,7 +377,7 @@ class PatienceTests(WiredTestCase):
     def answerTo(self, code: int, path: IBPath = TO_2) -> None:
         call = self.agent.PerformanceGet(ClassPortInfo, path)
         info = ClassPortInfo(responseTimeValue=code).encode()
-        self.agent.received(answer(self.wire.sent[-1][1], at64=info), TO_2)
+        self.agent.received(answer(self.wire.sent[-1][1], at64=info), path)
         self.successResultOf(call)
 
     def test_class(self) -> None:
@@ -390,6 +391,17 @@ class PatienceTests(WiredTestCase):
         self.near(self.patience(TO_2), usual)
         self.answerTo(31)  # more than two hours
         self.assertLess(self.patience(TO_2), usual + lifetimeSeconds(MOST_RESPONSE_TIME))
+
+    def test_manySlow(self) -> None:
+        """Only so many slow peers are remembered; the oldest one counts as an usual one again."""
+        self.patch(timeouts, "MOST_SLOW", 2)
+        paths = [IBPath(dlid=LID(number), dqpn=QPN(1)) for number in (2, 3, 4)]
+        usual = self.patience(paths[0])
+        for path in (*paths, *paths[1:]):
+            self.answerTo(19, path)
+        longer = usual + lifetimeSeconds(19) - lifetimeSeconds(RESPONSE_TIME)
+        for path, expected in zip(paths, (usual, longer, longer), strict=True):
+            self.near(self.patience(path), expected)
 
     def test_pathSays(self) -> None:
         path = IBPath(dlid=LID(2), dqpn=QPN(1), packetLifeTime=10, responseTime=12)

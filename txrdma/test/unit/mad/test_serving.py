@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from twisted.internet.defer import Deferred
+from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.cm.layouts.messages import RTU
@@ -244,6 +245,18 @@ class HandlerTests(ServerTestCase):
         error = self.failureResultOf(call, MADError).value
         self.assertEqual(error.status, 0x1C)
         self.assertEqual(PortCounters.decode(error.reply, 64).portSelect, 9)
+
+
+class RepeatedTests(ServerTestCase):
+    def test_log(self) -> None:
+        """A peer that repeats an invalid request is logged once a minute."""
+        self.serve(lambda request: PortCounters())
+        request = frame(ManagementClass.PERFORMANCE, 1, Method.GET, 0x12, 7, b"")
+        with capturedLogs() as events:
+            for number in range(100):
+                path = IBPath(slid=LID(2 + number % 2), dqpn=QPN(0))
+                self.assertTrue(self.server.requested(request, b"", path, True))
+        self.assertEqual([event["path"].slid for event in events], [2, 3])
 
 
 class PendingTests(ServerTestCase):

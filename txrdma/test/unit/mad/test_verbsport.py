@@ -40,7 +40,7 @@ from txrdma.mad.layouts.devices import PDUInfo
 from txrdma.mad.layouts.messages import InformInfo, MADRequest, Notice
 from txrdma.mad.layouts.pma import PortCounters
 from txrdma.mad.layouts.sa import NodeRecord
-from txrdma.mad.ports import availableMADPorts, defaultMADPort, openMADPort
+from txrdma.mad.ports import availableMADPorts, defaultMADPort, descriptor, openMADPort
 from txrdma.mad.ports.verbsport import Arrival, HANDLES, IPollingReactor, SENDS, VerbsPort
 from txrdma.mad.server import MADServer
 from txrdma.mad.subscription import Subscription
@@ -123,6 +123,22 @@ class CallTests(VerbsPortCase):
         calls = [self.agent.PerformanceGet(PortCounters, self.path, index) for index in range(count)]
         self.wait(lambda: all(call.called for call in calls))
         self.assertEqual([self.successResultOf(call).portXmitData for call in calls], list(range(count)))
+
+    def test_tooManyWaiting(self) -> None:
+        """Beyond the limit of waiting datagrams, a request fails, and an answer is dropped."""
+        self.patch(descriptor, "MOST_WAITING", 10)
+        calls = [self.agent.PerformanceGet(PortCounters, self.path, index) for index in range(SENDS + 12)]
+        self.assertEqual(len(self.ports[0]._waiting), 10)
+        for call in calls[SENDS + 10 :]:
+            self.failureResultOf(call, ResourceExhausted)
+        self.serve(PERFORMANCE, lambda request: PortCounters(portXmitData=request.header.attributeModifier))
+        self.wait(lambda: all(call.called for call in calls))
+        found = [self.successResultOf(call).portXmitData for call in calls[: SENDS + 10]]
+        self.assertEqual(found, list(range(SENDS + 10)))
+        answers = [frame(PERFORMANCE, 1, 0x81, 0x12, number, b"") for number in range(SENDS + 12)]
+        self.agent._core._packets += [(answer, self.path, 0.0) for answer in answers]
+        self.agent._turn()
+        self.assertEqual(len(self.ports[0]._waiting), 10)
 
     def test_silence(self) -> None:
         self.network.partition(*self.addresses)
