@@ -103,7 +103,7 @@ class CMConnection:
 
     @property
     def alternate(self) -> CMPath | None:
-        return None if self._core.alternate is None else self._core.alternate.alternate
+        return self._core.alternatePath
 
     def setHandler(self, handler: EventHandler, checkMigration: Callable[[], None] = _doNothing) -> None:
         self._handler, self.checkMigration = handler, checkMigration
@@ -158,7 +158,9 @@ class CMConnection:
         self.manager.perform(self, self._core.communicating)
 
     def disconnect(self, privateData: bytes = b"") -> None:
-        self.manager.perform(self, lambda now: self._core.disconnect(now, privateData))
+        closing = self._core.closing
+        if closing is None or not closing.hasDisconnected:
+            self.manager.perform(self, lambda now: self._core.disconnect(now, privateData))
 
     def loadAlternatePath(
         self, path: IBPath | CMPath, privateData: bytes = b"", isLegacyPeer: bool = False

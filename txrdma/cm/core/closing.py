@@ -93,9 +93,9 @@ class Closing(ExchangeCore):
         return self._place == _FREE
 
     @property
-    def isOver(self) -> bool:
-        """True if the connection has ended; its IDs may still be in time-wait."""
-        return self._place in (_TIMEWAIT, _FREE)
+    def hasDisconnected(self) -> bool:
+        """True if L{disconnect} changes nothing: this end has sent a DREQ, or the connection has ended."""
+        return self._place in self._final
 
     def disconnect(self, transactionID: int, now: float, privateData: bytes = b"") -> bool:
         """

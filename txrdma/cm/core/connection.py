@@ -4,10 +4,11 @@ A connection as one core: its opening, its alternate paths, its end.
 Follows InfiniBand Architecture vol. 1, 12.9.
 
 Theory of operation. The parts are state machines of their own, which do not know each other. The opening
-exists from the beginning. When it is established, the other two are created, and from then on each message
-goes to the part that it is about. A failed opening whose ids have to rest gets only an end. A DREQ or a LAP
-may overtake the RTU or replace a lost one, and so may data of the peer (C{communicating}): they establish the
-connection first. The connection is free when its last part is.
+exists from the beginning. When it is established, the end is created; that of alternate paths on first use,
+since most connections have none. From then on each message goes to the part that it is about. A failed
+opening whose ids have to rest gets only an end. A DREQ or a LAP may overtake the RTU or replace a lost one,
+and so may data of the peer (C{communicating}): they establish the connection first. The connection is free
+when its last part is.
 """
 
 from __future__ import annotations
@@ -41,7 +42,6 @@ class Connection:
 
     @ivar opening: state machine of REQ, REP and RTU.
     @ivar closing: state machine of DREQ and DREP; None until the connection is established.
-    @ivar alternate: state machine of alternate paths; None until the connection is established.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Connection:
         """
         self.opening = Opening(localCommID, guid)
         self.closing: Closing | None = None
-        self.alternate: Alternate | None = None
+        self._alternate: Alternate | None = None
         self._transactionID = transactionID
         self._mayReload, self._judge = mayReload, checkPath
         self._paths: tuple[CMPath, CMPath] | None = None  # that of a passive end's REQ, and reversed
@@ -101,14 +101,28 @@ class Connection:
     @property
     def primary(self) -> CMPath:
         """The path in use, as this end sees it: messages take it, too."""
-        if self.alternate is not None:
-            return self.alternate.primary
+        if self._alternate is not None:
+            return self._alternate.primary
         path = self.opening.request.primary
         if self.opening.isActive:
             return path
         if self._paths is None or self._paths[0] is not path:
             self._paths = path, reversedPath(path)
         return self._paths[1]
+
+    @property
+    def alternatePath(self) -> CMPath | None:
+        """The path to migrate to, if both ends have agreed on one."""
+        return None if self._alternate is None else self._alternate.alternate
+
+    @property
+    def alternate(self) -> Alternate | None:
+        """State machine of alternate paths; None until the connection is established."""
+        if self._alternate is None and self.closing is not None and self.opening.isEstablished:
+            self._alternate = self._newAlternate()
+            if self.closing.state != "ESTABLISHED":
+                self._alternate.close(0.0)  # where there is no exchange to end, at whatever time
+        return self._alternate
 
     @property
     def state(self) -> str:
@@ -125,7 +139,7 @@ class Connection:
     def deadline(self) -> float | None:
         """The time at which L{expired} is to be called; None is never."""
         first = self.opening.deadlineSeconds
-        for core in (self.alternate, self.closing):
+        for core in (self._alternate, self.closing):
             at = None if core is None else core.deadline()
             if at is not None and (first is None or at < first):
                 first = at
@@ -134,7 +148,7 @@ class Connection:
     def outgoing(self) -> list[OutgoingMAD]:
         """Take the messages to send, after acting on the events."""
         taken = self.opening.outgoing()
-        for core in (self.alternate, self.closing):
+        for core in (self._alternate, self.closing):
             if core is not None:
                 taken += core.outgoing()
         return taken
@@ -142,7 +156,7 @@ class Connection:
     def events(self) -> list[Event]:
         """Take what happened since the last call, in order."""
         taken = self.opening.events()
-        for core in (self.alternate, self.closing):
+        for core in (self._alternate, self.closing):
             if core is not None:
                 taken += core.events()
         return taken
@@ -221,10 +235,11 @@ class Connection:
 
     def migrated(self, now: float) -> None:
         """Note that the queue pair has migrated. Call this before processing later LAPs."""
-        if self.alternate is not None:
-            self.alternate.migrated(now)
+        alternate = self.alternate
+        if alternate is not None:
+            alternate.migrated(now)
             if self.closing is not None:
-                self.closing.movedTo(self.alternate.primary)
+                self.closing.movedTo(alternate.primary)
 
     def nextTransaction(self) -> int:
         """A transaction id: one more than the last of this connection's."""
@@ -238,29 +253,27 @@ class Connection:
 
     # Inside
 
-    def _cores(self) -> tuple[ExchangeCore, ...]:
-        if self.closing is None:
-            return (self.opening,)
-        if self.alternate is None:
-            return self.opening, self.closing
-        return self.opening, self.alternate, self.closing
+    def _cores(self) -> list[ExchangeCore]:
+        return [each for each in (self.opening, self._alternate, self.closing) if each is not None]
 
     def _established(self) -> Alternate:
-        if self.alternate is None:
+        alternate = self.alternate
+        if alternate is None:
             raise InvalidRequest("the connection is not established")
-        return self.alternate
+        return alternate
 
     def _part(self, message: Layout) -> ExchangeCore:
         """The part that a message is about."""
         if self.closing is None:
             return self.opening
-        if self.alternate is None:  # the opening has failed
+        if not self.opening.isEstablished:  # it has failed
             return self.closing
         if isinstance(message, (LAP, APR)):
-            return self.alternate
+            return self._established()
         if isinstance(message, MRA) and message.messageMRAed == MessageKind.LAP:
-            return self.alternate
-        if isinstance(message, REJ) and self.alternate.wasUsed and not self.alternate.isOutstanding:
+            return self._established()
+        used = self._alternate
+        if isinstance(message, REJ) and used is not None and used.wasUsed and not used.isOutstanding:
             return self.opening  # where it changes nothing: a connection that has answered a LAP is known
         # An end that has disconnected answers no REP: its RTU would establish the peer's end for nobody.
         isOfEnd = isinstance(message, (DREQ, DREP, REJ)) or self.closing.state != "ESTABLISHED"
@@ -269,43 +282,51 @@ class Connection:
     def _goOn(self, now: float, isDREQ: bool = False) -> bool:
         """Start the parts that follow from the state of the opening; the closing part answers a DREQ."""
         opening, closing = self.opening, self.closing
-        if closing is None and (opening.isEstablished or (opening.isOver and opening.lingers)):
-            retryPolicy = self._retryPolicy()
-            self.closing = closing = self._newClosing(retryPolicy)
-            if opening.isEstablished:
-                self.alternate = self._newAlternate(retryPolicy)
-            elif not isDREQ:
-                closing.linger(now)
+        if closing is None:
+            if not (opening.isEstablished or (opening.isOver and opening.lingers)):
+                return False
+            self.closing = closing = self._newClosing()
+            if not opening.isEstablished:
+                if not isDREQ:
+                    closing.linger(now)
+            elif self._firstAlternate is not None:
+                self._alternate = self._newAlternate()
             return True
-        if closing is not None and closing.state != "ESTABLISHED" and self.alternate is not None:
-            self.alternate.close(now)
+        if self._alternate is not None and closing.state != "ESTABLISHED":
+            self._alternate.close(now)
         return False
 
-    def _newClosing(self, retryPolicy: RetryPolicy) -> Closing:
+    def _newClosing(self) -> Closing:
         rest = restSeconds(self.opening.request.primary)
-        return Closing(self.localCommID, self.remoteCommID, self.remoteQPN, retryPolicy, rest)
+        return Closing(self.localCommID, self.remoteCommID, self.remoteQPN, self._retryPolicy(), rest)
 
     def _retryPolicy(self) -> RetryPolicy:
         request = self.opening.request
         peer = request.remoteCMResponseTimeout if self.opening.isActive else request.localCMResponseTimeout
         return RetryPolicy(peer, lifeTimeOf(request.primary), request.maxCMRetries)
 
-    def _newAlternate(self, retryPolicy: RetryPolicy) -> Alternate:
-        opening = self.opening
+    @property
+    def _firstAlternate(self) -> CMPath | None:
+        """The alternate path of the REQ as this end sees it, if the REP has accepted one."""
+        path, reply = self.opening.request.alternate, self.opening.reply
+        if reply is None or reply.failoverAccepted != FailoverAccepted.ACCEPTED or not isPath(path):
+            return None
+        return path if self.opening.isActive else reversedPath(path)
+
+    def _newAlternate(self) -> Alternate:
+        opening, checkPath = self.opening, self._judge
         assert opening.reply is not None  # there is no connection without
-        isActive, request, checkPath = opening.isActive, opening.request, self._judge
-        isAccepted = opening.reply.failoverAccepted == FailoverAccepted.ACCEPTED
-        first = request.alternate if isAccepted and isPath(request.alternate) else None
+        pkey = opening.request.pkey
         return Alternate(
             PathEnds(
                 *(self.localCommID, self.remoteCommID, self.localQPN, self.remoteQPN),
                 opening.transactionID,
             ),
-            isActive=isActive,
+            isActive=opening.isActive,
             primary=self.primary,
-            alternate=first if first is None or isActive else reversedPath(first),
-            retryPolicy=retryPolicy,
-            isSupported=isAccepted,
+            alternate=self._firstAlternate,
+            retryPolicy=self._retryPolicy(),
+            isSupported=opening.reply.failoverAccepted == FailoverAccepted.ACCEPTED,
             mayReload=self._mayReload,
-            checkPath=lambda path: checkPath(path, request.pkey),
+            checkPath=lambda path: checkPath(path, pkey),
         )

@@ -157,8 +157,7 @@ class Managed:
     @property
     def alternate(self) -> IBPath | None:
         """The alternate path of messages to the peer, if both ends have agreed on one."""
-        alternate = self.core.alternate if isinstance(self.core, Connection) else None
-        path = None if alternate is None else alternate.alternate
+        path = self.core.alternatePath if isinstance(self.core, Connection) else None
         return None if path is None else _toGSI(pathOf(path))
 
     def cameBy(self, path: IBPath) -> None:

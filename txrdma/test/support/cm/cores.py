@@ -22,7 +22,7 @@ def copied(connection: Connection) -> Connection:
     twin = _twinOf(connection)
     twin.opening = _copiedCore(connection.opening)
     twin.closing = None if connection.closing is None else _copiedCore(connection.closing)
-    twin.alternate = None if connection.alternate is None else _copiedCore(connection.alternate)
+    twin._alternate = None if connection._alternate is None else _copiedCore(connection._alternate)
     return twin
 
 
