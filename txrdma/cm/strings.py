@@ -11,7 +11,6 @@ it looks for plugins, so it imports next to nothing.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, TYPE_CHECKING
 
 from zope.interface import implementer
@@ -23,6 +22,7 @@ from twisted.internet.interfaces import (
 from twisted.plugin import IPlugin
 
 from txrdma.kit.strings import Arguments
+from txrdma.kit.values import replace
 from txrdma.messages.interfaces import IMessageClientEndpoint, IMessageServerEndpoint
 
 if TYPE_CHECKING:

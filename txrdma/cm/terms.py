@@ -8,7 +8,7 @@ byte and have their own lengths, so they do not read it; and only a peer that ha
 
 from __future__ import annotations
 
-from dataclasses import field, replace
+from dataclasses import field
 from typing import Final
 
 from zope.interface import implementer
@@ -18,7 +18,7 @@ from twisted.internet.interfaces import IAddress
 from txrdma.cm.layouts.messages import REP, REQ
 from txrdma.iba.types import GID, MTU, QPN
 from txrdma.iba.verbs import DeviceLimits
-from txrdma.kit.values import frozen
+from txrdma.kit.values import frozen, replace
 from txrdma.kit.wire import bits, Layout, wire
 
 REQ_MAGIC: Final = 0x74784D02

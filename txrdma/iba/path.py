@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import Any, ClassVar, Final, NamedTuple
 
 from typing_extensions import Self
 
 from txrdma.iba.types import DEFAULT_PKEY, GID, GUID, LID, MTU, PKey, QPN
-from txrdma.kit.values import frozen
+from txrdma.kit.values import frozen, replace
 
 PERMISSIVE_LID: Final = LID(0xFFFF)
 """The permissive LID: of both ends of a directed route without LID-routed parts (IBA 4.1.3)."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum, IntEnum, IntFlag
 from inspect import get_annotations
+from itertools import compress
 from operator import attrgetter
 from typing import Final, NamedTuple, Protocol, Union
 
@@ -298,13 +299,7 @@ class QPAttributes:
 
     def given(self) -> frozenset[str]:
         """Names of the specified attributes: the attribute mask of verbs."""
-        values = zip(_ATTRIBUTES, _valuesOf(self), strict=True)
-        return frozenset([name for name, value in values if value is not None])
-
-    def changed(self, **changes: object) -> QPAttributes:
-        """The same with some attributes changed."""
-        changes = {**dict(zip(_ATTRIBUTES, _valuesOf(self), strict=True)), **changes}
-        return QPAttributes(**changes)  # type: ignore[arg-type]  # a wrong one is refused when it is used
+        return frozenset(compress(_ATTRIBUTES, [value is not None for value in _valuesOf(self)]))
 
 
 _ATTRIBUTES: Final = tuple(get_annotations(QPAttributes))

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
 from secrets import randbelow
 from typing import cast, Final, TYPE_CHECKING
@@ -49,6 +48,7 @@ from txrdma.interfaces import (
     IVerbsDevice,
 )
 from txrdma.kit.delayedcalls import cancelCall, isPending
+from txrdma.kit.values import replace
 from txrdma.soft.core.completion import SoftCompletionChannel, SoftCompletionQueue
 from txrdma.soft.core.memory import Domain, KeyTable
 from txrdma.soft.core.netdev import shareOf

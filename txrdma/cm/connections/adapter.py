@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from twisted.internet.defer import Deferred, succeed
@@ -39,6 +38,7 @@ from txrdma.iba.verbs import (
     usualGID,
 )
 from txrdma.interfaces import AsyncEvent, IMADPort, IQueuePair, IVerbsDevice
+from txrdma.kit.values import replace
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.core.addressing import partitionIndex
 from txrdma.mad.layouts.values import Rate

@@ -7,8 +7,6 @@ ready, too. An empty write causes packets in both directions if the application 
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
@@ -22,6 +20,7 @@ from txrdma.iba.path import IBPath
 from txrdma.iba.types import PKey
 from txrdma.iba.verbs import MigrationState, Operation, QPAttributes, QPState, SendRequest
 from txrdma.interfaces import IQueuePair
+from txrdma.kit.values import replace
 
 _log = Logger()
 

@@ -8,7 +8,6 @@ communication ID stays allocated until timewait is over.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from secrets import randbelow
 from typing import Final
 
@@ -48,6 +47,7 @@ from txrdma.cm.terms import (
 from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError, WireError
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID
+from txrdma.kit.values import replace
 from txrdma.mad.layouts.values import PathMTU
 from txrdma.messages.interfaces import IMessageProtocolFactory
 

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final, Union
 
 from txrdma.cm.core.alternate import acceptAnyPath, PathCheck
@@ -51,7 +50,7 @@ from txrdma.error import InvalidRequest, ResourceExhausted
 from txrdma.iba.path import GMP_QKEY, IBPath
 from txrdma.iba.types import GUID, QPN
 from txrdma.kit.deadlines import Slot, TimerWheel
-from txrdma.kit.values import frozen
+from txrdma.kit.values import frozen, replace
 from txrdma.kit.wire import Layout
 
 BACKLOG: Final = 1024

@@ -8,13 +8,13 @@ acceptable one, a redirection a ClassPortInfo.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Final, Union
 
 from txrdma.cm.layouts.messages import APR, APStatus, REJ, RejectReason, SIDRREP, SIDRStatus
 from txrdma.error import WireError
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID, GUID
+from txrdma.kit.values import replace
 from txrdma.kit.wire import Code
 from txrdma.mad.layouts.messages import ClassPortInfo
 

@@ -23,10 +23,10 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from txrdma.error import Refused, ResourceExhausted, WireError
 from txrdma.iba.types import RKey
+from txrdma.kit.values import replace
 from txrdma.smc.group._keyflows import KeyFlows, KEYS_AT_ONCE
 from txrdma.smc.group._linkflows import LinkFlows
 from txrdma.smc.group._linkstate import (

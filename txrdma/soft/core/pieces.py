@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
 
 from txrdma.iba.verbs import Buffer, SendRequest
+from txrdma.kit.values import replace
 
 ATOMIC_LENGTH: Final = 8
 """Bytes that an atomic operation changes (IBA 9.4.5)."""

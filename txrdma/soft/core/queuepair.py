@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence, Sized
-from dataclasses import replace
 from typing import cast, Final, Protocol
 
 from zope.interface import implementer
@@ -32,6 +31,7 @@ from txrdma.iba.verbs import (
     Status,
 )
 from txrdma.interfaces import AsyncEvent, IDirectDatagrams, IDirectLane, IMulticast, IQueuePair
+from txrdma.kit.values import replace
 from txrdma.soft.core.completion import SoftCompletionQueue
 from txrdma.soft.core.directdatagrams import DirectDatagramRoute, DirectDatagrams
 from txrdma.soft.core.memory import Domain, KeyTable
@@ -271,7 +271,7 @@ class SoftQueuePair:
             self._release()
 
     def query(self) -> QPAttributes:
-        return self.attributes.changed(state=self.state, currentState=self.state)
+        return replace(self.attributes, state=self.state, currentState=self.state)
 
     def close(self) -> None:
         if self._closed:
@@ -295,7 +295,7 @@ class SoftQueuePair:
             del changes["migrationState"]  # set by L{migrationChanged}
         elif target is _RTR and self.kind is QPKind.RC:
             changes["migrationState"] = MigrationState.MIGRATED
-        return self.attributes.changed(**changes)
+        return replace(self.attributes, **changes)
 
     def _checkQueues(self) -> None:
         for queue in (self.sendQueue, self.receiveQueue, self.shared):

@@ -14,6 +14,7 @@ from hypothesis import given, strategies
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from txrdma.kit import values
 from txrdma.kit.values import frozen, record
 
 
@@ -145,6 +146,24 @@ class FrozenTests(SynchronousTestCase):
                 self.assertEqual((number, text), (4, "four"))
             case _:
                 self.fail("no match")
+
+    def test_replace(self) -> None:
+        """A copy differs in the given fields only, before and after the function is compiled."""
+
+        class Fresh:
+            """Not used so far."""
+
+            one: int
+            two: tuple[int, ...] = ()
+
+        tested: Any = frozen(Fresh)
+        value = tested(1, two=(2,))
+        for number in range(2 * values._CACHE_AFTER):
+            self.assertEqual(values.replace(value, one=number), tested(number, (2,)))
+            self.assertEqual(values.replace(value), value)
+            self.assertRaises(TypeError, values.replace, value, three=3)
+        self.assertIsInstance(values.replace(Derived(1), number=2), Derived)
+        self.assertRaises(ValueError, values.replace, Derived(1), number=-1)
 
     def test_copies(self) -> None:
         """Copies and unpickled values are equal."""
