@@ -382,12 +382,6 @@ class SoftDevice:
                 continue  # shared memory has no alternate path
             route = port.connect(queuePair)
             if route is not None:
-                _log.debug(
-                    "queue pair {number:#x} of {device} is connected by {route}",
-                    number=queuePair.number,
-                    device=self.name,
-                    route=route.name,
-                )
                 return route
         if attributes.alternateAddress is not None:
             raise InvalidRequest(f"no route of {self!r} has an alternate path: that is RoCE v2's")

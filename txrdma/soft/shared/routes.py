@@ -409,10 +409,11 @@ class SharedMemoryPort(RoutePort):
         if address is None:
             return None
         number = udpPort(attributes.address)
-        peer = self._connect((address, number))
-        sharing = portOfQueuePair(attributes.destinationQPN)
-        if peer is None and number == ROCE_PORT and sharing is not None:
-            peer = self._connect((address, sharing))
+        names = [(address, number)]
+        if number == ROCE_PORT and (sharing := portOfQueuePair(attributes.destinationQPN)) is not None:
+            names.append((address, sharing))
+        found = (find(name) for find in (self._known, self._connect) for name in names)
+        peer = next(filter(None, found), None)
         if peer is None:
             if address == self.address or ip_address(address).is_loopback:
                 _rateLimited.emit(
@@ -470,10 +471,15 @@ class SharedMemoryPort(RoutePort):
     def _queuePairs(self) -> list[SharedQueuePair]:
         return [connection for peer in self._peers.values() for connection in peer.queuePairs.values()]
 
-    def _connect(self, name: tuple[str, int]) -> _ConnectedProcess | None:
+    def _known(self, name: tuple[str, int]) -> _ConnectedProcess | None:
+        """The process that has a device of this name, if there is a connection to it."""
         peer = self._peers.get(name)
-        if peer is not None and peer.lines:
-            return peer
+        return peer if peer is not None and peer.lines else None
+
+    def _connect(self, name: tuple[str, int]) -> _ConnectedProcess | None:
+        known = self._known(name)
+        if known is not None:
+            return known
         line = self.rendezvous.connect(*name)
         if line is None:
             return None

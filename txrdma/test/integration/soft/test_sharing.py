@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from functools import partial
 from random import Random
 from typing import Any
@@ -20,6 +21,8 @@ from txrdma.iba.verbs import AddressVector, Completion, Status
 from txrdma.soft.device import openSoftDevice, SoftDevice
 from txrdma.soft.host import member as members
 from txrdma.soft.host.names import hostName, isShareTaken
+from txrdma.soft.shared.routes import SharedMemoryPort
+from txrdma.soft.shared.unixpackets import Line
 from txrdma.test.support.soft.management import message
 from txrdma.test.support.soft.pairs import End
 from txrdma.test.support.soft.sharingports import memberOf, sharingPortOf, wellKnownOf
@@ -99,6 +102,34 @@ class DependenceTests(TestCase):
             await self.writes(End)
             with self.assertRaises(DeviceUnavailable):
                 await self.writes(AddressedEnd)
+
+
+@skipUnless(sys.platform == "linux", "shared memory is Linux's")
+class MeetingTests(TestCase):
+    """How devices at one address find each other's shared memory."""
+
+    def test_known(self) -> None:
+        """Further queue pairs to a process use its connection, although it has another port than 4791."""
+        address = f"127.{'.'.join(str(Random().randrange(2, 250)) for _ in range(3))}"
+        devices = [openSoftDevice(reactor, address) for _ in range(2)]
+        for device in devices:
+            self.addCleanup(device.close)
+        routes = devices[0].ports[0].routes
+        (port,) = (each for each in routes if isinstance(each, SharedMemoryPort))
+        tried: list[tuple[str, int]] = []
+        connect = port.rendezvous.connect
+
+        def noted(address: str, number: int) -> Line | None:
+            tried.append((address, number))
+            return connect(address, number)
+
+        self.patch(port.rendezvous, "connect", noted)
+        for expected in (2, 2):
+            one, other = ends = [AddressedEnd(device) for device in devices]
+            one.join(other)
+            other.join(one)
+            self.assertEqual([each.qp.route for each in ends], ["shared-memory"] * 2)
+            self.assertEqual(len(tried), expected, tried)
 
 
 class SharingTests(TestCase):
