@@ -103,9 +103,14 @@ class SharedCompletionQueue:
         """The reader that the reactor polls."""
         return self._reader
 
-    def poll(self) -> None:
-        """Handle all completions so far; arming makes a queue report even those that it would delay."""
-        self._reader.arm()
+    def poll(self, withSends: bool = True) -> None:
+        """
+        Handle all completions so far.
+
+        @param withSends: also those of sends that the queue would delay, which it reports when it is armed.
+        """
+        if withSends:
+            self._reader.arm()
         while self._reader.poll():
             pass
 

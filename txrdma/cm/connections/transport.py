@@ -349,7 +349,7 @@ class RDMATransport(RequestTransport):
         """Handle a DREQ or DREP: what the peer sent before it has arrived, and is handled first."""
         if self._shared is not None and self._life.mayPost:
             # The DREQ came by another queue pair. Completions of messages that were sent before it may wait.
-            self._shared.poll()
+            self._shared.poll(not self._isIdle)
         self._life.peerClosed()
         self._cm.disconnect()  # after this the peer may close its queue pair
         if self.protocol is None:

@@ -79,9 +79,9 @@ class Handler:
 class SharedCompletionQueueTests(SynchronousTestCase):
     def test_pollTakesDelayedCompletions(self) -> None:
         """
-        C{poll} also takes the completions that the queue delays while it is not armed.
+        C{poll} also takes the completions of sends that the queue delays while it is not armed, if asked to.
 
-        A connection asks before it reports its end: whatever was delayed would count as not delivered.
+        A connection with sends asks before it reports its end: what was delayed would count as not delivered.
         """
         device: Any = Device()
         shared = SharedCompletionQueue(MemoryReactorClock(), device, 10)
@@ -92,5 +92,7 @@ class SharedCompletionQueueTests(SynchronousTestCase):
         device.queue.waiting = [
             Completion(each, Status.SUCCESS, CompletionOpcode.SEND, QPN(5)) for each in range(3)
         ]
+        shared.poll(withSends=False)
+        self.assertEqual((handler.identifiers, device.queue.isArmed), ([], False))
         shared.poll()
         self.assertEqual(handler.identifiers, [0, 1, 2])
