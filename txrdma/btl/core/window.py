@@ -254,9 +254,7 @@ class SendWindow:
         path.measured(channel, now - sent.sentAt, now)
         path.arrivedFrom = sent.sentAt
         there.progress, there.newest = now, number
-        trail = there.trail
-        while trail and trail[0][0] <= number:
-            trail.pop(0)
+        self._first(there)  # removes it from the trail
         path.congestion.arrived(1, number, self._number + 1, path.channels[DATA].roundTrip.base, now)
         return sent
 
@@ -390,13 +388,15 @@ class SendWindow:
                     channel.roundTrip.spurious()
 
     def _first(self, channel: Transmissions) -> Sent | None:
-        """Return the oldest segment in flight on a channel."""
-        trail = channel.trail
-        while trail:
-            number, sent = trail[0]
+        """Return the oldest segment in flight on a channel, and remove what is before it from the trail."""
+        trail, before = channel.trail, 0
+        for number, sent in trail:
             if not (sent.isArrived or sent.isLost or sent.number != number):
+                if before:
+                    del trail[:before]
                 return sent
-            trail.pop(0)
+            before += 1
+        trail.clear()
         return None
 
     def _overtaken(self, now: float) -> None:
