@@ -39,6 +39,7 @@ from txrdma.iba.verbs import (
     Status,
 )
 from txrdma.interfaces import IAddressHandle, IDirectDatagrams, IProtectionDomain, IVerbsDevice
+from txrdma.kit.delayedcalls import cancelCall
 from txrdma.kit.logs import RateLimitedLogger
 from txrdma.verbs.completions import CompletionReader, ReaderReactor
 
@@ -277,9 +278,8 @@ class Channel:
     def close(self) -> None:
         """Remove the reader from the reactor, and close the queue pair. Idempotent."""
         self.isClosed = True
-        mending, self._mending = self._mending, None
-        if mending is not None and mending.active():
-            mending.cancel()
+        cancelCall(self._mending)
+        self._mending = None
         self._closing.close()
 
     def _packetsReceived(self, packets: Sequence[tuple[Source, memoryview]]) -> None:

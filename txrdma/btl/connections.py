@@ -17,7 +17,6 @@ from twisted.internet.endpoints import HostnameEndpoint, TCP4ServerEndpoint, TCP
 from twisted.internet.error import CannotListenError, ConnectError
 from twisted.internet.interfaces import (
     IAddress,
-    IDelayedCall,
     IListeningPort,
     IStreamClientEndpoint,
     IStreamServerEndpoint,
@@ -31,6 +30,7 @@ from txrdma.btl.introductions import isDecidable
 from txrdma.btl.lifeline import DeviceSpecs, PeerConnection
 from txrdma.btl.transport import BTLMessageTransport
 from txrdma.error import RDMAError, Refused, ResourceExhausted
+from txrdma.kit.delayedcalls import Timer
 from txrdma.kit.logs import RateLimitedLogger
 from txrdma.messages.interfaces import (
     IMessageClientEndpoint,
@@ -170,13 +170,13 @@ class _Waiting(StreamProtocol):
 
     def __init__(self, accepting: _Accepting, reactor: Any, peer: IAddress | None) -> None:
         self.peer, self.host = peer, getattr(peer, "host", None)
-        self._accepting, self._reactor = accepting, reactor
+        self._accepting = accepting
         self._lifeline: PeerConnection | None = None
-        self._timer: IDelayedCall | None = None
+        self._timer = Timer(reactor)
         self._early = b""
 
     def connectionMade(self) -> None:
-        self._timer = self._reactor.callLater(INTRODUCTION_SECONDS, self._readOnce)
+        self._timer.start(INTRODUCTION_SECONDS, self._readOnce)
 
     def dataReceived(self, data: bytes) -> None:
         if self._lifeline is not None:
@@ -186,11 +186,11 @@ class _Waiting(StreamProtocol):
         if len(self._early) > _EARLY:
             self._abort()
         elif self in self._accepting.silent and isDecidable(self._early):
-            self._stopTimer()
+            self._timer.stop()
             self._accepting.introduced(self)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        self._stopTimer()
+        self._timer.stop()
         if self._lifeline is not None:
             self._lifeline.connectionLost(reason)
         else:
@@ -205,10 +205,9 @@ class _Waiting(StreamProtocol):
 
     def _readOnce(self) -> None:
         """Let a reactor that was busy read what has arrived, before the client is closed."""
-        self._timer = self._reactor.callLater(_READ_SECONDS, self._late)
+        self._timer.start(_READ_SECONDS, self._late)
 
     def _late(self) -> None:
-        self._timer = None
         _rateLimited.warn(
             self.host,
             "Closing a connection from {peer}, which did not introduce itself in time",
@@ -219,11 +218,6 @@ class _Waiting(StreamProtocol):
     def _abort(self) -> None:
         transport: Any = self.transport
         transport.abortConnection()
-
-    def _stopTimer(self) -> None:
-        timer, self._timer = self._timer, None
-        if timer is not None and timer.active():
-            timer.cancel()
 
 
 class _Accepting(Factory):

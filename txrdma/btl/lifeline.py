@@ -23,7 +23,7 @@ from secrets import randbits
 from typing import Any, Final, Protocol, Union
 
 from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
-from twisted.internet.interfaces import IAddress, IDelayedCall, ITCPTransport
+from twisted.internet.interfaces import IAddress, ITCPTransport
 from twisted.internet.protocol import connectionDone
 from twisted.internet.protocol import Protocol as StreamProtocol
 from twisted.logger import Logger
@@ -63,6 +63,7 @@ from txrdma.btl.receivebuffers import RemoteReceiveBuffers
 from txrdma.btl.wire import HEADER_LENGTH, VOID
 from txrdma.error import InvalidRequest, RDMAError, WireError
 from txrdma.iba.verbs import Buffer
+from txrdma.kit.delayedcalls import Timer
 from txrdma.ports.softdevices import softDeviceAt
 from txrdma.verbs.devices import DeviceSpec
 
@@ -196,8 +197,7 @@ class PeerConnection(StreamProtocol):
         self._receivedBytes = self._echoes = 0
         self._early: list[tuple[int, memoryview]] = []
         self._failure: Failure | None = None
-        self._timer: IDelayedCall | None = None
-        self._ending: IDelayedCall | None = None
+        self._timer, self._ending = Timer(reactor), Timer(reactor)
 
     def __repr__(self) -> str:
         return f"<PeerConnection to {self.peerHost}>"
@@ -211,7 +211,7 @@ class PeerConnection(StreamProtocol):
         if ITCPTransport.providedBy(transport):
             transport.setTcpNoDelay(True)
             _keepAlive(transport)
-        self._timer = self._reactor.callLater(EXCHANGE_SECONDS, self._late)
+        self._timer.start(EXCHANGE_SECONDS, self._late)
         try:
             self._openModule(transport.getHost().host)
         except Exception:  # any failure to open a module: the peer waits for an answer
@@ -307,7 +307,7 @@ class PeerConnection(StreamProtocol):
         ]
         for probes in self._probes:
             probes.send(SMALL)
-        self._restartTimer(PROBE_SECONDS)
+        self._timer.start(PROBE_SECONDS, self._late)
 
     def _buffers(self) -> RemoteReceiveBuffers:
         """Return the receive buffers of a connection with one path, which its first long message creates."""
@@ -329,7 +329,7 @@ class PeerConnection(StreamProtocol):
     def _echoed(self, nonce: bytes) -> None:
         """Process a nonce that the peer has echoed."""
         if any(probes.echoed(nonce) for probes in self._probes) and not self._isMissing():
-            self._restartTimer(EXCHANGE_SECONDS)
+            self._timer.start(EXCHANGE_SECONDS, self._late)
             for probes in self._probes:
                 probes.sendLonger()
             self._probesPassed()
@@ -377,7 +377,7 @@ class PeerConnection(StreamProtocol):
     def _maybeEstablished(self) -> None:
         if self._isMissing() or not self._isPeerReady or self.user is not None or self._isOver:
             return
-        self._stopTimer()
+        self._timer.stop()
         self.user = user = self._established(self)
         if user is None:
             self.abort()
@@ -388,7 +388,6 @@ class PeerConnection(StreamProtocol):
         user.turnEnded()
 
     def _late(self) -> None:
-        self._timer = None
         self._giveUp(Failure(self._missed()))
 
     def _missed(self) -> Unreachable:
@@ -538,7 +537,7 @@ class PeerConnection(StreamProtocol):
         """Handle the end of the TCP connection: the peer's process has ended, or this end has closed."""
         if self._isOver:
             return
-        self._stopTimer()
+        self._timer.stop()
         if not self._isIntroduced:
             self._failure = self._failure or Failure(PeerLost("the peer has ended the exchange"))
         if self._isClean or self._failure is not None:
@@ -547,10 +546,9 @@ class PeerConnection(StreamProtocol):
             self._grace(_GRACE_TURNS)  # the peer's last packets may have arrived without being read yet
 
     def _grace(self, turns: int) -> None:
-        self._ending = None
         self.module.poll()
         if turns and not self._isOver and not self._isClean:
-            self._ending = self._reactor.callLater(0, self._grace, turns - 1)
+            self._ending.start(0, self._grace, turns - 1)
         else:
             self._finish()
 
@@ -558,10 +556,8 @@ class PeerConnection(StreamProtocol):
         """Remove the peer and report the end."""
         if self._isOver:
             return
-        self._stopTimer()
-        ending, self._ending = self._ending, None
-        if ending is not None and ending.active():
-            ending.cancel()
+        self._timer.stop()
+        self._ending.stop()
         if self._isIntroduced:
             self._endPeer(self.peer)
         if self._receiveBuffers is not None:
@@ -600,12 +596,3 @@ class PeerConnection(StreamProtocol):
         """Send a frame to the peer."""
         if self.transport is not None:
             self.transport.write(frame(kind, content))
-
-    def _restartTimer(self, seconds: float) -> None:
-        self._stopTimer()
-        self._timer = self._reactor.callLater(seconds, self._late)
-
-    def _stopTimer(self) -> None:
-        timer, self._timer = self._timer, None
-        if timer is not None and timer.active():
-            timer.cancel()

@@ -27,6 +27,7 @@ from txrdma.error import DeviceUnavailable, InvalidRequest, ResourceExhausted
 from txrdma.iba.types import GID, MACAddress, MTU, QPN
 from txrdma.iba.verbs import AddressVector, Buffer, usualGID
 from txrdma.interfaces import IAddressHandle, IVerbsDevice
+from txrdma.kit.delayedcalls import cancelCall
 from txrdma.kit.logs import lacksDescriptors
 from txrdma.kit.values import frozen
 from txrdma.verbs.devices import DeviceSpec, sharedDevice
@@ -554,8 +555,7 @@ class ModulePort:
 
     def _stopTimers(self) -> None:
         for each in (self._later, self._timer):
-            if each is not None and each.active():
-                each.cancel()
+            cancelCall(each)
         self._later = self._timer = None
 
     def _broken(self, number: int, failure: Failure) -> None:

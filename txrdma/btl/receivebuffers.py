@@ -43,6 +43,7 @@ from txrdma.iba.verbs import (
     Status,
 )
 from txrdma.interfaces import IDirectLane, IMemoryRegion, IQueuePair
+from txrdma.kit.delayedcalls import cancelCall, Timer
 from txrdma.kit.wire import Buffer
 from txrdma.verbs.completions import CompletionReader
 from txrdma.verbs.pinning import shareOf
@@ -137,6 +138,7 @@ class RemoteReceiveBuffers:
         self._module, self._peer, self._remotePlace = module, peer, remotePlace
         self._port = module.ports[peer.ports[0]]
         self._timer: IDelayedCall | None = None
+        self._pause = Timer(reactor)
         self._pair: IQueuePair | None = None
         self._isConnected = self._isClosed = self._isWriting = False
         self._lengths: deque[int] = deque()  # bytes of the writes in flight
@@ -146,7 +148,6 @@ class RemoteReceiveBuffers:
             0  # in flight; one write is always allowed, and each without retransmission adds its bytes
         )
         self._pauseSeconds = PAUSE_SECONDS
-        self._pause: IDelayedCall | None = None
         self._closing = ExitStack()
 
     def ask(self) -> None:
@@ -161,8 +162,7 @@ class RemoteReceiveBuffers:
         """Send the long messages that waited for the peer's answer."""
         timer, self._timer = self._timer, None
         if timer is not None:
-            if timer.active():
-                timer.cancel()
+            cancelCall(timer)
             self._module.core.goOn(self._peer)
             self._module.soon()
 
@@ -364,14 +364,14 @@ class RemoteReceiveBuffers:
                 rewinds=rewinds,
             )
             buffer.isPaused, self._mostBytes = True, 0
-            self._pause = self._reactor.callLater(self._pauseSeconds, self._resume, buffer)
+            self._pause.start(self._pauseSeconds, self._resume, buffer)
             self._pauseSeconds = min(2 * self._pauseSeconds, LONGEST_PAUSE)
         if self._packets >= SAMPLE or buffer.isPaused:
             self._packets, self._rewindsBefore = 0, pair.rewinds
 
     def _resume(self, buffer: ReceiveBuffer) -> None:
         """Write by RDMA again, as the path may have become better."""
-        self._pause, buffer.isPaused = None, False
+        buffer.isPaused = False
 
     def _readerFailed(self, failure: Failure) -> None:
         self._failed(failure.getErrorMessage())
@@ -389,9 +389,7 @@ class RemoteReceiveBuffers:
 
     def _stop(self) -> None:
         """Write no more by RDMA; what was not written is sent in datagrams."""
-        pause, self._pause = self._pause, None
-        if pause is not None and pause.active():
-            pause.cancel()
+        self._pause.stop()
         if self._isWriting:
             self._isWriting = False
             self._module.core.withdraw(self._peer)

@@ -16,7 +16,6 @@ from typing import Final
 from zope.interface import implementer
 
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 
 from txrdma.cm.claims import ServiceClaims
@@ -44,6 +43,7 @@ from txrdma.error import DeviceUnavailable, RDMAError
 from txrdma.iba.path import IBPath, SUBNET_TIMEOUT
 from txrdma.iba.types import GUID
 from txrdma.interfaces import IMADHandler
+from txrdma.kit.delayedcalls import Timer
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.core.frames import frame
 from txrdma.mad.layouts.attributes import Attribute, ManagementClass, Method
@@ -93,8 +93,7 @@ class ConnectionManager:
         self._handlers: dict[Listener, EventHandler] = {}
         self._services: dict[Listener, SIDRHandler] = {}
         self._resolving: dict[Managed, Deferred[SIDRREP]] = {}
-        self._timer: IDelayedCall | None = None
-        self._timerAt = 0.0
+        self._timer = Timer(self._reactor)
         self._isTurning = False
         self._changed: list[Managed] = []  # by requests since the last turn; their ids may be free
         with ExitStack() as undo:
@@ -273,10 +272,7 @@ class ConnectionManager:
         Peers are not notified: disconnect connections before. Pending requests fail.
         """
         self._ends.close()
-        if self._timer is not None:
-            if self._timer.active():  # trial cancels all calls after a failed test
-                self._timer.cancel()
-            self._timer = None
+        self._timer.stop()
         self._transmit()  # there may be a last DREP
         managers.leave(self)
         self._core = self._makeCore()
@@ -412,17 +408,12 @@ class ConnectionManager:
 
     def _reschedule(self) -> None:
         deadline = self._core.deadline()
-        if self._timer is not None:
-            if deadline is not None and deadline >= self._timerAt:
-                return  # the timer expires earlier
-            self._timer.cancel()
-            self._timer = None
-        if deadline is not None:
-            self._timerAt = deadline
-            self._timer = self._reactor.callLater(max(0.0, deadline - self.seconds()), self._expired)
+        if deadline is None:
+            self._timer.stop()
+        else:
+            self._timer.ensure(max(0.0, deadline - self.seconds()), self._expired)
 
     def _expired(self) -> None:
-        self._timer = None
         try:
             self._core.expired(self.seconds())
         finally:  # the turn sets the next timer: without it no connection would retransmit any more

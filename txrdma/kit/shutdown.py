@@ -16,6 +16,8 @@ from twisted.internet.defer import Deferred, DeferredList
 from twisted.internet.interfaces import IDelayedCall, IReactorCore
 from twisted.logger import Logger
 
+from txrdma.kit.delayedcalls import cancelCall
+
 _log = Logger()
 
 LEAVING_SECONDS: Final = 5.0
@@ -108,9 +110,7 @@ class Stopping:
     def ended(self) -> None:
         """Unregister: the connection has ended and its protocol was notified."""
         removeShutdownListener(self._reactor, self.reactorStops)
-        late, self._late = self._late, None
-        if late is not None and late.active():
-            late.cancel()
+        cancelCall(self._late)
         stopped, self._stopped = self._stopped, None
         if stopped is not None:
             stopped.callback(None)

@@ -24,6 +24,7 @@ from twisted.python.failure import Failure
 from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError, WireError
 from txrdma.iba.path import IBPath
 from txrdma.interfaces import IMADAgent, IMADPort, IMADReceiver
+from txrdma.kit.delayedcalls import cancelCall
 from txrdma.kit.logs import RateLimitedLogger
 from txrdma.mad.core.calls import Calls, Dropped, Event, Requested
 from txrdma.mad.core.frames import Keys, NO_KEYS
@@ -418,9 +419,8 @@ class MADAgent(RPCs):
         self._timer = self.reactor.callLater(max(0.0, deadline - self.reactor.seconds()), self._expired)
 
     def _stopTimer(self) -> None:
-        timer, self._timer, self._timerAt = self._timer, None, inf
-        if timer is not None and timer.active():  # unless a test has cancelled all delayed calls
-            timer.cancel()
+        cancelCall(self._timer)
+        self._timer, self._timerAt = None, inf
 
     def _expired(self) -> None:
         self._timer, self._timerAt = None, inf

@@ -6,12 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Union
 
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from txrdma.error import RDMAError
 from txrdma.iba.path import MADEndPort
 from txrdma.interfaces import IMADPort
+from txrdma.kit.delayedcalls import Timer
 
 _log = Logger()
 
@@ -58,12 +59,11 @@ class PortWatch:
     """Listeners of a port, notified of its loss, its return, and a new address or SM."""
 
     def __init__(self, reactor: IReactorTime, port: Callable[[], IMADPort], watchSeconds: float) -> None:
-        self._reactor = reactor
         self._port = port
         self._watchSeconds = watchSeconds
         self._listeners: dict[object, PortListener] = {}
         self._polling: set[object] = set()
-        self._timer: IDelayedCall | None = None
+        self._timer = Timer(reactor)
         self._known: MADEndPort | None = None
 
     def add(self, listener: PortListener, isPolled: bool) -> Callable[[], None]:
@@ -72,26 +72,26 @@ class PortWatch:
         self._listeners[key] = listener
         if isPolled:
             self._polling.add(key)
-            if self._timer is None:
+            if not self._timer.isPending:
                 self._known = self._port().endPort
-                self._timer = self._reactor.callLater(self._watchSeconds, self._poll)
+                self._timer.start(self._watchSeconds, self._poll)
 
         def end() -> None:
             self._listeners.pop(key, None)
             self._polling.discard(key)
             if not self._polling:
-                self._stopTimer()
+                self._timer.stop()
 
         return end
 
     def notify(self, event: PortEvent) -> None:
         """Notify all listeners; one that raises is logged."""
         if isinstance(event, PortLost):
-            self._stopTimer()
+            self._timer.stop()
         else:
             self._known = event.endPort
-            if self._polling and self._timer is None:
-                self._timer = self._reactor.callLater(self._watchSeconds, self._poll)
+            if self._polling:
+                self._timer.ensure(self._watchSeconds, self._poll)
         for listener in tuple(self._listeners.values()):
             try:
                 listener(event)
@@ -106,15 +106,10 @@ class PortWatch:
         """Remove all listeners, and stop polling the port."""
         self._listeners.clear()
         self._polling.clear()
-        self._stopTimer()
-
-    def _stopTimer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._timer.stop()
 
     def _poll(self) -> None:
-        self._timer = self._reactor.callLater(self._watchSeconds, self._poll)
+        self._timer.start(self._watchSeconds, self._poll)
         port = self._port()
         try:
             found = port.refresh()
@@ -131,24 +126,20 @@ class PortReopener:
     def __init__(
         self, reactor: IReactorTime, reopen: Callable[[], IMADPort], returned: Callable[[IMADPort], None]
     ) -> None:
-        self._reactor = reactor
         self._reopen = reopen
         self._returned = returned
-        self._timer: IDelayedCall | None = None
+        self._timer = Timer(reactor)
         self._isLogged = False
 
     def start(self) -> None:
         """Try after L{RETURN_SECONDS}, and again until the port is open."""
-        self._timer = self._reactor.callLater(RETURN_SECONDS, self._try)
+        self._timer.start(RETURN_SECONDS, self._try)
 
     def stop(self) -> None:
         """Cancel further attempts."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._timer.stop()
 
     def _try(self) -> None:
-        self._timer = None
         port = None
         try:
             port = self._reopen()

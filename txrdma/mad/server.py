@@ -19,6 +19,7 @@ from twisted.python.failure import Failure
 from txrdma.error import RDMAError, ResourceExhausted, WireError
 from txrdma.iba.path import IBPath
 from txrdma.interfaces import IMADHandler, IMADPort
+from txrdma.kit.delayedcalls import cancelCall
 from txrdma.kit.logs import RateLimitedLogger
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.core.answers import TABLES
@@ -230,8 +231,7 @@ class MADServer:
         if pending is None or pending.answer is not answer:
             return None
         del self._pending[who]
-        if pending.timer.active():
-            pending.timer.cancel()
+        cancelCall(pending.timer)
         return result
 
     def _tooLate(self, who: _RequestKey) -> None:
@@ -247,8 +247,7 @@ class MADServer:
     def _giveUp(self, who: _RequestKey) -> None:
         """Cancel a handler's work; its result is ignored."""
         pending = self._pending.pop(who)
-        if pending.timer.active():
-            pending.timer.cancel()
+        cancelCall(pending.timer)
         try:
             pending.answer.cancel()
         except Exception:

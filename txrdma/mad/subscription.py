@@ -10,12 +10,13 @@ from collections.abc import Callable
 from typing import Final
 
 from twisted.internet.defer import Deferred, succeed
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import LID
+from txrdma.kit.delayedcalls import Timer
 from txrdma.mad.core.addressing import mayBeFrom
 from txrdma.mad.layouts.attributes import ManagementClass, Method
 from txrdma.mad.layouts.messages import InformInfo, MADRequest, Notice
@@ -68,7 +69,6 @@ class Subscription:
         @param trapNumber: number of the traps to subscribe to.
         """
         self.isStanding = False
-        self._reactor = reactor
         self._agent = agent
         self._server = server
         self._sa = sa
@@ -80,7 +80,7 @@ class Subscription:
         self._unlisten: Callable[[], None] | None = None
         self._unwatch: Callable[[], None] = lambda: None
         self._pending: Deferred[InformInfo] | None = None
-        self._timer: IDelayedCall | None = None
+        self._timer = Timer(reactor)
         self._registered: object = None
 
     def start(self) -> None:
@@ -132,21 +132,13 @@ class Subscription:
 
     def _retryIn(self, seconds: float) -> None:
         """Subscribe again after some seconds."""
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._reactor.callLater(seconds, self._expired)
-
-    def _expired(self) -> None:
-        self._timer = None
-        self._subscribe()
+        self._timer.start(seconds, self._subscribe)
 
     def _suspend(self) -> None:
         """End the present subscription without another attempt."""
         self._cancelPending()
         self.isStanding = False
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._timer.stop()
 
     def _registration(self) -> object:
         """Path to the SA, and our GIDs: a change of them needs a new subscription."""

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
+
+from txrdma.kit.delayedcalls import Timer
 
 _log = Logger()
 
@@ -19,29 +21,25 @@ _log = Logger()
 class Keepalive:
     """Calls a function at regular intervals until it is stopped."""
 
-    __slots__ = ("_call", "_probe", "_reactor", "_seconds")
+    __slots__ = ("_probe", "_seconds", "_timer")
 
     def __init__(self, reactor: IReactorTime, seconds: float | None, probe: Callable[[], None]) -> None:
         """
         @param seconds: the interval; None disables the probes.
         """
-        self._reactor, self._seconds, self._probe = reactor, seconds, probe
-        self._call: IDelayedCall | None = None
+        self._timer, self._seconds, self._probe = Timer(reactor), seconds, probe
         self._wait()
 
     def stop(self) -> None:
         """Stop probing. May be called twice."""
         self._seconds = None
-        call, self._call = self._call, None
-        if call is not None and call.active():  # trial cancels all calls after a failed test
-            call.cancel()
+        self._timer.stop()
 
     def _wait(self) -> None:
         if self._seconds is not None:
-            self._call = self._reactor.callLater(self._seconds, self._expired)
+            self._timer.start(self._seconds, self._expired)
 
     def _expired(self) -> None:
-        self._call = None
         try:
             with _log.failuresHandled("A probe of an idle peer failed; the next one follows"):
                 self._probe()

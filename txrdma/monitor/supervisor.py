@@ -13,12 +13,13 @@ from contextlib import contextmanager
 from typing import Final
 
 from twisted.internet.defer import CancelledError, Deferred
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.error import DeviceUnavailable, RDMAError
 from txrdma.fabric.health import Finding
+from txrdma.kit.delayedcalls import Timer
 
 _log = Logger()
 
@@ -84,7 +85,7 @@ class SupervisedLoop:
         self._isStarted = self._isCancelled = self._isBroken = False
         self._beganAt = 0.0
         self._wantedAt: float | None = None
-        self._timer: IDelayedCall | None = None
+        self._timer = Timer(clock)
         self._task: Deferred[None] | None = None
         self._waiting: list[Deferred[None]] = []
         self._logged: set[tuple[str, str]] = set()
@@ -100,7 +101,7 @@ class SupervisedLoop:
         """Begin no other run; fires when no run is in progress. Idempotent."""
         self._isStarted = False
         self._wantedAt = None
-        self._cancelTimer()
+        self._timer.stop()
         done: Deferred[None] = Deferred()
         if self.isRunning:
             self._waiting.append(done)
@@ -126,31 +127,22 @@ class SupervisedLoop:
         if self.isRunning:
             self._wantedAt = at if self._wantedAt is None else min(at, self._wantedAt)
             return
-        if self._timer is not None:
-            if self._timer.getTime() <= at:
-                return
-            self._cancelTimer()
-        self._timer = self._clock.callLater(seconds, self._expired)
+        self._timer.ensure(seconds, self._begin)
 
     def runNow(self) -> None:
         """Run at once, unless a run is in progress or the loop has stopped."""
         if self._isStarted and not self.isRunning:
-            self._cancelTimer()
+            self._timer.stop()
             self._begin()
 
     @property
     def isDue(self) -> bool:
         """Return whether a run is scheduled or in progress."""
-        return self.isRunning or self._timer is not None
+        return self.isRunning or self._timer.isPending
 
     def lateBy(self) -> float:
         """Return the seconds by which the current run, or the next one, is late; 0 if it is not."""
-        if self.isRunning:
-            since = self._beganAt
-        elif self._timer is not None:
-            since = self._timer.getTime()
-        else:
-            return 0.0
+        since = self._beganAt if self.isRunning else self._timer.dueAt
         return max(0.0, self._clock.seconds() - since - self._lateSeconds())
 
     @contextmanager
@@ -168,15 +160,6 @@ class SupervisedLoop:
             raise
         except Exception:
             self._failed(Failure(), what)
-
-    def _cancelTimer(self) -> None:
-        timer, self._timer = self._timer, None
-        if timer is not None and timer.active():
-            timer.cancel()
-
-    def _expired(self) -> None:
-        self._timer = None
-        self._begin()
 
     def _begin(self) -> None:
         self.isRunning = True
@@ -251,7 +234,7 @@ class Supervisor:
     def __init__(self, clock: IReactorTime) -> None:
         self.loops: list[SupervisedLoop] = []
         self._clock = clock
-        self._timer: IDelayedCall | None = None
+        self._timer = Timer(clock)
         self._check: Callable[[], object] = lambda: None
 
     def add(self, loop: SupervisedLoop) -> SupervisedLoop:
@@ -268,20 +251,18 @@ class Supervisor:
         Call a function periodically, which reports L{findings}: a run that does not end cannot report itself.
         """
         self._check = check
-        self._timer = self._clock.callLater(CHECK_SECONDS, self._expired)
+        self._timer.start(CHECK_SECONDS, self._expired)
 
     def stop(self) -> None:
         """End the checks; the loops are stopped by their owners. Idempotent."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._timer.stop()
 
     def _expired(self) -> None:
         try:
             with _log.failuresHandled("while supervised loops were checked"):
                 self._check()
         finally:
-            self._timer = self._clock.callLater(CHECK_SECONDS, self._expired)
+            self._timer.start(CHECK_SECONDS, self._expired)
 
     def findings(self) -> list[Finding]:
         """Return findings about loops whose last run has failed, or does not end."""

@@ -12,6 +12,7 @@ from twisted.internet.interfaces import IDelayedCall
 
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.verbs import Completion, CompletionOpcode, Operation, SendRequest
+from txrdma.kit.delayedcalls import cancelCall
 from txrdma.pingpong.link import LinkUser, MeasuredLink, QKEY
 from txrdma.pingpong.measurement import Measurement
 from txrdma.pingpong.plan import Measure, PATTERNS, Test, Transfer
@@ -241,5 +242,4 @@ class Activity(LinkUser):
     def _cancel(self) -> None:
         calls, self.calls = self.calls, {}
         for call in calls.values():
-            if call.active():
-                call.cancel()
+            cancelCall(call)

@@ -16,6 +16,7 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 
 from txrdma.error import DeviceUnavailable
+from txrdma.kit.delayedcalls import cancelCall
 from txrdma.kit.values import frozen
 from txrdma.ports.network import HostNetwork, INetworkReactor
 from txrdma.ports.sysfs import devices, EndPortAttributes, SYS
@@ -205,8 +206,7 @@ class EndPortWatcher:
     def _cancel(self) -> None:
         calls, self._calls = self._calls, []
         for call in calls:
-            if call.active():
-                call.cancel()
+            cancelCall(call)
 
     def _poll(self) -> None:
         before = self.seen

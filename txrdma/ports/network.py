@@ -24,6 +24,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.error import DeviceUnavailable
+from txrdma.kit.delayedcalls import cancelCall, isPending
 from txrdma.ports import netlink
 from txrdma.ports.netlink import NetlinkMessage, NetworkInterface
 
@@ -207,16 +208,13 @@ class HostNetwork:
         for reader in self._readers:
             reactor.removeReader(reader)
             reader.leave()
-        settling, self._settling = self._settling, None
-        if settling is not None and settling.active():
-            settling.cancel()
+        cancelCall(self._settling)
 
     def _changed(self) -> None:
-        if self._reactor is not None and (self._settling is None or not self._settling.active()):
+        if self._reactor is not None and not isPending(self._settling):
             self._settling = self._reactor.callLater(self.SETTLING, self._notify)
 
     def _notify(self) -> None:
-        self._settling = None
         for key, listener in list(self._listeners.items()):
             if key in self._listeners:  # else an earlier listener ended it
                 try:

@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.interfaces import IReactorTime
 
 from txrdma.iba.types import MTU, ROCE_PORT
+from txrdma.kit.delayedcalls import Timer
 from txrdma.soft.core.routeport import RoutePort
 from txrdma.soft.device import SoftDevice
 from txrdma.soft.ports import SoftPort
@@ -174,7 +175,7 @@ class _Inbox:
     def __init__(self, reactor: SharingReactor) -> None:
         self.reactor = reactor
         self._isReading = False
-        self._call: IDelayedCall | None = None
+        self._timer = Timer(reactor)
 
     def setReading(self, isReading: bool) -> None:
         """Pause or resume reading."""
@@ -183,12 +184,10 @@ class _Inbox:
 
     def _stir(self) -> None:
         """Schedule reading in the next reactor iteration, unless it is paused or nothing is queued."""
-        call = self._call
-        isDue = self._isReading and self._hasMore()
-        if isDue and (call is None or not call.active()):
-            self._call = self.reactor.callLater(0, self._read)
-        elif not isDue and call is not None and call.active():
-            call.cancel()
+        if self._isReading and self._hasMore():
+            self._timer.ensure(0, self._read)
+        else:
+            self._timer.stop()
 
     def _read(self) -> None:
         for _ in range(_AT_ONCE):

@@ -16,7 +16,7 @@ from typing import cast, Final, TYPE_CHECKING
 
 from zope.interface import implementer
 
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from txrdma import __version__
@@ -47,7 +47,7 @@ from txrdma.interfaces import (
     ISharedReceiveQueue,
     IVerbsDevice,
 )
-from txrdma.kit.delayedcalls import cancelCall, isPending
+from txrdma.kit.delayedcalls import Timer
 from txrdma.kit.values import replace
 from txrdma.soft.core.completion import SoftCompletionChannel, SoftCompletionQueue
 from txrdma.soft.core.memory import Domain, KeyTable
@@ -225,7 +225,7 @@ class SoftDevice:
         self._reactor = reactor
         self._listeners: dict[object, Callable[[AsyncEvent], None]] = {}
         self._events: list[AsyncEvent] = []
-        self._eventCall: IDelayedCall | None = None
+        self._eventTimer = Timer(reactor)
         self._closed = False
         self._onClosed = closed
         self._interfaces = interfaces
@@ -276,8 +276,8 @@ class SoftDevice:
             route.rest()
         if self._interfaces is not None:
             self._interfaces.rest()
-        if self._eventCall is not None and self._eventCall.active():
-            self._eventCall.cancel()
+        if self._eventTimer.isPending:
+            self._eventTimer.stop()
             self._deliverEvents()
 
     def wake(self) -> None:
@@ -359,8 +359,7 @@ class SoftDevice:
         for port in self.ports:
             port.close()
         self._listeners.clear()
-        cancelCall(self._eventCall)
-        self._eventCall = None
+        self._eventTimer.stop()
         self._onClosed()
 
     # txrdma.soft.core.queuepair.Host
@@ -413,8 +412,7 @@ class SoftDevice:
     def notify(self, event: AsyncEvent) -> None:
         if self._listeners and not self._closed:
             self._events.append(event)
-            if not isPending(self._eventCall):
-                self._eventCall = self._reactor.callLater(0, self._deliverEvents)
+            self._eventTimer.ensure(0, self._deliverEvents)
 
     def forget(self, queuePair: SoftQueuePair) -> None:
         self._queuePairs.pop(queuePair, None)
@@ -461,7 +459,6 @@ class SoftDevice:
         return queuePair
 
     def _deliverEvents(self) -> None:
-        self._eventCall = None
         events, self._events = self._events, []
         for event in events:
             for key, listener in tuple(self._listeners.items()):

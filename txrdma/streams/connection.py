@@ -23,6 +23,7 @@ from twisted.python.failure import Failure
 from twisted.python.log import callWithContext
 
 from txrdma.kit.connectionlog import ConnectionRecord
+from txrdma.kit.delayedcalls import cancelCall
 from txrdma.kit.shutdown import addShutdownListener, IClosesOnShutdown, removeShutdownListener
 from txrdma.messages.transport import MessageTransport
 from txrdma.streams.transport import Address, StreamTransport
@@ -411,9 +412,8 @@ class StreamEnd(Generic[CoreT, CarrierT]):
 
     def _end(self, reason: Failure) -> None:
         front, self._front = self._front, None
-        later, self._later = self._later, None
-        if later is not None:
-            later.cancel()
+        cancelCall(self._later)
+        self._later = None
         removeShutdownListener(self._reactor, self.reactorStops)
         self.disconnected, self.discardsInput, self.isOpen = True, True, False
         if front is not None:
@@ -441,8 +441,7 @@ class StreamEnd(Generic[CoreT, CarrierT]):
 
         def cancel(_: None) -> None:
             for each in late:
-                if each.active():
-                    each.cancel()
+                cancelCall(each)
 
         return stopped.addBoth(cancel)
 

@@ -32,6 +32,7 @@ from twisted.logger import Logger
 from twisted.python import usage
 from twisted.python.failure import Failure
 
+from txrdma.kit.delayedcalls import cancelCall
 from txrdma.kit.logs import RateLimitedLogger
 
 _log = Logger()
@@ -279,8 +280,7 @@ class ProxyService(MultiService):
         ended = DeferredList([pair.finished for pair in pairs])
         grace = self._reactor.callLater(self.GRACE_SECONDS, self._abort, pairs)
         await ended
-        if grace.active():
-            grace.cancel()
+        cancelCall(grace)
         _log.info("smc-proxy: {statistics}", statistics=self.factory.statistics)
 
     def _abort(self, pairs: list[Pair]) -> None:

@@ -13,10 +13,10 @@ from typing import Final
 
 from zope.interface import implementer
 
-from twisted.internet.interfaces import IDelayedCall, IReadWriteDescriptor
+from twisted.internet.interfaces import IReadWriteDescriptor
 from twisted.python.failure import Failure
 
-from txrdma.kit.delayedcalls import cancelCall
+from txrdma.kit.delayedcalls import Timer
 from txrdma.unix.sockets import Reactor
 
 _READ: Final = 1 << 16
@@ -59,7 +59,7 @@ class Lines:
         self._rest = b""
         self._unsent = b""
         self._isSlow = False  # the socket was full in this iteration
-        self._call: IDelayedCall | None = None
+        self._sending = Timer(reactor)
         self.isOpen = True
         reactor.addReader(self)
 
@@ -81,9 +81,7 @@ class Lines:
         """Send a line (without newline) at the end of this reactor iteration."""
         if self.isOpen:
             self._unsent += line + b"\n"
-            call = self._call
-            if call is None or not call.active():  # removeAll may have cancelled it
-                self._call = self._reactor.callLater(0, self._send)
+            self._sending.ensure(0, self._send)
             if len(self._unsent) >= MUCH and not self._isSlow:
                 self._sendEarly()
 
@@ -96,8 +94,7 @@ class Lines:
         self._isSlow = bool(self._unsent)
 
     def _send(self) -> None:
-        cancelCall(self._call)
-        self._call = None
+        self._sending.stop()
         self._isSlow = False
         if not self.isOpen:
             return
@@ -165,8 +162,7 @@ class Lines:
                 pass  # the peer does not read, or has closed the connection
         self.isOpen = False
         self._unsent = b""
-        cancelCall(self._call)
-        self._call = None
+        self._sending.stop()
         self._reactor.removeReader(self)
         self._reactor.removeWriter(self)
         self._socket.close()

@@ -19,11 +19,11 @@ from typing import Final, NamedTuple
 
 from zope.interface import implementer
 
-from twisted.internet.interfaces import IDelayedCall, IReactorFDSet, IReactorTime, IReadDescriptor
+from twisted.internet.interfaces import IReactorFDSet, IReactorTime, IReadDescriptor
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from txrdma.kit.delayedcalls import cancelCall
+from txrdma.kit.delayedcalls import Timer
 from txrdma.kit.logs import advised, RateLimitedLogger
 
 _log = Logger()
@@ -137,7 +137,7 @@ class LocalListener:
         self._accepted = accepted
         self._purpose = purpose
         self._welcome = welcome
-        self._aside: IDelayedCall | None = None
+        self._aside = Timer(reactor)
         self._socket = self._listening(kind, name, backlog)
         reactor.addReader(self)
 
@@ -203,16 +203,11 @@ class LocalListener:
             error=advised(error),
         )
         self._reactor.removeReader(self)
-        self._aside = self._reactor.callLater(ASIDE, self._stepBack)
-
-    def _stepBack(self) -> None:
-        self._aside = None
-        self._reactor.addReader(self)
+        self._aside.start(ASIDE, self._reactor.addReader, self)
 
     def setReading(self, isReading: bool) -> None:
         """Stop or resume accepting; connections wait in the backlog meanwhile."""
-        cancelCall(self._aside)
-        self._aside = None
+        self._aside.stop()
         if self._socket.fileno() >= 0:
             if isReading:
                 self._reactor.addReader(self)

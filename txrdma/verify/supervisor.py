@@ -12,10 +12,10 @@ from typing import Any, Final
 
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ProcessDone, ProcessExitedAlready
-from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.protocol import ProcessProtocol
 from twisted.python.failure import Failure
 
+from txrdma.kit.delayedcalls import Timer
 from txrdma.verify.checks import Check, decoded, Measured, Outcome
 from txrdma.verify.worker import Task
 
@@ -45,7 +45,7 @@ class Worker(ProcessProtocol):
         self._received = received
         self._rest = b""
         self._errors = b""
-        self._stall: IDelayedCall | None = None
+        self._stall = Timer(reactor)
         self._reason = ""
         self.done = 0
         self.started = ""
@@ -77,10 +77,7 @@ class Worker(ProcessProtocol):
         self._received(message)
 
     def _watch(self) -> None:
-        if self._stall is not None and self._stall.active():
-            self._stall.reset(self._stallSeconds)
-        else:
-            self._stall = self._reactor.callLater(self._stallSeconds, self._stalled)
+        self._stall.start(self._stallSeconds, self._stalled)
 
     def _stalled(self) -> None:
         self.kill(f"nothing happened for {self._stallSeconds:g} s")
@@ -95,8 +92,7 @@ class Worker(ProcessProtocol):
             pass
 
     def processEnded(self, reason: Failure) -> None:
-        if self._stall is not None and self._stall.active():
-            self._stall.cancel()
+        self._stall.stop()
         if reason.check(ProcessDone):
             self.ended.callback("")
             return

@@ -25,7 +25,6 @@ from zope.interface import implementer
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import (
     IAddress,
-    IDelayedCall,
     IListeningPort,
     IProtocolFactory,
     IReactorTime,
@@ -37,6 +36,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.error import Refused
+from txrdma.kit.delayedcalls import Timer
 from txrdma.kit.logs import RateLimitedLogger
 
 _rateLimited = RateLimitedLogger(Logger())
@@ -69,10 +69,10 @@ class Prover(Protocol):
         self._reactor, self._factory, self._address = reactor, factory, address
         self._data = b""
         self._inner: Any = None
-        self._timer: IDelayedCall | None = None
+        self._timer = Timer(reactor)
 
     def connectionMade(self) -> None:
-        self._timer = self._reactor.callLater(PROOF_SECONDS, self._late)
+        self._timer.start(PROOF_SECONDS, self._fail, Refused("the peer did not prove its rank in time"))
 
     def dataReceived(self, data: bytes) -> None:
         if self._inner is not None:
@@ -97,29 +97,20 @@ class Prover(Protocol):
         taken, self._data = self._data[:length], self._data[length:]
         return taken
 
-    def _late(self) -> None:
-        self._timer = None
-        self._fail(Refused("the peer did not prove its rank in time"))
-
     def _fail(self, error: Refused) -> None:
         self._abort()
         if not self.proved.called:
             self.proved.errback(error)
 
     def _abort(self) -> None:
-        self._stopTimer()
+        self._timer.stop()
         if self.transport is not None:
             transport: Any = self.transport
             transport.abortConnection()
 
-    def _stopTimer(self) -> None:
-        timer, self._timer = self._timer, None
-        if timer is not None:
-            timer.cancel()
-
     def _succeed(self) -> None:
         """Give the connection to another protocol."""
-        self._stopTimer()
+        self._timer.stop()
         inner: Any = self._factory.buildProtocol(cast(Any, self._address))
         if inner is None:
             raise Refused("the connection was rejected")
@@ -132,7 +123,7 @@ class Prover(Protocol):
             self.proved.callback(inner)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        self._stopTimer()
+        self._timer.stop()
         if self._inner is not None:
             self._inner.connectionLost(reason)
         elif not self.proved.called:

@@ -15,11 +15,12 @@ from typing import Any, Final, NamedTuple
 
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ProcessExitedAlready
-from twisted.internet.interfaces import IDelayedCall, IProcessTransport
+from twisted.internet.interfaces import IProcessTransport
 from twisted.internet.protocol import ProcessProtocol
 from twisted.python.failure import Failure
 
 from txrdma.btl.groups.rendezvous import Rendezvous
+from txrdma.kit.delayedcalls import Timer
 
 GRACE_SECONDS: Final = 5.0
 """
@@ -127,7 +128,7 @@ class Launch:
         self._rendezvous = Rendezvous(reactor, size)
         self._processes: dict[int, IProcessTransport] = {}
         self._finished: Deferred[None] = Deferred()
-        self._timer: IDelayedCall | None = None
+        self._timer = Timer(reactor)
 
     async def run(self, environment: Mapping[str, str], reportFailure: Callable[[End], None]) -> None:
         """
@@ -168,26 +169,18 @@ class Launch:
         if end.status and self.failed is None:
             self.failed = end
             self._reportFailure(end)
-            self._terminateAfter(GRACE_SECONDS)
+            self._timer.ensure(GRACE_SECONDS, self._terminate)
         if not self._processes:
-            if self._timer is not None and self._timer.active():
-                self._timer.cancel()
+            self._timer.stop()
             self._finished.callback(None)
 
     def interrupt(self) -> None:
         """Terminate the processes that do not end soon."""
-        self._terminateAfter(INTERRUPT_SECONDS)
-
-    def _terminateAfter(self, seconds: float) -> None:
-        if self._timer is not None and self._timer.active():
-            if self._timer.getTime() <= self._reactor.seconds() + seconds:
-                return
-            self._timer.cancel()
-        self._timer = self._reactor.callLater(seconds, self._terminate)
+        self._timer.ensure(INTERRUPT_SECONDS, self._terminate)
 
     def _terminate(self) -> None:
         self._signal("TERM")
-        self._timer = self._reactor.callLater(GRACE_SECONDS, self._signal, "KILL")
+        self._timer.start(GRACE_SECONDS, self._signal, "KILL")
 
     def _signal(self, name: str) -> None:
         for process in self._processes.values():

@@ -16,7 +16,6 @@ from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.interfaces import (
     IAddress,
-    IDelayedCall,
     IHostResolution,
     IReactorPluggableNameResolver,
     IResolutionReceiver,
@@ -25,6 +24,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.cm.errors import HostUnknown
+from txrdma.kit.delayedcalls import Timer
 
 _log = Logger()
 
@@ -111,16 +111,16 @@ class Attempts(Generic[Connected]):
         self._reactor, self._host, self._connect = reactor, host, connect
         self._waiting = list(addresses)
         self._pending: list[Deferred[Connected]] = []
-        self._timer: IDelayedCall | None = None
+        self._timer = Timer(reactor)
         self.answer: Deferred[Connected] = Deferred(lambda _: self._end())
         self._begin()
 
     def _begin(self) -> None:
         """Try the next address."""
-        self._stop()
+        self._timer.stop()
         address = self._waiting.pop(0)
         if self._waiting:
-            self._timer = self._reactor.callLater(ATTEMPT_DELAY, self._begin)
+            self._timer.start(ATTEMPT_DELAY, self._begin)
         attempt = self._connect(address)
         self._pending.append(attempt)
         attempt.addCallbacks(self._succeeded, self._failed, (attempt,), {}, (attempt, address))
@@ -143,14 +143,8 @@ class Attempts(Generic[Connected]):
 
     def _end(self) -> None:
         """Cancel everything that is pending."""
-        self._stop()
+        self._timer.stop()
         self._waiting.clear()
         pending, self._pending = self._pending, []
         for attempt in pending:
             attempt.cancel()
-
-    def _stop(self) -> None:
-        """Cancel the timer."""
-        timer, self._timer = self._timer, None
-        if timer is not None and timer.active():
-            timer.cancel()

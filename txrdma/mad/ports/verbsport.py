@@ -52,6 +52,7 @@ from txrdma.interfaces import (
     IServiceClaims,
     IVerbsDevice,
 )
+from txrdma.kit.delayedcalls import cancelCall
 from txrdma.mad.core.addressing import HOPS, mayBeFrom, partitionIndex, sourceIndex
 from txrdma.mad.layouts.messages import MAD_LENGTH
 from txrdma.mad.ports.descriptor import DescriptorPort
@@ -250,10 +251,8 @@ class VerbsPort(DescriptorPort):
         if self._receiver is not None:
             self._reactor.removeReader(self)  # while there is a descriptor to be known by
         self._closed = True
-        if self._again is not None:
-            if self._again.active():  # other code may have cancelled all delayed calls
-                self._again.cancel()
-            self._again = None
+        cancelCall(self._again)
+        self._again = None
         self._waiting.clear()
         self._release()
 

@@ -15,11 +15,12 @@ from typing import Any, Final
 
 from zope.interface import implementer
 
-from twisted.internet.interfaces import IAddress, IDelayedCall, IPushProducer, IReactorTime
+from twisted.internet.interfaces import IAddress, IPushProducer, IReactorTime
 from twisted.internet.protocol import connectionDone, Factory, Protocol
 from twisted.python.failure import Failure
 
 from txrdma.error import DeviceUnavailable, WireError
+from txrdma.kit.delayedcalls import Timer
 from txrdma.kit.wire import Buffer
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.core.frames import NO_KEYS
@@ -181,22 +182,20 @@ class CollectorProtocol(MessageConnection):
 
     factory: CollectorFactory
 
-    def __init__(self) -> None:
+    def __init__(self, factory: CollectorFactory) -> None:
+        self.factory = factory
         self._nonce = token_bytes(NONCE_BYTES)
         self._isProved = self._isFilling = self._isPaused = False
         self._timeoutSeconds, self._retries = 0.0, 0
         self._waiting: deque[Request] = deque()
         self._running: dict[_Forwarded, None] = {}
         self._results: list[Result] = []
-        self._flushing: IDelayedCall | None = None
-        self._late: IDelayedCall | None = None
-        self._beating: IDelayedCall | None = None
+        self._timers = tuple(Timer(factory.reactor) for _ in range(3))
+        self._flushing, self._late, self._beating = self._timers
 
     def connectionMade(self) -> None:
         """Challenge the monitor."""
-        self._late = self.factory.reactor.callLater(
-            PROOF_SECONDS, self.end, "the monitor has proved nothing in time"
-        )
+        self._late.start(PROOF_SECONDS, self.end, "the monitor has proved nothing in time")
         self.transport.registerProducer(self, True)
         self.send(MAGIC + self._nonce)
 
@@ -229,9 +228,7 @@ class CollectorProtocol(MessageConnection):
         self._timeoutSeconds, self._retries = decodeSettings(message[NONCE_BYTES + PROOF_BYTES :])
         self._isProved = True
         self.MAX_LENGTH = MOST_BYTES
-        if self._late is not None:
-            self._late.cancel()
-            self._late = None
+        self._late.stop()
         self.send(proofOf(key, b"collector", nonces))
 
     def _ask(self, message: bytes) -> None:
@@ -240,15 +237,14 @@ class CollectorProtocol(MessageConnection):
                 raise WireError("collector", 0, f"more than {MOST_CALLS} calls at a time")
             self._waiting.append(request)
         self._fill()
-        if self._beating is None and self._running:
-            self._beating = self.factory.reactor.callLater(BEAT_SECONDS, self._beat)
+        if self._running:
+            self._beating.ensure(BEAT_SECONDS, self._beat)
 
     def _beat(self) -> None:
         """Show that this end is alive, as a slow node may take long."""
-        self._beating = None
         if self._running:
             self.send(b"")
-            self._beating = self.factory.reactor.callLater(BEAT_SECONDS, self._beat)
+            self._beating.start(BEAT_SECONDS, self._beat)
 
     def _fill(self) -> None:
         """Make calls up to the limit; one that ends at once returns to the outer loop."""
@@ -275,8 +271,7 @@ class CollectorProtocol(MessageConnection):
             return
         del self._running[call]
         self._results.append(result)
-        if self._flushing is None:
-            self._flushing = self.factory.reactor.callLater(0, self._flush)
+        self._flushing.ensure(0, self._flush)
         self._fill()
 
     def unavailable(self, call: _Forwarded, reason: str) -> None:
@@ -285,7 +280,6 @@ class CollectorProtocol(MessageConnection):
         self.end(reason)
 
     def _flush(self) -> None:
-        self._flushing = None
         results, self._results = self._results, []
         message: list[Result] = []
         size = 0
@@ -309,10 +303,8 @@ class CollectorProtocol(MessageConnection):
         running, self._running = self._running, {}
         for call in running:
             call.forget(call)
-        for timer in (self._flushing, self._late, self._beating):
-            if timer is not None and timer.active():
-                timer.cancel()
-        self._flushing = self._late = self._beating = None
+        for timer in self._timers:
+            timer.stop()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """Give up all calls of the monitor."""
@@ -355,7 +347,6 @@ class CollectorFactory(Factory):
         """
         if self._isPortLost or len(self.connections) >= MOST_MONITORS:
             return None
-        protocol = CollectorProtocol()
-        protocol.factory = self
+        protocol = CollectorProtocol(self)
         self.connections.add(protocol)
         return protocol

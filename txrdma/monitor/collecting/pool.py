@@ -25,6 +25,7 @@ from txrdma.error import WireError
 from txrdma.fabric.health import Finding
 from txrdma.iba.path import IBPath
 from txrdma.interfaces import IMADPort
+from txrdma.kit.delayedcalls import Timer
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.core.frames import NO_KEYS
 from txrdma.mad.core.transactions import Call
@@ -212,8 +213,7 @@ class _RemoteLink(MessageConnection, _Link):
         self._open: dict[int, _Asked] = {}
         self._identifiers = count(1)
         self._requests: list[Request] = []
-        self._flushing: IDelayedCall | None = None
-        self._watching: IDelayedCall | None = None
+        self._flushing, self._watching = Timer(collector.reactor), Timer(collector.reactor)
         self._received = 0
 
     def _underWay(self) -> int:
@@ -255,14 +255,12 @@ class _RemoteLink(MessageConnection, _Link):
         self._requests.append(
             Request(call.identifier, asked.path.dlid, asked.what, call.modifier, asked.content)
         )
-        if self._flushing is None:
-            self._flushing = self._collector.reactor.callLater(0, self._flush)
+        self._flushing.ensure(0, self._flush)
 
     def _flush(self) -> None:
-        self._flushing = None
         requests, self._requests = self._requests, []
         self.send(encodeRequests(requests))
-        if self._watching is None:
+        if not self._watching.isPending:
             self._watch()
 
     def _drop(self, call: Call) -> None:
@@ -298,11 +296,9 @@ class _RemoteLink(MessageConnection, _Link):
 
     def _watch(self) -> None:
         """End the connection unless something is received in time, as long as something is expected."""
-        seconds = self._collector.mostSeconds
-        self._watching = self._collector.reactor.callLater(seconds, self._check, self._received)
+        self._watching.start(self._collector.mostSeconds, self._check, self._received)
 
     def _check(self, received: int) -> None:
-        self._watching = None
         if self._received == received and (self._open or not self._isProved):
             self.end("it returns nothing")
         elif self._open:
@@ -310,10 +306,8 @@ class _RemoteLink(MessageConnection, _Link):
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """Return all calls to the pool."""
-        for timer in (self._flushing, self._watching):
-            if timer is not None:
-                timer.cancel()
-        self._flushing = self._watching = None
+        self._flushing.stop()
+        self._watching.stop()
         calls = [*self._open.values(), *self.waiting.values()]
         self._open.clear()
         self.waiting.clear()

@@ -17,6 +17,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.mail.smtp import SMTPError
 
 from txrdma.error import DeviceUnavailable, RDMAError
+from txrdma.kit.delayedcalls import cancelCall
 from txrdma.monitor.diagnosis.findinglog import Key
 from txrdma.monitor.diagnosis.journal import FabricEvent
 from txrdma.monitor.events.alerts import Alert
@@ -188,12 +189,7 @@ class NotificationQueue:
         done = self.loop.stop()
         if self._attempt is not None:
             late = self._reactor.callLater(STOP_SECONDS, self._giveUp)
-
-            def ended(_: None) -> None:
-                if late.active():
-                    late.cancel()
-
-            done.addCallback(ended)
+            done.addCallback(lambda _: cancelCall(late))
         return done
 
     def _giveUp(self) -> None:

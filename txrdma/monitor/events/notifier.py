@@ -18,6 +18,7 @@ from twisted.python.failure import Failure
 
 from txrdma.error import DeviceUnavailable, RDMAError
 from txrdma.fabric.health import Finding
+from txrdma.kit.delayedcalls import cancelCall
 from txrdma.monitor.diagnosis.findinglog import Cleared, FindingEvent, Key
 from txrdma.monitor.diagnosis.journal import FabricEvent
 from txrdma.monitor.events.alerts import Alert, AlertRules, AlertTracker
@@ -109,8 +110,7 @@ class Notifier:
         self._isStarted = False
         self._loop.stop()
         for timer in self._repeats:
-            if timer.active():
-                timer.cancel()
+            cancelCall(timer)
         return Deferred.fromCoroutine(self._end())
 
     async def _end(self) -> None:
@@ -126,8 +126,7 @@ class Notifier:
         Alerts that wait for a channel wait for its replacement, which has the same queue name.
         """
         for timer in self._repeats:
-            if timer.active():
-                timer.cancel()
+            cancelCall(timer)
         self._repeats.clear()
         self._tracker.rules = rules
         before = {queue.channel.queue: queue for queue in self._queues}

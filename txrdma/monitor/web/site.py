@@ -9,13 +9,14 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, Final
 
-from twisted.internet.interfaces import IAddress, IDelayedCall, IReactorTime
+from twisted.internet.interfaces import IAddress, IReactorTime
 from twisted.python.failure import Failure
 from twisted.web.http import HTTPChannel
 from twisted.web.resource import EncodingResourceWrapper, IResource, Resource
 from twisted.web.server import GzipEncoderFactory, Request, Site
 
 from txrdma.fabric.metricnames import METRICS
+from txrdma.kit.delayedcalls import Timer
 from txrdma.kit.webaccess import AccessControl, isLocalName
 from txrdma.monitor.web.events import EventHub, Events
 from txrdma.monitor.web.html import HTMLPages
@@ -186,8 +187,7 @@ class MonitorSite:
         @param access: authenticates requests; None lets everybody read.
         """
         self.hub = EventHub(reactor, watch)
-        self._reactor = reactor
-        self._timer: IDelayedCall | None = None
+        self._timer = Timer(reactor)
         root, api = _Root(watch), Resource()
         api.putChild(b"v1", _Versioned(API(watch), Events(self.hub)))
         root.putChild(b"api", api)
@@ -198,17 +198,15 @@ class MonitorSite:
 
     def start(self) -> None:
         """Send browsers periodic signs of life."""
-        self._timer = self._reactor.callLater(_ALIVE_SECONDS, self._alive)
+        self._timer.start(_ALIVE_SECONDS, self._alive)
 
     def _alive(self) -> None:
-        self._timer = self._reactor.callLater(_ALIVE_SECONDS, self._alive)
+        self._timer.start(_ALIVE_SECONDS, self._alive)
         self.hub.alive()
 
     def stop(self) -> None:
         """End all answers that go on."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._timer.stop()
         self.hub.close()
 
 

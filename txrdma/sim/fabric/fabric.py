@@ -10,10 +10,11 @@ from __future__ import annotations
 from random import Random
 from typing import Final
 
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.interfaces import IReactorTime
 
 from txrdma.fabric.tables import MELLANOX
 from txrdma.iba.types import GID, GUID
+from txrdma.kit.delayedcalls import Timer
 from txrdma.kit.rawfields import poke
 from txrdma.mad.layouts.smp import NodeInfo, PortInfo, SwitchInfo
 from txrdma.mad.layouts.values import FECMode, PortCapability
@@ -89,7 +90,7 @@ class SimulatedFabric(Subnet):
         )
         self._seconds = clock.seconds
         self._resweepSeconds = resweepSeconds
-        self._resweep: IDelayedCall | None = None
+        self._resweep = Timer(clock)
         if hasLEDs:
             self._giveLEDs()
         self.sa: SubnetAdministration | None = None
@@ -192,9 +193,7 @@ class SimulatedFabric(Subnet):
 
     def sweep(self) -> None:
         """Sweep by the master SM now; the SA reports added and removed ports (traps 64 and 65)."""
-        if self._resweep is not None and self._resweep.active():
-            self._resweep.cancel()
-        self._resweep = None
+        self._resweep.stop()
         manager = self.manager
         if manager is None or manager.port.node.isDead:
             return
@@ -212,9 +211,7 @@ class SimulatedFabric(Subnet):
 
     def close(self) -> None:
         """End the simulation: cancel its timers, and close its SMs and its SA."""
-        if self._resweep is not None and self._resweep.active():
-            self._resweep.cancel()
-        self._resweep = None
+        self._resweep.stop()
         self.timetable.clear()
         self._endManagers()
         if self.sa is not None:
@@ -379,15 +376,11 @@ class SimulatedFabric(Subnet):
 
     def _changed(self, port: SimulatedPort) -> None:
         """Send trap 128 from the switches at a port's changed link, and schedule a sweep by the SM."""
-        if self.manager is not None and self._resweepSeconds is not None and self._resweep is None:
-            self._resweep = self.clock.callLater(self._resweepSeconds, self._sweepAgain)
+        if self.manager is not None and self._resweepSeconds is not None:
+            self._resweep.ensure(self._resweepSeconds, self.sweep)
         for end in (port, port.peer):
             if end is not None and end.node.isSwitch:
                 self.wire.trap(end.end, linkChanged(end.node.ports[0].lid))
-
-    def _sweepAgain(self) -> None:
-        self._resweep = None
-        self.sweep()
 
     def _violated(self, end: SimulatedPort, datagram: bytes) -> None:
         self.wire.trap(end, badMKey(end.lid, end.node.kind, datagram))

@@ -15,11 +15,11 @@ from collections.abc import Callable
 
 from zope.interface import implementer
 
-from twisted.internet.interfaces import IDelayedCall, IReactorFDSet, IReactorTime, IReadDescriptor
+from twisted.internet.interfaces import IReactorFDSet, IReactorTime, IReadDescriptor
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from txrdma.kit.delayedcalls import cancelCall, isPending
+from txrdma.kit.delayedcalls import Timer
 
 _log = Logger()
 
@@ -37,15 +37,15 @@ class CloseNotifier:
         self._reactor = reactor
         self._waiting: deque[Callable[[], None]] = deque()
         self._descriptor = -1
-        self._call: IDelayedCall | None = None
+        self._timer = Timer(reactor)
 
     def add(self, notify: Callable[[], None]) -> None:
         """Call a function when the reactor polls its descriptors next; its exceptions are logged."""
         self._waiting.append(notify)
         if self.isPrompt or not self._isOpen():
             self.notify()
-        elif not isPending(self._call):
-            self._call = self._reactor.callLater(0, self._watch)
+        else:
+            self._timer.ensure(0, self._watch)
 
     def _watch(self) -> None:
         self._reactor.addReader(self)  # again: other code may have removed all readers
@@ -62,7 +62,7 @@ class CloseNotifier:
         """Make all pending notifications now; those queued meanwhile wait for the next poll."""
         if self._descriptor >= 0:
             self._reactor.removeReader(self)
-        cancelCall(self._call)
+        self._timer.stop()
         waiting, self._waiting = self._waiting, deque()
         while waiting:
             with _log.failuresHandled("Error while reporting the end of an SMC-R connection"):

@@ -12,7 +12,7 @@ from contextlib import contextmanager, ExitStack
 from typing import cast
 
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -20,7 +20,7 @@ from txrdma.error import RDMAError, Refused
 from txrdma.iba.types import RKey
 from txrdma.interfaces import IProtectionDomain, IVerbsDevice
 from txrdma.kit.connectionlog import describe
-from txrdma.kit.delayedcalls import cancelCall
+from txrdma.kit.delayedcalls import Timer
 from txrdma.kit.logs import RateLimitedLogger
 from txrdma.smc.flow.closing import LINGER_TIMEOUT
 from txrdma.smc.flow.flow import Flow
@@ -85,7 +85,7 @@ class Group:
         self._reactor: IReactorTime = groups.reactor
         self._waiting: list[Deferred[None]] = []
         self._lingering: dict[Member, float] = {}
-        self._timer: IDelayedCall | None = None
+        self._timer = Timer(groups.reactor)
         self._isResting = self._isParting = False
         self._domains: dict[IVerbsDevice, IProtectionDomain] = {}
         with ExitStack() as undo:
@@ -274,8 +274,7 @@ class Group:
         until = self._reactor.seconds() + LINGER_TIMEOUT
         self._lingering.pop(stream, None)
         self._lingering[stream] = until  # appended, so that the dictionary is ordered by deadline
-        timer = self._timer
-        if timer is None or not timer.active() or timer.getTime() > until:
+        if self._timer.dueAt > until:
             self._reschedule()
 
     def forget(self, stream: Member, element: Element, quiet: bool) -> None:
@@ -422,17 +421,10 @@ class Group:
 
     def _reschedule(self) -> None:
         deadline = self.deadline()
-        timer = self._timer
-        isActive = timer is not None and timer.active()  # other code may have cancelled it
-        if timer is not None and not (isActive and deadline is not None and timer.getTime() <= deadline):
-            self._cancelTimer()
-        if deadline is not None and self._timer is None and not self._isResting:
-            delay = max(deadline - self._reactor.seconds(), 0.0)
-            self._timer = self._reactor.callLater(delay, self._expired)
-
-    def _expired(self) -> None:
-        self._timer = None
-        self.check()
+        if deadline is None:
+            self._timer.stop()
+        elif not self._isResting:
+            self._timer.ensure(max(deadline - self._reactor.seconds(), 0.0), self.check)
 
     def check(self) -> None:
         """Poll all links, and process timeouts."""
@@ -462,10 +454,6 @@ class Group:
             stream.expired()
         self._turnCore()
 
-    def _cancelTimer(self) -> None:
-        cancelCall(self._timer)
-        self._timer = None
-
     # Suspension: see txrdma.smc.common.reactoruse
 
     @property
@@ -481,7 +469,7 @@ class Group:
         self._isResting = True
         for link in self.links:
             link.rest()
-        self._cancelTimer()
+        self._timer.stop()
 
     def wake(self) -> None:
         """Return to the reactor; other code may have removed the readers, as trial does."""
@@ -575,7 +563,7 @@ class Group:
 
     def _release(self) -> None:
         """Release all resources, children first."""
-        self._cancelTimer()
+        self._timer.stop()
         self._lingering.clear()
         for link in self.links:
             with self.enduring("stopping a scheduler"):

@@ -18,13 +18,13 @@ from typing import Any, Final
 from weakref import WeakSet
 
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IDelayedCall, IReactorFromThreads
+from twisted.internet.interfaces import IReactorFromThreads
 from twisted.logger import Logger
 
 from txrdma.error import Refused
 from txrdma.iba.verbs import AsyncEventKind
 from txrdma.interfaces import AsyncEvent, IReactorDevice, IVerbsDevice
-from txrdma.kit.delayedcalls import cancelCall
+from txrdma.kit.delayedcalls import cancelCall, Timer
 from txrdma.kit.values import frozen, replace
 from txrdma.smc.common.reactoruse import reactorUse
 from txrdma.smc.group._linkstate import GroupKey, Timing
@@ -190,7 +190,7 @@ class LinkGroups:
         self._isOwed = False  # a peer has not acknowledged everything
         self._pollThread = PollThread(reactor, self._attend)
         self._isAtRest = False
-        self._lingering: IDelayedCall | None = None
+        self._lingering = Timer(reactor)
         self.ports = findPorts(self.devices)
         self._owner = self.ports[0].candidate.peerID if self.ports else b""
         if not self.ports:
@@ -370,7 +370,7 @@ class LinkGroups:
         if self.isStopping:
             return  # the process stops
         if not self._resting:
-            cancelCall(self._lingering)
+            self._lingering.stop()
             self._closeConnections()
             while self._pollAll() and self._awaitsPeers():
                 pass  # peers in this process answer immediately
@@ -391,7 +391,7 @@ class LinkGroups:
         """Close when peers have acknowledged the end of their connections, or after the timeout."""
         self._pollAll()
         if self._awaitsPeers() and self.reactor.seconds() < until:
-            self._lingering = self.reactor.callLater(_LINGER_SECONDS, self._linger, until)
+            self._lingering.start(_LINGER_SECONDS, self._linger, until)
         else:
             self._end()
 
@@ -415,7 +415,7 @@ class LinkGroups:
             self._end()
 
     def wake(self) -> None:
-        cancelCall(self._lingering)
+        self._lingering.stop()
         self._isAtRest = False
         self._pollThread.stop()
         for device in self._resting:
@@ -557,7 +557,7 @@ class LinkGroups:
 
     def _end(self) -> None:
         """Close all groups and devices now."""
-        cancelCall(self._lingering)
+        self._lingering.stop()
         self._pollThread.stop()
         self._isAtRest = False  # the end of the last connection may have suspended the groups
         if _open.get(self._key) is self:

@@ -12,10 +12,9 @@ from math import inf
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IDelayedCall
 
 from txrdma.error import Refused
-from txrdma.kit.delayedcalls import cancelCall, isPending
+from txrdma.kit.delayedcalls import Timer
 from txrdma.smc.wire.clc import Diagnosis
 
 AT_ONCE: Final = 4
@@ -33,7 +32,7 @@ class GroupRateLimiter:
         self._waiting: deque[Deferred[None]] = deque()
         self._began = -inf
         self._count = 0
-        self._timer: IDelayedCall | None = None
+        self._timer = Timer(reactor)
 
     def wait(self) -> Deferred[None] | None:
         """Request admission; return None if admitted at once, otherwise a Deferred that fires in order."""
@@ -45,8 +44,7 @@ class GroupRateLimiter:
             return None
         waiting: Deferred[None] = Deferred(self._waiting.remove)
         self._waiting.append(waiting)
-        if not isPending(self._timer):
-            self._timer = self._reactor.callLater(self._began + SPAN - now, self._next)
+        self._timer.ensure(self._began + SPAN - now, self._next)
         return waiting
 
     def _next(self) -> None:
@@ -55,12 +53,12 @@ class GroupRateLimiter:
         self._count = min(AT_ONCE, len(self._waiting))
         begun = [self._waiting.popleft() for _ in range(self._count)]
         if self._waiting:
-            self._timer = self._reactor.callLater(SPAN, self._next)
+            self._timer.start(SPAN, self._next)
         for each in begun:
             each.callback(None)
 
     def close(self) -> None:
         """Fail all waiting callers, because the device is closed."""
-        cancelCall(self._timer)
+        self._timer.stop()
         while self._waiting:
             self._waiting.popleft().errback(Refused("the device is closed", Diagnosis.NOSMCDEV))

@@ -35,6 +35,7 @@ from twisted.python.failure import Failure
 from txrdma.error import RDMAError
 from txrdma.iba.verbs import Completion, SendRequest, Status
 from txrdma.interfaces import IDirectLane
+from txrdma.kit.delayedcalls import cancelCall
 from txrdma.smc.flow.flow import Flow
 from txrdma.smc.flow.owner import FlowOwner
 from txrdma.smc.flow.sendqueue import LinkSendQueue, Unacknowledged
@@ -231,9 +232,8 @@ class SendScheduler:
     def rest(self) -> None:
         self._isResting = True
         self._sendReader.stop()
-        call, self._call = self._call, None
-        if call is not None and call.active():
-            call.cancel()
+        cancelCall(self._call)
+        self._call = None
 
     def wake(self) -> None:
         """Return to the reactor; delayed calls may have been cancelled by other code, as trial does."""

@@ -33,11 +33,10 @@ from typing import Final
 
 from zope.interface import implementer
 
-from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.tcp import Connection
 from twisted.logger import Logger
 
-from txrdma.kit.delayedcalls import cancelCall, isPending
+from txrdma.kit.delayedcalls import Timer
 from txrdma.kit.logs import RateLimitedLogger
 from txrdma.smc.signalling.interfaces import IListenerSignal, IServerSignal
 from txrdma.smc.signalling.owners import isEstablished, socketUser, TCPAddress, tcpAddressOf
@@ -234,7 +233,7 @@ class Announcements:
         self.connections: set[AnnouncementConnection] = set()
         self._coming: dict[Announced, float] = {}
         self._queue: dict[Announced, None] = {}
-        self._timer: IDelayedCall | None = None
+        self._timer = Timer(reactor)
         self._listener: LocalListener | None = None
 
     def welcome(self, user: int) -> bool:
@@ -293,10 +292,10 @@ class Announcements:
             del queue[announced]
             coming[announced] = self.reactor.seconds()
             announced.send(b"expected", b" %d" % os.geteuid())
-        if not self.expected:
-            cancelCall(self._timer)
-        elif not isPending(self._timer):
-            self._timer = self.reactor.callLater(_BACKLOG_SECONDS, self._tick)
+        if self.expected:
+            self._timer.ensure(_BACKLOG_SECONDS, self._tick)
+        else:
+            self._timer.stop()
 
     def _tick(self) -> None:
         """Drop announcements whose connections did not arrive in time."""
@@ -345,7 +344,7 @@ class Announcements:
         self.expected.clear()
         self._coming.clear()
         self._queue.clear()
-        cancelCall(self._timer)
+        self._timer.stop()
         for announcing in list(self.connections):
             announcing.lines.close()
 

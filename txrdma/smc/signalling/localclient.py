@@ -11,10 +11,9 @@ from collections.abc import Callable
 from typing import Final
 from weakref import WeakKeyDictionary
 
-from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 
-from txrdma.kit.delayedcalls import cancelCall, isPending
+from txrdma.kit.delayedcalls import Timer
 from txrdma.kit.logs import advised, RateLimitedLogger
 from txrdma.smc.common.reactoruse import reactorUse
 from txrdma.smc.signalling.local import candidateNames
@@ -131,7 +130,7 @@ class AnnouncementChannel:
         self._open: dict[int, Announcement] = {}
         self._number = 0
         self._receivedAt = reactor.seconds()
-        self._timer: IDelayedCall | None = None
+        self._timer = Timer(reactor)
         self._isOwned: bool | None = None
         self._hasAnswered = self._isResting = False
         self.source = source
@@ -162,7 +161,7 @@ class AnnouncementChannel:
         if isPlain:
             self._lines.send(b"plain %d" % number)
         if not self._open:
-            cancelCall(self._timer)
+            self._timer.stop()
             if self._isResting:
                 self._lines.close()
 
@@ -207,8 +206,7 @@ class AnnouncementChannel:
 
     def begin(self) -> float:
         """Start the timer for the listener's answer, and return the current time."""
-        if not isPending(self._timer):
-            self._timer = self._reactor.callLater(ANSWER_SECONDS, self._late)
+        self._timer.ensure(ANSWER_SECONDS, self._late)
         return self._reactor.seconds()
 
     def _late(self) -> None:
@@ -224,8 +222,8 @@ class AnnouncementChannel:
         for announcement in late:
             announcement.close()
         awaited = [each for each in self._open.values() if each.isAwaited]
-        if awaited and not isPending(self._timer):
-            self._timer = self._reactor.callLater(ANSWER_SECONDS / 4, self._late)
+        if awaited and not self._timer.isPending:
+            self._timer.start(ANSWER_SECONDS / 4, self._late)
 
     # Suspension
 
@@ -247,7 +245,7 @@ class AnnouncementChannel:
         channels, key = _channelsOn(self._reactor), (self.directory, self._target)
         if channels.get(key) is self:
             del channels[key]
-        cancelCall(self._timer)
+        self._timer.stop()
         for announcement in list(self._open.values()):
             announcement.wasCut = self._hasAnswered and announcement.user < 0
             announcement.close()

@@ -11,9 +11,7 @@ from collections.abc import Callable
 from typing import Final
 from weakref import WeakKeyDictionary
 
-from twisted.internet.interfaces import IDelayedCall
-
-from txrdma.kit.delayedcalls import cancelCall
+from txrdma.kit.delayedcalls import Timer
 from txrdma.smc.signalling.approaching import LocalApproach
 from txrdma.smc.signalling.interfaces import IDialing
 from txrdma.smc.signalling.localclient import AnnouncementChannel, ANSWER_SECONDS, knownChannel, openChannel
@@ -123,7 +121,7 @@ class _Search:
         self._directory = directory
         self._names = names
         self._since = reactor.seconds()
-        self._timer: IDelayedCall | None = None
+        self._timer = Timer(reactor)
         self._candidates: list[_Candidate] = []
         self.isOver = False
 
@@ -134,14 +132,13 @@ class _Search:
             if connection is not None:
                 self._candidates.append(_Candidate(self, connection))
         if self._candidates:
-            self._timer = self.reactor.callLater(_AGAIN, self._again)
+            self._timer.start(_AGAIN, self._again)
         return bool(self._candidates)
 
     def _again(self) -> None:
-        self._timer = None
         now = self.reactor.seconds()
         if now - self._since < ANSWER_SECONDS:
-            self._timer = self.reactor.callLater(_AGAIN, self._again)
+            self._timer.start(_AGAIN, self._again)
             for candidate in list(self._candidates):
                 candidate.again()
         else:
@@ -171,7 +168,7 @@ class _Search:
 
     def _finish(self, channel: AnnouncementChannel | None) -> None:
         self.isOver = True
-        cancelCall(self._timer)
+        self._timer.stop()
         _memoryOn(self.reactor).searches.pop((self._directory.path, self.target), None)
         for candidate in list(self._candidates):
             candidate.lines.close()

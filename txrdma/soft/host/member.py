@@ -15,13 +15,12 @@ from functools import partial
 from secrets import randbits
 from typing import Final, Protocol
 
-from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 
 from txrdma.error import DeviceUnavailable, ResourceExhausted, WireError
 from txrdma.iba.types import GID
 from txrdma.iba.verbs import Buffer
-from txrdma.kit.delayedcalls import cancelCall
+from txrdma.kit.delayedcalls import Timer
 from txrdma.kit.logs import RateLimitedLogger
 from txrdma.soft.core.netdev import SHARES
 from txrdma.soft.host._coordinator import Coordinator, SERVICES
@@ -159,8 +158,7 @@ class PortMember:
         self._home: _Line | None = None
         self._members: dict[int, _Line] = {}
         self._lines: dict[_Line, None] = {}
-        self._timer: IDelayedCall | None = None
-        self._timerAt = 0.0
+        self._timer = Timer(reactor)
         self._name = 0
         self._pause = SEEK_SECONDS
         self.isAnswered = self._isSuspect = False
@@ -381,15 +379,12 @@ class PortMember:
         for probe in coordinator.outgoing():
             self._port.sendProbe(bytes((probe.position,)) + probe.nonce.to_bytes(_NONCE_BYTES, "big"))
         deadline = coordinator.deadline()
-        timer = self._timer
-        if timer is not None and (not timer.active() or deadline is None or deadline < self._timerAt):
-            self._stopTimer()
-        if deadline is not None and self._timer is None:
-            self._timerAt = deadline
-            self._timer = self._reactor.callLater(max(0.0, deadline - self._reactor.seconds()), self._expired)
+        if deadline is None:
+            self._timer.stop()
+        else:
+            self._timer.ensure(max(0.0, deadline - self._reactor.seconds()), self._expired)
 
     def _expired(self) -> None:
-        self._timer = None
         if self._coordinator is not None:
             self._coordinator.expired(self._reactor.seconds())
             self._turn()
@@ -401,12 +396,12 @@ class PortMember:
         self._lines.pop(line, None)
         if line is self._home:
             self._home = None
-            self._stopTimer()
+            self._timer.stop()
             if line.wasAnswered:
                 self._pause = SEEK_SECONDS
                 self._seekAgain()
             else:  # by a process that is ending, or of another version: then it would go on forever
-                self._timer = self._reactor.callLater(self._pause, self._seekAgain)
+                self._timer.start(self._pause, self._seekAgain)
                 self._pause = min(2 * self._pause, _UNANSWERED_SECONDS)
             return
         if self._isSucceeded():
@@ -436,7 +431,6 @@ class PortMember:
 
     def _ping(self) -> None:
         """Ping the coordinator again; replace one that has not answered twice."""
-        self._timer = None
         home = self._home
         if home is not None:
             home.line.receiveNow()  # this process may not have run for a while
@@ -454,16 +448,15 @@ class PortMember:
     def _sendPing(self, seconds: float, isSuspect: bool = False) -> None:
         self.isAnswered, self._isSuspect = False, isSuspect
         self._report(Ping(kind=HostMessageKind.PING).encode())
-        self._timer = self._reactor.callLater(seconds, self._ping)
+        self._timer.start(seconds, self._ping)
 
     def _seekAgain(self, first: int = 0) -> None:
         """Find the coordinator, or become it."""
-        self._timer = None
         try:
             self._seek(True, first)
         except DeviceUnavailable as error:
             _rateLimited.warn(self.address, "{error}", error=error)
-            self._timer = self._reactor.callLater(_REFUSED_SECONDS, self._seekAgain)
+            self._timer.start(_REFUSED_SECONDS, self._seekAgain)
 
     def _seek(self, isTakeover: bool, first: int = 0) -> None:
         """
@@ -491,7 +484,7 @@ class PortMember:
                 continue  # another device was faster
             self._become(isTakeover)
             return
-        self._timer = self._reactor.callLater(SEEK_SECONDS, self._seekAgain)
+        self._timer.start(SEEK_SECONDS, self._seekAgain)
 
     def _connected(self, name: int) -> socket.socket | None:
         """Connect to the coordinator; None without one. Raises L{DeviceUnavailable} if it is not ours."""
@@ -546,7 +539,7 @@ class PortMember:
 
     def _leave(self) -> None:
         """Close all lines, and the name."""
-        self._stopTimer()
+        self._timer.stop()
         if self._listener is not None:
             self._listener.close()
             self._listener = None
@@ -555,7 +548,3 @@ class PortMember:
             line.line.close()
         self._members.clear()
         self._coordinator = self._home = None
-
-    def _stopTimer(self) -> None:
-        cancelCall(self._timer)
-        self._timer = None

@@ -201,8 +201,8 @@ class RoCEPort(RoutePort):
         self._touched.pop(route, None)
         for group in list(self._groups):
             self.detach(route, group)
-        if not self._deadlines and self._timer is not None and self._timer.active():
-            self._timer.cancel()
+        if not self._deadlines:
+            cancelCall(self._timer)
             self._timer = None
 
     def release(self, route: PortRoute) -> None:
@@ -297,9 +297,7 @@ class RoCEPort(RoutePort):
     # Time.
 
     def _schedule(self, deadline: float, now: float) -> None:
-        # other code may have cancelled all delayed calls
-        if self._timer is not None and self._timer.active():
-            self._timer.cancel()
+        cancelCall(self._timer)
         self._timerAt = deadline
         self._timer = self._clock.callLater(max(0.0, deadline - now), self._due)
 

@@ -17,12 +17,12 @@ from typing import Final
 from zope.interface import implementer
 
 from twisted.internet.error import ConnectionDone, ConnectionLost
-from twisted.internet.interfaces import IDelayedCall, IReadDescriptor
+from twisted.internet.interfaces import IReadDescriptor
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.error import RDMAError
-from txrdma.kit.delayedcalls import cancelCall, isPending
+from txrdma.kit.delayedcalls import Timer
 from txrdma.kit.logs import RateLimitedLogger
 from txrdma.soft.core.mapping import closeMapping
 from txrdma.soft.shared._doorbells import Doorbell, DoorbellChannel
@@ -154,7 +154,7 @@ class SharedDatagrams:
         self._datagramLinks: list[DatagramLink] = []
         self._polledLanes: tuple[DatagramLane, ...] = ()
         self._isArmed = self._receivedSince = False
-        self._timer: IDelayedCall | None = None
+        self._timer = Timer(reactor)
         self._isResting = self._isClosed = False
         self.isOpen = False
 
@@ -273,8 +273,8 @@ class SharedDatagrams:
         if not self._receivedSince:
             self._armLanes()
             self._pollAll()
-        elif self._doorbell is not None and not isPending(self._timer):
-            self._timer = self._reactor.callLater(WATCH_SECONDS, self._watched)
+        elif self._doorbell is not None:
+            self._timer.ensure(WATCH_SECONDS, self._watched)
 
     def _pollAll(self) -> None:
         """Poll all lanes; closed lanes that are empty are removed."""
@@ -290,12 +290,11 @@ class SharedDatagrams:
 
     def _watched(self) -> None:
         """Arm the lanes, if no datagram was received since the last call."""
-        self._timer = None
         receivedSince, self._receivedSince = self._receivedSince, False
         if self._isArmed:
             return
         if receivedSince:
-            self._timer = self._reactor.callLater(WATCH_SECONDS, self._watched)
+            self._timer.start(WATCH_SECONDS, self._watched)
         else:
             self._armLanes()
             self._pollAll()
@@ -327,11 +326,7 @@ class SharedDatagrams:
         self._isResting = True
         if self._doorbell is not None:
             self._reactor.removeReader(self._doorbell)
-        self._stopTimer()
-
-    def _stopTimer(self) -> None:
-        cancelCall(self._timer)
-        self._timer = None
+        self._timer.stop()
 
     def wake(self) -> None:
         """Return to the reactor. Idempotent."""
@@ -343,7 +338,7 @@ class SharedDatagrams:
     def close(self) -> None:
         self._isClosed = True
         self._received, self._turnEnded = None, _nothing
-        self._stopTimer()
+        self._timer.stop()
         for datagramLink in tuple(self._datagramLinks):
             self.remove(datagramLink)
         bell, self._doorbell = self._doorbell, None

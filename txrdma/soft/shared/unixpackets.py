@@ -18,10 +18,10 @@ from typing import Final, Protocol
 from zope.interface import implementer
 
 from twisted.internet.error import ConnectionDone, ConnectionLost
-from twisted.internet.interfaces import IDelayedCall, IReadWriteDescriptor
+from twisted.internet.interfaces import IReadWriteDescriptor
 from twisted.python.failure import Failure
 
-from txrdma.kit.delayedcalls import cancelCall
+from txrdma.kit.delayedcalls import Timer
 from txrdma.soft.shared._rendezvous import LONGEST, meetingName, rendezvousName
 from txrdma.unix.socketdirectory import DirectoryListener, SocketDirectory
 from txrdma.unix.sockets import connectTo, Credentials, isOurs, LocalListener, peerOf, Reactor
@@ -172,7 +172,7 @@ class PacketSocket:
         self._receiver: MessageReceiver
         self._queued: deque[tuple[bytes, list[int]]] = deque()
         self._closed = self._isCrowded = False
-        self._retryCall: IDelayedCall | None = None
+        self._retry = Timer(reactor)
 
     def start(self, receiver: MessageReceiver) -> None:
         self._receiver = receiver
@@ -247,7 +247,7 @@ class PacketSocket:
                 self._queued.appendleft((message, descriptors))
                 if self._isCrowded:
                     self._reactor.removeWriter(self)
-                    self._retryCall = self._reactor.callLater(_CROWDED_SECONDS, self._reactor.addWriter, self)
+                    self._retry.start(_CROWDED_SECONDS, self._reactor.addWriter, self)
                 return
             _closeAll(descriptors)
         self._reactor.removeWriter(self)
@@ -307,8 +307,7 @@ class PacketSocket:
         if self._closed:
             return
         self._closed = True
-        cancelCall(self._retryCall)
-        self._retryCall = None
+        self._retry.stop()
         self._reactor.removeReader(self)
         self._reactor.removeWriter(self)
         self._socket.close()

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from twisted.internet.interfaces import IDelayedCall
-
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import LID
+from txrdma.kit.delayedcalls import Timer
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.layouts.smp import SMInfo
 from txrdma.mad.layouts.values import PortCapability, SMState
@@ -50,7 +49,7 @@ class ManagerCandidate(SMInfoAgent):
         self._fabric = fabric
         self._lead = lead
         self._agent: MADAgent | None = None
-        self._timer: IDelayedCall | None = None
+        self._timer = Timer(fabric.clock)
         fabric.sma.managers[port] = self
         port.capabilities |= PortCapability.SM
 
@@ -69,14 +68,13 @@ class ManagerCandidate(SMInfoAgent):
 
     def start(self) -> None:
         """Begin to poll the other SMs."""
-        if self._timer is None:
+        if self._agent is None:
             self._agent = MADAgent(self._fabric.clock, self._fabric.attachTo(self.port))
-            self._timer = self._fabric.clock.callLater(POLL_SECONDS, self._turn)
+            self._timer.start(POLL_SECONDS, self._turn)
 
     def close(self) -> None:
         """Stop polling, and close the agent."""
-        if self._timer is not None and self._timer.active():
-            self._timer.cancel()
+        self._timer.stop()
         agent, self._agent = self._agent, None
         if agent is not None:
             agent.close()
@@ -102,7 +100,7 @@ class ManagerCandidate(SMInfoAgent):
     # Polling of other SMs.
 
     def _turn(self) -> None:
-        self._timer = self._fabric.clock.callLater(POLL_SECONDS, self._turn)
+        self._timer.start(POLL_SECONDS, self._turn)
         if self.port.node.isDead:
             return
         if self.state is SMState.MASTER:

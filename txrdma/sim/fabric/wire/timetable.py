@@ -7,8 +7,10 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Any, Final
 
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import Clock
+
+from txrdma.kit.delayedcalls import Timer
 
 LATENESS_SECONDS: Final = 0.1
 """Most lateness that is compensated. Timers are late by up to a millisecond, under load by much more."""
@@ -28,8 +30,7 @@ class SimulatedTimetable:
         self._isReal = not isinstance(clock, Clock)
         self._due: list[tuple[float, int, Callable[..., Any], tuple[Any, ...]]] = []
         self._number = count()
-        self._timer: IDelayedCall | None = None
-        self._at = 0.0
+        self._timer = Timer(clock)
         self._base: float | None = None
 
     def __len__(self) -> int:
@@ -40,24 +41,15 @@ class SimulatedTimetable:
         base = self._base
         at = (self._seconds() if base is None else base) + seconds
         heappush(self._due, (at, next(self._number), call, args))
-        if base is None and (self._timer is None or at < self._at):
-            self._wake(at, seconds)
+        if base is None:
+            self._timer.ensure(max(0.0, seconds), self._turn)
 
     def clear(self) -> None:
         """Remove all calls, and cancel the timer."""
         self._due.clear()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _wake(self, at: float, seconds: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._at = at
-        self._timer = self._clock.callLater(max(0.0, seconds), self._turn)
+        self._timer.stop()
 
     def _turn(self) -> None:
-        self._timer = None
         due = self._due
         now = self._seconds()
         earliest = now - LATENESS_SECONDS if self._isReal else now
@@ -69,5 +61,5 @@ class SimulatedTimetable:
                 call(*args)
         finally:
             self._base = None
-            if due and self._timer is None:
-                self._wake(due[0][0], due[0][0] - self._seconds())
+            if due:
+                self._timer.ensure(max(0.0, due[0][0] - self._seconds()), self._turn)

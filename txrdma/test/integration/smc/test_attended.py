@@ -97,7 +97,7 @@ class RestTests(RaceTestCase):
         self.assertTrue(reactorUse(self.client).isIdle)
         self.assertFalse(group.isOver)
         self.assertNotIn(group.links[0].descriptor, [reader.fileno() for reader in self.client.getReaders()])
-        self.assertIsNone(group._timer)
+        self.assertFalse(group._timer.isPending)
 
     def test_peerClosesLater(self) -> None:
         """A peer that closes long after the client's end does so in order, and the connection is removed."""

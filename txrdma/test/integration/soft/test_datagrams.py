@@ -397,7 +397,7 @@ class SharedDatagramTests(DatagramCase):
         other.device.rest()
         one.sendText(other, b"meanwhile")
         shared = cast(SharedMemoryPort, other.device.routes[0])
-        self.assertIsNone(shared.datagrams._timer)
+        self.assertFalse(shared.datagrams._timer.isPending)
         for _ in range(5):
             self.reactor.iterate(0.003)
         self.assertEqual(portOf(other).counters.reads, reads)

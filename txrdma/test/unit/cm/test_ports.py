@@ -136,7 +136,7 @@ class ConnectionTests(PortCase):
         self.client.close()
         self.failureResultOf(loading, DeviceUnavailable)
         self.failureResultOf(resolving, DeviceUnavailable)
-        self.assertIsNone(self.client._timer)
+        self.assertFalse(self.client._timer.isPending)
         connection.disconnect()
 
     def other_(self, number: int) -> IBPath:

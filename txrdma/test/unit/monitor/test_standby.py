@@ -236,7 +236,7 @@ class TakeoverTests(StandbyTestCase):
         (alert,) = world.sent()
         assert first.service._duty is not None
         self.patch(first.service._renewal, "_isStarted", False)  # its renewal is the last to run again
-        first.service._renewal._cancelTimer()
+        first.service._renewal._timer.stop()
         first.isSuspended = False
         world.run(20.0)
         self.assertEqual(world.sent(), [alert])
