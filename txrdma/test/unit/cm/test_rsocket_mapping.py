@@ -288,15 +288,17 @@ class LyingTests(SynchronousTestCase):
                 PeerViolation, one.core.arrived, immediate(ImmediateKind.MAPPING, index), MAPPED_BYTES
             )
 
-    def test_wrappingAddressesStayBounded(self) -> None:
-        one, _ = pair(SMALL, SMALL)
+    def test_wrappingAddressesAreViolations(self) -> None:
+        """Mapped memory must end before the last 64-bit address."""
         last = (1 << 64) - 1
-        sendEntry(one, 3, OWN(offset=last, address=last, rkey=KEY, length=(1 << 32) - 1))
-        sendEntry(one, 4, OWN(offset=0, address=last - 10, rkey=KEY, length=5000), 0)
-        self.assertIsNot(one.core.writeMapped(0, bytes(5000)), None)
-        self.assertIsNot(one.core.writeMapped(last, bytes(1)), None)
-        for post in one.outgoing():
-            self.assertLess(post.address, 1 << 64)
+        for address, length in ((last, 1), (last - 10, 5000)):
+            one, _ = pair(SMALL, SMALL)
+            with self.assertRaises(PeerViolation):
+                sendEntry(one, 3, OWN(offset=0, address=address, rkey=KEY, length=length))
+        one, _ = pair(SMALL, SMALL)
+        sendEntry(one, 3, OWN(offset=0, address=last - 1, rkey=KEY, length=1))
+        self.assertIsNot(one.core.writeMapped(0, bytes(1)), None)
+        self.assertEqual([post.address for post in one.outgoing()], [last - 1])
 
     def test_arbitraryEntries(self) -> None:
         for seed in range(100):
