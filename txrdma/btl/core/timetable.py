@@ -7,10 +7,12 @@ deadlines are postponed long before they expire. Nothing here reads a clock.
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Final
 
 from txrdma.btl.core.peer import GONE, Peer
+
+_FEW: Final = 64  # entries that are not worth a search for those that an earlier deadline has replaced
 
 KEEP_ALIVE: Final = 30.0
 """Seconds without a packet after which a peer is probed."""
@@ -19,7 +21,7 @@ KEEP_ALIVE: Final = 30.0
 class Timetable:
     """Peers, sorted by their deadlines."""
 
-    __slots__ = ("_heap", "_keepAlive", "_pushed", "_touched")
+    __slots__ = ("_heap", "_keepAlive", "_most", "_pushed", "_touched")
 
     def __init__(self, keepAlive: float) -> None:
         """
@@ -29,6 +31,7 @@ class Timetable:
         self._touched: list[Peer] = []
         self._heap: list[tuple[float, int, Peer]] = []
         self._pushed = 0
+        self._most = _FEW
 
     def touch(self, peer: Peer) -> None:
         """Note that the deadline of a peer may have changed."""
@@ -46,6 +49,12 @@ class Timetable:
                 self._pushed += 1
                 heappush(self._heap, (at, self._pushed, peer))
         self._touched.clear()
+        if len(self._heap) > self._most:
+            self._heap = [
+                entry for entry in self._heap if entry[2].wakeAt == entry[0] and entry[2].state != GONE
+            ]
+            heapify(self._heap)
+            self._most = _FEW + 2 * len(self._heap)
         return self._heap[0][0] if self._heap else None
 
     def take(self, now: float) -> Peer | None:

@@ -525,6 +525,21 @@ class EndTests(HostsCase):
         self.assertNothingLeft()
 
 
+class TimerTests(HostsCase):
+    def test_replaced(self) -> None:
+        """Deadlines that messages have replaced are removed, although the last one is half a minute away."""
+        client, server = self.connected()
+        timetable = self.lifeline(client).module.core._times
+        most = 0
+        for _ in range(300):
+            client.transport.post(TAG, b"message")
+            self.pause(0.02)
+            most = max(most, len(timetable._heap))
+        self.assertEqual(len(server.tagged), 300)
+        self.assertLess(most, 100)
+        self.close(client, server)
+
+
 class LossTests(HostsCase):
     """The same on a network that loses, duplicates and reorders."""
 
