@@ -545,6 +545,13 @@ LIMITS: Final = (
     ),
     Limit(
         "monitor",
+        "new nodes of which notices report, before the next refresh",
+        "txrdma.monitor.reading.poller.MOST_NEW",
+        "The whole fabric is swept instead.",
+        "unit.monitor.test_keeping_true.EventTests.test_manyNewNodes",
+    ),
+    Limit(
+        "monitor",
         "sweeps that hosts can cause in a period",
         "txrdma.monitor.reading.poller.MOST_UNPLANNED",
         "The next one waits for the end of the period.",

@@ -97,6 +97,7 @@ class Joining:
 
     def _admit(self, rank: int, address: Any) -> None:
         self.members.admit(rank)
+        self._proved = {known: other for known, other in self._proved.items() if other != rank}
         self._proved[address.host, address.port] = rank
 
     def build(self, address: Any) -> Member | None:

@@ -70,6 +70,9 @@ _CHANGES: Final = frozenset(
 _FEWEST_NODES: Final = 2
 """Fewest nodes that a sweep finds when the local port has a link."""
 
+MOST_NEW: Final = 4096
+"""Maximum number of unknown nodes of which notices are remembered; with more of them, a sweep follows."""
+
 MOST_UNPLANNED: Final = 4
 """Most sweeps in a row that notices, silences and other signs of change may cause; further ones wait."""
 
@@ -476,6 +479,9 @@ class FabricPoller:
                 if notice.trapNumber == Trap.GID_IN_SERVICE:
                     self._newGUIDs.add(gid.guid)
                     self._scheduleRefresh()
+                if len(self._newGUIDs) > MOST_NEW:
+                    self._newGUIDs.clear()
+                    self._sweepSoon(self._settings.settleSeconds)
                 return
         if node is None:
             self._sweepSoon(self._settings.settleSeconds)

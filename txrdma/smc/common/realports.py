@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _rateLimited = RateLimitedLogger(Logger())
 
+_MOST_CHOICES: Final = 1024
 LIFE: Final = 10.0
 """Seconds for which ports, interfaces and tables are cached, and failed devices are not used."""
 
@@ -64,7 +65,7 @@ class RealPorts:
             return None
         key = (local, peer)
         if key not in self._choices:
-            if len(self._choices) >= 1024:
+            if len(self._choices) >= _MOST_CHOICES:
                 self._choices.clear()
             self._choices[key] = self._find(local, peer)
         choice = self._choices[key]

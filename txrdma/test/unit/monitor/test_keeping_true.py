@@ -9,12 +9,13 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.fabric.managerwatch import ManagerWatch, RECENT_SECONDS, STILL_SECONDS
-from txrdma.iba.types import GUID, LID
+from txrdma.iba.types import GID, GUID, LID
 from txrdma.kit.rawfields import poke
 from txrdma.mad.layouts.messages import Notice
 from txrdma.mad.layouts.smp import PortInfo, SMInfo
-from txrdma.mad.layouts.traps import LocalChangeDetails
+from txrdma.mad.layouts.traps import GIDDetails, LocalChangeDetails, Trap
 from txrdma.mad.layouts.values import SMState
+from txrdma.monitor.reading import poller as pollerModule
 from txrdma.monitor.reading.poller import MOST_UNPLANNED, UNPLANNED_SECONDS
 from txrdma.monitor.reading.settings import PollerSettings
 from txrdma.test.support.mad.simulated import gmp
@@ -93,6 +94,19 @@ class EventTests(PollerTestCase):
         self.assertLessEqual(self.poller.statistics.sweeps, 1 + MOST_UNPLANNED)
         self.pump(MOST_UNPLANNED * UNPLANNED_SECONDS)
         self.assertLessEqual(self.poller.statistics.sweeps, 2 + MOST_UNPLANNED)
+
+    def test_manyNewNodes(self) -> None:
+        """Notices of more unknown nodes than are remembered cause a sweep."""
+        self.patch(pollerModule, "MOST_NEW", 10)
+        self.started()
+        for number in range(100):
+            gid = GID.fromParts(0xFE80 << 48, GUID.fromInt(0x7000 + number))
+            raw = GIDDetails(gid=gid).encode()
+            notice = Notice(isGeneric=True, trapNumber=Trap.GID_IN_SERVICE, details=raw)
+            self.poller._noticeReceived(notice, None)  # type: ignore[arg-type]  # not looked at
+            self.assertLessEqual(len(self.poller._newGUIDs), 10)
+        self.pump(5.0)
+        self.assertEqual((self.poller.statistics.sweeps, self.poller._newGUIDs), (2, set()))
 
     def test_forged(self) -> None:
         """Reports from hosts other than the SA cause no sweep."""

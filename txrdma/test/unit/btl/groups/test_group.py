@@ -9,12 +9,16 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.btl.groups.errors import GroupFailed
 from txrdma.btl.groups.group import Group
+from txrdma.btl.groups.joining import Joining
 from txrdma.btl.groups.members import DATA, FAILED, LONGEST_TEXT, Member, Members
+from txrdma.btl.groups.terms import GroupTerms
 from txrdma.error import InvalidRequest, Refused
 from txrdma.test.support.btl.hosts import HostsCase
 
@@ -280,6 +284,18 @@ class MembersTests(SynchronousTestCase):
             self.assertRaises(Refused, members.admit, rank)
         members._connections[2] = Member(members, 2)
         self.assertRaises(Refused, members.admit, 2)
+
+    def test_repeatedProof(self) -> None:
+        """A member that proves its rank several times before it connects is remembered once."""
+        device: Any = None
+        keys = (bytes(16),) * (SIZE + 1)
+        joining = Joining(Clock(), GroupTerms(1, SIZE, "10.0.1.1", 1, keys), device, "10.0.1.2")
+        addresses = [IPv4Address("TCP", "10.0.1.3", port) for port in range(1, 100)]
+        for address in addresses:
+            joining._admit(2, address)
+        self.assertEqual(len(joining._proved), 1)
+        self.assertIsNone(joining.build(addresses[0]))
+        self.assertIsInstance(joining.build(addresses[-1]), Member)
 
     def test_alone(self) -> None:
         """A group of one member needs no connections."""

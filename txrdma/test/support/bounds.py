@@ -1,0 +1,189 @@
+"""
+What bounds each table of the packages that serve peers, as L{txrdma.test.unit.kit.test_tables} checks.
+
+A table is an attribute that a class creates as an empty dictionary, list, set, deque, counter or bytearray.
+The author of a new one adds it to C{BOUNDS}, as C{package.Class.attribute}: below the name of the constant
+that is its limit, or, if no peer can fill it without limit, below the reason. A limit that a peer can reach
+with an effect on others belongs to L{txrdma.kit.limits} as well.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+REASONS: Final = {
+    "LOCAL": "Calls of the program, its configuration, and answers to limited requests add entries.",
+    "TURN": "It is emptied in the call that fills it, or by the caller before the next datagram.",
+    "FIXED": "The possible entries are known: names in the code, sizes at construction, widths of fields.",
+    "PART": "A fixed number for each connection, request, credit, or entry of a queue or another table.",
+    "USER": "The kernel, or processes of this user or of users that it trusts, add entries.",
+}
+"""Reasons why no peer can fill a table without limit."""
+
+BOUNDS: Final = {
+    "LOCAL": """
+        btl.Answerer.functions btl.BTLMessageTransport._handlers,_unlimited,_ready btl.ByteStream._unsent
+        btl.ConnectionMemory._regions btl.Group._operations,_receives btl.Launch._processes
+        btl.Message.tags,bodies btl.Ordering.tags btl.Outbox._windows btl.Peer.urgent,usual
+        btl.Regions._regions btl._Arrived.requests btl._Window.waiting cm.Attempts._pending
+        cm.ConnectionManager._handlers,_services,_resolving cm.Dispatcher._peerToPeer,_questions,_listeners
+        cm.EndMappings._writes,_waiting cm.KernelManager._handlers cm.Mappings.orders,_own
+        cm.SendQueue.waiting cm.Sending._waiting cm.ServiceClaims._claims cm._Receiver._found
+        fabric.NodeNames.names fabric.Thresholds.limits mad.MADSchedule._waiting,_outstanding
+        mad.MADServer._handlers,_listeners mad.PortWatch._listeners,_polling mad.Registrations._known
+        mad.Runner.running,wanting,_sources,_ready mad.SATransactor._lids mad.Servers._servers
+        mad.Task.children,_answers mad.Transactions.open,_pausing mad.UmadPort._asked
+        monitor.ConfigReader.mistakes,_wrong monitor.EventHub._edges monitor.FabricPoller._running
+        monitor.MaintainedFiles.problems,_written monitor.Notifier._repeats,_queues
+        monitor.SupervisedLoop._waiting monitor.Supervisor.loops monitor.Tallies._limits
+        monitor._Link.waiting monitor._LocalLink._running monitor._RemoteLink._open,_requests
+        smc.AnnouncementChannel._open smc.Flow.context,pending smc._LoopbackReceiver._addresses
+        smc._Memory.searches,strange smc._Search.waiting soft.KeyTable._regions soft.Members.routes
+        soft.RemoteMemory._preparing soft.RoCEPort._groups
+        soft.SoftDevice.domains,addressHandles,sharedReceiveQueues,_queuePairs,_numbers,_channels
+        soft.SoftDevice._completionQueues,_listeners
+        soft.SoftProtectionDomain._queuePairs streams.StreamEnd.context
+        unix.StatusServer.parts,_counters,_answering
+    """,
+    "TURN": """
+        btl.FastPath._events btl.Module._events btl.ModulePort._touched btl.Rendezvous._proved
+        cm.ConnectionManager._changed cm.Dispatcher._sendings,_events cm.ExchangeCore._events,_outgoing
+        cm.Mappings.events cm.Requests.batch mad.Calls._packets,_events mad.RMPPReceiver._answers
+        mad.RMPPTransfers._packets,_events smc.Lifecycle._pending smc.LinkGroupCore.output,pending
+        smc._Core.output,pending soft.Coordinator._events soft.Datagrams._events soft.LocalPeers._written
+        soft.Requester._events soft.Responder._events soft.SoftDevice._events
+    """,
+    "FIXED": """
+        btl.Channel._receives,_refused btl.DevicePort.channels btl.ModulePort._channels,ports
+        btl.Outbox.unlimited btl.PeerConnection._local,_probes btl.ReceiveBuffer._orders,_free
+        btl._Route.destinations cm.Adapter._tables,_places,_attributes,_ports cm.DatagramTransport._undo
+        cm.Dispatcher.counters cm.KernelManager.counters cm.Managed.names cm.Mappings._peers
+        cm.Part.requests cm.ReceiveMemory._pools cm.Sending._targets fabric.Counted.errors,data,details
+        fabric.Node._guids mad.MADAgent._checked mad.SATransactor._nodes mad.Timeouts._known
+        mad.Transactions._drawn mad.UmadPort._agents,_served mad.VerbsPort._closers
+        monitor.CounterExposition._groups monitor.ErrorThresholds._judged monitor.HistoryStore._known,_sizes
+        monitor.Metrics._fabricTexts monitor.ReadingKind._requests monitor.SupervisedLoop._logged
+        monitor.Tally._parts monitor._Group._labels,_formats,_texts smc.EndpointPolicy._logged
+        smc.Group._domains smc.Link._used smc.LinkGroups._triggers smc.RealPorts.failed
+        smc.Snapshots._families,_served soft.Answers._results
+        soft.Coordinator._receiving,_positions,_seen,_probes soft.DirectDatagrams._received
+        soft.LaneReceiver._short soft.Peer._sendingRuns soft.RecentNumbers._numbers soft.Responder._parting
+        soft.RoCEPort._grids soft.SharedQueuePair._doorbells soft.SoftCompletionQueue._completions
+        soft.UDPCarrier._reported unix.StatusServer._ended
+    """,
+    "PART": """
+        btl.FastPath._peers,_probation btl.Module._ready,_losing,_probing btl.ModulePort._unneeded
+        btl.Peer.writing btl.PendingAcks.peers btl.SendWindow._slots,_lost btl.Server._tasks
+        btl.Timetable._touched,_heap btl.Transmissions.trail cm.Adapter._queues,_pairs
+        cm.ConnectionManager._peerClaims,_connections cm.Dispatcher._connections,_byPeer,_byQP
+        cm.EventChannel.identifiers cm.KernelManager._connections cm.Life._inbox
+        cm.LongMessageReader._answers cm.Managed.slot cm.RSocket._flying cm.Receiving._lengths
+        cm.Requests._pool cm.SendQueue.posted,_overhead,_free,_unread cm.SendRegions._regions
+        cm.SharedCompletionQueue.handlers cm._Pool._free mad.Calls._tables,_redirected
+        smc.Announcements.expected,_coming,_queue smc.CloseNotifier._waiting smc.LinkFlows._deletions
+        smc.LinkGroups._orphans,_targets smc.LinkSendQueue.dirty,flushed,_writes,_marks,unacknowledged
+        smc.ReactorUse._uses,_sleepers smc.SendScheduler._undelivered,_soon,_last smc._Flow.informed
+        soft.Answers.waiting soft.Datagrams._posted soft.LaneReceiver._ready
+        soft.LaneSender.outstanding,waiting soft.LocalDoorbells._numbers soft.Requester._entries,_reads
+        soft.RoCEPort._routes,_touched,_unsent,_deadlines,_more soft.SoftCompletionChannel._queues,_events
+        soft.SoftCompletionQueue._members soft.SoftQueuePair._held soft.SoftSharedReceiveQueue._takers
+        soft._ConnectedProcess.queuePairs
+    """,
+    "USER": """
+        smc.ControlAnswer.command,connections,linkGroups,statistics,silent smc._SocketCache._sockets
+        soft.Coordinator._services soft.PeerProcess.lines soft.SharedDatagrams._datagramLinks
+        soft.SharedMemoryPort._peers,_links soft._ConnectedProcess.lines
+    """,
+    "btl.connections.MOST_OPENING": "btl._Accepting._openingOf",
+    "btl.connections.MOST_WAITING": "btl._Accepting._othersOf,silent,waiting",
+    "btl.core.assembly.MOST_MESSAGES": "btl.Assembly._incomplete",
+    "btl.core.expected.MOST_NAMES": "btl.EarlyPackets._packets",
+    "btl.core.flow.WINDOW": "btl.BTLMessageTransport._untaken btl.ByteStream._read",
+    "btl.core.ordering.MOST_HELD": "btl.Ordering._waiting",
+    "btl.groups.terms.MOST_MEMBERS": """
+        btl.Group._values btl.Joining._proved,_connecting btl.Members.transports,_connections,_left,_missed
+        btl.Rendezvous._lines,_addresses,_left
+    """,
+    "btl.inbox.MOST_TAGS": "btl.Inbox._tags",
+    "btl.inbox.MOST_UNRECEIVED": "btl.BTL._received btl._Arrived.messages",
+    "btl.lifeline.MOST_EARLY": "btl.PeerConnection._early",
+    "btl.receivebuffers.MOST_WRITES": "btl.RemoteReceiveBuffers._lengths",
+    "btl.requests.MOST_CALLS": """
+        btl.Answerer._waiting,_lengths,_running btl.Requests._queued,_sent,_outcomes
+    """,
+    "cm.connections.datagrams._HANDLES": "cm.DatagramTransport._handles",
+    "cm.core.dispatcher.BACKLOG": "cm.Listener.waiting",
+    "cm.core.dispatcher.MOST_QUESTIONS": "cm.Dispatcher._asked",
+    "fabric.creditloops.MOST_PATHS": "fabric.Lanes.levels",
+    "fabric.excess.MOST_NODES": """
+        fabric.CounterReport.ports,silent fabric.DirectView._switches fabric.Fabric.nodes
+        fabric.LIDSweep._links fabric.LaneSurvey._crossings fabric.Lanes.mappings fabric.RecordSweep._ends
+        fabric.Refresh.touched,changed,_known,_loose fabric.RouteCheck.found,cyclic,_waits
+        fabric.SASweep._lids fabric.SAView._switches fabric.SteadyNames._nodes
+        fabric.Sweep._lanes,_waiting,_open,_known fabric.Tables.linear,pkeys,lanes,firmware
+        fabric._Congestion._congested fabric._Lane.waiting
+        monitor.AlertTracker.sent,_unseen,_waiting,_leaving
+        monitor.CongestionReader.waits,full,_ticks,_marks,_unable
+        monitor.CorrectionReader.meters,_capabilities,_forms,_unable,_silences
+        monitor.CounterReader.meters,changed,_visits,_waiting,_running
+        monitor.DetailReader.causes,_explained,_unable
+        monitor.ErrorThresholds._downs,_links,_restarts,_resets,_down,_trained,_recent,_full
+        monitor.FabricPoller.firmware,_rotation,_signs,_touched,_ports monitor.FindingLog._pending,open
+        monitor.Presence._appeared,present,linked,_modes monitor.Tallies._tallies
+        monitor._Visit.stops,pending,doubted,states
+    """,
+    "fabric.excess.MOST_PROBLEMS": "fabric.Fabric.problems",
+    "fabric.excess._MOST_CUTS": "fabric.Bounds.cuts",
+    "mad.core.answers.MOST_RECORDS": "mad.Records.decoded",
+    "mad.core.recent.MOST_REMEMBERED": "mad.RMPPTransfers._incoming mad.Recent._known",
+    "mad.core.rmpp.LONGEST_MESSAGE": "mad.RMPPReceiver._parts",
+    "mad.core.rmpp.WINDOW": "mad.RMPPReceiver._early",
+    "mad.core.timeouts.MOST_SLOW": "mad.Timeouts._slow",
+    "mad.core.transfers.MOST_ANSWERS": "mad.RMPPTransfers._outgoing",
+    "mad.ports.descriptor.MOST_WAITING": "mad.IbsimPort._waiting mad.VerbsPort._waiting",
+    "mad.ports.verbsport.HANDLES": "mad.VerbsPort._handles",
+    "mad.server.MOST_PENDING": "mad.MADServer._pending",
+    "monitor.collecting.collector.MOST_MONITORS": "monitor.CollectorFactory.connections",
+    "monitor.collecting.wire.MOST_BYTES": "monitor._Series.parts,read",
+    "monitor.collecting.wire.MOST_CALLS": "monitor.CollectorProtocol._waiting,_running,_results",
+    "monitor.diagnosis.findinglog.MOST_CLEARED": "monitor.FindingLog._returning",
+    "monitor.diagnosis.presence.MOST_GONE": "monitor.Presence.nodes,links",
+    "monitor.events.notificationqueue.MOST_ALERTS": """
+        monitor.NotificationQueue._waiting,_repeated monitor.Notifier._due
+    """,
+    "monitor.reading.poller.MOST_NEW": "monitor.FabricPoller._newGUIDs",
+    "monitor.series.history.MOST_ROWS": "monitor.HistoryWriter._rows",
+    "monitor.series.historystore.MOST_PORTS": "monitor.HistoryStore._ports,_last",
+    "monitor.series.remotewriter.MOST_ROWS": "monitor.RemoteWriter._rows",
+    "monitor.web.events.MOST_READERS": "monitor.EventHub.readers",
+    "monitor.web.events.MOST_WAITING": "monitor.Reader._waiting",
+    "smc.common.realports._MOST_CHOICES": "smc.RealPorts._choices",
+    "smc.flow.flow._EARLY": "smc.Flow.early",
+    "smc.group._linkgroup.MAX_CONNECTIONS": """
+        smc.Group.flows,_waiting,_lingering smc.Link.members smc.LinkGroup.connections
+    """,
+    "smc.group._linkgroup.MAX_RKEYS": "smc.LinkLife.remoteKeys smc._Adding.left",
+    "smc.signalling.local._MOST_EXPECTED": "smc.AnnouncementConnection.open",
+    "smc.signalling.local._MOST_OTHER_USERS": "smc.Announcements.connections",
+    "smc.signalling.netns._MOST_ASKED": "smc._Search._candidates",
+    "smc.signalling.silence.MOST": "smc.SilentPeers._until",
+    "smc.terms.options.GROUPS": "smc.LinkGroups._groups",
+    "smc.terms.options.HANDSHAKES": "smc.GroupRateLimiter._waiting",
+    "smc.terms.options.MEMORY": """
+        smc.BufferPool.asked,_buffers smc.KeyFlows._waiting,_flows smc.LinkGroupCore.known
+        smc.LinkLife.localTokens
+    """,
+    "smc.wire._clcframe.MAX_LENGTH": "smc._Core.buffer",
+    "soft.host._coordinator.SERVICES": "soft.PortMember._services",
+    "soft.host.member.LINES": "soft.PortMember._members,_lines",
+    "soft.rc.peers._LENGTHS": "soft.Peer._takingRuns",
+    "soft.rc.roce._PEERS": "soft.RoCEPort._peers",
+    "soft.shared._doorbells.MOST": "soft.PeerDoorbells._bells",
+    "soft.shared.routes._MOST_WAITING": "soft._ConnectedProcess._invitations",
+    "soft.shared.sharedqueuepair.MOST_REGIONS": """
+        soft.RemoteMemory.regions soft.SharedQueuePair._mappings
+    """,
+    "soft.shared.unixpackets._MOST_QUEUED": "soft.PacketSocket._queued",
+    "unix.answers._LONGEST_ANSWER": "unix._Asking._chunks",
+}
+"""Tables by reason, or by the name of the constant that limits them, without C{txrdma}."""

@@ -1,0 +1,162 @@
+"""
+Every table of the packages that serve peers names what bounds it: see L{txrdma.test.support.bounds}.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Final
+
+from twisted.trial.unittest import SynchronousTestCase
+
+import txrdma
+from txrdma.test.support.bounds import BOUNDS, REASONS
+
+PACKAGES: Final = "btl cm fabric mad messages monitor smc soft streams unix".split()
+KINDS: Final = frozenset(
+    "bytearray Counter defaultdict deque dict list OrderedDict set WeakKeyDictionary WeakSet "
+    "WeakValueDictionary".split()
+)
+ROOT: Final = Path(txrdma.__file__).parent
+
+
+def nameOf(function: ast.expr) -> str:
+    """Return the last name of a function, without type arguments."""
+    while isinstance(function, ast.Subscript):
+        function = function.value
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+
+
+def isTable(value: ast.expr | None) -> bool:
+    """Return whether an expression makes an empty container that can grow without a bound."""
+    if isinstance(value, ast.Dict):
+        return not value.keys
+    if isinstance(value, ast.List):
+        return not value.elts
+    if not isinstance(value, ast.Call):
+        return False
+    name, keywords = nameOf(value.func), {each.arg: each.value for each in value.keywords}
+    factory = keywords.get("default_factory", keywords.get("factory"))
+    if factory is not None or name == "Factory":
+        return nameOf(factory or value.args[0]) in KINDS
+    if name not in KINDS:
+        return False
+    isBounded = name == "deque" and (len(value.args) > 1 or "maxlen" in keywords)
+    return not isBounded and (name == "defaultdict" or not value.args)
+
+
+def statements(block: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """Return the statements of a block and of all blocks in it, but no expressions."""
+    for each in block:
+        yield each
+        for name in ("body", "handlers", "orelse", "finalbody", "cases"):
+            yield from statements(getattr(each, name, ()))
+
+
+def assigned(statement: ast.AST) -> Iterator[tuple[ast.expr, ast.expr | None]]:
+    """Return the targets of an assignment with their values."""
+    if isinstance(statement, ast.AnnAssign):
+        yield statement.target, statement.value
+    elif isinstance(statement, ast.Assign):
+        for target in statement.targets:
+            if isinstance(target, ast.Tuple) and isinstance(statement.value, ast.Tuple):
+                yield from zip(target.elts, statement.value.elts, strict=True)
+            else:
+                yield target, statement.value
+
+
+def tables(source: str) -> Iterator[str]:
+    """Return the tables that the classes of a module create, as C{Class.attribute}."""
+    for kind in statements(ast.parse(source).body):
+        if not isinstance(kind, ast.ClassDef):
+            continue
+        for statement in kind.body:
+            isMethod = isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef))
+            for each in statements((statement,)) if isMethod else (statement,):
+                for target, value in assigned(each):
+                    isSelf = isinstance(target, ast.Attribute) and nameOf(target.value) == "self"
+                    if isTable(value) and (isSelf or isinstance(target, ast.Name) and not isMethod):
+                        yield f"{kind.name}.{nameOf(target)}"
+
+
+def listed(names: str) -> Iterator[str]:
+    """Return tables as a reason of C{BOUNDS} lists them: C{package.Class.one,other} are two."""
+    for each in names.split():
+        owner, _, attributes = each.rpartition(".")
+        yield from (f"{owner}.{attribute}" for attribute in attributes.split(","))
+
+
+def isLimit(name: str) -> bool:
+    """Return whether this is the name of a constant with a positive number, without C{txrdma}."""
+    module, _, constant = name.rpartition(".")
+    value = getattr(import_module(f"txrdma.{module}"), constant, None)
+    return isinstance(value, (int, float)) and 0 < value < float("inf")
+
+
+def different(found: Iterable[str], bounded: Iterable[str]) -> list[str]:
+    """Return sentences about tables without a bound, and about bounds of tables that do not exist."""
+    found, bounded = list(found), list(bounded)
+    lines = [f"{each}: what bounds it? Add it to BOUNDS." for each in sorted({*found} - {*bounded})]
+    lines += [f"{each}: there is no such table." for each in sorted({*bounded} - {*found})]
+    return lines + [f"{each} is in BOUNDS twice." for each in sorted({*bounded}) if bounded.count(each) > 1]
+
+
+class TableTests(SynchronousTestCase):
+    slowBecause = "Python parses every module of ten packages"
+
+    def test_all(self) -> None:
+        """Each table is in C{BOUNDS} once, and everything there is a table."""
+        found = [
+            f"{package}.{name}"
+            for package in PACKAGES
+            for path in sorted((ROOT / package).rglob("*.py"))
+            for name in tables(path.read_text("utf-8"))
+        ]
+        self.assertGreater(len(found), 400)
+        bounded = [name for names in BOUNDS.values() for name in listed(names)]
+        self.assertEqual(different(found, bounded), [])
+
+    def test_reasons(self) -> None:
+        """Tables are listed below a reason, or below the name of a constant that limits them."""
+        for reason in BOUNDS:
+            self.assertTrue(reason in REASONS or isLimit(reason), reason)
+
+    def test_noLimits(self) -> None:
+        """A constant that does not exist, and one that is no number, limits nothing."""
+        self.assertFalse(isLimit("btl.inbox.MOST_NOTHING"))
+        self.assertFalse(isLimit("btl.inbox.Inbox"))
+        self.assertTrue(isLimit("btl.inbox.MOST_TAGS"))
+
+    def test_kinds(self) -> None:
+        """Empty containers of all kinds are tables; those with a bound or with contents are not."""
+        source = """
+class Some:
+    one: dict[int, int] = field(default_factory=dict[int, int])
+    two: list[int] = attrs.field(factory=list)
+    three: set[int] = Factory(set)
+    no: tuple[int, ...] = ()
+
+    def __init__(self, others):
+        self.four: dict[int, bytes] = {}
+        self.five, self.no = [], 0
+        self.six = deque[bytes]()
+        self.seven = collections.defaultdict(list)
+        self.eight = self.nine = bytearray()
+        self.no = deque(maxlen=5)
+        self.no = deque((), 5)
+        self.no = list(others)
+        self.no = {1: 2}
+        local = []
+"""
+        numbers = "one two three four five six seven eight nine".split()
+        self.assertEqual(list(tables(source)), [f"Some.{each}" for each in numbers])
+
+    def test_different(self) -> None:
+        """A table without a bound, one that does not exist, and one with two bounds are reported."""
+        lines = different(["a.B.new", "a.B.twice"], listed("a.B.gone,twice a.B.twice"))
+        self.assertEqual(
+            [line.split(":")[0].split()[0] for line in lines], ["a.B.new", "a.B.gone", "a.B.twice"]
+        )
