@@ -1,12 +1,12 @@
 """
-Site of several fabrics: a page that lists them, the pages of each below C{/fabrics/NAME/}, and the metrics of
-all.
+Site of several fabrics: a page that lists them and their open findings, the pages of each below
+C{/fabrics/NAME/}, and listings by REST and metrics of all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from twisted.web.resource import IResource, NoResource, Resource
 from twisted.web.server import Request
@@ -16,11 +16,15 @@ from txrdma.kit.pathprefix import below, prefixOf
 from txrdma.kit.webaccess import AccessControl
 from txrdma.monitor.series.exposition import CONTENT_TYPE
 from txrdma.monitor.web.html import failed, sendPage
-from txrdma.monitor.web.layout import badge, head, health, table, tags
+from txrdma.monitor.web.layout import badge, head, health, Part, table, tags
 from txrdma.monitor.web.openapi import description
+from txrdma.monitor.web.parameters import inQuery, Wrong
 from txrdma.monitor.web.rest import answerLater, READING, refuseMethod, sendJSON
-from txrdma.monitor.web.routes import overview
+from txrdma.monitor.web.routes import FINDING_ROWS, overview, ROUTES, WebRoute
 from txrdma.monitor.web.site import MonitorFactory, MonitorSite, putCommon
+from txrdma.monitor.web.watch import PageContext
+
+_MOST_FINDINGS: Final = 100
 
 
 class FabricsSite:
@@ -38,6 +42,9 @@ class FabricsSite:
         root.putChild(b"fabrics", _Fabrics(sites))
         version.putChild(b"fabrics", _List(sites))
         version.putChild(b"openapi.json", _Description(sites))
+        for route in ROUTES:
+            if route.rows is not None:
+                version.putChild(route.name.encode(), _Rows(sites, route))
         api.putChild(b"v1", version)
         root.putChild(b"api", api)
         putCommon(root, _AllMetrics(sites))
@@ -82,7 +89,7 @@ class _Fabrics(Resource):
 
 
 class _Overview(_Part):
-    """Page that lists all fabrics."""
+    """Page that lists all fabrics, and the open findings of all, the worst first."""
 
     def render(self, request: Request) -> bytes | int:
         if request.method not in READING:
@@ -91,8 +98,9 @@ class _Overview(_Part):
 
     def _page(self) -> Tag:
         rows: list[tuple[Any, ...]] = []
+        contexts = {name: site.watch.context() for name, site in self._sites.items()}
         for name, site in self._sites.items():
-            context = site.watch.context()
+            context = contexts[name]
             verdict, colour = health(context)
             state = "active" if site.watch.isActive else "standby"
             link = tags.a(name, href=f"/fabrics/{name}/")
@@ -104,11 +112,26 @@ class _Overview(_Part):
                 tags.main(
                     tags.h1("Fabrics"),
                     table("All fabrics", ("Fabric", "State", "Nodes", "Monitor"), rows, "There is none."),
+                    *_openFindings(list(contexts.values())),
                     id="main",
                 )
             ),
             lang="en",
         )
+
+
+def _openFindings(contexts: Sequence[PageContext]) -> tuple[Tag, Part]:
+    """Return the open findings of all fabrics, the worst first, with links to the pages of their fabrics."""
+    page = FINDING_ROWS.page(contexts, {"isOpen": True, "limit": _MOST_FINDINGS, "offset": 0})
+    rows = []
+    for row in page["rows"]:
+        home = f"/fabrics/{row['fabric']}"
+        place = home + ("/findings" if row["guid"] is None else f"/nodes/{row['guid']}")
+        where = tags.a(row["where"], href=place)
+        rows.append((tags.a(row["fabric"], href=f"{home}/"), badge(row["severity"]), where, row["text"]))
+    shown = f"the worst {len(rows)} of {page['total']}" if page["total"] > len(rows) else page["total"]
+    heads = ("Fabric", "Severity", "Where", "What")
+    return tags.h2(f"Findings ({shown})"), table("Findings of all fabrics", heads, rows, "There is none.")
 
 
 class _List(_Part):
@@ -122,6 +145,28 @@ class _List(_Part):
             for name, site in self._sites.items()
         ]
         return sendJSON(request, 200, {"rows": rows})
+
+
+class _Rows(_Part):
+    """C{/api/v1/ports} and other listings: rows of all fabrics, with the name of each in a column."""
+
+    def __init__(self, sites: Mapping[str, MonitorSite], route: WebRoute) -> None:
+        super().__init__(sites)
+        self._route = route
+
+    def render(self, request: Request) -> bytes:
+        if request.method not in READING:
+            return refuseMethod(request)
+        if request.postpath:
+            return sendJSON(request, 404, {"error": "this is below /fabrics/NAME/api/v1"})
+        rows = self._route.rows
+        assert rows is not None
+        try:
+            values = inQuery(self._route.parameters, request.args)
+        except Wrong as error:
+            return sendJSON(request, 400, {"error": str(error)})
+        contexts = [site.watch.context() for site in self._sites.values()]
+        return sendJSON(request, 200, rows.page(contexts, values))
 
 
 class _Description(_Part):

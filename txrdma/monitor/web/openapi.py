@@ -83,7 +83,10 @@ def description(prefix: str = "", fabrics: Sequence[str] = ()) -> dict[str, Any]
     if fabrics:
         paths["/fabrics"] = {**_FABRICS, "servers": [server]}
         name = {"default": fabrics[0], "enum": list(fabrics), "description": "Name of the fabric"}
-        server = {"url": f"{prefix}/fabrics/{{fabric}}{BASE}", "variables": {"fabric": name}}
+        several, server = server, {"url": f"{prefix}/fabrics/{{fabric}}{BASE}", "variables": {"fabric": name}}
+        for route in ROUTES:
+            if route.rows is not None:
+                paths[route.path]["servers"] = [several, server]
     tables = {table.name: table.schema for table in (NODES, PORTS, LINKS, FINDINGS, CHANGES)}
     return {
         "openapi": "3.1.0",

@@ -4,7 +4,7 @@ Routes of the REST interface: what each answers, by which parameters, in which s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ from txrdma.fabric.model import Node, Port
 from txrdma.fabric.portcounters import Meter
 from txrdma.iba.types import GUID
 from txrdma.kit.values import frozen
+from txrdma.monitor.diagnosis.findinglog import Entry
 from txrdma.monitor.series.level import DEFAULT_LEVELS
 from txrdma.monitor.series.rows import STORED_COUNTERS
 from txrdma.monitor.web.parameters import listing, Parameter, TIME, Wrong
@@ -31,6 +32,7 @@ from txrdma.monitor.web.tables import (
     PORTS,
     Schema,
     SEVERITIES,
+    Table,
     TEXT,
     TRUTH,
 )
@@ -49,6 +51,25 @@ class Missing(Exception):
 
 
 @frozen
+class RowSource:
+    """
+    Where the rows of a listing come from.
+
+    @ivar take: takes the rows from the state of a fabric.
+    @ivar rank: see L{Table.pageOfAll}.
+    """
+
+    table: Table[Any]
+    take: Callable[[PageContext, Values], Iterable[Any]]
+    rank: Callable[[Any], Any] | None = None
+
+    def page(self, contexts: Sequence[PageContext], values: Values) -> Answer:
+        """Return a page of the rows of one or several fabrics."""
+        parts = [(context, self.take(context, values)) for context in contexts]
+        return self.table.pageOfAll(parts, values, self.rank)
+
+
+@frozen
 class WebRoute:
     """
     Route of the REST interface.
@@ -57,6 +78,7 @@ class WebRoute:
     @ivar name: name of the operation.
     @ivar schema: JSON schema of the answer.
     @ivar answer: makes the answer, at once or later.
+    @ivar rows: rows of a listing, which can be those of several fabrics; None for another answer.
     """
 
     path: str
@@ -65,6 +87,16 @@ class WebRoute:
     parameters: tuple[Parameter, ...]
     schema: Schema
     answer: Callable[[PageContext, Values], Answer | Coroutine[Any, Any, Answer]]
+    rows: RowSource | None = None
+
+
+def listingRoute(path: str, text: str, parameters: tuple[Parameter, ...], rows: RowSource) -> WebRoute:
+    """Return the route of a listing."""
+
+    def answer(context: PageContext, values: Values) -> Answer:
+        return rows.page([context], values)
+
+    return WebRoute(path, path[1:], text, parameters, pageSchema(rows.table.name), answer, rows)
 
 
 # Answers.
@@ -143,13 +175,15 @@ def _every(meter: Meter | None, take: Callable[[Meter, str], float | None]) -> A
     return {} if meter is None else {name: take(meter, name) for name in meter.layout.names}
 
 
-def _findings(context: PageContext, values: Values) -> Answer:
-    rows = [*context.open, *reversed(context.poller.findingLog.closed)]
-    return FINDINGS.page(context, rows, values)
+def _findings(context: PageContext, values: Values) -> Iterable[Entry]:
+    return (*context.open, *reversed(context.poller.findingLog.closed))
 
 
-def _changes(context: PageContext, values: Values) -> Answer:
-    return CHANGES.page(context, context.poller.journal.since(values["since"]), values)
+def _findingRank(entry: Entry) -> tuple[float, ...]:
+    """Rank findings as each fabric lists its own: those that are there first, and the worst of them."""
+    if entry.clearedAt is None:
+        return 1, entry.severity, entry.firstSeen
+    return 0, entry.clearedAt
 
 
 async def _history(context: PageContext, values: Values) -> Answer:
@@ -250,24 +284,23 @@ _PORT: Final = Parameter("port", {**COUNT, "maximum": 255}, "Number of a port", 
 _COUNTER: Final = Parameter("counter", choice(*STORED_COUNTERS), "Counter; data is in octets", isInPath=True)
 _FINDING_FILTERS: Final = ("severity", "kind", "guid", "port", "isOpen")
 
+FINDING_ROWS: Final = RowSource(FINDINGS, _findings, _findingRank)
+"""Findings of a fabric, or of several."""
+
 ROUTES: Final = (
     WebRoute(
         "/overview", "overview", "Is all well?", (), _OVERVIEW, lambda context, values: overview(context)
     ),
-    WebRoute(
-        *("/nodes", "nodes", "Nodes: switches, then hosts, then routers"),
+    listingRoute(
+        *("/nodes", "Nodes: switches, then hosts, then routers"),
         listing(NODES, "type", "isSilent"),
-        pageSchema("Node"),
-        lambda context, values: NODES.page(context, context.fabric.ordered(), values),
+        RowSource(NODES, lambda context, values: context.fabric.ordered()),
     ),
     WebRoute("/nodes/{guid}", "node", "A node with its ports and findings", (_GUID,), _NODE, _node),
-    WebRoute(
-        *("/ports", "ports", "Ports of all nodes"),
+    listingRoute(
+        *("/ports", "Ports of all nodes"),
         listing(PORTS, "guid", "state", "isLinked"),
-        pageSchema("Port"),
-        lambda context, values: PORTS.page(
-            context, (port for port in context.fabric.ports() if port.number), values
-        ),
+        RowSource(PORTS, lambda context, values: (port for port in context.fabric.ports() if port.number)),
     ),
     WebRoute(
         *("/ports/{guid}/{port}", "port", "A port with its counters"),
@@ -282,17 +315,15 @@ ROUTES: Final = (
         ),
         _port,
     ),
-    WebRoute(
-        *("/links", "links", "Links, each once"),
+    listingRoute(
+        *("/links", "Links, each once"),
         listing(LINKS, "state"),
-        pageSchema("Link"),
-        lambda context, values: LINKS.page(context, (one for one, _other in context.fabric.links()), values),
+        RowSource(LINKS, lambda context, values: (one for one, _other in context.fabric.links())),
     ),
-    WebRoute(
-        *("/findings", "findings", "Findings: those that are there, the worst first, then those cleared"),
+    listingRoute(
+        *("/findings", "Findings: those that are there, the worst first, then those cleared"),
         listing(FINDINGS, *_FINDING_FILTERS),
-        pageSchema("Finding"),
-        _findings,
+        FINDING_ROWS,
     ),
     WebRoute(
         *("/history/{guid}/{port}/{counter}", "history", "Growth of a counter over time"),
@@ -318,14 +349,15 @@ ROUTES: Final = (
         TRACE_SCHEMA,
         _trace,
     ),
-    WebRoute(
-        *("/changes", "changes", "Changes since a time, the latest first"),
+    listingRoute(
+        *("/changes", "Changes since a time, the latest first"),
         (
             Parameter("since", {**TIME, "default": 0}, "Seconds since 1970"),
             *listing(CHANGES, "kind", "guid"),
         ),
-        pageSchema("Change"),
-        _changes,
+        RowSource(
+            CHANGES, lambda context, values: context.poller.journal.since(values["since"]), lambda one: one.at
+        ),
     ),
     WebRoute(
         *("/topology", "topology", "Switches and the links between them, laid out"),

@@ -7,7 +7,7 @@ a large fabric has sixty thousand ports.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Generic, TypeVar
 
 from txrdma.fabric.model import Node, Port
@@ -102,6 +102,27 @@ class Table(Generic[Row]):
             C{sort}: the name of a column, with a dash in front for the highest first. Values of None are
             ignored.
         """
+        return [row for _context, row in self._selected([(context, rows)], wanted)]
+
+    def _selected(
+        self,
+        parts: Sequence[tuple[PageContext, Iterable[Row]]],
+        wanted: Mapping[str, Any],
+        rank: Callable[[Row], Any] | None = None,
+    ) -> list[tuple[PageContext, Row]]:
+        """Return the selected rows of one or several fabrics with their contexts, in order."""
+        found = [(context, row) for context, rows in parts for row in self._filtered(context, rows, wanted)]
+        order = wanted.get("sort")
+        if order:
+            taken = self._values[order.removeprefix("-")]
+            known = [(taken(*pair), pair) for pair in found]
+            known.sort(key=lambda one: (one[0] is not None, one[0]), reverse=order.startswith("-"))
+            found = [pair for _value, pair in known]
+        elif rank is not None and len(parts) > 1:
+            found.sort(key=lambda pair: rank(pair[1]), reverse=True)
+        return found
+
+    def _filtered(self, context: PageContext, rows: Iterable[Row], wanted: Mapping[str, Any]) -> list[Row]:
         found = list(rows)
         for name, value in wanted.items():
             taken = self._values.get(name)
@@ -111,12 +132,6 @@ class Table(Generic[Row]):
         if search:
             texts = [self._values[name] for name in self.searched]
             found = [row for row in found if any(search in str(text(context, row)).lower() for text in texts)]
-        order = wanted.get("sort")
-        if order:
-            taken = self._values[order.removeprefix("-")]
-            known = [(taken(context, row), row) for row in found]
-            known.sort(key=lambda pair: (pair[0] is not None, pair[0]), reverse=order.startswith("-"))
-            found = [row for _value, row in known]
         return found
 
     def page(self, context: PageContext, rows: Iterable[Row], wanted: Mapping[str, Any]) -> dict[str, Any]:
@@ -125,9 +140,23 @@ class Table(Generic[Row]):
 
         @param wanted: as for L{select}, with C{limit} and C{offset}.
         """
-        found = self.select(context, rows, wanted)
+        return self.pageOfAll([(context, rows)], wanted)
+
+    def pageOfAll(
+        self,
+        parts: Sequence[tuple[PageContext, Iterable[Row]]],
+        wanted: Mapping[str, Any],
+        rank: Callable[[Row], Any] | None = None,
+    ) -> dict[str, Any]:
+        """
+        Return a page of the selected rows of several fabrics for JSON.
+
+        @param parts: context and rows of each fabric.
+        @param rank: key by which rows of several fabrics are sorted without another order, the highest first.
+        """
+        found = self._selected(parts, wanted, rank)
         limit, offset = wanted["limit"], wanted["offset"]
-        shown = [self.toDict(context, row) for row in found[offset : offset + limit]]
+        shown = [self.toDict(*pair) for pair in found[offset : offset + limit]]
         return {"total": len(found), "offset": offset, "limit": limit, "rows": shown}
 
 

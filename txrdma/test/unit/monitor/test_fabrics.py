@@ -167,6 +167,45 @@ class ServiceTests(SynchronousTestCase):
         self.assertEqual([row["isActive"] for row in rows], [True, True])
         self.assertLess(rows[0]["nodes"], rows[1]["nodes"])
 
+    def test_allRows(self) -> None:
+        """Listings below C{/api/v1} have the rows of all fabrics, and the same filters, orders and pages."""
+        for name in ("nodes", "ports", "links"):
+            totals = [self.get(f"/fabrics/{fabric}/api/v1/{name}").json["total"] for fabric in self.fabrics]
+            self.assertEqual(self.get(f"/api/v1/{name}").json["total"], sum(totals), name)
+        every = self.get("/api/v1/nodes?type=host&sort=-name").json["rows"]
+        names = [row["name"] for row in every]
+        self.assertEqual((len(names), names), (12, sorted(names, reverse=True)))
+        self.assertEqual({row["fabric"] for row in every[-4:]}, {"north", "south"})
+        page = self.get("/api/v1/nodes?type=host&sort=-name&limit=5&offset=5").json
+        self.assertEqual((page["total"], page["rows"]), (12, every[5:10]))
+        self.assertEqual(self.get("/api/v1/nodes?sort=nothing").code, 400)
+        for path in ("nodes/0x0000000000000001", "trace", "overview"):
+            self.assertEqual(self.get(f"/api/v1/{path}").code, 404, path)
+
+    def test_allFindings(self) -> None:
+        """The findings of all fabrics are listed together, the worst first, and changes, the latest first."""
+        self.fabrics["south"].cut("h00003")
+        self.pump(20.0)
+        self.fabrics["north"].cut("h00002")
+        self.pump(20.0)
+        self.fabrics["south"].heal("h00003")
+        self.pump(60.0)
+        self.fabrics["south"].cut("h00001")
+        self.pump(20.0)
+        rows = self.get("/api/v1/findings").json["rows"]
+        found = [(row["fabric"], row["where"].split()[0], row["isOpen"]) for row in rows]
+        expected = [("south", "h00001", True), ("north", "h00002", True), ("south", "h00003", False)]
+        self.assertEqual(found, expected)
+        changes = self.get("/api/v1/changes").json["rows"]
+        times = [row["at"] for row in changes]
+        self.assertEqual(times, sorted(times, reverse=True))
+        kinds = [(row["fabric"], row["kind"]) for row in changes if row["kind"].startswith("node")]
+        self.assertEqual([fabric for fabric, _kind in kinds[:3]], ["south", "south", "north"])
+        text = self.get("/").text
+        self.assertIn("Findings (2)", text)
+        places = [text.index(f'href="/fabrics/{fabric}/nodes/0x') for fabric in ("south", "north")]
+        self.assertEqual(places, sorted(places))
+
     def test_descriptions(self) -> None:
         """OpenAPI names the address of each fabric's interface, also below the path of a proxy."""
         whole = self.get("/api/v1/openapi.json").json
@@ -174,6 +213,8 @@ class ServiceTests(SynchronousTestCase):
         self.assertEqual(server["url"], "/fabrics/{fabric}/api/v1")
         self.assertEqual(server["variables"]["fabric"]["enum"], ["north", "south"])
         self.assertEqual(whole["paths"]["/fabrics"]["servers"], [{"url": "/api/v1"}])
+        self.assertEqual(whole["paths"]["/ports"]["servers"], [{"url": "/api/v1"}, server])
+        self.assertNotIn("servers", whole["paths"]["/trace"])
         content = whole["paths"]["/fabrics"]["get"]["responses"]["200"]["content"]
         (row, _) = self.get("/api/v1/fabrics").json["rows"]
         self.assertEqual(
