@@ -9,7 +9,7 @@ state.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from typing import Any, Final, TypeVar
@@ -20,6 +20,7 @@ from txrdma.fabric.rootcause import causesOfLoss, namesOf
 from txrdma.iba.types import GUID
 from txrdma.kit.values import record
 from txrdma.monitor.diagnosis.journal import FabricEvent
+from txrdma.monitor.diagnosis.remembered import rememberedFabric
 from txrdma.monitor.diagnosis.thresholds import PortKey
 
 FORGET_SECONDS: Final = 7 * 86400.0
@@ -69,6 +70,8 @@ class Presence:
     @ivar present: names of the nodes that are there, each with that of the port which leads to it; C{linked}
         names of both ports of the links.
     @ivar changes: number of times that nodes or links were others than before.
+    @ivar remembered: fabric of a former process, until the first sweep; None without.
+    @ivar rememberedAt: time of its last event.
     """
 
     def __init__(self, forgetSeconds: float = FORGET_SECONDS, mostGone: int = MOST_GONE) -> None:
@@ -82,8 +85,10 @@ class Presence:
         self.changes = 0
         self._modes: dict[Link, tuple[int, str]] = {}
         self._isRestored = False
+        self.remembered: Fabric | None = None
+        self.rememberedAt = 0.0
 
-    def restore(self, states: Iterable[FabricEvent]) -> None:
+    def restore(self, states: Sequence[FabricEvent]) -> None:
         """
         Set the state that a previous process has stored, before the first sweep.
 
@@ -109,6 +114,8 @@ class Presence:
                 else:
                     linked[link] = names
         if len(present) >= _FEWEST:
+            self.remembered = rememberedFabric(present, linked)
+            self.rememberedAt = max(one.at for one in states)
             self.present, self.linked, self.nodes, self.links = present, linked, nodes, links
             self._isRestored = True
 
@@ -130,6 +137,7 @@ class Presence:
         @return: events; those of the first fabric have no text.
         """
         events: list[FabricEvent] = []
+        self.remembered = None
         if self._isRestored:
             self._isRestored = False
             events += self._elsewhere(fabric, now)

@@ -245,6 +245,8 @@ def section(heading: str, *parts: Part, name: str, isLive: bool = True) -> Tag:
 
 def health(context: PageContext) -> tuple[str, str]:
     """Answer to the question whether all is well, in words, and the class of its colour."""
+    if context.knownAt is not None:
+        return f"Discovering the fabric: last known {ago(context.now - context.knownAt)} ago", "info"
     if context.poller.fabric is None:
         return "Discovering the fabric…", "info"
     worst = context.poller.findingLog.worst()

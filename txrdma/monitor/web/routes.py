@@ -112,6 +112,7 @@ def overview(context: PageContext) -> Answer:
     return {
         "isWell": poller.fabric is not None and worst is None,
         "isKnown": poller.fabric is not None,
+        "knownAt": context.knownAt,
         "worst": None if worst is None else worst.name.lower(),
         "nodes": len(fabric.nodes),
         "switches": sum(node.isSwitch for node in fabric.nodes.values()),
@@ -235,6 +236,10 @@ def record(**properties: Schema) -> Schema:
 _OVERVIEW: Final = record(
     isWell={**TRUTH, "description": "The fabric is known, and there is no finding"},
     isKnown={**TRUTH, "description": "There was a sweep"},
+    knownAt={
+        **orNull(NUMBER),
+        "description": "Time of the last stored event, before the first sweep",
+    },
     worst=orNull(TEXT),
     nodes=COUNT,
     switches=COUNT,

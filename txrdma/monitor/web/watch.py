@@ -89,7 +89,8 @@ class Watch:
         """Return why another monitor should be asked instead; C{""} if not."""
         if not self.isActive:
             return "standby"
-        return "" if self.poller.fabric is not None else "the first sweep is in progress"
+        isKnown = self.poller.fabric is not None or self.poller.presence.remembered is not None
+        return "" if isKnown else "the first sweep is in progress"
 
     def context(self) -> PageContext:
         """Return the context of one request."""
@@ -100,13 +101,17 @@ class PageContext:
     """
     The state of the fabric that pages show while one request is answered.
 
-    @ivar fabric: the last known fabric; empty before the first sweep.
+    @ivar fabric: the last known fabric; before the first sweep that of a former process, or empty.
+    @ivar knownAt: time of the last event of a former process, if C{fabric} is from it; else None.
     """
 
     def __init__(self, watch: Watch) -> None:
         self.watch = watch
         self.poller = watch.poller
-        self.fabric = watch.poller.fabric or Fabric()
+        presence = watch.poller.presence
+        isOld = watch.poller.fabric is None and presence.remembered is not None
+        self.fabric = watch.poller.fabric or presence.remembered or Fabric()
+        self.knownAt = presence.rememberedAt if isOld else None
         self.now = watch.seconds()
 
     @cached_property

@@ -11,10 +11,11 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from twisted.internet.defer import maybeDeferred
+from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import DeviceUnavailable, InvalidRequest
+from txrdma.fabric.discovery import Sweep
 from txrdma.fabric.health import Finding
 from txrdma.iba.types import GUID
 from txrdma.kit.lease import Execute, FileLease, Lease, LEASE_SECONDS, RENEW_SECONDS
@@ -264,6 +265,48 @@ class TakeoverTests(StandbyTestCase):
         self.assertIn(f"{first.service._lease.name} is active", second.get("/").body.decode())
         self.assertNotIn("is active", first.get("/").body.decode())
         self.assertEqual(second.get("/readyz").body, b"standby\n")
+
+    def test_atOnce(self) -> None:
+        """A standby that takes over serves the fabric as it knows it, before its sweep has ended."""
+        world, first, second = self.pair()
+        self.assertEqual(second.get("/readyz").code, 503)
+        sweeps = second.service.poller.statistics.sweeps
+        self.patch(Sweep, "run", lambda sweep: Deferred())
+        first.kill()
+        world.run(RENEW_SECONDS + INTERVAL)
+        self.assertEqual((second.isActive, second.get("/readyz").code), (True, 200))
+        self.assertEqual(second.get("/api/v1/nodes?type=host").json["total"], 8)
+        self.assertEqual(second.service.poller.statistics.sweeps, sweeps)
+        self.assertIsNone(second.get("/api/v1/overview").json["knownAt"])
+
+    def test_restarted(self) -> None:
+        """Before its first sweep, a restarted monitor serves the last known fabric, marked with its age."""
+        world, first = self.world, self.world.started("h00000")
+        world.run(5.0)
+        world.fabric.cut("h00004")
+        world.run(20.0)
+        listings = ("nodes?sort=guid", "links?sort=guid", "findings")
+        before = {name: first.get(f"/api/v1/{name}").json["rows"] for name in listings}
+        first.service.stopService()
+        first.isSuspended = True
+        world.run(600.0)
+        self.patch(Sweep, "run", lambda sweep: Deferred())
+        second = world.started("h00001")
+        world.run(1.0)
+        for name, rows in before.items():
+            found = second.get(f"/api/v1/{name}").json["rows"]
+            for key in ("guid", "name", "type", "port", "peerGuid", "where", "firstSeen"):
+                self.assertEqual([row.get(key) for row in found], [row.get(key) for row in rows], (name, key))
+        self.assertEqual(second.get("/readyz").code, 200)
+        overview = second.get("/api/v1/overview").json
+        self.assertEqual((overview["isKnown"], overview["isWell"]), (False, False))
+        self.assertLess(world.clock.seconds() - 630.0, overview["knownAt"])
+        self.assertLess(overview["knownAt"], world.clock.seconds() - 600.0)
+        node = before[listings[0]][0]["guid"]
+        for page in ("", "nodes", "links", "findings", "topology", f"nodes/{node}"):
+            answer = second.get(f"/{page}")
+            self.assertEqual(answer.code, 200, page)
+            self.assertIn("last known 10 min ago", answer.text)
 
     def test_notReady(self) -> None:
         """A monitor is ready after its first sweep, and not healthy if a vital loop hangs."""
