@@ -8,6 +8,8 @@ a large fabric has sixty thousand ports.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from heapq import merge
+from itertools import chain, islice, repeat
 from typing import Any, Final, Generic, TypeVar
 
 from txrdma.fabric.model import Node, Port
@@ -102,27 +104,6 @@ class Table(Generic[Row]):
             C{sort}: the name of a column, with a dash in front for the highest first. Values of None are
             ignored.
         """
-        return [row for _context, row in self._selected([(context, rows)], wanted)]
-
-    def _selected(
-        self,
-        parts: Sequence[tuple[PageContext, Iterable[Row]]],
-        wanted: Mapping[str, Any],
-        rank: Callable[[Row], Any] | None = None,
-    ) -> list[tuple[PageContext, Row]]:
-        """Return the selected rows of one or several fabrics with their contexts, in order."""
-        found = [(context, row) for context, rows in parts for row in self._filtered(context, rows, wanted)]
-        order = wanted.get("sort")
-        if order:
-            taken = self._values[order.removeprefix("-")]
-            known = [(taken(*pair), pair) for pair in found]
-            known.sort(key=lambda one: (one[0] is not None, one[0]), reverse=order.startswith("-"))
-            found = [pair for _value, pair in known]
-        elif rank is not None and len(parts) > 1:
-            found.sort(key=lambda pair: rank(pair[1]), reverse=True)
-        return found
-
-    def _filtered(self, context: PageContext, rows: Iterable[Row], wanted: Mapping[str, Any]) -> list[Row]:
         found = list(rows)
         for name, value in wanted.items():
             taken = self._values.get(name)
@@ -132,6 +113,12 @@ class Table(Generic[Row]):
         if search:
             texts = [self._values[name] for name in self.searched]
             found = [row for row in found if any(search in str(text(context, row)).lower() for text in texts)]
+        order = wanted.get("sort")
+        if order:
+            taken = self._values[order.removeprefix("-")]
+            known = [(taken(context, row), row) for row in found]
+            known.sort(key=lambda pair: (pair[0] is not None, pair[0]), reverse=order.startswith("-"))
+            found = [row for _value, row in known]
         return found
 
     def page(self, context: PageContext, rows: Iterable[Row], wanted: Mapping[str, Any]) -> dict[str, Any]:
@@ -152,12 +139,32 @@ class Table(Generic[Row]):
         Return a page of the selected rows of several fabrics for JSON.
 
         @param parts: context and rows of each fabric.
-        @param rank: key by which rows of several fabrics are sorted without another order, the highest first.
+        @param rank: key by which the rows of each fabric are sorted without another order, the highest first.
         """
-        found = self._selected(parts, wanted, rank)
+        found = [(context, self.select(context, rows, wanted)) for context, rows in parts]
+        pairs = [zip(repeat(context), rows) for context, rows in found]
+        order = wanted.get("sort")
+        several: Iterable[tuple[PageContext, Row]]
+        if order:
+            taken = self._values[order.removeprefix("-")]
+
+            def key(pair: tuple[PageContext, Row]) -> tuple[bool, Any]:
+                value = taken(*pair)
+                return value is not None, value
+
+            several = merge(*pairs, key=key, reverse=order.startswith("-"))
+        elif rank is not None:
+            several = merge(*pairs, key=lambda pair: rank(pair[1]), reverse=True)
+        else:
+            several = chain(*pairs)
         limit, offset = wanted["limit"], wanted["offset"]
-        shown = [self.toDict(*pair) for pair in found[offset : offset + limit]]
-        return {"total": len(found), "offset": offset, "limit": limit, "rows": shown}
+        shown = [self.toDict(*pair) for pair in islice(several, offset, offset + limit)]
+        return {
+            "total": sum(len(rows) for _context, rows in found),
+            "offset": offset,
+            "limit": limit,
+            "rows": shown,
+        }
 
 
 def pageSchema(name: str) -> Schema:
