@@ -286,6 +286,7 @@ class Attempt:
         if self.answer.called:
             return  # the factory cancelled the attempt
         self._transport.failed = _ignore
+        connection.setHandler(self._transport.handleEvent, self._transport.pathChanged)  # frees this object
         self._transport.established(protocol, host, peer)
         if not self.answer.called:  # cancelled by connectionMade
             self.answer.callback(protocol)
@@ -532,5 +533,6 @@ class Acceptance:
 
     def _handleEvent(self, connection: IManagedConnection, event: Event) -> None:
         if isinstance(event, ConnectionEstablished):
+            connection.setHandler(self._transport.handleEvent, self._transport.pathChanged)
             self._transport.established(self._protocol, self._host, self._peer)
         self._transport.handleEvent(connection, event)

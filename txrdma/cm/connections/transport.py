@@ -103,6 +103,13 @@ class RDMATransport(RequestTransport):
     @ivar failed: called with the reason if the connection ends before there is a protocol.
     """
 
+    # More attributes than fit into a dictionary whose keys are shared by all instances.
+    __slots__ = (
+        *("_credits", "_farewell", "_host", "_isAnnounced", "_isProcessing"),
+        *("_keepalive", "_life", "_memory", "_migration", "_pair", "_peer", "_posted"),
+        *("_reader", "_regions", "_release", "_requester", "_sends", "_shared"),
+        *("adapter", "agreed", "completed", "connection", "failed", "protocol", "terms"),
+    )
     kind = "rdma"
     _host: MessageAddress
     _peer: MessageAddress

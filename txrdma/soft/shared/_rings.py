@@ -7,7 +7,7 @@ L{txrdma.soft.shared._layout} describes them, and the order in which records are
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from txrdma.iba.verbs import Buffer
 from txrdma.soft.core.pieces import part
@@ -24,6 +24,10 @@ from txrdma.soft.shared._layout import (
     ringBytes,
     WAKE,
 )
+
+_NO_BOX: Final = memoryview(b"")
+_NO_PEER: Final = memoryview(bytes(HEADER_BYTES + LINE))
+"""A box without records."""
 
 
 class RingPair:
@@ -64,13 +68,13 @@ class RingPair:
         self.peerEnd = len(box) // 8
 
     def detach(self) -> None:
-        self.read(memoryview(bytes(HEADER_BYTES + LINE)), FIRST)
+        self.read(_NO_PEER, FIRST)
 
     def close(self) -> None:
         """Release the memory of both rings."""
         self.localWords[WAKE] = 0
         self.detach()
-        self.localBytes = self.localWords = memoryview(b"")
+        self.localBytes = self.localWords = _NO_BOX
 
     def append(self, control: int, immediate: int, pieces: Sequence[Buffer], length: int) -> bool:
         """Append one record to the ring; False if the ring is full."""

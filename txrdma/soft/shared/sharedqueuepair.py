@@ -51,6 +51,8 @@ _AGAIN: Final = 0.1
 MOST_REGIONS: Final = 1024
 """Maximum number of regions of a peer that a queue pair has mapped: a process can map about 65,000 in all."""
 
+_NO_KEYS: Final[frozenset[RKey]] = frozenset()
+
 _ALWAYS: Final = memoryview((1).to_bytes(8, sys.byteorder)).cast("Q")
 
 
@@ -81,7 +83,7 @@ class SharedQueuePair:
         self._isResting = False
         self._timer: IDelayedCall | None = None
         self._retryCall: IDelayedCall | None = None
-        self._descriptorlessRegions: frozenset[RKey] = frozenset()  # keys whose reply lost its descriptor
+        self._descriptorlessRegions = _NO_KEYS  # keys whose reply lost its descriptor
         self._moving: tuple[SendRequest, list[memoryview], int, int] | None = None
         try:
             self._box, mapping = makeBox(ring)  # the descriptor is closed when the peer has it
@@ -166,7 +168,7 @@ class SharedQueuePair:
             self._retryCall = self._reactor.callLater(_AGAIN, self._retry)
 
     def _retry(self) -> None:
-        descriptorsLost, self._descriptorlessRegions = self._descriptorlessRegions, frozenset()
+        descriptorsLost, self._descriptorlessRegions = self._descriptorlessRegions, _NO_KEYS
         for rkey in descriptorsLost:
             self.requestRegion(rkey)
 
@@ -223,7 +225,7 @@ class SharedQueuePair:
         """Release memory and doorbells of the peer."""
         self.rest()
         self._timer = self._retryCall = None
-        self._descriptorlessRegions = frozenset()
+        self._descriptorlessRegions = _NO_KEYS
         self._moving = None
         doorbells, self._doorbells = self._doorbells, []
         for doorbell in doorbells:
