@@ -1,5 +1,5 @@
 """
-Dataclasses with slots, frozen or mutable, whose methods are compiled when they are used.
+Dataclasses with slots, frozen or mutable, whose methods are compiled after some calls.
 
 A C{dataclass(frozen=True, slots=True)} compiles eight functions from text when its module is imported, which
 took a third of the time of all imports of SMC. A process uses few of the classes that it imports, and most of
@@ -10,6 +10,7 @@ the attributes that they need are computed on first use. L{replace} is faster th
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, Field, field, FrozenInstanceError, MISSING
 from inspect import get_annotations
@@ -20,12 +21,14 @@ from typing_extensions import dataclass_transform
 _T = TypeVar("_T")
 
 _CACHE_AFTER: Final = 16
-"""Number of calls of C{__init__} or C{__replace__} before it is compiled, which takes as long as about 20."""
+"""Number of calls of a method before it is compiled, which takes as long as about twenty."""
 
 _ALWAYS: Final = ("__init__", "__replace__")
 _PARTS = "__value_parts__"
+_set: Final = object.__setattr__
 _ORDER = {"__lt__": "<", "__le__": "<=", "__gt__": ">", "__ge__": ">="}
 _COMPARED = {"__eq__": "==", **_ORDER}
+_OPERATORS: Final = {name: getattr(operator, name) for name in _COMPARED}
 
 
 @overload
@@ -151,19 +154,22 @@ def _parts(cls: type[Any]) -> tuple[Field[Any], ...]:
 
 
 def _maker(kind: Sequence[type[Any]], name: str, qualname: str) -> Callable[..., Any]:
-    """Return a method that compiles its replacement and calls it, in L{_ALWAYS} after some calls."""
-    without = _CACHE_AFTER if name in _ALWAYS else 0
+    """Return a method that uses generic code for some calls, and then is replaced by compiled code."""
+    without = _CACHE_AFTER
 
     def method(self: Any, *args: Any, **values: Any) -> Any:
         nonlocal without
         cls = kind[0]
         if without:
             without -= 1
-            if name == "__replace__":
+            if name == "__init__":
+                if _filled(cls, self, args, dict(values)):
+                    return None
+            elif name == "__replace__":
                 old = {each.name: getattr(self, each.name) for each in _parts(cls) if each.init}
                 return type(self)(**{**old, **values})
-            if _filled(cls, self, args, dict(values)):
-                return None
+            else:
+                return _compared(cls, name, self, *args)
         _compile(cls, name)
         return vars(cls)[name](self, *args, **values)
 
@@ -232,29 +238,40 @@ def _constructor(cls: type[Any], scope: dict[str, Any]) -> list[str]:
 
 def _filled(cls: type[Any], self: Any, args: tuple[Any, ...], values: dict[str, Any]) -> bool:
     """Initialize a value; return False for wrong arguments, which the compiled C{__init__} reports."""
-    found = _parts(cls)
-    order = [each.name for each in found if each.init]
-    positional = dict(zip(order, args, strict=False))
-    if len(args) > len(order) or positional.keys() & values.keys():
-        return False
-    values |= positional
-    for each in found:
-        if each.init and each.name in values:
-            value = values.pop(each.name)
-        elif each.default_factory is not MISSING:
-            value = each.default_factory()
+    given = iter(args)
+    for each in _parts(cls):
+        name = each.name
+        value = next(given, MISSING) if each.init else MISSING
+        if value is not MISSING:
+            if name in values:
+                return False
+        elif each.init and name in values:
+            value = values.pop(name)
         elif each.default is not MISSING:
             value = each.default
+        elif each.default_factory is not MISSING:
+            value = each.default_factory()
         elif each.init:
             return False
         else:
             continue  # set by the class itself
-        object.__setattr__(self, each.name, value)
-    if values:
+        _set(self, name, value)
+    if values or next(given, MISSING) is not MISSING:
         return False
     if hasattr(cls, "__post_init__"):
         self.__post_init__()
     return True
+
+
+def _compared(cls: type[Any], name: str, self: Any, other: Any = None) -> Any:
+    """Return the hash of a value, or compare two."""
+    names = [each.name for each in _parts(cls) if each.compare]
+    own = tuple([getattr(self, each) for each in names])
+    if name == "__hash__":
+        return hash(own)
+    if other.__class__ is not self.__class__:
+        return NotImplemented
+    return _OPERATORS[name](own, tuple([getattr(other, each) for each in names]))
 
 
 def _refuse(self: object, name: str, *_: object) -> NoReturn:
@@ -272,7 +289,7 @@ def _state(self: Any) -> list[Any]:
 
 def _restore(self: Any, state: list[Any]) -> None:
     for each, one in zip(_parts(type(self)), state, strict=True):
-        object.__setattr__(self, each.name, one)
+        _set(self, each.name, one)
 
 
 _OPEN: Final[dict[str, Callable[..., Any]]] = {"__repr__": _represent}
