@@ -5,7 +5,7 @@ One connection of the communication manager, for applications.
 from __future__ import annotations
 
 from collections.abc import Callable
-from secrets import randbelow
+from secrets import randbits
 from typing import Protocol
 
 from zope.interface import implementer
@@ -110,7 +110,7 @@ class CMConnection:
 
     def startingPSN(self) -> int:
         """Return a random starting PSN for the peer of a passive end."""
-        return randbelow(1 << 24)
+        return randbits(24)
 
     def accept(self, reply: REP) -> None:
         """

@@ -320,8 +320,10 @@ class ConnectionManager:
         try:
             while events := self._core.events():
                 for managed, event in events:
-                    with _log.failuresHandled("{event} could not be handled", event=event):
+                    try:
                         self._happened(managed, event)
+                    except Exception:
+                        _log.failure("{event} could not be handled", event=event)
         finally:
             self._isTurning = False
             while self._changed:
@@ -380,12 +382,10 @@ class ConnectionManager:
 
     def _transmit(self) -> None:
         for each in self._core.outgoing():
-            with _log.failuresHandled(
-                "{manager} could not send {kind}, as if it had been lost",
-                manager=self,
-                kind=type(each.message).__name__,
-            ):
+            try:
                 self._send(each.message, each.transactionID, each.path)
+            except Exception:
+                _log.failure("{manager} could not send {message}", manager=self, message=each.message)
 
     def _send(self, message: object, transactionID: int, path: IBPath) -> None:
         assert isinstance(message, Attribute)  # all messages are

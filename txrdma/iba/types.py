@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 from enum import IntEnum
+from functools import lru_cache
 from typing import ClassVar, NewType
 
 from txrdma.kit.values import frozen
@@ -181,11 +182,12 @@ class GID:
         except ValueError:
             raise ValueError(f"{text!r} is not a GID") from None
 
-    @classmethod
-    def fromIP(cls, text: str) -> GID:
+    @staticmethod
+    @lru_cache(maxsize=256)
+    def fromIP(text: str) -> GID:
         """The GID that an IP address is on RoCE v2: IPv4 is mapped (annex A17), a zone is left out."""
         address = ipaddress.ip_address(text.partition("%")[0])
-        return cls(_MAPPED + address.packed if address.version == 4 else address.packed)
+        return GID(_MAPPED + address.packed if address.version == 4 else address.packed)
 
     @classmethod
     def fromParts(cls, prefix: int, guid: GUID) -> GID:

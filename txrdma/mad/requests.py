@@ -54,9 +54,11 @@ class Servers:
         remaining = len(self._servers)
         for requested, _ended in tuple(self._servers.values()):
             remaining -= 1
-            with _log.failuresHandled("{server} can't take a request of {path}", server=requested, path=path):
+            try:
                 if requested(datagram, message, path, not remaining):
                     return
+            except Exception:
+                _log.failure("{server} can't take a request of {path}", server=requested, path=path)
 
     def ended(self) -> None:
         """Have all servers forget their requests, as the port is gone."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
-from secrets import randbelow
+from secrets import randbelow, randbits
 from typing import cast, Final, TYPE_CHECKING
 
 from zope.interface import implementer
@@ -442,7 +442,7 @@ class SoftDevice:
         number = QPN(0)
         # 0 and 1 are for management (IBA 3.5.3)
         while number < 2 or number in self._numbers or number in self._oldNumbers:
-            number = QPN(randbelow(0xFFFFFF) if self.share is None else self.share << 16 | randbelow(1 << 16))
+            number = QPN(randbelow(0xFFFFFF) if self.share is None else self.share << 16 | randbits(16))
         number = _GSI if isGSI else number
         queuePair = SoftQueuePair(
             self,

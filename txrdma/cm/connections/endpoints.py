@@ -272,10 +272,11 @@ class RDMAClientEndpoint:
         """
         self._reactor, self._device, self._terms, self._privateData = reactor, device, terms, privateData
         self._host, self._serviceID, self._timeout = host, serviceIDOf(space, port), timeout
+        self._isAddress = isAddress(host)
         self._alternate, self._isPeerToPeer, self._resolver = alternate, isPeerToPeer, resolver
 
     def connect(self, factory: IMessageProtocolFactory) -> Deferred[IRDMAProtocol]:
-        if isAddress(self._host):
+        if self._isAddress:
             connecting = self._connectTo(self._host, factory)
         else:
             connecting = Deferred.fromCoroutine(self._connectByName(factory))

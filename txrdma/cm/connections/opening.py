@@ -8,7 +8,7 @@ communication ID stays allocated until timewait is over.
 from __future__ import annotations
 
 from collections.abc import Callable
-from secrets import randbelow
+from secrets import randbits
 from typing import Final
 
 from zope.interface import implementer
@@ -59,7 +59,7 @@ REQ_PRIVATE_BYTES: Final = 92
 REP_PRIVATE_BYTES: Final = 196
 """Bytes of private data in a REP."""
 
-_PSNS: Final = 1 << 24
+_PSN_BITS: Final = 24
 
 
 class ServiceIDScheme:
@@ -146,7 +146,7 @@ class Attempt:
             request = REQ(
                 serviceID=serviceID,
                 localQPN=transport.qpn,
-                startingPSN=randbelow(_PSNS),
+                startingPSN=randbits(_PSN_BITS),
                 pathMTU=PathMTU(int(min(each for each in (mtu, path.mtu, terms.mtu) if each is not None))),
                 pkey=path.pkey,
                 responderResources=terms.reads,
@@ -483,7 +483,9 @@ class ServiceListening:
         protocol = self._factory.buildProtocol(peer)
         if protocol is None:
             raise Rejection
-        terms = replace(self._terms, usesCredits=greeting is not None)
+        terms = self._terms
+        if terms.usesCredits != (greeting is not None):
+            terms = replace(terms, usesCredits=greeting is not None)
         Acceptance(self._adapter, connection, terms, port).accept(
             protocol,
             peer,
