@@ -13,6 +13,7 @@ import socket
 import struct
 from collections.abc import Callable
 from contextlib import ExitStack
+from time import monotonic
 from typing import cast, Final
 
 from twisted.logger import Logger
@@ -29,6 +30,11 @@ _SETTINGS: Final = struct.Struct("=I8xH14xH14x")  # struct ethtool_cmd: what, th
 _REQUEST: Final = struct.Struct("@16sP16x")
 _UNKNOWN: Final = 0xFFFFFFFF
 
+_RECENT_SECONDS: Final = 0.01
+"""
+Lifetime of a cached interface, shorter than the delay of reports of changes: opening a device needs it often.
+"""
+
 
 class HostInterfaces:
     """The network interfaces of the creating thread's network namespace; on Linux only."""
@@ -37,11 +43,12 @@ class HostInterfaces:
         """@raise DeviceUnavailable: interfaces can't be read."""
         self._watching: Callable[[], Callable[[], None]] | None = None
         self._unwatch: Callable[[], None] | None = None
+        self._recent: dict[str, tuple[float, NetworkInterface | None]] = {}  # by address of the device
         with ExitStack() as undo:
             try:
                 self._network = HostNetwork.open()
                 undo.callback(self._network.close)
-                self._network.interfaces()  # may not be permitted
+                self._network.interfaceOf("127.0.0.1")  # may not be permitted
                 self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
             except OSError as error:
                 raise DeviceUnavailable(f"network interfaces can't be read: {error}") from error
@@ -50,13 +57,18 @@ class HostInterfaces:
     def interfaceOf(self, address: str) -> NetworkInterface | None:
         """
         Return the interface that has this IP address; None if there is none, or the address is not usable.
+
+        @raise DeviceUnavailable: the kernel does not answer.
         """
-        found = self._network.interfaceOf(address)
-        if found is not None:
-            ip = address.partition("%")[0]
-            for own in found.addresses:
-                if own.ip == ip and not own.isUsable:
-                    return None
+        now = monotonic()
+        readAt, found = self._recent.get(address, (-_RECENT_SECONDS, None))
+        if not 0 <= now - readAt < _RECENT_SECONDS:
+            found = self._network.interfaceOf(address)
+            if found is not None:
+                ip = address.partition("%")[0]
+                if any(own.ip == ip and not own.isUsable for own in found.addresses):
+                    found = None
+            self._recent[address] = now, found
         return found
 
     def rate(self, name: str) -> int:

@@ -15,6 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import DeviceUnavailable
 from txrdma.ports.network import HostNetwork
+from txrdma.soft import hostinterfaces
 from txrdma.soft.hostinterfaces import HostInterfaces, openHostInterfaces
 
 FOLLOWING = """
@@ -150,6 +151,22 @@ class HostTests(SynchronousTestCase):
             self.assertEqual((found.name, found.isRunning, here.rate(found.name)), ("lo", True, 0))
         self.assertIsNone(here.interfaceOf("192.0.2.213"))
 
+    def test_recent(self) -> None:
+        """The kernel is asked once for several queries of an address within a short time."""
+        here = HostInterfaces()
+        self.addCleanup(here.close)
+        asked: list[str] = []
+
+        def answer(network: HostNetwork, address: str) -> None:
+            asked.append(address)
+
+        self.patch(HostNetwork, "interfaceOf", answer)
+        seconds = iter((1.0, 1.005, 1.006, 1.02, 1.021))
+        self.patch(hostinterfaces, "monotonic", lambda: next(seconds))
+        for address in ("127.0.0.1", "127.0.0.1", "127.0.0.2", "127.0.0.1", "127.0.0.1"):
+            self.assertIsNone(here.interfaceOf(address))
+        self.assertEqual(asked, ["127.0.0.1", "127.0.0.2", "127.0.0.1"])
+
     def test_elsewhere(self) -> None:
         """Without netlink nothing is known."""
         self.patch(sys, "platform", "plan9")
@@ -158,10 +175,10 @@ class HostTests(SynchronousTestCase):
     def test_forbidden(self) -> None:
         """When the system refuses queries, nothing is known, and nothing stays open."""
 
-        def refuse(network: HostNetwork) -> None:
+        def refuse(network: HostNetwork, address: str) -> None:
             raise DeviceUnavailable("no answer")
 
-        self.patch(HostNetwork, "interfaces", refuse)
+        self.patch(HostNetwork, "interfaceOf", refuse)
         gc.collect()  # objects left by earlier tests must be closed here, not during the test
         before = len(os.listdir("/dev/fd"))
         self.assertIsNone(openHostInterfaces())
