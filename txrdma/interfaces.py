@@ -304,6 +304,10 @@ class IDirectLane(Interface):
 class IDirectDatagrams(Interface):
     """Optional on a queue pair: datagrams without work requests, except for those with an immediate."""
 
+    bufferBytes: int = Attribute(
+        "Bytes of packets that the port of the queue pair retains until they are taken."
+    )
+
     def openInbox() -> Sized:
         """Queue datagrams for C{takeDatagrams} from now on, in any state: see C{IDirectLane.openLane}."""
 

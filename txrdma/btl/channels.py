@@ -20,6 +20,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.btl.core.events import Packet
+from txrdma.btl.core.module import OVERHEAD
 from txrdma.btl.core.peer import Peer
 from txrdma.error import RDMAError
 from txrdma.iba.types import GID, QPN
@@ -81,6 +82,7 @@ class Channel:
 
     @ivar number: 0 is the command channel, 1 the data channel.
     @ivar sends: packets that may be posted without a completion: the module's credits.
+    @ivar room: number of the longest packets that the device retains until they are processed.
     @ivar reposts: number of receives that were posted again.
     @ivar posted: number of packets posted so far; C{left}: of these, packets known to be completed.
     @ivar isClosed: whether the queue pair is closed.
@@ -133,6 +135,7 @@ class Channel:
             self._receives: list[ReceiveRequest] = []
             self._begin()
             self._direct = direct = IDirectDatagrams(self._pair, None)
+            self.room = receives if direct is None else min(receives, direct.bufferBytes // (mtu + OVERHEAD))
             if direct is None or self._mostInline < mtu:
                 length = bufferBytes((self.sends, receives), mtu)
                 self._memory = domain.allocateMemory(length, Access.LOCAL_WRITE)

@@ -262,7 +262,8 @@ class ModulePort:
                 self._channels += port.channels
             self.port = self.ports[0]
             mtu = max(port.mtu for port in self.ports)
-            self.core = Module(mtu, tuple(each.sends for each in self._channels))
+            credits = [each.sends for each in self._channels]
+            self.core = Module(mtu, credits, rooms=[port.channels[DATA].room for port in self.ports])
             insight.modules.appear(reactor, self.core, lambda: self.counters)
             undo.callback(insight.modules.leave, self.core)
             undo.callback(self._stopTimers)

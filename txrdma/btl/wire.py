@@ -131,8 +131,8 @@ class AcknowledgementPart(Layout):
         read the mark.
     @ivar latest: sequence number of the last received segment; C{latestAttempt}: number of its transmission,
         so that the round trip of a retransmission can be measured, too.
-    @ivar room: number of packets of the largest size that the receiver's buffers can still accept; at most
-        65534, L{ROOM_UNKNOWN} if it is unknown.
+    @ivar room: number of packets of the largest size that the sender may have in flight on this path: its
+        share of the receiver's buffers. From 1 to 65534, or L{ROOM_UNKNOWN}.
     """
 
     duplicates: int = bits(32)

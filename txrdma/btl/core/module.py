@@ -119,15 +119,18 @@ class Module(FastPath):
         budget: Budget | None = None,
         giveUp: float = GIVE_UP,
         keepAlive: float = KEEP_ALIVE,
+        rooms: Sequence[int] = (),
     ) -> None:
         """
         @param mtu: longest packet on a data channel, in bytes.
         @param credits: depths of the send queues of the command and the data channel of each port.
         @param giveUp: seconds; see L{GIVE_UP}.
         @param keepAlive: seconds; zero disables it. See L{KEEP_ALIVE}.
+        @param rooms: number of the longest packets that the buffers of each port retain until they are
+            processed; empty if that is unknown.
         """
         mtu = min(mtu, LONGEST_PAYLOAD)
-        super().__init__((min(COMMAND_MTU, mtu), mtu), credits, keepAlive)
+        super().__init__((min(COMMAND_MTU, mtu), mtu), credits, keepAlive, rooms)
         self._budget = Budget() if budget is None else budget
         self._giveUp, self._keepAlive = giveUp, keepAlive
         self.regions, self.expected = Regions(), EarlyPackets()
@@ -377,6 +380,7 @@ class Module(FastPath):
         kind = segment.kind
         if kind == ACK:
             counters.ackRecvs += 1
+            peer.pathOf(channel).room = max(1, segment.room)
             self._haveArrived(peer, peer.sent.acknowledged(segment, now), now)
             return
         # First the acknowledgement, even if the segment is then refused: it is true anyway.

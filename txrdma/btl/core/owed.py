@@ -5,12 +5,13 @@ Acknowledgements and refusals of a module that wait to be sent as separate packe
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Final
 
 from txrdma.btl.core.counters import ModuleCounters
 from txrdma.btl.core.events import Packet
 from txrdma.btl.core.peer import GONE, Peer
-from txrdma.btl.wire import encodeHead, REFUSED
+from txrdma.btl.wire import encodeHead, REFUSED, ROOM_UNKNOWN
 
 ACK_DELAY: Final = 50e-6
 """
@@ -20,21 +21,32 @@ Seconds that an acknowledgement waits for a segment that can carry it, unless a 
 MOST_REFUSALS: Final = 256
 """Largest number of queued refusals; the oldest are dropped for new ones."""
 
+SENDERS_SECONDS: Final = 0.1
+"""Seconds of a period in which peers are counted that receive acknowledgements."""
+
 
 class PendingAcks:
     """
     The pending acknowledgements and refusals of a module. All use the command channel of the path on which
     the last packet has arrived.
 
+    They advertise how many segments a peer may have in flight: an equal share of the buffers of the port. The
+    peers that share them are those that received acknowledgements in this period or in the one before.
+
     @ivar peers: peers that wait for an acknowledgement, the longest waiting first.
     @ivar refusals: peers, each with the sequence number of a refused segment.
     @ivar hasBatchEnded: whether all received packets are processed, so that acknowledgements need not wait.
     """
 
-    __slots__ = ("_counters", "hasBatchEnded", "peers", "refusals")
+    __slots__ = (
+        *("_before", "_counters", "_period", "_rooms", "_senders", "_since"),
+        *("hasBatchEnded", "peers", "refusals"),
+    )
 
-    def __init__(self, counters: ModuleCounters) -> None:
-        self._counters = counters
+    def __init__(self, counters: ModuleCounters, rooms: Sequence[int]) -> None:
+        self._counters, self._rooms = counters, rooms
+        self._period, self._senders, self._before = 1, 0, 0
+        self._since = 0.0
         self.peers: dict[Peer, None] = {}
         self.refusals: deque[tuple[Peer, int]] = deque(maxlen=MOST_REFUSALS)
         self.hasBatchEnded = False
@@ -58,6 +70,9 @@ class PendingAcks:
     def sendAcknowledgements(self, packets: list[Packet], credits: list[int], now: float) -> None:
         """Append the acknowledgements that are due, as far as there are credits."""
         isDue, self.hasBatchEnded = self.hasBatchEnded, False
+        if now - self._since > SENDERS_SECONDS:
+            self._period, self._since = self._period + 1, now
+            self._before, self._senders = self._senders, 0
         for peer in list(self.peers):
             received = peer.received
             if not isDue and received.owedSince + ACK_DELAY > now:
@@ -66,8 +81,18 @@ class PendingAcks:
             if credits[channel] <= 0:
                 self.hasBatchEnded = isDue  # so that it does not wait for the delay when credits return
                 continue
-            packets.append(Packet(peer, channel, *peer.acknowledgement()))
+            packets.append(Packet(peer, channel, *peer.acknowledgement(self._roomFor(peer))))
             received.ackSent()
             del self.peers[peer]
             credits[channel] -= 1
             self._counters.ackSends += 1
+
+    def _roomFor(self, peer: Peer) -> int:
+        """Return how many segments a peer may have in flight on the path on which it was received last."""
+        if not self._rooms:
+            return ROOM_UNKNOWN
+        if peer.received.period != self._period:
+            peer.received.period = self._period
+            self._senders += 1
+        room = self._rooms[peer.answerOn >> 1] // max(self._before, self._senders)
+        return max(1, min(room, ROOM_UNKNOWN - 1))

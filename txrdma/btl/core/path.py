@@ -14,7 +14,7 @@ from typing import Final
 
 from txrdma.btl.core.congestion import Congestion, NARROWEST
 from txrdma.btl.core.roundtrip import RoundTripEstimate
-from txrdma.btl.wire import decodePack, encodePack, ENTRY_LENGTH, FRAG, HEADER_LENGTH, PACK
+from txrdma.btl.wire import decodePack, encodePack, ENTRY_LENGTH, FRAG, HEADER_LENGTH, PACK, ROOM_UNKNOWN
 from txrdma.kit.wire import Buffer
 
 COMMAND: Final = 0
@@ -160,6 +160,7 @@ class Path:
     @ivar number: index in the peer's paths; C{port}: number of the port of the module.
     @ivar channels: the transmissions on the command and the data channel.
     @ivar inFlight: number of segments that are neither acknowledged nor lost.
+    @ivar room: number of segments that the peer's buffers can accept, as it has reported last.
     @ivar opensAt: time before which no further segment is sent, because the congestion window is very small;
         else zero.
     @ivar arrivedFrom: time at which the newest segment that has arrived was sent.
@@ -180,7 +181,7 @@ class Path:
             "isProbeDue",
             "isSilent",
         ),
-        *("number", "opensAt", "port", "probeAt"),
+        *("number", "opensAt", "port", "probeAt", "room"),
     )
 
     def __init__(self, number: int, port: int, phase: float = 0.0) -> None:
@@ -190,17 +191,17 @@ class Path:
         self.number, self.port, self._phase = number, port, phase
         self.channels = (Transmissions(), Transmissions())
         self.congestion = Congestion()
-        self.inFlight = 0
+        self.inFlight, self.room = 0, ROOM_UNKNOWN
         self.arrivedFrom = self.opensAt = self.probeAt = 0.0
         self.isSilent = self.isClosed = self.isProbeDue = False
         self._probe: tuple[int, float] | None = None  # sequence number and time of the last probe
 
     def isFree(self) -> bool:
-        """Return whether another segment may be sent. If the congestion window prevents it, record that."""
+        """Return whether another segment may be sent. Record if the congestion window prevents it."""
         if self.opensAt or self.inFlight >= self.congestion.size:
             self.congestion.filled()
             return False
-        return True
+        return self.inFlight < self.room
 
     def sent(self, number: int, now: float) -> None:
         """Count a segment that is sent, with the number of its transmission."""

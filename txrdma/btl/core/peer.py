@@ -47,6 +47,7 @@ from txrdma.btl.wire import (
     PLACED_PUT,
     PUT,
     PUT_LENGTH,
+    ROOM_UNKNOWN,
     Segment,
 )
 from txrdma.kit.wire import Buffer
@@ -443,7 +444,7 @@ class Peer:
         parts = (sent.fragment, sent.total, sent.region, sent.offset)
         return encodeHead(sent.kind, *ends, sent.tries, *parts)
 
-    def acknowledgement(self) -> tuple[bytes, bytes]:
+    def acknowledgement(self, room: int = ROOM_UNKNOWN) -> tuple[bytes, bytes]:
         """Make the head and the bitmap of an acknowledgement that is sent as a separate packet."""
         received = self.received
         bitmap = received.bitmap()
@@ -452,6 +453,7 @@ class Peer:
             duplicates=received.duplicates,
             latest=received.latest,
             latestAttempt=received.latestAttempt,
+            room=room,
         )
         return head, bitmap
 

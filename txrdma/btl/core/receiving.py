@@ -37,6 +37,8 @@ class ReceiveWindow:
     @ivar latest: sequence number of the last received segment; C{latestAttempt}: number of its transmission.
     @ivar isOwed: whether an acknowledgement is pending; C{owedSince}: time of the first unacknowledged
         segment.
+    @ivar period: the period in which an acknowledgement was sent last: see
+        L{PendingAcks<txrdma.btl.core.owed.PendingAcks>}.
     @ivar isUrgent: whether the acknowledgement reports a gap or a duplicate and must not be delayed.
     """
 
@@ -49,6 +51,7 @@ class ReceiveWindow:
         "isOwed",
         "isUrgent",
         "owedSince",
+        "period",
     )
 
     def __init__(self, first: int) -> None:
@@ -57,7 +60,7 @@ class ReceiveWindow:
         """
         self.following = first & SEQUENCE_MASK
         self.duplicates = 0
-        self.latest = self.latestAttempt = 0
+        self.latest = self.latestAttempt = self.period = 0
         self.isOwed = self.isUrgent = False
         self.owedSince = 0.0
         self._beyond = 0  # bit n is for following + 1 + n; the segment following itself is missing

@@ -48,14 +48,16 @@ class FastPath:
         they are processed.
     """
 
-    def __init__(self, mtus: tuple[int, int], credits: Sequence[int], keepAlive: float) -> None:
+    def __init__(
+        self, mtus: tuple[int, int], credits: Sequence[int], keepAlive: float, rooms: Sequence[int]
+    ) -> None:
         self.counters = ModuleCounters()
         self.credits = list(credits)
         self.hasPlaced = False
         self._mtus = mtus
         self._peers: dict[int, Peer] = {}
         self._probation: dict[Peer, Probation] = {}
-        self._owed = PendingAcks(self.counters)
+        self._owed = PendingAcks(self.counters, rooms)
         self._times = Timetable(keepAlive)
         self._events: list[Event] = []
         self._deferred: tuple[Peer, int, float] | None = None  # an acknowledgement that a message carried

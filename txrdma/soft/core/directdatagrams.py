@@ -24,6 +24,7 @@ class DirectDatagramRoute(Route, Protocol):
     """The route of a UD queue pair; with an C{inbox} received datagrams need no receives."""
 
     inbox: DirectDatagrams | None
+    bufferBytes: int
 
     def put(self, address: AddressVector, qpn: QPN, qkey: int, head: Buffer, body: Buffer) -> bool:
         """Send a datagram immediately. Return False if it has to be posted instead."""
@@ -61,6 +62,10 @@ class DirectDatagrams:
         self._open, self._ring = openInbox, ring
         self._received: list[ReceivedDatagram] = []
         self._isTaking = False
+
+    @property
+    def bufferBytes(self) -> int:
+        return 0 if self.route is None else self.route.bufferBytes
 
     def openInbox(self) -> Sized:
         self.isOpen = True

@@ -350,6 +350,7 @@ class DatagramRoute(Route, PortRoute):
 
     @ivar polled: whether polling finds datagrams in the socket, without the reactor.
     @ivar inbox: queue of datagrams that need no receives; None if receives are used.
+    @ivar bufferBytes: bytes of packets for which the socket has space.
     """
 
     name = "rocev2"
@@ -358,7 +359,7 @@ class DatagramRoute(Route, PortRoute):
         attributes = owner.attributes
         self.number = owner.number
         self.port = port
-        self.polled = port.isLive
+        self.polled, self.bufferBytes = port.isLive, port.mostInFlight
         self.inbox: DirectDatagrams | None = None
         self._owner = owner
         self.datagrams = Datagrams(

@@ -5,6 +5,7 @@ Senders whose messages to one receiver pass a bottleneck of a simulated network.
 from __future__ import annotations
 
 from functools import partial
+from math import inf
 from random import Random
 from typing import Final
 
@@ -40,18 +41,25 @@ class ManySenders:
         size: int = 16_000,
         pauses: float = 0.0,
         seed: int = 1,
+        room: int = 0,
+        isAdvertised: bool = True,
     ) -> None:
         """
         @param rate: packets per second; C{depth}: packets that may wait; C{delay}: seconds in each direction.
         @param size: bytes of a message.
         @param pauses: mean seconds between two pauses of each host, as on a busy machine; zero for none.
+        @param room: packets that the receiver's host retains while it pauses; zero for no limit.
+        @param isAdvertised: whether it advertises them.
         """
         whole = MTU + OVERHEAD
         self.bottleneck = Bottleneck(rate * whole, depth * whole)
         network = BadNetwork(delays=(delay, delay), loss=loss, bottlenecks={(0, 0): self.bottleneck})
         self.world = World(Random(seed), network)
         self._data = bytes(size)
-        receiver = Host(self.world, Module(MTU, (256, 1024)), self._arrived)
+        receiver = Host(
+            self.world, Module(MTU, (256, 1024), rooms=[room] if room and isAdvertised else ()), self._arrived
+        )
+        receiver.room = room or inf
         self.received = [0] * (senders + 1)
         self.peers: list[Peer] = []
         for number in range(senders):

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from heapq import heappop, heappush
+from math import inf
 from random import Random
 
 from txrdma.btl.core.events import Event, MessageReceived, PackReceived
@@ -122,6 +123,7 @@ class Host:
 
     @ivar busyUntil: time until which its program is busy.
     @ivar isDead: whether it has stopped, without notifying its peers.
+    @ivar room: number of packets that may wait until its program is idle; others are lost.
     @ivar eventReceived: called with each event; messages of a pack are reported one by one.
     """
 
@@ -131,6 +133,7 @@ class Host:
         world.hosts.append(self)
         self.busyUntil = 0.0
         self.isDead = False
+        self.room: float = inf
         self._inbox: list[tuple[int, Address, bytes]] = []
         self._isReading = self._reportsPlaced = False
         self._wakeAt: float | None = None
@@ -190,6 +193,9 @@ class Host:
 
     def arrived(self, channel: int, source: Address, packet: bytes) -> None:
         """Queue a packet until the program is idle; packets that arrive meanwhile are one batch with it."""
+        if len(self._inbox) >= self.room:
+            self.world.dropped += 1
+            return
         self._inbox.append((channel, source, packet))
         if not self._isReading:
             self._isReading = True

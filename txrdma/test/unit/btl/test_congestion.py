@@ -4,6 +4,8 @@ Congestion windows: their rules, and senders that share a simulated bottleneck.
 
 from __future__ import annotations
 
+from random import Random
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -229,6 +231,20 @@ class BottleneckTests(SynchronousTestCase):
         many.world.run(70.0)
         self.assertLess(self.base(many), 4.5 / 200)
         self.assertGreater(many.peers[0].sent.paths[0].channels[DATA].roundTrip.smoothed, 0.9)
+
+    def test_receiveBuffer(self) -> None:
+        """Senders lose nothing in a small buffer of a busy receiver that advertises it, and else they do."""
+        self.assertEqual(self.lostByReceiver(True), 0)
+        self.assertGreater(self.lostByReceiver(False), 100)
+
+    def lostByReceiver(self, isAdvertised: bool) -> int:
+        """Return how many packets a receiver loses that has space for 64 and is often busy for 1 to 4 ms."""
+        many = ManySenders(16, 50_000, 5000, room=64, isAdvertised=isAdvertised)
+        many.world.hosts[0].disturb(Random(1), 0.01, 0.001, 0.004)
+        many.world.run(0.25)  # until the senders are counted
+        before = many.world.dropped
+        many.world.run(0.4)
+        return many.world.dropped - before
 
     def base(self, many: ManySenders) -> float:
         """Return the largest base round trip of all senders, in seconds."""

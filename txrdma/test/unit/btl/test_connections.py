@@ -21,7 +21,7 @@ from txrdma.btl import connections, lifeline, memory, probes
 from txrdma.btl.channels import MOST_UNREPORTED
 from txrdma.btl.core.congestion import FIRST_WINDOW
 from txrdma.btl.core.flow import MessageFlow, WINDOW
-from txrdma.btl.core.module import MANY_WAIT, MOST_RESENDS
+from txrdma.btl.core.module import MANY_WAIT, MOST_RESENDS, OVERHEAD
 from txrdma.btl.core.peer import Peer
 from txrdma.btl.errors import MessageFailed, PeerLost, Unreachable
 from txrdma.btl.introductions import frame, FrameKind, VERSION
@@ -33,7 +33,7 @@ from txrdma.error import InvalidRequest, Refused, ResourceExhausted, WireError
 from txrdma.iba.roce import RoCEPacket
 from txrdma.iba.verbs import QPAttributes, QPKind, QPState
 from txrdma.messages.memory import MemoryName
-from txrdma.sim.network import Faults
+from txrdma.sim.network import Faults, RECEIVE_BUFFER
 from txrdma.test.support.btl.hosts import HostsCase, ORDERED, TAG, TagRecorder
 from txrdma.testing.protocols import ProducerRecorder, Recorders
 from txrdma.testing.smc.hosts import connectedSockets, MemoryTCP
@@ -63,6 +63,16 @@ class MessageTests(HostsCase):
             client.transport.post(TAG, bytes(900))
         self.wait(lambda: len(seen) == 32)
         self.assertGreater(seen[0], before)
+
+    def test_receiveBuffer(self) -> None:
+        """The receiver advertises how many of the longest packets its socket has space for."""
+        client, server = self.connected()
+        self.outcome(client.transport.send(TAG, bytes(100_000)))
+        self.pause(0.1)
+        peer = self.lifeline(client).peer
+        usable = RECEIVE_BUFFER // 2  # the system counts more than the packets
+        self.assertEqual(peer.sent.paths[0].room, usable // (peer.mtu + OVERHEAD))
+        self.close(client, server)
 
     def test_longTurn(self) -> None:
         """Messages sent in a long reactor iteration leave in full packets before it ends."""
