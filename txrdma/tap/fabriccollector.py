@@ -16,7 +16,7 @@ from twisted.python import usage
 from txrdma.error import InvalidRequest, RDMAError
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.ports import defaultMADPort, openMADPort
-from txrdma.monitor.collecting.collector import CollectorFactory
+from txrdma.monitor.collecting.collector import collectorEndpoint, CollectorFactory
 from txrdma.monitor.config import secretIn
 from txrdma.monitor.reading.settings import PollerSettings
 from txrdma.tap.monitor import listeningService
@@ -70,8 +70,9 @@ class CollectorService(MultiService):
             raise InvalidRequest(f"--listen {options['listen']!r}: {error}") from error
         reopen = partial(openMADPort, reactor, options["port"] or defaultMADPort())
         self.agent = MADAgent(reactor, reopen(), reopen=reopen)
-        self.factory = CollectorFactory(reactor, self.agent, options["key"], options["outstanding"])
-        self.listening = listeningService(endpoint, self.factory)
+        self.factory = CollectorFactory(reactor, self.agent, options["outstanding"])
+        proved = collectorEndpoint(reactor, endpoint, options["key"])
+        self.listening = listeningService(proved, self.factory)
         self.listening.setServiceParent(self)
 
     def startService(self) -> None:

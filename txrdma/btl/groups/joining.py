@@ -2,7 +2,7 @@
 A member joins its group: it meets the others at the rendezvous, and connects to each of them.
 
 Each member listens, and connects to those of smaller rank. All ends prove their ranks before they exchange
-anything else, see L{txrdma.btl.groups.identity}.
+anything else, see L{txrdma.kit.proofs}.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from twisted.internet.endpoints import TCP4ClientEndpoint, TCP4ServerEndpoint
 
 from txrdma.btl.connections import ClientEndpoint, ServerEndpoint, TIMEOUT
 from txrdma.btl.groups.errors import GroupFailed
-from txrdma.btl.groups.identity import ProvedClientEndpoint, ProvedServerEndpoint
 from txrdma.btl.groups.members import Member, Members
 from txrdma.btl.groups.rendezvous import meet, RendezvousClient
 from txrdma.btl.groups.terms import GroupTerms
 from txrdma.btl.lifeline import DeviceSpecs
 from txrdma.error import RDMAError
+from txrdma.kit.proofs import ProvedClientEndpoint, ProvedServerEndpoint
 from txrdma.messages.interfaces import IMessageProtocolFactory
 from txrdma.messages.protocol import MessageFactory
 

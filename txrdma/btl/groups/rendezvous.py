@@ -21,9 +21,9 @@ from twisted.protocols.basic import LineOnlyReceiver
 from twisted.python.failure import Failure
 
 from txrdma.btl.groups.errors import GroupFailed
-from txrdma.btl.groups.identity import ProvedClientEndpoint, ProvedServerEndpoint
 from txrdma.btl.groups.terms import GroupTerms, makeKeys
 from txrdma.error import Refused
+from txrdma.kit.proofs import ProvedClientEndpoint, ProvedServerEndpoint
 
 _log = Logger()
 

@@ -7,20 +7,19 @@ counter is complete with each answer.
 
 from __future__ import annotations
 
-import hmac
 from collections import deque
 from functools import cache
-from secrets import token_bytes
 from typing import Any, Final
 
 from zope.interface import implementer
 
-from twisted.internet.interfaces import IAddress, IPushProducer, IReactorTime
+from twisted.internet.interfaces import IAddress, IPushProducer, IReactorTime, IStreamServerEndpoint
 from twisted.internet.protocol import connectionDone, Factory, Protocol
 from twisted.python.failure import Failure
 
 from txrdma.error import DeviceUnavailable, WireError
 from txrdma.kit.delayedcalls import Timer
+from txrdma.kit.proofs import ProvedServerEndpoint
 from txrdma.kit.wire import Buffer
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.core.frames import NO_KEYS
@@ -33,17 +32,15 @@ from txrdma.mad.portwatch import PortEvent, PortLost
 from txrdma.monitor.collecting.connection import MessageConnection
 from txrdma.monitor.collecting.wire import (
     ANSWERED,
+    COLLECTOR,
     decodeRequests,
     decodeSeries,
     decodeSettings,
     encodeResults,
     FAILED,
-    MAGIC,
+    MONITOR,
     MOST_BYTES,
     MOST_CALLS,
-    NONCE_BYTES,
-    PROOF_BYTES,
-    proofOf,
     READ,
     READABLE,
     REFUSED,
@@ -55,10 +52,7 @@ from txrdma.monitor.collecting.wire import (
 )
 
 MOST_MONITORS: Final = 8
-"""Most connections of a collector, including those that have not proved that they have the key."""
-
-PROOF_SECONDS: Final = 10.0
-"""Seconds in which a connection must prove that it has the key."""
+"""Most monitors that are connected to a collector."""
 
 MESSAGE_BYTES: Final = 65536
 """Bytes of results after which a message ends."""
@@ -67,6 +61,14 @@ BEAT_SECONDS: Final = 1.0
 """Seconds between signs of life while calls are under way."""
 
 _MOST_TEXT: Final = 200
+
+
+def collectorEndpoint(
+    reactor: IReactorTime, endpoint: IStreamServerEndpoint, key: bytes
+) -> ProvedServerEndpoint:
+    """Return an endpoint for a L{CollectorFactory}, to which only monitors with a key can connect."""
+    keys = {COLLECTOR: b"", MONITOR: key}
+    return ProvedServerEndpoint(reactor, endpoint, COLLECTOR, [*keys.values()], lambda rank, address: None)
 
 
 def _raw(kind: type[Attribute]) -> type[Attribute]:
@@ -178,26 +180,22 @@ class _Series(_Forwarded):
 class CollectorProtocol(MessageConnection):
     """A connection from a monitor."""
 
-    MAX_LENGTH = NONCE_BYTES + PROOF_BYTES + 5  # before the proof
+    MAX_LENGTH = MOST_BYTES
 
     factory: CollectorFactory
 
     def __init__(self, factory: CollectorFactory) -> None:
         self.factory = factory
-        self._nonce = token_bytes(NONCE_BYTES)
-        self._isProved = self._isFilling = self._isPaused = False
+        self._isFilling = self._isPaused = False
         self._timeoutSeconds, self._retries = 0.0, 0
         self._waiting: deque[Request] = deque()
         self._running: dict[_Forwarded, None] = {}
         self._results: list[Result] = []
-        self._timers = tuple(Timer(factory.reactor) for _ in range(3))
-        self._flushing, self._late, self._beating = self._timers
+        self._flushing, self._beating = Timer(factory.reactor), Timer(factory.reactor)
 
     def connectionMade(self) -> None:
-        """Challenge the monitor."""
-        self._late.start(PROOF_SECONDS, self.end, "the monitor has proved nothing in time")
+        """Wait for the settings; the monitor has proved that it has the key."""
         self.transport.registerProducer(self, True)
-        self.send(MAGIC + self._nonce)
 
     def pauseProducing(self) -> None:
         """Start no more calls, as the monitor does not read their results."""
@@ -213,23 +211,10 @@ class CollectorProtocol(MessageConnection):
 
     def messageReceived(self, message: bytes) -> None:
         """Process a message."""
-        if self._isProved:
+        if self._timeoutSeconds:
             self._ask(message)
         else:
-            self._prove(message)
-
-    def _prove(self, message: bytes) -> None:
-        """Check the monitor's proof, and send one."""
-        nonce, proof = message[:NONCE_BYTES], message[NONCE_BYTES : NONCE_BYTES + PROOF_BYTES]
-        nonces = self._nonce + nonce
-        key = self.factory.key
-        if not hmac.compare_digest(proof, proofOf(key, b"monitor", nonces)):
-            raise WireError("collector", 0, "the monitor has another key")
-        self._timeoutSeconds, self._retries = decodeSettings(message[NONCE_BYTES + PROOF_BYTES :])
-        self._isProved = True
-        self.MAX_LENGTH = MOST_BYTES
-        self._late.stop()
-        self.send(proofOf(key, b"collector", nonces))
+            self._timeoutSeconds, self._retries = decodeSettings(message)
 
     def _ask(self, message: bytes) -> None:
         for request in decodeRequests(message):
@@ -303,8 +288,8 @@ class CollectorProtocol(MessageConnection):
         running, self._running = self._running, {}
         for call in running:
             call.forget(call)
-        for timer in self._timers:
-            timer.stop()
+        self._flushing.stop()
+        self._beating.stop()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """Give up all calls of the monitor."""
@@ -321,13 +306,12 @@ class CollectorFactory(Factory):
 
     noisy = False
 
-    def __init__(self, reactor: IReactorTime, agent: MADAgent, key: bytes, maxOutstanding: int) -> None:
+    def __init__(self, reactor: IReactorTime, agent: MADAgent, maxOutstanding: int) -> None:
         """
         @param agent: makes the calls; the factory does not close it.
-        @param key: the key that monitors must have.
         @param maxOutstanding: most calls of a connection that wait for their answers.
         """
-        self.reactor, self.agent, self.key, self.maxOutstanding = reactor, agent, key, maxOutstanding
+        self.reactor, self.agent, self.maxOutstanding = reactor, agent, maxOutstanding
         self.connections: set[CollectorProtocol] = set()
         self._isPortLost = False
         self._unwatch = agent.watch(self._portChanged)

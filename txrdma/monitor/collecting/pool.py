@@ -9,14 +9,15 @@ collector the monitor makes the calls itself.
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
-from secrets import token_bytes
 from typing import Any, Final, NamedTuple
 
+from zope.interface import implementer
+
+from twisted.application.internet import ClientService
 from twisted.internet.defer import Deferred, gatherResults
-from twisted.internet.interfaces import IAddress, IDelayedCall, IReactorTime, IStreamClientEndpoint
+from twisted.internet.interfaces import IAddress, IProtocolFactory, IReactorTime, IStreamClientEndpoint
 from twisted.internet.protocol import connectionDone, Factory, Protocol
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -26,6 +27,7 @@ from txrdma.fabric.health import Finding
 from txrdma.iba.path import IBPath
 from txrdma.interfaces import IMADPort
 from txrdma.kit.delayedcalls import Timer
+from txrdma.kit.proofs import ProvedClientEndpoint
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.core.frames import NO_KEYS
 from txrdma.mad.core.transactions import Call
@@ -33,15 +35,14 @@ from txrdma.mad.errors import MADClassError, MADError, MADTimeoutError
 from txrdma.monitor.collecting.connection import MessageConnection
 from txrdma.monitor.collecting.wire import (
     ANSWERED,
+    COLLECTOR,
     decodeResults,
     encodeRequests,
     encodeSeries,
     encodeSettings,
-    MAGIC,
+    MONITOR,
     MOST_BYTES,
     MOST_CALLS,
-    NONCE_BYTES,
-    proofOf,
     READ,
     READABLE,
     REFUSED,
@@ -63,6 +64,11 @@ LONGEST_PAUSE: Final = 30.0
 
 MISSING_SECONDS: Final = 30.0
 """Seconds without a collector after which that is reported."""
+
+
+def _pauseAfter(failures: int) -> float:
+    return min(FIRST_PAUSE * (1 << min(failures - 1, 10)), LONGEST_PAUSE)
+
 
 _INDICES: Final = {(rpc, kind.attributeID): index for index, (rpc, kind) in enumerate(READABLE)}
 
@@ -208,8 +214,6 @@ class _RemoteLink(MessageConnection, _Link):
     def __init__(self, collector: _Collector) -> None:
         _Link.__init__(self, MOST_CALLS)
         self._collector = collector
-        self._nonces = b""
-        self._isProved = False
         self._open: dict[int, _Asked] = {}
         self._identifiers = count(1)
         self._requests: list[Request] = []
@@ -220,32 +224,16 @@ class _RemoteLink(MessageConnection, _Link):
         return len(self._open)
 
     def connectionMade(self) -> None:
-        """Wait for the challenge, for a limited time."""
-        self._watch()
+        """Send the settings; the collector has proved that it has the key."""
+        collector = self._collector
+        self.send(encodeSettings(collector.timeoutSeconds, collector.retries))
+        collector.joined(self)
 
     def messageReceived(self, message: bytes) -> None:
         """Process a message."""
         self._received += 1
-        if self._isProved:
-            for result in decodeResults(message):
-                self._complete(result)
-        elif not self._nonces:
-            self._prove(message)
-        elif hmac.compare_digest(message, proofOf(self._collector.key, b"collector", self._nonces)):
-            self._isProved = True
-            self._collector.joined(self)
-        else:
-            raise WireError("collector", 0, "the collector has another key")
-
-    def _prove(self, message: bytes) -> None:
-        """Answer the challenge."""
-        if len(message) != len(MAGIC) + NONCE_BYTES or not message.startswith(MAGIC):
-            raise WireError("collector", 0, "it is no collector of this version")
-        nonce = token_bytes(NONCE_BYTES)
-        self._nonces = message[len(MAGIC) :] + nonce
-        collector = self._collector
-        settings = encodeSettings(collector.timeoutSeconds, collector.retries)
-        self.send(nonce + proofOf(collector.key, b"monitor", self._nonces) + settings)
+        for result in decodeResults(message):
+            self._complete(result)
 
     def _send(self, asked: _Asked) -> None:
         call = asked.call
@@ -299,10 +287,11 @@ class _RemoteLink(MessageConnection, _Link):
         self._watching.start(self._collector.mostSeconds, self._check, self._received)
 
     def _check(self, received: int) -> None:
-        if self._received == received and (self._open or not self._isProved):
-            self.end("it returns nothing")
-        elif self._open:
-            self._watch()
+        if self._open:
+            if self._received == received:
+                self.end("it returns nothing")
+            else:
+                self._watch()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """Return all calls to the pool."""
@@ -336,76 +325,50 @@ def _portsIn(size: int, content: bytes) -> list[bytes | None]:
     return ports
 
 
+@implementer(IStreamClientEndpoint)
 class _Collector(Factory):
     """
     A collector, to which there is a connection most of the time.
 
-    L{ClientService} cannot be used, as it does not expect that a connection ends while it is prepared.
-
-    @ivar link: the connection, when both ends have proved that they have the key; else None.
+    @ivar link: the connection; None while there is none.
     """
 
     noisy = False
 
     def __init__(self, pool: CollectorPool, name: str, endpoint: IStreamClientEndpoint) -> None:
         self.name = name
-        self.reactor, self.key = pool.reactor, pool.key
+        self.reactor = pool.reactor
         self.timeoutSeconds, self.retries = pool.timeoutSeconds, pool.retries
         self.mostSeconds = self.timeoutSeconds * (self.retries + 1) + GRACE_SECONDS
         self.link: _RemoteLink | None = None
         self.pool = pool
-        self._endpoint = endpoint
+        self._endpoint = ProvedClientEndpoint(self.reactor, endpoint, MONITOR, COLLECTOR, pool.key)
         self._missingSince = self.reactor.seconds()
-        self._pauseSeconds = 0.0
-        self._connecting: Deferred[Any] | None = None
-        self._connection: _RemoteLink | None = None
-        self._waiting: IDelayedCall | None = None
-        self._stopped: Deferred[None] | None = None
+        self._service = ClientService(self, self, _pauseAfter, self.reactor)
+        self.start = self._service.startService
 
     def buildProtocol(self, addr: IAddress | None) -> Protocol:
         """Return the protocol of a new connection."""
-        self._connection = _RemoteLink(self)
-        return self._connection
+        return _RemoteLink(self)
 
-    def start(self) -> None:
-        """Connect."""
-        self._waiting = None
-        connecting = self._connecting = self._endpoint.connect(self)
-        connecting.addCallbacks(lambda _: None, self._failed).addErrback(
-            lambda failure: _log.failure("while connecting with {name}", failure, name=self.name)
-        )
+    def connect(self, factory: IProtocolFactory) -> Deferred[Any]:
+        """Connect, and log why that fails."""
+        return self._endpoint.connect(factory).addErrback(self._failed)
 
-    def _failed(self, failure: Failure) -> None:
+    def _failed(self, failure: Failure) -> Failure:
         _log.debug("no connection with {name}: {why}", name=self.name, why=failure.getErrorMessage())
-        self._again()
-
-    def _again(self) -> None:
-        """Connect after a pause, which doubles with each failure."""
-        self._connecting = self._connection = None
-        if self._stopped is not None:
-            if not self._stopped.called:
-                self._stopped.callback(None)
-            return
-        self._pauseSeconds = min(max(FIRST_PAUSE, 2 * self._pauseSeconds), LONGEST_PAUSE)
-        self._waiting = self.reactor.callLater(self._pauseSeconds, self.start)
+        return failure
 
     def stop(self) -> Deferred[None]:
         """Close the connection; fires when it is closed."""
-        stopped = self._stopped = Deferred()
-        if self._connection is not None and self._connection.transport is not None:
-            self._connection.transport.abortConnection()
-        elif self._connecting is not None:
-            self._connecting.cancel()
-        else:
-            if self._waiting is not None:
-                self._waiting.cancel()
-            stopped.callback(None)
+        stopped: Deferred[None] = self._service.stopService()
+        if self.link is not None:
+            self.link.transport.abortConnection()
         return stopped
 
     def joined(self, link: _RemoteLink) -> None:
         """Both ends have proved that they have the key."""
         _log.info("the collector {name} is connected", name=self.name)
-        self._pauseSeconds = 0.0
         self.link = link
 
     def left(self, calls: Sequence[_Asked]) -> None:
@@ -414,7 +377,6 @@ class _Collector(Factory):
             self.link = None
             self._missingSince = self.reactor.seconds()
             _log.warn("the collector {name} is lost", name=self.name)
-        self._again()
         self.pool.distribute(calls)
 
     def findings(self) -> list[Finding]:

@@ -1,18 +1,13 @@
 """
 Messages between a monitor and a collector: calls and their results, in batches.
 
-Each message has a length in front of it (C{Int32StringReceiver}). The collector sends a nonce; the monitor
-answers with its nonce and proves that it has the common key; then the collector proves it as well::
+First both ends prove that they have the common key: see L{txrdma.kit.proofs}. Then each message has a length
+in front of it (C{Int32StringReceiver})::
 
     collector                                             monitor
-      MAGIC, nonce ----------------------------------------->
-      <--- nonce, HMAC(key, "monitor", both nonces), timeout, retries
-      HMAC(key, "collector", both nonces) ------------------>
+      <------------------------------ timeout and retries of calls
       <--------------------------------------------- calls ...
       results ... ------------------------------------------>
-
-The key proves who is at the other end of the connection when it begins. In a network in which others could
-change packets, the connection needs TLS (endpoint strings C{ssl:} and C{tls:}).
 
 Only the calls in L{READABLE} can be made: a collector reads, and changes nothing. A series reads the counters
 of several ports of a node one after the other, and has one result.
@@ -20,7 +15,6 @@ of several ports of a node one after the other, and has one result.
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Iterable, Iterator
 from struct import error as StructError
 from struct import Struct
@@ -32,9 +26,9 @@ from txrdma.mad.layouts.messages import ClassPortInfo
 from txrdma.mad.layouts.pma import PortCounters, PortCountersExtended
 from txrdma.mad.layouts.smp import NodeInfo, PortInfo
 
-MAGIC: Final = b"txC1"
-NONCE_BYTES: Final = 16
-PROOF_BYTES: Final = 32
+COLLECTOR, MONITOR = 0, 1
+"""Ranks of the ends in their proofs."""
+
 MOST_CALLS: Final = 2048
 """Most calls of a connection that have no result."""
 
@@ -104,11 +98,6 @@ class Result(NamedTuple):
     kind: int
     status: int
     content: bytes
-
-
-def proofOf(key: bytes, role: bytes, nonces: bytes) -> bytes:
-    """Return the proof that an end (C{b"monitor"} or C{b"collector"}) has the key."""
-    return hmac.digest(key, role + nonces, "sha256")
 
 
 def encodeSettings(timeoutSeconds: float, retries: int) -> bytes:

@@ -11,7 +11,12 @@ from zope.interface import implementer
 
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionRefusedError
-from twisted.internet.interfaces import IProtocol, IProtocolFactory, IStreamClientEndpoint
+from twisted.internet.interfaces import (
+    IProtocol,
+    IProtocolFactory,
+    IStreamClientEndpoint,
+    IStreamServerEndpoint,
+)
 from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
@@ -21,7 +26,7 @@ from txrdma.mad.agent import MADAgent
 from txrdma.mad.layouts.pma import PortCounters, PortCountersExtended
 from txrdma.mad.layouts.smp import NodeInfo
 from txrdma.monitor.collecting import collector, pool, wire
-from txrdma.monitor.collecting.collector import CollectorFactory
+from txrdma.monitor.collecting.collector import collectorEndpoint, CollectorFactory
 from txrdma.monitor.collecting.pool import CollectorPool
 from txrdma.monitor.reading.settings import PollerSettings
 from txrdma.sim.clock import SimulatedClock
@@ -67,22 +72,27 @@ class Pipe(StringTransport):
             self._clock.callLater(0, self.protocol.connectionLost, Failure(reason))
 
 
-@implementer(IStreamClientEndpoint)
+@implementer(IStreamClientEndpoint, IStreamServerEndpoint)
 class CollectorEndpoint:
     """
-    Connects with a collector.
+    Connects with a collector, which has listened with it.
 
     @ivar isDown: whether the collector's host refuses connections.
     @ivar pipes: the client's ends of all connections.
     """
 
     def __init__(self, clock: SimulatedClock, factory: CollectorFactory) -> None:
-        self._clock, self._factory = clock, factory
+        self._clock = clock
         self.isDown = False
         self.pipes: list[Pipe] = []
+        collectorEndpoint(clock, self, KEY).listen(factory)
+
+    def listen(self, protocolFactory: IProtocolFactory) -> Deferred[Any]:
+        self._factory = protocolFactory
+        return succeed(None)
 
     def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
-        server = None if self.isDown else self._factory.buildProtocol(None)
+        server = None if self.isDown else self._factory.buildProtocol(None)  # type: ignore[arg-type]  # without an address
         if server is None:
             return fail(ConnectionRefusedError())
         client: Any = protocolFactory.buildProtocol(None)  # type: ignore[arg-type]  # without an address
@@ -133,8 +143,7 @@ class CollectingTestCase(test_poller.PollerTestCase):
         self.endpoints: dict[str, CollectorEndpoint] = {}
         for name, agent in zip(self.collectors, self.agents, strict=True):
             self.addCleanup(agent.close)
-            factory = CollectorFactory(self.clock, agent, KEY, 64)
-            self.endpoints[name] = CollectorEndpoint(self.clock, factory)
+            self.endpoints[name] = CollectorEndpoint(self.clock, CollectorFactory(self.clock, agent, 64))
         settings = self.settings
         self.pool = CollectorPool(
             *(self.clock, self.agent, self.endpoints, self.monitorKey, settings.timeoutSeconds, 2),
@@ -295,7 +304,7 @@ class CollectorTests(FabricTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.collector = self.agentAt("b")
-        self.factory = CollectorFactory(self.clock, self.collector, KEY, 8)
+        self.factory = CollectorFactory(self.clock, self.collector, 8)
         self.sent: list[bytes] = []
         self.transport = StringTransport()
         self.connection = self.connected(self.transport)
@@ -318,13 +327,6 @@ class CollectorTests(FabricTestCase):
     def send(self, message: bytes) -> None:
         self.connection.dataReceived(len(message).to_bytes(4, "big") + message)
 
-    def prove(self, key: bytes = KEY, settings: bytes = wire.encodeSettings(0.5, 2)) -> None:
-        (challenge,) = self.messages()
-        nonces = challenge[len(wire.MAGIC) :] + bytes(wire.NONCE_BYTES)
-        self.send(nonces[wire.NONCE_BYTES :] + wire.proofOf(key, b"monitor", nonces) + settings)
-        if not self.transport.disconnected:
-            self.assertEqual(self.messages(), [wire.proofOf(KEY, b"collector", nonces)])
-
     def requests(self, *lids: int, what: int = 3) -> bytes:
         return wire.encodeRequests(wire.Request(7 + at, lid, what, 0, b"") for at, lid in enumerate(lids))
 
@@ -340,7 +342,7 @@ class CollectorTests(FabricTestCase):
 
     def test_answers(self) -> None:
         """A batch of calls has a result for each: an answer, a refusal or silence."""
-        self.prove()
+        self.send(wire.encodeSettings(0.5, 2))
         self.fabric.silence("d")
         self.send(self.requests(*(self.lid(name) for name in "acd")))
         found = sorted(self.results(), key=lambda one: one.content)
@@ -350,7 +352,7 @@ class CollectorTests(FabricTestCase):
 
     def test_refused(self) -> None:
         """A refusal has its status."""
-        self.prove()
+        self.send(wire.encodeSettings(0.5, 2))
         self.send(wire.encodeRequests([wire.Request(1, self.lid("a"), 4, 99, b"")]))
         (result,) = self.results()
         self.assertEqual((result.kind, result.identifier), (wire.REFUSED, 1))
@@ -366,7 +368,7 @@ class CollectorTests(FabricTestCase):
         """A series has the attributes of each port; ports that the node refuses are marked."""
         self.fabric.setCounters("left", 1, symbolErrorCounter=5)
         self.fabric.setCounters("left", 2, symbolErrorCounter=6)
-        self.prove()
+        self.send(wire.encodeSettings(0.5, 2))
         result = self.series("left", bytes((1, 99, 2)))
         self.assertEqual(result.kind, wire.ANSWERED)
         first, refused, second = pool._portsIn(PortCounters.size + PortCountersExtended.size, result.content)
@@ -377,7 +379,7 @@ class CollectorTests(FabricTestCase):
 
     def test_silentSeries(self) -> None:
         """A series ends when the node becomes silent, and has what was read before."""
-        self.prove()
+        self.send(wire.encodeSettings(0.5, 2))
         content = wire.encodeSeries((1,), bytes(range(1, 9)))
         self.send(wire.encodeRequests([wire.Request(1, self.lid("left"), wire.SERIES, 0, content)]))
         before = self.collector.sent
@@ -387,22 +389,6 @@ class CollectorTests(FabricTestCase):
         (result,) = self.results()
         self.assertEqual(result.kind, wire.SILENT)
         self.assertIn(len(pool._portsIn(PortCounters.size, result.content)), (3, 4, 5))
-
-    def test_otherKey(self) -> None:
-        """A monitor with another key is closed."""
-        self.prove(b"another")
-        self.assertEnded()
-
-    def test_unproved(self) -> None:
-        """A connection without a proof ends in time, and a long first message ends it at once."""
-        self.pump(collector.PROOF_SECONDS - 0.1)
-        self.assertFalse(self.transport.disconnected)
-        self.pump(0.2)
-        self.assertEnded()
-        self.transport = StringTransport()
-        self.connection = self.connected(self.transport)
-        self.connection.dataReceived((1 << 16).to_bytes(4, "big"))
-        self.assertEnded()
 
     def test_badMessages(self) -> None:
         """An unknown call, an invalid LID, a wrong length or wrong settings end the connection."""
@@ -418,20 +404,20 @@ class CollectorTests(FabricTestCase):
                 for content in (b"", b"\1\1", b"\0\1", b"\1\4\1")
             ),
         ):
-            self.prove()
+            self.send(wire.encodeSettings(0.5, 2))
             self.send(message)
             self.assertEnded()
             self.transport = StringTransport()
             self.connection = self.connected(self.transport)
         for settings in (b"", bytes(5)):
-            self.prove(settings=settings)
+            self.send(settings)
             self.assertEnded()
             self.transport = StringTransport()
             self.connection = self.connected(self.transport)
 
     def test_mostCalls(self) -> None:
         """A monitor can have a limited number of calls without a result; few are under way at a time."""
-        self.prove()
+        self.send(wire.encodeSettings(0.5, 2))
         lid = self.lid("a")
         self.send(self.requests(*[lid] * wire.MOST_CALLS))
         self.assertEqual(len(self.collector._core._open), 8)
@@ -441,7 +427,7 @@ class CollectorTests(FabricTestCase):
 
     def test_notRead(self) -> None:
         """While a monitor does not read results no more calls are made, and those that wait are limited."""
-        self.prove()
+        self.send(wire.encodeSettings(0.5, 2))
         lid = self.lid("a")
         self.transport.producer.pauseProducing()  # type: ignore[union-attr]  # the connection
         self.send(self.requests(*[lid] * wire.MOST_CALLS))
@@ -455,7 +441,7 @@ class CollectorTests(FabricTestCase):
 
     def test_mostBytes(self) -> None:
         """A message that is too long ends the connection before it is stored."""
-        self.prove()
+        self.send(wire.encodeSettings(0.5, 2))
         self.connection.dataReceived((wire.MOST_BYTES + 1).to_bytes(4, "big"))
         self.assertEnded()
 
@@ -468,7 +454,7 @@ class CollectorTests(FabricTestCase):
 
     def test_close(self) -> None:
         """A collector that ends closes its connections, and gives up their calls."""
-        self.prove()
+        self.send(wire.encodeSettings(0.5, 2))
         self.fabric.silence("a")
         self.send(self.requests(self.lid("a")))
         self.factory.close()
@@ -486,21 +472,13 @@ class LinkTests(SynchronousTestCase):
         self.addCleanup(lambda: self.pool.stop())
 
     def test_nonsense(self) -> None:
-        """A peer that sends no challenge or a wrong proof is closed, and tried again."""
-        challenge = wire.MAGIC + bytes(wire.NONCE_BYTES)
-        for messages in (
-            [b"HTTP/1.1 200 OK"],
-            [challenge, bytes(wire.PROOF_BYTES)],
-            [challenge, b""],
-        ):
-            protocol, transport = self.endpoint.connections[-1]
-            before = len(self.endpoint.connections)
-            for message in messages:
-                protocol.dataReceived(len(message).to_bytes(4, "big") + message)
-            self.assertTrue(transport.disconnected)
-            protocol.connectionLost()
-            self.clock.advance(pool.LONGEST_PAUSE)
-            self.assertEqual(len(self.endpoint.connections), before + 1)
+        """A peer that sends no proof is closed, and tried again."""
+        protocol, transport = self.endpoint.connections[-1]
+        protocol.dataReceived(b"HTTP/1.1 200 OK\r\nServer: something else, of another kind\r\n\r\n")
+        self.assertTrue(transport.disconnected)
+        protocol.connectionLost()
+        self.clock.advance(pool.FIRST_PAUSE)
+        self.assertEqual(len(self.endpoint.connections), 2)
 
     def test_dumb(self) -> None:
         """A peer that sends nothing is closed."""

@@ -1,15 +1,18 @@
 """
-Both ends of a TCP connection prove their ranks, before any other bytes are processed.
+Both ends of a connection prove that they have a key, before any other bytes are processed.
 
 ::
 
     client                                                  server
       HELLO: its rank, the server's, nonce ------------------>
-      <---------------------- nonce, HMAC(key, server, HELLO, nonce)
+      <------------------------------------------------- nonce
       HMAC(key, client, HELLO, nonce) ----------------------->
+      <------------------------- HMAC(key, server, HELLO, nonce)
 
-The key (see L{txrdma.btl.groups.terms}) belongs to this pair of ranks. An end that cannot prove its rank is
-closed. Afterwards the connection belongs to another protocol, as if it had just been established.
+A rank is the number of an end, and the key belongs to a pair of ranks: see L{txrdma.btl.groups.terms}. An end
+that cannot prove its rank is closed; a server proves nothing to strangers. Afterwards the connection belongs
+to another protocol, as if it had just been established. In a network in which others could change packets,
+connections need TLS.
 """
 
 from __future__ import annotations
@@ -48,7 +51,7 @@ MOST_UNPROVED: Final = 256
 """Clients of a listener that have not proved their rank; further ones are closed."""
 
 _HELLO: Final = Struct(">4sHH16s")
-_MAGIC: Final = b"txG1"
+_MAGIC: Final = b"txG2"
 _NONCE: Final = 16
 _PROOF: Final = 32
 
@@ -108,13 +111,16 @@ class Prover(Protocol):
             transport: Any = self.transport
             transport.abortConnection()
 
-    def _succeed(self) -> None:
-        """Give the connection to another protocol."""
+    def _succeed(self, last: bytes = b"") -> None:
+        """Send the last bytes of this protocol, if there are any, and give the connection to another one."""
         self._timer.stop()
         inner: Any = self._factory.buildProtocol(cast(Any, self._address))
         if inner is None:
             raise Refused("the connection was rejected")
         self._inner = inner
+        if last:
+            transport: Any = self.transport
+            transport.write(last)
         inner.makeConnection(self.transport)
         early, self._data = self._data, b""
         if early:
@@ -145,6 +151,7 @@ class ClientProver(Prover):
         super().__init__(reactor, factory, address)
         self._key, self._server = key, server
         self._hello = _HELLO.pack(_MAGIC, rank, server, token_bytes(_NONCE))
+        self._nonce: bytes | None = None
 
     def connectionMade(self) -> None:
         super().connectionMade()
@@ -152,14 +159,17 @@ class ClientProver(Prover):
         transport.write(self._hello)
 
     def _received(self) -> None:
-        answer = self._take(_NONCE + _PROOF)
-        if answer is None:
+        if self._nonce is None:
+            self._nonce = self._take(_NONCE)
+            if self._nonce is None:
+                return
+            transport: Any = self.transport
+            transport.write(_proof(self._key, b"client", self._hello, self._nonce))
+        proof = self._take(_PROOF)
+        if proof is None:
             return
-        nonce, proof = answer[:_NONCE], answer[_NONCE:]
-        if not hmac.compare_digest(proof, _proof(self._key, b"server", self._hello, nonce)):
+        if not hmac.compare_digest(proof, _proof(self._key, b"server", self._hello, self._nonce)):
             raise Refused(f"the peer cannot prove that its rank is {self._server}")
-        transport: Any = self.transport
-        transport.write(_proof(self._key, b"client", self._hello, nonce))
         self._succeed()
 
 
@@ -194,16 +204,15 @@ class ServerProver(Prover):
                 raise Refused("the peer is no member that connects to this one")
             self._hello, self._peer = hello, peer
             transport: Any = self.transport
-            transport.write(self._nonce + _proof(self._keys[peer], b"server", hello, self._nonce))
+            transport.write(self._nonce)
         proof = self._take(_PROOF)
         if proof is None:
             return
-        if not hmac.compare_digest(
-            proof, _proof(self._keys[self._peer], b"client", self._hello, self._nonce)
-        ):
+        key = self._keys[self._peer]
+        if not hmac.compare_digest(proof, _proof(key, b"client", self._hello, self._nonce)):
             raise Refused(f"the peer cannot prove that its rank is {self._peer}")
         self._admit(self._peer, self._address)
-        self._succeed()
+        self._succeed(_proof(key, b"server", self._hello, self._nonce))
 
 
 @implementer(IStreamClientEndpoint)
@@ -293,7 +302,7 @@ class _ServerFactory(Factory):
         if isinstance(result, Failure):
             _rateLimited.warn(
                 str(getattr(address, "host", address)),
-                "Closing a connection from {peer} to a member of a group: {error}",
+                "Closing a connection from {peer}, which has not proved its rank: {error}",
                 peer=address,
                 error=result.value,
             )
