@@ -98,9 +98,6 @@ class Inputs(Protocol):
     def reply(self) -> None:
         """The program gives its answer to a LAP."""
 
-    def delay(self) -> None:
-        """The program takes longer than the peer expects."""
-
     def requested(self) -> None:
         """A LAP was received whose path is acceptable."""
 
@@ -155,7 +152,7 @@ class Alternate(ExchangeCore):
             "_lapTransaction",
             "_mayReload",
         ),
-        *("_newest", "_path", "_private", "_response", "_service", "_timedOut"),
+        *("_newest", "_path", "_private", "_response", "_timedOut"),
         *("alternate", "primary", "wasUsed"),
     )
     _final = frozenset({"CLOSED"})
@@ -190,7 +187,6 @@ class Alternate(ExchangeCore):
         self._answered: _Answered | None = None
         self._response = _NO_APR
         self._private = b""
-        self._service = LONGEST_SERVICE
         self._timedOut = False
         super().__init__(retryPolicy)
 
@@ -261,17 +257,6 @@ class Alternate(ExchangeCore):
         checkPrivateData(privateData, 148)
         self._response = self._apr(status, information, privateData)
         return self._ask("reply", now)
-
-    def delay(self, service: int, now: float, privateData: bytes = b"") -> bool:
-        """
-        Ask the peer to wait for the answer to its LAP, by an MRA.
-
-        @param service: the time until the answer, a time's code.
-        """
-        checkFits(MRA(serviceTimeout=service))
-        checkPrivateData(privateData, 222)
-        self._service, self._private = service, privateData
-        return self._ask("delay", now)
 
     # What happens
 
@@ -407,8 +392,7 @@ class Alternate(ExchangeCore):
             localCommID=self._ends.localCommID,
             remoteCommID=self._ends.remoteCommID,
             messageMRAed=MessageKind.LAP,
-            serviceTimeout=self._service,
-            privateData=self._private.ljust(222, b"\0"),
+            serviceTimeout=LONGEST_SERVICE,
         )
         self._send(mra, self._lapTransaction)
 
@@ -470,7 +454,6 @@ def _rows() -> Iterator[_Row]:
     yield _IDLE, _In.requested, _LAP_RCVD, (_Do._disarm, _Do._reportRequested)
     for here in (_LAP_RCVD, _MRA_LAP_SENT):
         yield here, _In.reply, _IDLE, (_Do._reply,)
-        yield here, _In.delay, _MRA_LAP_SENT, (_Do._sendMRA,)
         yield here, _In.again, _MRA_LAP_SENT, (_Do._sendMRA,)
         yield here, _In.replaced, _IDLE, (_Do._cancel,)
         yield here, _In.close, _CLOSED, (_Do._cancel,)
