@@ -203,15 +203,13 @@ class StateTable(Generic[_Inputs, _Data]):
         inputs: Any,
         core: type[_Data],
         rows: Iterable[Row[_Inputs, _Data]],
-        ours: frozenset[tuple[str, str]] = frozenset(),
     ) -> None:
         """
         @param inputs: the protocol class whose methods are the inputs.
-        @param ours: states with inputs that only a bug in txrdma can cause; they raise C{NoTransition}.
         """
         self.rows = tuple(rows)
         self.places = tuple(dict.fromkeys(name for row in self.rows for name in (row[0], row[2])))
-        self._inputs, self._core, self._ours = inputs, core, ours
+        self._inputs, self._core = inputs, core
         self._known = {(here, what.__name__) for here, what, _there, _actions in self.rows}
         self._machine: Callable[..., _Inputs] | None = None
         self._states: dict[str, Any] = {}
@@ -236,11 +234,10 @@ class StateTable(Generic[_Inputs, _Data]):
         for here, what, there, actions in self.rows:
             turn = _outputs(there, actions)
             self._states[here].upon(what).to(self._states[there])(turn)
-        names = self._known | self._ours
         every = [what for name, what in vars(self._inputs).items() if not name.startswith("_")]
         for place, state in self._states.items():
             for what in every:
-                if (place, what.__name__) not in names:
+                if (place, what.__name__) not in self._known:
                     state.upon(what).loop().returns(None)
         self._machine = builder.build()
         return self._machine

@@ -93,14 +93,12 @@ class CompletionReader:
         queues: Sequence[ICompletionQueue],
         handler: Callable[[Sequence[Completion]], None],
         failed: Callable[[Failure], None] = lambda failure: None,
-        busyPoll: BusyPoll | None = None,
         busyPolls: bool = True,
     ) -> None:
         """
         @param queues: those of the channel that are to be read.
         @param handler: called with a batch of completions of one queue, oldest first.
         @param failed: called once, when an error has stopped the reader.
-        @param busyPoll: determines how long to busy-poll; without it, one with the budget of the process.
         @param busyPolls: whether to busy-poll at all.
         """
         self._reactor = reactor
@@ -112,7 +110,7 @@ class CompletionReader:
         self.poll: Callable[[], bool] = sources.poll
         self._handler = handler
         self._polling: IReactorPolling | None = IReactorPolling(reactor, None)
-        self._busyPoll = busyPoll or BusyPoll(_budget)
+        self._busyPoll = BusyPoll(_budget)
         self._busyPolls = busyPolls and self._polling is None
         self._isBusyPolling = False
         self._isArmed = False

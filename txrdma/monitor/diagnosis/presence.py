@@ -74,8 +74,7 @@ class Presence:
     @ivar rememberedAt: time of its last event.
     """
 
-    def __init__(self, forgetSeconds: float = FORGET_SECONDS, mostGone: int = MOST_GONE) -> None:
-        self._forgetSeconds = forgetSeconds
+    def __init__(self, mostGone: int = MOST_GONE) -> None:
         self._mostGone = mostGone
         self._appeared: dict[Any, float] = {}
         self.present: Mapping[GUID, tuple[str, str]] = {}
@@ -166,7 +165,7 @@ class Presence:
         self.present, self.linked, self._modes = nodes, links, modes
         several: tuple[dict[Any, Gone], ...] = (self.nodes, self.links)
         for gone in several:
-            _forget(gone, now - self._forgetSeconds)
+            _forget(gone, now - FORGET_SECONDS)
             self._bound(gone)
         for guid in before[0] - nodes.keys() - self.nodes.keys():
             events.append(_nodeEvent(now, "node-forgotten", guid))

@@ -105,13 +105,11 @@ class ErrorThresholds:
         limits: Iterable[TallyLimit] = DEFAULT_LIMITS,
         flaps: TallyLimit = DEFAULT_FLAPS,
         mostBitErrors: float | None = None,
-        restartSeconds: float = RESTART_SECONDS,
     ) -> None:
         """@param mostBitErrors: rate of bit errors beyond which a link is reported; None for no report."""
         self._tallies: Tallies[PortKey] = Tallies([])
         self._bitErrors: Tallies[PortKey] = Tallies([])
         self.change(limits, flaps, mostBitErrors)
-        self._restartSeconds = restartSeconds
         self._downs: dict[PortKey, list[tuple[float, int]]] = {}
         self._links: dict[PortKey, list[PortKey]] = {}
         self._restarts: dict[GUID, float] = {}
@@ -353,7 +351,7 @@ class ErrorThresholds:
         """Return whether the node of one end restarted about when the link went down."""
         guids = {guid for guid, _number in ends}
         restarted, reset = (
-            [guid for guid in guids if abs(times.get(guid, -inf) - at) <= self._restartSeconds]
+            [guid for guid in guids if abs(times.get(guid, -inf) - at) <= RESTART_SECONDS]
             for times in (self._restarts, self._resets)
         )
         return bool(restarted) or len(reset) == 1  # who clears counters clears those of both ends
@@ -367,7 +365,7 @@ class ErrorThresholds:
             else:
                 del self._downs[portKey]
                 self._links.pop(portKey, None)
-        before = oldest - self._restartSeconds
+        before = oldest - RESTART_SECONDS
         for times in (self._restarts, self._resets):
             for guid in [guid for guid, at in times.items() if at < before]:
                 del times[guid]

@@ -133,7 +133,7 @@ def _overview(context: PageContext, values: Values) -> Tag:
             ),
             section(
                 "Findings",
-                findingTable(context, causes[:_FEW], "No findings."),
+                findingTable(context, causes[:_FEW]),
                 tags.p(tags.a(f"All {len(context.open)} findings", href="/findings"))
                 if len(context.open) > len(causes[:_FEW])
                 else "",
@@ -255,7 +255,7 @@ def _node(context: PageContext, values: Values) -> Tag:
                 ("Up for", f"{row['uptime'] / _DAY:.1f} days" if row["uptime"] is not None else "–"),
             ),
             tags.p(tags.a("Path from here", href=f"/trace?{urlencode(path)}")) if path else "",
-            section("Findings here", findingTable(context, found, "No findings."), name="findings"),
+            section("Findings here", findingTable(context, found), name="findings"),
             section(
                 "Ports",
                 table(
@@ -330,7 +330,7 @@ def _port(context: PageContext, values: Values) -> Tag:
                 ),
                 name="now",
             ),
-            section("Findings here", findingTable(context, found, "No findings."), name="findings"),
+            section("Findings here", findingTable(context, found), name="findings"),
             _charts(context, port, values),
             section(
                 "Counters",
@@ -423,7 +423,7 @@ def _findings(context: PageContext, values: Values) -> Tag:
                 *("/findings", values, "Place or text"),
                 choose("severity", "Severity", values["severity"], severities),
             ),
-            section("There now", findingTable(context, open_, "No findings."), name="open"),
+            section("There now", findingTable(context, open_), name="open"),
             section(
                 "Cleared",
                 table(

@@ -44,11 +44,10 @@ def findingRows(context: PageContext, entries: list[Entry]) -> list[list[Part]]:
     ]
 
 
-def findingTable(context: PageContext, entries: list[Entry], empty: str, caption: str = "Findings") -> Part:
+def findingTable(context: PageContext, entries: list[Entry]) -> Part:
     """Table of findings that are there."""
-    return table(
-        caption, ["Severity", "Where", "What, and what to do", "Since"], findingRows(context, entries), empty
-    )
+    columns = ["Severity", "Where", "What, and what to do", "Since"]
+    return table("Findings", columns, findingRows(context, entries), "No findings.")
 
 
 def changeTable(context: PageContext, changes: list[FabricEvent], empty: str) -> Part:

@@ -47,7 +47,7 @@ class MigrationContract(TwoEnds):
         port = peer.device.portAttributes(number)
         return AddressVector(peer.device.gids(number)[0], port=number, dmac=port.mac)
 
-    def migrating(self, settings: QPAttributes = QUICK, armed: bool = True) -> tuple[End, End]:
+    def migrating(self, armed: bool = True) -> tuple[End, End]:
         """Return two connected ends with a loaded alternate path, which is armed by default."""
         alice, bob = self.end(0), self.end(1, access=WITH_ATOMICS)
         for end in (alice, bob):
@@ -59,16 +59,16 @@ class MigrationContract(TwoEnds):
                     address=self.path(end, peer, 1),
                     pathMTU=min(d.portAttributes(1).activeMTU for d in self.devices),
                     destinationQPN=peer.queuePair.number,
-                    rqPSN=settings.rqPSN,
-                    maxDestRDAtomic=settings.maxDestRDAtomic,
-                    minRNRTimer=settings.minRNRTimer,
+                    rqPSN=QUICK.rqPSN,
+                    maxDestRDAtomic=QUICK.maxDestRDAtomic,
+                    minRNRTimer=QUICK.minRNRTimer,
                     alternateAddress=self.path(end, peer, 2),
                     alternatePKeyIndex=0,
-                    alternateTimeout=settings.timeout,
+                    alternateTimeout=QUICK.timeout,
                 )
             )
         for end in (alice, bob):
-            end.toRTS(settings)
+            end.toRTS(QUICK)
         if armed:
             self.arm(alice, bob)
         return alice, bob
