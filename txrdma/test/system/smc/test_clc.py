@@ -14,24 +14,7 @@ from unittest import SkipTest
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.iba.types import GID, MACAddress
-from txrdma.smc.wire.clc import (
-    Accept,
-    AnswerV2,
-    Confirm,
-    Decline,
-    decode,
-    Diagnosis,
-    enterpriseID,
-    FirstContact,
-    FirstContactV21,
-    IPv6Prefix,
-    Message,
-    OSType,
-    Path,
-    Proposal,
-    ProposalV2,
-    SMCDArea,
-)
+from txrdma.smc.wire import clc
 from txrdma.test.support.captures import SMC_GO
 from txrdma.test.support.smc.clc import ends
 
@@ -41,9 +24,9 @@ class TsharkTests(SynchronousTestCase):
 
     gid = GID.fromIP("10.77.0.1")
     mac = MACAddress(b"client")
-    eid = enterpriseID("EXAMPLE.COM")
+    eid = clc.enterpriseID("EXAMPLE.COM")
 
-    def shown(self, message: Message, *fields: str) -> list[str]:
+    def shown(self, message: clc.Message, *fields: str) -> list[str]:
         """
         Return the values of fields that tshark finds in a message.
 
@@ -73,10 +56,12 @@ class TsharkTests(SynchronousTestCase):
 
     def test_proposal(self) -> None:
         """A Proposal has both versions, with an IPv6 prefix and two EIDs."""
-        extension = ProposalV2(self.gid, (self.eid, enterpriseID("B")), 1, maxConnections=255, maxLinks=1)
-        prefix = IPv6Prefix(prefix=GID.fromIP("2001:db8::").raw, length=64)
-        proposal = Proposal(b"12345678", self.gid, self.mac, ipv6Prefixes=(prefix,), version=2,
-                            smcd=SMCDArea(), v2=extension)  # fmt: skip
+        extension = clc.ProposalV2(
+            self.gid, (self.eid, clc.enterpriseID("B")), 1, maxConnections=255, maxLinks=1
+        )
+        prefix = clc.IPv6Prefix(prefix=GID.fromIP("2001:db8::").raw, length=64)
+        proposal = clc.Proposal(b"12345678", self.gid, self.mac, ipv6Prefixes=(prefix,), version=2,
+                                smcd=clc.SMCDArea(), v2=extension)  # fmt: skip
         found = self.shown(
             proposal,
             *("smc.length", "smc.proposal.smc.version", "smc.proposal.smc.type", "smc.proposal.smcv2.type"),
@@ -92,26 +77,27 @@ class TsharkTests(SynchronousTestCase):
 
     def test_onlyVersion2(self) -> None:
         """A Proposal without version 1 has no subnet, and its extension follows immediately."""
-        proposal = Proposal(b"12345678", GID(bytes(16)), MACAddress(bytes(6)), version=2, typeV1=Path.NONE,
-                            smcd=SMCDArea(), v2=ProposalV2(self.gid, (self.eid,), 1))  # fmt: skip
+        proposal = clc.Proposal(b"12345678", GID(bytes(16)), MACAddress(bytes(6)), version=2,
+                                typeV1=clc.Path.NONE, smcd=clc.SMCDArea(),
+                                v2=clc.ProposalV2(self.gid, (self.eid,), 1))  # fmt: skip
         fields = ("smc.proposal.smc.type", "smc.proposal.smcv2_ext_offset", "smc.proposal.rocev2.gid.ipv4")
         self.assertEqual(self.shown(proposal, *fields), ["2", "0x001c", "10.77.0.1"])
 
     def test_answers(self) -> None:
         """Accept and Confirm of a first contact have their extension, and the client's GID."""
-        end: dict[str, Any] = {name: getattr(decode(SMC_GO["accept"]), name) for name in ends}
+        end: dict[str, Any] = {name: getattr(clc.decode(SMC_GO["accept"]), name) for name in ends}
         end |= {"gid": self.gid, "mac": self.mac, "firstContact": True, "version": 2}
-        contact = FirstContact(
-            True, OSType.LINUX, 1, b"host", FirstContactV21(maxConnections=255, maxLinks=1)
+        contact = clc.FirstContact(
+            True, clc.OSType.LINUX, 1, b"host", clc.FirstContactV21(maxConnections=255, maxLinks=1)
         )
-        accept = Accept(**end, v2=AnswerV2(self.eid, contact))
+        accept = clc.Accept(**end, v2=clc.AnswerV2(self.eid, contact))
         names = ("first.contact", "eid", "v2_lg.type", "os.type", "smc.version.relnum", "peer.host.name")
         common = ["2", "1", "host"]
         found = [each.rstrip() for each in self.shown(
             accept, "smc.length", "smc.accept.server.qp.number", "smc.accept.initial.psn",
             *(f"smc.accept.{name}" for name in names[1:]))]  # fmt: skip
         self.assertEqual(found, ["160", "0x0000e4", "0x72f5fe", "EXAMPLE.COM", "1", *common])
-        confirm = Confirm(**end, v2=AnswerV2(self.eid, contact, (self.gid,)))
+        confirm = clc.Confirm(**end, v2=clc.AnswerV2(self.eid, contact, (self.gid,)))
         found = [each.rstrip() for each in self.shown(
             confirm, "smc.length", "smc.confirm.client.qp.number", "smc.initial.psn",
             "smc.confirm.gid.list.entry",
@@ -122,7 +108,7 @@ class TsharkTests(SynchronousTestCase):
     def test_decline(self) -> None:
         """A Decline has five words of diagnosis in version 2 and one in version 1."""
         fields = ("smc.length", "smc.decline.smc.version", "smc.decline.osync", "smc.peer.diag.info")
-        found = self.shown(Decline.inVersion(2, b"12345678", Diagnosis.SYNCERR), *fields)
+        found = self.shown(clc.Decline.inVersion(2, b"12345678", clc.Diagnosis.SYNCERR), *fields)
         self.assertEqual(found, ["44", "2", "1", ",".join(["0x04000000"] + 4 * ["0x00000000"])])
-        found = self.shown(Decline.inVersion(1, b"12345678", Diagnosis.NOUEID), *fields)
+        found = self.shown(clc.Decline.inVersion(1, b"12345678", clc.Diagnosis.NOUEID), *fields)
         self.assertEqual(found, ["28", "1", "0", "0x03030008"])

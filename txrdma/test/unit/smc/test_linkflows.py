@@ -27,22 +27,7 @@ from txrdma.smc.group._linkstate import (
     Token,
 )
 from txrdma.smc.terms.offer import Role
-from txrdma.smc.wire.llc import (
-    AddLink,
-    AddLinkContinuation,
-    AddLinkExtension,
-    ConfirmLink,
-    decode,
-    DeleteLink,
-    DeleteReason,
-    Header,
-    LLC,
-    LLCFlags,
-    LLCType,
-    RequestAddLink,
-    RKeyPair,
-    TestLink,
-)
+from txrdma.smc.wire import llc
 from txrdma.test.support.captures import messages
 
 
@@ -57,8 +42,8 @@ class RecordedTests(SynchronousTestCase):
 
     def end(self, raw: bytes) -> LinkEnd:
         """Return the end of a link that a message names."""
-        body = decode(raw).body
-        assert isinstance(body, (ConfirmLink, AddLink))
+        body = llc.decode(raw).body
+        assert isinstance(body, (llc.ConfirmLink, llc.AddLink))
         return LinkEnd(body.mac, body.gid, body.qpn)
 
     def begin(self, role: Role, ours: list[bytes], remoteKeys: list[bytes]) -> None:
@@ -72,14 +57,14 @@ class RecordedTests(SynchronousTestCase):
         self.core.confirm(0.0, self.end(remoteKeys[0]))
         self.core.received(remoteKeys[0], 0.0)
         [(_, raw)] = self.core.outgoing()
-        one, kernel = decode(raw), decode(ours[0])
-        assert isinstance(one.body, ConfirmLink) and isinstance(kernel.body, ConfirmLink)
+        one, kernel = llc.decode(raw), llc.decode(ours[0])
+        assert isinstance(one.body, llc.ConfirmLink) and isinstance(kernel.body, llc.ConfirmLink)
         self.assertEqual((one.header, one.body.maxLinks), (kernel.header, kernel.body.maxLinks))
 
     def offer(self, raw: bytes, name: int, token: Token) -> LinkLife:
         """Offer the kernel's end of the second link."""
-        body = decode(raw).body
-        assert isinstance(body, AddLink)
+        body = llc.decode(raw).body
+        assert isinstance(body, llc.AddLink)
         link = self.core.offer(self.end(raw), body.mtu, body.psn, {RKey(name): token}, 0.0)
         assert link is not None
         return link
@@ -89,11 +74,13 @@ class RecordedTests(SynchronousTestCase):
         self.begin(Role.CLIENT, client, server)
         core = self.core
         core.received(server[1], 0.0)
-        self.assertEqual(core.events(), [LinkConfirmed(), LinkWanted(cast(AddLink, decode(server[1]).body))])
+        self.assertEqual(
+            core.events(), [LinkConfirmed(), LinkWanted(cast(llc.AddLink, llc.decode(server[1]).body))]
+        )
         link = self.offer(client[1], 0x392, Token(RKey(0x36D), 0xFF29218086000000))
         self.assertEqual(core.outgoing(), [(core.first, client[1])])
         [made] = core.events()
-        self.assertEqual(made, LinkMade(link, cast(AddLink, decode(server[1]).body)))
+        self.assertEqual(made, LinkMade(link, cast(llc.AddLink, llc.decode(server[1]).body)))
         core.made(link, 0.0)
         core.received(server[2], 0.0, link)
         [(by, raw)] = core.outgoing()
@@ -107,16 +94,16 @@ class RecordedTests(SynchronousTestCase):
         ))  # fmt: skip
         core.linkDown(1.0, "v0 is down")
         self.assertEqual(core.events(), [LinkLost(core.first, "v0 is down")])
-        asked, answered = (raw for raw in client if decode(raw).type is LLCType.DELETE_LINK)
+        asked, answered = (raw for raw in client if llc.decode(raw).type is llc.LLCType.DELETE_LINK)
         self.assertEqual(core.outgoing(), [(link, asked)])
-        [request] = [raw for raw in server if decode(raw).type is LLCType.DELETE_LINK]
+        [request] = [raw for raw in server if llc.decode(raw).type is llc.LLCType.DELETE_LINK]
         core.received(request, 1.0, link)
         self.assertEqual(core.outgoing(), [(link, answered)])
-        again = [raw for raw in server if decode(raw).type is LLCType.ADD_LINK][1]
+        again = [raw for raw in server if llc.decode(raw).type is llc.LLCType.ADD_LINK][1]
         core.received(again, 1.0, link)
-        self.assertEqual(core.events(), [LinkWanted(cast(AddLink, decode(again).body))])
+        self.assertEqual(core.events(), [LinkWanted(cast(llc.AddLink, llc.decode(again).body))])
         core.decline(1.0)
-        rejected = [raw for raw in client if decode(raw).type is LLCType.ADD_LINK][1]
+        rejected = [raw for raw in client if llc.decode(raw).type is llc.LLCType.ADD_LINK][1]
         self.assertEqual(core.outgoing(), [(link, rejected)])
 
     def test_serverAsksAsKernel(self) -> None:
@@ -127,7 +114,7 @@ class RecordedTests(SynchronousTestCase):
         link = self.offer(server[1], 0x358, Token(RKey(0x3E2), 0xFF29218085840000))
         self.assertEqual(core.outgoing(), [(core.first, server[1])])
         core.received(client[1], 0.0)
-        self.assertEqual(core.events(), [LinkMade(link, cast(AddLink, decode(client[1]).body))])
+        self.assertEqual(core.events(), [LinkMade(link, cast(llc.AddLink, llc.decode(client[1]).body))])
         core.made(link, 0.0)
         [(by, raw)] = core.outgoing()
         self.assertEqual((by, raw[:30]), (link, server[2][:30]))
@@ -136,17 +123,17 @@ class RecordedTests(SynchronousTestCase):
         reported = next(raw for raw in client[3:] if not raw[3] & 0x80)
         core.received(reported, 0.0, link)
         self.assertEqual([raw for _, raw in core.outgoing()], [server[4]])
-        asked, answered = (raw for raw in client if decode(raw).type is LLCType.DELETE_LINK)
+        asked, answered = (raw for raw in client if llc.decode(raw).type is llc.LLCType.DELETE_LINK)
         core.received(asked, 1.0, link)
         self.assertEqual([type(each) for each in core.events()], [LinkLost])
-        [request] = [raw for raw in server if decode(raw).type is LLCType.DELETE_LINK]
+        [request] = [raw for raw in server if llc.decode(raw).type is llc.LLCType.DELETE_LINK]
         self.assertEqual(core.outgoing(), [(link, request)])
         core.received(answered, 1.0, link)
         core.grow(self.end(server[1]), 1.0)
         self.assertEqual(core.events(), [LinkWanted(None)])
-        again = [raw for raw in server if decode(raw).type is LLCType.ADD_LINK][1]
-        body = decode(again).body
-        assert isinstance(body, AddLink)
+        again = [raw for raw in server if llc.decode(raw).type is llc.LLCType.ADD_LINK][1]
+        body = llc.decode(again).body
+        assert isinstance(body, llc.AddLink)
         self.assertEqual(getattr(self.offer(again, 0x358, Token(RKey(0x794), 0)), "number", 0), body.link)
 
 
@@ -214,7 +201,7 @@ class TwoEnds(list[End]):
 
     def __init__(self, ports: tuple[int, int] = (2, 2), links: int = 2, version: int = 2) -> None:
         super().__init__(End(role, count, links, version) for role, count in zip(Role, ports, strict=True))
-        self.output: list[tuple[float, Role, LinkLife, LLC]] = []
+        self.output: list[tuple[float, Role, LinkLife, llc.LLC]] = []
         self.silent: set[int] = set()
 
     def both(self) -> Iterator[tuple[End, End]]:
@@ -235,13 +222,13 @@ class TwoEnds(list[End]):
             for end, other in self.both():
                 end.turn(now)
                 for link, raw in end.core.outgoing():
-                    self.output.append((now, end.role, link, decode(raw)))
+                    self.output.append((now, end.role, link, llc.decode(raw)))
                     there = [each for each in other.made if each.number in (0, link.number)]
                     for each in [each for each in there if each.state != "gone"][:1]:
                         if link.number not in self.silent:
                             other.core.received(raw, now, each)
 
-    def times(self, role: Role, kind: LLCType) -> list[float]:
+    def times(self, role: Role, kind: llc.LLCType) -> list[float]:
         """Return the times of an end's messages of a type."""
         return [now for now, sender, _, message in self.output if (sender, message.type) == (role, kind)]
 
@@ -253,8 +240,8 @@ class TwoEnds(list[End]):
 
 def offered(port: LinkEnd, number: int) -> bytes:
     """Return an ADD LINK of version 2."""
-    body = AddLink(mac=port.mac, gid=port.gid, qpn=QPN(7), link=number, mtu=1)
-    return LLC(body.TYPE, Header(version=2), body, AddLinkExtension(port.gid, True, ())).encode()
+    body = llc.AddLink(mac=port.mac, gid=port.gid, qpn=QPN(7), link=number, mtu=1)
+    return llc.LLC(body.TYPE, llc.Header(version=2), body, llc.AddLinkExtension(port.gid, True, ())).encode()
 
 
 class SeedTests(SynchronousTestCase):
@@ -330,7 +317,7 @@ class SeedTests(SynchronousTestCase):
                 end.hold()
         ends.confirm()
         ends.deliver(0.0, 40)
-        counts = [len(ends.times(role, LLCType.ADD_LINK_CONTINUATION)) for role in Role]
+        counts = [len(ends.times(role, llc.LLCType.ADD_LINK_CONTINUATION)) for role in Role]
         self.assertEqual(sum(counts), 6)
         for end, other in ends.both():
             first, second = end.core.links
@@ -351,14 +338,14 @@ class SeedTests(SynchronousTestCase):
 
         def received(raw: bytes, now: float, link: LinkLife) -> None:
             nonlocal count
-            body = decode(raw).body
-            if not isinstance(body, AddLinkContinuation):
+            body = llc.decode(raw).body
+            if not isinstance(body, llc.AddLinkContinuation):
                 receive(raw, now, link)
                 return
             count += 1
-            pairs = tuple(RKeyPair(known=key, new=RKey(9000 + 2 * count + n)) for n in range(2))
-            more = AddLinkContinuation(link=body.link, remaining=200, pairs=pairs)
-            server.core.received(LLC(more.TYPE, Header(LLCFlags.RESPONSE), more).encode(), now)
+            pairs = tuple(llc.RKeyPair(known=key, new=RKey(9000 + 2 * count + n)) for n in range(2))
+            more = llc.AddLinkContinuation(link=body.link, remaining=200, pairs=pairs)
+            server.core.received(llc.LLC(more.TYPE, llc.Header(llc.LLCFlags.RESPONSE), more).encode(), now)
 
         self.patch(client.core, "received", received)
         ends.deliver(0.0, 100)
@@ -370,8 +357,8 @@ class SeedTests(SynchronousTestCase):
         ends[1].ports[1] = LinkEnd(*ends[1].ports[0][:2], QPN(77))
         ends.confirm()
         ends.deliver(0.0, 60)
-        reasons = [one.body.reason for _, _, _, one in ends.output if isinstance(one.body, DeleteLink)]
-        self.assertIn(DeleteReason.ASYMMETRIC_LINK_NO_LONGER_NEEDED, reasons)
+        reasons = [one.body.reason for _, _, _, one in ends.output if isinstance(one.body, llc.DeleteLink)]
+        self.assertIn(llc.DeleteReason.ASYMMETRIC_LINK_NO_LONGER_NEEDED, reasons)
         self.assertFalse(any(isinstance(each, (GroupEnded, RKeyConfirmed)) for each in ends[0].events))
 
 
@@ -422,13 +409,13 @@ class SilenceTests(SynchronousTestCase):
         self.ends.silent = set(range(2, 250))
         self.ends.output.clear()
         self.until(550.0)  # the group is idle and would end
-        tried = self.ends.times(Role.SERVER, LLCType.ADD_LINK)
+        tried = self.ends.times(Role.SERVER, llc.LLCType.ADD_LINK)
         found = [round(later - earlier) for earlier, later in pairwise(tried)]
         self.assertEqual(found, [2 ** (n + 1) + 5 for n in range(len(found))])
         self.assertGreater(len(found), 5)
         self.ends[0].core.grow(self.ends[0].ports[1], self.now)
         self.turns()
-        self.assertEqual(len(self.ends.times(Role.SERVER, LLCType.ADD_LINK)), len(tried) + 1)
+        self.assertEqual(len(self.ends.times(Role.SERVER, llc.LLCType.ADD_LINK)), len(tried) + 1)
 
     def test_lateAnswerIsReportedAtOnce(self) -> None:
         server, client = self.ends
@@ -459,9 +446,9 @@ class SilenceTests(SynchronousTestCase):
             client.core.received(offered(server.ports[1], number), self.now)
             client.turn(self.now)
             [(by, answer)] = client.core.outgoing()
-            answered = decode(answer)
-            assert isinstance(answered.body, AddLink)
-            self.assertTrue(answered.isResponse and not answered.header.flags & LLCFlags.REJECT)
+            answered = llc.decode(answer)
+            assert isinstance(answered.body, llc.AddLink)
+            self.assertTrue(answered.isResponse and not answered.header.flags & llc.LLCFlags.REJECT)
             self.assertEqual((by, answered.body.link), (client.core.first, number))
             states = {link.number: link.state for link in client.made[-2:]}
             self.assertEqual(states, {number - 1: "gone", number: "confirming"})
@@ -493,8 +480,10 @@ class SilenceTests(SynchronousTestCase):
             """Return the times of a client's unanswered requests."""
             times = []
             while now < end:
-                client.core.received(LLC(LLCType.TEST_LINK, Header(version=2), TestLink()).encode(), now)
-                if RequestAddLink.TYPE in {decode(raw).type for _, raw in client.core.outgoing()}:
+                client.core.received(
+                    llc.LLC(llc.LLCType.TEST_LINK, llc.Header(version=2), llc.TestLink()).encode(), now
+                )
+                if llc.RequestAddLink.TYPE in {llc.decode(raw).type for _, raw in client.core.outgoing()}:
                     times.append(now)
                 now += 0.5
                 client.core.expired(now)
@@ -506,7 +495,7 @@ class SilenceTests(SynchronousTestCase):
         self.assertEqual(asked(300.0, 550.0), [])
 
     def test_clientRequestsLinkWhenPortIsUp(self) -> None:
-        for version, type in ((1, LLCType.ADD_LINK), (2, LLCType.REQUEST_ADD_LINK)):
+        for version, type in ((1, llc.LLCType.ADD_LINK), (2, llc.LLCType.REQUEST_ADD_LINK)):
             ends = TwoEnds((1, 2), version=version)
             ends.confirm()
             ends.deliver(0.0, 10)
@@ -515,5 +504,5 @@ class SilenceTests(SynchronousTestCase):
             ends[1].core.grow(ends[1].ports[1], 0.0)
             ends.deliver(0.0, 10)
             output = [(role, message.type) for _, role, _, message in ends.output]
-            self.assertEqual(output[:2], [(Role.CLIENT, type), (Role.SERVER, LLCType.ADD_LINK)])
+            self.assertEqual(output[:2], [(Role.CLIENT, type), (Role.SERVER, llc.LLCType.ADD_LINK)])
             self.assertEqual(ends.links, [2, 2])

@@ -28,33 +28,18 @@ from txrdma.smc.group._linkstate import (
     Timing,
 )
 from txrdma.smc.terms.offer import Agreement, Candidate, Choice, Role, VERSION_1
+from txrdma.smc.wire import llc
 from txrdma.smc.wire.clc import Accept, Diagnosis, Proposal
 from txrdma.smc.wire.clc import decode as decodeCLC
-from txrdma.smc.wire.llc import (
-    AddLink,
-    Body,
-    ConfirmLink,
-    decode,
-    DeleteLink,
-    DeleteReason,
-    DeleteRKey,
-    Header,
-    LLC,
-    LLCFlags,
-    LLCType,
-    message,
-    RejectReason,
-    TestLink,
-)
 from txrdma.test.support.captures import messages, SMC_GO
 
 SERVER = LinkEnd(MACAddress(b"server"), GID.fromIP("10.0.0.2"), QPN(2))
 CLIENT = LinkEnd(MACAddress(b"client"), GID.fromIP("10.0.0.1"), QPN(1))
 
 
-def ask(body: Body, flags: int = 0) -> bytes:
+def ask(body: llc.Body, flags: int = 0) -> bytes:
     """Return a message of version 1."""
-    return message(body, Header(LLCFlags(flags))).encode()
+    return llc.message(body, llc.Header(llc.LLCFlags(flags))).encode()
 
 
 class Pair:
@@ -63,7 +48,7 @@ class Pair:
     def __init__(self, **server: Any) -> None:
         self.server = LinkGroup(Role.SERVER, SERVER, **server)
         self.client = LinkGroup(Role.CLIENT, CLIENT)
-        self.output: list[tuple[str, LLC]] = []
+        self.output: list[tuple[str, llc.LLC]] = []
 
     def run(self, now: float = 0.0) -> tuple[list[Event], list[Event]]:
         """Deliver messages until none is left; return the events of the server and of the client."""
@@ -73,7 +58,7 @@ class Pair:
             moved = False
             for place, (one, other) in enumerate(((self.server, self.client), (self.client, self.server))):
                 for _, raw in one.outgoing():
-                    self.output.append((one.role.value, decode(raw)))
+                    self.output.append((one.role.value, llc.decode(raw)))
                     other.received(raw, now)
                     moved = True
                 found[place].extend(one.events())
@@ -99,9 +84,9 @@ def active(**server: Any) -> Pair:
     return pair
 
 
-def answers(group: LinkGroup) -> list[LLC]:
+def answers(group: LinkGroup) -> list[llc.LLC]:
     """Return a group's messages."""
-    return [decode(raw) for _, raw in group.outgoing()]
+    return [llc.decode(raw) for _, raw in group.outgoing()]
 
 
 def alone(role: Role = Role.CLIENT) -> LinkGroup:
@@ -117,10 +102,10 @@ class ConfirmLinkTests(SynchronousTestCase):
         self.assertEqual(pair.confirm(), ([LinkConfirmed()], [LinkConfirmed()]))
         [(_, request), (_, response)] = pair.output
         for one, end in ((request, SERVER), (response, CLIENT)):
-            assert isinstance(one.body, ConfirmLink)
+            assert isinstance(one.body, llc.ConfirmLink)
             self.assertEqual((one.body.mac, one.body.gid, one.body.qpn), end)
             self.assertEqual((one.body.link, one.body.maxLinks), (1, 1))
-            self.assertEqual(one.header.flags & LLCFlags.NO_EYECATCHER, LLCFlags.NO_EYECATCHER)
+            self.assertEqual(one.header.flags & llc.LLCFlags.NO_EYECATCHER, llc.LLCFlags.NO_EYECATCHER)
             self.assertEqual(len(one.encode()), 44)
         self.assertEqual((pair.server.usable, pair.client.usable), (True, True))
 
@@ -142,7 +127,7 @@ class ConfirmLinkTests(SynchronousTestCase):
         self.assertEqual(pair.client.events(), [LinkRefused(Diagnosis.TIMEOUT_CL)])
 
     def test_falseRequestIsRefused(self) -> None:
-        right = ConfirmLink(mac=SERVER.mac, gid=SERVER.gid, qpn=SERVER.qpn, link=1)
+        right = llc.ConfirmLink(mac=SERVER.mac, gid=SERVER.gid, qpn=SERVER.qpn, link=1)
         for body, flags, diagnosis in (
             (right, 0, Diagnosis.RMBE_EC),
             (right, 1, Diagnosis.RMBE_EC),
@@ -157,7 +142,7 @@ class ConfirmLinkTests(SynchronousTestCase):
             self.assertFalse(client.usable)
 
     def test_falseResponseIsRefused(self) -> None:
-        right = ConfirmLink(mac=CLIENT.mac, gid=CLIENT.gid, qpn=CLIENT.qpn, link=1)
+        right = llc.ConfirmLink(mac=CLIENT.mac, gid=CLIENT.gid, qpn=CLIENT.qpn, link=1)
         for body in (right.replace(link=2), right.replace(qpn=QPN(7))):
             server = LinkGroup(Role.SERVER, SERVER)
             server.confirm(0.0, CLIENT)
@@ -173,7 +158,7 @@ class ConfirmLinkTests(SynchronousTestCase):
     def test_linkDeletedBeforeItIsUp(self) -> None:
         server = LinkGroup(Role.SERVER, SERVER)
         server.confirm(0.0, CLIENT)
-        server.received(ask(DeleteLink(), LLCFlags.ALL_LINKS), 0.0)
+        server.received(ask(llc.DeleteLink(), llc.LLCFlags.ALL_LINKS), 0.0)
         self.assertEqual(server.events(), [LinkRefused(Diagnosis.NOACTLINK)])
 
     def test_offerWithMTUZeroIsRejected(self) -> None:
@@ -188,15 +173,15 @@ class RecordedTests(SynchronousTestCase):
 
     def test_kernelsRequestsAreAnswered(self) -> None:
         output = [(captured.source, raw) for captured, raw in messages("smc-first") if raw[0] != 0xFE]
-        confirmed = decode(output[1][1]).body
-        assert isinstance(confirmed, ConfirmLink)
-        server = decode(output[0][1]).body
-        assert isinstance(server, ConfirmLink)
+        confirmed = llc.decode(output[1][1]).body
+        assert isinstance(confirmed, llc.ConfirmLink)
+        server = llc.decode(output[0][1]).body
+        assert isinstance(server, llc.ConfirmLink)
         client = LinkGroup(Role.CLIENT, LinkEnd(confirmed.mac, confirmed.gid, confirmed.qpn), version=2)
         client.confirm(0.0, LinkEnd(server.mac, server.gid, server.qpn))
         client.learn(RKey(0x33C), 1)
-        asked = [decode(raw) for source, raw in output if source == "10.77.0.2"]
-        expected = [decode(raw) for source, raw in output if source == "10.77.0.1"]
+        asked = [llc.decode(raw) for source, raw in output if source == "10.77.0.2"]
+        expected = [llc.decode(raw) for source, raw in output if source == "10.77.0.1"]
         for one in asked:
             if not one.isResponse:
                 client.received(one.encode(), 0.0)
@@ -204,7 +189,7 @@ class RecordedTests(SynchronousTestCase):
         answered = [one for one in expected if one.isResponse]
         self.assertEqual([one.type for one in found], [one.type for one in answered])
         self.assertEqual([one.header.flags for one in found], [one.header.flags for one in answered])
-        rejected = [one for one in found if one.type is LLCType.ADD_LINK]
+        rejected = [one for one in found if one.type is llc.LLCType.ADD_LINK]
         self.assertEqual([one.encode() for one in rejected], [one.encode() for one in answered[1:2]])
 
     def test_kernelsClientIsOfferedLink(self) -> None:
@@ -214,13 +199,13 @@ class RecordedTests(SynchronousTestCase):
         """
         output = [(captured.source, raw) for captured, raw in messages("smc-first") if raw[0] != 0xFE]
         fromServer, fromClient = (
-            [decode(raw) for source, raw in output if source == address]
+            [llc.decode(raw) for source, raw in output if source == address]
             for address in ("10.77.0.2", "10.77.0.1")
         )
         asked, offered = (one.body for one in fromServer[:2])
         confirmed, rejected = fromClient[:2]
-        assert isinstance(asked, ConfirmLink) and isinstance(offered, AddLink)
-        assert isinstance(confirmed.body, ConfirmLink) and isinstance(rejected.body, AddLink)
+        assert isinstance(asked, llc.ConfirmLink) and isinstance(offered, llc.AddLink)
+        assert isinstance(confirmed.body, llc.ConfirmLink) and isinstance(rejected.body, llc.AddLink)
         client = LinkEnd(confirmed.body.mac, confirmed.body.gid, confirmed.body.qpn)
         for version in (1, 2):  # the recorded messages are of version 2
             server = LinkGroup(
@@ -235,7 +220,7 @@ class RecordedTests(SynchronousTestCase):
                 server.received(raw, 0.0)
                 found.append(answers(server))
             [offer], rest = found
-            assert isinstance(offer.body, AddLink)
+            assert isinstance(offer.body, llc.AddLink)
             self.assertEqual((offer.header.version, offer.isResponse, offer.body.mtu), (version, False, 0))
             self.assertEqual(
                 (offer.body.mac, offer.body.gid, offer.body.link), (offered.mac, offered.gid, offered.link)
@@ -318,9 +303,9 @@ class ConnectionTests(SynchronousTestCase):
         server = LinkGroup(Role.SERVER, SERVER, version=2, maxConnections=16)
         server.confirm(0.0, CLIENT)
         body = answers(server)[0].body
-        assert isinstance(body, ConfirmLink)
+        assert isinstance(body, llc.ConfirmLink)
         self.assertEqual((body.maxConnections, body.maxLinks), (16, 1))
-        answer = ConfirmLink(mac=CLIENT.mac, gid=CLIENT.gid, qpn=CLIENT.qpn, link=1)
+        answer = llc.ConfirmLink(mac=CLIENT.mac, gid=CLIENT.gid, qpn=CLIENT.qpn, link=1)
         server.received(ask(answer, 0x83), 0.0)
         for _ in range(16):
             self.assertTrue(server.usable)
@@ -336,7 +321,9 @@ class IdleTests(SynchronousTestCase):
         group = LinkGroup(role, SERVER, timing=Timing(testIdle=0))
         group.confirm(0.0, CLIENT)
         flags = 0x83 if role is Role.SERVER else 3
-        group.received(ask(ConfirmLink(mac=CLIENT.mac, gid=CLIENT.gid, qpn=CLIENT.qpn, link=1), flags), 0.0)
+        group.received(
+            ask(llc.ConfirmLink(mac=CLIENT.mac, gid=CLIENT.gid, qpn=CLIENT.qpn, link=1), flags), 0.0
+        )
         group.outgoing()
         group.events()
         return group
@@ -354,7 +341,7 @@ class IdleTests(SynchronousTestCase):
             group.expired(100.0 + seconds)
             self.assertEqual(group.state, "ending")
             [request] = answers(group)
-            self.assertEqual(request.header.flags, LLCFlags.ALL_LINKS | LLCFlags.ORDERLY)
+            self.assertEqual(request.header.flags, llc.LLCFlags.ALL_LINKS | llc.LLCFlags.ORDERLY)
 
     def test_testLinkAfterIdleTime(self) -> None:
         pair = active()
@@ -380,7 +367,7 @@ class IdleTests(SynchronousTestCase):
         self.assertEqual(asked[:3], [30.0, 105.0, 180.0])
         self.assertEqual(now, 7875.0)
         text = "the peer has answered no TEST LINK for too long"
-        self.assertEqual(events, [GroupEnded(DeleteReason.LOST_PATH, text)])
+        self.assertEqual(events, [GroupEnded(llc.DeleteReason.LOST_PATH, text)])
 
     def test_sharedMemoryConfirmsSeveralBuffers(self) -> None:
         for shares, reported in ((False, 1), (True, 3)):
@@ -408,26 +395,26 @@ class IdleTests(SynchronousTestCase):
     def test_answerWithOtherDataShowsLife(self) -> None:
         server = alone(Role.SERVER)
         server.expired(30.0)
-        server.received(ask(TestLink(userData=b"?" * 16), 0x80), 30.0)
+        server.received(ask(llc.TestLink(userData=b"?" * 16), 0x80), 30.0)
         self.assertEqual(server.deadline(), 105.0)
 
 
 class EndTests(SynchronousTestCase):
     def test_serverEnds(self) -> None:
         pair = active()
-        pair.server.shutdown(0.0, DeleteReason.OPERATOR_COMMAND)
+        pair.server.shutdown(0.0, llc.DeleteReason.OPERATOR_COMMAND)
         self.assertFalse(pair.server.usable)
         found = pair.run()
-        self.assertEqual(found[0], [GroupEnded(DeleteReason.OPERATOR_COMMAND, "ended by us")])
-        self.assertEqual(found[1], [GroupEnded(DeleteReason.OPERATOR_COMMAND, "ended by the peer", True)])
+        self.assertEqual(found[0], [GroupEnded(llc.DeleteReason.OPERATOR_COMMAND, "ended by us")])
+        self.assertEqual(found[1], [GroupEnded(llc.DeleteReason.OPERATOR_COMMAND, "ended by the peer", True)])
         self.assertEqual(pair.names(), [("server", "DELETE_LINK", False), ("client", "DELETE_LINK", True)])
 
     def test_clientEnds(self) -> None:
         pair = active()
         pair.client.shutdown(0.0)
         found = pair.run()
-        self.assertEqual(found[0], [GroupEnded(DeleteReason.PROGRAM_ENDING, "ended by the peer", True)])
-        self.assertEqual(found[1], [GroupEnded(DeleteReason.PROGRAM_ENDING, "ended by us")])
+        self.assertEqual(found[0], [GroupEnded(llc.DeleteReason.PROGRAM_ENDING, "ended by the peer", True)])
+        self.assertEqual(found[1], [GroupEnded(llc.DeleteReason.PROGRAM_ENDING, "ended by us")])
         self.assertEqual(
             pair.names(),
             [
@@ -450,7 +437,7 @@ class EndTests(SynchronousTestCase):
         server.shutdown(5.0)
         self.assertEqual(server.deadline(), 7.0)
         server.expired(7.0)
-        self.assertEqual(server.events(), [GroupEnded(DeleteReason.PROGRAM_ENDING, "ended by us")])
+        self.assertEqual(server.events(), [GroupEnded(llc.DeleteReason.PROGRAM_ENDING, "ended by us")])
         self.assertEqual(server.state, "ended")
 
     def test_groupNeverUpEndsSilently(self) -> None:
@@ -460,26 +447,26 @@ class EndTests(SynchronousTestCase):
 
     def test_deletionOfOtherLinks(self) -> None:
         client = alone()
-        client.received(ask(DeleteLink(link=9, reason=DeleteReason.LOST_PATH)), 0.0)
+        client.received(ask(llc.DeleteLink(link=9, reason=llc.DeleteReason.LOST_PATH)), 0.0)
         [answer] = answers(client)
-        assert isinstance(answer.body, DeleteLink)
-        self.assertEqual((answer.body.reason, client.state), (DeleteReason.LINK_UNKNOWN, "active"))
-        client.received(ask(DeleteLink(link=1, reason=DeleteReason.LOST_PATH)), 0.0)
-        self.assertEqual(client.events(), [GroupEnded(DeleteReason.LOST_PATH, "ended by the peer", True)])
+        assert isinstance(answer.body, llc.DeleteLink)
+        self.assertEqual((answer.body.reason, client.state), (llc.DeleteReason.LINK_UNKNOWN, "active"))
+        client.received(ask(llc.DeleteLink(link=1, reason=llc.DeleteReason.LOST_PATH)), 0.0)
+        self.assertEqual(client.events(), [GroupEnded(llc.DeleteReason.LOST_PATH, "ended by the peer", True)])
         self.assertTrue(answers(client)[0].isResponse)
 
     def test_violations(self) -> None:
         """An invalid LLC message, or one of an unknown type, ends the group with a log entry."""
         for raw in (bytes((10, 44)).ljust(44, b"\0"), b"\1\0\0\0".ljust(44, b"\0"), b"", b"\x01\x2c",
-                    ask(DeleteRKey(count=9))):  # fmt: skip
+                    ask(llc.DeleteRKey(count=9))):  # fmt: skip
             client = alone()
             client.received(raw, 0.0)
             [broken, event] = client.events()
             assert isinstance(broken, RuleBroken) and isinstance(event, GroupEnded)
-            self.assertEqual((event.reason, event.text), (DeleteReason.PROTOCOL_VIOLATION, broken.text))
+            self.assertEqual((event.reason, event.text), (llc.DeleteReason.PROTOCOL_VIOLATION, broken.text))
             [reported] = answers(client)
             self.assertEqual(
-                (reported.type, reported.header.flags), (LLCType.DELETE_LINK, LLCFlags.ALL_LINKS)
+                (reported.type, reported.header.flags), (llc.LLCType.DELETE_LINK, llc.LLCFlags.ALL_LINKS)
             )
             self.assertEqual(client.state, "ended")
 
@@ -487,7 +474,7 @@ class EndTests(SynchronousTestCase):
         client = alone()
         client.linkDown(0.0, "gone")
         client.events()
-        client.received(ask(TestLink()), 0.0)
+        client.received(ask(llc.TestLink()), 0.0)
         client.linkDown(0.0, "gone")
         client.shutdown(0.0)
         client.expired(1e9)
@@ -498,19 +485,19 @@ class RequestTests(SynchronousTestCase):
     def test_secondLinkIsRefusedWithReason(self) -> None:
         for role in Role:
             group = alone(role)
-            asked = AddLink(mac=SERVER.mac, gid=SERVER.gid, qpn=QPN(9), link=2, mtu=3, psn=4)
+            asked = llc.AddLink(mac=SERVER.mac, gid=SERVER.gid, qpn=QPN(9), link=2, mtu=3, psn=4)
             group.received(ask(asked), 0.0)
             [answer] = answers(group)
             self.assertEqual(answer.body, asked)
-            self.assertEqual(answer.header.flags, LLCFlags.RESPONSE | LLCFlags.REJECT)
-            self.assertEqual(answer.header.rejectReason, RejectReason.NO_ALTERNATE_PATH)
+            self.assertEqual(answer.header.flags, llc.LLCFlags.RESPONSE | llc.LLCFlags.REJECT)
+            self.assertEqual(answer.header.rejectReason, llc.RejectReason.NO_ALTERNATE_PATH)
             self.assertTrue(group.usable)
 
     def test_peersByteOrderIsUsed(self) -> None:
         group = LinkGroup(Role.CLIENT, CLIENT, version=2)
         group.confirm(0.0, SERVER)
-        body = ConfirmLink(mac=SERVER.mac, gid=SERVER.gid, qpn=SERVER.qpn, link=1)
-        group.received(message(body, Header(LLCFlags(3), 2, bigEndian=True)).encode(), 0.0)
+        body = llc.ConfirmLink(mac=SERVER.mac, gid=SERVER.gid, qpn=SERVER.qpn, link=1)
+        group.received(llc.message(body, llc.Header(llc.LLCFlags(3), 2, bigEndian=True)).encode(), 0.0)
         group.confirmRKey(RKey(1), 2, 0.0)
         self.assertEqual([raw[:4].hex() for _, raw in group.outgoing()], ["21002c83", "26002c00"])
 
