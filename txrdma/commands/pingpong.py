@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager, ExitStack, suppress
 from enum import Enum
 from typing import cast, Final, TextIO, TypeVar
 
+from twisted.internet.abstract import isIPv6Address
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.endpoints import clientFromString, HostnameEndpoint, ProcessEndpoint, serverFromString
 from twisted.internet.error import ConnectError
@@ -320,17 +321,9 @@ def endpointFor(
     host = options["host"]
     if options["local"]:
         return _localServer(reactor, options)
-    if ":" not in host or host.count(":") > 1 and _isAddress(host):
+    if ":" not in host or isIPv6Address(host):
         return HostnameEndpoint(reactor, host, usualPort)
     return cast(IStreamClientEndpoint, clientFromString(reactor, host))
-
-
-def _isAddress(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
 
 
 def _localServer(reactor: IPingPongReactor, options: CommandOptions) -> IStreamClientEndpoint:

@@ -35,7 +35,7 @@ def getEndPort(spelling: str | None = None, root: str | Path = SYS) -> EndPort:
     """
     known = devices(root)
     if not spelling:
-        return _firstOf([port for device in known for port in _portsOf(device)], root)
+        return _firstOf([port for device in known for port in portsOf(device)], root)
     named = _byName(spelling, known)
     if named is not None:
         return named
@@ -59,7 +59,7 @@ def _byName(spelling: str, known: list[RDMADevice]) -> EndPort | None:
 def _only(spelling: str, known: list[RDMADevice], root: str | Path) -> EndPort:
     """Return the only port with this GID, GUID, interface or LID."""
     text, _, zone = spelling.partition("%")
-    ports = [port for device in known for port in _portsOf(device)]
+    ports = [port for device in known for port in portsOf(device)]
     if zone:
         ports = [port for port in ports if zone in (port.name, port.device.name)]
     for has in _meanings(text):
@@ -98,7 +98,8 @@ def _having(has: Callable[[EndPort], bool], ports: list[EndPort]) -> list[EndPor
     return found
 
 
-def _portsOf(device: RDMADevice) -> list[EndPort]:
+def portsOf(device: RDMADevice) -> list[EndPort]:
+    """Return the ports of a device; none if it has just gone."""
     try:
         return device.ports
     except DeviceUnavailable:
@@ -150,7 +151,7 @@ def _inventory(root: str | Path) -> str:
     """Return a list of devices and ports, for the message of an error."""
     described = []
     for device in devices(root):
-        for port in _portsOf(device):
+        for port in portsOf(device):
             try:
                 described.append(_described(port))
             except DeviceUnavailable:

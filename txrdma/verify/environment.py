@@ -11,6 +11,7 @@ from txrdma.error import DeviceUnavailable
 from txrdma.iba.types import ROCE_PORT
 from txrdma.iba.verbs import LinkLayer, PortState
 from txrdma.ports import EndPort, RDMADevice
+from txrdma.ports.finding import portsOf
 from txrdma.smc.signalling.option.carrier import PINS
 from txrdma.smc.signalling.option.reasons import missingCapabilities
 from txrdma.verify.deviceports import cmFileProblems, deviceProblems
@@ -45,7 +46,7 @@ def examine(host: Host) -> list[Problem]:
     """Return the problems of a host: first those because of which something does not work."""
     devices = host.devices()
     found = [*_moduleProblems(host, devices)]
-    isLinked = any(_isActive(port) for device in devices for port in _portsOf(device))
+    isLinked = any(_isActive(port) for device in devices for port in portsOf(device))
     for device in devices:
         try:
             found += deviceProblems(host, device, isLinked)
@@ -55,13 +56,6 @@ def examine(host: Host) -> list[Problem]:
         found += [*cmFileProblems(host), *_pyverbsProblems(host), *_memlockProblems(host)]
     found += [*_limitProblems(host), *_softwareDeviceProblems(host), *_optionProblems(host)]
     return sorted(found, key=lambda each: not each.isNeeded)
-
-
-def _portsOf(device: RDMADevice) -> list[EndPort]:
-    try:
-        return device.ports
-    except DeviceUnavailable:
-        return []
 
 
 def _isActive(port: EndPort) -> bool:
@@ -82,7 +76,7 @@ def _moduleProblems(host: Host, devices: list[RDMADevice]) -> Iterator[Problem]:
     if not host.has("sys/class/misc/rdma_cm"):
         yield problem("no-cm-module", "rdma_ucm", "the module is not loaded")
     if not host.has("sys/class/infiniband_mad") and any(
-        port.linkLayer == LinkLayer.INFINIBAND for device in devices for port in _portsOf(device)
+        port.linkLayer == LinkLayer.INFINIBAND for device in devices for port in portsOf(device)
     ):
         yield problem("no-mad-module", "ib_umad", "the module is not loaded")
     protocols = {line.split()[0] for line in host.text("proc/net/protocols").splitlines() if line.strip()}
