@@ -201,15 +201,18 @@ class Host:
             self._isReading = True
             self.world.call(max(self.world.now + 20e-6, self.busyUntil), self._read)
 
-    def disturb(self, random: Random, interval: float) -> None:
+    def disturb(
+        self, random: Random, interval: float, shortest: float = 0.001, longest: float = 0.02
+    ) -> None:
         """
-        Let other programs take the processor again and again, as on a busy machine, for 1 to 20 ms.
+        Let other programs take the processor again and again, as on a busy machine.
 
         @param interval: mean seconds from the end of a pause to the next one.
+        @param shortest: seconds of the shortest pause; C{longest}: of the longest one.
         """
 
         def pause() -> None:
-            self.busyUntil = self.world.now + random.uniform(0.001, 0.02)
+            self.busyUntil = self.world.now + random.uniform(shortest, longest)
             self.world.call(self.busyUntil + random.expovariate(1 / interval), pause)
 
         self.world.call(self.world.now + random.expovariate(1 / interval), pause)
