@@ -38,7 +38,8 @@ BOUNDS: Final = {
         monitor.SupervisedLoop._waiting monitor.Supervisor.loops monitor.Tallies._limits
         monitor._Link.waiting monitor._LocalLink._running monitor._RemoteLink._open,_requests
         smc.AnnouncementChannel._open smc.Flow.context,pending smc._LoopbackReceiver._addresses
-        smc._Memory.searches,strange smc._Search.waiting soft.KeyTable._regions soft.Members.routes
+        smc._Memory.searches,strange smc._Search.waiting soft.HostInterfaces._recent soft.KeyTable._regions
+        soft.Members.routes
         soft.RemoteMemory._preparing soft.RoCEPort._groups
         soft.SoftDevice.domains,addressHandles,sharedReceiveQueues,_queuePairs,_numbers,_channels
         soft.SoftDevice._completionQueues,_listeners
