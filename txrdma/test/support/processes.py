@@ -30,6 +30,11 @@ def loopbackAddress() -> str:
     return ".".join(["127", *(str(randrange(2, 250)) for _ in range(3))])
 
 
+def groupAddress() -> str:
+    """Return the address of a local multicast group that is probably unused."""
+    return f"239.255.{randrange(256)}.{randrange(256)}"
+
+
 def started(
     test: SynchronousTestCase, *words: str, before: Sequence[str] = (), stderr: int | None = None
 ) -> subprocess.Popen[str]:

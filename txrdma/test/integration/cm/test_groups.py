@@ -23,8 +23,7 @@ from txrdma.iba.headers import Opcode
 from txrdma.iba.roce import RoCEPacket
 from txrdma.iba.types import MULTICAST_QPN, ROCE_PORT
 from txrdma.messages.protocol import MessageFactory
-
-GROUP = "239.255.77.1"
+from txrdma.test.support.processes import groupAddress
 
 
 class Member(DatagramProtocol):
@@ -41,6 +40,9 @@ class Member(DatagramProtocol):
 
 
 class GroupTests(TestCase):
+    def setUp(self) -> None:
+        self.group = groupAddress()
+
     def member(self, address: str) -> Deferred[Any]:
         """Join the group from an address of loopback."""
 
@@ -48,7 +50,7 @@ class GroupTests(TestCase):
             self.addCleanup(member.transport.loseConnection)
             return member
 
-        endpoint: Any = DatagramGroupEndpoint(reactor, GROUP, f"soft:{address}")
+        endpoint: Any = DatagramGroupEndpoint(reactor, self.group, f"soft:{address}")
         joining: Deferred[Any] = endpoint.connect(MessageFactory(Member))
         return joining.addCallback(joined)
 
@@ -71,7 +73,7 @@ class GroupTests(TestCase):
         endpoint = DatagramServerEndpoint(reactor, 0, "soft:127.0.0.3")
         port: Any = await endpoint.listen(MessageFactory(lambda: service))
         self.addCleanup(port.stopListening)
-        group = await service.transport.joinGroup(GROUP)
+        group = await service.transport.joinGroup(self.group)
         client: Any = await DatagramClientEndpoint(
             reactor, "127.0.0.3", port.getHost().port, "soft:127.0.0.2"
         ).connect(MessageFactory(Member))
@@ -86,8 +88,8 @@ class GroupTests(TestCase):
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as witness:
             witness.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             witness.setblocking(False)
-            witness.bind((GROUP, ROCE_PORT))
-            membership = socket.inet_aton(GROUP) + socket.inet_aton("127.0.0.2")
+            witness.bind((self.group, ROCE_PORT))
+            membership = socket.inet_aton(self.group) + socket.inet_aton("127.0.0.2")
             witness.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, membership)
             one = await self.member("127.0.0.2")
             arrival = one.received

@@ -15,7 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.cm.connection import CMConnection
 from txrdma.cm.connections.transport import RDMATransport
 from txrdma.cm.manager import ConnectionManager
-from txrdma.test.support.processes import CHECKOUT, loopbackAddress, printed, started
+from txrdma.test.support.processes import CHECKOUT, groupAddress, loopbackAddress, printed, started
 
 
 class PageTests(SynchronousTestCase):
@@ -31,9 +31,10 @@ class PageTests(SynchronousTestCase):
 
         addresses = ("127.0.0.2", "127.0.0.3", "127.0.1.2", "127.0.1.3")
         self.others = {address: loopbackAddress() for address in addresses}
+        self.others["239.1.2.3"] = groupAddress()
         programs = re.findall(r"^```python\n(.*?)^```$", self.page, re.MULTILINE | re.DOTALL)
         self.share, self.use, self.server, self.client, *rest = map(self.elsewhere, programs)
-        self.stream, self.mapped, self.manager, self.migration, self.datagrams = rest
+        self.stream, self.mapped, self.manager, self.migration, self.datagrams, self.group = rest
 
     def elsewhere(self, program: str) -> str:
         """Return the program with other loopback addresses, which are probably unused."""
@@ -50,6 +51,10 @@ class PageTests(SynchronousTestCase):
     def test_datagrams(self) -> None:
         """The example of a datagram service finds it and gets an answer."""
         self.assertEqual(self.run_(self.datagrams), "welcome\nHELLO\n")
+
+    def test_group(self) -> None:
+        """Each member of the example receives the datagram, the sender, too."""
+        self.assertEqual(self.run_(self.group), "to all\nto all\n")
 
     def served(self, program: str) -> IO[str]:
         """Run a server until the end of the test; return its output after it listens."""
