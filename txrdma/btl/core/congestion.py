@@ -6,15 +6,15 @@ of a round trip is the time for which a process was not scheduled. The delay onl
 counts. It takes a part of the segments that wait in the queue of the path, which are estimated from the
 shortest round trips of several rounds, because these contain the fewest pauses. While few segments wait,
 the path itself loses packets, as radio links and bad cables do: the window shrinks by half of the lost
-share, so that at 1 % loss it has about 200 segments, where TCP's rule leaves 12 (RFC 5681). If the lost
-share does not decrease although the window has shrunk, it is attributed to the path, too, as long as it
-does not double.
+share, so that at 1 % loss it has about 200 segments, where TCP's rule leaves 12 (RFC 5681).
 
 With additive increase, the share of lost segments is proportional to the growth in a round and to the
 inverse square of the window. Therefore the growth is small while segments are queued: many senders to one
 receiver lose about 1 % although each of them has only one segment in flight. It increases with the square
-of the time since the last loss, so that larger windows compete with TCP CUBIC (RFC 9438). A window below
-L{NARROWEST} means fewer segments than that in a round trip: they are sent at intervals.
+root of the window, so that larger windows, which lose less, become equal in less time; with a larger power
+of the window they would not become equal. It also increases with the square of the time since the last
+loss, so that larger windows compete with TCP CUBIC (RFC 9438). A window below L{NARROWEST} means fewer
+segments than that in a round trip: they are sent at intervals.
 
 A queue that loses nothing, such as a large ring in shared memory, would let the first sender keep the
 largest window. Therefore each window converges to its share of the bandwidth-delay product plus L{WAITING}
@@ -27,6 +27,7 @@ while the queue is empty: from time to time the window is reduced for one round,
 
 from __future__ import annotations
 
+from math import sqrt
 from typing import Final
 
 FIRST_WINDOW: Final = 32
@@ -56,32 +57,17 @@ that the queue of the path drains.
 LONGEST_INTERVAL: Final = 0.02
 """Longest mean time in seconds between two segments of a small window."""
 
-EPOCH: Final = 256
-"""Segments in which the share of lost ones is measured, at least."""
-
-EPOCH_ROUNDS: Final = 16
-"""Rounds in which the share of lost segments is measured, at least."""
-
-EPOCHS: Final = 4
-"""Epochs of lost segments after which they are attributed to the path: congestion would have ended."""
-
-LEAST_RANDOM: Final = 0.0075
-"""Smallest lost share that is attributed to the path; C{MOST_RANDOM}: the largest one."""
-
-MOST_RANDOM: Final = 0.1
-
 MANY_LOST: Final = 1 / 3
 """Share of lost segments that halves the window in any case."""
 
-ROUNDS: Final = 3
-"""Number of rounds whose shortest round trip is used: a pause of a process lengthens one or two."""
+ROUNDS: Final = 8
+"""Rounds whose shortest round trip is used: pauses of processes lengthen most of them on a busy host."""
 
 _SHRUNK: Final = 0.4  # part of a window that a loss takes if all of its segments are queued
 _EMPTY: Final = 0.4  # queued share below which a loss takes nothing of that
 _SHORT: Final = 0.5  # queued share below which the window grows by one in each round
-_GROWTH: Final = 0.008  # segments in a round otherwise, after a loss
+_GROWTH: Final = 0.007  # segments in a round otherwise, after a loss and for a window of one segment
 _RECENT: Final = 100  # rounds since a loss after which the growth is doubled
-_MOST_SHARED: Final = 0.02  # share that senders with the smallest windows may lose when they share a queue
 
 
 class Congestion:
@@ -93,8 +79,8 @@ class Congestion:
     """
 
     __slots__ = (
-        *("_arrived", "_before", "_calm", "_drainAt", "_epoch", "_isAnswered", "_isDraining"),
-        *("_isRecovering", "_latest", "_lost", "_random", "_recent", "_shares", "_shortest"),
+        *("_arrived", "_before", "_calm", "_drainAt", "_isAnswered", "_isDraining"),
+        *("_isRecovering", "_latest", "_lost", "_recent", "_shortest"),
         *("_threshold", "_until", "_wasFull", "size", "window"),
     )
 
@@ -104,9 +90,6 @@ class Congestion:
         self._threshold = float(WIDEST)
         self._until = 0  # transmissions from this number on belong to the next round
         self._arrived = self._lost = 0
-        self._epoch = (0, 0, 0)  # lost segments, all segments, rounds
-        self._shares: tuple[float, ...] = ()  # lost shares of the last epochs
-        self._random = 0.0  # share that the path loses without congestion; zero if it is not known
         self._shortest = self._recent = self._drainAt = 0.0
         self._latest: tuple[float, ...] = ()  # shortest round trips of the last rounds
         self._calm = CALM  # rounds since a loss
@@ -178,12 +161,11 @@ class Congestion:
             self._latest = (*self._latest[1 - ROUNDS :], self._shortest)
         queued = max(0.0, 1 - base / min(self._latest)) if self._latest else _SHORT
         waiting = self.window * (1 - base / self._shortest) if self._shortest else 0.0
-        self._count(lost, total)
         if self._isDraining:
             self._isDraining = False  # and the window remains
         elif lost and not self._isRecovering:
             segments = total if self._wasFull else max(total, self.window)
-            self._shrink(lost / segments, 0.0 if self._random else queued)
+            self._shrink(lost / segments, queued)
         else:
             self._isRecovering = False  # losses of the round after a reduction are older than it
             if self._threshold >= WIDEST and queued > _SHORT:
@@ -209,25 +191,10 @@ class Congestion:
         """Return by how many segments the window grows in a round without losses."""
         if self._calm > CALM:
             return (WAITING - waiting) / 8 + 1
-        if queued < _SHORT or self._random:
+        if queued < _SHORT:
             return 1.0
         # A window of less than a segment is judged less often than once in a round trip.
-        return min(1.0, _GROWTH * max(1.0, 1 / self.window) * (1 + (self._calm / _RECENT) ** 2))
-
-    def _count(self, lost: int, total: int) -> None:
-        """Determine which share of the segments the path loses without congestion."""
-        lost, total, rounds = lost + self._epoch[0], total + self._epoch[1], self._epoch[2] + 1
-        self._epoch = lost, total, rounds
-        if total < EPOCH or rounds < EPOCH_ROUNDS:
-            return
-        self._shares, self._epoch = (*self._shares[1 - EPOCHS :], lost / total), (0, 0, 0)
-        mean = sum(self._shares) / len(self._shares)
-        if self._random and mean > min(2 * self._random, MOST_RANDOM):  # there is congestion, perhaps also
-            self._random, self._shares = 0.0, ()
-        elif len(self._shares) == EPOCHS and mean < MOST_RANDOM and not self._random:
-            # Senders of the same kind with such windows lose less when they share a queue.
-            isRandom = min(self._shares) > max(LEAST_RANDOM, min(_MOST_SHARED, 0.03 / self.window))
-            self._random = mean if isRandom else 0.0
+        return min(1.0, _GROWTH * max(sqrt(self.window), 1 / self.window) * (1 + (self._calm / _RECENT) ** 2))
 
     def _drain(self, now: float) -> None:
         """Reduce the window for a round if the shortest round trip was not seen for L{DRAIN_SECONDS}."""

@@ -27,14 +27,14 @@ class BottleneckTests(SynchronousTestCase):
 
     def test_shortQueues(self) -> None:
         """Senders share a queue of less than a millisecond."""
-        for senders, depth, end in ((1, 32, 0.5), (4, 32, 2.0), (16, 32, 1.0), (64, 64, 1.0)):
+        for senders, depth, end in ((1, 32, 0.5), (4, 32, 4.0), (16, 32, 4.0), (64, 64, 4.0)):
             self.assertShared(senders, depth, end)
 
     def test_longQueue(self) -> None:
-        """A longer queue loses so few packets that the shares of sixteen senders stay unequal for seconds."""
-        self.assertShared(16, 256, 2.0, 0.6)
+        """Shares become equal in seconds in a longer queue, which seldom loses a packet."""
+        self.assertShared(16, 256, 4.0)
 
     def test_pauses(self) -> None:
         """All hosts pause for 1 to 20 ms, on average every 60 ms."""
-        for senders, depth, end in ((1, 32, 2.0), (4, 32, 3.0), (16, 32, 2.0)):
+        for senders, depth, end in ((1, 32, 2.0), (4, 32, 3.0), (16, 32, 2.0), (64, 64, 4.0)):
             self.assertShared(senders, depth, end, 0.8, pauses=0.05)

@@ -85,20 +85,6 @@ class WindowTests(SynchronousTestCase):
                 self.round(seconds=seconds)
             self.assertGreaterEqual(self.window.size, WAITING)
 
-    def test_randomLoss(self) -> None:
-        """A share of losses that does not change is attributed to the path, which then keeps its window."""
-        self.lose(20, 3000)
-        self.assertGreater(self.window.size, 16)
-        self.lose(5, 500)
-        self.assertLess(self.window.size, 8)
-
-    def lose(self, period: int, rounds: int) -> None:
-        """Lose one of so many segments, while three of four are queued."""
-        segments = 0
-        for _each in range(rounds):
-            before, segments = segments // period, segments + self.window.size
-            self.round(segments // period - before, seconds=4 * BASE)
-
     def test_calm(self) -> None:
         """A long time after a loss, the window grows until L{WAITING} segments are queued."""
         self.round(1, seconds=10 * BASE)
