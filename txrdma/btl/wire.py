@@ -126,9 +126,6 @@ class AcknowledgementPart(Layout):
     2 + 8 * k + j}: C{acknowledged + 1} is the first missing one.
 
     @ivar duplicates: number of duplicates from this sender since the connection began, modulo 2 to the 32nd.
-    @ivar marked: number of packets from this sender that arrived with the mark "congestion experienced"
-        (RFC 3168, 5) since the connection began, modulo 2 to the 32nd; always 0 from an end that does not
-        read the mark.
     @ivar latest: sequence number of the last received segment; C{latestAttempt}: number of its transmission,
         so that the round trip of a retransmission can be measured, too.
     @ivar room: number of packets of the largest size that the sender may have in flight on this path: its
@@ -136,7 +133,7 @@ class AcknowledgementPart(Layout):
     """
 
     duplicates: int = bits(32)
-    marked: int = bits(32)
+    reserved32: int = reserved(32)
     latest: int = bits(32)
     latestAttempt: int = bits(8)
     reserved: int = reserved(8)
@@ -192,7 +189,6 @@ class Segment(NamedTuple):
     region: int = 0
     offset: int = 0
     duplicates: int = 0
-    marked: int = 0
     latest: int = 0
     latestAttempt: int = 0
     room: int = ROOM_UNKNOWN
@@ -233,7 +229,7 @@ LONGEST_MESSAGE: Final = 0xFFFFFFFF
 _HEADER: Final = Struct(">BBHQIIH")
 _CHUNK: Final = Struct(">BBHQIIHIII")
 _PUT: Final = Struct(">BBHQIIHIQ")
-_ACK: Final = Struct(">BBHQIIHIIIBxH")
+_ACK: Final = Struct(">BBHQIIHI4xIBxH")
 _ENTRY: Final = Struct(">HH")
 _PLACED: Final = Struct(">II")
 
@@ -251,7 +247,6 @@ def encodeHead(
     region: int = 0,
     offset: int = 0,
     duplicates: int = 0,
-    marked: int = 0,
     latest: int = 0,
     latestAttempt: int = 0,
     room: int = ROOM_UNKNOWN,
@@ -269,7 +264,7 @@ def encodeHead(
     if kind == PUT or kind == PLACED_PUT:
         return _PUT.pack(first, flags, tag, sender, sequence, acknowledged, length, region, offset)
     if kind == ACK:
-        part = (duplicates, marked, latest, latestAttempt, room)
+        part = (duplicates, latest, latestAttempt, room)
         return _ACK.pack(first, flags, tag, sender, sequence, acknowledged, length, *part)
     return _HEADER.pack(first, flags, tag, sender, sequence, acknowledged, length)
 

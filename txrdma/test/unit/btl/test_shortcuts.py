@@ -164,7 +164,6 @@ _PACKETS = st.builds(
     region=st.just(0),
     offset=st.integers(0, 3),
     duplicates=st.integers(0, 2),
-    marked=st.integers(0, 2),
     room=st.just(ROOM_UNKNOWN),
     latest=st.just(_FIRST),
     latestAttempt=st.just(1),

@@ -58,10 +58,9 @@ def segments(draw: st.DrawFn) -> Segment:
     if kind in (PUT, PLACED_PUT):
         return plain._replace(region=draw(_number(32)), offset=draw(_number(64)))
     if kind == ACK:
-        duplicates, marked, latest = draw(st.tuples(_number(32), _number(32), _number(32)))
+        duplicates, latest = draw(st.tuples(_number(32), _number(32)))
         return plain._replace(
             duplicates=duplicates,
-            marked=marked,
             latest=latest,
             latestAttempt=draw(_number(8)),
             room=draw(_number(16)),
@@ -77,10 +76,10 @@ class SegmentTests(SynchronousTestCase):
         chunk = Segment(CHUNK, 0x0102030405060708, 0x1112, 0x2122, 0x3132, b"abc", 0, 0x41, 0x51, 0, 0x61)
         expected = "33 80 3132 0102030405060708 00001112 00002122 0003 00000041 00000051 00000061 616263"
         self.assertEqual(chunk.encode(), bytes.fromhex(expected))
-        counted = {"duplicates": 0x41, "marked": 0x51, "latest": 0x61, "latestAttempt": 0x71, "room": 0x8182}
+        counted = {"duplicates": 0x41, "latest": 0x61, "latestAttempt": 0x71, "room": 0x8182}
         ack = Segment(ACK, 0x0102030405060708, 0, 0xF1112222, 0, b"\x01", **counted)
         expected = (
-            "31 80 0000 0102030405060708 00000000 f1112222 0001 00000041 00000051 00000061 71 00 8182 01"
+            "31 80 0000 0102030405060708 00000000 f1112222 0001 00000041 00000000 00000061 71 00 8182 01"
         )
         self.assertEqual(ack.encode(), bytes.fromhex(expected))
 
@@ -119,7 +118,7 @@ class SegmentTests(SynchronousTestCase):
             self.assertEqual((put.region, put.offset), (segment.region, segment.offset))
         elif segment.kind == ACK:
             part = AcknowledgementPart.decode(raw, Header.size)
-            for name in ("duplicates", "marked", "latest", "latestAttempt", "room"):
+            for name in ("duplicates", "latest", "latestAttempt", "room"):
                 self.assertEqual(getattr(part, name), getattr(segment, name), name)
 
     def test_lengths(self) -> None:
