@@ -133,7 +133,8 @@ class Prover(Protocol):
         if self._inner is not None:
             self._inner.connectionLost(reason)
         elif not self.proved.called:
-            self.proved.errback(Refused("the peer has closed: it does not accept the rank of this end"))
+            why = "the keys may differ, or it does not expect this end"
+            self.proved.errback(Refused(f"the peer has closed: {why}"))
 
 
 class ClientProver(Prover):
