@@ -37,8 +37,8 @@ class CMScenario(HostileScenario):
     channels: tuple[str, ...] = (UD, UD, RC)
     chance = (
         (managerModule, "urandom"),
-        (connectionModule, "randbelow"),
-        (openingModule, "randbelow"),
+        (connectionModule, "randbits"),
+        (openingModule, "randbits"),
         (endpointsModule, "randbelow"),
         (agentModule, "urandom"),
         (memoryModule, "randbits"),
