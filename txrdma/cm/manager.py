@@ -385,7 +385,10 @@ class ConnectionManager:
             try:
                 self._send(each.message, each.transactionID, each.path)
             except Exception:
-                _log.failure("{manager} could not send {message}", manager=self, message=each.message)
+                # Without the message, which has private data.
+                kind = type(each.message).__name__
+                text = "{manager} could not send {kind}, as if it had been lost"
+                _log.failure(text, manager=self, kind=kind)
 
     def _send(self, message: object, transactionID: int, path: IBPath) -> None:
         assert isinstance(message, Attribute)  # all messages are
