@@ -323,14 +323,14 @@ class IMulticast(Interface):
 
     def attachMulticast(group: GID) -> None:
         """
-        Also receive the datagrams to a group, which have the queue pair's Q_Key. Idempotent.
+        Also receive the datagrams to a multicast group, which have the queue pair's Q_Key. Idempotent.
 
         @raise txrdma.error.InvalidRequest: it is not the GID of a group that this port can join.
         @raise txrdma.error.DeviceUnavailable: the system does not let this process join the group.
         """
 
     def detachMulticast(group: GID) -> None:
-        """Receive the datagrams to a group no more. Idempotent."""
+        """Stop receiving the datagrams to a multicast group. Idempotent."""
 
 
 class IServiceClaims(Interface):

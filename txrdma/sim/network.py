@@ -150,7 +150,7 @@ class SimulatedNetwork:
         return carrier
 
     def memberCarrier(self, group: str) -> SimulatedCarrier:
-        """Return another simulated UDP socket that receives the datagrams to a group."""
+        """Return a new simulated UDP socket that is a member of an IP multicast group."""
         member = SimulatedCarrier(self, group, ROCE_PORT, 1)
         self._members.setdefault(group, []).append(member)
         return member
@@ -346,7 +346,7 @@ class SimulatedCarrier:
         """Do nothing: the network delivers datagrams at their times."""
 
     def joined(self, group: str) -> SimulatedCarrier:
-        """Return a carrier that receives the datagrams to a group."""
+        """Return a carrier that receives the datagrams to an IP multicast group."""
         return self._network.memberCarrier(group)
 
     def close(self) -> None:

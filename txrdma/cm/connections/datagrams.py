@@ -231,7 +231,7 @@ class DatagramTransport:
         return peer
 
     def leaveGroup(self, group: str) -> Deferred[None]:
-        """Receive the datagrams to a group no more. Idempotent."""
+        """Stop receiving the datagrams to an IP multicast group. Idempotent."""
         multicast = None if self._shared is None else IMulticast(self._pair, None)
         return succeed(None) if multicast is None else execute(multicast.detachMulticast, groupOf(group).gid)
 

@@ -352,7 +352,7 @@ class _Collector(Factory):
         return _RemoteLink(self)
 
     def connect(self, factory: IProtocolFactory) -> Deferred[Any]:
-        """Connect, and log why that fails."""
+        """Connect with the collector, and log the reason if that fails."""
         return self._endpoint.connect(factory).addErrback(self._failed)
 
     def _failed(self, failure: Failure) -> Failure:

@@ -30,10 +30,10 @@ class DirectDatagramRoute(Route, Protocol):
         """Send a datagram immediately. Return False if it has to be posted instead."""
 
     def attachMulticast(self, group: str) -> None:
-        """Also receive the datagrams to an IP group."""
+        """Also receive the datagrams to an IP multicast group."""
 
     def detachMulticast(self, group: str) -> None:
-        """Receive the datagrams to an IP group no more."""
+        """Stop receiving the datagrams to an IP multicast group."""
 
 
 class DirectDatagrams:

@@ -325,7 +325,7 @@ class SoftQueuePair:
         route.attachMulticast(group.ip)
 
     def detachMulticast(self, group: GID) -> None:
-        """Receive the datagrams to a group no more."""
+        """Stop receiving the datagrams to an IPv4 group."""
         route = self._datagramRoute()
         if route is not None and group.ip is not None:
             route.detachMulticast(group.ip)

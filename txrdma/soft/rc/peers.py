@@ -91,10 +91,10 @@ class RoutesPort(Protocol):
         """Send packets immediately, when a route ends."""
 
     def attach(self, route: PortRoute, group: str) -> None:
-        """Also pass packets to an IP group to a route."""
+        """Also pass the packets of an IP multicast group to a route."""
 
     def detach(self, route: PortRoute, group: str) -> None:
-        """Pass packets to an IP group to a route no more."""
+        """Stop passing the packets of an IP multicast group to a route."""
 
     def fail(self, route: PortRoute) -> None:
         """Fail a route for which an exception was raised; other routes go on."""
