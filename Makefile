@@ -181,6 +181,7 @@ conversations: $(VENV)/.has-test
 		$(ROUTE:%=--route %) $(REACTOR:%=--reactor %) $(DRAWN:%=--drawn %) $(FIRST:%=--first %) -- $(foreach each,$(CONVERSATIONS),'$(each)')
 
 bench-compiled: $(COMPILED)/.has-bench
+	@$(COMPILED)/bin/txrdma --version | grep compiled
 	@rm -rf $(COMPILED)/benchmarks && cp -r benchmarks $(COMPILED)/
 	@cd $(COMPILED) && bin/python -m benchmarks --page ../docs/benchmarks-compiled.md $(BENCH)
 
@@ -226,7 +227,8 @@ $(COMPILED)/.installed: pyproject.toml setup.py $(shell find txrdma -name '*.py'
 	@touch $@
 
 $(COMPILED)/.has-bench: $(COMPILED)/.installed
-	@for extra in bench bench-mpi bench-enet; do $(COMPILED)/bin/python $(PIP) -q ".[$$extra]" >/dev/null 2>&1 || \
+	@# By the name of the package: a path would build it again, without compiling.
+	@for extra in bench bench-mpi bench-enet; do $(COMPILED)/bin/python $(PIP) -q "txrdma[$$extra]" >/dev/null 2>&1 || \
 		echo "$$extra cannot be installed here: its cases are not measured"; done
 	@touch $@
 
