@@ -106,19 +106,29 @@ async def first(reactor: Any, endpoint: IStreamClientEndpoint, orders: Orders) -
 
 IMPORTS = """
 import time
-from twisted.internet import reactor, endpoints, tcp
+{before}
 begun = time.perf_counter()
-import txrdma.smc.endpoints
+{measured}
 print(time.perf_counter() - begun)
 """
 
 
 async def imports(reactor: Any, endpoint: IStreamClientEndpoint, orders: Orders) -> Result:
-    """Seconds to import what the endpoints need beyond Twisted's TCP, in a new process."""
+    """
+    Seconds to import what the endpoints need beyond Twisted's TCP, in a new process.
+
+    For TCP: seconds to import Twisted's endpoints, as a measure of the machine.
+    """
+    words = {"before": "", "measured": "from twisted.internet import endpoints"}
+    if not orders["connect"].startswith("tcp"):
+        words = {
+            "before": "from twisted.internet import reactor, endpoints, tcp",
+            "measured": "import txrdma.smc.endpoints",
+        }
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     with TemporaryDirectory() as cache:  # compile the bytecode first, as an installation does
         environment["PYTHONPYCACHEPREFIX"] = cache
-        command = [sys.executable, "-c", IMPORTS]
+        command = [sys.executable, "-c", IMPORTS.format(**words)]
         printed = [
             subprocess.run(command, capture_output=True, text=True, env=environment).stdout for _ in range(6)
         ]
