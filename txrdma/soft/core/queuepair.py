@@ -387,6 +387,12 @@ class SoftQueuePair:
 
     # Called by the route.
 
+    def routeOpened(self, route: Route) -> None:
+        """Replace the route by another one, which it has opened for the first request."""
+        self._route = route
+        self._attach(route)
+        route.attributesChanged()
+
     def retired(self, count: int) -> None:
         """
         Release that many entries of the send queue. Completions are reported separately, by C{sendCompleted}.

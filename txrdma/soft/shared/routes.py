@@ -16,7 +16,7 @@ from typing import cast, Final
 
 from twisted.logger import Logger, LogLevel
 
-from txrdma.error import DeviceUnavailable, ProtectionError, WireError
+from txrdma.error import DeviceUnavailable, ProtectionError, RDMAError, WireError
 from txrdma.iba.types import GID, QPN, ROCE_PORT
 from txrdma.iba.verbs import AsyncEventKind, QPKind
 from txrdma.kit.logs import RateLimitedLogger
@@ -44,6 +44,7 @@ from txrdma.soft.shared._rendezvous import (
     shareable,
     VERSION,
 )
+from txrdma.soft.shared._unopened import UnopenedLane
 from txrdma.soft.shared.datagrams import DatagramLink, SharedDatagrams
 from txrdma.soft.shared.peerprocess import PeerProcess
 from txrdma.soft.shared.sharedqueuepair import SharedQueuePair, SharingReactor
@@ -66,11 +67,39 @@ class _ConnectedProcess(PeerProcess):
         self.queuePairs: dict[QPN, SharedQueuePair] = {}
         self.datagramLink: DatagramLink | None = None
         self._port = port
+        self._unopened: dict[QPN, UnopenedLane] = {}
         self._invitations: dict[tuple[QPN, QPN], tuple[mmap.mmap, list[Doorbell]]] = {}
         self._peerDoorbells = PeerDoorbells()
 
-    def add(self, connection: SharedQueuePair) -> None:
-        """Connect a local queue pair that is ready to receive."""
+    def connect(self, owner: SoftQueuePair, destination: QPN) -> Route:
+        """Connect a local queue pair that is ready to receive; it gets a lane when one of both sends."""
+        for queue in (owner.sendQueue, owner.receiveQueue):
+            self.doorbellNumber(queue.channel)  # raises if the channel is closed
+        unopened = UnopenedLane(owner, destination, self._open, self._closed)
+        if (destination, owner.number) in self._invitations:  # the peer has sent already
+            return self._open(unopened).lane
+        self._unopened[owner.number] = unopened
+        return unopened
+
+    def _open(self, unopened: UnopenedLane) -> SharedQueuePair:
+        port, owner = self._port, unopened.owner
+        connection = SharedQueuePair(
+            port.reactor, port.rendezvous, self, owner, unopened.destination, port.ring, self._remove
+        )
+        try:
+            self._add(connection)
+        except BaseException:
+            connection.lane.close()
+            raise
+        self._unopened.pop(owner.number, None)
+        return connection
+
+    def _closed(self, unopened: UnopenedLane) -> None:
+        number = unopened.owner.number
+        if self._unopened.pop(number, None) is not None:
+            self._sendLeave(number, unopened.destination)
+
+    def _add(self, connection: SharedQueuePair) -> None:
         self.queuePairs[connection.number] = connection
         connection.invite()
         invitation = self._invitations.pop((connection.destination, connection.number), None)
@@ -78,7 +107,7 @@ class _ConnectedProcess(PeerProcess):
             connection.join(*invitation)
             connection.watch()  # the peer may have written already: poll after the queues are attached
 
-    def remove(self, number: QPN) -> None:
+    def _remove(self, number: QPN) -> None:
         self.queuePairs.pop(number, None)
 
     def lost(self, reason: str) -> None:
@@ -95,13 +124,16 @@ class _ConnectedProcess(PeerProcess):
         self._peerDoorbells.close()
         if self.datagramLink is not None:
             self._port.datagrams.over(self.datagramLink)
-        queuePairs = list(self.queuePairs.values())
-        if queuePairs:
+        queuePairs, unopened = list(self.queuePairs.values()), list(self._unopened.values())
+        if queuePairs or unopened:
             _log.debug(
                 "shared memory of {count} queue pairs with another process has ended: {reason}",
-                count=len(queuePairs),
+                count=len(queuePairs) + len(unopened),
                 reason=reason,
             )
+        for each in unopened:
+            with _log.failuresHandled("Unexpected error while an unused queue pair was failed"):
+                each.peerGone(AsyncEventKind.QP_FATAL)
         for connection in queuePairs:
             try:
                 connection.peerGone(AsyncEventKind.QP_FATAL)
@@ -117,7 +149,11 @@ class _ConnectedProcess(PeerProcess):
         if key in self._invitations or len(self._invitations) >= _MOST_WAITING:
             raise ValueError("too many invitations")
         connection = self.queuePairs.get(parsed.destination)
-        if connection is not None and (connection.destination != parsed.source or connection.isJoined):
+        unopened = self._unopened.get(parsed.destination)
+        expected = connection or unopened
+        if (expected is not None and expected.destination != parsed.source) or (
+            connection is not None and connection.isJoined
+        ):
             self.refuse(parsed)
             return
         doorbells = self._peerDoorbells.acquire(parsed.receives, parsed.sends)
@@ -133,6 +169,13 @@ class _ConnectedProcess(PeerProcess):
                 raise
             self.refuse(parsed)
             return
+        if unopened is not None:
+            try:
+                connection = unopened.open()
+            except RDMAError:  # no memory or descriptor is left
+                _discard(box, doorbells)
+                self.refuse(parsed)
+                return
         if connection is None:
             self._invitations[key] = (box, doorbells)  # our queue pair is not in RTR yet
         else:
@@ -184,16 +227,22 @@ class _ConnectedProcess(PeerProcess):
             self.doorbells.forget(parsed.number)
 
     def refuse(self, parsed: Join) -> None:
-        refusal = PairNotice(kind=RendezvousKind.LEAVE, source=parsed.destination, destination=parsed.source)
-        self.send(refusal.encode())
+        self._sendLeave(parsed.destination, parsed.source)
+
+    def _sendLeave(self, source: QPN, destination: QPN) -> None:
+        notice = PairNotice(kind=RendezvousKind.LEAVE, source=source, destination=destination)
+        self.send(notice.encode())
 
     def left(self, parsed: PairNotice) -> None:
         invitation = self._invitations.pop((parsed.source, parsed.destination), None)
         if invitation is not None:
             _discard(*invitation)
         connection = self.connection(parsed.source, parsed.destination)
+        unopened = self._unopened.get(parsed.destination)
         if connection is not None:
             connection.peerGone(None)
+        elif unopened is not None and unopened.destination == parsed.source:
+            unopened.peerGone(None)
 
     def connection(self, source: QPN, destination: QPN) -> SharedQueuePair | None:
         connection = self.queuePairs.get(destination)
@@ -388,7 +437,7 @@ class SharedMemoryPort(RoutePort):
         self.address = address
         self.port = port
         self.rendezvous = rendezvous or UnixRendezvous(cast(Reactor, reactor))
-        self._ring = ring
+        self.ring = ring
         self._isResting = False
         self._peers: dict[tuple[str, int], _ConnectedProcess] = {}
         self._links: dict[Line, _Link] = {}
@@ -426,15 +475,7 @@ class SharedMemoryPort(RoutePort):
                     version=VERSION,
                 )
             return None
-        connection = SharedQueuePair(
-            self.reactor, self.rendezvous, peer, owner, attributes.destinationQPN, self._ring, peer.remove
-        )
-        try:
-            peer.add(connection)
-        except BaseException:
-            connection.lane.close()
-            raise
-        return connection.lane
+        return peer.connect(owner, attributes.destinationQPN)
 
     def _datagramLinkTo(self, name: tuple[str, int]) -> DatagramLink | None:
         """The lane for datagrams to that device; None without a process on this host."""

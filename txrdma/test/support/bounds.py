@@ -88,7 +88,7 @@ BOUNDS: Final = {
         soft.LaneSender.outstanding,waiting soft.LocalDoorbells._numbers soft.Requester._entries,_reads
         soft.RoCEPort._routes,_touched,_unsent,_deadlines,_more soft.SoftCompletionChannel._queues,_events
         soft.SoftCompletionQueue._members soft.SoftQueuePair._held soft.SoftSharedReceiveQueue._takers
-        soft._ConnectedProcess.queuePairs
+        soft._ConnectedProcess.queuePairs,_unopened
     """,
     "USER": """
         smc.ControlAnswer.command,connections,linkGroups,statistics,silent smc._SocketCache._sockets

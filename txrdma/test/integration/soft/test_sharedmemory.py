@@ -4,13 +4,15 @@ Shared memory between real processes: discovery, end, and access.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from txrdma.error import InvalidRequest
+from txrdma.error import InvalidRequest, ResourceExhausted
 from txrdma.iba.verbs import Access as VerbsAccess
 from txrdma.iba.verbs import (
+    AsyncEventKind,
     Capacity,
     Operation,
     QPKind,
@@ -20,7 +22,7 @@ from txrdma.iba.verbs import (
     Status,
 )
 from txrdma.soft.core import mapping as _mapping
-from txrdma.soft.shared import routes, sharedqueuepair
+from txrdma.soft.shared import _rendezvous, routes, sharedqueuepair
 from txrdma.soft.shared._rendezvous import (
     RendezvousKind,
 )
@@ -58,13 +60,14 @@ class ManyTests(RealCase):
         self.take(one, 1)
         added = Added()
         pairs = [self.more(*ends) for _ in range(50)]
-        self.runUntil(lambda: added.mappings() == 200)  # both rings of each, in both devices
-        self.assertEqual(added.descriptors(), 0)
+        self.assertTrue(added.isNothing())  # until they are used
         for number, (here, there) in enumerate(pairs):
             there.postReceive([ReceiveRequest(number, (other.segment(0, 64),))])
             here.postSend([SendRequest(number, Operation.SEND, (one.segment(0, 5),))])
         completions = [*self.take(other, 50), *self.take(one, 50)]
         self.assertEqual({each.status for each in completions}, {Status.SUCCESS})
+        self.assertEqual(added.mappings(), 200)  # both rings of each, in both devices
+        self.assertEqual(added.descriptors(), 0)
         for here, there in pairs:
             here.close()
             there.close()
@@ -133,6 +136,124 @@ class ManyTests(RealCase):
 
         self.runUntil(arrived)
         self.assertEqual(found, [2])
+
+
+class UnusedTests(RealCase):
+    """A queue pair has no lane before it or its peer has sent something."""
+
+    def statuses(self, end: End, number: int = 1) -> list[Status]:
+        return [each.status for each in self.take(end, number)]
+
+    def exchange(self, one: End, other: End) -> None:
+        """Send a message from one end to the other."""
+        other.receive(1, 0, 64)
+        one.post(2, Operation.SEND, [one.segment(0, 5)])
+        self.assertEqual(self.statuses(other), [Status.SUCCESS])
+        self.assertEqual(self.statuses(one), [Status.SUCCESS])
+
+    def test_emptyWrite(self) -> None:
+        """An RDMA WRITE of no bytes, which probes a peer, succeeds without a lane while the peer exists."""
+        one, other = self.pair()
+        added = Added()
+        for number in range(1000):  # more than the send queue holds
+            one.post(number, Operation.RDMA_WRITE)
+            self.assertEqual([each.identifier for each in self.take(one, 1)], [number])
+        self.assertTrue(added.isNothing())
+        one.post(1, Operation.RDMA_WRITE, signaled=False)
+        self.assertEqual(list(one.queue.poll(2)), [])
+        self.exchange(one, other)
+
+    def test_bothSend(self) -> None:
+        """Both ends can send first at the same time."""
+        one, other = self.pair()
+        for end in (one, other):
+            end.receive(1, 100, 64)
+        for end in (one, other):
+            end.post(2, Operation.SEND, [end.segment(0, 5)])
+        for end in (one, other):
+            self.assertEqual(self.statuses(end, 2), [Status.SUCCESS] * 2)
+
+    def test_sendsBeforePeerIsReady(self) -> None:
+        """A message waits for a peer that is not in RTR yet, which has a lane as soon as it is."""
+        one, other = End(self.open()), End(self.open())
+        one.join(other)
+        one.post(2, Operation.SEND, [one.segment(0, 5)])
+        invitations: list[object] = []
+        isJoined = routes._ConnectedProcess.isJoined
+
+        def record(process: Any, parsed: object, descriptors: list[int]) -> None:
+            isJoined(process, parsed, descriptors)  # type: ignore[arg-type]  # only passed on
+            invitations.append(parsed)
+
+        self.patch(routes._ConnectedProcess, "isJoined", record)
+        self.runUntil(lambda: invitations)
+        other.join(one)
+        other.receive(1, 0, 64)
+        self.assertEqual(self.statuses(other), [Status.SUCCESS])
+
+    def test_peerCloses(self) -> None:
+        """The first message fails if the peer's queue pair has ended."""
+        one, other = self.pair()
+        other.qp.close()
+        one.post(1, Operation.SEND, [one.segment(0, 5)])
+        self.assertEqual(self.statuses(one), [Status.RETRY_EXC_ERR])
+        self.assertIs(one.qp.state, QPState.ERR)
+
+    def test_peerOfProbeCloses(self) -> None:
+        """A probe fails if the peer's queue pair has ended."""
+        one, other = self.pair()
+        other.qp.close()
+        found: list[Status] = []
+
+        def failed() -> bool:
+            one.post(1, Operation.RDMA_WRITE)
+            found.extend(self.statuses(one))
+            return found[-1] is not Status.SUCCESS
+
+        self.runUntil(failed)
+        self.assertEqual(found[-1], Status.RETRY_EXC_ERR)
+        self.assertIs(one.qp.state, QPState.ERR)
+
+    def test_deviceCloses(self) -> None:
+        """The end of the peer's process fails a queue pair that was not used."""
+        one, other = self.pair()
+        other.device.close()
+        self.runUntil(lambda: one.events)
+        self.assertEqual([each.kind for each in one.events], [AsyncEventKind.QP_FATAL])
+        self.assertIs(one.qp.state, QPState.ERR)
+
+    def test_noMemory(self) -> None:
+        """Without memory for a lane the first post fails, nothing has changed, and a later one succeeds."""
+        one, other = self.pair()
+        makeBox = _rendezvous.makeBox
+        added = Added()
+
+        def full(ring: int) -> Any:
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        self.patch(sharedqueuepair, "makeBox", full)
+        for _ in range(1000):  # more than the send queue holds
+            self.assertRaises(ResourceExhausted, one.post, 1, Operation.SEND, [one.segment(0, 5)])
+        self.assertTrue(added.isNothing())
+        self.patch(sharedqueuepair, "makeBox", makeBox)
+        self.exchange(one, other)
+
+    def test_noMemoryAtPeer(self) -> None:
+        """If the peer has no memory for its lane, the first message fails."""
+        one, other = self.pair()
+        makeBox = _rendezvous.makeBox
+        made: list[int] = []
+
+        def second(ring: int) -> Any:
+            made.append(ring)
+            if len(made) == 2:
+                raise OSError(errno.ENOMEM, "Cannot allocate memory")
+            return makeBox(ring)
+
+        self.patch(sharedqueuepair, "makeBox", second)
+        one.post(1, Operation.SEND, [one.segment(0, 5)])
+        self.assertEqual(self.statuses(one), [Status.RETRY_EXC_ERR])
+        self.assertEqual(len(made), 2)
 
 
 class RegionTests(RealCase):

@@ -1,0 +1,106 @@
+"""
+The route of a queue pair in shared memory that has not been used.
+
+A lane takes two boxes of shared memory and is polled whenever its completion queue is. Most connections of a
+large server are idle, so a queue pair gets its lane when it or its peer posts the first request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from txrdma.error import InvalidRequest
+from txrdma.iba.types import QPN
+from txrdma.iba.verbs import AsyncEventKind, Completion, CompletionOpcode, Operation, SendRequest, Status
+from txrdma.soft.core.route import Route
+
+if TYPE_CHECKING:
+    from txrdma.soft.core.queuepair import SoftQueuePair
+    from txrdma.soft.shared.sharedqueuepair import SharedQueuePair
+
+
+class UnopenedLane(Route):
+    """
+    Opens a lane on first use, and is replaced by it.
+
+    @ivar destination: the peer's queue pair.
+    """
+
+    name = "shared-memory"
+    polled = False
+
+    def __init__(
+        self,
+        owner: SoftQueuePair,
+        destination: QPN,
+        make: Callable[[UnopenedLane], SharedQueuePair],
+        closed: Callable[[UnopenedLane], None],
+    ) -> None:
+        """
+        @param make: connects the queue pair; raises L{txrdma.error.ResourceExhausted}.
+        @param closed: is called when the queue pair is closed or fails before it has a lane.
+        """
+        self.owner, self.destination = owner, destination
+        self._make, self._closed = make, closed
+        self._hasPeerLeft = False
+
+    @property
+    def direct(self) -> object | None:
+        return self.open().lane.direct
+
+    def open(self) -> SharedQueuePair:
+        """
+        Open the lane.
+
+        @raise txrdma.error.ResourceExhausted: there is no memory for it; nothing has changed.
+        """
+        opened = self._make(self)
+        self.owner.routeOpened(opened.lane)
+        if self._hasPeerLeft:
+            opened.peerGone(None)
+        return opened
+
+    def post(self, requests: Sequence[SendRequest]) -> None:
+        if not self._hasPeerLeft and all(map(_isEmptyWrite, requests)):
+            self._complete(requests)
+            return
+        try:
+            opened = self.open()
+        except BaseException:
+            self.owner.retired(len(requests))  # none of them is posted
+            raise
+        opened.lane.post(requests)
+
+    def _complete(self, requests: Sequence[SendRequest]) -> None:
+        """Complete RDMA WRITEs of no bytes, which only ask whether the peer exists: it has not left."""
+        owner = self.owner
+        owner.retired(len(requests))
+        for request in requests:
+            if request.signaled:
+                opcode = CompletionOpcode.RDMA_WRITE
+                owner.sendCompleted(Completion(request.identifier, Status.SUCCESS, opcode, owner.number))
+
+    def peerGone(self, event: AsyncEventKind | None) -> None:
+        """Handle the end of the peer's queue pair; with an event, of its process."""
+        self._hasPeerLeft = True
+        if event is not None:
+            self.owner.failed(event)
+
+    def flush(self) -> list[tuple[int, CompletionOpcode]]:
+        self.close()
+        return []
+
+    def attributesChanged(self) -> None:
+        """The lane reads the attributes when it is opened."""
+
+    def migrate(self) -> None:
+        raise InvalidRequest("shared memory has no alternate path")
+
+    def close(self) -> None:
+        self._closed(self)
+
+
+def _isEmptyWrite(request: SendRequest) -> bool:
+    isEmpty = not any(map(len, request.inline)) and not any(each.length for each in request.segments)
+    return isEmpty and request.operation is Operation.RDMA_WRITE
