@@ -56,6 +56,7 @@ COMPILED = [
     "txrdma/soft/shared/_lane.py",
     "txrdma/soft/shared/_outgoing.py",
     "txrdma/soft/shared/_remote.py",
+    "txrdma/unix/fences.py",
     "txrdma/verbs/_busypoll.py",
     "txrdma/verbs/_sources.py",
 ]

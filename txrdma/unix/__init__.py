@@ -1,4 +1,5 @@
 """
 UNIX sockets between processes of one host: credentials, descriptors, lines of text, and names in a directory;
-and whether processes can share memory.
+whether processes can share memory, its
+mappings, and fences between accesses.
 """

@@ -19,8 +19,8 @@ from txrdma.error import InvalidRequest, ProtectionError, ResourceExhausted
 from txrdma.iba.types import LKey, RKey
 from txrdma.iba.verbs import Access, Buffer, Segment
 from txrdma.interfaces import IMemoryRegion
-from txrdma.soft.core.mapping import closeMapping, sealedMemory
 from txrdma.soft.core.recent import RecentNumbers
+from txrdma.unix.mapping import closeMapping, sealedMemory
 from txrdma.unix.sharing import whyNoSharedMemory
 
 PAGE: Final = mmap.PAGESIZE

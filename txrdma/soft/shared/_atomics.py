@@ -15,7 +15,8 @@ from txrdma.error import ProtectionError
 from txrdma.iba.types import RKey
 from txrdma.iba.verbs import Operation, Status
 from txrdma.soft.core.pieces import ATOMIC_LENGTH, performAtomic, scatter
-from txrdma.soft.shared._layout import ATOMIC_BYTES, barrier, ORDERED, REMOTE_ATOMIC, RESULT_COUNT, RESULTS
+from txrdma.soft.shared._layout import ATOMIC_BYTES, REMOTE_ATOMIC, RESULT_COUNT, RESULTS
+from txrdma.unix.fences import barrier, ORDERED
 
 if TYPE_CHECKING:
     from txrdma.soft.core.queuepair import SoftQueuePair

@@ -37,7 +37,6 @@ from txrdma.iba.verbs import (
 from txrdma.soft.core.pieces import scatter
 from txrdma.soft.shared._atomics import execute
 from txrdma.soft.shared._layout import (
-    barrier,
     CONSUMED,
     CONTINUED,
     FIRST,
@@ -48,7 +47,6 @@ from txrdma.soft.shared._layout import (
     MORE,
     NOTICE,
     NOTICE_BYTES,
-    ORDERED,
     PADDING,
     PLAIN,
     PLAIN_SOLICITED,
@@ -60,6 +58,7 @@ from txrdma.soft.shared._layout import (
 )
 from txrdma.soft.shared._outgoing import LaneSender
 from txrdma.soft.shared._wakeups import WAKES_SENDER
+from txrdma.unix.fences import barrier, ORDERED
 
 if TYPE_CHECKING:
     from txrdma.soft.core.memory import Region

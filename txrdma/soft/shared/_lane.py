@@ -38,16 +38,12 @@ from txrdma.iba.verbs import (
 from txrdma.soft.core.roundtrip import SHORTEST_TIMEOUT
 from txrdma.soft.shared._incoming import IDLE_POLLS, LaneReceiver, UNCOMPLETED_SENDS
 from txrdma.soft.shared._layout import (
-    acquire,
-    barrier,
     CLOSED_SERVICES,
     CONSUMED,
     FIRST,
     LaneServices,
     LINE,
-    ORDERED,
     PLAIN_SOLICITED,
-    release,
     RemoteRegion,
     ringBytes,
     STALLED,
@@ -56,6 +52,7 @@ from txrdma.soft.shared._layout import (
 )
 from txrdma.soft.shared._outgoing import FOR_EVER, LaneSender
 from txrdma.soft.shared._wakeups import WAKES_SENDER
+from txrdma.unix.fences import acquire, barrier, ORDERED, release
 
 if TYPE_CHECKING:
     from txrdma.soft.core.queuepair import SoftQueuePair

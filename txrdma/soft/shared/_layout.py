@@ -18,18 +18,14 @@ a reader polls a single word, and a short message is on the same cache line::
 
     bits 0-23 length, 24-31 kind and flags, 32-63 immediate; then the payload
 
-B{Order.} A load or store of a C{memoryview} cast to C{'Q'} is one move. Writers store the payload before the
-header, readers load the header first; on x86 (TSO) nothing else is needed, elsewhere L{barrier} stands
-between. Two places need a full fence on every machine: a sleeper stores its wake word before its last poll,
-and a writer stores its record before it reads the peer's wake word. Acquiring and releasing a lock is such a
-fence: on x86 by its locked instruction. Elsewhere earlier accesses stay before the I{release}, and later ones
-behind the I{acquire}, so it takes two pairs in a row, whose inner release and acquire can't be swapped.
+B{Order.} Writers store the payload before the header, readers load the header first; where the machine does
+not keep this order, L{barrier <txrdma.unix.fences.barrier>} stands between. Two places need a full fence on
+every machine: a sleeper stores its wake word before its last poll, and a writer stores its record before it
+reads the peer's wake word.
 """
 
 from __future__ import annotations
 
-import platform
-import threading
 from dataclasses import field
 from enum import IntEnum
 from typing import Final, Protocol
@@ -99,23 +95,6 @@ class Wake:
     SOLICITED = 2
     SENDS = 4
     ROOM = 8
-
-
-ORDERED: Final = platform.machine() in {"x86_64", "AMD64", "i686", "i386"}
-"""Whether the machine keeps loads in order, and stores in order."""
-
-_lock = threading.Lock()
-acquire = _lock.acquire
-release = _lock.release
-
-
-def barrier() -> None:
-    """A full fence on any machine. Hot paths inline the part that their machine needs."""
-    acquire()
-    release()
-    if not ORDERED:
-        acquire()
-        release()
 
 
 def ringBytes(boxBytes: int) -> int:

@@ -37,9 +37,7 @@ from txrdma.iba.verbs import (
 from txrdma.soft.core.pieces import ATOMIC_LENGTH, copied
 from txrdma.soft.shared._atomics import Atomics, packed
 from txrdma.soft.shared._layout import (
-    acquire,
     ATOMIC_BYTES,
-    barrier,
     CLOSED_SERVICES,
     CONSUMED,
     Kind,
@@ -48,11 +46,9 @@ from txrdma.soft.shared._layout import (
     NOTICE,
     NOTICE_BYTES,
     NOTICE_SOLICITED,
-    ORDERED,
     PLAIN,
     PLAIN_SOLICITED,
     POSITION,
-    release,
     RESULT_COUNT,
     SOLICITED,
     WAKE,
@@ -61,6 +57,7 @@ from txrdma.soft.shared._layout import (
 from txrdma.soft.shared._remote import RemoteMemory
 from txrdma.soft.shared._rings import RingPair
 from txrdma.soft.shared._wakeups import Wakeups
+from txrdma.unix.fences import acquire, barrier, ORDERED, release
 
 if TYPE_CHECKING:
     from txrdma.soft.core.queuepair import SoftQueuePair

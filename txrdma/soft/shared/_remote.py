@@ -11,13 +11,7 @@ from typing import Final, TYPE_CHECKING
 
 from txrdma.iba.types import RKey
 from txrdma.iba.verbs import Operation, SendRequest, Status
-from txrdma.soft.shared._layout import (
-    CLOSED_SERVICES,
-    LaneServices,
-    REMOTE_READ,
-    REMOTE_WRITE,
-    RemoteRegion,
-)
+from txrdma.soft.shared._layout import CLOSED_SERVICES, LaneServices, REMOTE_READ, REMOTE_WRITE, RemoteRegion
 from txrdma.soft.shared._rings import RingPair
 
 if TYPE_CHECKING:

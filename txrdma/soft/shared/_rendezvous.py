@@ -16,8 +16,8 @@ from typing import Final
 from txrdma.error import WireError
 from txrdma.iba.types import GID, QPN, RKey
 from txrdma.kit.wire import bits, Code, data, Layout, wire
-from txrdma.soft.core.mapping import mapped, sealedMemory, SIZE_SEALS
 from txrdma.soft.shared._layout import HEADER_BYTES, REMOTE_WRITE, RemoteRegion, ringBytes
+from txrdma.unix.mapping import mapped, sealedMemory, SIZE_SEALS
 
 VERSION: Final = 6
 """Of these messages and of the shared memory: processes with another one use UDP, or TCP."""

@@ -12,18 +12,17 @@ from typing import Any, Final
 from txrdma.iba.verbs import Buffer
 from txrdma.soft.core.pieces import part
 from txrdma.soft.shared._layout import (
-    barrier,
     CONSUMED,
     CONTINUED,
     FIRST,
     HEADER_BYTES,
     LINE,
     MORE,
-    ORDERED,
     PADDING,
     ringBytes,
     WAKE,
 )
+from txrdma.unix.fences import barrier, ORDERED
 
 _NO_BOX: Final = memoryview(b"")
 _NO_PEER: Final = memoryview(bytes(HEADER_BYTES + LINE))

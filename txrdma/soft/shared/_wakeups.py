@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from txrdma.soft.shared._layout import barrier, CLOSED_SERVICES, LaneServices, WAKE, Wake
+from txrdma.soft.shared._layout import CLOSED_SERVICES, LaneServices, WAKE, Wake
 from txrdma.soft.shared._rings import RingPair
+from txrdma.unix.fences import barrier
 
 WAKES_SENDER: Final = Wake.SENDS | Wake.ROOM
 

@@ -15,19 +15,9 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from txrdma.iba.verbs import Buffer
-from txrdma.soft.shared._layout import (
-    barrier,
-    CONSUMED,
-    FIRST,
-    LENGTH,
-    LINE,
-    ORDERED,
-    PADDING,
-    PLAIN,
-    WAKE,
-    Wake,
-)
+from txrdma.soft.shared._layout import CONSUMED, FIRST, LENGTH, LINE, PADDING, PLAIN, WAKE, Wake
 from txrdma.soft.shared._rings import RingPair
+from txrdma.unix.fences import barrier, ORDERED
 
 AT_ONCE: Final = 64
 """Largest number of datagrams of one peer that are processed in one call, for fairness."""

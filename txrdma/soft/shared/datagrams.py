@@ -24,13 +24,13 @@ from twisted.python.failure import Failure
 from txrdma.error import RDMAError
 from txrdma.kit.delayedcalls import Timer
 from txrdma.kit.logs import RateLimitedLogger
-from txrdma.soft.core.mapping import closeMapping
 from txrdma.soft.shared._doorbells import Doorbell, DoorbellChannel
 from txrdma.soft.shared._rendezvous import DatagramRingOffer, makeBox, mapBox, RendezvousKind
 from txrdma.soft.shared.datagramlane import DatagramLane
 from txrdma.soft.shared.peerprocess import PeerProcess
 from txrdma.soft.shared.sharedqueuepair import SharingReactor
 from txrdma.soft.shared.unixpackets import Rendezvous
+from txrdma.unix.mapping import closeMapping
 
 _rateLimited = RateLimitedLogger(Logger())
 

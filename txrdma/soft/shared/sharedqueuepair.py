@@ -20,7 +20,6 @@ from txrdma.iba.types import QPN, RKey
 from txrdma.iba.verbs import AsyncEventKind, Operation, SendRequest
 from txrdma.kit.delayedcalls import cancelCall, isPending
 from txrdma.kit.logs import RateLimitedLogger
-from txrdma.soft.core.mapping import closeMapping
 from txrdma.soft.core.pieces import part, scatter
 from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.shared._doorbells import Doorbell
@@ -41,6 +40,7 @@ from txrdma.soft.shared._rendezvous import (
 )
 from txrdma.soft.shared.peerprocess import PeerProcess
 from txrdma.soft.shared.unixpackets import NO_DESCRIPTORS, Rendezvous
+from txrdma.unix.mapping import closeMapping
 
 _log = Logger()
 _rateLimited = RateLimitedLogger(_log)

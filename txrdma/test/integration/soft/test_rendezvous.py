@@ -20,7 +20,6 @@ from twisted.logger import capturedLogs, formatEvent
 from txrdma.iba.types import QPN
 from txrdma.iba.verbs import Operation, Status
 from txrdma.interfaces import IDirectLane
-from txrdma.soft.core.mapping import SIZE_SEALS
 from txrdma.soft.device import openSoftDevice
 from txrdma.soft.shared import _doorbells, _rendezvous, peerprocess, unixpackets
 from txrdma.soft.shared._rendezvous import (
@@ -40,6 +39,7 @@ from txrdma.test.support.soft.neighbours import Added, RealCase
 from txrdma.test.support.soft.pairs import End
 from txrdma.test.support.soft.strangers import connectedTo, doorbell, hello, isClosed, sendTo
 from txrdma.unix import sockets as unixsockets
+from txrdma.unix.mapping import SIZE_SEALS
 
 
 class StrangerCase(RealCase):

@@ -21,13 +21,13 @@ from txrdma.iba.verbs import (
     SendRequest,
     Status,
 )
-from txrdma.soft.core import mapping as _mapping
 from txrdma.soft.shared import _rendezvous, routes, sharedqueuepair
 from txrdma.soft.shared._rendezvous import (
     RendezvousKind,
 )
 from txrdma.test.support.soft.neighbours import Added, mappings, RealCase
 from txrdma.test.support.soft.pairs import ALL, End, INIT, RTR, RTS
+from txrdma.unix import mapping as _mapping
 
 
 class ManyTests(RealCase):

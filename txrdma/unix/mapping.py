@@ -32,7 +32,7 @@ def mapped(descriptor: int, length: int, isWritable: bool = True) -> mmap.mmap:
         return mmap.mmap(descriptor, length, prot=protection, trackfd=False)
     if descriptor < PLAIN:
         return mmap.mmap(descriptor, length, prot=protection)
-    from txrdma.soft.core._overlay import overlaid
+    from txrdma.unix._overlay import overlaid
 
     return overlaid(descriptor, length, protection)
 
