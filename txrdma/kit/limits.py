@@ -314,6 +314,13 @@ LIMITS: Final = (
         "The connection is closed, and the group fails.",
         "unit.btl.groups.test_group.FailureTests.test_longReason",
     ),
+    Limit(
+        "btl:",
+        "bytes of a member of a group in one step, in memory that its members share",
+        "txrdma.btl.groups._slots.AREA_BYTES",
+        "Longer data takes several steps, and longer items are sent in messages.",
+        "unit.btl.groups.test_sharedalgorithms.SharedAlgorithmTests.test_items",
+    ),
     # rdma:, ib:, rsocket:
     Limit(
         "rdma:",

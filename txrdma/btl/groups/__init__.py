@@ -6,6 +6,8 @@ Modules, lowest first:
  - C{errors}; C{terms}, what a member of a group knows when it starts
  - C{_algorithms}: the messages of each operation, without I/O; C{reductions} of elements
  - C{identity}: both ends of a TCP connection prove their ranks; C{rendezvous}, where members meet
+ - C{_slots}: the memory of members on one host, C{_sharedalgorithms}: the same operations in it, both without
+   I/O; C{sharing}: how members get that memory, and poll
  - C{members}: the connections of a member; C{joining}; C{group}, the operations
  - C{launching}: processes of a group, for C{txrdma btl-run}
 """

@@ -207,7 +207,7 @@ def gather(rank: int, size: int, root: int, data: Buffer) -> Schedule:
         return None
     others = _others(rank, size)
     received = yield Step([], [(other, None) for other in others])
-    return _byRank(rank, data, others, received)
+    return byRank(rank, data, others, received)
 
 
 def scatter(rank: int, size: int, root: int, items: Sequence[Buffer]) -> Schedule:
@@ -225,7 +225,7 @@ def alltoall(rank: int, size: int, items: Sequence[Buffer]) -> Schedule:
     received = yield Step(
         [(other, items[other]) for other in others], [(other, None) for other in reversed(others)]
     )
-    return _byRank(rank, items[rank], others[::-1], received)
+    return byRank(rank, items[rank], others[::-1], received)
 
 
 def _others(rank: int, size: int) -> list[int]:
@@ -235,6 +235,6 @@ def _others(rank: int, size: int) -> list[int]:
     return [(rank + distance) % size for distance in range(1, size)]
 
 
-def _byRank(rank: int, data: Buffer, others: Sequence[int], received: Sequence[Buffer]) -> list[Buffer]:
+def byRank(rank: int, data: Buffer, others: Sequence[int], received: Sequence[Buffer]) -> list[Buffer]:
     found = {rank: data, **dict(zip(others, received, strict=True))}
     return [found[number] for number in range(len(found))]

@@ -17,11 +17,14 @@ from twisted.internet.defer import Deferred, fail, succeed
 from twisted.python.failure import Failure
 
 from txrdma.btl.groups import _algorithms
-from txrdma.btl.groups._algorithms import Schedule, Step
+from txrdma.btl.groups._algorithms import Step
+from txrdma.btl.groups._sharedalgorithms import LARGEST_UNIT, Mismatch, SharedSchedule
+from txrdma.btl.groups._slots import Wait
 from txrdma.btl.groups.errors import GroupFailed
 from txrdma.btl.groups.joining import JOIN_SECONDS, Joining
-from txrdma.btl.groups.members import DATA, Members
+from txrdma.btl.groups.members import DATA, Members, WAKE
 from txrdma.btl.groups.reductions import alike, Elements, Operation
+from txrdma.btl.groups.sharing import SharedMemory, shareMemory
 from txrdma.btl.groups.terms import GroupTerms
 from txrdma.btl.lifeline import DeviceSpecs
 from txrdma.btl.transport import BTLMessageTransport
@@ -49,12 +52,12 @@ class _Running:
 
     __slots__ = ("_isBegun", "_schedule", "isOver", "make", "name", "outcome")
 
-    def __init__(self, name: str, schedule: Schedule, make: Callable[[Any], Any]) -> None:
+    def __init__(self, name: str, schedule: SharedSchedule, make: Callable[[Any], Any]) -> None:
         self.name, self._schedule, self.make = name, schedule, make
         self.isOver = self._isBegun = False
         self.outcome: Deferred[Any]
 
-    def advance(self, received: list[Any]) -> Step:
+    def advance(self, received: list[Any]) -> Step | Wait:
         """Return the first or next step."""
         if self._isBegun:
             return self._schedule.send(received)
@@ -90,6 +93,8 @@ class Group:
         self._values: list[Any] = []
         self._missing = 0  # messages of a step that have not been received or sent
         self._isAdvancing = self._isClosed = False
+        self._memory: SharedMemory | None = None
+        self._wait: Wait | None = None
         members.onFailure = self._failed
 
     def __repr__(self) -> str:
@@ -118,13 +123,31 @@ class Group:
         if found is None:
             return succeed(cls(Members(0, 1), lambda: succeed(None)))
         joining = Joining(reactor, found, device, interface)
-        return joining.join(timeout).addCallback(lambda _: cls(joining.members, joining.leave))
+        joined = joining.join(timeout).addCallback(lambda _: cls(joining.members, joining.leave))
+        return joined.addCallback(lambda group: Deferred.fromCoroutine(group._share(reactor)))
+
+    async def _share(self, reactor: Any) -> Group:
+        """Share memory with the other members if possible; return the group."""
+        try:
+            least = partial(self.allreduce, operation="min")
+            memory = await shareMemory(reactor, self.rank, self.size, self.broadcast, least)
+        except BaseException:
+            self.close()
+            raise
+        if memory is not None:
+            self.useMemory(memory)
+        return self
+
+    def useMemory(self, memory: SharedMemory) -> None:
+        """Exchange data in memory that all members share: all of them have to call this at the same time."""
+        self._memory = memory
+        self._members.onWake = self._advance
 
     def transport(self, rank: int) -> BTLMessageTransport:
         """
         Return the connection to another member, for messages with tags of the application.
 
-        The two largest tags belong to the group. If the group fails, connections stay until L{close}.
+        The three largest tags belong to the group. If the group fails, connections stay until L{close}.
 
         @raise InvalidRequest: there is no other member of this rank.
         """
@@ -142,6 +165,9 @@ class Group:
             self._isClosed = True
             self._abandon(GroupFailed(f"rank {self.rank} has left the group", self.rank))
             self._closing = self._leave()
+            if self._memory is not None:
+                self._memory.close()
+                self._memory = None
         closed: Deferred[None] = Deferred()
 
         def done(_: object) -> None:
@@ -155,7 +181,7 @@ class Group:
 
     def barrier(self) -> Deferred[None]:
         """Wait until all members have called this."""
-        return self._start("barrier", _algorithms.barrier(self.rank, self.size), lambda _: None)
+        return self._start("barrier", self._schedule("barrier"), lambda _: None)
 
     def broadcast(self, buffer: AnyBuffer, root: int = 0) -> Deferred[Any]:
         """
@@ -170,8 +196,7 @@ class Group:
         view = memoryview(octets(buffer))
         if view.readonly and root != self.rank:
             raise InvalidRequest("a read-only buffer cannot receive a broadcast")
-        schedule = _algorithms.broadcast(self.rank, self.size, root, view)
-        return self._start("broadcast", schedule, lambda _: buffer)
+        return self._start("broadcast", self._schedule("broadcast", root, view), lambda _: buffer)
 
     def reduce(self, data: AnyBuffer, operation: Operation = "sum", root: int = 0) -> Deferred[Any]:
         """
@@ -183,6 +208,14 @@ class Group:
         """
         self._checkRoot(root)
         found = Elements(data, operation)
+        memory = self._memory
+        if memory is not None and found.unit <= LARGEST_UNIT:
+            into = memoryview(bytearray(len(found.bytes))) if root == self.rank else None
+            shared = memory.algorithms.reduce(root, found, into)
+            return self._start(
+                "reduce", shared, lambda _: None if into is None else found.result(into), found.copy
+            )
+        found.copy()
         schedule = _algorithms.reduce(self.rank, self.size, root, found.bytes, found.unit, found.combine)
         return self._start("reduce", schedule, lambda _: found.result() if root == self.rank else None)
 
@@ -198,16 +231,24 @@ class Group:
         @raise InvalidRequest: the data or the operation is invalid.
         """
         found = Elements(data, operation)
+        length = len(found.bytes)
+        target = None if into is None else memoryview(octets(into))
+        if target is not None and (target.readonly or len(target) != length):
+            raise InvalidRequest(f"the result has {length} bytes and needs a writable buffer for them")
+        memory = self._memory
+        if memory is not None and found.unit <= LARGEST_UNIT:
+            if target is not None and into is not data and found.overlaps(target):
+                found.copy()
+            result = memoryview(bytearray(length)) if target is None else target
+            shared = memory.algorithms.allreduce(found, result)
+            make = (lambda _: found.result(result)) if target is None else (lambda _: into)
+            return self._start("allreduce", shared, make, found.copy)
+        found.copy()
         schedule = _algorithms.allreduce(self.rank, self.size, found.bytes, found.unit, found.combine)
-        if into is None:
-            return self._start("allreduce", schedule, lambda _: found.result())
-        target = memoryview(octets(into))
-        if target.readonly or len(target) != len(found.bytes):
-            raise InvalidRequest(
-                f"the result has {len(found.bytes)} bytes and needs a writable buffer for them"
-            )
 
         def store(_: object) -> Any:
+            if target is None:
+                return found.result()
             target[:] = found.bytes
             return into
 
@@ -222,7 +263,7 @@ class Group:
         @raise InvalidRequest: the data or the root is invalid.
         """
         self._checkRoot(root)
-        schedule = _algorithms.gather(self.rank, self.size, root, octets(data))
+        schedule = self._schedule("gather", root, octets(data))
         return self._start("gather", schedule, lambda found: found and _alikeAll(data, found))
 
     def allgather(self, data: AnyBuffer) -> Deferred[list[Any]]:
@@ -232,7 +273,7 @@ class Group:
         @return: fires with a list of the data, by rank.
         @raise InvalidRequest: the data is invalid.
         """
-        schedule = _algorithms.alltoall(self.rank, self.size, [octets(data)] * self.size)
+        schedule = self._schedule("alltoall", [octets(data)] * self.size)
         return self._start("allgather", schedule, partial(_alikeAll, data))
 
     def scatter(self, items: Sequence[AnyBuffer] | None = None, root: int = 0) -> Deferred[bytes]:
@@ -249,7 +290,7 @@ class Group:
         found = [] if root != self.rank or items is None else self._perMember(items)
         if root == self.rank and not found:
             raise InvalidRequest("the root of scatter needs items")
-        return self._start("scatter", _algorithms.scatter(self.rank, self.size, root, found), bytes)
+        return self._start("scatter", self._schedule("scatter", root, found), bytes)
 
     def alltoall(self, items: Sequence[AnyBuffer]) -> Deferred[list[Any]]:
         """
@@ -260,7 +301,7 @@ class Group:
         @return: fires with a list of what the members have sent to this one, by rank.
         @raise InvalidRequest: there is another number of items.
         """
-        schedule = _algorithms.alltoall(self.rank, self.size, self._perMember(items))
+        schedule = self._schedule("alltoall", self._perMember(items))
         return self._start("alltoall", schedule, partial(_alikeAll, items[self.rank]))
 
     def _perMember(self, items: Sequence[AnyBuffer]) -> list[Buffer]:
@@ -274,8 +315,26 @@ class Group:
 
     # Execution of schedules
 
-    def _start(self, name: str, schedule: Schedule, make: Callable[[Any], Any]) -> Deferred[Any]:
-        """Run a schedule after those that were started before; fire with what C{make} makes of its result."""
+    def _schedule(self, name: str, *arguments: Any) -> SharedSchedule:
+        """Return the schedule of an operation: in shared memory, or by messages."""
+        if self._memory is not None:
+            found: SharedSchedule = getattr(self._memory.algorithms, name)(*arguments)
+        else:
+            found = getattr(_algorithms, name)(self.rank, self.size, *arguments)
+        return found
+
+    def _start(
+        self,
+        name: str,
+        schedule: SharedSchedule,
+        make: Callable[[Any], Any],
+        suspended: Callable[[], None] = lambda: None,
+    ) -> Deferred[Any]:
+        """
+        Run a schedule after those that were started before; fire with what C{make} makes of its result.
+
+        @param suspended: called if the schedule has not returned when this method returns.
+        """
         if self._isClosed:
             return fail(GroupFailed(f"rank {self.rank} has left the group", self.rank))
         if self._members.failure is not None:
@@ -284,6 +343,8 @@ class Group:
         operation.outcome = Deferred(lambda _: self._cancelled(operation))
         self._operations.append(operation)
         self._advance()
+        if not operation.isOver:
+            suspended()
         return operation.outcome
 
     def _advance(self) -> None:
@@ -292,29 +353,72 @@ class Group:
             return
         self._isAdvancing = True
         try:
-            while self._operations and not self._missing:
+            while self._operations and not self._missing and self._isReady():
                 operation = self._operations[0]
                 try:
                     step = operation.advance(self._values)
                 except StopIteration as end:
-                    self._operations.popleft()
-                    self._finish(operation, end.value)
+                    self._wakeOthers()
+                    if self._operations:
+                        self._operations.popleft()
+                        self._finish(operation, end.value)
+                except Mismatch as error:
+                    self._members.fail(error.rank, _mismatch(operation, error.rank, str(error)))
                 except Exception as error:
                     self._members.fail(self.rank, f"rank {self.rank}: {operation.name} failed: {error!r}")
                 else:
-                    self._begin(operation, step)
+                    self._values = []
+                    self._wakeOthers()
+                    if operation.isOver:
+                        continue
+                    if isinstance(step, Step):
+                        self._begin(operation, step)
+                    else:
+                        self._wait = step
         finally:
             self._isAdvancing = False
 
+    def _isReady(self) -> bool:
+        """Return whether all members have published the step for which an operation waits."""
+        memory, wait = self._memory, self._wait
+        if memory is None:
+            return True
+        if wait is not None:
+            if not memory.poll(wait):
+                self._checkLeft(wait.step, wait.ranks)
+                return False
+            self._wait = None
+        return not memory.isTurnOver(self._advance)
+
+    def _wakeOthers(self) -> None:
+        """Wake the members that sleep until this one publishes its step; those that have left never will."""
+        if self._memory is None:
+            return
+        slots = self._memory.slots
+        for rank in slots.outgoing():
+            self._members.transports[rank].post(WAKE, b"")
+        self._checkLeft(slots.step, slots.others)
+
+    def _checkLeft(self, step: int, ranks: Sequence[int]) -> None:
+        """Fail if one of these members has left before it has published a step."""
+        if self._memory is not None and self._members.left:
+            left = [rank for rank in ranks if rank in self._members.left]
+            missing = self._memory.slots.missing(step, left)
+            if missing is not None:
+                self._members.missed(missing)
+
     def _finish(self, operation: _Running, found: Any) -> None:
-        """Report the result of an operation."""
+        """Report the result of an operation. The callback may run further ones before this returns."""
         operation.isOver = True
         try:
-            result = operation.make(found)
+            result: Any = operation.make(found)
         except Exception:
-            operation.outcome.errback(Failure())
-        else:
+            result = Failure()
+        self._isAdvancing = self._memory is None
+        try:
             operation.outcome.callback(result)
+        finally:
+            self._isAdvancing = True
 
     def _begin(self, operation: _Running, step: Step) -> None:
         """Request the messages of a step, and send those of this member."""
@@ -397,7 +501,9 @@ class Group:
             each.isOver = True
         for receive in list(self._receives):
             receive.cancel()
-        self._values, self._missing = [], 0
+        self._values, self._missing, self._wait = [], 0, None
+        if self._memory is not None:
+            self._memory.slots.awake()
         for each in unfinished:
             each.outcome.errback(error)
 

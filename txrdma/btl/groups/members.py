@@ -26,6 +26,9 @@ FAILED: Final = LARGEST_TAG
 DATA: Final = LARGEST_TAG - 1
 """Tag of the data of collective operations."""
 
+WAKE: Final = LARGEST_TAG - 2
+"""Tag of messages without data that wake a member: see L{txrdma.btl.groups._slots}."""
+
 _RANK: Final = Struct(">H")
 
 LONGEST_TEXT: Final = 512
@@ -45,6 +48,7 @@ class Member(MessageProtocol):
 
     def connectionMade(self) -> None:
         self.transport.setHandler(FAILED, self._failed, inOrder=True)
+        self.transport.setHandler(WAKE, lambda _: self._members.onWake())
         self._members.connected(self._rank, self)
 
     def _failed(self, data: memoryview) -> None:
@@ -66,7 +70,9 @@ class Members:
 
     @ivar transports: the transports of established connections, by rank.
     @ivar failure: why the group has failed, or None.
+    @ivar left: the members that have left in order.
     @ivar onFailure: called when the group has failed.
+    @ivar onWake: called when a member wakes this one, or has left.
     @ivar complete: fires when all connections are established; fails with L{GroupFailed}.
     """
 
@@ -74,10 +80,11 @@ class Members:
         self.rank, self.size = rank, size
         self.transports: dict[int, BTLMessageTransport] = {}
         self.failure: GroupFailed | None = None
+        self.left: set[int] = set()
         self.onFailure: Callable[[], None] = lambda: None
+        self.onWake: Callable[[], None] = lambda: None
         self.complete: Deferred[None] = Deferred()
         self._connections: dict[int, Member] = {}
-        self._left: set[int] = set()
         self._missed: set[int] = set()
         self._isClosed = False
         if size == 1:
@@ -113,14 +120,15 @@ class Members:
         if not reason.check(ConnectionDone):
             self.fail(rank, f"rank {rank} was lost: {reason.getErrorMessage()}")
             return
-        self._left.add(rank)
+        self.left.add(rank)
         if rank in self._missed:
             self.missed(rank)
+        self.onWake()
 
     def missed(self, rank: int) -> None:
         """Process that a message to or from a member has failed. Its connection has ended, or is about to."""
         self._missed.add(rank)
-        if rank in self._left:
+        if rank in self.left:
             self.fail(rank, f"rank {rank} has left the group, but rank {self.rank} needs it")
 
     def fail(self, rank: int | None, text: str) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import operator
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import import_module
 from typing import Any, cast, Final, TYPE_CHECKING
@@ -43,9 +43,9 @@ def _numpy() -> Any:
 
 class Elements:
     """
-    A copy of a member's elements, for a reduction.
+    A member's elements, for a reduction.
 
-    @ivar bytes: the elements as bytes, which can be changed.
+    @ivar bytes: the elements as bytes: the member's buffer, until L{copy} is called.
     @ivar unit: length of an element in bytes.
     """
 
@@ -56,20 +56,52 @@ class Elements:
         """
         if isinstance(operation, str) and operation not in _PYTHON:
             raise InvalidRequest(f"a reduction is {', '.join(_PYTHON)} or a function, not {operation!r}")
-        self._numpy, self._operation = _numpy(), operation
-        self._copy = bytearray(octets(data))
-        self.bytes = memoryview(self._copy)
-        view = memoryview(data)
-        self._data, self.unit, self._format = data, view.itemsize, cast(Any, view.format)
+        self._numpy, self._operation, self._data = _numpy(), operation, data
+        self.bytes = memoryview(octets(data))
         if self._numpy:
-            self._dtype = self._numpy.asarray(view).dtype
-            if self._dtype.hasobject or self._dtype.itemsize != self.unit:
+            kind: Any = data
+            isArray = isinstance(data, self._numpy.ndarray)
+            self._dtype = kind.dtype if isArray else self._numpy.asarray(memoryview(data)).dtype
+            self.unit = self._dtype.itemsize
+            if self._dtype.hasobject or (not isArray and self.unit != memoryview(data).itemsize):
                 raise InvalidRequest(f"elements of type {self._dtype} cannot be reduced")
             return
+        view = memoryview(data)
+        self.unit, self._format = view.itemsize, cast(Any, view.format)
         try:
             self.bytes.cast(self._format)
         except ValueError as error:
             raise InvalidRequest(f"elements of format {self._format} need NumPy to be reduced") from error
+
+    def copy(self) -> None:
+        """Copy the elements, so that the member's buffer can be changed, and C{bytes} as well."""
+        self.bytes = memoryview(bytearray(self.bytes))
+
+    def overlaps(self, other: memoryview) -> bool:
+        """Return whether the member's buffer may share memory with another one."""
+        if not self._numpy or not len(other):
+            return True
+        first, second = (self._numpy.frombuffer(each, "u1") for each in (self.bytes, other))
+        return bool(self._numpy.may_share_memory(first, second))
+
+    def reduce(self, parts: Sequence[memoryview], into: memoryview) -> None:
+        """
+        Reduce the elements of buffers, which other processes may change at any time, into another one.
+
+        @param parts: at least two buffers, which are reduced in this order.
+        """
+        if not len(into):
+            return
+        if self._numpy and isinstance(self._operation, str):
+            function = getattr(self._numpy, _UFUNCS[self._operation])
+            first, *others = (self._numpy.frombuffer(each, self._dtype) for each in parts)
+            result = self._numpy.frombuffer(into, self._dtype)
+            for each in others:
+                first = function(first, each, out=result)
+            return
+        into[:] = parts[0]
+        for part in parts[1:]:
+            self.combine(into, memoryview(bytearray(part)))
 
     def combine(self, into: memoryview, other: memoryview) -> None:
         """Reduce the elements of two buffers, into the first one."""
@@ -93,9 +125,14 @@ class Elements:
         for number in range(len(into)):
             into[number] = next(results)
 
-    def result(self) -> Any:
-        """Return the elements as an object like the data: of NumPy or C{array}, else a memoryview."""
-        return alike(self._data, self._copy)
+    def result(self, reduced: memoryview | None = None) -> Any:
+        """
+        Return elements as an object like the data: of NumPy or C{array}, else a memoryview.
+
+        @param reduced: bytes of a C{bytearray}; None: those of this object, which have been copied.
+        """
+        found = self.bytes if reduced is None else reduced
+        return alike(self._data, cast(bytearray, found.obj))
 
 
 def alike(data: AnyBuffer, received: bytearray) -> Any:

@@ -102,8 +102,8 @@ BOUNDS: Final = {
     "btl.core.flow.WINDOW": "btl.BTLMessageTransport._untaken btl.ByteStream._read",
     "btl.core.ordering.MOST_HELD": "btl.Ordering._waiting",
     "btl.groups.terms.MOST_MEMBERS": """
-        btl.Group._values btl.Joining._proved,_connecting btl.Members.transports,_connections,_left,_missed
-        btl.Rendezvous._lines,_addresses,_left
+        btl.Group._values btl.Joining._proved,_connecting btl.Members.transports,_connections,left,_missed
+        btl.Rendezvous._lines,_addresses,_left btl.Slots._sleeps,_woken,others
     """,
     "btl.inbox.MOST_TAGS": "btl.Inbox._tags",
     "btl.inbox.MOST_UNRECEIVED": "btl.BTL._received btl._Arrived.messages",

@@ -11,15 +11,19 @@ from twisted.internet import reactor
 from twisted.internet.defer import CancelledError, Deferred, gatherResults
 from twisted.internet.endpoints import TCP4ClientEndpoint
 from twisted.internet.protocol import Factory, Protocol
-from twisted.trial.unittest import TestCase
+from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from txrdma import btl
+from txrdma.btl.groups import sharing
+from txrdma.btl.groups._slots import NONCE_BYTES
 from txrdma.btl.groups.errors import GroupFailed
 from txrdma.btl.groups.group import Group
 from txrdma.btl.groups.rendezvous import Rendezvous
+from txrdma.btl.groups.sharing import Offered
 from txrdma.btl.groups.terms import GroupTerms, makeKeys
 from txrdma.error import Refused
 from txrdma.kit.proofs import ProvedClientEndpoint
+from txrdma.unix.mapping import sealedMemory
 
 SIZE = 3
 
@@ -46,8 +50,28 @@ class JoinTests(TestCase):
         groups = await gatherResults([self.join(rendezvous.terms(rank)) for rank in range(SIZE)])
         found = await gatherResults([each.allreduce(bytes([each.rank])) for each in groups])
         self.assertEqual(found, [b"\x03"] * SIZE)
+        self.assertNotIn(None, [each._memory for each in groups])  # all share memory
         await gatherResults([each.close() for each in groups])
         self.assertIsNone(rendezvous.failure)
+
+    async def test_noMemory(self) -> None:
+        """If one member cannot share memory, none does, and operations use messages."""
+        rendezvous = await self.rendezvous()
+        take = sharing.Offered.take
+
+        def refuse(offered: sharing.Offered, offer: sharing.Offer) -> None:
+            if not refused:
+                refused.append(offer)
+                offer = offer.replace(nonce=bytes(NONCE_BYTES))
+            take(offered, offer)
+
+        refused: list[sharing.Offer] = []
+        self.patch(sharing.Offered, "take", refuse)
+        groups = await gatherResults([self.join(rendezvous.terms(rank)) for rank in range(SIZE)])
+        found = await gatherResults([each.allreduce(bytes([each.rank])) for each in groups])
+        self.assertEqual(found, [b"\x03"] * SIZE)
+        self.assertEqual([each._memory for each in groups], [None] * SIZE)
+        await gatherResults([each.close() for each in groups])
 
     async def test_wrongRank(self) -> None:
         """A member that claims another rank can join neither the rendezvous nor a member."""
@@ -117,3 +141,50 @@ class JoinTests(TestCase):
         done: Deferred[None] = Deferred()
         reactor.callLater(0, done.callback, None)
         await done
+
+
+class OfferTests(SynchronousTestCase):
+    """Memory that a member of a group offers."""
+
+    def offered(self) -> Offered:
+        found = Offered(SIZE)
+        self.addCleanup(found.close)
+        return found
+
+    def test_take(self) -> None:
+        """Another member has the same memory, and no descriptor more."""
+        maker, taker = self.offered(), self.offered()
+        offer = maker.make()
+        before = os.listdir("/proc/self/fd")
+        taker.take(offer)
+        assert maker.mapping is not None
+        assert taker.mapping is not None
+        maker.mapping[5:8] = b"abc"
+        self.assertEqual(taker.mapping[5:8], b"abc")
+        taker.mapping.close()
+        self.assertEqual(os.listdir("/proc/self/fd"), before)
+
+    def test_strange(self) -> None:
+        """Other files, memory of another length or without seals, and descriptors of nobody are refused."""
+        maker = self.offered()
+        good = maker.make()
+        length = os.fstat(good.descriptor).st_size
+        unsealed = os.memfd_create("test", os.MFD_ALLOW_SEALING)
+        os.ftruncate(unsealed, length)
+        os.pwrite(unsealed, good.nonce, length - len(good.nonce))
+        short, _mapping = sealedMemory("test", 4096)
+        pipe, other = os.pipe()
+        null = os.open("/dev/null", os.O_RDWR)
+        for each in (unsealed, short, pipe, other, null):
+            self.addCleanup(os.close, each)
+        before = sorted(os.listdir("/proc/self/fd"))
+        for offer in (
+            *(good.replace(descriptor=each) for each in (unsealed, short, pipe, null, 1 << 31)),
+            good.replace(nonce=bytes(NONCE_BYTES)),
+            good.replace(process=0),
+            good.replace(process=(1 << 32) - 1),
+        ):
+            taker = self.offered()
+            taker.take(offer)
+            self.assertIsNone(taker.mapping, offer)
+        self.assertEqual(sorted(os.listdir("/proc/self/fd")), before)

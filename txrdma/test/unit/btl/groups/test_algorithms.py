@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import ceil, log2
 from random import Random
 from typing import Any
@@ -18,6 +18,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.btl.groups import _algorithms
 from txrdma.btl.groups._algorithms import Schedule, split, Step
+from txrdma.btl.groups._sharedalgorithms import SharedSchedule
+from txrdma.btl.groups._slots import Slots, Wait
 from txrdma.btl.groups.reductions import Elements
 
 SIZES = st.integers(1, 9)
@@ -33,12 +35,18 @@ class Play:
     @ivar steps: how many steps each has; C{sentBytes}: how many bytes it sends.
     """
 
-    def __init__(self, size: int, make: Callable[[int], Schedule], seed: int = 0) -> None:
+    def __init__(
+        self, size: int, make: Callable[[int], SharedSchedule], seed: int = 0, slots: Sequence[Slots] = ()
+    ) -> None:
+        """
+        @param slots: of each member, if they share memory.
+        """
+        self._slots = slots
         self.results: list[Any] = [None] * size
         self.steps, self.sentBytes = [0] * size, [0] * size
         self._messages: dict[tuple[int, int], deque[bytes]] = {}
         self._schedules = {rank: make(rank) for rank in range(size)}
-        self._waiting: dict[int, Step] = {}
+        self._waiting: dict[int, Step | Wait] = {}
         random = Random(seed)
         for rank in range(size):
             self._continue(rank, None)
@@ -57,17 +65,19 @@ class Play:
             self.results[rank] = end.value
             return
         self.steps[rank] += 1
-        for other, data in step.sends:
+        for other, data in step.sends if isinstance(step, Step) else ():
             self.sentBytes[rank] += len(data)
             self._messages.setdefault((rank, other), deque()).append(bytes(data))
         self._waiting[rank] = step
 
-    def _isReady(self, rank: int, step: Step) -> bool:
+    def _isReady(self, rank: int, step: Step | Wait) -> bool:
+        if isinstance(step, Wait):
+            return self._slots[rank].missing(step.step, step.ranks) is None
         return all(self._messages.get((other, rank)) for other, _into in step.receives)
 
-    def _receive(self, rank: int, step: Step) -> list[Any]:
+    def _receive(self, rank: int, step: Step | Wait) -> list[Any]:
         received: list[Any] = []
-        for other, into in step.receives:
+        for other, into in step.receives if isinstance(step, Step) else ():
             data = self._messages[other, rank].popleft()
             if into is None:
                 received.append(data)

@@ -4,6 +4,8 @@ Groups of simulated hosts: operations, and what happens when a member fails.
 
 from __future__ import annotations
 
+import itertools
+import mmap
 from array import array
 from collections.abc import Callable
 from functools import partial
@@ -14,10 +16,12 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
+from txrdma.btl.groups._slots import memoryBytes
 from txrdma.btl.groups.errors import GroupFailed
 from txrdma.btl.groups.group import Group
 from txrdma.btl.groups.joining import Joining
-from txrdma.btl.groups.members import DATA, FAILED, LONGEST_TEXT, Member, Members
+from txrdma.btl.groups.members import DATA, FAILED, LONGEST_TEXT, Member, Members, WAKE
+from txrdma.btl.groups.sharing import SharedMemory
 from txrdma.btl.groups.terms import GroupTerms
 from txrdma.error import InvalidRequest, Refused
 from txrdma.test.support.btl.hosts import HostsCase
@@ -54,6 +58,19 @@ class GroupCase(HostsCase):
         error = self.failureResultOf(operation, GroupFailed).value
         self.assertEqual(error.rank, rank)
         self.assertRegex(str(error), text)
+
+
+class SharedMixin:
+    """Runs the tests of a case in a group whose members share memory, and never find others by polling."""
+
+    def setUp(self) -> None:
+        super().setUp()  # type: ignore[misc]  # of a GroupCase
+        case: Any = self
+        memory = mmap.mmap(-1, memoryBytes(SIZE))
+        for each in case.groups:
+            ticks = itertools.count()
+            seconds = partial(lambda ticks: next(ticks) * 1e-3, ticks)
+            each.useMemory(SharedMemory(case.world.clock, memory, each.rank, SIZE, seconds))
 
 
 class OperationTests(GroupCase):
@@ -174,6 +191,37 @@ class OperationTests(GroupCase):
             self.assertEqual(self.outcome(each), array("q", [3]))
 
 
+class SharedOperationTests(SharedMixin, OperationTests):
+    """The same in shared memory."""
+
+    def test_ownCopy(self) -> None:
+        """Data can be changed as soon as a reduction has been called, and the result may overlap with it."""
+        data = [array("q", range(1000)) for _ in range(SIZE)]
+        called = [each.allreduce(data[each.rank]) for each in self.groups[:2]]
+        data[0][0] = data[1][0] = 99
+        called.append(self.groups[2].allreduce(data[2]))
+        for each in called:
+            self.assertEqual(self.outcome(each), array("q", [3 * number for number in range(1000)]))
+        views = [memoryview(each) for each in data]
+        called = [each.allreduce(views[each.rank][1:], into=views[each.rank][:-1]) for each in self.groups]
+        for each in called:
+            self.outcome(each)
+        self.assertEqual(data[1][:-1], array("q", [3 * number for number in range(1, 1000)]))
+
+    def test_recursion(self) -> None:
+        """A chain of callbacks that call the next operation does not exceed the depth of recursion."""
+        counted = [0] * SIZE
+
+        def again(_: object, group: Group) -> Any:
+            counted[group.rank] += 1
+            if counted[group.rank] < 2000:
+                group.barrier().addCallback(again, group)
+
+        for each in self.groups:
+            again(None, each)
+        self.wait(lambda: counted == [2000] * SIZE)
+
+
 class FailureTests(GroupCase):
     """Members that fail, and those that break rules."""
 
@@ -206,9 +254,10 @@ class FailureTests(GroupCase):
         def wrong(one: Any, other: Any) -> Any:
             raise ZeroDivisionError("wrong")
 
-        pending = [self.groups[0].allreduce(b"1"), self.groups[1].allreduce(b"1", wrong)]
-        self.groups[2].allreduce(b"1").addErrback(lambda _: None)  # may have all data that it needs
-        for each in (*pending, self.groups[2].barrier()):
+        for rank in (0, 2):
+            self.groups[rank].allreduce(b"1").addErrback(lambda _: None)  # may have all data that it needs
+        pending = self.groups[1].allreduce(b"1", wrong)
+        for each in (pending, *(each.barrier() for each in self.groups)):
             self.assertFails(each, 1, r"rank 1: allreduce failed: ZeroDivisionError\('wrong'\)")
 
     def test_mismatch(self) -> None:
@@ -227,15 +276,14 @@ class FailureTests(GroupCase):
 
     def test_cancel(self) -> None:
         """A cancelled operation withdraws its request for messages, and fails those of the others."""
-        mine = self.groups[0].barrier()
-        other = self.groups[1].barrier()
+        mine = self.groups[0].broadcast(bytearray(2), 1)
         self.pause(0.01)
         buffer = bytearray(b"12")
-        waiting = self.groups[2].broadcast(buffer, 0)
+        waiting = self.groups[2].broadcast(buffer, 1)
         mine.cancel()
         mine.addErrback(lambda _: None)
-        self.assertFails(other, 0, "rank 0 has cancelled barrier")
-        self.assertFails(waiting, 0, "rank 0 has cancelled barrier")
+        self.assertFails(waiting, 0, "rank 0 has cancelled broadcast")
+        self.assertFails(self.groups[1].barrier(), 0, "rank 0 has cancelled broadcast")
         buffer.append(1)  # raises while it is in use
         self.assertEqual(self.groups[0]._receives | self.groups[2]._receives, set())
 
@@ -244,6 +292,8 @@ class FailureTests(GroupCase):
         mine = self.groups[0].barrier()
         self.groups[0].close()
         self.assertFails(mine, 0, "rank 0 has left the group")
+        for group in self.groups[1:]:
+            group.barrier().addErrback(lambda _: None)  # may need nothing more of rank 0
         for group in self.groups[1:]:
             self.assertFails(group.barrier(), 0, "rank 0 has left the group")
             group.close()
@@ -271,6 +321,31 @@ class FailureTests(GroupCase):
         inbox = self.groups[1].transport(0)._inbox
         self.assertLessEqual(inbox._bytes, 5 << 20)
         self.assertGreater(self.groups[0].transport(1)._outbox.bytes, 4 << 20)
+
+
+class SharedFailureTests(SharedMixin, FailureTests):
+    """The same in shared memory."""
+
+    def test_leftLater(self) -> None:
+        """What a member has contributed before it left is still used; what needs it later fails."""
+        pending = self.groups[0].reduce(array("q", [1]))
+        self.groups[2].reduce(array("q", [1]))
+        self.groups[2].close()
+        self.pause(0.1)
+        self.groups[1].reduce(array("q", [1]))
+        self.assertEqual(self.outcome(pending), array("q", [3]))
+        self.assertFails(self.groups[0].broadcast(bytearray(1)), 2, "rank 2 has left")
+
+    def test_corrupted(self) -> None:
+        """A member that writes nonsense into its slot fails the group, and nothing else."""
+        pending = [each.allreduce(b"1") for each in self.groups[:2]]
+        memory = self.groups[2]._memory
+        assert memory is not None
+        memory.slots.publish((1 << 64) - 1, (1 << 64) - 1)
+        for rank in memory.slots.outgoing():
+            self.groups[2].transport(rank).post(WAKE, b"")
+        for each in pending:
+            self.assertFails(each, 2, "another operation")
 
 
 class MembersTests(SynchronousTestCase):

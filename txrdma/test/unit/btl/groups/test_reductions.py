@@ -19,6 +19,7 @@ from txrdma.error import InvalidRequest
 def reduced(first: Any, second: Any, operation: Operation) -> Any:
     """Return the reduction of two objects."""
     found = Elements(first, operation)
+    found.copy()
     found.combine(found.bytes, Elements(second, operation).bytes)
     return found.result()
 

@@ -1,0 +1,234 @@
+"""
+Memory that all members of a group share, if all of them are processes of one user on one host.
+
+The member of rank 0 makes the memory, and offers the others its own process ID and descriptor, by the
+connections on which they have proved their ranks. The others open the descriptor in C{/proc}, which the
+kernel allows to processes of the same user only. They use the memory if it contains the random number of the
+offer, so it cannot be another file of another host or process namespace.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import stat
+from collections.abc import Awaitable, Callable
+from secrets import token_bytes
+from time import perf_counter
+from typing import Any, Final
+
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.logger import Logger
+
+from txrdma.btl.groups._sharedalgorithms import SharedAlgorithms
+from txrdma.btl.groups._slots import memoryBytes, NONCE_BYTES, Slots, Wait
+from txrdma.kit.delayedcalls import cancelCall
+from txrdma.kit.wire import bits, data, Layout, wire
+from txrdma.unix.mapping import closeMapping, mapped, sealedMemory, SIZE_SEALS
+from txrdma.unix.sharing import whyNoSharedMemory
+
+_log = Logger()
+
+POLL_SECONDS: Final = 400e-6
+"""Seconds for which a member polls for another one, before it sleeps."""
+
+MOST_MISSES: Final = 3
+"""Polls in a row that may end with a sleep; afterwards only one in L{RETRY} waits polls."""
+
+RETRY: Final = 16
+
+TURN_WORK: Final = 64
+"""Work of L{Slots} after which the reactor runs others, at all members at the same time."""
+
+TURN_SECONDS: Final = 20e-3
+"""Seconds after which the reactor runs others in any case."""
+
+
+@wire(72)
+class Offer(Layout):
+    """
+    Memory that the member of rank 0 offers to the others.
+
+    @ivar process: its process ID, or 0 if it has no memory; C{descriptor}: number of its descriptor.
+    @ivar nonce: the last bytes of the memory.
+    """
+
+    process: int = bits(32)
+    descriptor: int = bits(32)
+    nonce: bytes = data(NONCE_BYTES)
+
+
+class SharedMemory:
+    """
+    The memory that a member shares with all others, and how it waits for them.
+
+    A member polls for a while, unless that was in vain recently. In between it yields the processor: so it
+    takes little from other processes, and members that share a processor continue.
+
+    @ivar algorithms: schedules of the operations.
+    """
+
+    def __init__(
+        self,
+        reactor: IReactorTime,
+        memory: mmap.mmap,
+        rank: int,
+        size: int,
+        seconds: Callable[[], float] = perf_counter,
+        yieldProcessor: Callable[[], None] = os.sched_yield,
+    ) -> None:
+        """
+        @param memory: of L{memoryBytes} bytes, which are zero except for the last page.
+        @param seconds: returns the time; C{yieldProcessor} lets other processes run.
+        """
+        self.slots = Slots(memoryview(memory), rank, size)
+        self.algorithms = SharedAlgorithms(self.slots, size)
+        self._reactor, self._memory, self._seconds = reactor, memory, seconds
+        self._misses = self._polls = 0
+        self._yield = yieldProcessor
+        self._turn: IDelayedCall | None = None
+        self._turnEnds, self._mostWork = 0.0, 0
+
+    def poll(self, wait: Wait) -> bool:
+        """
+        Wait for a limited time.
+
+        @return: whether all members have come. If not, one that is missing wakes this one.
+        """
+        slots, (step, ranks) = self.slots, wait
+        slots.awake()
+        now = until = self._seconds()
+        last: int | None = None
+        self._polls += 1
+        patience = POLL_SECONDS if self._misses < MOST_MISSES or not self._polls % RETRY else 0.0
+        while (rank := slots.missing(step, ranks)) is not None:
+            if rank != last:
+                last, until = rank, now + patience
+            if now >= until:
+                slots.sleep(rank)
+                if slots.missing(step, (rank,)) is not None:
+                    self._misses += 1
+                    return False
+                slots.awake()
+            self._yield()
+            now = self._seconds()
+        if last is not None:
+            self._misses = 0
+        return True
+
+    def isTurnOver(self, resume: Callable[[], None]) -> bool:
+        """
+        Return whether the reactor has to run others before the next step.
+
+        @param resume: called in the next reactor iteration.
+        """
+        now = self._seconds()
+        if self._turn is None:
+            self._turn = self._reactor.callLater(0, self._nextTurn, resume)
+            self._turnEnds, self._mostWork = now + TURN_SECONDS, self.slots.work | (TURN_WORK - 1)
+        return now > self._turnEnds or self.slots.work > self._mostWork
+
+    def _nextTurn(self, resume: Callable[[], None]) -> None:
+        self._turn = None
+        resume()
+
+    def close(self) -> None:
+        """Release the memory."""
+        cancelCall(self._turn)
+        self.slots.close()
+        closeMapping(self._memory)
+
+
+class Offered:
+    """Memory that this member offers, or that it has opened: C{mapping}, or None if it has none."""
+
+    def __init__(self, size: int) -> None:
+        self.mapping: mmap.mmap | None = None
+        self._descriptor, self._length = -1, memoryBytes(size)
+
+    def make(self) -> Offer:
+        """Make memory, and return the offer for other members; L{closeDescriptor} withdraws it."""
+        nonce = token_bytes(NONCE_BYTES)
+        try:
+            reason = whyNoSharedMemory()
+            if not reason:
+                self._descriptor, self.mapping = sealedMemory("txrdma-group", self._length)
+                self.mapping[-NONCE_BYTES:] = nonce
+                return Offer(process=os.getpid(), descriptor=self._descriptor, nonce=nonce)
+        except OSError as error:
+            reason = str(error)
+        _log.debug("The members of a group do not share memory: {reason}", reason=reason)
+        return Offer(process=0, descriptor=0, nonce=nonce)
+
+    def take(self, offer: Offer) -> None:
+        """Open memory that another member offers."""
+        try:
+            if offer.process and not whyNoSharedMemory():
+                path = f"/proc/{offer.process}/fd/{offer.descriptor}"
+                self._descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)  # has no effects, whatever it is
+                self.mapping = self._checked(offer.nonce)
+        except (OSError, ValueError) as error:
+            _log.debug("Cannot share the memory of a group: {error}", error=error)
+        self.closeDescriptor()
+
+    def _checked(self, nonce: bytes) -> mmap.mmap | None:
+        found = os.fstat(self._descriptor)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_size != self._length:
+            raise ValueError("the offered descriptor is another file")
+        descriptor = os.open(f"/proc/self/fd/{self._descriptor}", os.O_RDWR | os.O_CLOEXEC)
+        try:
+            if fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & SIZE_SEALS != SIZE_SEALS:
+                raise ValueError("the size of the offered memory is not sealed")
+            mapping = mapped(descriptor, self._length)
+        finally:
+            os.close(descriptor)
+        if mapping[-NONCE_BYTES:] == nonce:
+            return mapping
+        mapping.close()
+        raise ValueError("the offered memory has another number")
+
+    def closeDescriptor(self) -> None:
+        """Close the descriptor of the memory; the mapping remains."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def close(self) -> None:
+        """Release the memory, which is not used."""
+        self.closeDescriptor()
+        if self.mapping is not None:
+            closeMapping(self.mapping)
+
+
+async def shareMemory(
+    reactor: IReactorTime,
+    rank: int,
+    size: int,
+    broadcast: Callable[[bytearray], Awaitable[Any]],
+    least: Callable[[bytes], Awaitable[bytes]],
+) -> SharedMemory | None:
+    """
+    Let all members of a group share memory: all of them have to call this.
+
+    @param broadcast: copies the buffer of rank 0 to those of the others; C{least} returns the least of the
+        bytes of all members.
+    @return: the memory, or None if not all members can share it.
+    """
+    offered = Offered(size)
+    try:
+        buffer = bytearray(Offer.size)
+        if rank == 0:
+            buffer[:] = offered.make().encode()
+        await broadcast(buffer)
+        if rank != 0:
+            offered.take(Offer.decode(buffer))
+        allHaveIt = await least(bytes([offered.mapping is not None])) == bytes([True])
+        offered.closeDescriptor()
+    except BaseException:
+        offered.close()
+        raise
+    if not allHaveIt or offered.mapping is None:
+        offered.close()
+        return None
+    return SharedMemory(reactor, offered.mapping, rank, size)
