@@ -47,14 +47,15 @@ class _Running:
     An operation that has been called.
 
     @ivar make: makes the result from what the schedule returns.
+    @ivar isComplete: whether its data is no longer needed.
     @ivar isOver: whether its Deferred has fired.
     """
 
-    __slots__ = ("_isBegun", "_schedule", "isOver", "make", "name", "outcome")
+    __slots__ = ("_isBegun", "_schedule", "isComplete", "isOver", "make", "name", "outcome")
 
     def __init__(self, name: str, schedule: SharedSchedule, make: Callable[[Any], Any]) -> None:
         self.name, self._schedule, self.make = name, schedule, make
-        self.isOver = self._isBegun = False
+        self.isComplete = self.isOver = self._isBegun = False
         self.outcome: Deferred[Any]
 
     def advance(self, received: list[Any]) -> Step | Wait:
@@ -63,6 +64,16 @@ class _Running:
             return self._schedule.send(received)
         self._isBegun = True
         return next(self._schedule)
+
+    def delay(self, value: Any) -> None:
+        """Let the schedule, which has returned a value, return it once more."""
+        self.isComplete = True
+        self._schedule, self._isBegun = _returned(value), False
+
+
+def _returned(value: Any) -> SharedSchedule:
+    yield from ()
+    return value
 
 
 class Group:
@@ -333,7 +344,7 @@ class Group:
         """
         Run a schedule after those that were started before; fire with what C{make} makes of its result.
 
-        @param suspended: called if the schedule has not returned when this method returns.
+        @param suspended: called if the schedule has not returned before this method returns.
         """
         if self._isClosed:
             return fail(GroupFailed(f"rank {self.rank} has left the group", self.rank))
@@ -343,7 +354,7 @@ class Group:
         operation.outcome = Deferred(lambda _: self._cancelled(operation))
         self._operations.append(operation)
         self._advance()
-        if not operation.isOver:
+        if not operation.isOver and not operation.isComplete:
             suspended()
         return operation.outcome
 
@@ -359,9 +370,13 @@ class Group:
                     step = operation.advance(self._values)
                 except StopIteration as end:
                     self._wakeOthers()
-                    if self._operations:
-                        self._operations.popleft()
-                        self._finish(operation, end.value)
+                    if not self._operations:
+                        return  # the group has failed
+                    if self._memory is not None and self._memory.isTurnOver(self._advance, True):
+                        operation.delay(end.value)
+                        return
+                    self._operations.popleft()
+                    self._finish(operation, end.value)
                 except Mismatch as error:
                     self._members.fail(error.rank, _mismatch(operation, error.rank, str(error)))
                 except Exception as error:

@@ -39,7 +39,8 @@ MOST_MISSES: Final = 3
 RETRY: Final = 16
 
 TURN_WORK: Final = 64
-"""Work of L{Slots} after which the reactor runs others, at all members at the same time."""
+"""Work of L{Slots} after which the result of an operation is reported in the next reactor iteration: at all
+members at the same time, so that none waits for long."""
 
 TURN_SECONDS: Final = 20e-3
 """Seconds after which the reactor runs others in any case."""
@@ -117,17 +118,18 @@ class SharedMemory:
             self._misses = 0
         return True
 
-    def isTurnOver(self, resume: Callable[[], None]) -> bool:
+    def isTurnOver(self, resume: Callable[[], None], isComplete: bool = False) -> bool:
         """
         Return whether the reactor has to run others before the next step.
 
         @param resume: called in the next reactor iteration.
+        @param isComplete: whether an operation is complete, so that its data need not be copied.
         """
         now = self._seconds()
         if self._turn is None:
             self._turn = self._reactor.callLater(0, self._nextTurn, resume)
             self._turnEnds, self._mostWork = now + TURN_SECONDS, self.slots.work | (TURN_WORK - 1)
-        return now > self._turnEnds or self.slots.work > self._mostWork
+        return now > self._turnEnds or (isComplete and self.slots.work > self._mostWork)
 
     def _nextTurn(self, resume: Callable[[], None]) -> None:
         self._turn = None
