@@ -65,7 +65,7 @@ class Slots:
 
     @ivar step: the last step that this member has published.
     @ivar work: amount of work that the steps so far have taken, the same at all members: a step counts 1, and
-        more if its data is long.
+        more if its data is long; C{lastWork}: that of the last step.
     @ivar others: all other ranks, beginning behind that of this member.
     @ivar areas: the areas of all members by rank, for even and for odd steps.
     """
@@ -74,7 +74,7 @@ class Slots:
         """
         @param memory: of L{memoryBytes} bytes, all zero at the beginning.
         """
-        self.step = self.work = 0
+        self.step = self.work = self.lastWork = 0
         self.rank = rank
         self.others = [(rank + distance) % size for distance in range(1, size)]
         self._words = memory[: size * _CONTROL_BYTES].cast("Q")
@@ -110,7 +110,8 @@ class Slots:
         if not ORDERED:
             barrier()
         words[base] = self.step = step
-        self.work += 1 + (min(length, AREA_BYTES) >> 18)
+        self.lastWork = 1 + (min(length, AREA_BYTES) >> 18)
+        self.work += self.lastWork
         barrier()  # else a member that falls asleep now might not be seen
         waiting = self.rank + 1
         for rank, index in self._sleeps:

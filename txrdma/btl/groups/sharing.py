@@ -30,8 +30,11 @@ from txrdma.unix.sharing import whyNoSharedMemory
 
 _log = Logger()
 
-POLL_SECONDS: Final = 400e-6
-"""Seconds for which a member polls for another one, before it sleeps."""
+POLL_SECONDS: Final = 300e-6
+"""Seconds for which a member polls for another one, before it sleeps, besides L{WORK_SECONDS}."""
+
+WORK_SECONDS: Final = 100e-6
+"""The same for each unit of work (L{Slots}) of the step, which the other one may still have to do."""
 
 MOST_MISSES: Final = 3
 """Polls in a row that may end with a sleep; afterwards only one in L{RETRY} waits polls."""
@@ -102,7 +105,8 @@ class SharedMemory:
         now = until = self._seconds()
         last: int | None = None
         self._polls += 1
-        patience = POLL_SECONDS if self._misses < MOST_MISSES or not self._polls % RETRY else 0.0
+        isPatient = self._misses < MOST_MISSES or not self._polls % RETRY
+        patience = POLL_SECONDS + WORK_SECONDS * slots.lastWork if isPatient else 0.0
         while (rank := slots.missing(step, ranks)) is not None:
             if rank != last:
                 last, until = rank, now + patience
