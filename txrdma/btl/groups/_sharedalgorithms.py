@@ -35,8 +35,12 @@ class Reduced(Protocol):
 
     bytes: memoryview
     unit: int
+    kind: object
 
-    def reduce(self, parts: Sequence[memoryview], into: memoryview) -> None:
+    def view(self, part: memoryview) -> Any:
+        """Return a buffer as L{reduce} needs it, for any elements of this C{kind}."""
+
+    def reduce(self, views: Sequence[Any], into: memoryview) -> None:
         """Reduce the elements of buffers, in order, into another one."""
 
 
@@ -57,6 +61,12 @@ class SharedAlgorithms:
 
     def __init__(self, slots: Slots, size: int) -> None:
         self._slots, self._size = slots, size
+        self._views: dict[int, tuple[object, int, list[Any]]] = {}  # by number of the area
+
+    def close(self) -> None:
+        """Release the memory."""
+        self._views.clear()
+        self._slots.close()
 
     def barrier(self) -> SharedSchedule:
         """Return when all members have begun."""
@@ -96,12 +106,27 @@ class SharedAlgorithms:
         if length > SHORT_REDUCTION:
             yield from self._reducePieces(kind, elements, into)
             return
-        area = yield from self._begin()
-        area[:length] = elements.bytes
+        others, step = slots.others, slots.step
+        if slots.missing(step, others) is not None:
+            yield Wait(step, others)
+        slots.next()[:length] = elements.bytes
         slots.publish(kind, length)
         if into is not None:
-            yield from self._receive(slots.others, kind, length)
-            elements.reduce([each[:length] for each in slots.current()], into)
+            step += 1
+            if slots.missing(step, others) is not None:
+                yield Wait(step, others)
+            self._check(others, kind, length)
+            elements.reduce(self._viewsOf(elements, length), into)
+
+    def _viewsOf(self, elements: Reduced, length: int) -> list[Any]:
+        """Return views of short elements of all members; those of the last reduction are reused."""
+        area = self._slots.step & 1
+        known = self._views.get(area)
+        if known is not None and known[0] is elements.kind and known[1] == length:
+            return known[2]
+        found = [elements.view(each[:length]) for each in self._slots.current()]
+        self._views[area] = elements.kind, length, found
+        return found
 
     def _reducePieces(self, kind: int, elements: Reduced, into: memoryview | None) -> SharedSchedule:
         """
@@ -117,8 +142,8 @@ class SharedAlgorithms:
             area[:size] = elements.bytes[at : at + size]
             if last:
                 begin, end = self._part(slots.rank, last, unit)
-                parts = [each[begin:end] for each in slots.current()]
-                elements.reduce(parts, area[PIECE_BYTES : PIECE_BYTES + end - begin])
+                views = [elements.view(each[begin:end]) for each in slots.current()]
+                elements.reduce(views, area[PIECE_BYTES : PIECE_BYTES + end - begin])
             slots.publish(kind, length)
             yield from self._receive(slots.others, kind, length)
             if last and into is not None:
@@ -215,12 +240,18 @@ class SharedAlgorithms:
         return slots.next()
 
     def _receive(self, ranks: Sequence[int], kind: int, length: int) -> Generator[Wait, list[Any], None]:
-        """Wait for members, which must run the same operation with the same length."""
-        slots = self._slots
-        if slots.missing(slots.step, ranks) is not None:
-            yield Wait(slots.step, ranks)
+        """
+        Wait for members, which must run the same operation with the same length.
+
+        It yields in any case, so that a long operation is interrupted by other work of the reactor.
+        """
+        yield Wait(self._slots.step, ranks)
+        self._check(ranks, kind, length)
+
+    def _check(self, ranks: Sequence[int], kind: int, length: int) -> None:
+        header = self._slots.header
         for rank in ranks:
-            theirs, other = slots.header(rank)
+            theirs, other = header(rank)
             if theirs != kind:
                 raise Mismatch(rank, "it has called another operation, or with elements of another type")
             if other != length:

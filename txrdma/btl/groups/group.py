@@ -243,7 +243,7 @@ class Group:
         """
         found = Elements(data, operation)
         length = len(found.bytes)
-        target = None if into is None else memoryview(octets(into))
+        target = None if into is None else found.bytes if into is data else memoryview(octets(into))
         if target is not None and (target.readonly or len(target) != length):
             raise InvalidRequest(f"the result has {length} bytes and needs a writable buffer for them")
         memory = self._memory
@@ -396,13 +396,12 @@ class Group:
     def _isReady(self) -> bool:
         """Return whether all members have published the step for which an operation waits."""
         memory, wait = self._memory, self._wait
-        if memory is None:
+        if wait is None or memory is None:
             return True
-        if wait is not None:
-            if not memory.poll(wait):
-                self._checkLeft(wait.step, wait.ranks)
-                return False
-            self._wait = None
+        if not memory.poll(wait):
+            self._checkLeft(wait.step, wait.ranks)
+            return False
+        self._wait = None
         return not memory.isTurnOver(self._advance)
 
     def _wakeOthers(self) -> None:

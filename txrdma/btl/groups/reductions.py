@@ -46,7 +46,7 @@ class Elements:
     A member's elements, for a reduction.
 
     @ivar bytes: the elements as bytes: the member's buffer, until L{copy} is called.
-    @ivar unit: length of an element in bytes.
+    @ivar unit: length of an element in bytes; C{kind}: their type, by identity.
     """
 
     def __init__(self, data: AnyBuffer, operation: Operation) -> None:
@@ -54,24 +54,28 @@ class Elements:
         @param data: NumPy's array, or any contiguous buffer whose format NumPy or C{memoryview.cast} knows.
         @raise InvalidRequest: the operation or the data is not supported.
         """
-        if isinstance(operation, str) and operation not in _PYTHON:
+        isNamed = isinstance(operation, str)
+        if isNamed and operation not in _PYTHON:
             raise InvalidRequest(f"a reduction is {', '.join(_PYTHON)} or a function, not {operation!r}")
         self._numpy, self._operation, self._data = _numpy(), operation, data
         self.bytes = memoryview(octets(data))
+        self._isNative = isNamed and self._numpy is not None
+        self.kind: Any
         if self._numpy:
-            kind: Any = data
+            if self._isNative:
+                self._function = getattr(self._numpy, _UFUNCS[cast(str, operation)])
             isArray = isinstance(data, self._numpy.ndarray)
-            self._dtype = kind.dtype if isArray else self._numpy.asarray(memoryview(data)).dtype
-            self.unit = self._dtype.itemsize
-            if self._dtype.hasobject or (not isArray and self.unit != memoryview(data).itemsize):
-                raise InvalidRequest(f"elements of type {self._dtype} cannot be reduced")
+            self.kind = kind = cast(Any, data if isArray else self._numpy.asarray(memoryview(data))).dtype
+            self.unit = kind.itemsize
+            if kind.hasobject or (not isArray and self.unit != memoryview(data).itemsize):
+                raise InvalidRequest(f"elements of type {kind} cannot be reduced")
             return
         view = memoryview(data)
-        self.unit, self._format = view.itemsize, cast(Any, view.format)
+        self.unit, self.kind = view.itemsize, view.format
         try:
-            self.bytes.cast(self._format)
+            self.bytes.cast(self.kind)
         except ValueError as error:
-            raise InvalidRequest(f"elements of format {self._format} need NumPy to be reduced") from error
+            raise InvalidRequest(f"elements of format {self.kind} need NumPy to be reduced") from error
 
     def copy(self) -> None:
         """Copy the elements, so that the member's buffer can be changed, and C{bytes} as well."""
@@ -84,38 +88,42 @@ class Elements:
         first, second = (self._numpy.frombuffer(each, "u1") for each in (self.bytes, other))
         return bool(self._numpy.may_share_memory(first, second))
 
-    def reduce(self, parts: Sequence[memoryview], into: memoryview) -> None:
+    def view(self, part: memoryview) -> Any:
+        """Return a buffer as L{reduce} needs it, for any elements of this C{kind}."""
+        return self._numpy.frombuffer(part, self.kind) if self._isNative and len(part) else part
+
+    def reduce(self, views: Sequence[Any], into: memoryview) -> None:
         """
         Reduce the elements of buffers, which other processes may change at any time, into another one.
 
-        @param parts: at least two buffers, which are reduced in this order.
+        @param views: of at least two buffers, which are reduced in this order.
         """
         if not len(into):
             return
-        if self._numpy and isinstance(self._operation, str):
-            function = getattr(self._numpy, _UFUNCS[self._operation])
-            first, *others = (self._numpy.frombuffer(each, self._dtype) for each in parts)
-            result = self._numpy.frombuffer(into, self._dtype)
-            for each in others:
-                first = function(first, each, out=result)
+        if self._isNative:
+            function = self._function
+            result = self._numpy.frombuffer(into, self.kind)
+            function(views[0], views[1], out=result)
+            for each in views[2:]:
+                function(result, each, out=result)
             return
-        into[:] = parts[0]
-        for part in parts[1:]:
-            self.combine(into, memoryview(bytearray(part)))
+        into[:] = views[0]
+        for each in views[1:]:
+            self.combine(into, memoryview(bytearray(each)))
 
     def combine(self, into: memoryview, other: memoryview) -> None:
         """Reduce the elements of two buffers, into the first one."""
         if not len(into):
             return
         if not self._numpy:
-            self._combineByPython(into.cast(self._format), other.cast(self._format))
+            self._combineByPython(into.cast(self.kind), other.cast(self.kind))
             return
-        first = self._numpy.frombuffer(into, self._dtype)
-        second = self._numpy.frombuffer(other, self._dtype)
-        if isinstance(self._operation, str):
-            getattr(self._numpy, _UFUNCS[self._operation])(first, second, out=first)
+        first = self._numpy.frombuffer(into, self.kind)
+        second = self._numpy.frombuffer(other, self.kind)
+        if self._isNative:
+            self._function(first, second, out=first)
         else:
-            first[:] = self._operation(first, second)
+            first[:] = cast(Any, self._operation)(first, second)
 
     def _combineByPython(self, into: Any, other: Any) -> None:
         if isinstance(self._operation, str):

@@ -142,7 +142,7 @@ class SharedMemory:
     def close(self) -> None:
         """Release the memory."""
         cancelCall(self._turn)
-        self.slots.close()
+        self.algorithms.close()
         closeMapping(self._memory)
 
 

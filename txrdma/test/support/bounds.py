@@ -103,7 +103,7 @@ BOUNDS: Final = {
     "btl.core.ordering.MOST_HELD": "btl.Ordering._waiting",
     "btl.groups.terms.MOST_MEMBERS": """
         btl.Group._values btl.Joining._proved,_connecting btl.Members.transports,_connections,left,_missed
-        btl.Rendezvous._lines,_addresses,_left btl.Slots._sleeps,_woken,others
+        btl.Rendezvous._lines,_addresses,_left btl.SharedAlgorithms._views btl.Slots._sleeps,_woken,others
     """,
     "btl.inbox.MOST_TAGS": "btl.Inbox._tags",
     "btl.inbox.MOST_UNRECEIVED": "btl.BTL._received btl._Arrived.messages",
