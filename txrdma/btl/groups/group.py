@@ -146,10 +146,10 @@ class Group:
             self.close()
             raise
         if memory is not None:
-            self.useMemory(memory)
+            self._useMemory(memory)
         return self
 
-    def useMemory(self, memory: SharedMemory) -> None:
+    def _useMemory(self, memory: SharedMemory) -> None:
         """Exchange data in memory that all members share: all of them have to call this at the same time."""
         self._memory = memory
         self._members.onWake = self._advance

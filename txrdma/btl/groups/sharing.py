@@ -30,6 +30,8 @@ from txrdma.unix.sharing import whyNoSharedMemory
 
 _log = Logger()
 
+_yieldProcessor: Final[Callable[[], object]] = getattr(os, "sched_yield", lambda: None)  # PyPy may lack it
+
 POLL_SECONDS: Final = 300e-6
 """Seconds for which a member polls for another one, before it sleeps, besides L{WORK_SECONDS}."""
 
@@ -80,7 +82,7 @@ class SharedMemory:
         rank: int,
         size: int,
         seconds: Callable[[], float] = perf_counter,
-        yieldProcessor: Callable[[], None] = os.sched_yield,
+        yieldProcessor: Callable[[], object] = _yieldProcessor,
     ) -> None:
         """
         @param memory: of L{memoryBytes} bytes, which are zero except for the last page.

@@ -70,7 +70,7 @@ class SharedMixin:
         for each in case.groups:
             ticks = itertools.count()
             seconds = partial(lambda ticks: next(ticks) * 1e-3, ticks)
-            each.useMemory(SharedMemory(case.world.clock, memory, each.rank, SIZE, seconds))
+            each._useMemory(SharedMemory(case.world.clock, memory, each.rank, SIZE, seconds))
 
 
 class OperationTests(GroupCase):

@@ -1,0 +1,116 @@
+"""
+How a member of a group waits for others that share memory with it, by a simulated clock.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable
+
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.btl.groups._slots import AREA_BYTES, memoryBytes, Slots, Wait
+from txrdma.btl.groups.sharing import (
+    MOST_MISSES,
+    POLL_SECONDS,
+    RETRY,
+    SharedMemory,
+    TURN_SECONDS,
+    TURN_WORK,
+    WORK_SECONDS,
+)
+
+YIELD = 10e-6
+"""Seconds that a yield takes."""
+
+
+class WaitingTests(SynchronousTestCase):
+    """A member of three, and the slots of the others."""
+
+    def setUp(self) -> None:
+        self.clock, self.now, self.yields = Clock(), 0.0, 0
+        self.others: Callable[[], object] = lambda: None
+        memory = mmap.mmap(-1, memoryBytes(3))
+        self.memory = SharedMemory(self.clock, memory, 0, 3, lambda: self.now, self.yielded)
+        self.slots = self.memory.slots
+        self.first, self.second = (Slots(memoryview(memory), rank, 3) for rank in (1, 2))
+
+    def yielded(self) -> None:
+        self.yields += 1
+        self.now += YIELD
+        self.others()
+
+    def publish(self) -> None:
+        """Publish the next step of both others."""
+        self.first.publish(1, 0)
+        self.second.publish(1, 0)
+
+    def wait(self) -> bool:
+        """Wait for the next step of both others."""
+        return self.memory.poll(Wait(self.first.step + 1, self.slots.others))
+
+    def test_found(self) -> None:
+        """Members that come soon are found by polling, so they need not wake anybody."""
+        self.others = self.publish
+        self.assertTrue(self.wait())
+        self.assertEqual(self.yields, 1)
+        self.assertEqual([self.first.outgoing(), self.second.outgoing()], [(), ()])
+
+    def test_sleeps(self) -> None:
+        """A member that waits for too long sleeps until the missing one wakes it."""
+        self.first.publish(1, 0)
+        self.assertFalse(self.memory.poll(Wait(1, [1, 2])))
+        self.assertAlmostEqual(self.now, POLL_SECONDS, delta=2 * YIELD)
+        self.first.publish(1, 0)
+        self.second.publish(1, 0)
+        self.assertEqual([self.first.outgoing(), self.second.outgoing()], [(), [0]])
+        self.assertTrue(self.memory.poll(Wait(1, [1, 2])))
+        self.second.publish(1, 0)
+        self.assertEqual(self.second.outgoing(), ())
+
+    def test_progress(self) -> None:
+        """While members come one after the other, each has the whole time, and more after long data."""
+        self.slots.publish(1, AREA_BYTES)
+        each = POLL_SECONDS + WORK_SECONDS * self.slots.lastWork
+
+        def come() -> None:
+            if self.now > 0.8 * each and not self.first.step:
+                self.first.publish(1, 0)
+
+        self.others = come
+        self.assertFalse(self.memory.poll(Wait(1, [1, 2])))
+        self.assertAlmostEqual(self.now, 1.8 * each, delta=3 * YIELD)
+
+    def test_inVain(self) -> None:
+        """Members that come late are rarely polled for; one that is found by polling changes this."""
+        for _ in range(10 * RETRY):
+            self.assertFalse(self.wait())
+        self.assertLess(self.now, (MOST_MISSES + 10) * (POLL_SECONDS + 2 * YIELD))
+        while not self.yields:
+            self.wait()
+        self.others = self.publish
+        for _ in range(RETRY + 1):
+            self.wait()
+        before, self.others = self.now, lambda: None
+        self.assertFalse(self.wait())
+        self.assertGreater(self.now - before, POLL_SECONDS)
+
+    def test_turns(self) -> None:
+        """The reactor runs others after the same operation at all members, or after a time."""
+        resumed: list[bool] = []
+
+        def isOver(isComplete: bool) -> bool:
+            return self.memory.isTurnOver(lambda: resumed.append(True), isComplete)
+
+        for _ in range(TURN_WORK - 1):
+            self.slots.publish(1, 0)
+            self.assertFalse(isOver(True))
+        self.slots.publish(1, 0)
+        self.assertEqual((isOver(True), isOver(False), resumed), (True, False, []))
+        self.clock.advance(0)
+        self.assertEqual((isOver(True), resumed), (False, [True]))
+        self.now += TURN_SECONDS + 1e-6
+        self.assertTrue(isOver(False))
+        self.memory.close()
+        self.assertEqual(self.clock.getDelayedCalls(), [])
