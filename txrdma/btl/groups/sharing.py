@@ -38,10 +38,8 @@ POLL_SECONDS: Final = 300e-6
 WORK_SECONDS: Final = 100e-6
 """The same for each unit of work (L{Slots}) of the step, which the other one may still have to do."""
 
-MOST_MISSES: Final = 3
-"""Polls in a row that may end with a sleep; afterwards only one in L{RETRY} waits polls."""
-
-RETRY: Final = 16
+MOST_PAUSE: Final = 256
+"""Most waits without polling, after a poll that was in vain; the number doubles with each in a row."""
 
 TURN_WORK: Final = 64
 """Work of L{Slots} after which the result of an operation is reported in the next reactor iteration: at all
@@ -69,7 +67,7 @@ class SharedMemory:
     """
     The memory that a member shares with all others, and how it waits for them.
 
-    A member polls for a while, unless that was in vain recently. In between it yields the processor: so it
+    A member polls for a while, unless this was in vain recently. In between it yields the processor: so it
     takes little from other processes, and members that share a processor continue.
 
     @ivar algorithms: schedules of the operations.
@@ -91,7 +89,7 @@ class SharedMemory:
         self.slots = Slots(memoryview(memory), rank, size)
         self.algorithms = SharedAlgorithms(self.slots, size)
         self._reactor, self._memory, self._seconds = reactor, memory, seconds
-        self._misses = self._polls = 0
+        self._pause = self._nextPause = 0
         self._yield = yieldProcessor
         self._turn: IDelayedCall | None = None
         self._turnEnds, self._mostWork = 0.0, 0
@@ -106,23 +104,23 @@ class SharedMemory:
         slots.awake()
         now = until = self._seconds()
         last: int | None = None
-        self._polls += 1
-        isPatient = self._misses < MOST_MISSES or not self._polls % RETRY
-        patience = POLL_SECONDS + WORK_SECONDS * slots.lastWork if isPatient else 0.0
+        patience = 0.0 if self._pause else POLL_SECONDS + WORK_SECONDS * slots.lastWork
+        self._pause = max(0, self._pause - 1)
         while (rank := slots.missing(step, ranks)) is not None:
             if rank != last:
                 last, until = rank, now + patience
             if now >= until:
                 slots.sleep(rank)
                 if slots.missing(step, (rank,)) is not None:
-                    self._misses += 1
-                    return False
+                    break
                 slots.awake()
             self._yield()
             now = self._seconds()
-        if last is not None:
-            self._misses = 0
-        return True
+        if patience and last is not None:
+            # On a busy machine a yield takes long, since others take the processor: then sleeping is better.
+            isWorthwhile = rank is None and now < until
+            self._pause = self._nextPause = 0 if isWorthwhile else min(2 * self._nextPause or 1, MOST_PAUSE)
+        return rank is None
 
     def isTurnOver(self, resume: Callable[[], None], isComplete: bool = False) -> bool:
         """
