@@ -34,6 +34,8 @@ COMPILED = [
     "txrdma/btl/core/shortcuts.py",
     "txrdma/btl/core/timetable.py",
     "txrdma/btl/core/window.py",
+    "txrdma/btl/groups/_sharedalgorithms.py",
+    "txrdma/btl/groups/_slots.py",
     "txrdma/btl/channels.py",
     "txrdma/btl/module.py",
     "txrdma/btl/wire.py",
