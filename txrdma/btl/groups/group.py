@@ -364,9 +364,11 @@ class Group:
             return
         self._isAdvancing = True
         try:
-            while self._operations and not self._missing and self._isReady():
+            while self._operations and not self._missing:
                 operation = self._operations[0]
                 try:
+                    if not self._isReady():
+                        return
                     step = operation.advance(self._values)
                 except StopIteration as end:
                     self._wakeOthers()
