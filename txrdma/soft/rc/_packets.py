@@ -136,20 +136,26 @@ def consecutive(words: Sequence[int], number: int, end: int) -> tuple[int, int]:
     return position - number, flags
 
 
+@lru_cache(256)
+def slicesOf(stride: int, size: int, count: int, start: int = 0) -> tuple[slice, ...]:
+    """The slices of so many parts of C{size} bytes, at intervals of C{stride}."""
+    return tuple(slice(at, at + size) for at in range(start, start + count * stride, stride))
+
+
 def scatterRun(pieces: Sequence[memoryview], start: int, run: Incoming, first: int, count: int) -> None:
     """Write payloads of a run without extension headers, from packet C{first} on."""
     data, stride = run.data, run.stride
     size = stride - FRAME
-    source = first * stride + BTH_LENGTH
+    if first:
+        data = data[first * stride :]
+    parts = slicesOf(stride, size, count, BTH_LENGTH)
     if len(pieces) == 1:
-        target = pieces[0]
-        for position in range(start, start + count * size, size):
-            target[position : position + size] = data[source : source + size]
-            source += stride
+        target = pieces[0][start : start + count * size]
+        for into, part in zip(slicesOf(size, size, count), parts, strict=True):
+            target[into] = data[part]
     else:
-        for position in range(start, start + count * size, size):
-            scatter(pieces, position, data[source : source + size])
-            source += stride
+        for number, part in enumerate(parts):
+            scatter(pieces, start + number * size, data[part])
 
 
 @lru_cache(256)

@@ -12,7 +12,7 @@ from math import inf
 from typing import Final, Protocol
 
 from txrdma.iba.internet import checksummed, ipHeaders, packedIP, UDP
-from txrdma.iba.roce import IDENTIFICATION_CHANGES, UDPFlow
+from txrdma.iba.roce import crc32, IDENTIFICATION_CHANGES, RESIDUE, UDPFlow
 from txrdma.iba.types import QPN
 from txrdma.iba.verbs import AddressVector
 from txrdma.soft.rc._datagram import GRH_LENGTH
@@ -44,9 +44,10 @@ class RoutesPort(Protocol):
     @property
     def siblings(self) -> Mapping[int, RoutesPort]: ...
     @property
-    def batch(self) -> int: ...
-    @property
     def mostInFlight(self) -> int: ...
+
+    def batch(self, mtu: int) -> int:
+        """Return the largest number of packets that one system call sends, of a path MTU of C{mtu} bytes."""
 
     def seconds(self) -> float:
         """The time by the port's clock, in seconds."""
@@ -154,7 +155,7 @@ class Peer:
 
     __slots__ = (
         "_sendingRuns",
-        "_takingRuns",
+        "_takingSums",
         "at",
         "changes",
         "grh",
@@ -188,7 +189,7 @@ class Peer:
         self.grh, self.grhLength = b"", -1
         self.most = 65536
         self._sendingRuns: dict[int, list[int]] = {}
-        self._takingRuns: dict[int, list[int]] = {}
+        self._takingSums: dict[int, list[int]] = {}
 
     def makeGRH(self, length: int) -> bytes:
         """The 40 bytes before a datagram of so many bytes; IPv4's header is the latter half (annex A17)."""
@@ -205,11 +206,25 @@ class Peer:
             states = self._sendingRuns[length] = [self.sending[length] ^ change for change in self.changes]
         return states
 
-    def takingStates(self, length: int) -> list[int]:
-        """Initial ICRC states of a batch of received datagrams of this length."""
-        states = self._takingRuns.get(length)
-        if states is None:
-            if len(self._takingRuns) >= _LENGTHS:
-                self._takingRuns.clear()
-            states = self._takingRuns[length] = [self.taking[length] ^ change for change in self.changes]
-        return states
+    def takingSums(self, length: int, count: int) -> list[int]:
+        """
+        Return the CRCs of batches of received datagrams of this length whose ICRCs are right.
+
+        A batch is checked as a whole. The first number is the initial state, the n-th after it the CRC over n
+        datagrams, up to C{count}. A wrong batch has it as rarely as a wrong datagram has the right ICRC: by
+        chance once in 2^32 times, and never after a single burst of up to 32 bits.
+        """
+        sums = self._takingSums.get(length)
+        if sums is None:
+            if len(self._takingSums) >= _LENGTHS:
+                self._takingSums.clear()
+            sums = self._takingSums[length] = [self.taking[length]]
+        if len(sums) <= count:
+            zeros = bytes(length)
+            base = crc32(zeros, 0) ^ RESIDUE
+            while (
+                len(sums) <= count
+            ):  # CRC-32 is affine: another state before a datagram changes all after it alike
+                begin = self.taking[length] ^ self.changes[len(sums) - 1]
+                sums.append(crc32(zeros, sums[-1] ^ begin) ^ base)
+        return sums

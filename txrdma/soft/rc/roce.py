@@ -8,6 +8,7 @@ cores share. Follows annex A17 of the InfiniBand Architecture vol. 1.
 from __future__ import annotations
 
 from collections import deque
+from itertools import groupby
 from struct import pack, Struct
 from typing import cast, Final
 
@@ -33,6 +34,7 @@ from txrdma.soft.rc._packets import (
     Incoming,
     Outgoing,
     PSN_MASK,
+    slicesOf,
 )
 from txrdma.soft.rc.counters import RoCECounters
 from txrdma.soft.rc.groups import Members
@@ -154,9 +156,8 @@ class RoCEPort(RoutePort):
 
     # For routes.
 
-    @property
-    def batch(self) -> int:
-        return min(self._carrier.segments, LARGEST // (MTU.MTU_4096.bytes + FRAME))
+    def batch(self, mtu: int) -> int:
+        return min(self._carrier.segments, LARGEST // (mtu + FRAME))
 
     @property
     def mostInFlight(self) -> int:
@@ -405,9 +406,8 @@ class RoCEPort(RoutePort):
             index = self._inFrame
             count = min(packets - done, most - index)
             after = index + count
-            parts = range(done * size, (done + count) * size, size)
-            for target, at in zip(targets[index:after], parts, strict=True):
-                target[:] = payload[at : at + size]
+            for target, part in zip(targets[index:after], slicesOf(size, size, packets)[done:], strict=False):
+                target[:] = payload[part]
             # Strided slices set a field of all packets at once.
             begin, end = index * stride, after * stride
             self._doubles[begin // 2 : end // 2 : stride // 2] = memoryview(head * count).cast("Q")
@@ -509,16 +509,12 @@ class RoCEPort(RoutePort):
         if segment < FRAME or segment & 3 or count >= _IDENTIFICATIONS:
             return False
         whole = count * segment
-        begins, states = range(0, whole, segment), peer.takingStates(segment)[:count]
-        found = [crc32(data[at : at + segment], state) for at, state in zip(begins, states, strict=True)]
-        if found.count(RESIDUE) != count:
+        sums = peer.takingSums(segment, count)
+        if crc32(data[:whole], sums[0]) != sums[count]:
             return False
-        heads = headsOf(segment, count).unpack_from(data)
         first = 0
-        while first < count:
-            head, last = heads[first], first + 1
-            while last < count and heads[last] == head:
-                last += 1
+        for head, alike in groupby(headsOf(segment, count).unpack_from(data)):
+            last = first + len(tuple(alike))
             self._dispatch(head, data[first * segment : last * segment], segment, last - first, peer, now)
             first = last
         if whole < len(data):

@@ -106,7 +106,7 @@ class RoCERoute(Route):
             access=int(attributes.access or Access.NONE),
             maxDestRDAtomic=_required(attributes.maxDestRDAtomic),
             minRNRTimer=_required(attributes.minRNRTimer),
-            batch=port.batch,
+            batch=port.batch(self._mtu),
         )
         self.requester: Requester | None = None
         self._establishedReported = False
@@ -153,7 +153,7 @@ class RoCERoute(Route):
                 retryCount=retryCount,
                 rnrRetry=rnrRetry,
                 maxRDAtomic=maxRDAtomic,
-                batch=self.port.batch,
+                batch=self.port.batch(self._mtu),
                 mostInFlight=self.port.mostInFlight,
             )
         if attributes.address is not self._address and attributes.address is not None:

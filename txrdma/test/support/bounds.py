@@ -177,7 +177,7 @@ BOUNDS: Final = {
     "smc.wire._clcframe.MAX_LENGTH": "smc._Core.buffer",
     "soft.host._coordinator.SERVICES": "soft.PortMember._services",
     "soft.host.member.LINES": "soft.PortMember._members,_lines",
-    "soft.rc.peers._LENGTHS": "soft.Peer._takingRuns",
+    "soft.rc.peers._LENGTHS": "soft.Peer._takingSums",
     "soft.rc.roce._PEERS": "soft.RoCEPort._peers",
     "soft.shared._doorbells.MOST": "soft.PeerDoorbells._bells",
     "soft.shared.routes._MOST_WAITING": "soft._ConnectedProcess._invitations",

@@ -270,6 +270,33 @@ class SpoiltTests(NetworkCase):
         self.assertEqual(self.bob.events, [])
         self.assertGreater(portOf(self.other).counters.wrongICRC, 30)
 
+    def deliverBatch(self, spoilt: dict[int, int]) -> tuple[int, int]:
+        """
+        Deliver ten datagrams in one read; C{spoilt} has the bits to change in the payload of some.
+
+        @return: the numbers of received and of wrong packets.
+        """
+        flow = UDPFlow(ALICE, 4791, BOB, 4791)
+        packets = [self.write(psn=0xFFFFF0 + number) for number in range(10)]
+        datagrams = [bytearray(flow.seal(packet, number)) for number, packet in enumerate(packets)]
+        for number, bits in spoilt.items():
+            datagrams[number][-5] ^= bits
+        port = portOf(self.other)
+        port.received(memoryview(b"".join(datagrams)), len(datagrams[0]), (ALICE, 4791))
+        port.turnEnded()
+        return port.counters.packetsReceived, port.counters.wrongICRC
+
+    def test_batch(self) -> None:
+        """Datagrams that arrive in one read are received, each with an identification of its own."""
+        self.assertEqual(self.deliverBatch({}), (10, 0))
+        self.assertEqual(bytes(self.bob.region.view[:4]), b"xxxx")
+
+    def test_wrongICRCInBatch(self) -> None:
+        """Of datagrams that arrive in one read only those with a wrong ICRC are dropped."""
+        for spoilt in ({0: 1}, {4: 0x80}, {9: 0xFF}, {3: 1, 4: 1}, dict.fromkeys(range(10), 1)):
+            self.setUp()
+            self.assertEqual(self.deliverBatch(spoilt), (10 - len(spoilt), len(spoilt)))
+
     def test_malformedPacketsAreDropped(self) -> None:
         for packet in (
             self.write(version=1),
