@@ -69,7 +69,7 @@ def verbs(quick: bool) -> list[Case]:
             f"RC {operation} over software RoCEv2 (UDP), {title} messages; TCP by 64 KiB writes",
             *("bulk", "MB/s", bulk(operation, size), writes),
             atLeast=0.5,
-            needs="isal",
+            needs="zlib_ng",
             **common,
         )
         for operation in ("RDMA_WRITE", "SEND")
@@ -192,25 +192,25 @@ def streams(quick: bool) -> list[Case]:
         ),
         _compared(
             "rocev2",
-            "throughput over software RoCEv2 (UDP), 64 KiB writes, CRC by isal, with the largest "
+            "throughput over software RoCEv2 (UDP), 64 KiB writes, CRC by zlib-ng, with the largest "
             "socket buffers that the system allows: 8 MiB with CAP_NET_ADMIN",
             *roce,
             tested=ROCE,
             atLeast=0.35,
-            needs="isal",
+            needs="zlib_ng",
         ),
         _compared(
             "rocev2-default-buffers",
             f"the same, with an unprivileged user's socket buffers: net.core.rmem_max of {RMEM_MAX:,} bytes",
             *roce,
             tested={**ROCE, "socketBuffer": RMEM_MAX},
-            needs="isal",
+            needs="zlib_ng",
         ),
         _compared(
             "rocev2-zlib",
             "throughput over software RoCEv2 (UDP), 64 KiB writes, CRC by zlib",
             *roce,
-            tested={**ROCE, "without": ["isal"]},
+            tested={**ROCE, "without": ["zlib_ng"]},
         ),
         _compared(
             "memory",

@@ -17,7 +17,7 @@ from benchmarks.measuring import Outcome
 from benchmarks.results import beside, Results, Row, Section, shortly
 from txrdma.commands.common.installation import areCoresCompiled
 
-PACKAGES = ("txrdma", "Twisted", "isal", "uvloop", "pyzmq", "mpi4py", "mpich", "pyenet", "aioquic")
+PACKAGES = ("txrdma", "Twisted", "zlib-ng", "uvloop", "pyzmq", "mpi4py", "mpich", "pyenet", "aioquic")
 
 
 def machine() -> dict[str, str]:
