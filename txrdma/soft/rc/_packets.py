@@ -42,7 +42,8 @@ class Outgoing(NamedTuple):
     Packets to send, with consecutive PSNs.
 
     @ivar psn: of the first; not wrapped.
-    @ivar extension: the headers after the BTH; empty if there are several packets.
+    @ivar extension: the headers after the BTH, perhaps with the first bytes behind them; empty if there are
+        several packets.
     @ivar payload: of all packets: C{size} bytes each, the rest in the last.
     @ivar acknowledge: the last one requests an acknowledgement.
     """

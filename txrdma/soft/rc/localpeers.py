@@ -108,7 +108,7 @@ class LocalPeers:
     def write(self, lane: DatagramLane, heading: int, run: Outgoing) -> None:
         """Write one packet with this C{heading} of the BTH; it is lost when the ring is full."""
         opcode, psn, _packets, extension, payload, _size, _acknowledge, solicited = run
-        pad = -len(payload) & 3
+        pad = -(len(extension) + len(payload)) & 3
         head = opcode << 56 | solicited << 55 | pad << 52 | heading
         start = HEAD_AND_WORD.pack(head, psn & PSN_MASK) + extension
         packet = memoryview(b"".join((start, payload, bytes(pad + ICRC_LENGTH))))

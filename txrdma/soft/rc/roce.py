@@ -329,8 +329,8 @@ class RoCEPort(RoutePort):
             return
         opcode, psn, _packets, extension, payload, _size, acknowledge, solicited = run
         length = len(payload)
-        pad = -length & 3
         behind = BTH_LENGTH + len(extension)
+        pad = -(behind + length) & 3
         total = behind + length + pad + ICRC_LENGTH
         if (
             peer is not self._framePeer

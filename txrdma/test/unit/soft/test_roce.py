@@ -377,7 +377,7 @@ class DatagramTests(NetworkCase):
         self.alice.open()
         self.bob.open()
 
-    def send(self, identifier: int, data: bytes, **more: Any) -> None:
+    def send(self, identifier: int, data: bytes, operation: Operation = Operation.SEND, **more: Any) -> None:
         handle = self.alice.domain.createAddressHandle(self.bob.way())
         arguments = {
             "inline": [data],
@@ -386,7 +386,7 @@ class DatagramTests(NetworkCase):
             "remoteQKey": QKEY,
             **more,
         }
-        self.alice.post(identifier, more.pop("operation", Operation.SEND), **arguments)
+        self.alice.post(identifier, operation, **arguments)
 
     def test_severalPeersAreResolvedInTurn(self) -> None:
         [third] = self.devices("10.0.0.3")
@@ -406,6 +406,40 @@ class DatagramTests(NetworkCase):
             self.assertEqual([each[0] for each in self.statuses(end)], [0, 1, 2])
             found = {bytes(end.region.view[200 * each + 40 : 200 * each + 41]) for each in range(3)}
             self.assertEqual(found, {b"%d" % which})
+
+    def test_severalInlineBuffers(self) -> None:
+        """A datagram consists of its inline buffers, of any types and lengths, with and without immediate."""
+        body = bytes(range(200))
+        for head, data in (
+            (b"", body),
+            (b"hea", body[:5]),
+            (b"head", memoryview(body)[7:150]),
+            (b"12345", memoryview(body)[::2]),
+            (b"12345", memoryview(body).cast("B", (10, 20))),
+            (b"12345", memoryview(body).cast("I")),
+            (b"12345", bytearray(body)),
+            (memoryview(b"xy"), b""),
+        ):
+            for operation in (Operation.SEND, Operation.SEND_WITH_IMMEDIATE):
+                expected = bytes(head) + bytes(data)
+                self.bob.receive(1, 0, 400)
+                self.send(2, b"", inline=[head, data], operation=operation)
+                self.run_()
+                self.assertEqual(self.bob.poll()[0].length, 40 + len(expected))
+                self.assertEqual(bytes(self.bob.region.view[40 : 40 + len(expected)]), expected)
+
+    def test_inlineBytesAreCopied(self) -> None:
+        """Inline buffers may change as soon as the datagram is posted, even if it is sent later."""
+        self.bob.receive(1, 0, 400)
+        head, body = bytearray(b"head"), bytearray(b"body")
+        port = portOf(self.one)
+        port._inTurn = True  # a batch of packets is being processed
+        self.send(2, b"", inline=[head, memoryview(body)])
+        head[:], body[:] = b"xxxx", b"yyyy"
+        port.turnEnded()
+        self.run_()
+        self.assertEqual(self.bob.poll()[0].length, 48)
+        self.assertEqual(bytes(self.bob.region.view[40:48]), b"headbody")
 
     def test_datagramFollowsIPv4Header(self) -> None:
         self.bob.receive(1, 0, 200)
