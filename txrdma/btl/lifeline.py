@@ -188,6 +188,7 @@ class PeerConnection(StreamProtocol):
         self._release: Callable[[], None] = lambda: None
         self._local: list[Introduction] = []  # of each port of the module
         self._probes: list[PathProbes] = []  # of each path, after the peer's introduction
+        self._first = 0  # the port of the path whose introduction is the peer's first
         self._receiveBuffers: RemoteReceiveBuffers | None = None
         self._received = b""
         self._introduction: Introduction | None = None
@@ -298,8 +299,8 @@ class PeerConnection(StreamProtocol):
             *(local.name, remote.name, places, (local.sequence, remote.sequence), self),
             AMPLIFICATION * (TCP_OVERHEAD + self._receivedBytes) // len(chosen),
         )
-        peer.mayAsk = len(chosen) == 1
-        self._introduction = remote
+        peer.mayAsk = True
+        self._introduction, self._first = remote, chosen[0][0]
         self._isIntroduced = True
         self._probes = [
             PathProbes(module, peer, number, min(module.ports[port].mtu, introduction.mtu))
@@ -310,11 +311,12 @@ class PeerConnection(StreamProtocol):
         self._timer.start(PROBE_SECONDS, self._late)
 
     def _buffers(self) -> RemoteReceiveBuffers:
-        """Return the receive buffers of a connection with one path, which its first long message creates."""
+        """Return the receive buffers of the connection, which its first long message creates."""
         if self._receiveBuffers is None:
             assert self._introduction is not None
+            port, place = self.module.ports[self._first], self._introduction.place
             self._receiveBuffers = RemoteReceiveBuffers(
-                *(self._reactor, self.module, self.peer, self._introduction.place, self._sendFrame)
+                *(self._reactor, self.module, self.peer, port, place, self._sendFrame)
             )
         return self._receiveBuffers
 
@@ -371,7 +373,7 @@ class PeerConnection(StreamProtocol):
             self._echoed(content)
         elif kind in (FrameKind.QUEUE_PAIR, FrameKind.RECEIVE_BUFFER):
             # No RDMA to an address that is not validated; peers that follow the rules never ask for it.
-            if len(self._probes) == 1 and not self._isMissing():
+            if self._probes and not self._isMissing():
                 self._buffers().frameReceived(kind, content)
 
     def _maybeEstablished(self) -> None:

@@ -7,9 +7,10 @@ two software devices of one host, the program copies its bytes there; otherwise 
 memory is shared is decided by the queue pair: it provides L{IDirectLane<txrdma.interfaces.IDirectLane>} or
 not.
 
-Everything else uses datagrams, and so do long messages if there is no receive buffer, because one end refuses
-or the queue pair failed. What RDMA has not written then is sent in datagrams. A receive buffer remains
-until the connection ends, because it may contain messages that are not delivered yet.
+Everything else uses datagrams, and so do long messages if there is no receive buffer: because one end refuses
+it, the queue pair failed, or RDMA would use only one of several paths. What RDMA has not written then is sent
+in datagrams. A receive buffer remains until the connection ends, because it may contain messages that are not
+delivered yet.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from twisted.python.failure import Failure
 
 from txrdma.btl.core.peer import GONE, OPEN, Peer
 from txrdma.btl.core.receivebuffer import LONG_REMOTE, ReceiveBuffer
+from txrdma.btl.errors import Unreachable
 from txrdma.btl.introductions import FrameKind, QueuePairPart, ReceiveBufferFrame
 from txrdma.btl.module import ChannelPlace, DevicePort, ModulePort
 from txrdma.error import RDMAError, ResourceExhausted
@@ -127,16 +129,17 @@ class RemoteReceiveBuffers:
         reactor: Any,
         module: ModulePort,
         peer: Peer,
+        port: DevicePort,
         remotePlace: ChannelPlace,
         sendFrame: Callable[[FrameKind, bytes], None],
     ) -> None:
         """
-        @param remotePlace: the address of the peer's module.
+        @param port: the port of the module with the queue pair; C{remotePlace}: the address of the peer's.
         @param sendFrame: sends a frame to the peer.
         """
         self._reactor, self._sendFrame = reactor, sendFrame
         self._module, self._peer, self._remotePlace = module, peer, remotePlace
-        self._port = module.ports[peer.ports[0]]
+        self._port = port
         self._timer: IDelayedCall | None = None
         self._pause = Timer(reactor)
         self._pair: IQueuePair | None = None
@@ -243,6 +246,8 @@ class RemoteReceiveBuffers:
         )
         pair.modify(rts)
         if IDirectLane(pair, None) is None:
+            if len(self._peer.ports) > 1:
+                raise Unreachable("RDMA would use only one of several paths")
             self._reader.start()
         self._isConnected = True
         memory, release = createReceiveBuffer(port)

@@ -78,7 +78,7 @@ class PathsTests(TwoNetworksCase):
     """Both paths of a connection are used."""
 
     def test_both(self) -> None:
-        """Long messages use both paths in each direction, and arrive unchanged."""
+        """Long messages use both paths in each direction, not RDMA on one, and arrive unchanged."""
         client, server = self.connected()
         data = Random(1).randbytes(2_000_000)
         self.outcome(client.transport.send(TAG, data))
@@ -87,6 +87,8 @@ class PathsTests(TwoNetworksCase):
         for host in self.hosts:
             _command, first, _other, second = [each.posted for each in self.module(host)._channels]
             self.assertLess(max(first, second), 3 * min(first, second))
+        devices = [device for host in self.hosts for device in self.devices(host)]
+        self.assertEqual([len(device._queuePairs) for device in devices], [2, 2, 2, 2])
 
     def test_closed(self) -> None:
         """A close delivers all earlier messages and releases everything at both ends."""

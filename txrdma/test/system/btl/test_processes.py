@@ -90,7 +90,7 @@ class ProcessTests(SynchronousTestCase):
         """A sender with two modules that closes and exits at once has delivered everything."""
         server, client = self.play("sender", "127.0.0.1,127.0.0.2")
         self.assertEqual(client.communicate(timeout=60)[0], "ConnectionDone\n")
-        self.assertEqual(server.communicate(timeout=60)[0], f"{COUNT} none ConnectionDone packets\n")
+        self.assertEqual(server.communicate(timeout=60)[0], f"{COUNT} none ConnectionDone receive-buffer\n")
 
     def test_severalKilled(self) -> None:
         """A killed peer with two modules is reported quickly."""
@@ -98,7 +98,10 @@ class ProcessTests(SynchronousTestCase):
         assert client.stdout is not None
         self.assertEqual(client.stdout.readline(), "in the middle\n")
         client.kill()
-        self.assertEqual(server.communicate(timeout=20)[0], "1 MessageFailed ConnectionLost packets\n")
+        # On a busy machine the peer's receive buffer may come too late for the few messages.
+        self.assertRegex(
+            server.communicate(timeout=20)[0], r"^1 MessageFailed ConnectionLost (receive-buffer|packets)\n$"
+        )
 
     def test_killed(self) -> None:
         """A killed peer is reported quickly, and the message fails."""

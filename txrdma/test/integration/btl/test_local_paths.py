@@ -1,0 +1,79 @@
+"""
+Long messages of connections with several paths between devices of this host.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from twisted.internet import reactor
+from twisted.internet.task import deferLater
+from twisted.trial.unittest import TestCase
+
+from txrdma.btl.connections import connect, listen
+from txrdma.btl.insight import report
+from txrdma.messages.protocol import MessageProtocol
+from txrdma.testing.protocols import Recorders
+
+_TAG = 1
+
+
+class LongMessageTests(TestCase):
+    """Two modules with two devices each, in this process."""
+
+    async def connected(self, route: str) -> tuple[MessageProtocol, MessageProtocol]:
+        """
+        Connect both modules, and let both ends request receive buffers.
+
+        @param route: of all devices.
+        """
+        client, server = MessageProtocol(), MessageProtocol()
+        here, there = (
+            [f"soft:127.0.9.{address}:port=0:route={route}" for address in some] for some in ((1, 2), (3, 4))
+        )
+        self.others = report()["gauges"]["modules"]
+        self.port: Any = await listen(reactor, 0, Recorders(lambda: server), "127.0.0.1", there)
+        port: int = self.port.getHost().port
+        await connect(reactor, "127.0.0.1", port, Recorders(lambda: client), here)
+        while not hasattr(server, "transport"):
+            await deferLater(reactor, 0)
+        await self.exchange(client, server)
+        return client, server
+
+    async def exchange(self, *ends: MessageProtocol) -> None:
+        """Send a long message in each direction, and compare what arrives."""
+        for sender, receiver in (ends, ends[::-1]):
+            message = os.urandom(1 << 20)
+            sent = sender.transport.send(_TAG, message)
+            self.assertEqual(await receiver.transport.receive(_TAG), message)
+            await sent
+
+    async def closed(self, client: MessageProtocol) -> None:
+        """Close everything."""
+        client.transport.loseConnection()
+        await self.port.stopListening()
+        while report()["gauges"]["modules"] > self.others:
+            await deferLater(reactor, 0.01)
+
+    async def test_sharedMemory(self) -> None:
+        """They are placed in shared memory, which none of the paths has to carry."""
+        client, server = await self.connected("auto")
+        while any(each.transport._peer.receiveBuffer is None for each in (client, server)):
+            await deferLater(reactor, 0)
+        before = report()["counters"]
+        await self.exchange(client, server)
+        after = report()["counters"]
+        self.assertEqual(after["num_rdma_sends"] - before["num_rdma_sends"], 2)
+        self.assertEqual(after["num_chunk_sends"], before["num_chunk_sends"])
+        await self.closed(client)
+
+    async def test_datagrams(self) -> None:
+        """Without shared memory all paths carry their chunks."""
+        client, server = await self.connected("rocev2")
+        before = report()["counters"]
+        await self.exchange(client, server)
+        after = report()["counters"]
+        self.assertEqual(after["num_rdma_sends"], before["num_rdma_sends"])
+        self.assertGreater(after["num_chunk_sends"] - before["num_chunk_sends"], 100)
+        await self.closed(client)
