@@ -20,11 +20,19 @@ ReceivedDatagram = tuple[tuple[bytes, int], memoryview]
 """A datagram: its sender's address and queue pair, and its bytes."""
 
 
+class PollablePort(Protocol):
+    """The port of a route."""
+
+    def poll(self) -> None:
+        """Receive pending packets of all routes of the port."""
+
+
 class DirectDatagramRoute(Route, Protocol):
     """The route of a UD queue pair; with an C{inbox} received datagrams need no receives."""
 
     inbox: DirectDatagrams | None
     bufferBytes: int
+    port: PollablePort
 
     def put(self, address: AddressVector, qpn: QPN, qkey: int, head: Buffer, body: Buffer) -> bool:
         """Send a datagram immediately. Return False if it has to be posted instead."""
@@ -41,6 +49,8 @@ class DirectDatagrams:
     The datagrams of a queue pair without work requests, whatever its route.
 
     @ivar route: the route, from RTR on; C{isOpen}: received datagrams are queued here.
+    @ivar received: the queued datagrams, at most C{most}. The route appends them, and then calls C{ring}
+        with whether the datagram is solicited, unless C{isTaking}.
     """
 
     def __init__(
@@ -58,10 +68,10 @@ class DirectDatagrams:
         """
         self.route: DirectDatagramRoute | None = None
         self.isOpen = False
-        self._pair, self._most = pair, most
-        self._open, self._ring = openInbox, ring
-        self._received: list[ReceivedDatagram] = []
-        self._isTaking = False
+        self.most, self.ring = most, ring
+        self.received: list[ReceivedDatagram] = []
+        self.isTaking = False
+        self._pair, self._open = pair, openInbox
 
     @property
     def bufferBytes(self) -> int:
@@ -74,15 +84,15 @@ class DirectDatagrams:
     def takeDatagrams(self, limit: int) -> Sequence[ReceivedDatagram]:
         route = self.route
         if route is not None:
-            self._isTaking = True  # the caller needs no wakeup for these
+            self.isTaking = True  # the caller needs no wakeup for these
             try:
-                route.poll()
+                route.port.poll()
             finally:
-                self._isTaking = False
-        received = self._received
+                self.isTaking = False
+        received = self.received
         if not received:
             return ()
-        self._received = received[limit:]
+        self.received = received[limit:]
         return received if len(received) <= limit else received[:limit]
 
     def putDatagram(self, address: Addressed, qpn: QPN, qkey: int, head: Buffer, body: Buffer) -> bool:
@@ -93,16 +103,6 @@ class DirectDatagrams:
 
     # For the route.
 
-    def hold(self, source: bytes, qpn: int, payload: Buffer, isSolicited: bool) -> bool:
-        """Queue a received datagram; False when the queue is full."""
-        received = self._received
-        if len(received) >= self._most:
-            return False
-        received.append(((source, qpn), memoryview(bytes(payload))))
-        if not self._isTaking:
-            self._ring(isSolicited)
-        return True
-
     def clear(self) -> None:
         self.route = None
-        self._received = []
+        self.received = []

@@ -30,6 +30,7 @@ from txrdma.iba.verbs import (
     SendRequest,
     Status,
 )
+from txrdma.soft.core.directdatagrams import DirectDatagrams
 from txrdma.soft.core.pieces import gathered, scatter
 from txrdma.soft.rc._packets import (
     BTH_LENGTH,
@@ -65,10 +66,6 @@ _DETH: Final = Struct(">II")
 
 _CONTROLLED: Final = 0x80000000
 """A Q_Key with this bit in a request selects the Q_Key of the queue pair (IBA 10.2.5)."""
-
-
-Inbox = Callable[[bytes, int, Buffer, bool], bool]
-"""Queues a datagram: its source address and queue pair, its bytes, and whether it is solicited."""
 
 
 class Datagram(NamedTuple):
@@ -239,15 +236,24 @@ class Datagrams:
         return size
 
     def hold(
-        self, inbox: Inbox, payload: Buffer, qkey: int, number: int, source: bytes, isSolicited: bool
+        self,
+        inbox: DirectDatagrams,
+        payload: Buffer,
+        qkey: int,
+        number: int,
+        source: bytes,
+        isSolicited: bool,
     ) -> None:
-        """Queue a datagram in an inbox, if its Q_Key is right."""
-        if qkey != self.qkey or self._stopped or len(payload) > self._mtu:
+        """Queue a datagram in an inbox, if its Q_Key is right; it is dropped if the inbox is full."""
+        received = inbox.received
+        if qkey != self.qkey or self._stopped or len(payload) > self._mtu or len(received) >= inbox.most:
             self.dropped += 1
-        elif not inbox(source, number & 0xFFFFFF, payload, isSolicited):
-            self.dropped += 1
+            return
+        received.append(((source, number & 0xFFFFFF), memoryview(bytes(payload))))
+        if not inbox.isTaking:
+            inbox.ring(isSolicited)
 
-    def receivedInto(self, inbox: Inbox, run: Incoming, source: bytes) -> bool:
+    def receivedInto(self, inbox: DirectDatagrams, run: Incoming, source: bytes) -> bool:
         """Queue received datagrams in an inbox; False if they have immediates, and need receives."""
         if run.opcode != _SEND_ONLY:
             return False

@@ -22,9 +22,6 @@ from txrdma.soft.shared.datagrams import SharedDatagrams
 SEEK_SECONDS: Final = 1.0
 """Seconds between attempts to open a lane to a peer."""
 
-_QUIET: Final = 64
-_RECHECK: Final = 16
-
 _LEAST: Final = FRAME + 8
 _START_LENGTH: Final = START.size
 _SOLICITED: Final = 1 << 55
@@ -41,7 +38,6 @@ class LocalPeers:
         self._lanes = lanes
         self._routes = routes
         self._written: dict[DatagramLane, None] = {}
-        self._quiet = 0  # polls since the socket received something
 
     def datagramsReceived(self, source: tuple[str, int], packets: list[memoryview]) -> None:
         """
@@ -72,7 +68,7 @@ class LocalPeers:
                     inbox = route.inbox
                     try:
                         if inbox is not None:
-                            route.datagrams.hold(inbox.hold, payload, qkey, sender, peer.source, isSolicited)
+                            route.datagrams.hold(inbox, payload, qkey, sender, peer.source, isSolicited)
                             continue
                         header = peer.grh if peer.grhLength == size else home.grhFor(peer, size)
                         route.take(payload, qkey, sender, header, isSolicited)
@@ -122,22 +118,3 @@ class LocalPeers:
             for lane in self._written:
                 lane.announce()
             self._written.clear()
-
-    def poll(self) -> None:
-        """Process packets in shared memory."""
-        if self._lanes.isOpen:
-            self._lanes.poll()
-
-    def shouldPollSocket(self) -> bool:
-        """Whether to poll the socket (before memory, as earlier datagrams may be there); rarely if empty."""
-        self._quiet += 1
-        return not self._lanes.isOpen or self._quiet < _QUIET or not self._quiet % _RECHECK
-
-    def arm(self) -> None:
-        """Have peers wake the reactor for their next packets; poll once after this."""
-        if self._lanes.isOpen:
-            self._lanes.arm()
-
-    def socketReceived(self) -> None:
-        """Record that the socket received something, so that it is polled."""
-        self._quiet = 0

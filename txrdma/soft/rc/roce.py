@@ -51,6 +51,8 @@ _PADDING: Final = tuple(bytes(count) for count in range(4))
 _MEMBER: Final = int(DEFAULT_PKEY) & 0x7FFF
 _IDENTIFICATIONS: Final = len(IDENTIFICATION_CHANGES)
 _PEERS: Final = 4096
+_QUIET: Final = 64
+_RECHECK: Final = 16
 _FRAME_LENGTH: Final = LARGEST + 7 & ~7
 
 _Grid = tuple[list[memoryview], list[memoryview]]
@@ -106,6 +108,8 @@ class RoCEPort(RoutePort):
         self._more: dict[PortRoute, None] = {}
         self._moreCall: IDelayedCall | None = None
         self._localPeers: LocalPeers | None = None
+        self._lanes = lanes
+        self._quiet = 0  # polls since a socket received something
         self._groups: dict[str, tuple[RoCEPort, Members]] = {}
         carrier.start(self)
         if lanes is not None:
@@ -172,11 +176,21 @@ class RoCEPort(RoutePort):
         return self._clock.seconds()
 
     def poll(self) -> None:
-        localPeers = self._localPeers
-        if localPeers is None or localPeers.shouldPollSocket():
-            self._carrier.poll()
-        if localPeers is not None:
-            localPeers.poll()
+        lanes = self._lanes
+        if lanes is None or not lanes.isOpen:
+            self._pollSockets()
+            return
+        # The socket first, as earlier datagrams may be there; rarely if it is empty.
+        self._quiet += 1
+        if self._quiet < _QUIET or not self._quiet % _RECHECK:
+            reads = self.counters.reads
+            self._pollSockets()
+            if self.counters.reads != reads:
+                self._quiet = 0
+        lanes.poll()
+
+    def _pollSockets(self) -> None:
+        self._carrier.poll()
 
     def drive(self) -> bool:
         """Receive, send and run the timer after the reactor has ended."""
@@ -188,8 +202,8 @@ class RoCEPort(RoutePort):
         return bool(self._deadlines)
 
     def arm(self) -> None:
-        if self._localPeers is not None:
-            self._localPeers.arm()
+        if self._lanes is not None and self._lanes.isOpen:
+            self._lanes.arm()
 
     def register(self, route: PortRoute) -> None:
         self._routes[route.number] = route
@@ -376,9 +390,10 @@ class RoCEPort(RoutePort):
         return None if peer is None else localPeers.laneTo(peer, number)
 
     def wrote(self, packets: int, size: int) -> None:
-        self.counters.packetsSent += packets
-        self.counters.bytesSent += size
-        self.counters.writes += 1
+        counters = self.counters
+        counters.packetsSent += packets
+        counters.bytesSent += size
+        counters.writes += 1
 
     def emitNow(self, peer: Peer, heading: int, run: Outgoing) -> None:
         self.emit(peer, heading, run)
@@ -462,8 +477,6 @@ class RoCEPort(RoutePort):
         """Check received datagrams, and dispatch them to their routes."""
         if not self.isEnabled:
             return
-        if self._localPeers is not None:
-            self._localPeers.socketReceived()
         peer = self._peers.get(source) or self._peer(source)
         if self._capture is not None:
             self._record(self._capture, data, segment, peer, False)
@@ -480,7 +493,9 @@ class RoCEPort(RoutePort):
             self._single(peer, data, segment, peer.guess if segment >= size else 0, now)
 
     def localPeerAt(self, source: tuple[str, int]) -> Peer | None:
-        peer = self.peerNamed(*source) if self.isEnabled else None
+        if not self.isEnabled:
+            return None
+        peer = self._peers.get(source) or self.peerNamed(*source)
         if peer is not None:
             self._inTurn = True
             self.counters.reads += 1

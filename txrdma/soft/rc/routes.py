@@ -33,6 +33,7 @@ from txrdma.soft.rc._packets import Event, heading, Incoming, Received, Retired
 from txrdma.soft.rc._requester import Requester
 from txrdma.soft.rc._responder import Responder
 from txrdma.soft.rc.peers import Peer, PortRoute, RoutesPort
+from txrdma.soft.shared.datagramlane import DatagramLane
 
 _log = Logger()
 
@@ -361,6 +362,8 @@ class DatagramRoute(Route, PortRoute):
         self.port = port
         self.polled, self.bufferBytes = port.isLive, port.mostInFlight
         self.inbox: DirectDatagrams | None = None
+        self._lane: DatagramLane | None = None
+        self._laneTo: tuple[AddressVector, QPN] | None = None
         self._owner = owner
         self.datagrams = Datagrams(
             owner.number,
@@ -410,8 +413,10 @@ class DatagramRoute(Route, PortRoute):
         self.port.forget(self)
 
     def put(self, address: AddressVector, qpn: QPN, qkey: int, head: Buffer, body: Buffer) -> bool:
-        port = self.port
-        lane = port.directLaneTo(address, qpn)
+        port, lane = self.port, self._lane
+        if lane is None or not lane.isUp or (address, qpn) != self._laneTo or not port.isEnabled:
+            lane = self._lane = port.directLaneTo(address, qpn)
+            self._laneTo = address, qpn  # most datagrams have the same destination as the last
         size = 0 if lane is None else self.datagrams.put(lane, qpn, qkey, head, body)
         if size:
             port.wrote(1, size)
@@ -428,7 +433,7 @@ class DatagramRoute(Route, PortRoute):
     def received(self, run: Incoming, peer: Peer, now: float) -> bool:
         if run.opcode <= _LAST_OF_RC:
             return False
-        if self.inbox is None or not self.datagrams.receivedInto(self.inbox.hold, run, peer.source):
+        if self.inbox is None or not self.datagrams.receivedInto(self.inbox, run, peer.source):
             self.datagrams.received(run, self.port.grhFor(peer, run.stride), now)
         return True
 

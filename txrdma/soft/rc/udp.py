@@ -313,6 +313,8 @@ class UDPCarrier:
                         port=self.port,
                         error=error,
                     )
+                if number == 1:
+                    return  # the common case while a reader busy-polls
                 break
             if 0 < size and not flags & _TRUNCATED:
                 segment = size

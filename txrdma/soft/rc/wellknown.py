@@ -191,8 +191,8 @@ class SharingPort(RoCEPort):
 
     # For routes
 
-    def poll(self) -> None:
-        super().poll()
+    def _pollSockets(self) -> None:
+        super()._pollSockets()
         if self.wellKnown is not None:
             self.wellKnown.poll()
 

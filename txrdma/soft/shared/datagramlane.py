@@ -17,7 +17,7 @@ from typing import Final
 from txrdma.iba.verbs import Buffer
 from txrdma.soft.shared._layout import CONSUMED, FIRST, LENGTH, LINE, PADDING, PLAIN, WAKE, Wake
 from txrdma.soft.shared._rings import RingPair
-from txrdma.unix.fences import barrier, ORDERED
+from txrdma.unix.fences import acquire, barrier, ORDERED, release
 
 AT_ONCE: Final = 64
 """Largest number of datagrams of one peer that are processed in one call, for fairness."""
@@ -63,7 +63,10 @@ class DatagramLane:
 
     def announce(self) -> None:
         """Wake the peer, if it has armed since it was woken last."""
-        barrier()
+        acquire()  # barrier(), without its call
+        release()
+        if not ORDERED:
+            barrier()
         wake = self._rings.peerWords[WAKE]
         if wake and wake != self._rungFor:
             self._rungFor = wake

@@ -225,13 +225,10 @@ class SharedDatagrams:
 
     # Polling.
 
-    def poll(self) -> bool:
-        """Process datagrams of the polled lanes; return whether there were any."""
-        return self._pollLanes(self._polledLanes)
-
-    def _pollLanes(self, lanes: tuple[DatagramLane, ...]) -> bool:
+    def poll(self, lanes: tuple[DatagramLane, ...] | None = None) -> bool:
+        """Process datagrams of some lanes, or of the polled ones; return whether there were any."""
         found = False
-        for lane in lanes:
+        for lane in self._polledLanes if lanes is None else lanes:
             try:
                 packets = lane.take()
             except ValueError as error:
@@ -280,7 +277,7 @@ class SharedDatagrams:
         """Poll all lanes; closed lanes that are empty are removed."""
         for datagramLink in tuple(self._datagramLinks):
             lane = datagramLink.lane
-            if self._pollLanes((lane,)):
+            if self.poll((lane,)):
                 if lane not in self._polledLanes:
                     self._polledLanes = (lane, *self._polledLanes)[:MOST_POLLED]
                 if lane.isClosed:

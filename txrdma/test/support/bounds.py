@@ -67,7 +67,7 @@ BOUNDS: Final = {
         monitor.Tally._parts monitor._Group._labels,_formats,_texts smc.EndpointPolicy._logged
         smc.Group._domains smc.Link._used smc.LinkGroups._triggers smc.RealPorts.failed
         smc.Snapshots._families,_served soft.Answers._results
-        soft.Coordinator._receiving,_positions,_seen,_probes soft.DirectDatagrams._received
+        soft.Coordinator._receiving,_positions,_seen,_probes soft.DirectDatagrams.received
         soft.LaneReceiver._short soft.Peer._sendingRuns soft.RecentNumbers._numbers soft.Responder._parting
         soft.RoCEPort._grids soft.SharedQueuePair._doorbells soft.SoftCompletionQueue._completions
         soft.UDPCarrier._reported unix.StatusServer._ended

@@ -89,7 +89,7 @@ class DirectTests(DatagramCase):
             self.assertEqual(self.takes(1), [b"right"])
             self.assertEqual(core.dropped, 1)
             most = other.qp.capacity.maxReceive
-            self.patch(cast(Any, other.qp)._direct, "_most", 3)
+            self.patch(cast(Any, other.qp)._direct, "most", 3)
             for number in range(5):
                 one.sendText(other, b"%d" % number)
             self.runUntil(lambda: core.dropped == 3 or self.inbox.takeDatagrams(0) is None)  # noqa: B023
