@@ -473,7 +473,11 @@ class PeerConnection(StreamProtocol):
     def happened(self, event: Event) -> None:
         """Handle an event of the module."""
         if isinstance(event, MessageReceived):
-            self._messagesReceived(((event.tag, event.data),))
+            user = self.user
+            if user is not None:
+                user.deliverMessages(((event.tag, event.data),))
+            else:
+                self._messagesReceived(((event.tag, event.data),))
         elif isinstance(event, PackReceived):
             self._messagesReceived(event.messages)
         elif isinstance(event, SendCompleted):

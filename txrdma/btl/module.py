@@ -399,9 +399,7 @@ class ModulePort:
         channel, head, payload = packet
         address, qpn = peer.context.destinations[channel]
         credits = self._channels[channel].sendFast(address, qpn, head, payload)
-        core.sentFast(peer, channel, tag, payload, context, self._reactor.seconds())
-        if credits:
-            core.completed(channel, credits)
+        core.sentFast(peer, channel, tag, payload, context, self._reactor.seconds(), credits)
         if not self._isBusy:
             self.soon()  # for the timer; a call of C{turn} in progress handles it
         return True
@@ -457,6 +455,8 @@ class ModulePort:
             if len(packets) > 1 or self._isBusy or not self._receiveFast(number, *packets[0], now):
                 for source, packet in packets:
                     received(number, source, packet, now)
+            elif core.isSettled(now):
+                return  # the usual case of a message that its receiver has answered
             core.batchEnded()
             # The handlers of many messages may take long; the sender should have window space meanwhile.
             if len(packets) >= MANY and not self._isBusy:

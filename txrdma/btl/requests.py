@@ -37,6 +37,9 @@ Bytes of unanswered calls, or one call of any length: further ones of this end a
 as many bytes are accepted. With so many bytes of answers under way, no further function is called.
 """
 
+REPORTED: Final = 1 << 16
+"""Bytes of answers of which only the last reports that it has arrived, which stands for the others."""
+
 LONGEST_TEXT: Final = 1024
 """Characters of the text of an exception that are sent to the caller."""
 
@@ -112,9 +115,12 @@ class Requests:
         number = self._last = (self._last + 1) & 0xFFFFFFFF
         outcome: Deferred[Any] = Deferred(lambda _: self._cancel(number))
         self._outcomes[number] = outcome
-        self._queued[number] = whole = encode(number)
-        self.bytes += len(whole)
-        self._sendQueued()
+        whole = encode(number)
+        if not self._queued and self._maySend(len(whole)):
+            self._sendNow(number, whole)
+        else:
+            self._queued[number] = whole
+            self.bytes += len(whole)
         return outcome
 
     def _sendQueued(self) -> None:
@@ -123,9 +129,12 @@ class Requests:
             if not self._maySend(len(whole)):
                 return
             self._take(number)
-            self._sent[number] = len(whole)
-            self._sentBytes += len(whole)
-            self._send(whole)
+            self._sendNow(number, whole)
+
+    def _sendNow(self, number: int, whole: bytes) -> None:
+        self._sent[number] = len(whole)
+        self._sentBytes += len(whole)
+        self._send(whole)
 
     def _take(self, number: int) -> None:
         self.bytes -= len(self._queued.pop(number))
@@ -149,7 +158,8 @@ class Requests:
         if length is None:
             raise PeerViolation("an answer without a request")
         self._sentBytes -= length
-        self._sendQueued()
+        if self._queued:
+            self._sendQueued()
         return self._outcomes.pop(number, None)
 
     def end(self, error: Exception) -> None:
@@ -203,17 +213,17 @@ class Answerer:
     @ivar functions: the functions that answer them, by tag.
     """
 
-    def __init__(self, name: object, send: Callable[[Buffer, Done], None]) -> None:
+    def __init__(self, name: object, send: Callable[[Buffer, Done | None], None]) -> None:
         """
         @param name: the connection, for the log.
-        @param send: sends an answer and reports when it has arrived.
+        @param send: sends an answer, and reports when it has arrived if there is a function for that.
         """
         self.functions: dict[int, Function] = {}
         self._name, self._send = name, send
         self._waiting: list[tuple[int, int, bytes]] = []  # number, tag and data
         self._lengths: dict[int, int] = {}  # bytes of calls that are not answered
         self._running: dict[int, Deferred[Any]] = {}
-        self._bytes = self._answerBytes = 0
+        self._bytes = self._answerBytes = self._unreported = 0
 
     def asked(self, call: memoryview) -> None:
         """
@@ -244,7 +254,7 @@ class Answerer:
             except Exception:
                 self._failed(number, tag, Failure())
                 continue
-            if iscoroutine(found):
+            if type(found) is not bytes and iscoroutine(found):
                 found = Deferred.fromCoroutine(found)
             if isinstance(found, Deferred):
                 self._running[number] = found
@@ -279,13 +289,17 @@ class Answerer:
             return  # the connection has ended
         self._bytes -= length
         whole = b"".join((ANSWER.pack(number, hasFailed), data))
-        self._answerBytes += len(whole)
-
-        def done(error: Exception | None) -> None:
-            self._answerBytes -= len(whole)
-            self._runNext()
-
+        self._unreported += len(whole)
+        done: Done | None = None
+        if self._unreported >= REPORTED:
+            self._answerBytes += self._unreported
+            done, self._unreported = partial(self._arrived, self._unreported), 0
         self._send(whole, done)
+
+    def _arrived(self, length: int, error: Exception | None) -> None:
+        """Note that answers with so many bytes have arrived or failed, and call the next functions."""
+        self._answerBytes -= length
+        self._runNext()
 
     def cancelled(self, number: int) -> None:
         """Cancel a call that the peer's program has cancelled; its answer is sent all the same."""

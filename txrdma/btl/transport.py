@@ -371,7 +371,7 @@ class BTLMessageTransport(MessageTransport):
         if self._peer.state == OPEN:
             self._sendNow(_CALL, whole, None, False)
 
-    def _sendAnswer(self, whole: Buffer, done: Done) -> None:
+    def _sendAnswer(self, whole: Buffer, done: Done | None) -> None:
         if self._lifeline is not None and self._peer.state == OPEN:
             self._sendNow(_ANSWER, whole, done, False)
 
@@ -528,7 +528,8 @@ class BTLMessageTransport(MessageTransport):
                 each.callback(None)
         if self.progressed is not None:
             self.progressed()
-        self._proceed()
+        if self.disconnecting:
+            self._proceed()
 
     def ended(self, reason: Failure) -> None:
         """

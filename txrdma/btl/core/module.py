@@ -39,6 +39,7 @@ from txrdma.btl.core.peer import CLOSING, ENDED, GONE, LEFT, LINGER, OPEN, Peer
 from txrdma.btl.core.receivebuffer import LONG
 from txrdma.btl.core.receiving import ABOVE, BELOW, NEW
 from txrdma.btl.core.regions import Regions
+from txrdma.btl.core.roundtrip import SHORTEST_TIMEOUT
 from txrdma.btl.core.shortcuts import FastPath, Probation
 from txrdma.btl.core.timetable import KEEP_ALIVE
 from txrdma.btl.core.window import GIVE_UP
@@ -424,7 +425,10 @@ class Module(FastPath):
             if peer.usual or peer.urgent:
                 self._makeReady(peer)
             else:
-                self._touch(peer, now)
+                channels = sent.path.channels
+                hasOthers = bool(channels[1 - sent.channel].trail)
+                timeout = SHORTEST_TIMEOUT if hasOthers else channels[sent.channel].roundTrip.timeout
+                self._touch(peer, now + timeout)
 
     def _takeNot(self, peer: Peer, segment: Segment, place: int, now: float) -> None:
         if place == ABOVE:
@@ -617,6 +621,18 @@ class Module(FastPath):
     def batchEnded(self) -> None:
         """Note that all received packets are processed, so that acknowledgements are sent now."""
         self._owed.hasBatchEnded = True
+
+    def isSettled(self, now: float) -> bool:
+        """
+        Process the deferred acknowledgement. Return whether nothing is left to report or to send, and no
+        deadline has changed or passed.
+        """
+        if self._deferred is not None:
+            self._catchUp()
+        owed = self._owed
+        return not (
+            self._events or self._ready or self._losing or self._probing or owed.peers or owed.refusals
+        ) and self._times.isUnchanged(now)
 
     def deadline(self) -> float | None:
         """Time at which to call L{expired}, or earlier; then there may be nothing to do."""

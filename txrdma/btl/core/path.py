@@ -221,8 +221,9 @@ class Path:
         Measure the round trip of a segment whose transmission is known (which is better than Karn's rule).
         """
         self.channels[channel].roundTrip.measured(seconds, now)
-        # The other channel uses it until it has a sample of its own.
-        self.channels[1 - channel].roundTrip.measured(seconds, now, False)
+        beside = self.channels[1 - channel].roundTrip
+        if not beside.hasOwn:  # the other channel uses it until it has a sample of its own
+            beside.measured(seconds, now, False)
         if channel == DATA:
             self.congestion.measured(seconds)
 

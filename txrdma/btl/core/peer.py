@@ -179,7 +179,8 @@ class Peer:
 
     def pathOf(self, channel: int) -> Path:
         """Return the path that uses a channel of the module."""
-        return self.sent.paths[self.ports.index(channel >> 1)]
+        paths = self.sent.paths
+        return paths[0] if len(paths) == 1 else paths[self.ports.index(channel >> 1)]
 
     def hasQueued(self) -> bool:
         """Return whether a queued message is not completely sent, and remove those that are."""

@@ -34,17 +34,18 @@ class RoundTripEstimate:
     @ivar smoothed: smoothed round trip in seconds, zero before the first sample; C{base}: the shortest of the
         last minute.
     @ivar timeout: retransmission timeout in seconds.
+    @ivar hasOwn: whether there was a sample of this channel.
     """
 
     __slots__ = (
         "_baseAt",
         "_calm",
-        "_hasOwn",
         "_latest",
         "_minima",
         "_usual",
         "_variation",
         "base",
+        "hasOwn",
         "reorderQuarters",
         "smoothed",
         "timeout",
@@ -57,32 +58,38 @@ class RoundTripEstimate:
         self._minima: tuple[float, ...] = ()
         self.reorderQuarters = 1  # quarters of a round trip (RFC 8985, 7.1)
         self._calm = 0
-        self._hasOwn = False
+        self.hasOwn = False
 
     def measured(self, seconds: float, now: float, isOwn: bool = True) -> None:
         """
         Process a sample of a transmission that is known to have arrived (RFC 6298, 2.2 and 2.3).
 
-        @param isOwn: whether it used this channel; a sample of the other channel is used only until there is
-            one.
+        @param isOwn: whether it used this channel; samples of the other channel are used until C{hasOwn}.
         """
-        if isOwn and not self._hasOwn:
+        if isOwn and not self.hasOwn:
             self.smoothed = self.base = 0.0
-            self._hasOwn = True
-        elif not isOwn and self._hasOwn:
-            return
-        seconds = max(0.0, min(seconds, LONGEST_TIMEOUT))
-        if self.smoothed:
-            self._variation += (abs(self.smoothed - seconds) - self._variation) / 4
-            self.smoothed += (seconds - self.smoothed) / 8
+            self.hasOwn = True
+        # Comparisons instead of min and max: this is called for every message.
+        if seconds < 0.0:
+            seconds = 0.0
+        elif seconds > LONGEST_TIMEOUT:
+            seconds = LONGEST_TIMEOUT
+        smoothed = self.smoothed
+        if smoothed:
+            self._variation += (abs(smoothed - seconds) - self._variation) / 4
+            self.smoothed = smoothed + (seconds - smoothed) / 8
         else:
             self.smoothed, self._variation = seconds, seconds / 2
         self._latest = seconds
-        self._measureBase(seconds, now)
-        usual = self.smoothed + max(SHORTEST_TIMEOUT, 4 * self._variation)
+        if not self.base or seconds < self._minima[-1] or now - self._baseAt > BASE_SECONDS:
+            self._measureBase(seconds, now)
+        variation = 4 * self._variation
+        usual = self.smoothed + (variation if variation > SHORTEST_TIMEOUT else SHORTEST_TIMEOUT)
         # The timer is for segments without later acknowledgements.
-        usual = max(usual, self.overtaken() + SHORTEST_TIMEOUT)
-        self.timeout = self._usual = min(usual, LONGEST_TIMEOUT)
+        overtaken = self.overtaken() + SHORTEST_TIMEOUT
+        if overtaken > usual:
+            usual = overtaken
+        self.timeout = self._usual = usual if usual < LONGEST_TIMEOUT else LONGEST_TIMEOUT
 
     def _measureBase(self, seconds: float, now: float) -> None:
         """Update the shortest round trip of the last L{BASE_PERIODS} periods."""
@@ -90,10 +97,8 @@ class RoundTripEstimate:
             self._minima, self._baseAt = (seconds,), now
         elif now - self._baseAt > BASE_SECONDS:
             self._minima, self._baseAt = (*self._minima[1 - BASE_PERIODS :], seconds), now
-        elif seconds < self._minima[-1]:
-            self._minima = (*self._minima[:-1], seconds)
         else:
-            return
+            self._minima = (*self._minima[:-1], seconds)
         self.base = min(self._minima)
 
     def expired(self) -> None:
@@ -111,9 +116,9 @@ class RoundTripEstimate:
 
         RFC 8985, 6.2, waits for a part of a round trip. The variation of round trips is added.
         """
-        return max(self.smoothed, self._latest) + max(
-            self.base * self.reorderQuarters / 4, 2 * self._variation
-        )
+        later = self.smoothed if self.smoothed > self._latest else self._latest
+        reordered, varied = self.base * self.reorderQuarters / 4, 2 * self._variation
+        return later + (reordered if reordered > varied else varied)
 
     def spurious(self) -> None:
         """Increase both waiting times after a spurious retransmission; the timer's until the next sample."""

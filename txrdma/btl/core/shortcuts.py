@@ -18,7 +18,6 @@ from txrdma.btl.core.events import Event, MessageReceived
 from txrdma.btl.core.owed import PendingAcks
 from txrdma.btl.core.path import COMMAND, DATA, Message, Sent
 from txrdma.btl.core.peer import OPEN, Peer
-from txrdma.btl.core.roundtrip import SHORTEST_TIMEOUT
 from txrdma.btl.core.timetable import Timetable
 from txrdma.btl.wire import decodePlain, encodeFragment, FRAG, HEADER_LENGTH, SEQUENCE_MASK
 from txrdma.kit.wire import Buffer
@@ -99,32 +98,42 @@ class FastPath:
         return channel, head, payload
 
     def sentFast(
-        self, peer: Peer, channel: int, tag: int, payload: bytes, context: object, now: float
+        self,
+        peer: Peer,
+        channel: int,
+        tag: int,
+        payload: bytes,
+        context: object,
+        now: float,
+        completed: int = 0,
     ) -> None:
         """
         Record a message whose packet L{sendFast} has made: it is in flight and may have arrived.
 
         @param context: see L{Module.send<txrdma.btl.core.module.Module.send>}.
+        @param completed: 1 if the send of the packet has completed already, so that it takes no credit.
         """
         message = Message(FRAG, tag, payload, context)
         message.begun, message.waiting = message.total, 1
         peer.queuedBytes += message.total
-        peer.sent.add(Sent(FRAG, tag, payload, message), channel & 1, now, peer.pathOf(channel))
+        path = peer.pathOf(channel)
+        peer.sent.add(Sent(FRAG, tag, payload, message), channel & 1, now, path)
         received = peer.received
         if received.isOwed:
             received.ackPiggybacked()
             if not received.isOwed:
                 self._owed.peers.pop(peer, None)
-        self._touch(peer, now)
-        self.credits[channel] -= 1
+        timeout = path.channels[channel & 1].roundTrip.timeout
+        self._touch(peer, now if path.opensAt else now + timeout)
+        self.credits[channel] -= 1 - completed
         counters = self.counters
         counters.fragSends += 1
         counters.totalSends += 1
 
-    def _touch(self, peer: Peer, now: float) -> None:
-        """Note activity of a peer whose earliest timeout is at least the shortest possible one."""
+    def _touch(self, peer: Peer, earliest: float) -> None:
+        """Note activity of a peer, none of whose deadlines has become earlier than this time."""
         wakeAt = peer.wakeAt
-        if wakeAt is None or wakeAt > now + SHORTEST_TIMEOUT:
+        if wakeAt is None or wakeAt > earliest:
             self._times.touch(peer)
 
     def receiveFast(

@@ -39,6 +39,10 @@ class Timetable:
             peer.isTouched = True
             self._touched.append(peer)
 
+    def isUnchanged(self, now: float) -> bool:
+        """Return whether L{earliest} would return what it has returned last, and that is in the future."""
+        return not self._touched and (not self._heap or self._heap[0][0] > now)
+
     def earliest(self) -> float | None:
         """Return the time at which L{take} may return a peer."""
         for peer in self._touched:

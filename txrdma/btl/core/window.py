@@ -250,11 +250,13 @@ class SendWindow:
         path.inFlight -= 1
         self.base = (base + 1) & SEQUENCE_MASK
         self._since, self._timeouts = now, 0
-        there.roundTrip.answered()
         path.measured(channel, now - sent.sentAt, now)
         path.arrivedFrom = sent.sentAt
         there.progress, there.newest = now, number
-        self._first(there)  # removes it from the trail
+        if len(there.trail) == 1:
+            there.trail.clear()
+        else:
+            self._first(there)  # removes it from the trail
         path.congestion.arrived(1, number, self._number + 1, path.channels[DATA].roundTrip.base, now)
         return sent
 

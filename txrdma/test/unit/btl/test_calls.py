@@ -130,6 +130,17 @@ class CallTests(CallsCase):
         self.wait(lambda: answer.called)
         self.assertIn("tag 9", str(self.failureResultOf(answer, CallFailed).value))
 
+    def test_reported(self) -> None:
+        """Of many short answers some report that they have arrived, which stands for the others."""
+        self.patch(requests, "REPORTED", 100)
+        self.patch(requests, "MOST_CALL_BYTES", 200)
+        self.server.transport.answer(9, lambda data: bytes(40))
+        for _each in range(20):
+            self.assertEqual(self.outcome(self.call(9)), bytes(40))
+        self.pause(0.1)
+        self.assertNoCalls()
+        self.assertTrue(self.server.transport._answerer._unreported < 100)
+
     def test_exception(self) -> None:
         """An exception of a function fails its caller, is logged, and does not end the connection."""
         for data, text, logged in (

@@ -227,6 +227,38 @@ class ReceiveTests(SynchronousTestCase):
         third = memoryview(Segment(FRAG, _NAMES[0], _FIRST + 2, _FIRST - 1, 3, b"pang").encode())
         self.assertIsNone(module.receiveFast(COMMAND, _THERE, third, 0.0))
 
+    def test_settled(self) -> None:
+        """
+        A module is settled when a message was answered. It is not if an acknowledgement or a result is left,
+        or when a deadline has changed or passed.
+        """
+        module, peer = _module()
+
+        def isSettled(number: int, now: float, isAnswered: bool = True, context: object = None) -> bool:
+            """Receive a message that acknowledges all earlier answers, and answer it."""
+            upTo = peer.sent.following - 1 & SEQUENCE_MASK
+            packet = Segment(FRAG, _NAMES[0], _FIRST + number, upTo, 3, b"ping").encode()
+            self.assertIsNotNone(module.receiveFast(COMMAND, _THERE, memoryview(packet), now))
+            if isAnswered:
+                found = module.sendFast(peer, 4, b"pong")
+                assert found is not None
+                module.sentFast(peer, found[0], 4, found[2], context, now)
+            return module.isSettled(now)
+
+        for number in range(2):  # the first deadline, and an earlier one by the first round trip
+            self.assertFalse(isSettled(number, number / 1000))
+            deadline = module.deadline()
+        assert deadline is not None
+        self.assertTrue(isSettled(2, 0.002, context="reported"))
+        self.assertEqual((module.events(), module.outgoing(0.002)), ([], []))
+        self.assertEqual(module.deadline(), deadline)
+        self.assertFalse(isSettled(3, 0.003))
+        self.assertEqual(module.events(), [SendCompleted(peer, "reported")])
+        self.assertFalse(isSettled(4, 0.004, isAnswered=False))
+        module.batchEnded()
+        self.assertEqual(len(module.outgoing(0.004)), 1)
+        self.assertFalse(isSettled(5, deadline))
+
 
 class RecoveryTests(SynchronousTestCase):
     """Many losses at once."""

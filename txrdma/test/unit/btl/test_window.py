@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.btl.core.counters import ModuleCounters
-from txrdma.btl.core.path import COMMAND, DATA, Message, Sent
+from txrdma.btl.core.path import COMMAND, DATA, Message, Path, Sent
 from txrdma.btl.core.receiving import ABOVE, BELOW, difference, DUPLICATE, NEW, ReceiveWindow, WINDOW
 from txrdma.btl.core.roundtrip import FIRST_TIMEOUT, LONGEST_TIMEOUT, RoundTripEstimate, SHORTEST_TIMEOUT
 from txrdma.btl.core.window import FEWEST_TRIES, SendWindow
@@ -286,11 +286,12 @@ class RoundTripTests(SynchronousTestCase):
 
     def test_borrowed(self) -> None:
         """A sample of the other channel is dropped with the channel's first own sample."""
-        trip = RoundTripEstimate()
-        trip.measured(0.5, 0.0, False)
+        path = Path(0, 0)
+        trip = path.channels[COMMAND].roundTrip
+        path.measured(DATA, 0.5, 0.0)
         self.assertEqual(trip.smoothed, 0.5)
-        trip.measured(0.001, 0.0)
-        trip.measured(0.5, 0.0, False)
+        path.measured(COMMAND, 0.001, 0.0)
+        path.measured(DATA, 0.5, 0.0)
         self.assertEqual(trip.smoothed, 0.001)
 
     def test_base(self) -> None:
