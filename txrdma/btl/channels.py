@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from typing import Final
+from functools import partial
+from typing import Final, Protocol
 
 from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
@@ -76,6 +77,14 @@ def bufferBytes(depths: tuple[int, int], mtu: int) -> int:
     return sends * mtu + receives * (mtu + GRH)
 
 
+class Taken(Protocol):
+    """Processes the packets of a batch from a channel, and a number of completed sends."""
+
+    def __call__(
+        self, channel: Channel, packets: Sequence[tuple[Source, memoryview]], left: int = 0, /
+    ) -> None: ...
+
+
 class Channel:
     """
     A channel of a module. It posts packets in batches, and passes received packets on.
@@ -96,7 +105,7 @@ class Channel:
         number: int,
         mtu: int,
         depths: tuple[int, int],
-        taken: Callable[[Channel, Sequence[tuple[Source, memoryview]], int], None],
+        taken: Taken,
         broken: Callable[[Failure], None],
     ) -> None:
         """
@@ -147,7 +156,7 @@ class Channel:
             self._pair.postReceive(self._receives)
             self._reader = CompletionReader(reactor, channel, [queue], self._completed, broken)
             if direct is not None:
-                self._reader.addSource(direct.takeDatagrams, self._packetsReceived, direct.openInbox())
+                self._reader.addSource(direct.takeDatagrams, partial(taken, self), direct.openInbox())
             self._reader.start()
             undo.callback(self._reader.stop)
             self._closing = undo.pop_all()
@@ -284,10 +293,6 @@ class Channel:
         cancelCall(self._mending)
         self._mending = None
         self._closing.close()
-
-    def _packetsReceived(self, packets: Sequence[tuple[Source, memoryview]]) -> None:
-        """Process packets that the device delivered without receives."""
-        self._taken(self, packets, 0)
 
     def _completed(self, batch: Sequence[Completion]) -> None:
         view, receives = self._view, []

@@ -18,7 +18,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.btl import insight
-from txrdma.btl.channels import bufferBytes, Channel, Source, sourceOf
+from txrdma.btl.channels import bufferBytes, Channel, Source, sourceOf, Taken
 from txrdma.btl.core.events import Event, Packet
 from txrdma.btl.core.module import COMMAND_MTU, Module, MOST_PACKETS
 from txrdma.btl.core.path import COMMAND, DATA
@@ -151,7 +151,7 @@ class DevicePort:
         reactor: Any,
         device: IVerbsDevice,
         number: int,
-        taken: Callable[[Channel, Sequence[tuple[Source, memoryview]], int], None],
+        taken: Taken,
         broken: Callable[[int, Failure], None],
     ) -> None:
         """
@@ -444,7 +444,7 @@ class ModulePort:
             self.soon()
         self._schedule(core.deadline(), now)
 
-    def _taken(self, channel: Channel, packets: Sequence[tuple[Source, memoryview]], left: int) -> None:
+    def _taken(self, channel: Channel, packets: Sequence[tuple[Source, memoryview]], left: int = 0) -> None:
         core = self.core
         if left:
             core.completed(channel.number, left)

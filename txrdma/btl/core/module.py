@@ -505,7 +505,7 @@ class Module(FastPath):
             return
         if received.spread > counters.maxRcvdWindowSize:
             counters.maxRcvdWindowSize = received.spread
-        while peer.order and (found := peer.order.next(received)) is not None:
+        while peer.order.waiting and (found := peer.order.next(received)) is not None:
             self._events.append(MessageReceived(peer, *found))
 
     def _fitsEarly(self, peer: Peer, segment: Segment) -> bool:

@@ -28,18 +28,16 @@ class Ordering:
 
     @ivar isOrdered: whether messages are delivered in order, except those of C{tags}; else only those of
         C{tags} are.
+    @ivar waiting: the messages, as a heap.
     """
 
-    __slots__ = ("_bytes", "_held", "_last", "_waiting", "isOrdered", "tags")
+    __slots__ = ("_bytes", "_held", "_last", "isOrdered", "tags", "waiting")
 
     def __init__(self) -> None:
         self.tags: set[int] = set()
         self.isOrdered = True
         self._last = self._held = self._bytes = 0
-        self._waiting: list[tuple[int, int, int, Buffer]] = []  # a heap
-
-    def __len__(self) -> int:
-        return len(self._waiting)
+        self.waiting: list[tuple[int, int, int, Buffer]] = []
 
     def wants(self, tag: int) -> bool:
         """Return whether messages of a tag are delivered in order."""
@@ -59,7 +57,7 @@ class Ordering:
         self._last += difference(sequence, self._last & SEQUENCE_MASK)  # does not wrap
         self._held += 1
         self._bytes += len(data)
-        heappush(self._waiting, (self._last, self._held, tag, data))
+        heappush(self.waiting, (self._last, self._held, tag, data))
 
     def holdSome(self, sequence: int, messages: list[tuple[int, memoryview]]) -> list[tuple[int, memoryview]]:
         """Queue the ordered messages of a segment, and return the others."""
@@ -70,13 +68,13 @@ class Ordering:
 
     def next(self, received: ReceiveWindow) -> tuple[int, memoryview] | None:
         """Remove and return tag and data of the first message, if no segment before its end is missing."""
-        if not self._waiting or not received.has(self._waiting[0][0] & SEQUENCE_MASK):
+        if not self.waiting or not received.has(self.waiting[0][0] & SEQUENCE_MASK):
             return None
-        _last, _held, tag, data = heappop(self._waiting)
+        _last, _held, tag, data = heappop(self.waiting)
         self._bytes -= len(data)
         return tag, memoryview(data)
 
     def drop(self) -> None:
         """Drop all messages, because the peer is lost."""
-        self._waiting.clear()
+        self.waiting.clear()
         self._bytes = 0

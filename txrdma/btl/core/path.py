@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from txrdma.btl.core.congestion import Congestion, NARROWEST
+from txrdma.btl.core.congestion import Congestion
 from txrdma.btl.core.roundtrip import RoundTripEstimate
 from txrdma.btl.wire import decodePack, encodePack, ENTRY_LENGTH, FRAG, HEADER_LENGTH, PACK, ROOM_UNKNOWN
 from txrdma.kit.wire import Buffer
@@ -203,13 +203,11 @@ class Path:
             return False
         return self.inFlight < self.room
 
-    def sent(self, number: int, now: float) -> None:
-        """Count a segment that is sent, with the number of its transmission."""
-        self.inFlight += 1
-        if self.congestion.window < NARROWEST:
-            interval = self.congestion.interval(self.channels[DATA].roundTrip.smoothed)
-            spread = 2 * ((self._phase + number * _GOLDEN_RATIO) % 1.0)  # senders must not act in step
-            self.opensAt = now + spread * interval
+    def space(self, number: int, now: float) -> None:
+        """Delay the next segment after this transmission, as a window below L{NARROWEST} requires."""
+        interval = self.congestion.interval(self.channels[DATA].roundTrip.smoothed)
+        spread = 2 * ((self._phase + number * _GOLDEN_RATIO) % 1.0)  # senders must not act in step
+        self.opensAt = now + spread * interval
 
     def cost(self) -> float:
         """Return the seconds in which the next segment would arrive, roughly, for a comparison of paths."""

@@ -87,14 +87,19 @@ class FastPath:
             return None
         if self._probation and peer in self._probation:
             return None
-        path = sent.choose()
+        paths = sent.paths
+        if len(paths) > 1:
+            path = sent.choose()
+        else:
+            path = paths[0] if paths[0].isFree() else None
         if self.hasPlaced or path is None:
             return None
         channel = 2 * path.port + (COMMAND if whole <= self._mtus[COMMAND] else DATA)
         if self.credits[channel] <= 1:
             return None
         payload = data if type(data) is bytes else bytes(data)
-        head = encodeFragment(peer.sender, following, peer.received.acknowledged, tag, length, 1)
+        acknowledged = peer.received.following - 1 & SEQUENCE_MASK
+        head = encodeFragment(peer.sender, following, acknowledged, tag, length, 1)
         return channel, head, payload
 
     def sentFast(
@@ -119,10 +124,9 @@ class FastPath:
         path = peer.pathOf(channel)
         peer.sent.add(Sent(FRAG, tag, payload, message), channel & 1, now, path)
         received = peer.received
-        if received.isOwed:
-            received.ackPiggybacked()
-            if not received.isOwed:
-                self._owed.peers.pop(peer, None)
+        if received.isOwed and not received.isUrgent:  # the packet carries the acknowledgement
+            received.isOwed = False
+            self._owed.peers.pop(peer, None)
         timeout = path.channels[channel & 1].roundTrip.timeout
         self._touch(peer, now if path.opensAt else now + timeout)
         self.credits[channel] -= 1 - completed
@@ -161,7 +165,7 @@ class FastPath:
             isNews = acknowledged - base & SEQUENCE_MASK < peer.sent.following - base & SEQUENCE_MASK
             if not isNews:
                 return None
-        if peer.order or not peer.received.takeNext(sequence, attempt, now):
+        if peer.order.waiting or not peer.received.takeNext(sequence, attempt, now):
             return None
         if isNews:
             self._deferred = peer, acknowledged, now

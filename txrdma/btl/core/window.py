@@ -25,6 +25,7 @@ from collections.abc import Sequence
 from heapq import heappop, heappush
 from typing import Final
 
+from txrdma.btl.core.congestion import NARROWEST
 from txrdma.btl.core.counters import ModuleCounters
 from txrdma.btl.core.path import DATA, Message, Path, Sent, Transmissions
 from txrdma.btl.core.receiving import difference, WINDOW
@@ -177,7 +178,9 @@ class SendWindow:
         sent.number, sent.path, sent.channel, sent.sentAt = self._number, path, channel, now
         sent.tries += 1
         sent.isLost = sent.isLate = False
-        path.sent(self._number, now)
+        path.inFlight += 1
+        if path.congestion.window < NARROWEST:
+            path.space(self._number, now)
         path.channels[channel].trail.append((self._number, sent))
 
     def mayBe(self, acknowledged: int) -> bool:

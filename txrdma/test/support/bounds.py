@@ -100,7 +100,7 @@ BOUNDS: Final = {
     "btl.core.assembly.MOST_MESSAGES": "btl.Assembly._incomplete",
     "btl.core.expected.MOST_NAMES": "btl.EarlyPackets._packets",
     "btl.core.flow.WINDOW": "btl.BTLMessageTransport._untaken btl.ByteStream._read",
-    "btl.core.ordering.MOST_HELD": "btl.Ordering._waiting",
+    "btl.core.ordering.MOST_HELD": "btl.Ordering.waiting",
     "btl.groups.terms.MOST_MEMBERS": """
         btl.Group._values btl.Joining._proved,_connecting btl.Members.transports,_connections,left,_missed
         btl.Rendezvous._lines,_addresses,_left btl.SharedAlgorithms._views btl.Slots._sleeps,_woken,others

@@ -130,10 +130,9 @@ class WindowTests(SynchronousTestCase):
         """Segments of a small window are sent at intervals."""
         path = Path(0, 0)
         path.channels[DATA].roundTrip.measured(BASE, 0.0)
-        path.sent(1, 1.0)
         self.assertTrue(path.isFree())
         path.congestion.window = 0.5
-        path.sent(2, 1.0)
+        path.space(1, 1.0)
         self.assertFalse(path.isFree())
         self.assertTrue(1.0 < path.opensAt <= 1.0 + 2 * BASE / 0.5)
         path.expired(1.0)

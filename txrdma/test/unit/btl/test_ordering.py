@@ -44,7 +44,7 @@ class OrderingTests(SynchronousTestCase):
             alice.module.send(toBob, tag, number.to_bytes(4, "big") + bytes(size - 4))
         alice.turn()
         world.run(60.0, lambda: sum(map(len, came.values())) == count)
-        self.assertEqual(len(toAlice.order), 0)
+        self.assertEqual(toAlice.order.waiting, [])
         return came
 
     def test_order(self) -> None:
