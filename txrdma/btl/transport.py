@@ -509,10 +509,11 @@ class BTLMessageTransport(MessageTransport):
         tag = messages[0][0]
         if tag in self._unlimited or tag > LARGEST_TAG or self._isAborted:
             return False
-        if any(each != tag for each, _data in messages):
+        found = [data for each, data in messages if each == tag]
+        if len(found) < len(messages):
             return False
         try:
-            self._inbox.addMany(tag, [data for _tag, data in messages])
+            self._inbox.addMany(tag, found)
         except PeerViolation as error:
             self._violated(error)
         return True
@@ -571,7 +572,7 @@ class BTLMessageTransport(MessageTransport):
     def _hasEnded(self) -> bool:
         return self._lifeline is None
 
-    def _receivedInternal(self, tag: int, data: Buffer) -> None:
+    def _receivedInternal(self, tag: int, data: memoryview) -> None:
         """Handle a message with a tag of the transport; an invalid one closes the connection."""
         if tag > LARGEST_TAG:
             self._overheadReceived += _HEADS.get(tag, len(data))
@@ -586,21 +587,21 @@ class BTLMessageTransport(MessageTransport):
         )
         self.abortConnection()
 
-    def _handleInternal(self, tag: int, data: Buffer) -> None:
+    def _handleInternal(self, tag: int, data: memoryview) -> None:
         if tag == _MESSAGE or tag == _WITH_IMMEDIATE:
             self._flow.receive(len(data))
             whole = bytes(data)
             if tag == _MESSAGE:
                 self._untaken.append((whole, None))
             else:
-                self._untaken.append((whole[4:], *_IMMEDIATE.unpack_from(_enough(whole, 4))))
+                self._untaken.append((whole[4:], *_IMMEDIATE.unpack_from(_enough(data, 4))))
             self._deliver()
         elif tag <= LARGEST_TAG:
-            self._inbox.add(tag, cast(memoryview, data))
+            self._inbox.add(tag, data)
         elif tag == _CALL:
-            self._answerer.asked(cast(memoryview, _enough(data, CALL.size)))
+            self._answerer.asked(_enough(data, CALL.size))
         elif tag == _ANSWER:
-            self._caller.received(cast(memoryview, _enough(data, ANSWER.size)))
+            self._caller.received(_enough(data, ANSWER.size))
         elif tag == _CANCEL:
             self._answerer.cancelled(*CANCEL.unpack(_exactly(data, CANCEL.size)))
         elif tag == _RECEIVED:
@@ -675,13 +676,13 @@ def _checkTag(tag: int) -> None:
         raise InvalidRequest(f"a tag is a number from 0 to {LARGEST_TAG:#x}, not {tag}")
 
 
-def _exactly(data: Buffer, length: int) -> Buffer:
+def _exactly(data: memoryview, length: int) -> memoryview:
     if len(data) != length:
         raise PeerViolation(f"{len(data)} bytes, not {length}")
     return data
 
 
-def _enough(data: Buffer, length: int) -> Buffer:
+def _enough(data: memoryview, length: int) -> memoryview:
     if len(data) < length:
         raise PeerViolation(f"{len(data)} bytes, not {length}")
     return data
