@@ -624,8 +624,8 @@ class Module(FastPath):
 
     def isSettled(self, now: float) -> bool:
         """
-        Process the deferred acknowledgement. Return whether nothing is left to report or to send, and no
-        deadline has changed or passed.
+        Process the deferred acknowledgement. Return whether nothing is left to report or to send, no deadline
+        has changed, and no timer was missed.
         """
         if self._deferred is not None:
             self._catchUp()

@@ -14,6 +14,9 @@ from txrdma.btl.core.peer import GONE, Peer
 
 _FEW: Final = 64  # entries that are not worth a search for those that an earlier deadline has replaced
 
+LATE: Final = 0.001
+"""Seconds after which a timer that has not expired in time may have been lost; a busy reactor is as late."""
+
 KEEP_ALIVE: Final = 30.0
 """Seconds without a packet after which a peer is probed."""
 
@@ -40,8 +43,11 @@ class Timetable:
             self._touched.append(peer)
 
     def isUnchanged(self, now: float) -> bool:
-        """Return whether L{earliest} would return what it has returned last, and that is in the future."""
-        return not self._touched and (not self._heap or self._heap[0][0] > now)
+        """
+        Return whether L{earliest} would return what it has returned last, and that time has not passed
+        L{LATE} seconds ago.
+        """
+        return not self._touched and (not self._heap or self._heap[0][0] + LATE > now)
 
     def earliest(self) -> float | None:
         """Return the time at which L{take} may return a peer."""

@@ -256,8 +256,8 @@ class SendWindow:
         path.measured(channel, now - sent.sentAt, now)
         path.arrivedFrom = sent.sentAt
         there.progress, there.newest = now, number
-        if len(there.trail) == 1:
-            there.trail.clear()
+        if there.trail[0][1] is sent:
+            del there.trail[0]
         else:
             self._first(there)  # removes it from the trail
         path.congestion.arrived(1, number, self._number + 1, path.channels[DATA].roundTrip.base, now)

@@ -15,6 +15,7 @@ from txrdma.btl.core.module import COMMAND_MTU, Module, MOST_RESENDS
 from txrdma.btl.core.path import COMMAND, DATA, Sent, UNHEARD
 from txrdma.btl.core.peer import Peer
 from txrdma.btl.core.roundtrip import FIRST_TIMEOUT
+from txrdma.btl.core.timetable import LATE
 from txrdma.btl.core.window import SendWindow
 from txrdma.btl.wire import (
     ACK,
@@ -230,14 +231,14 @@ class ReceiveTests(SynchronousTestCase):
     def test_settled(self) -> None:
         """
         A module is settled when a message was answered. It is not if an acknowledgement or a result is left,
-        or when a deadline has changed or passed.
+        or when a deadline has changed, or its timer has not expired.
         """
         module, peer = _module()
 
         def isSettled(number: int, now: float, isAnswered: bool = True, context: object = None) -> bool:
             """Receive a message that acknowledges all earlier answers, and answer it."""
             upTo = peer.sent.following - 1 & SEQUENCE_MASK
-            packet = Segment(FRAG, _NAMES[0], _FIRST + number, upTo, 3, b"ping").encode()
+            packet = Segment(FRAG, _NAMES[0], _FIRST + number & SEQUENCE_MASK, upTo, 3, b"ping").encode()
             self.assertIsNotNone(module.receiveFast(COMMAND, _THERE, memoryview(packet), now))
             if isAnswered:
                 found = module.sendFast(peer, 4, b"pong")
@@ -257,7 +258,8 @@ class ReceiveTests(SynchronousTestCase):
         self.assertFalse(isSettled(4, 0.004, isAnswered=False))
         module.batchEnded()
         self.assertEqual(len(module.outgoing(0.004)), 1)
-        self.assertFalse(isSettled(5, deadline))
+        self.assertTrue(isSettled(5, deadline))  # the timer expires now
+        self.assertFalse(isSettled(6, deadline + LATE))
 
 
 class RecoveryTests(SynchronousTestCase):
