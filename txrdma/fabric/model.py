@@ -378,14 +378,17 @@ class Fabric:
         return sorted(self.nodes.values(), key=lambda node: (_ORDER[nodeTypeIn(node.raw)], node.guid.raw))
 
     def ports(self) -> Iterator[Port]:
-        """All known ports of the fabric."""
-        return (port for node in self.nodes.values() for port in node._ports if port is not None)
+        """All known ports of the fabric; nodes that are added meanwhile are left out."""
+        return (port for node in list(self.nodes.values()) for port in node._ports if port is not None)
 
     def links(self) -> Iterator[tuple[Port, Port]]:
         """Links of the fabric, each once; the port with the lower node GUID and port number is first."""
         for port in self.ports():
             peer = port.peer
-            if peer is not None and (port.node.guid, port.number) <= (peer.node.guid, peer.number):
+            if peer is None:
+                continue
+            one, other = port.node, peer.node
+            if port.number <= peer.number if one is other else one.guid.raw < other.guid.raw:
                 yield port, peer
 
     def byLID(self, lid: int) -> Port | None:

@@ -482,6 +482,20 @@ LIMITS: Final = (
     ),
     Limit(
         "monitor",
+        "searches of its tables at a time",
+        "txrdma.monitor.web.searches.MOST_SEARCHES",
+        _WAITS,
+        "unit.monitor.test_searches.SearchesTests.test_turns",
+    ),
+    Limit(
+        "monitor",
+        "pages of rows that are retained for equal requests",
+        "txrdma.monitor.web.searches.MOST_RESULTS",
+        _OLDEST,
+        "unit.monitor.test_searches.SearchesTests.test_results",
+    ),
+    Limit(
+        "monitor",
         "connections of a collector",
         "txrdma.monitor.collecting.collector.MOST_MONITORS",
         _CLOSED,

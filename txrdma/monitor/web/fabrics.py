@@ -15,11 +15,12 @@ from twisted.web.template import Tag
 from txrdma.kit.pathprefix import below, prefixOf
 from txrdma.kit.webaccess import AccessControl
 from txrdma.monitor.series.exposition import CONTENT_TYPE
+from txrdma.monitor.web import rest
 from txrdma.monitor.web.html import failed, sendPage
 from txrdma.monitor.web.layout import badge, head, health, Part, table, tags
 from txrdma.monitor.web.openapi import description
 from txrdma.monitor.web.parameters import inQuery, Wrong
-from txrdma.monitor.web.rest import answerLater, READING, refuseMethod, sendJSON
+from txrdma.monitor.web.rest import answerLater, READING, refuseMethod, sendJSON, sendLater
 from txrdma.monitor.web.routes import FINDING_ROWS, overview, ROUTES, WebRoute
 from txrdma.monitor.web.site import MonitorFactory, MonitorSite, putCommon
 from txrdma.monitor.web.watch import PageContext
@@ -94,9 +95,12 @@ class _Overview(_Part):
     def render(self, request: Request) -> bytes | int:
         if request.method not in READING:
             return refuseMethod(request)
-        return answerLater(request, sendPage(request, self._page()), failed)
+        return answerLater(request, self._send(request), failed)
 
-    def _page(self) -> Tag:
+    async def _send(self, request: Request) -> None:
+        await sendPage(request, await self._page())
+
+    async def _page(self) -> Tag:
         rows: list[tuple[Any, ...]] = []
         contexts = {name: site.watch.context() for name, site in self._sites.items()}
         for name, site in self._sites.items():
@@ -112,7 +116,7 @@ class _Overview(_Part):
                 tags.main(
                     tags.h1("Fabrics"),
                     table("All fabrics", ("Fabric", "State", "Nodes", "Monitor"), rows, "There is none."),
-                    *_openFindings(list(contexts.values())),
+                    *await _openFindings(list(contexts.values())),
                     id="main",
                 )
             ),
@@ -120,9 +124,9 @@ class _Overview(_Part):
         )
 
 
-def _openFindings(contexts: Sequence[PageContext]) -> tuple[Tag, Part]:
+async def _openFindings(contexts: Sequence[PageContext]) -> tuple[Tag, Part]:
     """Return the open findings of all fabrics, the worst first, with links to the pages of their fabrics."""
-    page = FINDING_ROWS.page(contexts, {"isOpen": True, "limit": _MOST_FINDINGS, "offset": 0})
+    page = await FINDING_ROWS.page(contexts, {"isOpen": True, "limit": _MOST_FINDINGS, "offset": 0})
     rows = []
     for row in page["rows"]:
         home = f"/fabrics/{row['fabric']}"
@@ -154,7 +158,7 @@ class _Rows(_Part):
         super().__init__(sites)
         self._route = route
 
-    def render(self, request: Request) -> bytes:
+    def render(self, request: Request) -> bytes | int:
         if request.method not in READING:
             return refuseMethod(request)
         if request.postpath:
@@ -166,7 +170,7 @@ class _Rows(_Part):
         except Wrong as error:
             return sendJSON(request, 400, {"error": str(error)})
         contexts = [site.watch.context() for site in self._sites.values()]
-        return sendJSON(request, 200, rows.page(contexts, values))
+        return answerLater(request, sendLater(request, rows.page(contexts, values)), rest.failed)
 
 
 class _Description(_Part):

@@ -5,6 +5,7 @@ Pages of the monitor for people: tables that work without JavaScript, and places
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
+from itertools import islice
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -53,7 +54,15 @@ from txrdma.monitor.web.parts import (
     linkTable,
     mode,
 )
-from txrdma.monitor.web.routes import nodeOf, portOf
+from txrdma.monitor.web.routes import (
+    CHANGE_ROWS,
+    FINDING_ROWS,
+    LINK_ROWS,
+    NODE_ROWS,
+    nodeOf,
+    portOf,
+    RowSource,
+)
 from txrdma.monitor.web.tables import CHANGES, FINDINGS, GUID_TEXT, LINKS, NODES, PORTS, SEVERITIES, TEXT
 from txrdma.monitor.web.tracing import traced
 from txrdma.monitor.web.watch import NODE_TYPES, PageContext, printable
@@ -66,6 +75,13 @@ _RANGES: Final = ((3600, "hour"), (_DAY, "day"), (7 * _DAY, "week"), (28 * _DAY,
 _FEW: Final = 8
 _CORRECTIONS: Final = correctionMeanings()
 _MOST_SUGGESTED: Final = 500
+_MOST_CLEARED: Final = 100
+_SWITCH_LINKS: Final = RowSource(
+    LINKS,
+    lambda context, values: (
+        one for one, other in context.fabric.links() if one.node.isSwitch and other.node.isSwitch
+    ),
+)
 
 
 @frozen
@@ -85,7 +101,7 @@ class Page:
 # Pages.
 
 
-def _overview(context: PageContext, values: Values) -> Tag:
+async def _overview(context: PageContext, values: Values) -> Tag:
     verdict, colour = health(context)
     fabric, poller = context.fabric, context.poller
     switches = sum(node.isSwitch for node in fabric.nodes.values())
@@ -93,7 +109,7 @@ def _overview(context: PageContext, values: Values) -> Tag:
     tiles = (
         ("Switches", switches, "/nodes?type=switch"),
         ("Hosts", len(fabric.nodes) - switches, "/nodes?type=host"),
-        ("Links", sum(1 for _ in fabric.links()), "/links"),
+        ("Links", len(poller.presence.linked), "/links"),
         ("Gone", gone, "/changes"),
     )
     counts = [
@@ -101,8 +117,7 @@ def _overview(context: PageContext, values: Values) -> Tag:
         for severity in reversed(SEVERITIES)
     ]
     causes = [entry for entry in context.open if not entry.finding.cause]
-    links = (one for one, _other in fabric.links())
-    busiest = LINKS.page(context, links, {"sort": "-load", "limit": _FEW, "offset": 0})["rows"]
+    page = await LINK_ROWS.page([context], {"sort": "-load", "limit": _FEW, "offset": 0})
     statistics = poller.statistics
     return frame(
         context,
@@ -142,7 +157,7 @@ def _overview(context: PageContext, values: Values) -> Tag:
             section("Topology", drawing(False), name="picture", isLive=False),
             section(
                 "Busiest links",
-                linkTable(busiest, LINK_HEADS, "No link is known yet."),
+                linkTable(page["rows"], LINK_HEADS, "No link is known yet."),
                 name="busiest",
             ),
             section(
@@ -186,8 +201,8 @@ def _heads(path: str, values: Values) -> list[Part]:
     return [sortable(path, values, text, column) for text, column in _SORTED[path]]
 
 
-def _nodes(context: PageContext, values: Values) -> Tag:
-    page = NODES.page(context, context.fabric.ordered(), values)
+async def _nodes(context: PageContext, values: Values) -> Tag:
+    page = await NODE_ROWS.page([context], values)
     rows = [
         [
             nodeLink(row["guid"], row["name"]),
@@ -216,8 +231,8 @@ def _nodes(context: PageContext, values: Values) -> Tag:
     )
 
 
-def _links(context: PageContext, values: Values) -> Tag:
-    page = LINKS.page(context, (one for one, _other in context.fabric.links()), values)
+async def _links(context: PageContext, values: Values) -> Tag:
+    page = await LINK_ROWS.page([context], values)
     return frame(
         context,
         "/links",
@@ -406,9 +421,9 @@ def _charts(context: PageContext, port: Port, values: Values) -> Tag:
     )
 
 
-def _findings(context: PageContext, values: Values) -> Tag:
-    open_ = FINDINGS.select(context, context.open, values)
-    closed = FINDINGS.select(context, reversed(context.poller.findingLog.closed), values)[:100]
+async def _findings(context: PageContext, values: Values) -> Tag:
+    total, open_ = await FINDING_ROWS.find(context, {**values, "isOpen": True})
+    _total, closed = await FINDING_ROWS.find(context, {**values, "isOpen": False}, _MOST_CLEARED)
     severities = [("", "all"), *((severity, severity) for severity in SEVERITIES)]
     rows = [
         [*row[:3], timeTag(entry.clearedAt or entry.lastSeen, context.now)]
@@ -423,7 +438,11 @@ def _findings(context: PageContext, values: Values) -> Tag:
                 *("/findings", values, "Place or text"),
                 choose("severity", "Severity", values["severity"], severities),
             ),
-            section("There now", findingTable(context, open_), name="open"),
+            section(
+                "There now" if total == len(open_) else f"There now (the worst {len(open_)} of {total})",
+                findingTable(context, open_),
+                name="open",
+            ),
             section(
                 "Cleared",
                 table(
@@ -436,12 +455,13 @@ def _findings(context: PageContext, values: Values) -> Tag:
     )
 
 
-def _changes(context: PageContext, values: Values) -> Tag:
+async def _changes(context: PageContext, values: Values) -> Tag:
     since = values["since"]
     if since is None:
         since = context.now - _DAY
-    changes = CHANGES.select(context, context.poller.journal.since(since), values)
-    shown = changes[values["offset"] : values["offset"] + values["limit"]]
+    wanted = {**values, "since": since}
+    total, changes = await CHANGE_ROWS.find(context, wanted, values["offset"] + values["limit"])
+    shown = changes[values["offset"] :]
     ranges = [
         [tags.a(f"Last {text}", href=f"/changes?{urlencode({'since': int(context.now - seconds)})}"), " "]
         for seconds, text in _RANGES
@@ -457,16 +477,15 @@ def _changes(context: PageContext, values: Values) -> Tag:
             section(
                 f"Changes of the last {ago(context.now - since)}",
                 changeTable(context, shown, "Nothing has changed in this time, or since the monitor runs."),
-                pager("/changes", {**values, "since": int(since)}, len(changes)),
+                pager("/changes", {**values, "since": int(since)}, total),
                 name="rows",
             ),
         ],
     )
 
 
-def _topology(context: PageContext, values: Values) -> Tag:
-    links = (one for one, other in context.fabric.links() if one.node.isSwitch and other.node.isSwitch)
-    page = LINKS.page(context, links, values)
+async def _topology(context: PageContext, values: Values) -> Tag:
+    page = await _SWITCH_LINKS.page([context], values)
     return frame(
         context,
         "/topology",
@@ -484,7 +503,7 @@ def _topology(context: PageContext, values: Values) -> Tag:
     )
 
 
-def _resolved(context: PageContext, text: str) -> tuple[Node | None, str]:
+async def _resolved(context: PageContext, text: str) -> tuple[Node | None, str]:
     """Node that a text names by GUID or by name; else None, and why."""
     wanted = text.strip()
     try:
@@ -493,27 +512,27 @@ def _resolved(context: PageContext, text: str) -> tuple[Node | None, str]:
         node = None
     if node is not None:
         return node, ""
-    named = [node for node in context.fabric.nodes.values() if printable(node.description) == wanted]
-    if not named:
-        named = NODES.select(context, context.fabric.nodes.values(), {"search": wanted}) if wanted else []
-    if len(named) == 1:
+    total, named = await NODE_ROWS.find(context, {"name": wanted}, 1)
+    if not total and wanted:
+        total, named = await NODE_ROWS.find(context, {"search": wanted}, 1)
+    if total == 1:
         return named[0], ""
-    if not named:
+    if not total:
         return None, f"No node is called {printable(wanted)!r}."
-    return None, f"{len(named)} nodes are like {printable(wanted)!r}: expected a GUID."
+    return None, f"{total} nodes are like {printable(wanted)!r}: expected a GUID."
 
 
 async def _trace(context: PageContext, values: Values) -> Tag:
     begin, end = values["from"] or "", values["to"] or ""
     traces: list[Part] = []
     if begin and end:
-        first, why = _resolved(context, begin)
-        last, whyLast = _resolved(context, end)
+        first, why = await _resolved(context, begin)
+        last, whyLast = await _resolved(context, end)
         if first is None or last is None:
             traces = [tags.p(why or whyLast, class_="empty", role="alert")]
         else:
             traces = [_pathSection(await traced(context, first, last))]
-    hosts = [node for node in context.fabric.ordered() if not node.isSwitch][:_MOST_SUGGESTED]
+    hosts = islice((node for node in context.fabric.nodes.values() if not node.isSwitch), _MOST_SUGGESTED)
     form = tags.form(
         tags.label("From ", tags.input(name="from", list="hosts", value=begin, required="required")),
         tags.label("To ", tags.input(name="to", list="hosts", value=end, required="required")),

@@ -70,10 +70,11 @@ def mode(row: Row) -> str:
 
 
 def _ends(row: Row) -> list[Part]:
-    return [
-        [nodeLink(row["guid"], row["name"]), " port ", portLink(row["guid"], row["port"])],
-        [nodeLink(row["peerGuid"], row["peerName"]), " port ", portLink(row["peerGuid"], row["peerPort"])],
-    ]
+    one = [nodeLink(row["guid"], row["name"]), " port ", portLink(row["guid"], row["port"])]
+    if row["peerGuid"] is None:  # the link was lost while the rows were searched
+        return [one, "–"]
+    peer = portLink(row["peerGuid"], row["peerPort"])
+    return [one, [nodeLink(row["peerGuid"], row["peerName"]), " port ", peer]]
 
 
 def linkTable(rows: list[Row], heads: list[Part], empty: str) -> Part:

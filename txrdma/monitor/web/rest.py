@@ -41,12 +41,12 @@ def refuseMethod(request: Request) -> bytes:
 
 
 def answerLater(
-    request: Request, answer: Coroutine[Any, Any, None], failed: Callable[[Failure, Request], None]
+    request: Request, answer: Coroutine[Any, Any, None], fail: Callable[[Failure, Request], None]
 ) -> int:
-    """Let a coroutine answer a request, until who asked has gone; C{failed} answers if it raises."""
+    """Let a coroutine answer a request, until who asked has gone; C{fail} answers if it raises."""
     done = Deferred.fromCoroutine(answer)
     request.notifyFinish().addErrback(lambda _: done.cancel())
-    done.addErrback(lambda failure: None if failure.check(CancelledError) else failed(failure, request))
+    done.addErrback(lambda failure: None if failure.check(CancelledError) else fail(failure, request))
     return NOT_DONE_YET
 
 
@@ -74,7 +74,7 @@ class API(Resource):
             return sendJSON(request, 404, {"error": str(error)})
         if isinstance(answer, dict):
             return sendJSON(request, 200, answer)
-        return answerLater(request, _answer(request, answer), _fail)
+        return answerLater(request, sendLater(request, answer), failed)
 
 
 def _routed(request: Request) -> tuple[WebRoute, dict[str, Any]]:
@@ -85,12 +85,14 @@ def _routed(request: Request) -> tuple[WebRoute, dict[str, Any]]:
     raise Missing("there is no such resource; /api/v1/openapi.json describes all")
 
 
-async def _answer(request: Request, answer: Awaitable[dict[str, Any]]) -> None:
+async def sendLater(request: Request, answer: Awaitable[dict[str, Any]]) -> None:
+    """Send an answer in JSON when it is made."""
     request.write(sendJSON(request, 200, await answer))
     request.finish()
 
 
-def _fail(failure: Failure, request: Request) -> None:
+def failed(failure: Failure, request: Request) -> None:
+    """Send the reason why there is no answer, in JSON."""
     codes = {Wrong: 400, Missing: 404, DeviceUnavailable: 503}
     known = failure.check(*codes)
     if known is not None:

@@ -6,7 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import asdict
-from typing import Any, Final
+from typing import Any, Final, TypeVar
+
+from twisted.internet.defer import Deferred
 
 from txrdma.error import InvalidRequest
 from txrdma.fabric.metricnames import CAUSE_FAMILIES, FAMILIES
@@ -18,6 +20,7 @@ from txrdma.monitor.diagnosis.findinglog import Entry
 from txrdma.monitor.series.level import DEFAULT_LEVELS
 from txrdma.monitor.series.rows import STORED_COUNTERS
 from txrdma.monitor.web.parameters import listing, Parameter, TIME, Wrong
+from txrdma.monitor.web.searches import Search
 from txrdma.monitor.web.tables import (
     CHANGES,
     choice,
@@ -25,6 +28,7 @@ from txrdma.monitor.web.tables import (
     FINDINGS,
     GUID_TEXT,
     LINKS,
+    MOST_ROWS,
     NODES,
     NUMBER,
     orNull,
@@ -38,10 +42,11 @@ from txrdma.monitor.web.tables import (
 )
 from txrdma.monitor.web.topology import topology, TOPOLOGY_SCHEMA
 from txrdma.monitor.web.tracing import TRACE_SCHEMA, traced
-from txrdma.monitor.web.watch import PageContext
+from txrdma.monitor.web.watch import NODE_TYPES, nodeType, PageContext
 
 Answer = dict[str, Any]
 Values = dict[str, Any]
+T = TypeVar("T")
 
 _HOUR: Final = 3600.0
 
@@ -56,17 +61,34 @@ class RowSource:
     Where the rows of a listing come from.
 
     @ivar take: takes the rows from the state of a fabric.
-    @ivar rank: see L{Table.pageOfAll}.
+    @ivar rank: see L{Table.search}.
     """
 
     table: Table[Any]
     take: Callable[[PageContext, Values], Iterable[Any]]
     rank: Callable[[Any], Any] | None = None
 
-    def page(self, contexts: Sequence[PageContext], values: Values) -> Answer:
+    async def page(self, contexts: Sequence[PageContext], values: Values) -> Answer:
         """Return a page of the rows of one or several fabrics."""
+        return await self._searched(self.table.page, contexts, values)
+
+    async def find(
+        self, context: PageContext, values: Values, limit: int = MOST_ROWS
+    ) -> tuple[int, list[Any]]:
+        """Return the number of rows of a fabric that match, and the first of them."""
+        wanted = {**values, "limit": limit, "offset": 0}
+        total, chosen = await self._searched(self.table.search, [context], wanted)
+        return total, [row for _context, row in chosen]
+
+    async def _searched(
+        self, search: Callable[..., Search[T]], contexts: Sequence[PageContext], values: Values
+    ) -> T:
         parts = [(context, self.take(context, values)) for context in contexts]
-        return self.table.pageOfAll(parts, values, self.rank)
+        request = (self, search, tuple(one.watch.fabric for one in contexts), tuple(sorted(values.items())))
+        state = [context.state for context in contexts]
+        searches = contexts[0].watch.searches
+        found = searches.result(request, state, search(parts, values, self.rank))
+        return await found if isinstance(found, Deferred) else found
 
 
 @frozen
@@ -93,8 +115,8 @@ class WebRoute:
 def listingRoute(path: str, text: str, parameters: tuple[Parameter, ...], rows: RowSource) -> WebRoute:
     """Return the route of a listing."""
 
-    def answer(context: PageContext, values: Values) -> Answer:
-        return rows.page([context], values)
+    async def answer(context: PageContext, values: Values) -> Answer:
+        return await rows.page([context], values)
 
     return WebRoute(path, path[1:], text, parameters, pageSchema(rows.table.name), answer, rows)
 
@@ -116,7 +138,7 @@ def overview(context: PageContext) -> Answer:
         "worst": None if worst is None else worst.name.lower(),
         "nodes": len(fabric.nodes),
         "switches": sum(node.isSwitch for node in fabric.nodes.values()),
-        "links": sum(1 for _ in fabric.links()),
+        "links": len(poller.presence.linked),
         "nodesGone": len(poller.presence.nodes),
         "linksGone": len(poller.presence.links),
         "findings": found,
@@ -174,6 +196,11 @@ def _port(context: PageContext, values: Values) -> Answer:
 def _every(meter: Meter | None, take: Callable[[Meter, str], float | None]) -> Answer:
     """A figure of each counter of a meter; none without one."""
     return {} if meter is None else {name: take(meter, name) for name in meter.layout.names}
+
+
+def _nodeRank(node: Node) -> tuple[int, int]:
+    """Rank nodes by their types, then by their GUIDs, the lowest first."""
+    return -NODE_TYPES.index(nodeType(node)), -int(node.guid)
 
 
 def _findings(context: PageContext, values: Values) -> Iterable[Entry]:
@@ -289,8 +316,15 @@ _PORT: Final = Parameter("port", {**COUNT, "maximum": 255}, "Number of a port", 
 _COUNTER: Final = Parameter("counter", choice(*STORED_COUNTERS), "Counter; data is in octets", isInPath=True)
 _FINDING_FILTERS: Final = ("severity", "kind", "guid", "port", "isOpen")
 
+NODE_ROWS: Final = RowSource(NODES, lambda context, values: context.fabric.nodes.values(), _nodeRank)
+PORT_ROWS: Final = RowSource(
+    PORTS, lambda context, values: (port for port in context.fabric.ports() if port.number)
+)
+LINK_ROWS: Final = RowSource(LINKS, lambda context, values: (one for one, _other in context.fabric.links()))
 FINDING_ROWS: Final = RowSource(FINDINGS, _findings, _findingRank)
-"""Findings of a fabric, or of several."""
+CHANGE_ROWS: Final = RowSource(
+    CHANGES, lambda context, values: context.poller.journal.since(values["since"]), lambda one: one.at
+)
 
 ROUTES: Final = (
     WebRoute(
@@ -299,13 +333,13 @@ ROUTES: Final = (
     listingRoute(
         *("/nodes", "Nodes: switches, then hosts, then routers"),
         listing(NODES, "type", "isSilent"),
-        RowSource(NODES, lambda context, values: context.fabric.ordered()),
+        NODE_ROWS,
     ),
     WebRoute("/nodes/{guid}", "node", "A node with its ports and findings", (_GUID,), _NODE, _node),
     listingRoute(
         *("/ports", "Ports of all nodes"),
         listing(PORTS, "guid", "state", "isLinked"),
-        RowSource(PORTS, lambda context, values: (port for port in context.fabric.ports() if port.number)),
+        PORT_ROWS,
     ),
     WebRoute(
         *("/ports/{guid}/{port}", "port", "A port with its counters"),
@@ -323,7 +357,7 @@ ROUTES: Final = (
     listingRoute(
         *("/links", "Links, each once"),
         listing(LINKS, "state"),
-        RowSource(LINKS, lambda context, values: (one for one, _other in context.fabric.links())),
+        LINK_ROWS,
     ),
     listingRoute(
         *("/findings", "Findings: those that are there, the worst first, then those cleared"),
@@ -360,9 +394,7 @@ ROUTES: Final = (
             Parameter("since", {**TIME, "default": 0}, "Seconds since 1970"),
             *listing(CHANGES, "kind", "guid"),
         ),
-        RowSource(
-            CHANGES, lambda context, values: context.poller.journal.since(values["since"]), lambda one: one.at
-        ),
+        CHANGE_ROWS,
     ),
     WebRoute(
         *("/topology", "topology", "Switches and the links between them, laid out"),

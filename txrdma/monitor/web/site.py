@@ -23,6 +23,7 @@ from txrdma.monitor.web.html import HTMLPages
 from txrdma.monitor.web.metrics import Metrics
 from txrdma.monitor.web.openapi import BASE
 from txrdma.monitor.web.rest import API, sendJSON
+from txrdma.monitor.web.searches import Searches
 from txrdma.monitor.web.staticfiles import Files
 from txrdma.monitor.web.watch import Watch
 
@@ -187,6 +188,7 @@ class MonitorSite:
         @param access: authenticates requests; None lets everybody read.
         """
         self.hub = EventHub(reactor, watch)
+        watch.searches = Searches(reactor)
         self._timer = Timer(reactor)
         root, api = _Root(watch), Resource()
         api.putChild(b"v1", _Versioned(API(watch), Events(self.hub)))
@@ -208,6 +210,7 @@ class MonitorSite:
         """End all answers that go on."""
         self._timer.stop()
         self.hub.close()
+        self.watch.searches.stop()
 
 
 class _Versioned(Resource):

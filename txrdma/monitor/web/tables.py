@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import merge
-from itertools import chain, islice, repeat
+from itertools import islice
+from operator import itemgetter
 from typing import Any, Final, Generic, TypeVar
 
 from txrdma.fabric.model import Node, Port
@@ -18,6 +19,7 @@ from txrdma.kit.values import frozen
 from txrdma.monitor.diagnosis.findinglog import Entry
 from txrdma.monitor.diagnosis.journal import FabricEvent, KINDS
 from txrdma.monitor.series.exposition import guidText
+from txrdma.monitor.web.searches import Search
 from txrdma.monitor.web.watch import NODE_TYPES, nodeType, PageContext, printable
 
 Schema = dict[str, Any]
@@ -32,6 +34,11 @@ SEVERITIES: Final = ("info", "warning", "critical")
 
 MOST_ROWS: Final = 1000
 """Most rows of a page."""
+
+PIECE: Final = 1000
+"""Rows that are searched at a time, which takes some milliseconds."""
+
+_FIRST: Final = itemgetter(0)
 
 
 def orNull(schema: Schema) -> Schema:
@@ -96,74 +103,88 @@ class Table(Generic[Row]):
         """Return a row as a dictionary for JSON."""
         return {name: value(context, row) for name, value in self._values.items()}
 
-    def select(self, context: PageContext, rows: Iterable[Row], wanted: Mapping[str, Any]) -> list[Row]:
-        """
-        Return the selected rows, in order.
-
-        @param wanted: values of columns by their names, C{search} for a text in the searched columns, and
-            C{sort}: the name of a column, with a dash in front for the highest first. Values of None are
-            ignored.
-        """
-        found = list(rows)
-        for name, value in wanted.items():
-            taken = self._values.get(name)
-            if taken is not None and value is not None:
-                found = [row for row in found if taken(context, row) == value]
-        search = (wanted.get("search") or "").lower()
-        if search:
-            texts = [self._values[name] for name in self.searched]
-            found = [row for row in found if any(search in str(text(context, row)).lower() for text in texts)]
-        order = wanted.get("sort")
-        if order:
-            taken = self._values[order.removeprefix("-")]
-            known = [(taken(context, row), row) for row in found]
-            known.sort(key=lambda pair: (pair[0] is not None, pair[0]), reverse=order.startswith("-"))
-            found = [row for _value, row in known]
-        return found
-
-    def page(self, context: PageContext, rows: Iterable[Row], wanted: Mapping[str, Any]) -> dict[str, Any]:
-        """
-        Return a page of the selected rows for JSON.
-
-        @param wanted: as for L{select}, with C{limit} and C{offset}.
-        """
-        return self.pageOfAll([(context, rows)], wanted)
-
-    def pageOfAll(
+    def search(
         self,
         parts: Sequence[tuple[PageContext, Iterable[Row]]],
         wanted: Mapping[str, Any],
         rank: Callable[[Row], Any] | None = None,
-    ) -> dict[str, Any]:
+    ) -> Search[tuple[int, list[tuple[PageContext, Row]]]]:
         """
-        Return a page of the selected rows of several fabrics for JSON.
+        Search the rows of one or several fabrics, in pieces of L{PIECE} rows.
 
         @param parts: context and rows of each fabric.
+        @param wanted: values of columns by their names, C{search} for a text in the searched columns,
+            C{sort}: the name of a column, with a dash in front for the highest first, C{limit} and C{offset}.
+            Values of None are ignored.
         @param rank: key by which the rows of each fabric are sorted without another order, the highest first.
+        @return: the number of rows that were found, and those from C{offset} on, with their contexts.
         """
-        found = [(context, self.select(context, rows, wanted)) for context, rows in parts]
-        pairs = [zip(repeat(context), rows) for context, rows in found]
-        order = wanted.get("sort")
-        several: Iterable[tuple[PageContext, Row]]
+        offset, most = wanted["offset"], wanted["offset"] + wanted["limit"]
+        key, isReversed = self._order(wanted.get("sort"), rank)
+        total = pending = 0
+        runs: list[list[tuple[Any, PageContext, Row]]] = []
+        for context, rows in parts:
+            left = iter(rows)
+            while piece := list(islice(left, PIECE)):
+                if pending >= PIECE:
+                    yield
+                    pending = 0
+                pending += len(piece)
+                found = self.filtered(context, piece, wanted)
+                total += len(found)
+                run = [(key(context, row), context, row) for row in found]
+                run.sort(key=_FIRST, reverse=isReversed)
+                runs.append(run[:most])
+        chosen = []
+        for number, (_key, context, row) in enumerate(merge(*runs, key=_FIRST, reverse=isReversed)):
+            if number >= most:
+                break
+            if number >= offset:
+                chosen.append((context, row))
+            if number % PIECE == PIECE - 1:
+                yield
+        return total, chosen
+
+    def filtered(self, context: PageContext, rows: list[Row], wanted: Mapping[str, Any]) -> list[Row]:
+        for name, value in wanted.items():
+            taken = self._values.get(name)
+            if taken is not None and value is not None:
+                rows = [row for row in rows if taken(context, row) == value]
+        search = (wanted.get("search") or "").lower()
+        if search:
+            texts = [self._values[name] for name in self.searched]
+            rows = [row for row in rows if any(search in str(text(context, row)).lower() for text in texts)]
+        return rows
+
+    def _order(
+        self, order: str | None, rank: Callable[[Row], Any] | None
+    ) -> tuple[Callable[[PageContext, Row], Any], bool]:
+        """Return the key of an order, and whether the highest is first."""
         if order:
             taken = self._values[order.removeprefix("-")]
 
-            def key(pair: tuple[PageContext, Row]) -> tuple[bool, Any]:
-                value = taken(*pair)
+            def key(context: PageContext, row: Row) -> tuple[bool, Any]:
+                value = taken(context, row)
                 return value is not None, value
 
-            several = merge(*pairs, key=key, reverse=order.startswith("-"))
-        elif rank is not None:
-            several = merge(*pairs, key=lambda pair: rank(pair[1]), reverse=True)
-        else:
-            several = chain(*pairs)
-        limit, offset = wanted["limit"], wanted["offset"]
-        shown = [self.toDict(*pair) for pair in islice(several, offset, offset + limit)]
+            return key, order.startswith("-")
+        if rank is not None:
+            return lambda context, row: rank(row), True
+        return lambda context, row: 0, False
+
+    def page(
+        self,
+        parts: Sequence[tuple[PageContext, Iterable[Row]]],
+        wanted: Mapping[str, Any],
+        rank: Callable[[Row], Any] | None = None,
+    ) -> Search[dict[str, Any]]:
+        """Search as L{search} does, and return a page of the rows for JSON."""
+        total, chosen = yield from self.search(parts, wanted, rank)
         return {
-            "total": sum(len(rows) for _context, rows in found),
-            "offset": offset,
-            "limit": limit,
-            "rows": shown,
+            "total": total,
+            "offset": wanted["offset"],
+            "limit": wanted["limit"],
+            "rows": [self.toDict(*pair) for pair in chosen],
         }
 
 

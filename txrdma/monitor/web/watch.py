@@ -23,6 +23,7 @@ from txrdma.monitor.reading.poller import FabricPoller
 from txrdma.monitor.series.history import HistoryWriter
 from txrdma.monitor.series.promqlreader import PromQLReader
 from txrdma.monitor.series.remotewriter import RemoteWriter
+from txrdma.monitor.web.searches import Searches
 
 _ERRORS: Final = tuple({limit.counter for limit in (*DEFAULT_LIMITS, DEFAULT_FLAPS)})
 _TYPES: Final = {NodeType.SWITCH: "switch", NodeType.CHANNEL_ADAPTER: "host", NodeType.ROUTER: "router"}
@@ -41,6 +42,8 @@ def printable(text: str) -> str:
     Return text of a peer with U+FFFD for each character that cannot be shown, including controls of
     direction.
     """
+    if text.isprintable():
+        return text
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
 
 
@@ -52,9 +55,12 @@ class Watch:
         engine, or is None; C{engine} reads them there, or is None.
     @ivar fabric: name of the fabric where there are several, C{fabrics}; else C{""}.
     @ivar isActive: False for a standby; C{active} is the name of the active monitor then.
+    @ivar searches: runs searches of tables, while there is a site.
     @ivar rpcs: queries the fabric for paths.
     @ivar seconds: returns the time in seconds since 1970.
     """
+
+    searches: Searches
 
     def __init__(
         self,
@@ -113,6 +119,12 @@ class PageContext:
         self.fabric = watch.poller.fabric or presence.remembered or Fabric()
         self.knownAt = presence.rememberedAt if isOld else None
         self.now = watch.seconds()
+
+    @property
+    def state(self) -> tuple[object, ...]:
+        """Return what is equal until there are newer readings, nodes, links or findings."""
+        poller, changes = self.poller, self.poller.journal.changes
+        return poller.version, poller.statistics.turns, changes[-1] if changes else None, self.knownAt
 
     @cached_property
     def open(self) -> list[Entry]:

@@ -1,0 +1,167 @@
+"""
+Searches of large tables: in pieces, and once for equal requests.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.monitor.web import tables
+from txrdma.monitor.web.routes import LINK_ROWS
+from txrdma.monitor.web.searches import MOST_RESULTS, MOST_SEARCHES, Search, Searches
+from txrdma.sim.clock import SimulatedClock
+from txrdma.test.support.monitor.fetching import Connection
+from txrdma.test.unit.monitor.test_rest import SiteTestCase
+
+
+class SearchesTests(SynchronousTestCase):
+    """Searches that count their pieces."""
+
+    def setUp(self) -> None:
+        self.clock = SimulatedClock()
+        self.searches = Searches(self.clock)
+        self.begun: list[str] = []
+        self.ended: list[str] = []
+
+    def search(self, name: str, pieces: int = 3) -> Search[str]:
+        self.begun.append(name)
+        try:
+            for _ in range(pieces):
+                yield
+        finally:
+            self.ended.append(name)
+        return f"{name} found"
+
+    def begin(self, name: str, state: object = 0, pieces: int = 3) -> Deferred[str]:
+        found = self.searches.result(name, state, self.search(name, pieces))
+        assert isinstance(found, Deferred)
+        return found
+
+    def test_short(self) -> None:
+        """A search of one piece has its result at once, and is not retained."""
+        for _ in range(2):
+            self.assertEqual(self.searches.result("a", 0, self.search("a", 0)), "a found")
+        self.assertEqual(self.begun, ["a", "a"])
+
+    def test_shared(self) -> None:
+        """Equal requests have one search, during it and afterwards, until the state is another one."""
+        several = [self.begin("a") for _ in range(3)]
+        self.clock.pump([0.0] * 5)
+        self.assertEqual([self.successResultOf(one) for one in several], ["a found"] * 3)
+        self.assertEqual(self.searches.result("a", 0, self.search("a")), "a found")
+        self.assertEqual(self.begun, ["a"])
+        newer = self.begin("a", state=1)
+        self.clock.pump([0.0] * 5)
+        self.assertEqual(self.successResultOf(newer), "a found")
+        self.assertEqual(self.begun, ["a", "a"])
+
+    def test_left(self) -> None:
+        """A search ends when nobody waits for it, and not before; the next request begins another one."""
+        one, other = self.begin("a"), self.begin("a")
+        one.cancel()
+        self.failureResultOf(one, CancelledError)
+        self.assertEqual(self.ended, [])
+        other.cancel()
+        self.failureResultOf(other, CancelledError)
+        self.clock.pump([0.0] * 5)
+        again = self.begin("a")
+        self.clock.pump([0.0] * 5)
+        self.assertEqual(self.successResultOf(again), "a found")
+        self.assertEqual(self.begun, ["a", "a"])
+
+    def test_failed(self) -> None:
+        """All requests have the failure of their search, which is not retained."""
+
+        def broken() -> Search[str]:
+            yield
+            raise ValueError
+
+        several = [self.searches.result("a", 0, broken()) for _ in range(2)]
+        self.clock.pump([0.0] * 3)
+        for one in several:
+            assert isinstance(one, Deferred)
+            self.failureResultOf(one, ValueError)
+        again = self.begin("a")
+        self.clock.pump([0.0] * 5)
+        self.assertEqual(self.successResultOf(again), "a found")
+
+    def test_turns(self) -> None:
+        """Further searches wait for the end of one; those that are cancelled meanwhile take no turn."""
+        names = [str(number) for number in range(MOST_SEARCHES)]
+        running = [self.begin(name, pieces=9) for name in names]
+        waiting, left = self.begin("a", pieces=1), self.begin("b", pieces=1)
+        left.cancel()
+        self.failureResultOf(left, CancelledError)
+        self.clock.pump([0.0] * 5)
+        self.assertEqual([self.successResultOf(one) for one in running], [f"{name} found" for name in names])
+        self.assertEqual(self.successResultOf(waiting), "a found")
+        self.assertEqual([name for name in self.ended if name != "b"][0], "0")
+
+    def test_results(self) -> None:
+        """The newest results are retained."""
+        for number in range(MOST_RESULTS + 1):
+            self.begin(str(number))
+            self.clock.pump([0.0] * 5)
+        known = [self.searches.result(str(number), 0, self.search("")) for number in range(MOST_RESULTS + 1)]
+        self.assertIsInstance(known[0], Deferred)
+        self.assertEqual(known[1:], [f"{number} found" for number in range(1, MOST_RESULTS + 1)])
+
+    def test_stopped(self) -> None:
+        """A site that stops ends the requests that wait."""
+        found = self.begin("a")
+        self.searches.stop()
+        self.failureResultOf(found, CancelledError)
+
+
+class PieceTests(SiteTestCase):
+    """Tables whose pieces are a row each."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.started()
+        self.whole = {path: self.rows(path) for path in self.paths}
+        self.patch(tables, "PIECE", 1)
+
+    paths = (
+        *("ports", "ports?sort=name", "ports?sort=-transmitRate", "ports?search=LEFT&limit=5&offset=3"),
+        *("nodes?type=host", "nodes?limit=2&offset=5", "nodes?sort=-uptime", "links?sort=-load"),
+        *("findings", "changes"),
+    )
+
+    def test_same(self) -> None:
+        """A search in pieces finds the same rows in the same order, and serves others meanwhile."""
+        for path in self.paths:
+            connection = Connection(self.site.factory)
+            connection.ask(f"/api/v1/{path}")
+            isLong = len(self.whole[path]) > 1 or "limit" in path
+            self.assertEqual(connection.transport.value() == b"", isLong, path)
+            self.assertEqual(self.get("/api/v1/overview").code, 200)
+            self.clock.pump([0.0] * 500)
+            self.assertEqual(connection.answer.json["rows"], self.whole[path], path)
+
+    def test_shared(self) -> None:
+        """Browsers with the same page have one search, until the next round of readings."""
+        searches = []
+        search = LINK_ROWS.table.filtered
+
+        def counted(*given: Any) -> Any:
+            searches.append(given)
+            return search(*given)
+
+        self.patch(LINK_ROWS.table, "filtered", counted)
+        counts = []
+        for _ in range(2):
+            searches.clear()
+            connections = [Connection(self.site.factory) for _ in range(5)]
+            for connection in connections:
+                connection.ask("/links?sort=load")
+            self.clock.pump([0.0] * 200)
+            for connection in connections:
+                self.assertEqual((connection.answer.code, "All links" in connection.answer.text), (200, True))
+            counts.append(len(searches))
+            self.pump(self.settings.intervalSeconds)
+        links = len(self.whole["links?sort=-load"])
+        self.assertEqual(counts, [links, links])
