@@ -30,7 +30,7 @@ from txrdma.mad.layouts.messages import ClassPortInfo
 from txrdma.monitor.config import parseConfig
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
 from txrdma.monitor.reading.counterreader import CounterReader
-from txrdma.monitor.series.exposition import CounterExposition
+from txrdma.monitor.series.exposition import CounterExposition, exposed
 from txrdma.monitor.series.historystore import HistoryStore
 from txrdma.monitor.series.level import Level
 from txrdma.monitor.series.rows import COUNTERS, Row
@@ -114,7 +114,7 @@ async def reading(reactor: Any, orders: Orders) -> Result:
     for _ in range(orders["rounds"] + 1):  # the first rendering creates the formats
         await reader.read(nodes, 1, ())
         begun = time.perf_counter()
-        text = "".join(exposition.families(some))
+        text = "".join(exposed(exposition.families(some)))
         texts.append(time.perf_counter() - begun)
     agent.close()
     if reader.silences:

@@ -482,6 +482,13 @@ LIMITS: Final = (
     ),
     Limit(
         "monitor",
+        "scrapes that are made, sent or retained at a time",
+        "txrdma.monitor.web.scrapes.MOST_SCRAPES",
+        "The oldest is dropped, and the connections of its scrapers are closed.",
+        "unit.monitor.test_scrapes.ScrapeTests.test_most",
+    ),
+    Limit(
+        "monitor",
         "searches of its tables at a time",
         "txrdma.monitor.web.searches.MOST_SEARCHES",
         _WAITS,

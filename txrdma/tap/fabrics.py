@@ -86,7 +86,7 @@ class FabricsService(MultiService):
             service = MonitorService(reactor, one, opened, aheadSeconds, notifier, names)
             self.monitors[one.fabric] = service
             service.setServiceParent(self)  # type: ignore[no-untyped-call]  # of Twisted's
-        self.site = FabricsSite({name: one.site for name, one in self.monitors.items()}, access)
+        self.site = FabricsSite(reactor, {name: one.site for name, one in self.monitors.items()}, access)
         if endpoint is not None:
             listeningService(endpoint, self.site.factory).setServiceParent(self)
 
@@ -137,6 +137,7 @@ class FabricsService(MultiService):
 
     def stopService(self) -> Deferred[None]:
         self._notifier.stop()
+        self.site.stop()
         if self._reload is not None:
             signal.signal(signal.SIGHUP, signal.SIG_DFL)
         stopped: Deferred[None] = super().stopService()  # type: ignore[no-untyped-call]  # of Twisted's

@@ -8,9 +8,11 @@ are not unique and change, so they are in C{infiniband_node_info}.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from itertools import chain, count, islice
 from types import MappingProxyType
 from typing import Final, NamedTuple
+from zlib import compress, decompress
 
 from txrdma.fabric.errorcorrection import LANES
 from txrdma.fabric.linkspeeds import NOMINAL_GIGABITS
@@ -23,6 +25,11 @@ from txrdma.monitor.reading.details import CAUSES
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
+PIECE: Final = 1000
+"""Largest number of series of a piece of text."""
+
+_NAME: Final = "\0"
+_LANE: Final = "\1"
 _BYTES_PER_GIGABIT: Final = 125e6
 _ESCAPED: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
@@ -42,15 +49,70 @@ def _ofPort(portKey: PortKey, common: Mapping[str, str]) -> str:
     return labels(**common, guid=guidText(portKey[0]), port=portKey[1])
 
 
-def family(name: str, kind: str, text: str, series: Iterable[tuple[str, object]]) -> str:
+class Family(NamedTuple):
     """
-    Return the text of a metric family.
+    A metric family.
+
+    @ivar name: name of the metric.
+    @ivar head: lines with its description and type.
+    @ivar pieces: lines of its series, each piece with those of at most L{PIECE} ports, made when it is taken.
+    """
+
+    name: str
+    head: str
+    pieces: Iterable[str]
+
+
+def family(name: str, kind: str, text: str, series: Iterable[tuple[str, object]]) -> Family:
+    """
+    Return a metric family.
 
     @param kind: type of the metric: C{"gauge"} or C{"counter"}.
     @param series: labels as L{labels} makes them, and the value, of each series.
     """
-    head = f"# HELP {name} {text}.\n# TYPE {name} {kind}\n"
-    return head + "".join([f"{name}{label} {value}\n" for label, value in series])
+    return Family(name, f"# HELP {name} {text}.\n# TYPE {name} {kind}\n", _lines(name, iter(series)))
+
+
+def _lines(name: str, series: Iterator[tuple[str, object]]) -> Iterator[str]:
+    while piece := list(islice(series, PIECE)):
+        yield "".join([f"{name}{label} {value}\n" for label, value in piece])
+
+
+class RetainedPieces:
+    """Pieces of text that are made once, when they are first taken, and are retained compressed."""
+
+    def __init__(self, pieces: Iterable[str]) -> None:
+        self._pieces = iter(pieces)
+        self._known: list[bytes] = []
+
+    def __iter__(self) -> Iterator[str]:
+        for number in count():
+            if number == len(self._known):
+                piece = next(self._pieces, None)
+                if piece is None:
+                    return
+                self._known.append(compress(piece.encode("utf-8", "replace"), 1))
+            yield decompress(self._known[number]).decode()
+
+
+def exposed(families: Iterable[Family | None]) -> Iterator[str]:
+    """
+    Yield the text of a scrape in pieces; families of one name are one, and those without series are absent.
+
+    @param families: families, and None for a pause, which yields an empty piece.
+    """
+    several: dict[str, list[Family]] = {}
+    for one in families:
+        if one is None:
+            yield ""
+        else:
+            several.setdefault(one.name, []).append(one)
+    for same in several.values():
+        head = same[0].head
+        for piece in chain.from_iterable(one.pieces for one in same):
+            if piece:
+                yield head + piece
+                head = ""
 
 
 # Counters.
@@ -94,55 +156,44 @@ def correctionMeanings() -> dict[str, str]:
 
 class _Group:
     """
-    Ports that have the same layout of counters and have answered, in a fixed order.
+    At most L{PIECE} ports that have the same layout of counters.
 
-    Only the numbers change from scrape to scrape, so a family is one format string for all ports. That takes
-    a tenth of the time of formatting each line.
+    Only the numbers change from scrape to scrape, so the text of a counter is one format string for all
+    ports.
     """
 
-    __slots__ = ("_common", "_formats", "_labels", "_texts", "layout", "portKeys")
+    __slots__ = ("_common", "_portKeys", "_template", "layout")
 
-    def __init__(
-        self, layout: CounterLayout, portKeys: list[PortKey], common: Mapping[str, str] = MappingProxyType({})
-    ) -> None:
+    def __init__(self, layout: CounterLayout, common: Mapping[str, str]) -> None:
         self._common = common
         self.layout = layout
-        self.portKeys = portKeys
-        self._labels: list[str] = []
-        self._formats: dict[str, str] = {}
-        self._texts: dict[str, tuple[Sequence[int], str]] = {}
+        self._portKeys: list[PortKey] = []
+        self._template = ""
 
-    def text(self, counter: str, shown: _Shown, values: Sequence[int]) -> str:
-        """Return the series of one counter for all ports. Most texts are constant, and cached."""
-        before = self._texts.get(counter)
-        if before is not None and before[0] == values:
-            return before[1]
-        text = self._made(counter, shown, values)
-        self._texts[counter] = (values, text)
-        return text
-
-    def _made(self, counter: str, shown: _Shown, values: Sequence[int]) -> str:
-        layout, name = self.layout, shown.name
-        unit = layout.unit(counter)
-        if not self._labels:
-            self._labels = [_ofPort(portKey, self._common) for portKey in self.portKeys]
-        labels = self._labels
-        if shown.lane is not None:
-            labels = [f'{label[:-1]},lane="{shown.lane}"}}' for label in labels]
+    def text(
+        self, counter: str, shown: _Shown, portKeys: list[PortKey], readings: list[tuple[int, ...]]
+    ) -> str:
+        """Return the series of one counter for the ports that answer, with their readings."""
+        layout, template = self.layout, self._made(portKeys)
+        at, unit = layout.indices[counter], layout.unit(counter)
+        values = [reading[at] for reading in readings]
         if unit != 1 or not shown.standsFull:
-            at = layout.indices[counter]
-            known = [not layout.isFull(at, value) for value in set(values)]
-            if not all(known):
-                return "".join(
-                    f"{name}{label} {value * unit}\n"
-                    for label, value in zip(labels, values, strict=True)
-                    if not layout.isFull(at, value)
-                )
+            full = {value for value in set(values) if layout.isFull(at, value)}
+            if full:
+                lines = zip(template.splitlines(True), values, strict=True)
+                template = "".join([line for line, value in lines if value not in full])
+                values = [value for value in values if value not in full]
             values = [value * unit for value in values]
-        form = self._formats.get(counter)
-        if form is None:
-            form = self._formats[counter] = "".join([f"{name}{label} %d\n" for label in labels])
-        return form % tuple(values)
+        lane = "" if shown.lane is None else f',lane="{shown.lane}"'
+        return template.replace(_NAME, shown.name).replace(_LANE, lane) % tuple(values)
+
+    def _made(self, portKeys: list[PortKey]) -> str:
+        """Return the lines of a counter, made anew if other ports answer than before."""
+        if self._portKeys != portKeys:
+            self._portKeys = portKeys
+            made = [_ofPort(portKey, self._common)[:-1] for portKey in portKeys]
+            self._template = "".join([f"{_NAME}{label}{_LANE}}} %d\n" for label in made])
+        return self._template
 
 
 class CounterExposition:
@@ -163,76 +214,87 @@ class CounterExposition:
         """
         self._families = dict(_shown(counters))
         self._common = common
-        self._groups: dict[CounterLayout, _Group] = {}
+        self._groups: dict[tuple[CounterLayout, int], _Group] = {}
 
-    def families(self, meters: Mapping[PortKey, Meter]) -> Iterator[str]:
-        """
-        Yield the text of each family, so that those of a large fabric can be written with pauses between
-        them.
-        """
-        present: dict[CounterLayout, tuple[list[PortKey], list[tuple[int, ...]]]] = {}
-        for portKey, meter in meters.items():
-            if meter.values and not meter.isSilent:
-                portKeys, readings = present.setdefault(meter.layout, ([], []))
-                portKeys.append(portKey)
-                readings.append(meter.values)
+    def families(self, meters: Mapping[PortKey, Meter]) -> Iterator[Family | None]:
+        """Yield each family, with the readings of now, and None for pauses."""
+        byLayout: dict[CounterLayout, list[tuple[PortKey, Meter]]] = {}
+        for number, one in enumerate(list(meters.items()), 1):
+            byLayout.setdefault(one[1].layout, []).append(one)
+            if not number % (10 * PIECE):
+                yield None
         known, self._groups = self._groups, {}
-        columns = []
-        for layout, (portKeys, readings) in present.items():
-            group = known.get(layout)
-            if group is None or group.portKeys != portKeys:
-                group = _Group(layout, portKeys, self._common)
-            self._groups[layout] = group
-            columns.append((group, dict(zip(layout.names, zip(*readings, strict=True), strict=True))))
-        last = ""
+        several = []
+        for layout, ports in byLayout.items():
+            for first in range(0, len(ports), PIECE):
+                group = known.get((layout, first)) or _Group(layout, self._common)
+                self._groups[layout, first] = group
+                portKeys, readings = [], []
+                for portKey, meter in ports[first : first + PIECE]:
+                    if meter.values and not meter.isSilent and meter.layout == layout:
+                        portKeys.append(portKey)
+                        readings.append(meter.values)
+                several.append((group, portKeys, readings))
+                if first and not first % (10 * PIECE):
+                    yield None
         for counter, shown in self._families.items():
-            parts = [
-                group.text(counter, shown, values[counter]) for group, values in columns if counter in values
-            ]
-            text = "".join(parts)
-            if text and shown.name != last:
-                last = shown.name
-                text = f"# HELP {last} {shown.text}.\n# TYPE {last} counter\n{text}"
-            if text:
-                yield text
+            head = f"# HELP {shown.name} {shown.text}.\n# TYPE {shown.name} counter\n"
+            yield Family(shown.name, head, _texts(counter, shown, several))
 
 
-def causeText(
+def _texts(
+    counter: str, shown: _Shown, several: list[tuple[_Group, list[PortKey], list[tuple[int, ...]]]]
+) -> Iterator[str]:
+    for group, portKeys, readings in several:
+        if counter in group.layout.indices:
+            yield group.text(counter, shown, portKeys, readings)
+
+
+def causeFamilies(
     causes: Mapping[PortKey, Mapping[str, int]],
     counters: Collection[str],
     common: Mapping[str, str] = MappingProxyType({}),
-) -> Iterator[str]:
+) -> Iterator[Family]:
     """
-    Return the text of each metric family of causes, for ports that have dropped packets and report causes.
+    Yield each metric family of causes, for ports that have dropped packets and report causes.
 
     @param counters: counters to export; causes are exported with their sum.
     """
     for counter in counters:
         for cause, text in CAUSES.get(counter, {}).items():
-            series = [
-                (_ofPort(portKey, common), byCause[cause])
-                for portKey, byCause in causes.items()
-                if cause in byCause
-            ]
-            if series:
-                yield family(f"infiniband_{CAUSE_FAMILIES[cause]}_total", "counter", text, series)
+            series = _caused(causes, cause, common)
+            yield family(f"infiniband_{CAUSE_FAMILIES[cause]}_total", "counter", text, series)
+
+
+def _caused(
+    causes: Mapping[PortKey, Mapping[str, int]], cause: str, common: Mapping[str, str]
+) -> Iterator[tuple[str, object]]:
+    for portKey, byCause in list(causes.items()):
+        if cause in byCause:
+            yield _ofPort(portKey, common), byCause[cause]
 
 
 # States.
 
 
-def fabricTexts(
+def fabricFamilies(
     fabric: Fabric, nameOf: Callable[[Node], str], common: Mapping[str, str] = MappingProxyType({})
-) -> list[str]:
+) -> list[Family]:
     """
     Return the families of names, links, states and rates of a fabric, the same until the next sweep.
 
     @param nameOf: returns the name of a node.
     @param common: labels of all series.
     """
-    nodes = fabric.ordered()
-    ports = [port for node in nodes for port in node.ports.values() if port.raw]
-    named = [
+
+    def ofPorts(value: Callable[[Port], object]) -> Iterator[tuple[str, object]]:
+        return (
+            (_ofPort((port.node.guid, port.number), common), value(port))
+            for port in fabric.ports()
+            if port.raw
+        )
+
+    named = (
         labels(
             **common,
             guid=guidText(node.guid),
@@ -240,9 +302,9 @@ def fabricTexts(
             type=node.type.name.lower(),
             lid=int(node.lid),
         )
-        for node in nodes
-    ]
-    linked = [
+        for node in list(fabric.nodes.values())
+    )
+    linked = (
         labels(
             **common,
             guid=guidText(port.node.guid),
@@ -250,33 +312,33 @@ def fabricTexts(
             peer_guid=guidText(peer.node.guid),
             peer_port=peer.number,
         )
-        for port in ports
-        if (peer := port.peer) is not None
-    ]
-    where = [(port, _ofPort((port.node.guid, port.number), common)) for port in ports]
-    return [
+        for port in fabric.ports()
+        if port.raw and (peer := port.peer) is not None
+    )
+    families = (
         family("infiniband_node_info", "gauge", "Node by its GUID", ((one, 1) for one in named)),
         family("infiniband_link_info", "gauge", "Link by one of its ends", ((one, 1) for one in linked)),
         family(
             "infiniband_state_id",
             "gauge",
             "State: 0 no change, 1 down, 2 initialize, 3 armed, 4 active, 5 active defer",
-            ((label, int(port.state)) for port, label in where),
+            ofPorts(lambda port: int(port.state)),
         ),
         family(
             "infiniband_physical_state_id",
             "gauge",
             "Physical state: 0 no change, 1 sleep, 2 polling, 3 disabled, 4 training, 5 link up, "
             "6 error recovery, 7 phy test",
-            ((label, int(port.physicalState)) for port, label in where),
+            ofPorts(lambda port: int(port.physicalState)),
         ),
         family(
             "infiniband_rate_bytes_per_second",
             "gauge",
             "Rate of the link at its present width and speed",
-            ((label, _rate(port)) for port, label in where),
+            ofPorts(_rate),
         ),
-    ]
+    )
+    return [one._replace(pieces=RetainedPieces(one.pieces)) for one in families]
 
 
 def _rate(port: Port) -> int:

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from twisted.internet.interfaces import IReactorTime
 from twisted.web.resource import IResource, NoResource, Resource
 from twisted.web.server import Request
 from twisted.web.template import Tag
 
 from txrdma.kit.pathprefix import below, prefixOf
 from txrdma.kit.webaccess import AccessControl
-from txrdma.monitor.series.exposition import CONTENT_TYPE
 from txrdma.monitor.web import rest
 from txrdma.monitor.web.html import failed, sendPage
 from txrdma.monitor.web.layout import badge, head, health, Part, table, tags
@@ -22,6 +22,7 @@ from txrdma.monitor.web.openapi import description
 from txrdma.monitor.web.parameters import inQuery, Wrong
 from txrdma.monitor.web.rest import answerLater, READING, refuseMethod, sendJSON, sendLater
 from txrdma.monitor.web.routes import FINDING_ROWS, overview, ROUTES, WebRoute
+from txrdma.monitor.web.scrapes import Scrapes
 from txrdma.monitor.web.site import MonitorFactory, MonitorSite, putCommon
 from txrdma.monitor.web.watch import PageContext
 
@@ -35,7 +36,9 @@ class FabricsSite:
     @ivar factory: speaks HTTP on connections.
     """
 
-    def __init__(self, sites: Mapping[str, MonitorSite], access: AccessControl) -> None:
+    def __init__(
+        self, reactor: IReactorTime, sites: Mapping[str, MonitorSite], access: AccessControl
+    ) -> None:
         """@param sites: sites of the fabrics, by their names."""
         self._sites = sites
         root, api, version = Resource(), Resource(), Resource()
@@ -48,8 +51,13 @@ class FabricsSite:
                 version.putChild(route.name.encode(), _Rows(sites, route))
         api.putChild(b"v1", version)
         root.putChild(b"api", api)
-        putCommon(root, _AllMetrics(sites))
+        self._scrapes = Scrapes(reactor, [site.metrics for site in sites.values()])
+        putCommon(root, self._scrapes)
         self.factory = MonitorFactory(root, access, self.sickness, self.unreadiness)
+
+    def stop(self) -> None:
+        """End all answers that go on."""
+        self._scrapes.stop()
 
     def sickness(self) -> str:
         """Return why a restart would help; C{""} if it would not."""
@@ -181,17 +189,3 @@ class _Description(_Part):
         if request.method not in READING:
             return refuseMethod(request)
         return sendJSON(request, 200, description(prefixOf(request), list(self._sites)))
-
-
-class _AllMetrics(_Part):
-    """C{/metrics}: each family with the series of all fabrics, which differ by the label C{fabric}."""
-
-    def render_GET(self, request: Request) -> bytes:
-        families: dict[str, list[str]] = {}
-        for site in self._sites.values():
-            for part in site.metrics.parts():
-                name = part.split(" ", 3)[2]
-                known = families.get(name)
-                families.setdefault(name, []).append(part if known is None else part.split("\n", 2)[2])
-        request.setHeader("Content-Type", CONTENT_TYPE)
-        return "".join(text for parts in families.values() for text in parts).encode("utf-8", "replace")

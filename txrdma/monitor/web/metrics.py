@@ -1,28 +1,26 @@
 """
-Metrics of a monitor for Prometheus: C{/metrics}.
+Metrics of a monitor for Prometheus.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from heapq import nsmallest
 from typing import Final
-
-from twisted.web.resource import Resource
-from twisted.web.server import Request
 
 from txrdma.fabric.advice import Severity
 from txrdma.fabric.metricnames import METRICS
 from txrdma.fabric.steadynames import SteadyNames
 from txrdma.monitor.series.exposition import (
-    causeText,
-    CONTENT_TYPE,
+    causeFamilies,
     CounterExposition,
-    fabricTexts,
+    fabricFamilies,
+    Family,
     family,
     guidText,
     labels,
+    PIECE,
 )
 from txrdma.monitor.web.watch import Watch
 
@@ -47,56 +45,71 @@ _HEALTH: Final = (
 """Statistics of a poller, their names and types for Prometheus, and what they are."""
 
 
-class Metrics(Resource):
-    """C{/metrics}: the counters, states and findings of a fabric, and the monitor's own work."""
+COLLECTORS: Final = ("monitor", "counters", "error-correction", "causes", "links", "congestion", "findings")
+"""Parts of a scrape, which C{collect[]} selects."""
 
-    isLeaf = True
 
-    def __init__(
-        self,
-        watch: Watch,
-        counters: tuple[str, ...] = METRICS,
-    ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # of Twisted's
-        self._watch = watch
+class Metrics:
+    """The counters, states and findings of a fabric, and the monitor's own work, as metrics."""
+
+    def __init__(self, watch: Watch, counters: tuple[str, ...] = METRICS) -> None:
+        self.watch = watch
         self._common = {"fabric": watch.fabric} if watch.fabric else {}
         self._names = SteadyNames()
-        self._wanted = counters
         self._counters = CounterExposition(counters, self._common)
         self._corrections = CounterExposition(counters, self._common)
+        self._wanted = counters
         self._version = 0
-        self._fabricTexts: list[str] = []
+        self._fabricFamilies: list[Family] = []
+        parts = (
+            *(self._work, self._portCounters, self._correctionCounters, self._causes),
+            *(self._links, self._waits, self._findings),
+        )
+        self._parts = dict(zip(COLLECTORS, parts, strict=True))
 
-    def render_GET(self, request: Request) -> bytes:
-        request.setHeader("Content-Type", CONTENT_TYPE)
-        return "".join(self.parts()).encode("utf-8", "replace")
+    def families(self, collectors: Collection[str] = COLLECTORS) -> Iterator[Family | None]:
+        """
+        Yield the metric families of some collectors, and None for pauses; a standby has only those of its own
+        work.
+        """
+        isLarge = len(self.watch.poller.meters) > PIECE
+        for name, part in self._parts.items():
+            if name in collectors and (name == COLLECTORS[0] or self.watch.isActive):
+                yield from part()
+                if isLarge:
+                    yield None
 
-    def parts(self) -> Iterator[str]:
-        yield from self._ownParts()
-        if self._watch.isActive:
-            yield from self._fabricParts()
+    def _portCounters(self) -> Iterator[Family | None]:
+        return self._counters.families(self.watch.poller.meters)
 
-    def _fabricParts(self) -> Iterator[str]:
-        """Series of the fabric, which one of several monitors exports."""
-        poller, common = self._watch.poller, self._common
-        yield from self._counters.families(poller.meters)
-        yield from self._corrections.families(poller.corrections.meters)
-        yield from causeText(poller.details.causes, self._wanted, self._common)
+    def _correctionCounters(self) -> Iterator[Family | None]:
+        return self._corrections.families(self.watch.poller.corrections.meters)
+
+    def _causes(self) -> Iterator[Family]:
+        return causeFamilies(self.watch.poller.details.causes, self._wanted, self._common)
+
+    def _links(self) -> list[Family]:
+        poller, now = self.watch.poller, self.watch.seconds()
         fabric = poller.fabric
-        if fabric is not None:
-            now = self._watch.seconds()
-            if poller.version != self._version or now >= self._names.dueAt:
-                self._names.observe(fabric.nodes.values(), now)
-                self._version = poller.version
-                self._fabricTexts = fabricTexts(fabric, self._names.of, self._common)
-            yield from self._fabricTexts
-        waits = [
-            (labels(**common, guid=guidText(guid), port=number), f"{wait.share:.4f}")
-            for (guid, number), wait in poller.congestion.waits.items()
-        ]
+        if fabric is None:
+            return []
+        if poller.version != self._version or now >= self._names.dueAt:
+            self._names.observe(fabric.nodes.values(), now)
+            self._version = poller.version
+            self._fabricFamilies = fabricFamilies(fabric, self._names.of, self._common)
+        return self._fabricFamilies
+
+    def _waits(self) -> Iterator[Family]:
+        waits = (
+            (labels(**self._common, guid=guidText(guid), port=number), f"{wait.share:.4f}")
+            for (guid, number), wait in list(self.watch.poller.congestion.waits.items())
+        )
         text = "Share of time in which the port had data to send and no credits"
         yield family("infiniband_port_transmit_wait_ratio", "gauge", text, waits)
-        entries = poller.findingLog.open.values()
+
+    def _findings(self) -> Iterator[Family]:
+        common = self._common
+        entries = self.watch.poller.findingLog.open.values()
         found, each = dict.fromkeys(Severity, 0), Counter[str]()
         for entry in entries:
             found[entry.severity] += 1
@@ -112,12 +125,12 @@ class Metrics(Resource):
         text = "Findings that are there, by what they are about"
         yield family("txrdma_monitor_finding", "gauge", text, each.items())
 
-    def _ownParts(self) -> Iterator[str]:
-        """Series of the monitor's own work."""
-        poller, writer, remote = self._watch.poller, self._watch.history, self._watch.remote
+    def _work(self) -> Iterator[Family]:
+        """Yield the families of the monitor's own work."""
+        poller, writer, remote = self.watch.poller, self.watch.history, self.watch.remote
         common, alone = self._common, labels(**self._common)
         text = "Whether the monitor is active: 1, or a standby: 0"
-        yield family("txrdma_monitor_active", "gauge", text, [(alone, int(self._watch.isActive))])
+        yield family("txrdma_monitor_active", "gauge", text, [(alone, int(self.watch.isActive))])
         for name, short, kind, text in _HEALTH:
             series = [(alone, getattr(poller.statistics, name))]
             yield family(f"txrdma_monitor_{short}", kind, text, series)

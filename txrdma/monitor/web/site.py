@@ -23,6 +23,7 @@ from txrdma.monitor.web.html import HTMLPages
 from txrdma.monitor.web.metrics import Metrics
 from txrdma.monitor.web.openapi import BASE
 from txrdma.monitor.web.rest import API, sendJSON
+from txrdma.monitor.web.scrapes import Scrapes
 from txrdma.monitor.web.searches import Searches
 from txrdma.monitor.web.staticfiles import Files
 from txrdma.monitor.web.watch import Watch
@@ -56,7 +57,7 @@ def putCommon(root: Resource, metrics: Resource) -> None:
     """Add metrics, style, scripts and files for other programs to the root of a site."""
     for name in ("static", "files"):
         root.putChild(name.encode(), _compressed(Files(_HERE / name)))
-    root.putChild(b"metrics", _compressed(metrics))
+    root.putChild(b"metrics", metrics)
 
 
 class _Root(Resource):
@@ -195,7 +196,8 @@ class MonitorSite:
         root.putChild(b"api", api)
         root.putChild(b"readyz", _Probe(watch.unreadiness))  # below the path of a fabric
         self.root, self.watch, self.metrics = root, watch, Metrics(watch, counters)
-        putCommon(root, self.metrics)
+        self._scrapes = Scrapes(reactor, [self.metrics])
+        putCommon(root, self._scrapes)
         self.factory = MonitorFactory(root, access or AccessControl(), watch.sickness, watch.unreadiness)
 
     def start(self) -> None:
@@ -211,6 +213,7 @@ class MonitorSite:
         self._timer.stop()
         self.hub.close()
         self.watch.searches.stop()
+        self._scrapes.stop()
 
 
 class _Versioned(Resource):

@@ -63,8 +63,9 @@ BOUNDS: Final = {
         fabric.Node._guids mad.MADAgent._checked mad.SATransactor._nodes mad.Timeouts._known
         mad.Transactions._drawn mad.UmadPort._agents,_served mad.VerbsPort._closers
         monitor.CounterExposition._groups monitor.ErrorThresholds._judged monitor.HistoryStore._known,_sizes
-        monitor.Metrics._fabricTexts monitor.ReadingKind._requests monitor.SupervisedLoop._logged
-        monitor.Tally._parts monitor._Group._labels,_formats,_texts monitor._Shared.found
+        monitor.Metrics._fabricFamilies monitor.ReadingKind._requests monitor.SupervisedLoop._logged
+        monitor.Tally._parts monitor._Group._portKeys monitor.RetainedPieces._known monitor._Scrape.pieces
+        monitor._Shared.found
         smc.EndpointPolicy._logged
         smc.Group._domains smc.Link._used smc.LinkGroups._triggers smc.RealPorts.failed
         smc.Snapshots._families,_served soft.Answers._results
@@ -158,8 +159,9 @@ BOUNDS: Final = {
     "monitor.series.historystore.MOST_PORTS": "monitor.HistoryStore._ports,_last",
     "monitor.series.remotewriter.MOST_ROWS": "monitor.RemoteWriter._rows",
     "monitor.web.events.MOST_READERS": "monitor.EventHub.readers",
+    "monitor.web.scrapes.MOST_SCRAPES": "monitor.Scrapes._scrapes",
     "monitor.web.searches.MOST_RESULTS": "monitor.Searches._results",
-    "monitor.web.site.MOST_CONNECTIONS": "monitor._Shared.waiting",
+    "monitor.web.site.MOST_CONNECTIONS": "monitor._Shared.waiting monitor._Scrape.scrapers",
     "monitor.web.events.MOST_WAITING": "monitor.Reader._waiting",
     "smc.common.realports._MOST_CHOICES": "smc.RealPorts._choices",
     "smc.flow.flow._EARLY": "smc.Flow.early",

@@ -27,7 +27,7 @@ from txrdma.iba.types import GUID
 from txrdma.monitor.diagnosis.presence import Presence
 from txrdma.monitor.reading.poller import FabricPoller
 from txrdma.monitor.reading.settings import PollerSettings
-from txrdma.monitor.series.exposition import guidText, labels
+from txrdma.monitor.series.exposition import exposed, guidText, labels
 from txrdma.monitor.series.historystore import HistoryStore
 from txrdma.monitor.series.rows import rowOf
 from txrdma.monitor.web.metrics import Metrics
@@ -140,7 +140,7 @@ class ChurnTests(PollerTestCase):
         self.store.write([row for row in rows if row is not None], int(now))
 
     def scraped(self) -> list[str]:
-        lines = "".join(self.metrics.parts()).splitlines()
+        lines = "".join(exposed(self.metrics.families())).splitlines()
         return [line.rpartition(" ")[0] for line in lines if not line.startswith("#")]
 
     def test_churn(self) -> None:

@@ -9,7 +9,7 @@ from txrdma.fabric.discovery import Sweep
 from txrdma.fabric.model import Fabric, Port
 from txrdma.mad.layouts.messages import MADStatus
 from txrdma.mad.layouts.pma import PortRcvConCtrl, PortVLXmitWaitCounters
-from txrdma.monitor.series.exposition import guidText
+from txrdma.monitor.series.exposition import exposed, guidText
 from txrdma.monitor.web.metrics import Metrics
 from txrdma.monitor.web.tables import PORTS
 from txrdma.monitor.web.watch import Watch
@@ -160,7 +160,7 @@ class CongestionTests(PollerTestCase):
         context = watch.context()
         rows = [PORTS.toDict(context, port) for port in self.sweptFabric.ports() if context.waitShare(port)]
         self.assertEqual([(row["name"], row["port"], round(row["wait"], 2)) for row in rows], ROWS)
-        text = "".join(Metrics(watch).parts())
+        text = "".join(exposed(Metrics(watch).families()))
         guid = guidText(self.fabric.node("left").guid)
         self.assertIn(f'infiniband_port_transmit_wait_ratio{{guid="{guid}",port="2"}} 0.50', text)
         self.wait("left", 2, 0.0)

@@ -21,7 +21,7 @@ from txrdma.mad.layouts.values import FECMode
 from txrdma.monitor.config import parseConfig
 from txrdma.monitor.diagnosis.thresholds import DEFAULT_LIMITS
 from txrdma.monitor.reading.fec import layoutOf, LONGEST_REFUSED_SECONDS
-from txrdma.monitor.series.exposition import CounterExposition
+from txrdma.monitor.series.exposition import CounterExposition, exposed
 from txrdma.monitor.web.tables import PORTS
 from txrdma.monitor.web.watch import Watch
 from txrdma.sim.fabric.agents import pma
@@ -367,7 +367,7 @@ class ToldTests(SynchronousTestCase):
         modern.read((1, 2, FULL, 0, 0, 10, 11), 0.0)
         older = Meter(layoutOf(PortExtendedSpeedsCounters, 1))
         older.read((5, 6, 0, 0, 7, 6, 5), 0.0)
-        text = "".join(CounterExposition().families({portKey(1, 1): modern, portKey(2, 1): older}))
+        text = "".join(exposed(CounterExposition().families({portKey(1, 1): modern, portKey(2, 1): older})))
         samples = [(name, dict(key), value) for (name, key), value in parsed(text).items()]
         found = {(name, key.get("lane"), key["guid"][-1]): value for name, key, value in samples}
         self.assertEqual(found["infiniband_port_fec_uncorrectable_blocks_total", None, "1"], 1.0)

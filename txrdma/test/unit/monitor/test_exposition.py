@@ -15,7 +15,7 @@ from txrdma.fabric.model import Fabric
 from txrdma.fabric.portcounters import CounterLayout, Meter
 from txrdma.iba.types import GUID
 from txrdma.monitor.diagnosis.thresholds import PortKey
-from txrdma.monitor.series.exposition import CounterExposition, fabricTexts, labels
+from txrdma.monitor.series.exposition import CounterExposition, exposed, fabricFamilies, labels
 from txrdma.test.support.mad.simulated import FabricTestCase
 
 try:
@@ -65,7 +65,7 @@ class CounterExpositionTests(SynchronousTestCase):
         skip = MISSING
 
     def text(self, meters: dict[PortKey, Meter], exposition: CounterExposition | None = None) -> str:
-        return "".join((exposition or CounterExposition()).families(meters))
+        return "".join(exposed((exposition or CounterExposition()).families(meters)))
 
     def test_text(self) -> None:
         """A family has its header and a line for each port; data is in octets."""
@@ -156,7 +156,7 @@ class FabricTextTests(FabricTestCase):
     def test_states(self) -> None:
         """Each port has its state and rate, each node its name, each link its ends."""
         self.fabric.cut("c")
-        found = parsed("".join(fabricTexts(self.swept(), lambda node: node.description)))
+        found = parsed("".join(exposed(fabricFamilies(self.swept(), lambda node: node.description))))
         guid = f"{int(self.fabric.node('left').guid):#018x}"
         where = frozenset({("guid", guid), ("port", "2")})
         self.assertEqual(found["infiniband_state_id", where], 4)

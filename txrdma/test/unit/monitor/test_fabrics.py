@@ -239,6 +239,11 @@ class ServiceTests(SynchronousTestCase):
             key = frozenset({("fabric", name), ("guid", guid), ("port", "1")})
             self.assertIn(("infiniband_port_data_transmitted_bytes_total", key), found)
             self.assertEqual(found["txrdma_monitor_active", frozenset({("fabric", name)})], 1)
+        one: dict[Any, float] = parsed(self.get("/metrics?fabric=south&collect[]=counters").text)
+        self.assertEqual({dict(given).get("fabric") for _name, given in one}, {"south"})
+        self.assertFalse([name for name, _given in one if not name.startswith("infiniband_")])
+        answer = self.get("/metrics?fabric=west")
+        self.assertEqual((answer.code, "north, south" in answer.text), (400, True))
 
     def test_alerts(self) -> None:
         """The same fault in both fabrics is reported for each, with its name and another identity."""

@@ -28,6 +28,7 @@ from txrdma.monitor.config import parseConfig
 from txrdma.monitor.diagnosis.tallies import TallyLimit
 from txrdma.monitor.diagnosis.thresholds import DEFAULT_LIMITS
 from txrdma.monitor.reading.settings import PollerSettings
+from txrdma.monitor.series.exposition import exposed
 from txrdma.monitor.series.level import DEFAULT_LEVELS, EVENTS
 from txrdma.monitor.series.remotewriter import RemoteWriter
 from txrdma.monitor.web.metrics import Metrics, MOST_FINDINGS
@@ -36,7 +37,7 @@ from txrdma.tap.fabricmonitor import Options
 from txrdma.tap.monitor import collectorsOf
 from txrdma.test.support.httpagents import PreparedAgent
 from txrdma.test.support.monitor.service import WHOLE
-from txrdma.test.unit.monitor.test_exposition import isMissing, MISSING, parsed
+from txrdma.test.unit.monitor.test_exposition import isMissing, MISSING, parsed, Samples
 from txrdma.test.unit.monitor.test_poller import PollerTestCase
 
 WRONG = """
@@ -318,6 +319,10 @@ class ConfigTests(SynchronousTestCase):
 
 
 class PageTests(PollerTestCase):
+    def scraped(self, remote: RemoteWriter | None = None) -> Samples:
+        watch = Watch(self.poller, self.agent, None, self.clock.seconds, remote)
+        return parsed("".join(exposed(Metrics(watch).families())))
+
     def test_manyFindings(self) -> None:
         """Findings with a series of their own are bounded: the most severe, then the oldest."""
         if isMissing:
@@ -328,7 +333,9 @@ class PageTests(PollerTestCase):
         )
         self.clock.advance(1.0)
         self.poller.report("severe", severe)
-        found = parsed("".join(Metrics(Watch(self.poller, self.agent, None, self.clock.seconds)).parts()))
+        found = parsed(
+            "".join(exposed(Metrics(Watch(self.poller, self.agent, None, self.clock.seconds)).families()))
+        )
         series = [dict(given) for name, given in found if name == "txrdma_monitor_finding"]
         self.assertEqual(len(series), MOST_FINDINGS)
         self.assertIn("no-sm", {one["kind"] for one in series})
@@ -347,7 +354,9 @@ class PageTests(PollerTestCase):
         self.clock.advance(100.0)
         writer = RemoteWriter(self.clock, sender, (), maybeDeferred)
         found = parsed(
-            "".join(Metrics(Watch(self.poller, self.agent, None, self.clock.seconds, writer)).parts())
+            "".join(
+                exposed(Metrics(Watch(self.poller, self.agent, None, self.clock.seconds, writer)).families())
+            )
         )
         none, reason = frozenset[tuple[str, str]](), frozenset({("reason", "of a test")})
         for name, labels, value in (
@@ -362,11 +371,13 @@ class PageTests(PollerTestCase):
         if isMissing:
             self.skipTest(MISSING)
         page = Metrics(Watch(self.poller, self.agent, None, self.clock.seconds))
-        self.assertIn(("txrdma_monitor_readings_total", frozenset()), parsed("".join(page.parts())))
+        self.assertIn(
+            ("txrdma_monitor_readings_total", frozenset()), parsed("".join(exposed(page.families())))
+        )
         self.started()
         self.fabric.cut("c")
         self.pump(20.0)
-        found = parsed("".join(page.parts()))
+        found = self.scraped()
         self.assertEqual(found["txrdma_monitor_readings_total", frozenset()], self.poller.statistics.readings)
         self.assertLess(found["txrdma_monitor_loop_age_seconds", frozenset({("loop", "round")})], 11.0)
         severity = frozenset({("severity", "warning")})

@@ -1,0 +1,207 @@
+"""
+C{/metrics}: the metrics of one or several fabrics, made in pieces between which the reactor serves others.
+
+A scrape of a large fabric has hundreds of megabytes. It is compressed while it is made, once for all scrapers
+that ask for the same within L{SHARED_SECONDS} and a round of readings, and each scraper is sent the pieces at
+its own speed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+from zlib import compressobj, decompressobj
+
+from zope.interface import implementer
+
+from twisted.internet.interfaces import IPushProducer, IReactorTime
+from twisted.internet.task import CooperativeTask, Cooperator, SchedulerStopped, TaskStopped
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from twisted.web.resource import Resource
+from twisted.web.server import NOT_DONE_YET, Request
+
+from txrdma.monitor.series.exposition import CONTENT_TYPE, exposed, Family
+from txrdma.monitor.web.metrics import COLLECTORS, Metrics
+
+_log = Logger()
+
+MOST_SCRAPES: Final = 4
+"""
+Most scrapes that are made, sent, or retained for other scrapers; for another one the oldest is dropped, and
+the connections of its scrapers are closed.
+"""
+
+SHARED_SECONDS: Final = 10.0
+"""Seconds for which a scrape is sent to further scrapers, unless there are newer readings."""
+
+_STEP: Final = 1 << 18
+"""Characters of text that are made at a time, which takes some milliseconds."""
+
+_GZIP: Final = 31
+"""Window bits of zlib for the format of gzip."""
+
+
+class _Scrape:
+    """A scrape while it is made, and afterwards: compressed pieces, and the scrapers that are sent them."""
+
+    def __init__(self, request: object, state: object, at: float) -> None:
+        self.request, self.state, self.at = request, state, at
+        self.pieces: list[bytes] = []
+        self.scrapers: dict[_Scraper, None] = {}
+        self.isComplete = False
+        self.task: CooperativeTask[Iterator[None]] | None = None
+
+    def make(self, families: Iterator[Family | None]) -> Iterator[None]:
+        """Make all pieces, with a pause after each step."""
+        compressor = compressobj(1, wbits=_GZIP)
+        made = 0
+        for text in exposed(families):
+            self._add(compressor.compress(text.encode("utf-8", "replace")))
+            made += len(text)
+            if made >= _STEP or not text:
+                made = 0
+                self._send()
+                yield
+        self._add(compressor.flush())
+        self.isComplete = True
+        self._send()
+
+    def _add(self, piece: bytes) -> None:
+        if piece:
+            self.pieces.append(piece)
+
+    def _send(self) -> None:
+        for scraper in list(self.scrapers):
+            with _log.failuresHandled("while metrics were sent to a scraper"):
+                scraper.send()
+
+    def abort(self) -> None:
+        """End the making, and close the connections of all scrapers."""
+        if self.task is not None and not self.isComplete:
+            self.task.stop()
+        for scraper in list(self.scrapers):
+            scraper.abort()
+
+
+@implementer(IPushProducer)
+class _Scraper:
+    """A request for metrics, which is sent a scrape at its own speed."""
+
+    def __init__(self, scrape: _Scrape, request: Request, isCompressed: bool) -> None:
+        self._scrape = scrape
+        self._request = request
+        self._decompressor = None if isCompressed else decompressobj(wbits=_GZIP)
+        self._sent = 0
+        self._isPaused = False
+        scrape.scrapers[self] = None
+        request.notifyFinish().addBoth(lambda _: self.stopProducing())
+        request.registerProducer(self, True)
+
+    def send(self) -> None:
+        """Send the pieces that are made, as far as the connection accepts them."""
+        pieces = self._scrape.pieces
+        while not self._isPaused and self._sent < len(pieces):
+            piece = pieces[self._sent]
+            self._sent += 1
+            self._request.write(piece if self._decompressor is None else self._decompressor.decompress(piece))
+        if self._scrape.isComplete and self._sent == len(pieces) and self in self._scrape.scrapers:
+            self.stopProducing()
+            self._request.unregisterProducer()
+            self._request.finish()
+
+    def abort(self) -> None:
+        """Close the connection before the end, so that the scraper does not take it for a whole scrape."""
+        self.stopProducing()
+        transport: Any = self._request.transport
+        transport.abortConnection()
+
+    def pauseProducing(self) -> None:
+        """Wait: the connection is congested."""
+        self._isPaused = True
+
+    def resumeProducing(self) -> None:
+        """Send the next pieces."""
+        self._isPaused = False
+        self.send()
+
+    def stopProducing(self) -> None:
+        """Forget the scraper: it has all, or its connection is gone."""
+        self._scrape.scrapers.pop(self, None)
+
+
+class Scrapes(Resource):
+    """C{/metrics}, with C{fabric} and C{collect[]} for a part of it."""
+
+    isLeaf = True
+
+    def __init__(self, reactor: IReactorTime, several: Sequence[Metrics]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # of Twisted's
+        self._several = {metrics.watch.fabric: metrics for metrics in several}
+        self._seconds = reactor.seconds
+        self._cooperator = Cooperator(scheduler=lambda work: reactor.callLater(0.0, work))
+        self._scrapes: list[_Scrape] = []
+
+    def stop(self) -> None:
+        """End all scrapes."""
+        for scrape in self._scrapes:
+            scrape.abort()
+        self._cooperator.stop()
+
+    def render_GET(self, request: Request) -> bytes | int:
+        """Answer with all metrics, or those that the query selects."""
+        wanted = {b"fabric": list(self._several), b"collect[]": list(COLLECTORS)}
+        for name, given in request.args.items():
+            known = wanted.get(name, [])
+            chosen = [one.decode("utf-8", "replace") for one in given]
+            if not set(chosen) <= set(known):
+                request.setResponseCode(400)
+                request.setHeader("Content-Type", "text/plain; charset=utf-8")
+                return b"Parameters are fabric and collect[]; %s is one of: %s.\n" % (
+                    name if known else b"fabric",
+                    ", ".join(known or self._several).encode(),
+                )
+            wanted[name] = [one for one in known if one in chosen]
+        accepted = request.getHeader(b"accept-encoding") or b""
+        isCompressed = any(one.strip().split(b";")[0] == b"gzip" for one in accepted.split(b","))
+        request.setHeader("Content-Type", CONTENT_TYPE)
+        request.setHeader("Vary", "Accept-Encoding")
+        if isCompressed:
+            request.setHeader("Content-Encoding", "gzip")
+        if request.method == b"HEAD":
+            return b""
+        _Scraper(self._scrape(*wanted.values()), request, isCompressed).send()
+        return NOT_DONE_YET
+
+    def _families(self, fabrics: list[str], collectors: list[str]) -> Iterator[Family | None]:
+        for fabric in fabrics:
+            yield from self._several[fabric].families(collectors)
+
+    def _scrape(self, fabrics: list[str], collectors: list[str]) -> _Scrape:
+        """Return the scrape of a request: one that is shared, or another one, whose first step is done."""
+        now = self._seconds()
+        watches = [self._several[fabric].watch for fabric in fabrics]
+        state = [(watch.context().state, watch.isActive) for watch in watches]
+        for scrape in self._scrapes:
+            isNew = scrape.state == state and now - scrape.at < SHARED_SECONDS
+            if isNew and scrape.request == (fabrics, collectors):
+                return scrape
+        while len(self._scrapes) >= MOST_SCRAPES:
+            oldest = min(self._scrapes, key=lambda one: (bool(one.scrapers), one.at))
+            self._scrapes.remove(oldest)
+            oldest.abort()
+        made = _Scrape((fabrics, collectors), state, now)
+        steps = made.make(self._families(fabrics, collectors))
+        next(steps, None)
+        if not made.isComplete:
+            made.task = self._cooperator.cooperate(steps)
+            made.task.whenDone().addErrback(self._failed, made)
+        self._scrapes.append(made)
+        return made
+
+    def _failed(self, failure: Failure, scrape: _Scrape) -> None:
+        if not failure.check(SchedulerStopped, TaskStopped):
+            _log.failure("while metrics were made", failure)
+            self._scrapes.remove(scrape)
+            scrape.task = None
+            scrape.abort()

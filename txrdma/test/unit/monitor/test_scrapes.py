@@ -1,0 +1,146 @@
+"""
+Scrapes: made in pieces, for several scrapers at once, each at its own speed.
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Collection, Iterator
+
+from txrdma.monitor.series.exposition import Family
+from txrdma.monitor.web import scrapes
+from txrdma.monitor.web.metrics import COLLECTORS, Metrics
+from txrdma.monitor.web.scrapes import MOST_SCRAPES, SHARED_SECONDS
+from txrdma.test.support.monitor.fetching import Connection
+from txrdma.test.unit.monitor.test_rest import SiteTestCase
+
+
+class ScrapeTests(SiteTestCase):
+    """Scrapes with a pause after each piece of text."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.started()
+        self.whole = self.get("/metrics").text
+        self.scraped: list[Collection[str]] = []
+        families = Metrics.families
+
+        def counted(metrics: Metrics, collectors: Collection[str] = COLLECTORS) -> Iterator[Family | None]:
+            self.scraped.append(collectors)
+            return families(metrics, collectors)
+
+        self.patch(Metrics, "families", counted)
+        self.patch(scrapes, "_STEP", 1)
+
+    def ask(self, path: str = "/metrics", **heads: str) -> Connection:
+        connection = Connection(self.site.factory)
+        connection.ask(path, **heads)
+        return connection
+
+    def pause(self, connection: Connection, isPaused: bool = True) -> None:
+        producer = connection.transport.producer
+        assert producer is not None  # HTTP's, which asks the request's
+        if isPaused:
+            producer.pauseProducing()
+        else:
+            producer.resumeProducing()
+
+    def finish(self) -> None:
+        self.clock.pump([0.0] * 5)
+
+    def lines(self, text: str) -> set[str]:
+        """Return the lines of the fabric; the monitor's own work goes on."""
+        return {line for line in text.splitlines() if "infiniband_" in line}
+
+    def test_pieces(self) -> None:
+        """A scrape in pieces has the same lines, compressed or not, and others are served meanwhile."""
+        self.clock.advance(SHARED_SECONDS)
+        plain, compressed = self.ask(), self.ask(Accept_Encoding="deflate, gzip;q=0.5")
+        self.assertEqual(self.get("/api/v1/overview").code, 200)
+        self.assertLess(len(compressed.transport.value()), len(self.whole) // 10)
+        self.finish()
+        for connection in (plain, compressed):
+            self.assertEqual(self.lines(connection.answer.text), self.lines(self.whole))
+        self.assertEqual(compressed.answer.heads["content-encoding"], "gzip")
+        self.assertNotIn("content-encoding", plain.answer.heads)
+        self.assertEqual(len(self.scraped), 1)
+
+    def test_shared(self) -> None:
+        """A scrape is made once for all, until there are newer readings or it is too old."""
+        self.pump(self.settings.intervalSeconds)
+        for seconds, count in ((0.0, 1), (0.0, 1), (self.settings.intervalSeconds, 2), (0.0, 2)):
+            self.pump(seconds)
+            connection = self.ask()
+            self.finish()
+            self.assertIn("txrdma_monitor_readings_total", connection.answer.text)
+            self.assertEqual(len(self.scraped), count)
+        self.poller.stop()
+        self.clock.advance(SHARED_SECONDS)
+        self.ask()
+        self.assertEqual(len(self.scraped), 3)
+
+    def test_collect(self) -> None:
+        """A query selects parts; what is unknown is refused with the names that exist."""
+        connection = self.ask("/metrics?collect[]=findings&collect[]=monitor")
+        self.finish()
+        text = connection.answer.text
+        self.assertIn("txrdma_monitor_findings{", text)
+        self.assertIn("txrdma_monitor_readings_total", text)
+        self.assertNotIn("infiniband_", text)
+        for query in ("collect[]=nothing", "fabric=north", "name=x"):
+            self.assertEqual(self.get(f"/metrics?{query}").code, 400, query)
+        self.assertIn("congestion", self.get("/metrics?collect[]=nothing").text)
+
+    def test_slow(self) -> None:
+        """A scraper that does not read is sent nothing, and all when it reads; others do not wait for it."""
+        self.clock.advance(SHARED_SECONDS)
+        slow, quick = self.ask(), self.ask()
+        self.pause(slow)
+        before = len(slow.transport.value())
+        self.finish()
+        self.assertEqual(self.lines(quick.answer.text), self.lines(self.whole))
+        self.assertEqual(len(slow.transport.value()), before)
+        self.pause(slow, False)
+        self.assertEqual(self.lines(slow.answer.text), self.lines(self.whole))
+
+    def test_most(self) -> None:
+        """For one scrape too many, the oldest ends, and its scraper sees that it is not whole."""
+        several: list[Connection] = []
+        for _ in range(MOST_SCRAPES + 1):
+            self.assertEqual([one.transport.disconnecting for one in several], [False] * len(several))
+            self.clock.advance(SHARED_SECONDS)
+            one = self.ask(Accept_Encoding="gzip")
+            self.pause(one)
+            several.append(one)
+            self.finish()
+        gone = [one.transport.disconnecting for one in several]
+        self.assertEqual(gone, [True] + [False] * MOST_SCRAPES)
+        body = several[0].transport.value().partition(b"\r\n\r\n")[2]
+        self.assertNotIn(b"\r\n0\r\n\r\n", body)
+        for one in several[1:]:
+            self.pause(one, False)
+            self.assertEqual(self.lines(one.answer.text), self.lines(self.whole))
+
+    def test_left(self) -> None:
+        """A scraper that leaves does not end the scrape of another one."""
+        self.clock.advance(SHARED_SECONDS)
+        one, other = self.ask(), self.ask()
+        one.close()
+        self.finish()
+        self.assertEqual(self.lines(other.answer.text), self.lines(self.whole))
+
+    def test_stopped(self) -> None:
+        """The end of the site closes the connections of scrapers."""
+        self.clock.advance(SHARED_SECONDS)
+        connection = self.ask()
+        self.site.stop()
+        self.assertTrue(connection.transport.disconnecting)
+
+    def test_compressed(self) -> None:
+        """What is retained for other scrapers is compressed."""
+        self.clock.advance(SHARED_SECONDS)
+        self.ask()
+        self.finish()
+        retained = b"".join(self.site._scrapes._scrapes[-1].pieces)
+        self.assertEqual(self.lines(gzip.decompress(retained).decode()), self.lines(self.whole))
+        self.assertLess(len(retained), len(self.whole) // 5)
