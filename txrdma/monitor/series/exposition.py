@@ -55,12 +55,14 @@ class Family(NamedTuple):
 
     @ivar name: name of the metric.
     @ivar head: lines with its description and type.
+    @ivar isAlways: whether a scrape has the head without series, too.
     @ivar pieces: lines of its series, each piece with those of at most L{PIECE} ports, made when it is taken.
     """
 
     name: str
     head: str
     pieces: Iterable[str]
+    isAlways: bool = False
 
 
 def family(name: str, kind: str, text: str, series: Iterable[tuple[str, object]]) -> Family:
@@ -70,7 +72,8 @@ def family(name: str, kind: str, text: str, series: Iterable[tuple[str, object]]
     @param kind: type of the metric: C{"gauge"} or C{"counter"}.
     @param series: labels as L{labels} makes them, and the value, of each series.
     """
-    return Family(name, f"# HELP {name} {text}.\n# TYPE {name} {kind}\n", _lines(name, iter(series)))
+    head = f"# HELP {name} {text}.\n# TYPE {name} {kind}\n"
+    return Family(name, head, _lines(name, iter(series)), isAlways=True)
 
 
 def _lines(name: str, series: Iterator[tuple[str, object]]) -> Iterator[str]:
@@ -97,7 +100,7 @@ class RetainedPieces:
 
 def exposed(families: Iterable[Family | None]) -> Iterator[str]:
     """
-    Yield the text of a scrape in pieces; families of one name are one, and those without series are absent.
+    Yield the text of a scrape in pieces; families of one name are one family.
 
     @param families: families, and None for a pause, which yields an empty piece.
     """
@@ -113,6 +116,8 @@ def exposed(families: Iterable[Family | None]) -> Iterator[str]:
             if piece:
                 yield head + piece
                 head = ""
+        if head and same[0].isAlways:
+            yield head
 
 
 # Counters.
@@ -263,7 +268,8 @@ def causeFamilies(
     for counter in counters:
         for cause, text in CAUSES.get(counter, {}).items():
             series = _caused(causes, cause, common)
-            yield family(f"infiniband_{CAUSE_FAMILIES[cause]}_total", "counter", text, series)
+            found = family(f"infiniband_{CAUSE_FAMILIES[cause]}_total", "counter", text, series)
+            yield found._replace(isAlways=False)
 
 
 def _caused(

@@ -16,7 +16,7 @@ from twisted.web.template import Tag
 from txrdma.kit.pathprefix import below, prefixOf
 from txrdma.kit.webaccess import AccessControl
 from txrdma.monitor.web import rest
-from txrdma.monitor.web.html import failed, sendPage
+from txrdma.monitor.web.html import failed, flattened, sendPage
 from txrdma.monitor.web.layout import badge, head, health, Part, table, tags
 from txrdma.monitor.web.openapi import description
 from txrdma.monitor.web.parameters import inQuery, Wrong
@@ -106,7 +106,7 @@ class _Overview(_Part):
         return answerLater(request, self._send(request), failed)
 
     async def _send(self, request: Request) -> None:
-        await sendPage(request, await self._page())
+        sendPage(request, await flattened(request, await self._page()))
 
     async def _page(self) -> Tag:
         rows: list[tuple[Any, ...]] = []

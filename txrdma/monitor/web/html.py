@@ -4,7 +4,8 @@ HTML pages over HTTP: requests are answered with pages, and so are errors.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -23,6 +24,9 @@ from txrdma.monitor.web.watch import PageContext, Watch
 
 _log = Logger()
 
+_SHARED_SECONDS: Final = 2.0
+"""Longest time for which browsers are sent the same text of a page."""
+
 
 class HTMLPages(Resource):
     """Root of all HTML pages."""
@@ -40,42 +44,49 @@ class HTMLPages(Resource):
         return answerLater(request, self._made(request), failed)
 
     async def _made(self, request: Request) -> None:
-        context = self._watch.context()
-        code = 200
-        try:
-            page = await _page(request, context)
-        except Wrong as error:
-            code, page = 400, _mistake(context, "This cannot be shown", str(error))
-        except Missing as error:
-            text = str(error)
-            code, page = 404, _mistake(context, "Not there", f"{text[:1].upper()}{text[1:]}.")
-        await sendPage(request, page, code)
+        watch, context = self._watch, self._watch.context()
+        path = (*(request.prepath or ()), *(request.postpath or ()))
+        query = {name: values for name, values in request.args.items() if values != [b""]}  # of empty fields
+
+        async def make() -> tuple[int, bytes]:
+            code = 200
+            try:
+                page = await _page(path, query, context)
+            except Wrong as error:
+                code, page = 400, _mistake(context, "This cannot be shown", str(error))
+            except Missing as error:
+                text = str(error)
+                code, page = 404, _mistake(context, "Not there", f"{text[:1].upper()}{text[1:]}.")
+            return code, await flattened(request, page)
+
+        asked = path, tuple((name, *values) for name, values in query.items()), prefixOf(request)
+        state = context.state, int(context.now / _SHARED_SECONDS), watch.isActive, watch.active
+        code, text = await watch.searches.shared(asked, state, make)
+        sendPage(request, text, code)
 
 
-async def sendPage(request: Request, page: Tag, code: int = 200) -> None:
-    """Send a page, with the path prefix of a proxy in all of its links."""
+async def flattened(request: Request, page: Tag) -> bytes:
+    """Return the text of a page, with the path prefix of a proxy in all of its links."""
     prefix = prefixOf(request)
     if prefix:
         addPrefix(prefix, page)
-    text = await flattenString(request, page)
+    return await flattenString(request, page)
+
+
+def sendPage(request: Request, text: bytes, code: int = 200) -> None:
+    """Send a page."""
     request.setResponseCode(code)
     request.setHeader("Content-Type", "text/html; charset=utf-8")
     request.write(b"<!DOCTYPE html>\n" + text)
     request.finish()
 
 
-async def _page(request: Request, context: PageContext) -> Tag:
-    segments = [*(request.prepath or ()), *(request.postpath or ())]
+async def _page(segments: Sequence[bytes], query: Mapping[bytes, list[bytes]], context: PageContext) -> Tag:
     for page in PAGES:
         path = inPath(page.path, page.parameters, segments)
         if path is not None:
-            return await _filled(page, context, {**path, **inQuery(page.parameters, _given(request))})
+            return await _filled(page, context, {**path, **inQuery(page.parameters, query)})
     raise Missing("there is no such page")
-
-
-def _given(request: Request) -> dict[bytes, list[bytes]]:
-    """Query without the fields of a form that were left empty."""
-    return {name: values for name, values in request.args.items() if values != [b""]}
 
 
 async def _filled(page: Page, context: PageContext, values: dict[str, object]) -> Tag:

@@ -1,13 +1,16 @@
 """
 Searches of large tables: in pieces between which the reactor serves others, and once for equal requests.
+
+Pages are made once for equal requests, too: 500 browsers that show the same page request it after each round.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Hashable
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator, Hashable, Iterator
 from typing import Any, Final, Generic, TypeVar
 
-from twisted.internet.defer import CancelledError, Deferred, DeferredSemaphore
+from twisted.internet.defer import CancelledError, Deferred, DeferredSemaphore, succeed
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import Cooperator, SchedulerStopped
 from twisted.python.failure import Failure
@@ -19,8 +22,8 @@ Search = Generator[None, None, T]
 MOST_SEARCHES: Final = 2
 """Most searches that run at a time; each may have keys of all rows in memory."""
 
-MOST_RESULTS: Final = 16
-"""Most results that are retained for equal requests, of up to 1000 rows each."""
+MOST_RESULTS: Final = 32
+"""Most results that are retained for equal requests: pages of up to 1000 rows."""
 
 
 class _Shared(Generic[T]):
@@ -30,7 +33,7 @@ class _Shared(Generic[T]):
         self.state = state
         self.found: list[T] = []
         self.waiting: list[Deferred[T]] = []
-        self.work: Deferred[None] | None = None
+        self.work: Deferred[Any] | None = None
 
     def wait(self) -> Deferred[T]:
         """Return a Deferred of the result; the search ends when all of them are cancelled."""
@@ -43,14 +46,15 @@ class _Shared(Generic[T]):
         if not self.waiting and self.work is not None:
             self.work.cancel()
 
-    def ended(self, result: object) -> None:
-        """Fire all Deferreds: with the result, or with the failure of the search."""
-        waiting, self.waiting = self.waiting, []
-        for done in waiting:
+    def fire(self, result: object) -> Iterator[None]:
+        """Fire all Deferreds, with pauses: with the result, or with the failure of the search."""
+        while self.waiting:
+            done = self.waiting.pop(0)
             if isinstance(result, Failure):
                 done.errback(result)
             else:
                 done.callback(self.found[0])
+            yield
 
 
 class Searches:
@@ -80,15 +84,30 @@ class Searches:
         except StopIteration as end:
             only: T = end.value
             return only
+        return self._share(request, state, self._run(search))
+
+    def shared(
+        self, request: Hashable, state: object, make: Callable[[], Coroutine[Any, Any, T]]
+    ) -> Deferred[T]:
+        """Return the result of a coroutine, which equal requests share as that of a search."""
+        known = self._results.get(request)
+        if known is None or known.state != state:
+            return self._share(request, state, make())
+        return succeed(known.found[0]) if known.found else known.wait()
+
+    def _share(self, request: Hashable, state: object, work: Coroutine[Any, Any, T]) -> Deferred[T]:
         shared = self._results[request] = _Shared[T](state)
         done = shared.wait()
-        shared.work = Deferred.fromCoroutine(self._run(shared, search))
+        shared.work = Deferred.fromCoroutine(work)
+        shared.work.addCallback(shared.found.append)
         shared.work.addBoth(self._ended, request, shared)
         return done
 
-    async def _run(self, shared: _Shared[T], search: Search[T]) -> None:
+    async def _run(self, search: Search[T]) -> T:
+        found: list[T] = []
+
         def pieces() -> Search[None]:
-            shared.found.append((yield from search))
+            found.append((yield from search))
 
         await self._turns.acquire()
         task = self._cooperator.cooperate(pieces())
@@ -99,6 +118,7 @@ class Searches:
             raise
         finally:
             self._turns.release()
+        return found[0]
 
     def _ended(self, result: object, request: Hashable, shared: _Shared[Any]) -> None:
         if not shared.found and self._results.get(request) is shared:
@@ -107,4 +127,9 @@ class Searches:
             del self._results[old]
         if isinstance(result, Failure) and result.check(SchedulerStopped):
             result = Failure(CancelledError())
-        shared.ended(result)
+        firing = shared.fire(result)
+        next(firing, None)
+        if isinstance(result, Failure):
+            deque(firing, maxlen=0)
+        elif shared.waiting:
+            self._cooperator.cooperate(firing)

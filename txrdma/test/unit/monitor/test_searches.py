@@ -4,14 +4,17 @@ Searches of large tables: in pieces, and once for equal requests.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.trial.unittest import SynchronousTestCase
+from twisted.web import template
 
-from txrdma.monitor.web import tables
+from txrdma.fabric.health import Finding
+from txrdma.monitor.web import html, tables
 from txrdma.monitor.web.routes import LINK_ROWS
-from txrdma.monitor.web.searches import MOST_RESULTS, MOST_SEARCHES, Search, Searches
+from txrdma.monitor.web.searches import _Shared, MOST_RESULTS, MOST_SEARCHES, Search, Searches
 from txrdma.sim.clock import SimulatedClock
 from txrdma.test.support.monitor.fetching import Connection
 from txrdma.test.unit.monitor.test_rest import SiteTestCase
@@ -114,6 +117,51 @@ class SearchesTests(SynchronousTestCase):
         found = self.begin("a")
         self.searches.stop()
         self.failureResultOf(found, CancelledError)
+
+
+class PageTests(SiteTestCase):
+    """Pages of browsers."""
+
+    def test_shared(self) -> None:
+        """Equal requests have one text for a short time, and until there are newer readings or findings."""
+        self.started()
+        made = []
+        flatten = template.flattenString
+
+        def counted(request: Any, page: Any) -> Any:
+            made.append(page)
+            return flatten(request, page)
+
+        self.patch(html, "flattenString", counted)
+        bodies = {self.get("/").text for _ in range(3)}
+        self.assertEqual((len(bodies), len(made)), (1, 1))
+        self.assertNotEqual(self.get("/", X_Forwarded_Prefix="/ib").text, bodies.pop())
+        self.assertEqual([self.get(path).code for path in ("/nodes?type=host", "/nothing")], [200, 404])
+        self.assertEqual(len(made), 4)
+        self.pump(self.settings.intervalSeconds)
+        self.get("/")
+        self.assertEqual(len(made), 5)
+        self.poller.report("test", [Finding("width", "somewhere", "of a test")])
+        self.assertIn("of a test", self.get("/").text)
+
+    def test_turns(self) -> None:
+        """Browsers that wait for the same page are answered in several reactor iterations."""
+        self.started()
+        self.patch(tables, "PIECE", 1)
+        connections = [Connection(self.site.factory) for _ in range(5)]
+        for connection in connections:
+            connection.ask("/links")
+        answered = []
+        fire = _Shared.fire
+
+        def counted(shared: Any, result: object) -> Iterator[None]:
+            for _ in fire(shared, result):
+                answered.append(sum(connection.transport.value() != b"" for connection in connections))
+                yield
+
+        self.patch(_Shared, "fire", counted)
+        self.clock.pump([0.0] * 100)
+        self.assertEqual(answered[-5:], [1, 2, 3, 4, 5])
 
 
 class PieceTests(SiteTestCase):
