@@ -22,6 +22,9 @@ from benchmarks.results import Section, section, shortly
 SWEPT: Final = 10_368
 """Number of hosts of the fat tree that is swept."""
 
+_BROWSERS: Final = 500
+"""Browsers that show a page of the monitor at the same time."""
+
 SETTINGS: Final = ("default", "-o 8", "-o 32", "-o 128")
 """Options of C{ibnetdiscover}; its default is C{-o 2}."""
 
@@ -75,7 +78,7 @@ def measured(scenario: str, environment: Mapping[str, str] | None = None, **orde
         env=dict(environment or os.environ),
         capture_output=True,
         text=True,
-        timeout=TIMEOUT_SECONDS,
+        timeout=2 * TIMEOUT_SECONDS,  # of monitors of 50,000 hosts
     )
     if done.returncode:
         raise MeasurementFailed(f"{scenario}: {done.stderr.strip()[-300:]}")
@@ -344,6 +347,8 @@ def monitor(rounds: int, quick: bool) -> Part:
             f"{ran['overruns']} intervals of {interval:g} s were skipped, the first two rounds ended after "
             f"{ran['ready']:.0f} s, and the process was busy for {ran['busy']:.0%}."
         )
+    sizes = [(1, 900, 48)] if quick else [(1, SWEPT, 36), (4, 12_500, 38)]
+    outcomes += [_requests(*size, about) for size in sizes]
     part.outcomes = outcomes + _once(900, 48, 1 if quick else rounds, about)
     part.about = (
         "A reading is one datagram with all counters of a port: the request, a prepared answer from the same "
@@ -355,6 +360,28 @@ def monitor(rounds: int, quick: bool) -> Part:
         "and history. " + " ".join(about)
     )
     return part
+
+
+def _requests(fabrics: int, hosts: int, radix: int, about: list[str]) -> Outcome:
+    """The longest reactor iteration of requests to monitors of several fabrics."""
+    sizes: Orders = {"fabrics": fabrics, "hosts": hosts, "radix": radix, "browsers": _BROWSERS}
+    # busy, so that the client's process is on the other core
+    ran = measured("monitor-fabrics", None, reactor="epoll", busy=True, **sizes)
+    paths, browsers, memory = ran["paths"], ran["browsers"], ran["memory"]
+    every = f"{fabrics * hosts:,} hosts in {fabrics} fabrics" if fabrics > 1 else f"{hosts:,} hosts"
+    about.append(
+        f"With {every} ({ran['ports']:,} ports) a search of all ports takes {paths['search']['seconds']:.2f} "
+        f"s, an order {paths['order']['seconds']:.2f} s, all metrics {paths['metrics']['seconds']:.1f} s "
+        f"({paths['metrics']['bytes'] / 1e6:.0f} MB compressed), and one page for {_BROWSERS} browsers "
+        f"{browsers['seconds']:.2f} s with a longest iteration of {browsers['longest'] * 1e3:.0f} ms. The "
+        f"process has {memory['browsers'] / 1e6:.0f} MB of private memory then, of which "
+        f"{memory['simulation'] / 1e6:.0f} MB are the simulated fabrics; a history is not included. "
+        f"Iterations are measured by processor time, between rounds, without garbage collections, which take "
+        f"up to {max(one['collection'] for one in (browsers, *paths.values())):.2f} s."
+    )
+    name = f"mad-monitor-fabrics-{fabrics * hosts}"
+    case = _case(name, f"longest reactor iteration of a request, {every}", "s", mostValue=0.05)
+    return Outcome(case, [ran["value"]])
 
 
 def _once(hosts: int, radix: int, rounds: int, about: list[str]) -> list[Outcome]:

@@ -19,6 +19,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 
 from benchmarks.madports import ReadyPort
+from benchmarks.monitorfabrics import fabrics
 from benchmarks.orders import cpuSeconds, ignored, Orders
 from benchmarks.scenarios import Result
 from txrdma.fabric.discovery import Sweep
@@ -202,4 +203,5 @@ scenarios = {
     "monitor-reading": reading,
     "monitor-history": history,
     "monitor-running": running,
+    "monitor-fabrics": fabrics,
 }

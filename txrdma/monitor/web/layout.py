@@ -256,14 +256,14 @@ def health(context: PageContext) -> tuple[str, str]:
     return f"{count} finding{'s' if count > 1 else ''}", worst.name.lower()
 
 
-def fabricMenu(watch: Watch) -> Part:
-    """Links to the pages of all fabrics, where there are several."""
+def fabricMenu(watch: Watch, path: str) -> Part:
+    """Links to the same page of all fabrics, where there are several."""
     if not watch.fabrics:
         return ""
     links = []
     for name in watch.fabrics:
         now = {"aria-current": "page"} if name == watch.fabric else {}
-        links.append(tags.li(tags.a(name, href=f"{OUTSIDE}fabrics/{name}/", **now)))
+        links.append(tags.li(tags.a(name, href=f"{OUTSIDE}fabrics/{name}{path or '/'}", **now)))
     return tags.nav(tags.ul(links), **{"aria-label": "Fabrics"})
 
 
@@ -301,7 +301,7 @@ def frame(context: PageContext, path: str, heading: str, parts: Part, drawing: s
             tags.a("Skip to the content", href="#main", class_="skip"),
             tags.header(
                 tags.a("Fabric monitor", href=f"{OUTSIDE}" if watch.fabric else "/", class_="brand"),
-                fabricMenu(watch),
+                fabricMenu(watch, path),
                 tags.a(
                     verdict, href="/findings", id="health", class_=f"badge {colour}", **{"data-live": "yes"}
                 ),

@@ -144,8 +144,9 @@ class ServiceTests(SynchronousTestCase):
         text = self.get("/fabrics/north/nodes").text
         self.assertIn('data-prefix="/fabrics/north"', text)
         self.assertIn('href="/fabrics/north/findings"', text)
-        self.assertIn('href="/fabrics/south/"', text)
-        self.assertIn('<a href="/fabrics/north/" aria-current="page">north', text)
+        self.assertIn('href="/fabrics/south/nodes"', text)
+        self.assertIn('<a href="/fabrics/north/nodes" aria-current="page">north', text)
+        self.assertIn('href="/fabrics/south/topology"', self.get("/fabrics/north/topology").text)
         self.assertIn('<a href="/" class="brand">', text)
         self.assertEqual(self.get("/fabrics/west/").code, 404)
         self.assertEqual(self.get("/nodes").code, 404)
