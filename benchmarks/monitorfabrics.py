@@ -42,6 +42,7 @@ _PATHS: Final = {
     "last": "/api/v1/ports?sort=name&offset={last}",
     "links": "/fabrics/f0/links?sort=-load",
     "overview": "/fabrics/f0/",
+    "topology": "/fabrics/f0/api/v1/topology",
     "findings": "/metrics?collect[]=findings&collect[]=monitor",
     "metrics": "/metrics",
 }

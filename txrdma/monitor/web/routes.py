@@ -247,6 +247,12 @@ async def _trace(context: PageContext, values: Values) -> Answer:
     return await traced(context, begin, end)
 
 
+async def _topology(context: PageContext, values: Values) -> Answer:
+    watch = context.watch
+    found = watch.searches.result(("topology", watch.fabric), context.state, topology(context))
+    return await found if isinstance(found, Deferred) else found
+
+
 # Schemas.
 
 
@@ -400,7 +406,7 @@ ROUTES: Final = (
         *("/topology", "topology", "Switches and the links between them, laid out"),
         (),
         TOPOLOGY_SCHEMA,
-        lambda context, values: topology(context),
+        _topology,
     ),
 )
 """All routes; paths are below C{/api/v1}."""

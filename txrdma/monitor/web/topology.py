@@ -17,6 +17,7 @@ from txrdma.fabric.model import Fabric, Node, Port
 from txrdma.iba.types import GUID
 from txrdma.iba.verbs import PortState
 from txrdma.monitor.series.exposition import guidText
+from txrdma.monitor.web.searches import Search
 from txrdma.monitor.web.tables import (
     choice,
     COUNT,
@@ -31,6 +32,8 @@ from txrdma.monitor.web.tables import (
 )
 from txrdma.monitor.web.watch import PageContext, printable
 
+_SWITCHES_AT_A_TIME: Final = 100
+_EDGES_AT_A_TIME: Final = 200
 _DIGITS: Final = re.compile(r"(\d+)")
 
 _WORST: Final[Schema] = {"type": ["string", "null"], "enum": [*SEVERITIES, None]}
@@ -122,10 +125,10 @@ def _natural(node: Node) -> tuple[list[tuple[int, str]], bytes]:
 
 def positions(
     fabric: Fabric, level: dict[GUID, int], joined: Iterable[tuple[GUID, GUID]]
-) -> dict[GUID, float]:
+) -> Search[dict[GUID, float]]:
     """
-    Position of each switch in its level, from 0 to 1: above the lower switches linked to it, such as its
-    pod, and among its peers by name. A missing link moves no switch.
+    Compute the position of each switch in its level, from 0 to 1, with pauses in a large fabric: above the
+    lower switches linked to it, such as its pod, and among its peers by name. A missing link moves no switch.
     """
     rows: dict[int, list[GUID]] = {}
     for node in sorted(fabric.switches(), key=_natural):
@@ -150,6 +153,8 @@ def positions(
                 first[other] = one
         row.sort(key=lambda guid: found.get(firstOf(guid), inf))  # stable: names decide within a part
         found.update((guid, (at + 0.5) / len(row)) for at, guid in enumerate(row))
+        if len(level) > _SWITCHES_AT_A_TIME:
+            yield
     return found
 
 
@@ -166,36 +171,37 @@ def edge(context: PageContext, ports: list[Port]) -> dict[str, Any]:
     }
 
 
-def topology(context: PageContext) -> dict[str, Any]:
-    """Switches, their hosts and their links, as JSON can carry it."""
-    fabric = context.fabric
+def topology(context: PageContext) -> Search[dict[str, Any]]:
+    """Make, in pieces, the switches, their hosts and their links, as JSON can carry it."""
+    fabric, version = context.fabric, context.poller.version
     found = bundles(fabric)
+    if len(found) > _EDGES_AT_A_TIME:
+        yield
     level = levels(fabric, found)
-    position = {} if level is None else positions(fabric, level, found)
-    nodes = [
-        {
+    position = {} if level is None else (yield from positions(fabric, level, found))
+    nodes = []
+    for node in sorted(fabric.switches(), key=_natural):
+        shown = {
             "guid": guidText(node.guid),
             "name": printable(node.description),
-            "level": None if level is None else level[node.guid],
+            "level": None if level is None else level.get(node.guid, 0),
             "place": position.get(node.guid),
             "hosts": len(_hosts(node)),
             "isSilent": context.isSilent(node),
             "worst": _worst(context, [node]),
             "hostsWorst": _worst(context, _hosts(node)),
         }
-        for node in sorted(fabric.switches(), key=_natural)
-    ]
-    edges = [
-        {
-            "id": bundleName(ends),
-            "from": guidText(ends[0]),
-            "to": guidText(ends[1]),
-            **edge(context, ports),
-        }
-        for ends, ports in found.items()
-    ]
+        nodes.append(shown)
+        if not len(nodes) % _SWITCHES_AT_A_TIME:
+            yield
+    edges = []
+    for (one, other), ports in found.items():
+        where = {"id": bundleName((one, other)), "from": guidText(one), "to": guidText(other)}
+        edges.append({**where, **edge(context, ports)})
+        if not len(edges) % _EDGES_AT_A_TIME:
+            yield
     return {
-        "version": context.poller.version,
+        "version": version,
         "shape": "free" if level is None else "levels",
         "nodes": nodes,
         "edges": edges,

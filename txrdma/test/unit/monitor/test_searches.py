@@ -12,9 +12,11 @@ from twisted.trial.unittest import SynchronousTestCase
 from twisted.web import template
 
 from txrdma.fabric.health import Finding
-from txrdma.monitor.web import html, tables
+from txrdma.fabric.model import Port
+from txrdma.monitor.web import html, tables, topology
 from txrdma.monitor.web.routes import LINK_ROWS
 from txrdma.monitor.web.searches import _Shared, MOST_RESULTS, MOST_SEARCHES, Search, Searches
+from txrdma.monitor.web.watch import PageContext
 from txrdma.sim.clock import SimulatedClock
 from txrdma.test.support.monitor.fetching import Connection
 from txrdma.test.unit.monitor.test_rest import SiteTestCase
@@ -189,6 +191,29 @@ class PieceTests(SiteTestCase):
             self.assertEqual(self.get("/api/v1/overview").code, 200)
             self.clock.pump([0.0] * 500)
             self.assertEqual(connection.answer.json["rows"], self.whole[path], path)
+
+    def test_topology(self) -> None:
+        """The topology is made in pieces, too, once for all browsers."""
+        whole = self.get("/api/v1/topology").json
+        made = []
+        edge = topology.edge
+
+        def counted(context: PageContext, ports: list[Port]) -> Any:
+            made.append(ports)
+            return edge(context, ports)
+
+        self.patch(topology, "edge", counted)
+        self.patch(topology, "_SWITCHES_AT_A_TIME", 1)
+        self.patch(topology, "_EDGES_AT_A_TIME", 1)
+        self.pump(self.settings.intervalSeconds)
+        made.clear()
+        connections = [Connection(self.site.factory) for _ in range(3)]
+        for connection in connections:
+            connection.ask("/api/v1/topology")
+            self.assertEqual(connection.transport.value(), b"")
+        self.clock.pump([0.0] * 50)
+        self.assertEqual([connection.answer.json for connection in connections], [whole] * 3)
+        self.assertEqual(len(made), len(whole["edges"]))
 
     def test_shared(self) -> None:
         """Browsers with the same page have one search, until the next round of readings."""
