@@ -34,8 +34,8 @@ class LongMessageTests(TestCase):
         )
         self.others = report()["gauges"]["modules"]
         self.port: Any = await listen(reactor, 0, Recorders(lambda: server), "127.0.0.1", there)
-        port: int = self.port.getHost().port
-        await connect(reactor, "127.0.0.1", port, Recorders(lambda: client), here)
+        port: Any = self.port.getHost()
+        await connect(reactor, "127.0.0.1", port.port, Recorders(lambda: client), here)
         while not hasattr(server, "transport"):
             await deferLater(reactor, 0)
         await self.exchange(client, server)

@@ -399,7 +399,7 @@ class DatagramTests(NetworkCase):
             for identifier in range(3):
                 end.receive(identifier, 200 * identifier, 200)
         for which in numbers:
-            to = {"address": handles[which], "remoteQPN": ends[which].qp.number}
+            to: dict[str, Any] = {"address": handles[which], "remoteQPN": ends[which].qp.number}
             self.send(which, b"%d" % which, **to)
         self.run_()
         for which, end in enumerate(ends):
