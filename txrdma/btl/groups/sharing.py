@@ -27,6 +27,7 @@ from txrdma.kit.delayedcalls import cancelCall
 from txrdma.kit.wire import bits, data, Layout, wire
 from txrdma.unix.mapping import closeMapping, mapped, sealedMemory, SIZE_SEALS
 from txrdma.unix.sharing import whyNoSharedMemory
+from txrdma.unix.sockets import isOurs
 
 _log = Logger()
 
@@ -180,7 +181,7 @@ class Offered:
 
     def _checked(self, nonce: bytes) -> mmap.mmap | None:
         found = os.fstat(self._descriptor)
-        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_size != self._length:
+        if not stat.S_ISREG(found.st_mode) or not isOurs(found.st_uid) or found.st_size != self._length:
             raise ValueError("the offered descriptor is another file")
         descriptor = os.open(f"/proc/self/fd/{self._descriptor}", os.O_RDWR | os.O_CLOEXEC)
         try:
