@@ -30,7 +30,6 @@ from txrdma.iba.verbs import (
     SendRequest,
     Status,
 )
-from txrdma.soft.core.directdatagrams import DirectDatagrams
 from txrdma.soft.core.pieces import gathered, scatter
 from txrdma.soft.rc._packets import (
     BTH_LENGTH,
@@ -48,6 +47,7 @@ from txrdma.soft.rc._packets import (
 from txrdma.soft.shared.datagramlane import DatagramLane
 
 if TYPE_CHECKING:
+    from txrdma.soft.core.directdatagrams import DirectDatagrams
     from txrdma.soft.core.memory import Domain, KeyTable
 
 GRH_LENGTH: Final = 40
