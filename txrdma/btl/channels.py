@@ -59,6 +59,12 @@ QKEY: Final = 0x62746C31
 GRH: Final = 40
 """Bytes before each datagram in a receive's buffer (IBA 11.4.2.1)."""
 
+SLEEP_SECONDS: Final = 60e-6
+"""
+Processor time that two modules need for a sleep and a wakeup. Answers to 64 bytes took 113 us of each process
+when both slept, and 46 when both polled; over UDP 156 and 106.
+"""
+
 Source = tuple[bytes, int]
 """The sender of a packet: its IP address, or its GID where that is none of IPv4, and its queue pair."""
 
@@ -154,7 +160,9 @@ class Channel:
             else:
                 self._receives.append(ReceiveRequest(0, ()))  # is completed if the queue pair fails
             self._pair.postReceive(self._receives)
-            self._reader = CompletionReader(reactor, channel, [queue], self._completed, broken)
+            self._reader = CompletionReader(
+                reactor, channel, [queue], self._completed, broken, sleepSeconds=SLEEP_SECONDS
+            )
             if direct is not None:
                 self._reader.addSource(direct.takeDatagrams, partial(taken, self), direct.openInbox())
             self._reader.start()

@@ -111,10 +111,13 @@ class BusyPoll:
     wakeup. Waits that are too long for busy-polling do not count; after several in a row it stops.
     """
 
-    def __init__(self, budget: SpinBudget) -> None:
+    def __init__(self, budget: SpinBudget, sleepSeconds: float = SLEEP_SECONDS) -> None:
+        """
+        @param sleepSeconds: processor time that a sleep and a wakeup take of both processes.
+        """
         self._budget = budget
         self._most = MOST_SECONDS
-        self._worth = SLEEP_SECONDS
+        self._worth = sleepSeconds
         self._credit = _FIRST_CREDIT
         self._expected = _FIRST_SECONDS
         self._late = 0

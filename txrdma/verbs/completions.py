@@ -27,7 +27,7 @@ from txrdma.interfaces import (
     IReactorPolling,
 )
 from txrdma.kit.delayedcalls import cancelCall
-from txrdma.verbs._busypoll import BusyPoll, SpinBudget
+from txrdma.verbs._busypoll import BusyPoll, SLEEP_SECONDS, SpinBudget
 from txrdma.verbs._sources import Consumer, Poll, Sources
 
 _log = Logger()
@@ -94,12 +94,15 @@ class CompletionReader:
         handler: Callable[[Sequence[Completion]], None],
         failed: Callable[[Failure], None] = lambda failure: None,
         busyPolls: bool = True,
+        sleepSeconds: float = SLEEP_SECONDS,
     ) -> None:
         """
         @param queues: those of the channel that are to be read.
         @param handler: called with a batch of completions of one queue, oldest first.
         @param failed: called once, when an error has stopped the reader.
         @param busyPolls: whether to busy-poll at all.
+        @param sleepSeconds: processor time in seconds that a sleep and a wakeup take of both processes:
+            polling for answers that come earlier is cheaper.
         """
         self._reactor = reactor
         self._channel = channel
@@ -110,7 +113,7 @@ class CompletionReader:
         self.poll: Callable[[], bool] = sources.poll
         self._handler = handler
         self._polling: IReactorPolling | None = IReactorPolling(reactor, None)
-        self._busyPoll = BusyPoll(_budget)
+        self._busyPoll = BusyPoll(_budget, sleepSeconds)
         self._busyPolls = busyPolls and self._polling is None
         self._isBusyPolling = False
         self._isArmed = False
