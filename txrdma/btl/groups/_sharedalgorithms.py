@@ -64,7 +64,7 @@ class SharedAlgorithms:
         self._views: dict[int, tuple[object, int, list[Any]]] = {}  # by number of the area
 
     def close(self) -> None:
-        """Release the memory."""
+        """Release all views of the shared memory."""
         self._views.clear()
         self._slots.close()
 
@@ -155,7 +155,7 @@ class SharedAlgorithms:
             last = size
 
     def _part(self, rank: int, length: int, unit: int) -> tuple[int, int]:
-        """Return begin and end of the part of a piece that a member reduces."""
+        """Return where in a piece of C{length} bytes the part begins and ends that a member reduces."""
         count, size = length // unit, self._size
         return count * rank // size * unit, count * (rank + 1) // size * unit
 

@@ -87,7 +87,7 @@ class Slots:
         self.areas = found[::2], found[1::2]
 
     def close(self) -> None:
-        """Release the memory."""
+        """Release the views of the shared memory."""
         self._words, self._sleeps, self.others = memoryview(b"").cast("Q"), [], []
         self.areas = [], []
 
@@ -126,7 +126,7 @@ class Slots:
         return found
 
     def missing(self, step: int, ranks: Sequence[int]) -> int | None:
-        """Return one of these members that has not published a step, or None."""
+        """Return the rank of a member that has not published this step, or None if all C{ranks} have."""
         words = self._words
         for rank in ranks:
             if words[rank * (_CONTROL_BYTES // 8)] < step:

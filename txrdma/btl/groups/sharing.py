@@ -141,7 +141,7 @@ class SharedMemory:
         resume()
 
     def close(self) -> None:
-        """Release the memory."""
+        """Stop using the shared memory, and unmap it."""
         cancelCall(self._turn)
         self.algorithms.close()
         closeMapping(self._memory)
@@ -202,7 +202,7 @@ class Offered:
             self._descriptor = -1
 
     def close(self) -> None:
-        """Release the memory, which is not used."""
+        """Close the descriptor and unmap the memory, because the group does not use it."""
         self.closeDescriptor()
         if self.mapping is not None:
             closeMapping(self.mapping)
