@@ -20,10 +20,10 @@ Search = Generator[None, None, T]
 """A search that yields after each piece of its rows, and returns its result."""
 
 MOST_SEARCHES: Final = 2
-"""Most searches that run at a time; each may have keys of all rows in memory."""
+"""Largest number of searches that run at a time; each may hold sort keys of all rows in memory."""
 
 MOST_RESULTS: Final = 32
-"""Most results that are retained for equal requests: pages of up to 1000 rows."""
+"""Largest number of search results that are retained to answer equal requests; each has up to 1,000 rows."""
 
 
 class _Shared(Generic[T]):
