@@ -222,9 +222,8 @@ class Peer:
         if len(sums) <= count:
             zeros = bytes(length)
             base = crc32(zeros, 0) ^ RESIDUE
-            while (
-                len(sums) <= count
-            ):  # CRC-32 is affine: another state before a datagram changes all after it alike
+            # CRC-32 is affine: another state before a datagram changes all after it alike.
+            while len(sums) <= count:
                 begin = self.taking[length] ^ self.changes[len(sums) - 1]
                 sums.append(crc32(zeros, sums[-1] ^ begin) ^ base)
         return sums

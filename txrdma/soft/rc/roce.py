@@ -52,6 +52,8 @@ _MEMBER: Final = int(DEFAULT_PKEY) & 0x7FFF
 _IDENTIFICATIONS: Final = len(IDENTIFICATION_CHANGES)
 _PEERS: Final = 4096
 _QUIET: Final = 64
+"""Polls in which the socket was empty, after which only one in L{_RECHECK} reads it, if there are lanes."""
+
 _RECHECK: Final = 16
 _FRAME_LENGTH: Final = LARGEST + 7 & ~7
 
