@@ -14,7 +14,7 @@ import threading
 from typing import Final
 
 ORDERED: Final = platform.machine() in {"x86_64", "AMD64", "i686", "i386"}
-"""Whether the machine keeps loads in order, and stores in order."""
+"""Whether the processor never reorders two loads or two stores, as on x86, so that these need no fence."""
 
 _lock = threading.Lock()
 acquire = _lock.acquire
