@@ -19,6 +19,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import LoopingCall, react
 from twisted.python.failure import Failure
 
+from txrdma.btl import lifeline
 from txrdma.btl.connections import connect, listen
 from txrdma.btl.insight import report
 from txrdma.btl.lifeline import deviceAt
@@ -37,6 +38,9 @@ BUSY_SECONDS = 1.0
 
 ASK, WORK = 1, 2
 """Immediate data of requests to the server."""
+
+PATIENCE_SECONDS = 100.0
+"""Seconds in which two processes connect, even on a machine whose processors others need."""
 
 
 class Taking(MessageProtocol):
@@ -108,6 +112,7 @@ class Victim(MessageProtocol):
 
 async def main(reactor: Any, role: str, port: str = "0", interfaces: str = "", route: str = "auto") -> None:
     """Play a role, and print the result."""
+    lifeline.PROBE_SECONDS = lifeline.EXCHANGE_SECONDS = PATIENCE_SECONDS  # type: ignore[misc]  # final for users
     names = interfaces.split(",") if interfaces else ["127.0.0.1"]
     devices = [f"{deviceAt(each)}:route={route}" for each in names]
     if role == "server":
