@@ -307,7 +307,7 @@ class PollingReactorTests(SynchronousTestCase):
         self.assertEqual(self.polled.there, 4)
 
     def test_failingArm(self) -> None:
-        """An object that cannot be armed is removed; the reactor sleeps, and others wake it."""
+        """An object that cannot be armed is removed; others are armed, and the reactor continues."""
         other = Polled()
         self.reactor.addPollable(other)
 
@@ -315,10 +315,9 @@ class PollingReactorTests(SynchronousTestCase):
             raise ValueError("on purpose")
 
         self.patch(self.polled, "arm", fail)
-        self.reactor.callLater(0.05, self.reactor.stop)
+        self.patch(other, "arm", lambda: self.reactor.callLater(0, self.reactor.stop))
         self.run_()
         self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
-        self.assertIn("arm", other.log)
 
     def test_looksAtTheLive(self) -> None:
         """A thousand idle objects beside a busy one are armed, and not polled."""
