@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from secrets import randbits
 from typing import Any, Final, Protocol, Union
 
@@ -58,7 +59,7 @@ from txrdma.btl.introductions import (
     LONGEST_FRAME,
 )
 from txrdma.btl.module import ChannelPlace, moduleOf, ModulePort
-from txrdma.btl.probes import interfaceOf, MOST_TRIES, PathProbes, SMALL, SMALL_LENGTH
+from txrdma.btl.probes import interfaceOf, PathValidation
 from txrdma.btl.receivebuffers import RemoteReceiveBuffers
 from txrdma.btl.wire import HEADER_LENGTH, VOID
 from txrdma.error import InvalidRequest, RDMAError, WireError
@@ -87,12 +88,6 @@ Largest number of messages that are queued until this end is connected, because 
 slightly earlier; with more the connection fails. L{txrdma.btl.core.module.MOST_EARLY_BYTES} limits their
 bytes.
 """
-
-PROBES: Final = 2
-"""Probes on each path that must be echoed before the connection is established."""
-
-MOST_ECHOES: Final = PROBES + MOST_TRIES
-"""Probes on each path that are echoed; further ones are not."""
 
 TCP_OVERHEAD: Final = 120
 """Bytes of headers that a client has sent at least when its introduction arrives: three of IPv4 and TCP."""
@@ -123,13 +118,6 @@ class User(Protocol):
 
     def isReport(self, tag: int) -> bool:
         """Return whether messages with this tag are of no use to a peer that has closed."""
-
-
-def _addressOf(source: Hashable) -> str:
-    """Return the IP address of a peer's channel, for messages."""
-    assert isinstance(source, tuple)
-    raw: bytes = source[0]
-    return str(ipaddress.ip_address(raw))
 
 
 def _keepAlive(transport: Any) -> None:
@@ -187,15 +175,14 @@ class PeerConnection(StreamProtocol):
         self.user: User | None = None
         self._release: Callable[[], None] = lambda: None
         self._local: list[Introduction] = []  # of each port of the module
-        self._probes: list[PathProbes] = []  # of each path, after the peer's introduction
+        self._validation: PathValidation | None = None  # after the peer's introduction
         self._first = 0  # the port of the path whose introduction is the peer's first
         self._receiveBuffers: RemoteReceiveBuffers | None = None
         self._received = b""
         self._introduction: Introduction | None = None
         self.isClient, self._isPeerReady = isClient, not isClient
         self._isOver = self._isClean = self._hasFailed = self._isAborted = False
-        self._isIntroduced = False
-        self._receivedBytes = self._echoes = 0
+        self._receivedBytes = 0
         self._early: list[tuple[int, memoryview]] = []
         self._failure: Failure | None = None
         self._timer, self._ending = Timer(reactor), Timer(reactor)
@@ -301,13 +288,11 @@ class PeerConnection(StreamProtocol):
         )
         peer.mayAsk = True
         self._introduction, self._first = remote, chosen[0][0]
-        self._isIntroduced = True
-        self._probes = [
-            PathProbes(module, peer, number, min(module.ports[port].mtu, introduction.mtu))
-            for number, (port, introduction) in enumerate(sorted(chosen, key=lambda each: each[0]))
-        ]
-        for probes in self._probes:
-            probes.send(SMALL)
+        ordered = sorted(chosen, key=lambda each: each[0])
+        longest = [min(module.ports[port].mtu, each.mtu) for port, each in ordered]
+        echo = partial(self._sendFrame, FrameKind.ECHO)
+        self._validation = validation = PathValidation(module, peer, longest, echo)
+        validation.start()
         self._timer.start(PROBE_SECONDS, self._late)
 
     def _buffers(self) -> RemoteReceiveBuffers:
@@ -320,47 +305,38 @@ class PeerConnection(StreamProtocol):
             )
         return self._receiveBuffers
 
-    def _echo(self, nonce: bytes) -> None:
-        """Echo the nonce of the peer's probe."""
-        if self._echoes < MOST_ECHOES * len(self._probes):
-            self._echoes += 1
-            self._sendFrame(FrameKind.ECHO, nonce)
-            if self._echoes == PROBES * len(self._probes):
-                self._probesPassed()
+    def _probeReceived(self, nonce: bytes) -> None:
+        """Process a probe of the peer."""
+        validation = self._validation
+        if validation is not None and validation.received(nonce):
+            self._probesPassed(validation)
 
-    def _echoed(self, nonce: bytes) -> None:
+    def _echoed(self, validation: PathValidation, nonce: bytes) -> None:
         """Process a nonce that the peer has echoed."""
-        if any(probes.echoed(nonce) for probes in self._probes) and not self._isMissing():
+        if validation.echoed(nonce):
             self._timer.start(EXCHANGE_SECONDS, self._late)
-            for probes in self._probes:
-                probes.sendLonger()
-            self._probesPassed()
-        self.peer.mtu = min(probes.mtu for probes in self._probes)
+            self._probesPassed(validation)
 
-    def _probesPassed(self) -> None:
+    def _probesPassed(self, validation: PathValidation) -> None:
         """
         Establish the connection if the probes of this end have passed, and for a server those of the client.
 
         The server's application may block its reactor as soon as it is connected, so the client must have
         everything that it needs before that.
         """
-        if self._isMissing():
+        if not validation.isProven:
             return
         if self.isClient:
             self._maybeEstablished()
-        elif self._echoes >= PROBES * len(self._probes):
+        elif validation.hasEchoed:
             self._sendFrame(FrameKind.READY)
             # READY is sent before that.
             self._reactor.callLater(0, self._reactor.callLater, 0, self._maybeEstablished)
 
-    def _isMissing(self) -> bool:
-        """Return whether a probe was not echoed yet."""
-        return any(probes.missing for probes in self._probes)
-
     def _frame(self, kind: FrameKind, content: bytes) -> None:
         if kind == FrameKind.FAILED:
             self._giveUp(Failure(Unreachable(f"the peer gives up: {content.decode(errors='replace')}")))
-        elif not self._isIntroduced:
+        elif (validation := self._validation) is None:
             if kind == FrameKind.INTERFACES:
                 self._match(decodeInterfaces(content))
         elif kind == FrameKind.READY:
@@ -370,14 +346,15 @@ class PeerConnection(StreamProtocol):
             self.module.core.farewell(self.peer, content, self.module.seconds())
             self.module.turn()
         elif kind == FrameKind.ECHO:
-            self._echoed(content)
+            self._echoed(validation, content)
         elif kind in (FrameKind.QUEUE_PAIR, FrameKind.RECEIVE_BUFFER):
             # No RDMA to an address that is not validated; peers that follow the rules never ask for it.
-            if self._probes and not self._isMissing():
+            if validation.isProven:
                 self._buffers().frameReceived(kind, content)
 
     def _maybeEstablished(self) -> None:
-        if self._isMissing() or not self._isPeerReady or self.user is not None or self._isOver:
+        isProven = self._validation is not None and self._validation.isProven
+        if not isProven or not self._isPeerReady or self.user is not None or self._isOver:
             return
         self._timer.stop()
         self.user = user = self._established(self)
@@ -390,28 +367,11 @@ class PeerConnection(StreamProtocol):
         user.turnEnded()
 
     def _late(self) -> None:
-        self._giveUp(Failure(self._missed()))
-
-    def _missed(self) -> Unreachable:
-        """Return the error of an exchange that takes too long."""
-        if not self._isIntroduced:
-            return Unreachable("the peer does not introduce itself")
-        probes = next((each for each in self._probes if each.missing), None)
-        if probes is None:
-            return Unreachable("no packet of the peer arrives here, or no answer there: it is not ready")
-        place, mtu = probes.port.place, self.peer.mtu
-        address = self.peer.addresses[2 * self.peer.ports[probes.number]]
-        peer = self._peerName() if len(self._probes) == 1 else _addressOf(address)
-        route = f"{probes.port.interface} ({place.gid.ip or place.gid}) to {peer}"
-        if SMALL in probes.missing:
-            return Unreachable(f"no packet passes from {route}: of {SMALL_LENGTH} bytes or of {mtu}, its MTU")
-        return Unreachable(
-            f"packets of {mtu} bytes, the MTU, do not pass from {route}, while small ones do: "
-            f"choose a smaller MTU, as with the device string soft:{place.gid.ip}:mtu=1024"
-        )
-
-    def _peerName(self) -> str:
-        return str(getattr(self.peerHost, "host", self.peerHost))
+        """Give up an exchange that takes too long."""
+        error = Unreachable("the peer does not introduce itself")
+        if self._validation is not None:
+            error = self._validation.failure(str(getattr(self.peerHost, "host", self.peerHost)))
+        self._giveUp(Failure(error))
 
     def cancel(self) -> None:
         """Cancel an exchange whose result is no longer needed."""
@@ -489,7 +449,7 @@ class PeerConnection(StreamProtocol):
         elif isinstance(event, ReceiveBufferWanted):
             self._buffers().ask()
         elif isinstance(event, ProbeReceived):
-            self._echo(event.nonce)
+            self._probeReceived(event.nonce)
         elif isinstance(event, PeerClosed):
             self._sendClose(b"".join(event.peer.acknowledgement()))
         else:
@@ -544,7 +504,7 @@ class PeerConnection(StreamProtocol):
         if self._isOver:
             return
         self._timer.stop()
-        if not self._isIntroduced:
+        if self._validation is None:
             self._failure = self._failure or Failure(PeerLost("the peer has ended the exchange"))
         if self._isClean or self._failure is not None:
             self._finish()
@@ -564,15 +524,15 @@ class PeerConnection(StreamProtocol):
             return
         self._timer.stop()
         self._ending.stop()
-        if self._isIntroduced:
+        if self._validation is not None:
             self._endPeer(self.peer)
         if self._receiveBuffers is not None:
             self._receiveBuffers.close()
-        if self._isIntroduced and not self._isClean and self._failure is None:
+        if self._validation is not None and not self._isClean and self._failure is None:
             gone = "the peer's process has ended"
             self._failure = Failure(PeerLost(gone) if self.user is None else ConnectionLost(gone))
         self._isOver = True
-        if self._isIntroduced:
+        if self._validation is not None:
             self.module.forget(self.peer)
             self.module.turn()  # report failures before the end, because the user is None afterwards
         self._release()

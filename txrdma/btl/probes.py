@@ -13,12 +13,14 @@ drops it, for example a tunnel, keeps the MTU of IBA.
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Callable, Hashable, Sequence
 from secrets import token_bytes
 from typing import Final
 
 from txrdma.btl.core.matching import Interface
 from txrdma.btl.core.module import NONCE_LENGTH
 from txrdma.btl.core.peer import OPEN, Peer
+from txrdma.btl.errors import Unreachable
 from txrdma.btl.module import DevicePort, ModulePort
 from txrdma.error import DeviceUnavailable, WireError
 from txrdma.iba.types import GID
@@ -36,6 +38,12 @@ FULL_SIZE: Final = "full-size"
 
 MOST_TRIES: Final = 3
 """Number of optional probes on a path of which none is returned before the path keeps its MTU."""
+
+PROBES: Final = 2
+"""Probes on each path that must be echoed before the connection is established."""
+
+MOST_ECHOES: Final = PROBES + MOST_TRIES
+"""Probes on each path that are echoed; further ones are not."""
 
 _USUAL_PREFIXES: Final = (64, 24)
 
@@ -91,6 +99,90 @@ class PathProbes:
             self._module.core.prove(self._peer, self.number)
             self.send(FULL_SIZE)
         return True
+
+
+class PathValidation:
+    """
+    The probes of both ends on all paths of a connection.
+
+    @ivar isProven: whether the peer has echoed the required probes of this end.
+    @ivar hasEchoed: whether this end has echoed as many of the peer's as it requires.
+    """
+
+    def __init__(
+        self, module: ModulePort, peer: Peer, longest: Sequence[int], echo: Callable[[bytes], None]
+    ) -> None:
+        """
+        @param longest: for each path, longest packet that both of its ports accept, in bytes.
+        @param echo: returns the nonce of a probe to the peer.
+        """
+        self._peer, self._echo, self._echoes = peer, echo, 0
+        self._paths = [PathProbes(module, peer, number, most) for number, most in enumerate(longest)]
+
+    def start(self) -> None:
+        """Send the first probes."""
+        for path in self._paths:
+            path.send(SMALL)
+
+    @property
+    def isProven(self) -> bool:
+        return not any(path.missing for path in self._paths)
+
+    @property
+    def hasEchoed(self) -> bool:
+        return self._echoes >= PROBES * len(self._paths)
+
+    def received(self, nonce: bytes) -> bool:
+        """
+        Echo the nonce of the peer's probe, unless it has sent too many.
+
+        @return: whether this was the last one that the peer requires.
+        """
+        if self._echoes >= MOST_ECHOES * len(self._paths):
+            return False
+        self._echoes += 1
+        self._echo(nonce)
+        return self._echoes == PROBES * len(self._paths)
+
+    def echoed(self, nonce: bytes) -> bool:
+        """
+        Process a nonce that the peer has echoed, and set the MTU of the connection.
+
+        @return: whether this was the last required one; optional probes are sent then.
+        """
+        isLast = any(path.echoed(nonce) for path in self._paths) and self.isProven
+        if isLast:
+            for path in self._paths:
+                path.sendLonger()
+        self._peer.mtu = min(path.mtu for path in self._paths)
+        return isLast
+
+    def failure(self, peerHost: str) -> Unreachable:
+        """
+        Return the error of probes that take too long.
+
+        @param peerHost: address of the peer, which names it if there is only one path.
+        """
+        path = next((each for each in self._paths if each.missing), None)
+        if path is None:
+            return Unreachable("no packet of the peer arrives here, or no answer there: it is not ready")
+        place, mtu = path.port.place, self._peer.mtu
+        if len(self._paths) > 1:
+            peerHost = _ipOf(self._peer.addresses[2 * self._peer.ports[path.number]])
+        route = f"{path.port.interface} ({place.gid.ip or place.gid}) to {peerHost}"
+        if SMALL in path.missing:
+            return Unreachable(f"no packet passes from {route}: of {SMALL_LENGTH} bytes or of {mtu}, its MTU")
+        return Unreachable(
+            f"packets of {mtu} bytes, the MTU, do not pass from {route}, while small ones do: "
+            f"choose a smaller MTU, as with the device string soft:{place.gid.ip}:mtu=1024"
+        )
+
+
+def _ipOf(source: Hashable) -> str:
+    """Return the IP address of a peer's channel."""
+    assert isinstance(source, tuple)
+    raw: bytes = source[0]
+    return str(ipaddress.ip_address(raw))
 
 
 def interfaceOf(port: DevicePort) -> Interface:

@@ -613,7 +613,7 @@ class ExchangeTests(HostsCase):
         Its application may block the reactor as soon as it is connected: by then the client has its echoes.
         """
         unsent: list[Callable[[], None]] = []
-        echo = PeerConnection._echo
+        echo = PeerConnection._probeReceived
 
         def echoLater(lifeline: PeerConnection, nonce: bytes) -> None:
             if lifeline.isClient:
@@ -621,7 +621,7 @@ class ExchangeTests(HostsCase):
             else:
                 unsent.append(lambda: echo(lifeline, nonce))
 
-        self.patch(PeerConnection, "_echo", echoLater)
+        self.patch(PeerConnection, "_probeReceived", echoLater)
         client, server = (each.lifeline for each in self.open(TagRecorder(), TagRecorder()))
         for _probe in range(2):
             self.wait(lambda: bool(unsent))

@@ -113,8 +113,9 @@ class RemoteWriteTests(HostsCase):
         client, server = TagRecorder(), TagRecorder()
         opening, _other = self.open(client, server)
         lifeline = opening.lifeline
-        self.wait(lambda: lifeline._isIntroduced)
-        self.assertTrue(lifeline._isMissing())
+        self.wait(lambda: lifeline._validation is not None)
+        assert lifeline._validation is not None
+        self.assertFalse(lifeline._validation.isProven)
         lifeline._frame(FrameKind.QUEUE_PAIR, QueuePairPart(qpn=5).encode())
         self.assertEqual(self.reliable(), [])
         self.wait(lambda: client.isMade and server.isMade)

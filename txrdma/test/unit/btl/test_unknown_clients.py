@@ -51,10 +51,15 @@ class EarlyTests(HostsCase):
         self.failures: list[Failure] = []
         for opening in self.openings:
             opening.answer.addErrback(self.failures.append)
-        self.wait(lambda: all(each.lifeline._echoes for each in self.openings))
+        self.wait(lambda: all(map(self.hasReceived, self.openings)))
         client, self.server = (each.lifeline for each in self.openings)
         client.module.core.prove(client.peer)
         self.client = client
+
+    def hasReceived(self, opening: PeerOpening) -> bool:
+        """Return whether an end has received probes."""
+        validation = opening.lifeline._validation
+        return validation is not None and validation._echoes > 0
 
     def early(self) -> int:
         """Return the number of early bytes that the server has."""
@@ -88,8 +93,9 @@ class EarlyTests(HostsCase):
         self.client.module.soon()
         self.pause(0.1)
         self.assertEqual(self.early(), 0)
-        for probes in self.server._probes:
-            probes.missing.clear()
+        assert self.server._validation is not None
+        for path in self.server._validation._paths:
+            path.missing.clear()
         self.server._maybeEstablished()
         user: Any = self.server.user
         self.wait(lambda: user.protocol.tagged == [(TAG, data)])
