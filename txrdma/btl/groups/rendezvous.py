@@ -168,6 +168,13 @@ class Rendezvous:
         rank, text = self.failure
         lines.sendObject({"failed": rank, "text": text})
 
+    def dissolve(self) -> Deferred[None]:
+        """Stop listening, and let all members close their connections, because they are connected."""
+        port, self._port = self._port, None
+        for lines in self._lines.values():
+            lines.sendObject({"dissolved": True})
+        return succeed(None) if port is None else maybeDeferred(port.stopListening)
+
     def close(self) -> Deferred[None]:
         """Stop listening, and close all connections."""
         port, self._port = self._port, None
@@ -213,6 +220,9 @@ class RendezvousClient(_Lines):
             self._transport().loseConnection()
 
     def objectReceived(self, value: Any) -> None:
+        if "dissolved" in value:
+            self.leave()
+            return
         if "failed" in value:
             rank, text = int(value["failed"]), str(value["text"])[:LONGEST_TEXT]
             self._fail(rank, f"rank {rank} has failed: {text}")

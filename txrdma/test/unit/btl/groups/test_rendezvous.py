@@ -76,6 +76,17 @@ class RendezvousTests(SynchronousTestCase):
         self.members[1][0].connectionLost()
         self.assertEqual((self.received(0), self.rendezvous.failure), ([], None))
 
+    def test_dissolve(self) -> None:
+        """When members are connected, the rendezvous can end: the end of a member is no failure any more."""
+        closed: list[bool] = []
+        self.rendezvous._port.stopListening = lambda: closed.append(True)
+        self.successResultOf(self.rendezvous.dissolve())
+        self.assertEqual(closed, [True])
+        self.members[1][0].connectionLost()
+        for rank in (0, 2):
+            self.assertEqual(self.received(rank), [{"dissolved": True}])
+        self.assertIsNone(self.rendezvous.failure)
+
     def test_twice(self) -> None:
         """A rank that has connected is not admitted again, even after its end."""
         self.assertRaises(Refused, self.rendezvous._admit, 1, None)
@@ -135,6 +146,15 @@ class ClientTests(SynchronousTestCase):
         self.transport.clear()
         self.client.leave()
         self.client.leave()
+        self.client.connectionLost()
+        self.assertEqual((self.transport.value(), self.failures), (b'{"leave": true}\n', []))
+        self.assertTrue(self.transport.disconnecting)
+
+    def test_dissolved(self) -> None:
+        """A member leaves a rendezvous that is dissolved."""
+        self.test_members()
+        self.transport.clear()
+        self.client.dataReceived(b'{"dissolved": true}\n')
         self.client.connectionLost()
         self.assertEqual((self.transport.value(), self.failures), (b'{"leave": true}\n', []))
         self.assertTrue(self.transport.disconnecting)
