@@ -6,7 +6,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from getopt import getopt
 from typing import Any
 
@@ -61,11 +64,26 @@ async def run(reactor: Any, options: CommandOptions) -> None:
     launch = Launch(reactor, options["members"], [program, *options["command"][1:]], bool(options["prefix"]))
     async with Interruption(reactor) as interruption:
         interruption.then = launch.interrupt
-        await launch.run(os.environ, lambda end: None if interruption.has else _report(end))
+        with reserved() as (host, port):
+            environment = {**os.environ, "MASTER_ADDR": host, "MASTER_PORT": str(port)}
+            await launch.run(environment, lambda end: None if interruption.has else _report(end))
     if interruption.has:
         raise SystemExit(INTERRUPTED)
     if launch.failed is not None:
         raise SystemExit(launch.failed.status)
+
+
+@contextmanager
+def reserved() -> Iterator[tuple[str, int]]:
+    """
+    Reserve a port of 127.0.0.1 for a listener that sets C{SO_REUSEADDR}: no other program is given it.
+
+    It is for C{torch.distributed}, whose first process listens there.
+    """
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("127.0.0.1", 0))
+        yield holder.getsockname()
 
 
 def _report(end: End) -> None:

@@ -151,6 +151,8 @@ class Launch:
     def _start(self, rank: int, environment: Mapping[str, str], nothing: int) -> None:
         """Start a process; the first one gets our standard input, as with C{mpirun}."""
         variables = {**environment, **self._rendezvous.terms(rank).environment()}
+        variables.update(RANK=str(rank), LOCAL_RANK=str(rank))  # as torchrun does
+        variables.update(WORLD_SIZE=str(self._size), LOCAL_WORLD_SIZE=str(self._size))
         output: dict[int, Any] = {1: 1, 2: 2}
         if self._isPrefixed:
             output = {1: "r", 2: "r"}

@@ -4,8 +4,10 @@ A member of a group for tests: C{txrdma btl-run -n 3 .../member.py ROLE}.
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
+import socket
 import sys
 from array import array
 from typing import Any
@@ -22,6 +24,8 @@ async def main(reactor: Any, role: str) -> None:
     if role == "impostor":
         await claim(reactor)
         return
+    if role == "listening":
+        listen()
     group = await Group.join(reactor)
     if role == "sum":
         for length in (1, 100_000):
@@ -45,6 +49,22 @@ def failed(failure: Any) -> None:
     """Print why an operation has failed."""
     failure.trap(GroupFailed)
     print(f"failed because of rank {failure.value.rank}: {failure.value}", flush=True)
+
+
+def listen() -> None:
+    """Listen as the first process of C{torch.distributed} does, which others cannot prevent."""
+    if os.environ["RANK"] == "0":
+        where = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        with socket.socket() as other:
+            other.settimeout(0)
+            try:
+                other.bind(where)
+            except OSError as error:
+                assert error.errno == errno.EADDRINUSE, error
+            else:
+                raise AssertionError("the port is not reserved")
+        with socket.create_server(("", where[1])):
+            print("listening")
 
 
 async def claim(reactor: Any) -> None:

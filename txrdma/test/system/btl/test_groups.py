@@ -38,6 +38,12 @@ class RunTests(SynchronousTestCase):
         expected = [f"[{rank}] rank {rank} of {SIZE}" for rank in range(SIZE)]
         self.assertEqual((sorted(output.splitlines()), errors, process.returncode), (expected, "", 0))
 
+    def test_port(self) -> None:
+        """The first member can listen where C{torch.distributed} meets; others do not get that port."""
+        process = self.start("listening", "--prefix")
+        output, errors = process.communicate(timeout=100)
+        self.assertEqual((output, process.returncode), ("[0] listening\n", 0), errors)
+
     def test_killed(self) -> None:
         """When a member is killed, all operations of the others fail, and its signal is the exit status."""
         process = self.start("killed", "--prefix")

@@ -77,6 +77,9 @@ class LaunchTests(SynchronousTestCase):
         self.assertEqual(self.processes[0].fds, {0: 0, 1: 1, 2: 2})
         self.assertNotEqual(self.processes[1].fds, {0: 0, 1: 1, 2: 2})
         self.assertEqual(self.processes[0].environment["PATH"], "/bin")
+        names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+        found = ["".join(each.environment[name] for name in names) for each in self.processes]
+        self.assertEqual(found, ["0033", "1133", "2233"])  # as torchrun has it
 
     def test_status(self) -> None:
         """The first failure is reported once; those that it causes are not."""
