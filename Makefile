@@ -7,6 +7,7 @@
 #   make bench      the benchmarks; results go to docs/benchmarks.md
 #   make test-lowest     unit tests with the lowest supported versions, and no program on PATH but a shell
 #   make test-trunk      unit tests with Twisted's trunk, where it can be installed
+#   make test-torch     torch.distributed over btl, compared with gloo, in .venv-torch
 #   make test-compiled, make bench-compiled   the same with the cores compiled by mypyc, in .venv-compiled
 #   make test-wheel      unit and integration tests with the installed wheel, in an empty folder, and the pages for new users
 #   make reproducible  two builds of the compiled wheel have the same bytes
@@ -65,6 +66,7 @@ VENV := .venv
 COMPILED := .venv-compiled
 LOWEST := .venv-lowest
 TRUNK := .venv-trunk
+TORCH := .venv-torch
 # Suites of the compiled modules; setup.py has the list of these.
 COMPILED_TESTS ?= txrdma.test.unit.btl txrdma.test.unit.cm txrdma.test.unit.smc txrdma.test.unit.soft \
 	txrdma.test.integration.soft txrdma.test.integration.verbs.test_contract
@@ -72,7 +74,7 @@ BIN := $(VENV)/bin
 PIP = -m pip --disable-pip-version-check install
 RUNTESTS = tools/runtests.py --jobs $(JOBS) --slowest $(SLOWEST)
 
-.PHONY: demo test test-all test-lowest test-trunk test-compiled test-wheel test-compat coverage reproducible wheels test-kernel test-kernel-ci test-container soak mutants \
+.PHONY: demo test test-all test-lowest test-trunk test-torch test-compiled test-wheel test-compat coverage reproducible wheels test-kernel test-kernel-ci test-container soak mutants \
 	vendor conversations check lint format types docs bench bench-compiled simulate hostile fuzz clean
 .DELETE_ON_ERROR:
 
@@ -97,6 +99,11 @@ test-lowest: $(LOWEST)/.has-lowest
 test-trunk: $(TRUNK)/.made
 	@if tools/have-trunk $(TRUNK)/bin/python; then \
 		TXRDMA_EXAMPLES=10 $(TRUNK)/bin/python $(RUNTESTS) --label trunk --folder build/trunk txrdma.test.unit; fi
+
+# torch has hundreds of megabytes, so it has an environment of its own.
+test-torch: $(TORCH)/.made
+	@if tools/have-torch $(TORCH)/bin/python; then \
+		$(TORCH)/bin/python $(RUNTESTS) --label torch --folder build/torch txrdma.test.system.btl.test_torch; fi
 
 # MINUTES=30 for a random choice that takes about as long; without it, everything, which takes hours.
 soak: $(VENV)/.has-test
@@ -203,7 +210,7 @@ fuzz: $(VENV)/.has-test
 	@$(BIN)/python fuzz/run.py $(if $(UNGUIDED),--unguided) $(if $(INPUTS),--inputs $(INPUTS),--seconds $(SECONDS))
 
 clean:
-	rm -rf $(VENV) $(COMPILED) $(LOWEST) $(TRUNK) .venv-kernel build dist docs/_build _trial_temp* *.egg-info
+	rm -rf $(VENV) $(COMPILED) $(LOWEST) $(TRUNK) $(TORCH) .venv-kernel build dist docs/_build _trial_temp* *.egg-info
 
 $(VENV)/.made:
 	@PYTHON="$(PYTHON)" tools/make-venv $(VENV)
@@ -239,6 +246,10 @@ $(LOWEST)/.made:
 $(LOWEST)/.has-lowest: pyproject.toml tools/lowest.txt | $(LOWEST)/.made
 	@echo "Installing txrdma with the lowest supported versions into $(LOWEST)"
 	@tools/quietly $(LOWEST)/bin/python $(PIP) -e '.[cli]' 'hypothesis>=6.100' -c tools/lowest.txt
+	@touch $@
+
+$(TORCH)/.made:
+	@PYTHON="$(PYTHON)" tools/make-venv $(TORCH)
 	@touch $@
 
 $(TRUNK)/.made:

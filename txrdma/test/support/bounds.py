@@ -24,6 +24,7 @@ BOUNDS: Final = {
     "LOCAL": """
         btl.Answerer.functions btl.BTLMessageTransport._handlers,_unlimited,_ready btl.ByteStream._unsent
         btl.ConnectionMemory._regions btl.Group._operations,_receives btl.Launch._processes
+        btl.BTLWork._futures btl.ReactorThread._calls
         btl.Message.tags,bodies btl.Ordering.tags btl.Outbox._windows btl.Peer.urgent,usual
         btl.Regions._regions btl._Arrived.requests btl._Window.waiting cm.Attempts._pending
         cm.ConnectionManager._handlers,_services,_resolving cm.Dispatcher._peerToPeer,_questions,_listeners

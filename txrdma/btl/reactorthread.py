@@ -1,0 +1,139 @@
+"""
+A reactor in a thread of its own, for programs that block in other threads.
+
+A lock belongs to the thread that runs code of the reactor. The reactor's thread releases it while it waits
+for events. So another thread can run such code itself, without a change of threads, which takes longer than a
+short operation of a L{Group<txrdma.btl.groups.group.Group>} in shared memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from selectors import DefaultSelector, SelectorKey
+from threading import Event, Lock, Thread
+from typing import Any, ClassVar
+
+from twisted.internet.asyncioreactor import AsyncioSelectorReactor
+from twisted.internet.defer import maybeDeferred
+from twisted.internet.error import ConnectionDone
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+_log = Logger()
+
+
+class _Selector(DefaultSelector):
+    """
+    Waits for events without the lock.
+
+    @ivar lock: belongs to the thread that runs code of the reactor.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = Lock()
+
+    def select(self, timeout: float | None = None) -> list[tuple[SelectorKey, int]]:
+        self.lock.release()
+        try:
+            return super().select(timeout)
+        finally:
+            self.lock.acquire()
+
+
+class ReactorThread:
+    """
+    A reactor in a thread of its own. It runs while it has users, and does not keep the process alive.
+
+    @ivar reactor: it belongs to whoever holds the lock.
+    """
+
+    _current: ClassVar[ReactorThread | None] = None
+    _users: ClassVar[int] = 0
+    _guard: ClassVar[Lock] = Lock()
+
+    def __init__(self) -> None:
+        selector = _Selector()
+        self._lock = selector.lock
+        self._loop = asyncio.SelectorEventLoop(selector)
+        self._loop.set_debug(
+            False
+        )  # it would refuse calls of other threads, even of those that hold the lock
+        self.reactor: Any = AsyncioSelectorReactor(self._loop)
+        self._calls: deque[Callable[[], object]] = deque()
+        self._thread = Thread(target=self._run, name="txrdma reactor", daemon=True)
+        self._thread.start()
+
+    @classmethod
+    def acquire(cls) -> ReactorThread:
+        """Return the thread of this process; each user has to call L{release}."""
+        with cls._guard:
+            if cls._current is None:
+                cls._current = cls()
+            cls._users += 1
+            return cls._current
+
+    def release(self) -> None:
+        """Stop using the thread: it ends with its last user."""
+        cls = type(self)
+        with self._guard:
+            cls._users -= 1
+            if cls._users:
+                return
+            cls._current = None
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+    def _run(self) -> None:
+        with self._lock:
+            self._loop.run_forever()
+            self.reactor.waker.connectionLost(Failure(ConnectionDone()))
+            self._loop.close()
+
+    def start(self, call: Callable[[], object], isHere: bool) -> None:
+        """
+        Run code of the reactor after that of earlier calls of this method, at any time.
+
+        @param isHere: run it in this thread before this method returns, unless the reactor is busy.
+        """
+        self._calls.append(call)
+        if isHere and self._lock.acquire(blocking=False):
+            try:
+                self._runCalls()
+            finally:
+                self._lock.release()
+            self._loop.call_soon_threadsafe(_wake)
+        else:
+            self._loop.call_soon_threadsafe(self._runCalls)
+
+    def _runCalls(self) -> None:
+        while self._calls:
+            call = self._calls.popleft()
+            with _log.failuresHandled("a call of another thread failed"):
+                call()
+
+    def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """
+        Call a function in the reactor's thread, and wait for its result.
+
+        @param function: returns a value, or a Deferred with it.
+        @raise Exception: what the function has raised, or the Deferred has failed with.
+        """
+        ended, results = Event(), []
+
+        def done(result: Any) -> None:
+            results.append(result)
+            ended.set()
+
+        self.start(lambda: maybeDeferred(function, *arguments).addBoth(done), False)
+        ended.wait()
+        (result,) = results
+        if isinstance(result, Failure):
+            result.raiseException()
+        return result
+
+
+def _wake() -> None:
+    """Let the reactor determine its next deadline, which code of another thread may have set."""

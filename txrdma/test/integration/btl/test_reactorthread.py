@@ -1,0 +1,84 @@
+"""
+A reactor in a thread of its own, and calls of another thread.
+"""
+
+from __future__ import annotations
+
+import os
+from threading import enumerate as threads
+from threading import Event, get_ident
+
+from twisted.internet.defer import Deferred
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.btl.reactorthread import ReactorThread
+
+
+class ReactorThreadTests(SynchronousTestCase):
+    """This thread blocks, and the reactor is in another one."""
+
+    def setUp(self) -> None:
+        self.thread = ReactorThread.acquire()
+        self.addCleanup(lambda: self.thread.release())
+
+    def test_call(self) -> None:
+        """The caller waits for a result, also of a Deferred that a delayed call fires."""
+        self.assertNotEqual(self.thread.call(get_ident), get_ident())
+        waiting: Deferred[int] = Deferred()
+        self.thread.call(lambda: self.thread.reactor.callLater(0.001, waiting.callback, 3) and None)
+        self.assertEqual(self.thread.call(lambda: waiting), 3)
+
+    def test_failure(self) -> None:
+        """The caller gets the exception."""
+        self.assertRaises(ZeroDivisionError, self.thread.call, lambda: 1 // 0)
+
+    def test_here(self) -> None:
+        """While the reactor waits, this thread runs a call itself; the reactor learns of delayed calls."""
+        where: list[int] = []
+        ended = Event()
+
+        def call() -> None:
+            where.append(get_ident())
+            self.thread.reactor.callLater(0.001, ended.set)
+
+        while get_ident() not in where:  # the reactor may be about to wait
+            self.thread.start(call, True)
+        self.assertTrue(ended.wait(60))
+
+    def test_busy(self) -> None:
+        """While the reactor is busy, a call is queued, and runs in order."""
+        begun, resume, done = Event(), Event(), Event()
+        order: list[str] = []
+
+        def block() -> None:
+            begun.set()
+            resume.wait(60)
+
+        self.thread.start(block, False)
+        self.assertTrue(begun.wait(60))
+        for name in ("first", "second"):
+            self.thread.start(lambda name=name: order.append(name), True)  # type: ignore[misc]
+        self.thread.start(done.set, True)
+        self.assertEqual(order, [])
+        resume.set()
+        self.assertTrue(done.wait(60))
+        self.assertEqual(order, ["first", "second"])
+
+    def test_contained(self) -> None:
+        """A call that raises an exception is logged; the next one runs."""
+        self.thread.start(lambda: 1 // 0, True)
+        self.assertEqual(self.thread.call(lambda: 1), 1)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+
+    def test_release(self) -> None:
+        """All users share a thread, which ends with the last one, and leaves no descriptor."""
+        descriptors = len(os.listdir("/proc/self/fd"))
+        other = ReactorThread.acquire()
+        self.assertIs(other, self.thread)
+        other.release()
+        self.assertEqual(self.thread.call(lambda: 1), 1)
+        self.thread.release()
+        self.assertNotIn("txrdma reactor", [each.name for each in threads()])
+        self.assertLess(len(os.listdir("/proc/self/fd")), descriptors)
+        self.thread = ReactorThread.acquire()
+        self.assertEqual(len(os.listdir("/proc/self/fd")), descriptors)
