@@ -379,7 +379,10 @@ class Fabric:
 
     def ports(self) -> Iterator[Port]:
         """All known ports of the fabric; nodes that are added meanwhile are left out."""
-        return (port for node in list(self.nodes.values()) for port in node._ports if port is not None)
+        for node in list(self.nodes.values()):
+            for port in node._ports:
+                if port is not None:
+                    yield port
 
     def links(self) -> Iterator[tuple[Port, Port]]:
         """Links of the fabric, each once; the port with the lower node GUID and port number is first."""
@@ -447,6 +450,18 @@ class Fabric:
             return False
         one.peer, other.peer = other, one
         return True
+
+
+def breakUp(nodes: Mapping[GUID, Node]) -> None:
+    """
+    Break the reference cycles of nodes and ports that are no longer used, so that they are freed without a
+    garbage collection.
+    """
+    for node in nodes.values():
+        for port in node._ports:
+            if port is not None:
+                port.peer = None
+        node._ports.clear()
 
 
 def described(problems: Iterable[Problem]) -> Iterator[str]:

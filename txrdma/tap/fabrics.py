@@ -17,6 +17,7 @@ from txrdma.error import RDMAError
 from txrdma.interfaces import IMADPort
 from txrdma.kit.webaccess import readAccess
 from txrdma.monitor.config import MonitorConfig
+from txrdma.monitor.garbage import GarbageCollection
 from txrdma.monitor.web.fabrics import FabricsSite
 from txrdma.tap.monitor import endpointOf, listeningService, MonitorService
 from txrdma.tap.systemd import SystemNotifier
@@ -86,9 +87,12 @@ class FabricsService(MultiService):
             service = MonitorService(reactor, one, opened, aheadSeconds, notifier, names)
             self.monitors[one.fabric] = service
             service.setServiceParent(self)  # type: ignore[no-untyped-call]  # of Twisted's
-        self.site = FabricsSite(reactor, {name: one.site for name, one in self.monitors.items()}, access)
+        garbage = GarbageCollection(reactor)
+        sites = {name: one.site for name, one in self.monitors.items()}
+        self.site = FabricsSite(reactor, sites, access, garbage)
         if endpoint is not None:
             listeningService(endpoint, self.site.factory).setServiceParent(self)
+        garbage.setServiceParent(self)  # type: ignore[no-untyped-call]  # of Twisted's
 
     def _isAlive(self) -> bool:
         return all(one.poller.supervisor.isAlive() for one in self.monitors.values())

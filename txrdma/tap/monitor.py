@@ -37,6 +37,7 @@ from txrdma.monitor.config import MonitorConfig, secretIn
 from txrdma.monitor.diagnosis.findinglog import FindingEvent, Raised, Resumed
 from txrdma.monitor.diagnosis.journal import FabricEvent
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
+from txrdma.monitor.garbage import GarbageCollection
 from txrdma.monitor.reading.poller import FabricPoller, RETRIES
 from txrdma.monitor.reading.surveyor import Surveyor
 from txrdma.monitor.series.database import leaseOf
@@ -247,11 +248,14 @@ class MonitorService(MultiService):
         )
         self._showDuty()
         self._surveyor = Surveyor(reactor, agent, self.poller, config.surveySeconds)
-        self.site = MonitorSite(reactor, self._watch, config.counters, access)
+        garbage = None if config.fabric else GarbageCollection(reactor)
+        self.site = MonitorSite(reactor, self._watch, config.counters, access, garbage)
         self._listening: StreamServerEndpointService | None = None
         if endpoint is not None:
             self._listening = listeningService(endpoint, self.site.factory)
             self._listening.setServiceParent(self)
+        if garbage is not None:
+            garbage.setServiceParent(self)  # type: ignore[no-untyped-call]  # of Twisted's
 
     # Active monitor and standby.
 

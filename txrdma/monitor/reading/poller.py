@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import chain
 from typing import Final
+from weakref import finalize
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IReactorTime
@@ -25,7 +26,7 @@ from txrdma.fabric.discovery import Sweep
 from txrdma.fabric.excess import LEFT_OUT
 from txrdma.fabric.health import Finding, managerFindings, placedFindings
 from txrdma.fabric.managerwatch import ManagerWatch
-from txrdma.fabric.model import Fabric, Node, Port
+from txrdma.fabric.model import breakUp, Fabric, Node, Port
 from txrdma.fabric.rates import shareOf
 from txrdma.fabric.refreshing import hasOtherLID, leadingTo, Refresh
 from txrdma.fabric.tables import Firmware
@@ -349,6 +350,7 @@ class FabricPoller:
         self._pauseSeconds = None
         try:
             fabric = await sweep.run()
+            finalize(fabric, breakUp, fabric.nodes).atexit = False  # when another one has replaced it
             if len(fabric.nodes) >= _FEWEST_NODES:
                 managers = None
                 with step("asking subnet managers"):
@@ -410,6 +412,7 @@ class FabricPoller:
 
     def _swept(self, fabric: Fabric, now: float) -> None:
         self.fabric = fabric
+        self._ports = {}
         self._touched.clear()
         self._areLIDsDoubtful = False
         if self._isIsolated:

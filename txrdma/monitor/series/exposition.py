@@ -300,16 +300,11 @@ def fabricFamilies(
             if port.raw
         )
 
-    named = (
-        labels(
-            **common,
-            guid=guidText(node.guid),
-            name=nameOf(node),
-            type=node.type.name.lower(),
-            lid=int(node.lid),
-        )
-        for node in list(fabric.nodes.values())
-    )
+    def ofNodes() -> Iterator[tuple[str, object]]:
+        for node in list(fabric.nodes.values()):
+            named = {"guid": guidText(node.guid), "name": nameOf(node), "type": node.type.name.lower()}
+            yield labels(**common, **named, lid=int(node.lid)), 1
+
     linked = (
         labels(
             **common,
@@ -322,7 +317,7 @@ def fabricFamilies(
         if port.raw and (peer := port.peer) is not None
     )
     families = (
-        family("infiniband_node_info", "gauge", "Node by its GUID", ((one, 1) for one in named)),
+        family("infiniband_node_info", "gauge", "Node by its GUID", ofNodes()),
         family("infiniband_link_info", "gauge", "Link by one of its ends", ((one, 1) for one in linked)),
         family(
             "infiniband_state_id",

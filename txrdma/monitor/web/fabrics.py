@@ -15,6 +15,7 @@ from twisted.web.template import Tag
 
 from txrdma.kit.pathprefix import below, prefixOf
 from txrdma.kit.webaccess import AccessControl
+from txrdma.monitor.garbage import GarbageCollection
 from txrdma.monitor.web import rest
 from txrdma.monitor.web.html import failed, flattened, sendPage
 from txrdma.monitor.web.layout import badge, head, health, Part, table, tags
@@ -37,9 +38,16 @@ class FabricsSite:
     """
 
     def __init__(
-        self, reactor: IReactorTime, sites: Mapping[str, MonitorSite], access: AccessControl
+        self,
+        reactor: IReactorTime,
+        sites: Mapping[str, MonitorSite],
+        access: AccessControl,
+        garbage: GarbageCollection,
     ) -> None:
-        """@param sites: sites of the fabrics, by their names."""
+        """
+        @param sites: sites of the fabrics, by their names.
+        @param garbage: measures the garbage collections of the process.
+        """
         self._sites = sites
         root, api, version = Resource(), Resource(), Resource()
         root.putChild(b"", _Overview(sites))
@@ -51,7 +59,7 @@ class FabricsSite:
                 version.putChild(route.name.encode(), _Rows(sites, route))
         api.putChild(b"v1", version)
         root.putChild(b"api", api)
-        self._scrapes = Scrapes(reactor, [site.metrics for site in sites.values()])
+        self._scrapes = Scrapes(reactor, [site.metrics for site in sites.values()], garbage)
         putCommon(root, self._scrapes)
         self.factory = MonitorFactory(root, access, self.sickness, self.unreadiness)
 

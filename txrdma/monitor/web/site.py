@@ -18,6 +18,7 @@ from twisted.web.server import GzipEncoderFactory, Request, Site
 from txrdma.fabric.metricnames import METRICS
 from txrdma.kit.delayedcalls import Timer
 from txrdma.kit.webaccess import AccessControl, isLocalName
+from txrdma.monitor.garbage import GarbageCollection
 from txrdma.monitor.web.events import EventHub, Events
 from txrdma.monitor.web.html import HTMLPages
 from txrdma.monitor.web.metrics import Metrics
@@ -183,10 +184,12 @@ class MonitorSite:
         watch: Watch,
         counters: tuple[str, ...] = METRICS,
         access: AccessControl | None = None,
+        garbage: GarbageCollection | None = None,
     ) -> None:
         """
         @param counters: names of the counters exported to Prometheus.
         @param access: authenticates requests; None lets everybody read.
+        @param garbage: measures the garbage collections of the process, or None.
         """
         self.hub = EventHub(reactor, watch)
         watch.searches = Searches(reactor)
@@ -196,7 +199,7 @@ class MonitorSite:
         root.putChild(b"api", api)
         root.putChild(b"readyz", _Probe(watch.unreadiness))  # below the path of a fabric
         self.root, self.watch, self.metrics = root, watch, Metrics(watch, counters)
-        self._scrapes = Scrapes(reactor, [self.metrics])
+        self._scrapes = Scrapes(reactor, [self.metrics], garbage)
         putCommon(root, self._scrapes)
         self.factory = MonitorFactory(root, access or AccessControl(), watch.sickness, watch.unreadiness)
 

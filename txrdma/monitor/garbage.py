@@ -1,0 +1,136 @@
+"""
+Garbage collection of a process that monitors fabrics for years: nothing else in it changes Python's settings.
+
+A full collection of Python's visits all objects, and those of large fabrics are millions that live for long.
+So objects that have survived a collection are frozen, some ten thousands at a time: further collections leave
+them out, and take milliseconds. Reference counting still frees frozen objects; only reference cycles of them
+are not found. The models of fabrics are such cycles, and are broken up when they are replaced. What is left,
+such as connections that were frozen while they were open, is freed by complete collections, which follow the
+growth of frozen objects: garbage is at most a half of what is in use, and what an hour adds.
+"""
+
+from __future__ import annotations
+
+import gc
+from bisect import bisect_left
+from collections.abc import Iterator
+from time import perf_counter
+from typing import Final
+
+from twisted.application.service import Service
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+
+from txrdma.kit.delayedcalls import Timer
+from txrdma.monitor.series.exposition import Family, family, labels
+
+_log = Logger()
+
+MOST_UNFROZEN: Final = 50_000
+"""Number of objects beyond which those that survive a collection are frozen."""
+
+COMPLETE_SECONDS: Final = 3600.0
+"""Least time between complete collections, which block the process for 0.3 s for each million of objects."""
+
+MOST_GROWTH: Final = 1.5
+"""Growth of the number of frozen objects since a complete collection after which another one follows."""
+
+_CHECK_SECONDS: Final = 0.25
+_THRESHOLDS: Final = (10_000, 5, 1 << 30)
+"""Thresholds of generations: the oldest one is collected by checks only."""
+
+_BOUNDS: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+"""Upper bounds of the pauses in each bucket of the histogram, in seconds."""
+
+
+class GarbageCollection(Service):
+    """
+    Decides about garbage collections of the process while the service runs, and measures them.
+
+    Without C{gc.freeze}, as in PyPy, it does nothing.
+
+    @ivar complete: number of complete collections.
+    """
+
+    def __init__(self, clock: IReactorTime) -> None:
+        self.complete = 0
+        self._clock = clock
+        self._timer = Timer(clock)
+        self._thresholds: tuple[int, int, int] | None = None
+        self._passes = self._checked = 0
+        self._frozen = 0
+        self._completeAt = self._pauseBegan = self._seconds = 0.0
+        self._buckets = [0] * (len(_BOUNDS) + 1)
+
+    def startService(self) -> None:
+        """Change Python's settings."""
+        super().startService()  # type: ignore[no-untyped-call]  # of Twisted's
+        if not hasattr(gc, "freeze"):
+            return
+        self._thresholds = gc.get_threshold()
+        gc.set_threshold(*_THRESHOLDS)
+        gc.callbacks.append(self._collected)
+        self._frozen = 0
+        self._completeAt = self._clock.seconds()
+        self._timer.start(_CHECK_SECONDS, self._check)
+
+    def stopService(self) -> None:
+        """Restore Python's settings."""
+        super().stopService()  # type: ignore[no-untyped-call]  # of Twisted's
+        self._timer.stop()
+        thresholds, self._thresholds = self._thresholds, None
+        if thresholds is not None:
+            gc.callbacks.remove(self._collected)
+            gc.set_threshold(*thresholds)
+            gc.unfreeze()
+
+    def families(self) -> Iterator[Family]:
+        """Yield the metric families of collections."""
+        counts, below = [], 0
+        for bound, count in zip((*_BOUNDS, "+Inf"), self._buckets, strict=True):
+            below += count
+            counts.append((f"_bucket{labels(le=bound)}", below))
+        text = "Time for which a garbage collection has blocked the process"
+        name = "txrdma_monitor_garbage_collection_seconds"
+        yield family(name, "histogram", text, [*counts, ("_sum", f"{self._seconds:.6f}"), ("_count", below)])
+
+    def _collected(self, phase: str, info: dict[str, int]) -> None:
+        """Measure a collection, which may be in any thread."""
+        now = perf_counter()
+        if phase == "start":
+            self._pauseBegan = now
+            return
+        seconds = now - self._pauseBegan
+        self._seconds += seconds
+        self._buckets[bisect_left(_BOUNDS, seconds)] += 1
+        self._passes += 1
+
+    def _check(self) -> None:
+        try:
+            if self._clock.seconds() - self._completeAt >= COMPLETE_SECONDS:
+                self._collectComplete()
+            elif self._passes != self._checked and len(gc.get_objects()) > MOST_UNFROZEN:
+                gc.collect()
+                if len(gc.get_objects()) > MOST_UNFROZEN // 2:
+                    gc.freeze()
+            self._checked = self._passes
+        finally:
+            self._timer.start(_CHECK_SECONDS, self._check)
+
+    def _collectComplete(self) -> None:
+        """Collect all objects if the frozen ones have grown much."""
+        self._completeAt = self._clock.seconds()
+        frozen = gc.get_freeze_count()
+        if not self._frozen:  # what was frozen in the first hour is in use
+            self._frozen = frozen
+        elif frozen > MOST_GROWTH * self._frozen:
+            gc.unfreeze()
+            gc.collect()
+            gc.freeze()
+            self.complete += 1
+            self._frozen = gc.get_freeze_count()
+            _log.info(
+                "collected all garbage: {before} objects before, {after} after it",
+                before=frozen,
+                after=self._frozen,
+            )

@@ -1,0 +1,148 @@
+"""
+Garbage collection of a monitor: what is frozen, and that nothing is left for ever.
+"""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+from unittest import skipUnless
+from weakref import ref
+
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.fabric.model import Node
+from txrdma.monitor import garbage
+from txrdma.monitor.garbage import COMPLETE_SECONDS, GarbageCollection
+from txrdma.monitor.series.exposition import exposed
+from txrdma.test.unit.monitor.test_exposition import parsed
+from txrdma.test.unit.monitor.test_poller import PollerTestCase
+
+
+class Cycle:
+    """An object that only a garbage collection frees."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+@skipUnless(hasattr(gc, "freeze"), "this Python cannot freeze objects")
+class GarbageCollectionTests(SynchronousTestCase):
+    """A service that is started, and limits of some thousand objects."""
+
+    def setUp(self) -> None:
+        self.patch(garbage, "MOST_UNFROZEN", 2000)
+        self.patch(garbage, "MOST_GROWTH", 1.05)
+        gc.collect()
+        self.clock = Clock()
+        self.before = gc.get_threshold()
+        self.service = GarbageCollection(self.clock)
+        self.service.startService()
+        self.addCleanup(self.stop)
+        self.check()
+
+    def stop(self) -> None:
+        if self.service.running:
+            self.service.stopService()
+
+    def check(self) -> None:
+        """Let a young generation be collected, and what the service does then."""
+        gc.collect(0)
+        self.clock.advance(1.0)
+
+    def hour(self) -> None:
+        self.clock.advance(COMPLETE_SECONDS)
+
+    def cycles(self, count: int) -> list[Cycle]:
+        """Return new cycles, which are frozen."""
+        made = [Cycle() for _ in range(count)]
+        self.check()
+        self.assertLess(len(gc.get_objects()), 2000)
+        return made
+
+    def test_frozen(self) -> None:
+        """Many objects that survive are left out of collections, and freed when nothing refers to them."""
+        before = gc.get_freeze_count()
+        made: list[Any] = [[None] for _ in range(5000)]
+        self.check()
+        self.assertGreaterEqual(gc.get_freeze_count(), before + 5000)
+        made.clear()
+        self.assertLess(gc.get_freeze_count(), before + 1000)
+
+    def test_garbage(self) -> None:
+        """Cycles that are garbage before they are frozen are freed, and do not count."""
+        before = gc.get_freeze_count()
+        died = ref(Cycle())
+        for _ in range(3000):
+            Cycle()
+        self.check()
+        self.assertIsNone(died())
+        self.assertLess(gc.get_freeze_count(), before + 1000)
+
+    def test_complete(self) -> None:
+        """Frozen cycles that have become garbage are freed when they are much more than was in use."""
+        self.hour()  # what was frozen until then is in use
+        died = ref(self.cycles(2500)[0])
+        self.hour()
+        self.assertIsNotNone(died())
+        self.assertEqual(self.service.complete, 0)
+        self.cycles(gc.get_freeze_count() // 10)
+        before = gc.get_freeze_count()
+        self.hour()
+        self.assertIsNone(died())
+        self.assertEqual(self.service.complete, 1)
+        self.assertLess(gc.get_freeze_count(), 0.95 * before)
+
+    def test_used(self) -> None:
+        """Objects that are in use cause one complete collection when they have grown, and no further ones."""
+        self.hour()
+        made = self.cycles(gc.get_freeze_count() // 10)
+        for _ in range(3):
+            self.hour()
+        self.assertEqual(self.service.complete, 1)
+        self.assertIs(made[0].itself, made[0])
+
+    def test_metrics(self) -> None:
+        """Each collection is in the histogram of pauses."""
+        none: frozenset[tuple[str, str]] = frozenset()
+        name = "txrdma_monitor_garbage_collection_seconds"
+        samples = parsed("".join(exposed(self.service.families())))
+        count = samples[f"{name}_count", none]
+        self.assertEqual(samples[f"{name}_bucket", frozenset({("le", "+Inf")})], count)
+        self.check()
+        samples = parsed("".join(exposed(self.service.families())))
+        self.assertGreater(samples[f"{name}_count", none], count)
+        self.assertGreater(samples[f"{name}_sum", none], 0.0)
+
+    def test_stopped(self) -> None:
+        """A service that has stopped leaves Python's settings as they were."""
+        self.assertNotEqual(gc.get_threshold(), self.before)
+        self.service.stopService()
+        self.assertEqual(gc.get_threshold(), self.before)
+        self.assertEqual(gc.get_freeze_count(), 0)
+        self.assertNotIn(self.service._collected, gc.callbacks)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+
+class ReplacedFabricTests(PollerTestCase):
+    """A poller that sweeps a changing fabric again and again while nothing collects garbage."""
+
+    def test_replaced(self) -> None:
+        """The models of earlier sweeps are freed without a garbage collection."""
+        self.addCleanup(gc.enable if gc.isenabled() else gc.disable)
+        gc.collect()
+        gc.disable()
+        self.started()
+        before = self.nodes()
+        for turn in range(10):
+            (self.fabric.heal if turn % 2 else self.fabric.cut)("b")
+            self.poller.sweeps.runNow()
+            self.pump(20.0)
+            self.assertLessEqual(self.nodes(), before)
+        self.assertGreater(self.poller.statistics.sweeps, 10)
+        self.assertEqual(len(self.sweptFabric.nodes), 6)
+
+    def nodes(self) -> int:
+        """Return the number of nodes of all models."""
+        return sum(type(one) is Node for one in gc.get_objects())
