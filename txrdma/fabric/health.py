@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from txrdma.fabric.errorcounters import ALL_PORTS, CounterReport, shownName
@@ -92,8 +93,12 @@ def bestMode(port: Port, asEnabled: bool = False) -> LinkMode:
         if asEnabled:
             widths &= _widthEnabled(end.raw)
             speeds &= end.enabledSpeeds
-    lanes = max((lanes for flag, lanes in LANES.items() if widths & flag), default=0)
-    return LinkMode(lanes, RATES.get(fastest(speeds), 0.0))
+    return LinkMode(_mostLanes(widths), RATES.get(fastest(speeds), 0.0))
+
+
+@lru_cache
+def _mostLanes(widths: int) -> int:
+    return max((lanes for flag, lanes in LANES.items() if widths & flag), default=0)
 
 
 def belowBest(port: Port, asEnabled: bool = False) -> list[str]:

@@ -61,6 +61,9 @@ _VENDORS_FDR10: Final = 1
 _NO_EXTENDED: Final = 30
 """Value of LinkSpeedExtEnabled: extended speeds are disabled."""
 
+_REMEMBERED: Final = 4096
+"""Size of caches: ports of switches often have equal PortInfo, and few masks exist."""
+
 _EXTENDED: Final = int(PortCapability.EXTENDED_SPEEDS)
 _MASK2: Final = int(PortCapability.CAPABILITY_MASK2)
 HAS_XDR: Final = 1 << 11
@@ -80,6 +83,7 @@ def has(mask: int) -> list[str]:
     return [name for speed, name in NAMES.items() if mask & speed]
 
 
+@lru_cache(_REMEMBERED)
 def fastest(mask: int) -> int:
     """Return the fastest speed of a mask; 0 if it contains no known speed."""
     return max((speed for speed in NAMES if mask & speed), default=0)
@@ -136,9 +140,6 @@ def _hasSecond(end: bytes) -> bool:
 
 
 # Support of FDR10.
-
-_REMEMBERED: Final = 4096
-"""Size of the cache of L{wantsAsking}: ports of switches often have equal PortInfo."""
 
 _BULL: Final = 0x119F
 _DEVICES: Final = frozenset(

@@ -214,7 +214,9 @@ class Node:
         """
         Readable name of the node: C{"leaf 3 (0002:c903:0001:0002)"}; unprintable characters become spaces.
         """
-        text = "".join(letter if letter.isprintable() else " " for letter in self.description)
+        text = self.description
+        if not text.isprintable():
+            text = "".join(letter if letter.isprintable() else " " for letter in text)
         return f"{text or 'a node'} ({self.guid})"
 
     @property

@@ -9,8 +9,7 @@ This is the monitor's busiest code, so it uses neither Deferreds nor coroutines.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import takewhile
 from typing import Any, Final
 
@@ -214,7 +213,7 @@ class CounterReader:
         self._onUnknownNode = onUnknownNode
         self._choose = choose
         self._visits: dict[GUID, _Visit] = {}
-        self._waiting: deque[_Visit] = deque()
+        self._waiting: Iterator[_Visit] = iter(())
         self._running: dict[_Visit, None] = {}
         self._isFilling = False
         self._done: Deferred[None] | None = None
@@ -237,10 +236,14 @@ class CounterReader:
 
         @param gone: nodes that have disappeared and may return: their meters stay, without values.
         """
+        guid, isKnown = None, True
         for portKey, meter in list(self.meters.items()):
-            if portKey[0] not in known:
+            if portKey[0] is not guid:  # the ports of a node mostly follow each other
+                guid = portKey[0]
+                isKnown = guid in known
+            if not isKnown:
                 meter.missed()
-                if portKey[0] not in gone:
+                if guid not in gone:
                     del self.meters[portKey]
         for guid in [guid for guid in self._visits if guid not in known and guid not in gone]:
             self.forget(guid)
@@ -267,22 +270,28 @@ class CounterReader:
             is lost, and with the first exception if the visit of a node failed, after all others. Cancelling
             it ends the round.
         """
-        now = self._seconds()
-        isDue = self.backOff.isDue
         self.changed.clear()
         self._error = None
-        for node in nodes:
-            if isDue(node.guid, now):
-                try:
-                    self._prepare(node, version, node.guid in wholly)
-                except Exception as error:
-                    self._error = self._error or error
+        self._waiting = self._visitsTo(nodes, version, wholly)
         done = self._done = Deferred(lambda _: self._stop())
         self._fill()
         return done
 
-    def _prepare(self, node: Node, version: int, isWhole: bool) -> None:
-        """Queue a visit to a node."""
+    def _visitsTo(self, nodes: Iterable[Node], version: int, wholly: Collection[GUID]) -> Iterator[_Visit]:
+        """Yield visits to the nodes that are due, each prepared when it is taken."""
+        now = self._seconds()
+        for node in nodes:
+            if self.backOff.isDue(node.guid, now):
+                try:
+                    visit = self._visitTo(node, version, node.guid in wholly)
+                except Exception as error:
+                    self._error = self._error or error
+                else:
+                    if visit.pending:
+                        yield visit
+
+    def _visitTo(self, node: Node, version: int, isWhole: bool) -> _Visit:
+        """Return the visit to a node, with what is read of it in this round."""
         guid = node.guid
         visit = self._visits.get(guid)
         if visit is None:
@@ -297,8 +306,7 @@ class CounterReader:
         else:
             visit.pending = [each for each in visit.stops if self._isWanted(each)]
             visit.states = []
-        if visit.pending:
-            self._waiting.append(visit)
+        return visit
 
     def _stopsOf(self, node: Node) -> list[_PortReading]:
         end, guid = self._agent.port.endPort, node.guid
@@ -335,7 +343,7 @@ class CounterReader:
 
     def _stop(self) -> None:
         self._done = None
-        self._waiting.clear()
+        self._waiting = iter(())
         running, self._running = self._running, {}
         for visit in running:
             visit.asking.forget(visit.asking)
@@ -345,9 +353,13 @@ class CounterReader:
         if self._isFilling:
             return
         self._isFilling = True
+        isAll = False
         try:
-            while self._waiting and len(self._running) < self._maxOutstanding:
-                visit = self._waiting.popleft()
+            while len(self._running) < self._maxOutstanding:
+                visit = next(self._waiting, None)
+                if visit is None:
+                    isAll = True
+                    break
                 self._running[visit] = None
                 visit.at = visit.part = 0
                 visit.doubted.clear()
@@ -358,7 +370,7 @@ class CounterReader:
                     self._broken(visit, error)
         finally:
             self._isFilling = False
-        if not self._running and not self._waiting and self._done is not None:
+        if isAll and not self._running and self._done is not None:
             done, self._done = self._done, None
             failed, self._error = self._error, None
             if failed is None:

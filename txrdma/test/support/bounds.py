@@ -129,7 +129,7 @@ BOUNDS: Final = {
         monitor.AlertTracker.sent,_unseen,_waiting,_leaving
         monitor.CongestionReader.waits,full,_ticks,_marks,_unable
         monitor.CorrectionReader.meters,_capabilities,_forms,_unable,_silences
-        monitor.CounterReader.meters,changed,_visits,_waiting,_running
+        monitor.CounterReader.meters,changed,_visits,_running
         monitor.DetailReader.causes,_explained,_unable
         monitor.ErrorThresholds._downs,_links,_restarts,_resets,_down,_trained,_recent,_full
         monitor.FabricPoller.firmware,_rotation,_signs,_touched,_ports monitor.FindingLog._pending,open
