@@ -138,7 +138,9 @@ class Group:
         return joined.addCallback(lambda group: Deferred.fromCoroutine(group._share(reactor)))
 
     async def _share(self, reactor: Any) -> Group:
-        """Share memory with the other members if possible; return the group."""
+        """Share memory with the other members, if there are any and it is possible; return the group."""
+        if self.size == 1:
+            return self
         try:
             least = partial(self.allreduce, operation="min")
             memory = await shareMemory(reactor, self.rank, self.size, self.broadcast, least)

@@ -5,6 +5,7 @@ Members of groups in one process, which join over sockets.
 from __future__ import annotations
 
 import os
+from array import array
 from typing import Any
 
 from twisted.internet import reactor
@@ -134,6 +135,18 @@ class JoinTests(TestCase):
         self.patch(os, "environ", {})
         group = await Group.join(reactor)
         self.assertEqual((group.rank, group.size, await group.allreduce(b"1")), (0, 1, b"1"))
+        await group.close()
+
+    async def test_single(self) -> None:
+        """A group that was started with one member has all operations."""
+        group = await self.join((await self.rendezvous(1)).terms(0))
+        data = array("q", [3])
+        await group.barrier()
+        for result in (group.allreduce(data), group.reduce(data), group.broadcast(data)):
+            self.assertEqual(await result, data)
+        for items in (group.allgather(data), group.gather(data), group.alltoall([data])):
+            self.assertEqual(await items, [data])
+        self.assertEqual(await group.scatter([data]), data.tobytes())
         await group.close()
 
     async def turn(self) -> None:
