@@ -31,7 +31,12 @@ _HIGHEST_UNICAST: Final = 0xBFFF
 _widthSupported, _widthEnabled = peek(PortInfo, "linkWidthSupported"), peek(PortInfo, "linkWidthEnabled")
 _neighborMTU, _physicalState = peek(PortInfo, "neighborMTU"), peek(PortInfo, "portPhysicalState")
 _LINK_UP: Final = int(PhysicalState.LINK_UP)
+_capabilities, _masterLID = peek(PortInfo, "capabilityMask"), peek(PortInfo, "masterSMLID")
+_IS_SM: Final = int(PortCapability.SM)
 _FDR10: Final = int(LaneSpeed.FDR10)
+
+_PIECE: Final = 1000
+"""Number of links or ports that are checked between two pauses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +122,10 @@ def hasLink(port: Port) -> bool:
     return bool(port.raw) and _physicalState(port.raw) == _LINK_UP
 
 
-def _linkFindings(fabric: Fabric) -> Iterator[Finding]:
-    for one, other in fabric.links():
+def _linkFindings(fabric: Fabric) -> Iterator[Finding | None]:
+    for number, (one, other) in enumerate(fabric.links(), 1):
+        if not number % _PIECE:
+            yield None
         if not (one.raw and other.raw):
             continue
         there = f"the link to {other}"
@@ -148,15 +155,14 @@ def endPorts(fabric: Fabric) -> Iterator[Port]:
     """
     Return the ports that can have LIDs: port 0 of switches, and ports of other nodes, if PortInfo is known.
     """
-    for node in fabric.nodes.values():
-        for port in node.ports.values():
-            if port.raw and (port.number == 0) == node.isSwitch:
-                yield port
+    return (port for port in fabric.ports() if port.raw and (port.number == 0) == port.node.isSwitch)
 
 
-def _identifierFindings(fabric: Fabric) -> Iterator[Finding]:
+def _identifierFindings(fabric: Fabric) -> Iterator[Finding | None]:
     owners: dict[int, Port] = {}
-    for port in endPorts(fabric):
+    for number, port in enumerate(endPorts(fabric), 1):
+        if not number % _PIECE:
+            yield None
         if not port.lid:
             if port.node.isSwitch or hasLink(port):
                 yield _about("no-lid", port, "it has no LID")
@@ -168,8 +174,11 @@ def _identifierFindings(fabric: Fabric) -> Iterator[Finding]:
             owner = owners.setdefault(lid, port)
             if owner is not port:
                 yield _about("duplicate-lid", port, f"LID {lid} is that of {owner}, too")
-    yield from _guidFindings(fabric)
-    yield from _nameFindings(fabric)
+    isLarge = len(fabric.nodes) > _PIECE
+    for check in (_guidFindings, _nameFindings, _machineFindings):
+        yield from check(fabric)
+        if isLarge:
+            yield None
 
 
 def _guidFindings(fabric: Fabric) -> Iterator[Finding]:
@@ -198,7 +207,6 @@ def _nameFindings(fabric: Fabric) -> Iterator[Finding]:
             first, *others = sorted(nodes, key=lambda node: node.guid.raw)
             text = f"{name!r} is the name of {len(others)} more, {others[0].guid} for one"
             yield Finding("duplicate-name", str(first), text, first.guid)
-    yield from _machineFindings(fabric)
 
 
 def _machineFindings(fabric: Fabric) -> Iterator[Finding]:
@@ -220,28 +228,30 @@ def _machineFindings(fabric: Fabric) -> Iterator[Finding]:
 
 def findings(fabric: Fabric) -> list[Finding]:
     """Return faults of a swept fabric: problems of the sweep, faulty identifiers and links."""
-    problems = Counter(fabric.problems)
-    found = [
-        Finding(problem.kind, problem.where, problem.text + (f" ({times} times)" if times > 1 else ""))
-        for problem, times in problems.items()
-    ]
-    found += _identifierFindings(fabric)
+    return [one for one in _findings(fabric) if one is not None]
+
+
+def _findings(fabric: Fabric) -> Iterator[Finding | None]:
+    for problem, times in Counter(fabric.problems).items():
+        text = problem.text + (f" ({times} times)" if times > 1 else "")
+        yield Finding(problem.kind, problem.where, text)
+    yield from _identifierFindings(fabric)
     if len(fabric.nodes) == 1:
         only = next(iter(fabric.nodes.values()))
         if not any(map(hasLink, only.ports.values())):
-            found.append(_aboutNode("no-link", only, "it has no link, so nothing else was seen"))
-    found += _linkFindings(fabric)
-    return found
+            yield _aboutNode("no-link", only, "it has no link, so nothing else was seen")
+    yield from _linkFindings(fabric)
 
 
-def placedFindings(fabric: Fabric) -> list[Finding]:
+def placedFindings(fabric: Fabric) -> Iterator[Finding | None]:
     """
-    Return L{findings} of a fabric. A place known by a directed route is named by the last known port of that
-    route, so that its name does not depend on the route of a sweep.
+    Yield L{findings} of a fabric, and None for pauses after milliseconds of work, in which the fabric may
+    change. A place known by a directed route is named by the last known port of that route, so that its name
+    does not depend on the route of a sweep.
     """
     start = next((node for node in fabric.nodes.values() if node.route and not node.route.drPath), None)
-    found = findings(fabric)
-    return found if start is None else [one if one.guid else _placed(start, one) for one in found]
+    for one in _findings(fabric):
+        yield one if one is None or one.guid or start is None else _placed(start, one)
 
 
 def _placed(start: Node, finding: Finding) -> Finding:
@@ -298,9 +308,8 @@ async def managerFindings(rpcs: RPCs, endPort: MADEndPort, fabric: Fabric) -> li
         if info.smState is SMState.MASTER:
             masters.setdefault(info.guid, f"LID {port.lid}")
 
-    isSM = PortCapability.SM
     others = (
-        port for port in endPorts(fabric) if port.info.capabilityMask & isSM and port.lid != endPort.smLID
+        port for port in endPorts(fabric) if _capabilities(port.raw) & _IS_SM and port.lid != endPort.smLID
     )
     await schedule.run(mqueue=(ask(port) for port in list(others) if port.lid))
     if len(masters) > 1:
@@ -328,8 +337,8 @@ def recordedManagers(fabric: Fabric) -> list[Finding]:
 
 def _otherManagers(fabric: Fabric, lid: int, description: str = "ours") -> Iterator[Finding]:
     for port in endPorts(fabric):
-        masters = port.info.masterSMLID
-        if hasLink(port) and port.lid and masters != lid:
+        masters = _masterLID(port.raw)
+        if masters != lid and hasLink(port) and port.lid:
             yield _about(
                 "other-sm", port, f"its subnet manager is at LID {masters}, {description} at LID {lid}"
             )

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import Any, Final
 
 from twisted.application.internet import StreamServerEndpointService
@@ -25,7 +26,6 @@ from twisted.web.client import Agent
 from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError
 from txrdma.fabric.cabling import cableFindings, readCables
 from txrdma.fabric.health import Finding, placedFindings
-from txrdma.fabric.model import Fabric
 from txrdma.interfaces import IMADPort
 from txrdma.kit.lease import RENEW_SECONDS
 from txrdma.kit.listening import isLoopback
@@ -38,7 +38,7 @@ from txrdma.monitor.diagnosis.findinglog import FindingEvent, Raised, Resumed
 from txrdma.monitor.diagnosis.journal import FabricEvent
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
 from txrdma.monitor.garbage import GarbageCollection
-from txrdma.monitor.reading.poller import FabricPoller, RETRIES
+from txrdma.monitor.reading.poller import Check, FabricPoller, RETRIES
 from txrdma.monitor.reading.surveyor import Surveyor
 from txrdma.monitor.series.database import leaseOf
 from txrdma.monitor.series.promqlreader import PromQLReader
@@ -96,7 +96,7 @@ def logFinding(event: FindingEvent) -> None:
     )
 
 
-def checkOf(config: MonitorConfig) -> Callable[[Fabric], list[Finding]]:
+def checkOf(config: MonitorConfig) -> Check:
     """
     Return the function that finds the faults of a swept fabric.
 
@@ -105,7 +105,7 @@ def checkOf(config: MonitorConfig) -> Callable[[Fabric], list[Finding]]:
     if not config.topology:
         return placedFindings
     plan = readCables(config.topology)
-    return lambda fabric: [*placedFindings(fabric), *cableFindings(fabric, plan)]
+    return lambda fabric: chain(placedFindings(fabric), cableFindings(fabric, plan))
 
 
 def portOf(config: MonitorConfig) -> str:

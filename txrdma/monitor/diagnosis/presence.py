@@ -9,8 +9,9 @@ state.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from math import inf
 from typing import Any, Final, TypeVar
 
@@ -31,6 +32,9 @@ MOST_GONE: Final = 20_000
 Maximum number of missing nodes, and of missing links: a broken node may have a new GUID each minute.
 Beyond it, those that were present for the shortest time are forgotten first.
 """
+
+_PIECE: Final = 1000
+"""Number of nodes or links that are compared between two pauses."""
 
 _FEWEST: Final = 2
 """Minimum number of common nodes by which two models are taken for the same fabric."""
@@ -70,6 +74,8 @@ class Presence:
     @ivar present: names of the nodes that are there, each with that of the port which leads to it; C{linked}
         names of both ports of the links.
     @ivar changes: number of times that nodes or links were others than before.
+    @ivar lost: links that the latest fabric does not have, and the one before had; C{came}: the reverse. Both
+        are empty for the first fabric.
     @ivar remembered: fabric of a former process, until the first sweep; None without.
     @ivar rememberedAt: time of its last event.
     """
@@ -81,6 +87,8 @@ class Presence:
         self.linked: Mapping[Link, tuple[str, str]] = {}
         self.nodes: dict[GUID, Gone] = {}
         self.links: dict[Link, Gone] = {}
+        self.lost: set[Link] = set()
+        self.came: set[Link] = set()
         self.changes = 0
         self._modes: dict[Link, tuple[int, str]] = {}
         self._isRestored = False
@@ -129,9 +137,10 @@ class Presence:
             self.nodes.clear()
             self.links.clear()
 
-    def follow(self, fabric: Fabric, now: float) -> list[FabricEvent]:
+    def follow(self, fabric: Fabric, now: float) -> Generator[None, None, list[FabricEvent]]:
         """
-        Compare a fabric with its previous state, and store it as the new one.
+        Compare a fabric with its previous state, and store it as the new one at the end, with pauses between
+        pieces of some milliseconds.
 
         @return: events; those of the first fabric have no text.
         """
@@ -140,29 +149,48 @@ class Presence:
         if self._isRestored:
             self._isRestored = False
             events += self._elsewhere(fabric, now)
-        nodes = {guid: (str(node), _attachment(node)) for guid, node in fabric.nodes.items()}
+        nodes: dict[GUID, tuple[str, str]] = {}
+        for number, (guid, node) in enumerate(list(fabric.nodes.items()), 1):
+            nodes[guid] = str(node), _attachment(node)
+            if not number % _PIECE:
+                yield
+        links: dict[Link, tuple[str, str]] = {}
+        modes: dict[Link, tuple[int, str]] = {}
+        for number, (one, other) in enumerate(fabric.links(), 1):
+            link = (one.node.guid, one.number), (other.node.guid, other.number)
+            links[link], modes[link] = (str(one), str(other)), (one.width, one.speed)
+            if not number % _PIECE:
+                yield
+        lost = [link for link in self.linked if link not in links]
+        if len(links) > _PIECE:
+            yield
+        came = {link for link in links if link not in self.linked}
+        if len(links) > _PIECE:
+            yield
+        events += self._nodeEvents(nodes, fabric, now)
+        for number, event in enumerate(self._linkEvents(links, modes, nodes, lost, now), 1):
+            if event is not None:
+                events.append(event)
+            if not number % _PIECE:
+                yield
+        appeared = yield from self._times(nodes, links, came, now)
+        # No pauses from here on: pages show either the former state or the new one.
         for guid, (name, beyond) in self.present.items():
             if guid not in nodes:
                 self.nodes[guid] = Gone(name, beyond, now, guid)
-        links: dict[Link, tuple[str, str]] = {}
-        modes: dict[Link, tuple[int, str]] = {}
-        for one, other in fabric.links():
-            link = (one.node.guid, one.number), (other.node.guid, other.number)
-            links[link], modes[link] = (str(one), str(other)), (one.width, one.speed)
-        for link, (name, beyond) in self.linked.items():
-            if link not in links:
-                self.links[link] = Gone(name, beyond, now, *link[0])
+        for link in lost:
+            self.links[link] = Gone(*self.linked[link], now, *link[0])
         before = set(self.nodes), set(self.links)
         for guid in [guid for guid in self.nodes if guid in nodes]:
             del self.nodes[guid]
-        taken = {end for link in links for end in link}
+        ends = {end for link in self.links for end in link}
+        taken = ends and {end for link in links for end in link if end in ends}
         for link in [link for link in self.links if link in links or taken.intersection(link)]:
             del self.links[link]  # it is back, or a port of it is linked elsewhere
-        events += self._nodeEvents(nodes, fabric, now)
-        events += self._linkEvents(links, modes, nodes, now)
-        self.changes += nodes != self.present or links != self.linked
-        self._noteTimes(nodes, links, now)
-        self.present, self.linked, self._modes = nodes, links, modes
+        appeared.update((key, self._appeared.get(key, -inf)) for key in chain(self.nodes, self.links))
+        self.changes += any(event.kind != "link-changed" for event in events)
+        self.lost, self.came = (set(lost), came) if self.present else (set(), set())
+        self.present, self.linked, self._modes, self._appeared = nodes, links, modes, appeared
         several: tuple[dict[Any, Gone], ...] = (self.nodes, self.links)
         for gone in several:
             _forget(gone, now - FORGET_SECONDS)
@@ -182,7 +210,8 @@ class Presence:
                 yield _nodeEvent(now, "node-gone", guid, names, "it is gone")
         for guid, names in nodes.items():
             if guid not in self.present:
-                linked = fabric.nodes[guid].linked()
+                node = fabric.nodes.get(guid)
+                linked = [] if node is None else node.linked()
                 text = f"it is there, at {linked[0].peer}" if linked else "it is there"
                 yield _nodeEvent(now, "node-came", guid, names, "" if isFirst else text)
             elif names != self.present[guid]:
@@ -193,39 +222,46 @@ class Presence:
         links: Mapping[Link, tuple[str, str]],
         modes: Mapping[Link, tuple[int, str]],
         nodes: Collection[GUID],
+        lost: Iterable[Link],
         now: float,
-    ) -> Iterator[FabricEvent]:
-        """Return the events of links; those that are missing because their node is have no text."""
+    ) -> Iterator[FabricEvent | None]:
+        """
+        Yield the events of links; those that are missing because their node is have no text. None is a link
+        without an event.
+        """
         isFirst = not self.present
-        for link, names in self.linked.items():
-            if link not in links:
-                isSeen = all(guid in nodes for guid, _number in link)
-                text = f"its link to {names[1]} is gone" if isSeen else ""
-                yield _linkEvent(now, "link-gone", link, names, text)
+        for link in lost:
+            isSeen = all(guid in nodes for guid, _number in link)
+            text = f"its link to {self.linked[link][1]} is gone" if isSeen else ""
+            yield _linkEvent(now, "link-gone", link, self.linked[link], text)
         for link, names in links.items():
             (width, speed), (oldWidth, oldSpeed) = modes[link], self._modes.get(link, (0, ""))
-            if link not in self.linked:
+            before = self.linked.get(link)
+            if before is None:
                 text = f"it is linked to {names[1]}, {width}x {speed}"
                 yield _linkEvent(now, "link-came", link, names, "" if isFirst else text)
             elif (width, speed) != (oldWidth, oldSpeed) and width and oldWidth:
                 text = f"its link to {names[1]} runs at {width}x {speed}, not {oldWidth}x {oldSpeed}"
                 yield _linkEvent(now, "link-changed", link, names, text)
-            elif names != self.linked[link]:
+            elif names != before:
                 yield _linkEvent(now, "link-came", link, names)
+            else:
+                yield None
 
-    def _noteTimes(self, nodes: Collection[GUID], links: Collection[Link], now: float) -> None:
-        """Record when nodes and links appeared; those of the first sweep count as always present."""
-        known: dict[Any, float] = self._appeared
-        appeared = self._appeared = {}
-        several: tuple[tuple[Any, Any, Any], ...] = (
-            (nodes, self.present, self.nodes),
-            (links, self.linked, self.links),
-        )
-        for present, before, gone in several:
-            for key in present:
-                appeared[key] = known.get(key, now if before and key not in before else -inf)
-            for key in gone:
-                appeared[key] = known.get(key, -inf)
+    def _times(
+        self, nodes: Collection[GUID], links: Collection[Link], came: Collection[Link], now: float
+    ) -> Generator[None, None, dict[Any, float]]:
+        """Return when nodes and links appeared; those of the first sweep count as always present."""
+        known, appeared = self._appeared, dict[Any, float]()
+        isFirst = (not self.present, not self.linked)
+        for guid in nodes:
+            isNew = guid not in self.present and not isFirst[0]
+            appeared[guid] = known.get(guid, now if isNew else -inf)
+        for number, link in enumerate(links, 1):
+            appeared[link] = known.get(link, now if link in came and not isFirst[1] else -inf)
+            if not number % _PIECE:
+                yield
+        return appeared
 
     def _bound(self, gone: dict[Any, Gone]) -> None:
         """Remove the missing entries that were present for the shortest time while there are too many."""

@@ -6,7 +6,7 @@ L{txrdma.monitor.diagnosis.findinglog} decides whether a fault has lasted long e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set, Sized
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Sized
 from itertools import chain
 from math import inf
 from operator import itemgetter
@@ -216,17 +216,17 @@ class ErrorThresholds:
                 self._bitErrors.add(portKey, counter, -count, now)
 
     def linksChanged(
-        self, before: Set[tuple[PortKey, PortKey]], after: Set[tuple[PortKey, PortKey]], now: float
+        self, lost: Collection[tuple[PortKey, PortKey]], came: Collection[tuple[PortKey, PortKey]], now: float
     ) -> None:
         """
-        Record which links have come up or are missing.
+        Record which links are missing, and which have come up.
 
-        @param before: links that were there, each by its two ports; C{after}: those that are.
+        @param lost: links that were there, and are missing, each by its two ports; C{came}: the reverse.
         """
-        for portKey in chain.from_iterable(before - after):
+        for portKey in chain.from_iterable(lost):
             self._excuse(portKey, now)
             self._down.add(portKey)
-        for portKey in chain.from_iterable(after - before):  # it may have had another link before
+        for portKey in chain.from_iterable(came):  # it may have had another link before
             self._excuse(portKey, now)
             self._trained[portKey] = now
             self._down.discard(portKey)

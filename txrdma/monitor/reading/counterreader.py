@@ -227,7 +227,8 @@ class CounterReader:
 
     def forget(self, guid: GUID) -> None:
         """Query a node's capabilities again: it may have restarted with other firmware."""
-        self._visits.pop(guid, None)
+        if guid in self._visits:
+            self._visits[guid] = _Visit(self, guid)
         self.backOff.answered(guid)
 
     def keep(self, known: Collection[GUID], gone: Collection[GUID]) -> None:
@@ -236,17 +237,17 @@ class CounterReader:
 
         @param gone: nodes that have disappeared and may return: their meters stay, without values.
         """
-        guid, isKnown = None, True
+        missing = {guid for guid in self._visits if guid not in known}
+        if not missing:
+            return
         for portKey, meter in list(self.meters.items()):
-            if portKey[0] is not guid:  # the ports of a node mostly follow each other
-                guid = portKey[0]
-                isKnown = guid in known
-            if not isKnown:
+            if portKey[0] in missing:
                 meter.missed()
-                if guid not in gone:
+                if portKey[0] not in gone:
                     del self.meters[portKey]
-        for guid in [guid for guid in self._visits if guid not in known and guid not in gone]:
-            self.forget(guid)
+        for guid in missing.difference(gone):
+            del self._visits[guid]
+            self.backOff.answered(guid)
 
     def missed(self) -> None:
         """Record that no port can be read at present."""

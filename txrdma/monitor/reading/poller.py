@@ -15,8 +15,9 @@ from itertools import chain
 from typing import Final
 from weakref import finalize
 
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import CancelledError, Deferred, DeferredLock
 from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -90,6 +91,9 @@ RETRIES: Final = 2
 _LATER_SHARE: Final = 4
 """Part of the datagrams on their way that sweeps after the first one may take."""
 
+_PIECE: Final = 2000
+"""Number of nodes beyond which the processing of a sweep has pauses."""
+
 _LEAST_OUTSTANDING: Final = 8
 UNHEARD_SECONDS: Final = 60.0
 """Seconds without a standing subscription after which that is reported."""
@@ -99,6 +103,9 @@ DEFAULT_RULES: Final = FindingRules({_SWEEP: 1.0, _MANAGERS: 1.0, "tables": 1.0,
 """
 Rules of findings: those of a sweep must be found twice, since datagrams are lost; congestion must last.
 """
+
+
+Check = Callable[[Fabric], Iterable[Finding | None]]
 
 
 class FabricPoller:
@@ -126,7 +133,7 @@ class FabricPoller:
         thresholds: ErrorThresholds | None = None,
         notify: Callable[[FindingEvent], object] = lambda event: None,
         onRound: Callable[[float], object] = lambda began: None,
-        check: Callable[[Fabric], list[Finding]] = placedFindings,
+        check: Check = placedFindings,
         supervisor: Supervisor | None = None,
         collectors: CollectorPool | None = None,
     ) -> None:
@@ -135,7 +142,7 @@ class FabricPoller:
             waits until the agent has opened it again.
         @param notify: called with each finding that is raised or cleared.
         @param onRound: called after each round of readings with the time at which it began.
-        @param check: returns the faults that the answers to a sweep show.
+        @param check: yields the faults that the answers to a sweep show, and None for pauses.
         @param supervisor: supervises the loops of the poller beside others; it runs while the poller does.
         @param collectors: processes that read counters and states of ports for the poller, which connects
             to them while it runs. Sweeps are its own.
@@ -186,6 +193,7 @@ class FabricPoller:
         self._indexed = -1
         self._ports: dict[int, Port] = {}
         self._roundBegan = 0.0
+        self._following = DeferredLock()
         self.supervisor = Supervisor(reactor) if supervisor is None else supervisor
         self.sweeps = self.supervisor.add(
             SupervisedLoop(
@@ -230,9 +238,7 @@ class FabricPoller:
         self.rounds.start(self._settings.intervalSeconds)
         self._refreshes.start(None)
 
-    def change(
-        self, settings: PollerSettings, rules: FindingRules, check: Callable[[Fabric], list[Finding]]
-    ) -> None:
+    def change(self, settings: PollerSettings, rules: FindingRules, check: Check) -> None:
         """
         Use other settings from the next round on; the state of the fabric is retained.
 
@@ -242,7 +248,7 @@ class FabricPoller:
         self._check = check
         self.findingLog.change(rules)
         self._reader.change(settings.intervalSeconds, settings.timeoutSeconds, self._mostCalls())
-        self._judgeTouched()
+        self._run(Deferred.fromCoroutine(self._judgeTouched()))
 
     def resume(self, findingLog: FindingLog, presence: Presence, journal: Journal) -> None:
         """
@@ -361,11 +367,11 @@ class FabricPoller:
         statistics.sweeps += 1
         if len(fabric.nodes) < _FEWEST_NODES and self.presence.present:
             self._pauseSeconds = settings.settleSeconds
-            self._sweptAlone(fabric)
+            await self._sweptAlone(fabric)
         elif sweep.bounds.isFull and self.fabric is not None:
             self._sweepTruncated(fabric)
         else:
-            self._swept(fabric, now)
+            await self._swept(fabric, now)
             if managers is not None:
                 self.report(_MANAGERS, self.manager.unwatched(managers))
         return True
@@ -383,12 +389,12 @@ class FabricPoller:
         times.append(at)
         self.sweeps.runIn(at - now)
 
-    def _sweptAlone(self, fabric: Fabric) -> None:
+    async def _sweptAlone(self, fabric: Fabric) -> None:
         """Handle a sweep that found the local node only: its link is down, and no other node is gone."""
         self._isIsolated = True
         self._markUnread()
         with self.sweeps.step("checking the fabric"):
-            self.report(_SWEEP, self._check(fabric), isUnknown=lambda key: True)
+            self.report(_SWEEP, await self._checked(fabric), isUnknown=lambda key: True)
 
     def _sweepTruncated(self, fabric: Fabric) -> None:
         """Handle a sweep that reached its bounds: nodes that it did not find need not be gone."""
@@ -410,7 +416,7 @@ class FabricPoller:
         settles = min((wait for wait in waits if wait is not None), default=usual)
         return min(usual, max(settles, least))
 
-    def _swept(self, fabric: Fabric, now: float) -> None:
+    async def _swept(self, fabric: Fabric, now: float) -> None:
         self.fabric = fabric
         self._ports = {}
         self._touched.clear()
@@ -418,15 +424,27 @@ class FabricPoller:
         if self._isIsolated:
             self._isIsolated = False
             self._reader.backOff.clear()
-        self._nodesChanged(self.sweeps, fabric, now)
+        await self._nodesChanged(self.sweeps, fabric, now)
         with self.sweeps.step("checking the fabric"):
-            self.report(_SWEEP, self._check(fabric) + self.presence.findings())
+            self.report(_SWEEP, await self._checked(fabric) + self.presence.findings())
 
-    def _nodesChanged(self, loop: SupervisedLoop, fabric: Fabric, now: float) -> None:
+    async def _checked(self, fabric: Fabric) -> list[Finding]:
+        """Return the faults of the fabric, found in pieces."""
+        found = []
+        for one in self._check(fabric):
+            if one is None:
+                await deferLater(self._reactor, 0.0)
+            else:
+                found.append(one)
+        return found
+
+    async def _nodesChanged(self, loop: SupervisedLoop, fabric: Fabric, now: float) -> None:
         """Process nodes and links that have appeared or disappeared, in steps of a loop's run."""
         self.version += 1
         self._rotation = deque(node for node in fabric.ordered() if node.lid)
-        self._follow(loop, fabric, now)
+        await self._follow(loop, fabric, now)
+        if len(fabric.nodes) > _PIECE:
+            await deferLater(self._reactor, 0.0)
         with loop.step("forgetting counters"):
             self._reader.keep(fabric.nodes, self.presence.nodes)
         with loop.step("forgetting errors"):
@@ -434,27 +452,42 @@ class FabricPoller:
         for one in self._optional:
             with loop.step("forgetting optional counters"):
                 one.keep(fabric.nodes)
+        if len(fabric.nodes) > _PIECE:
+            await deferLater(self._reactor, 0.0)
 
-    def _follow(self, loop: SupervisedLoop, fabric: Fabric, now: float) -> None:
-        """Add the changes of the fabric to the journal, and restart the counters of returned nodes."""
+    async def _follow(self, loop: SupervisedLoop, fabric: Fabric, now: float) -> None:
+        """
+        Add the changes of the fabric to the journal, and restart the counters of returned nodes: in pieces,
+        and one after the other.
+        """
         with loop.step("following nodes"):
-            gone, before = set(self.presence.nodes), self.presence.linked
-            changes = self.presence.follow(fabric, now)
-            self.journal.add(changes)
-            if before:  # what the first sweep has found may have been there for long
-                self._thresholds.linksChanged(before.keys(), self.presence.linked.keys(), now)
+            async with self._following:
+                presence = self.presence
+                gone, following = set(presence.nodes), presence.follow(fabric, now)
+                while True:
+                    try:
+                        next(following)
+                    except StopIteration as end:
+                        self.journal.add(end.value)
+                        break
+                    await deferLater(self._reactor, 0.0)
+            self._thresholds.linksChanged(presence.lost, presence.came, now)
             for guid in gone.intersection(fabric.nodes):
                 self._thresholds.restarted(guid, now)
                 self._reader.forget(guid)
 
-    def _judgeTouched(self) -> None:
+    async def _judgeTouched(self) -> None:
         """Report findings at nodes that were refreshed since the last sweep, and clear those of others."""
-        if self.fabric is None:
+        fabric = self.fabric
+        if fabric is None:
             return
         touched = {str(guid) for guid in self._touched}
+        checked = await self._checked(fabric)
+        if self.fabric is not fabric:  # a sweep has seen more
+            return
         opened = {key[1:] for key in self.findingLog.open if key.source == _SWEEP}
         found = []
-        for one in self._check(self.fabric) + self.presence.findings():
+        for one in checked + self.presence.findings():
             # Datagrams are lost: what is new at other nodes waits for the next sweep.
             portKey = one.where if one.guid is None else str(one.guid)
             if portKey in touched or (one.kind, portKey, one.port) in opened:
@@ -558,9 +591,9 @@ class FabricPoller:
         newGUIDs, self._newGUIDs = self._newGUIDs, set()
         if any(fabric.byGUID(guid) is None for guid in newGUIDs):
             refresh.unclear = "a new node has appeared"
-        self._refreshed(self._refreshes, refresh, fabric, wasSign=True)
+        await self._refreshed(self._refreshes, refresh, fabric, wasSign=True)
 
-    def _refreshed(self, loop: SupervisedLoop, refresh: Refresh, fabric: Fabric, wasSign: bool) -> None:
+    async def _refreshed(self, loop: SupervisedLoop, refresh: Refresh, fabric: Fabric, wasSign: bool) -> None:
         """Store the changes of a refresh, and refresh its nodes until their findings are settled."""
         self.statistics.stateReads += refresh.asked
         if self.fabric is not fabric:  # a sweep has seen it
@@ -572,12 +605,12 @@ class FabricPoller:
         if refresh.changed or wasSign:
             self._touched |= refresh.touched
             if refresh.isRelinked:
-                self._nodesChanged(loop, fabric, now)
+                await self._nodesChanged(loop, fabric, now)
             elif refresh.changed:
                 self.version += 1
-                self._follow(loop, fabric, now)
+                await self._follow(loop, fabric, now)
             with loop.step("checking what has changed"):
-                self._judgeTouched()
+                await self._judgeTouched()
         again = {node.guid for node in refresh.changed}
         if self.findingLog.isPending(_SWEEP, set(map(str, self._touched))):
             again |= refresh.touched
@@ -631,7 +664,7 @@ class FabricPoller:
                 statistics.requests += self._collectors.sent
                 statistics.timeouts += self._collectors.late
         with step("following changes"):
-            self._refreshed(self.rounds, refresh, fabric, wasSign=False)
+            await self._refreshed(self.rounds, refresh, fabric, wasSign=False)
         if due > 1 and reader.silences - silences >= due - 1:
             self._sweepSoon(0.0)  # only the local node answers: its own link may be down
         statistics.turns += 1
@@ -643,7 +676,7 @@ class FabricPoller:
                 self._judgeCounters(self.fabric or fabric)
         if self.findingLog.isClearing(_SWEEP):
             with step("checking what has changed"):
-                self._judgeTouched()
+                await self._judgeTouched()
         with step("reporting a round"):
             self._onRound(began)
 

@@ -303,7 +303,7 @@ class FabricFindingTests(FabricTestCase):
 
     def kinds(self) -> list[tuple[str, str]]:
         fabric: Fabric = self.answerTo(Sweep(self.agent).run(), 30)
-        return [(one.kind, one.where) for one in placedFindings(fabric)]
+        return [(one.kind, one.where) for one in placedFindings(fabric) if one is not None]
 
     def test_unreachable(self) -> None:
         """A silent node is found at the port that leads to it."""

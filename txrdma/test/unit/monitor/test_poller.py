@@ -8,7 +8,10 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
+from twisted.internet.task import deferLater
+
 from txrdma.error import DeviceUnavailable
+from txrdma.fabric import health
 from txrdma.fabric.model import Fabric
 from txrdma.interfaces import IMADPort
 from txrdma.mad.agent import MADAgent
@@ -16,9 +19,11 @@ from txrdma.mad.layouts.attributes import Attribute
 from txrdma.mad.layouts.messages import ClassPortInfo, MADStatus
 from txrdma.mad.layouts.pma import PortRcvErrorDetails, PortXmitDiscardDetails
 from txrdma.monitor.collecting.pool import CollectorPool
+from txrdma.monitor.diagnosis import presence
 from txrdma.monitor.diagnosis.findinglog import FindingEvent, Raised
 from txrdma.monitor.diagnosis.tallies import TallyLimit
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds, PortKey
+from txrdma.monitor.reading import poller
 from txrdma.monitor.reading.poller import FabricPoller
 from txrdma.monitor.reading.settings import PollerSettings
 from txrdma.sim.clock import SimulatedClock
@@ -118,6 +123,49 @@ class PollerTestCase(FabricTestCase):
 
     def rate(self, name: str, number: int, counter: str = "portXmitData") -> float | None:
         return self.poller.meters[self.portKey(name, number)].rate(counter)
+
+
+class PieceTests(PollerTestCase):
+    """A poller that pauses after each node and link, as after thousands of a large fabric."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.pauses = self.endingAt = 0
+        for module in (health, presence, poller):
+            self.patch(module, "_PIECE", 1)
+
+        def paused(*arguments: Any) -> Any:
+            self.pauses += 1
+            if self.pauses == self.endingAt:
+                self.clock.callLater(0.0, self.poller.sweeps.cancel)
+            return deferLater(*arguments)
+
+        self.patch(poller, "deferLater", paused)
+
+    def test_pieces(self) -> None:
+        """Sweeps, changes and their findings are the same with pauses, and other work is done in these."""
+        self.started(45.0)
+        self.assertEqual((len(self.sweptFabric.nodes), self.output()), (6, []))
+        self.assertEqual(len(self.poller.presence.linked), len(list(self.sweptFabric.links())))
+        self.assertGreater(self.pauses, 20)
+        self.fabric.cut("b")
+        self.pump(60.0)
+        self.assertEqual(self.output(), [("raised", "link-gone", "b")])
+        self.fabric.heal("b")
+        self.pump(60.0)
+        self.assertEqual(self.output(), [("cleared", "link-gone", "b")])
+        self.assertEqual(self.poller.supervisor.findings(), [])
+
+    def test_ended(self) -> None:
+        """A poller that stops in a pause does no more, and another sweep sees what the first one has not."""
+        self.endingAt = 3
+        self.started(0.01)
+        self.assertEqual(self.pauses, 3)
+        self.assertEqual(self.poller.presence.linked, {})
+        self.poller.sweeps.runNow()
+        self.pump(45.0)
+        self.assertEqual(len(self.poller.presence.linked), len(list(self.sweptFabric.links())))
+        self.assertEqual(self.output(), [])
 
 
 class PollerTests(PollerTestCase):
