@@ -174,7 +174,8 @@ class EventHub:
     def _sendRound(self, context: PageContext) -> Iterator[None]:
         """Send a round to all readers, with pauses: a large fabric has twenty thousand links."""
         edges: dict[str, dict[str, Any]] = {}
-        for number, (ends, ports) in enumerate(bundles(context.fabric).items()):
+        found = yield from bundles(context.fabric)
+        for number, (ends, ports) in enumerate(found.items()):
             edges[bundleName(ends)] = edge(context, ports)
             if number % _EDGES_AT_A_TIME == 0:
                 yield

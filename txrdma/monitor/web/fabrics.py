@@ -61,7 +61,7 @@ class FabricsSite:
         root.putChild(b"api", api)
         self._scrapes = Scrapes(reactor, [site.metrics for site in sites.values()], garbage)
         putCommon(root, self._scrapes)
-        self.factory = MonitorFactory(root, access, self.sickness, self.unreadiness)
+        self.factory = MonitorFactory(reactor, root, access, self.sickness, self.unreadiness)
 
     def stop(self) -> None:
         """End all answers that go on."""

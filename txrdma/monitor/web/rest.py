@@ -74,7 +74,16 @@ class API(Resource):
             return sendJSON(request, 404, {"error": str(error)})
         if isinstance(answer, dict):
             return sendJSON(request, 200, answer)
-        return answerLater(request, sendLater(request, answer), failed)
+        return answerLater(request, self._send(request, answer), failed)
+
+    async def _send(self, request: Request, answer: Awaitable[dict[str, Any] | list[bytes]]) -> None:
+        made = await answer
+        if isinstance(made, dict):
+            made = [sendJSON(request, 200, made)]
+        else:
+            request.setHeader("Content-Type", "application/json")
+        await self._watch.searches.write(made, request.write)
+        request.finish()
 
 
 def _routed(request: Request) -> tuple[WebRoute, dict[str, Any]]:

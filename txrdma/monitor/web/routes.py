@@ -99,7 +99,7 @@ class WebRoute:
     @ivar path: path with the names of parameters in braces.
     @ivar name: name of the operation.
     @ivar schema: JSON schema of the answer.
-    @ivar answer: makes the answer, at once or later.
+    @ivar answer: makes the answer, at once or later; in pieces of JSON if it is large.
     @ivar rows: rows of a listing, which can be those of several fabrics; None for another answer.
     """
 
@@ -108,7 +108,7 @@ class WebRoute:
     text: str
     parameters: tuple[Parameter, ...]
     schema: Schema
-    answer: Callable[[PageContext, Values], Answer | Coroutine[Any, Any, Answer]]
+    answer: Callable[[PageContext, Values], Answer | Coroutine[Any, Any, Answer | list[bytes]]]
     rows: RowSource | None = None
 
 
@@ -247,7 +247,7 @@ async def _trace(context: PageContext, values: Values) -> Answer:
     return await traced(context, begin, end)
 
 
-async def _topology(context: PageContext, values: Values) -> Answer:
+async def _topology(context: PageContext, values: Values) -> list[bytes]:
     watch = context.watch
     found = watch.searches.result(("topology", watch.fabric), context.state, topology(context))
     return await found if isinstance(found, Deferred) else found

@@ -109,24 +109,32 @@ class Searches:
         def pieces() -> Search[None]:
             found.append((yield from search))
 
-        await self._turns.acquire()
-        task = self._cooperator.cooperate(pieces())
+        async with self._turns:
+            await self._cooperate(pieces())
+        return found[0]
+
+    async def _cooperate(self, steps: Iterator[object]) -> None:
+        task = self._cooperator.cooperate(steps)
         try:
             await task.whenDone()
+        except SchedulerStopped as error:
+            raise CancelledError from error
         except CancelledError:
             task.stop()
             raise
-        finally:
-            self._turns.release()
-        return found[0]
+
+    async def write(self, pieces: list[bytes], write: Callable[[bytes], object]) -> None:
+        """Write an answer: several pieces with pauses, in which other requests are answered."""
+        if len(pieces) == 1:
+            write(pieces[0])
+        else:
+            await self._cooperate(map(write, pieces))
 
     def _ended(self, result: object, request: Hashable, shared: _Shared[Any]) -> None:
         if not shared.found and self._results.get(request) is shared:
             del self._results[request]
         for old in [one for one, each in self._results.items() if each.found][:-MOST_RESULTS]:
             del self._results[old]
-        if isinstance(result, Failure) and result.check(SchedulerStopped):
-            result = Failure(CancelledError())
         firing = shared.fire(result)
         next(firing, None)
         if isinstance(result, Failure):

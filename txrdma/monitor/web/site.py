@@ -4,6 +4,7 @@ Site of a monitor: its pages, REST, events, metrics and files, with the heads th
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
@@ -32,6 +33,9 @@ from txrdma.monitor.web.watch import Watch
 _ALIVE_SECONDS: Final = 15.0
 MOST_CONNECTIONS: Final = 2000
 """Most connections at a time; further ones are closed at once. Twice L{MOST_READERS}: these have one each."""
+
+MOST_AT_ONCE: Final = 50
+"""Most requests that are processed in a reactor iteration, each of which takes a tenth of a millisecond."""
 
 _REFUSAL: Final = b"HTTP/1.1 413 Content Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 _HERE: Final = Path(__file__).parent
@@ -126,6 +130,12 @@ class _BodilessRequest(Request):
 
     def process(self) -> None:
         if not self._isRefused:
+            channel: Any = self.channel
+            channel.site.admit(self)
+
+    def processNow(self) -> None:
+        """Process the request, unless its connection has been lost."""
+        if self.channel is not None:
             super().process()  # type: ignore[no-untyped-call]  # of Twisted's
 
 
@@ -134,6 +144,7 @@ class MonitorFactory(Site):
 
     def __init__(
         self,
+        reactor: IReactorTime,
         root: Resource,
         access: AccessControl,
         sickness: Callable[[], str],
@@ -142,7 +153,30 @@ class MonitorFactory(Site):
         super().__init__(access.guard(root), _BodilessRequest)  # type: ignore[no-untyped-call]  # of Twisted's
         self._isOpen = access.isOpen
         self._probes = {b"/healthz": _Probe(sickness), b"/readyz": _Probe(unreadiness)}
-        self._connections = 0
+        self._connections = self._admitted = 0
+        self._waiting: deque[_BodilessRequest] = deque()
+        self._timer = Timer(reactor)
+
+    def admit(self, request: _BodilessRequest) -> None:
+        """Process a request: in a later reactor iteration, if there are many at once."""
+        self._timer.ensure(0.0, self._processMore)
+        if self._admitted < MOST_AT_ONCE:
+            self._admitted += 1
+            request.processNow()
+        else:
+            self._waiting.append(request)
+
+    def stopFactory(self) -> None:
+        """Process no more requests: the port is closed."""
+        self._timer.stop()
+        self._waiting.clear()
+        super().stopFactory()
+
+    def _processMore(self) -> None:
+        self._admitted = 0
+        waiting, self._waiting = self._waiting, deque()
+        for request in waiting:
+            self.admit(request)
 
     def buildProtocol(self, addr: IAddress | None) -> Any:
         """Protocol for another connection; None while there are L{MOST_CONNECTIONS}."""
@@ -201,7 +235,8 @@ class MonitorSite:
         self.root, self.watch, self.metrics = root, watch, Metrics(watch, counters)
         self._scrapes = Scrapes(reactor, [self.metrics], garbage)
         putCommon(root, self._scrapes)
-        self.factory = MonitorFactory(root, access or AccessControl(), watch.sickness, watch.unreadiness)
+        access = access or AccessControl()
+        self.factory = MonitorFactory(reactor, root, access, watch.sickness, watch.unreadiness)
 
     def start(self) -> None:
         """Send browsers periodic signs of life."""

@@ -7,9 +7,11 @@ fabrics have none, and are drawn by adjacency.
 
 from __future__ import annotations
 
+import json
 import re
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from math import inf
 from typing import Any, Final
 
@@ -32,6 +34,7 @@ from txrdma.monitor.web.tables import (
 )
 from txrdma.monitor.web.watch import PageContext, printable
 
+_LINKS_AT_A_TIME: Final = 5000
 _SWITCHES_AT_A_TIME: Final = 100
 _EDGES_AT_A_TIME: Final = 200
 _DIGITS: Final = re.compile(r"(\d+)")
@@ -79,10 +82,15 @@ TOPOLOGY_SCHEMA: Final[Schema] = {
 Bundles = dict[tuple[GUID, GUID], list[Port]]
 
 
-def bundles(fabric: Fabric) -> Bundles:
-    """Links between two switches each, by one of their ends: of the switch with the lower GUID."""
+def bundles(fabric: Fabric) -> Search[Bundles]:
+    """
+    Find, in pieces, the links between two switches each, by one of their ends: of the switch with the lower
+    GUID.
+    """
     found: Bundles = {}
-    for one, other in fabric.links():
+    for number, (one, other) in enumerate(fabric.links(), 1):
+        if not number % _LINKS_AT_A_TIME:
+            yield
         if one.node.isSwitch and other.node.isSwitch and one.node is not other.node:
             found.setdefault((one.node.guid, other.node.guid), []).append(one)
     return found
@@ -171,41 +179,53 @@ def edge(context: PageContext, ports: list[Port]) -> dict[str, Any]:
     }
 
 
-def topology(context: PageContext) -> Search[dict[str, Any]]:
-    """Make, in pieces, the switches, their hosts and their links, as JSON can carry it."""
+def topology(context: PageContext) -> Search[list[bytes]]:
+    """Make, with pauses, the JSON of switches, their hosts and their links: in pieces of some kilobytes."""
     fabric, version = context.fabric, context.poller.version
-    found = bundles(fabric)
+    found = yield from bundles(fabric)
+    level = levels(fabric, found)
     if len(found) > _EDGES_AT_A_TIME:
         yield
-    level = levels(fabric, found)
     position = {} if level is None else (yield from positions(fabric, level, found))
-    nodes = []
-    for node in sorted(fabric.switches(), key=_natural):
-        shown = {
+    shape = "free" if level is None else "levels"
+    nodes = yield from _encoded(_nodes(context, level, position), _SWITCHES_AT_A_TIME)
+    edges = yield from _encoded(_edges(context, found), _EDGES_AT_A_TIME)
+    head = f'{{"version": {version}, "shape": "{shape}", "nodes": ['.encode()
+    pieces = [head, *nodes, b'], "edges": [', *edges, b"]}"]
+    return pieces if len(nodes) > 1 or len(edges) > 1 else [b"".join(pieces)]
+
+
+def _encoded(rows: Iterator[dict[str, Any]], size: int) -> Search[list[bytes]]:
+    """Encode rows, in pieces of C{size} rows; that of a list without its brackets."""
+    pieces: list[bytes] = []
+    while piece := list(islice(rows, size)):
+        if pieces:
+            yield
+        pieces.append(b", " * bool(pieces) + json.dumps(piece)[1:-1].encode())
+    return pieces
+
+
+def _nodes(
+    context: PageContext, level: dict[GUID, int] | None, position: dict[GUID, float]
+) -> Iterator[dict[str, Any]]:
+    for node in sorted(context.fabric.switches(), key=_natural):
+        hosts = _hosts(node)
+        yield {
             "guid": guidText(node.guid),
             "name": printable(node.description),
             "level": None if level is None else level.get(node.guid, 0),
             "place": position.get(node.guid),
-            "hosts": len(_hosts(node)),
+            "hosts": len(hosts),
             "isSilent": context.isSilent(node),
             "worst": _worst(context, [node]),
-            "hostsWorst": _worst(context, _hosts(node)),
+            "hostsWorst": _worst(context, hosts),
         }
-        nodes.append(shown)
-        if not len(nodes) % _SWITCHES_AT_A_TIME:
-            yield
-    edges = []
+
+
+def _edges(context: PageContext, found: Bundles) -> Iterator[dict[str, Any]]:
     for (one, other), ports in found.items():
         where = {"id": bundleName((one, other)), "from": guidText(one), "to": guidText(other)}
-        edges.append({**where, **edge(context, ports)})
-        if not len(edges) % _EDGES_AT_A_TIME:
-            yield
-    return {
-        "version": version,
-        "shape": "free" if level is None else "levels",
-        "nodes": nodes,
-        "edges": edges,
-    }
+        yield {**where, **edge(context, ports)}
 
 
 def _worst(context: PageContext, nodes: Iterable[Node]) -> str | None:

@@ -162,7 +162,9 @@ BOUNDS: Final = {
     "monitor.web.events.MOST_READERS": "monitor.EventHub.readers",
     "monitor.web.scrapes.MOST_SCRAPES": "monitor.Scrapes._scrapes",
     "monitor.web.searches.MOST_RESULTS": "monitor.Searches._results",
-    "monitor.web.site.MOST_CONNECTIONS": "monitor._Shared.waiting monitor._Scrape.scrapers",
+    "monitor.web.site.MOST_CONNECTIONS": """
+        monitor.MonitorFactory._waiting monitor._Scrape.scrapers monitor._Shared.waiting
+    """,
     "monitor.web.events.MOST_WAITING": "monitor.Reader._waiting",
     "smc.common.realports._MOST_CHOICES": "smc.RealPorts._choices",
     "smc.flow.flow._EARLY": "smc.Flow.early",

@@ -29,6 +29,7 @@ class EventTests(SiteTestCase):
     def reader(self, **heads: str) -> Connection:
         connection = Connection(self.site.factory)
         connection.ask("/api/v1/events", **heads)
+        self.clock.advance(0.0)
         return connection
 
     def pause(self, connection: Connection) -> None:

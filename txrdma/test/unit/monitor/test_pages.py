@@ -250,7 +250,7 @@ class TopologyTests(PageTestCase):
         """A fat tree has three levels, and the switches of a pod are placed above each other."""
         self.started(60.0)
         fabric = self.sweptFabric
-        joined = bundles(fabric)
+        joined = completed(bundles(fabric))
         level = levels(fabric, joined)
         assert level is not None
         names = {node.description: node.guid for node in fabric.switches()}
@@ -271,4 +271,4 @@ class TopologyTests(PageTestCase):
         self.started(60.0)
         fabric = self.sweptFabric
         leaves = sorted(node.guid for node in fabric.switches() if node.description.startswith("leaf"))
-        self.assertIsNone(levels(fabric, [*bundles(fabric), (leaves[0], leaves[1])]))
+        self.assertIsNone(levels(fabric, [*completed(bundles(fabric)), (leaves[0], leaves[1])]))

@@ -16,6 +16,7 @@ from txrdma.fabric.model import Port
 from txrdma.monitor.web import html, tables, topology
 from txrdma.monitor.web.routes import LINK_ROWS
 from txrdma.monitor.web.searches import _Shared, MOST_RESULTS, MOST_SEARCHES, Search, Searches
+from txrdma.monitor.web.site import MOST_AT_ONCE
 from txrdma.monitor.web.watch import PageContext
 from txrdma.sim.clock import SimulatedClock
 from txrdma.test.support.monitor.fetching import Connection
@@ -164,6 +165,26 @@ class PageTests(SiteTestCase):
         self.patch(_Shared, "fire", counted)
         self.clock.pump([0.0] * 100)
         self.assertEqual(answered[-5:], [1, 2, 3, 4, 5])
+
+
+class CrowdTests(SiteTestCase):
+    """Many requests in one reactor iteration."""
+
+    def test_iterations(self) -> None:
+        """Some are answered at once and the others later, except for those whose connection is lost."""
+        self.started()
+        self.clock.advance(0.0)
+        connections = [Connection(self.site.factory) for _ in range(2 * MOST_AT_ONCE + 2)]
+        for connection in connections:
+            connection.ask("/api/v1/overview")
+        self.assertEqual(self.answered(connections), MOST_AT_ONCE)
+        connections.pop().close()
+        self.clock.advance(0.0)
+        self.assertEqual(self.answered(connections), 2 * MOST_AT_ONCE + 1)
+        self.assertEqual({connection.answer.code for connection in connections}, {200})
+
+    def answered(self, connections: list[Connection]) -> int:
+        return sum(connection.transport.value() != b"" for connection in connections)
 
 
 class PieceTests(SiteTestCase):
