@@ -10,6 +10,7 @@ import os
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence, Sized
+from functools import partial
 from typing import Final
 
 from zope.interface import implementer
@@ -19,8 +20,14 @@ from txrdma.iba.types import QPN
 from txrdma.iba.verbs import AsyncEventKind, Completion
 from txrdma.interfaces import AsyncEvent, ICompletionChannel, ICompletionQueue
 from txrdma.kit.logs import advised
+from txrdma.soft.core.doorbellpage import DoorbellPage
 from txrdma.soft.core.route import Route
 from txrdma.unix.sharing import whyNoSharedMemory
+
+_SWEEP: Final = 512
+"""Polls after which routes without activity become dormant; an arming counts as L{_ARMING} polls."""
+
+_ARMING: Final = 256
 
 _UNARMED: Final = 0
 _SOLICITED: Final = 1
@@ -69,6 +76,8 @@ class SoftCompletionChannel:
 
     It is signaled by an armed queue that gets a completion, and, through C{doorbell}, by peers that wrote to
     shared memory; they can't name a queue, so all queues are polled.
+
+    @ivar page: the doorbell bytes of all routes but the first one; None until there are several.
     """
 
     def __init__(self, closed: Callable[[SoftCompletionChannel], None] = lambda channel: None) -> None:
@@ -77,17 +86,45 @@ class SoftCompletionChannel:
         self._queues: list[SoftCompletionQueue] = []
         self._events: list[SoftCompletionQueue] = []
         self._rung = False
+        self.page: DoorbellPage | None = None
+        self._withoutDoorbell = 0  # number of routes
 
     @property
     def doorbell(self) -> int:
         """The descriptor that a peer process rings, by writing eight bytes as for an eventfd."""
         return self._open().writing
 
+    @property
+    def doorbellPage(self) -> int:
+        """The descriptor of the doorbell page; -1 if there is none."""
+        return -1 if self.page is None else self.page.descriptor
+
+    def claimDoorbell(self) -> int:
+        """Assign a doorbell byte to a new route; 0 if the route must always be polled."""
+        number = 0
+        if self._withoutDoorbell and self._bell is not None:
+            try:
+                self.page = self.page or DoorbellPage()
+                number = self.page.claim()
+            except OSError:
+                pass  # no memory or descriptor: the route is polled
+        self._withoutDoorbell += not number
+        return number
+
+    def releaseDoorbell(self, number: int) -> None:
+        """Return what L{claimDoorbell} has assigned."""
+        if number and self.page is not None:
+            self.page.release(number)
+        self._withoutDoorbell -= not number
+
     def fileno(self) -> int:
         return -1 if self._bell is None else self._bell.reading
 
-    def ring(self) -> None:
+    def ring(self, number: int = 0) -> None:
+        """Ring as a peer does, for the route with this doorbell byte."""
         if self._bell is not None:
+            if number and self.page is not None:
+                self.page.ring(number)
             self._bell.ring()
 
     def takeEvents(self) -> Sequence[ICompletionQueue]:
@@ -103,6 +140,8 @@ class SoftCompletionChannel:
         bell, self._bell = self._bell, None
         if bell is not None:
             bell.close()
+            if self.page is not None:
+                self.page.close()
             self._closed(self)
 
     def _open(self) -> _Bell:
@@ -117,9 +156,33 @@ class SoftCompletionChannel:
             self._bell.ring()
 
 
+class _Polled:
+    """
+    A route that its queue polls.
+
+    @ivar arm: arms the route as its queues are armed.
+    @ivar activity: what the route's C{activity} was at the last sweep.
+    """
+
+    __slots__ = ("activity", "arm", "poll", "route")
+
+    def __init__(self, route: Route, arm: Callable[[], None]) -> None:
+        self.route, self.arm = route, arm
+        self.poll = route.poll
+        self.activity = -1
+
+
 @implementer(ICompletionQueue)
 class SoftCompletionQueue:
-    """A completion queue; C{armed} is 0, 1 for solicited completions, or 2 for any."""
+    """
+    A completion queue; C{armed} is 0, 1 for solicited completions, or 2 for any.
+
+    Theory of operation. Polling the queue polls its routes, and arming it arms them. A route with a doorbell
+    byte that had no activity between two sweeps becomes dormant: it is armed, checked once more, and then
+    costs nothing until its peer sets the byte, or a request is posted. Each poll searches the doorbell page
+    of the channel, whether the queue is armed or not, and wakes the routes that it finds, which are polled
+    first.
+    """
 
     def __init__(
         self,
@@ -134,10 +197,17 @@ class SoftCompletionQueue:
         self._notify = notify
         self._completions: deque[Completion] = deque()
         self._free = depth
+        self._awake: dict[Route, _Polled] = {}
+        self._dormant: dict[Route, _Polled] = {}
+        self._lanes: dict[
+            Route, Callable[[], None]
+        ] = {}  # routes that are polled elsewhere, and what arms them
+        # of all routes that are not dormant
         self._polls: tuple[Callable[[], None], ...] = ()
-        self._lanes: tuple[Route, ...] = ()  # routes that are polled elsewhere
+        self._arms: tuple[Callable[[], None], ...] = ()
+        self._untilSweep = _SWEEP
         self._polling = False
-        self._members: dict[_Failed, Callable[[], None]] = {}
+        self._members: dict[_Failed, None] = {}
         self._closed = False
         self._onClosed = closed
         channel._queues.append(self)
@@ -148,11 +218,13 @@ class SoftCompletionQueue:
     # For readers.
 
     def arm(self, solicitedOnly: bool = False) -> None:
+        if solicitedOnly:
+            for route in tuple(self._dormant):  # these are armed for any
+                self._rouse(route)
         if not solicitedOnly or self.armed == _UNARMED:  # any includes solicited (IBA 11.4.2.2)
             self.armed = _SOLICITED if solicitedOnly else _NEXT
-        if self._lanes or self._polls:
-            for armRoute in self._members.values():
-                armRoute()
+        self._untilSweep -= _ARMING
+        self._armRoutes()
 
     @property
     def isLive(self) -> bool:
@@ -160,8 +232,7 @@ class SoftCompletionQueue:
 
     def disarm(self) -> None:
         self.armed = _UNARMED
-        if self.isLive:
-            self._armRoutes()
+        self._armRoutes()
 
     def poll(self, limit: int) -> Sequence[Completion]:
         if self._polls and len(self._completions) < limit:  # otherwise there is enough without polling
@@ -190,7 +261,11 @@ class SoftCompletionQueue:
             failed(None)
         self._members.clear()
         self._completions.clear()
-        self._polls = self._lanes = ()
+        for route in tuple(self._dormant):
+            self._rouse(route)
+        self._awake.clear()
+        self._lanes.clear()
+        self._polls = self._arms = ()
         self.channel._queues.remove(self)
         if self in self.channel._events:
             self.channel._events.remove(self)
@@ -219,32 +294,34 @@ class SoftCompletionQueue:
     def isClosed(self) -> bool:
         return self._closed
 
-    def join(self, failed: _Failed, armRoute: Callable[[], None]) -> None:
-        """Add a queue pair; C{failed} puts it into ERR, C{armRoute} arms its route like the queues."""
+    def join(self, failed: _Failed) -> None:
+        """Add a queue pair; C{failed} puts it into ERR."""
         if self._closed:
             raise InvalidRequest("the completion queue is closed")
-        self._members[failed] = armRoute
+        self._members[failed] = None
 
     def leave(self, failed: _Failed) -> None:
         self._members.pop(failed, None)
 
-    def attach(self, route: Route) -> None:
-        if route.poll not in self._polls:
-            self._polls += (route.poll,)
+    def attach(self, route: Route, armRoute: Callable[[], None]) -> None:
+        """Poll a route; C{armRoute} arms it like the queues of its queue pair."""
+        if route not in self._awake and route not in self._dormant:
+            self._awake[route] = _Polled(route, armRoute)
+            self._listRoutes()
 
     def detach(self, route: Route) -> None:
-        poll = route.poll
-        if poll in self._polls:
-            self._polls = tuple([each for each in self._polls if each != poll])
-        if self._lanes:
-            self._lanes = tuple([lane for lane in self._lanes if lane is not route])
+        self._rouse(route)
+        self._awake.pop(route, None)
+        self._lanes.pop(route, None)
+        self._listRoutes()
 
-    def pollElsewhere(self, lane: Route) -> Sized:
+    def pollElsewhere(self, lane: Route, armRoute: Callable[[], None]) -> Sized:
         """
         Stop polling this route, whose messages are received by other code; return the queued completions.
         """
         self.detach(lane)
-        self._lanes += (lane,)
+        self._lanes[lane] = armRoute
+        self._listRoutes()
         return self._completions
 
     def purge(self, number: QPN) -> None:
@@ -252,9 +329,68 @@ class SoftCompletionQueue:
         self._completions.clear()
         self._completions.extend(remaining)
 
+    def _listRoutes(self) -> None:
+        """List what is polled and armed, after a change."""
+        awake = self._awake.values()
+        polls = [each.poll for each in awake]
+        if self._dormant or any(route.doorbell for route in self._awake):
+            polls.insert(0, self._pollDormant)
+        self._polls = tuple(polls)
+        self._arms = (*(each.arm for each in awake), *self._lanes.values())
+
     def _armRoutes(self) -> None:
-        for armRoute in self._members.values():
+        for armRoute in self._arms:
             armRoute()
+
+    # Dormant routes.
+
+    def _pollDormant(self) -> None:
+        """Poll dormant routes whose peers have rung; from time to time, let quiet routes become dormant."""
+        page = self.channel.page
+        if page is not None:
+            page.check()
+            self._untilSweep -= 1
+            if self._untilSweep <= 0 and self.armed != _SOLICITED:
+                self._untilSweep = _SWEEP
+                self._sweep(page)
+
+    def _sweep(self, page: DoorbellPage) -> None:
+        """Let routes without activity since the last sweep become dormant."""
+        for route, polled in tuple(self._awake.items()):
+            if not route.doorbell:
+                continue
+            before, polled.activity = polled.activity, route.activity()
+            if polled.activity < 0 or polled.activity != before:
+                continue
+            route.arm(False, True, False)
+            if route.activity() != before:  # something has come before that, and did not ring
+                polled.arm()
+                continue
+            self._dormant[route] = self._awake.pop(route)
+            wake = partial(self._wake, route)
+            route.setDormant(wake)
+            page.sleep(route.doorbell, wake)
+        self._listRoutes()
+
+    def _rouse(self, route: Route) -> _Polled | None:
+        """Poll a dormant route again from now on; None if it is not dormant."""
+        polled = self._dormant.pop(route, None)
+        if polled is not None:
+            route.setDormant(None)
+            if self.channel.page is not None:
+                self.channel.page.cancel(route.doorbell)
+            polled.activity = -1
+            self._awake[route] = polled
+            self._polls += (polled.poll,)
+            self._arms += (polled.arm,)
+        return polled
+
+    def _wake(self, route: Route) -> None:
+        """Arm a dormant route like the queue, and poll it."""
+        polled = self._rouse(route)
+        if polled is not None:
+            polled.arm()
+            polled.poll()
 
     def _checkArrivals(self) -> None:
         """Poll after a peer has rung, and arm again if nothing was found."""

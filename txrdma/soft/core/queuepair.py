@@ -116,8 +116,8 @@ class SoftQueuePair:
         self._maxSegments = capacity.maxSendSegments
         self._maxInline = capacity.maxInline
         self._checkQueues()
-        send.join(self.failed, self.armRoute)
-        receive.join(self.failed, self.armRoute)
+        send.join(self.failed)
+        receive.join(self.failed)
         if shared is not None:
             shared.join(self.failed, self.sharedPosted)
 
@@ -337,7 +337,7 @@ class SoftQueuePair:
         route = self._datagramRoute()
         assert route is not None, "datagrams without a route"
         route.inbox = direct
-        return self.receiveQueue.pollElsewhere(route)
+        return self.receiveQueue.pollElsewhere(route, self.armRoute)
 
     def _setDatagramRoute(self) -> None:
         direct = self._direct
@@ -346,8 +346,8 @@ class SoftQueuePair:
 
     def _attach(self, route: Route) -> None:
         if route.polled:
-            self.sendQueue.attach(route)
-            self.receiveQueue.attach(route)
+            self.sendQueue.attach(route, self.armRoute)
+            self.receiveQueue.attach(route, self.armRoute)
             if self.sendQueue.armed or self.receiveQueue.armed:
                 self.armRoute()
         direct = self._direct
@@ -429,7 +429,7 @@ class SoftQueuePair:
     def laneOpened(self) -> Sized:
         """Let the lane receive messages itself; return the queued completions, which precede them."""
         assert self._route is not None, "a lane that is not a route"
-        return self.receiveQueue.pollElsewhere(self._route)
+        return self.receiveQueue.pollElsewhere(self._route, self.armRoute)
 
     def migrationChanged(self, state: MigrationState) -> None:
         """Record ARMED, or MIGRATED: then the alternate path replaces the path."""

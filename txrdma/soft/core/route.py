@@ -6,7 +6,7 @@ There are three routes: RoCE v2 over UDP, shared memory on the same host, and da
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from txrdma.iba.verbs import CompletionOpcode, SendRequest
@@ -17,11 +17,13 @@ class Route(Protocol):
     Moves the bytes of one queue pair, from RTR until C{close}.
 
     @cvar polled: whether completion queues call C{poll} and C{arm}.
+    @ivar doorbell: the number of the route's doorbell byte in the channel's page; 0: it is always polled.
     @cvar direct: the route itself if it provides L{txrdma.interfaces.IDirectLane}, else None.
     """
 
     name: str
     polled: bool
+    doorbell: int = 0
 
     @property
     def direct(self) -> object | None:
@@ -52,6 +54,17 @@ class Route(Protocol):
         """
         Wake the channel for the next completed send, or the next receive; all False: the route is polled.
         """
+        return
+
+    def activity(self) -> int:
+        """
+        Return a number that has changed if the route has sent or received since the last call; negative if it
+        waits for something, and so must be polled. Only of routes with a doorbell byte.
+        """
+        return -1
+
+    def setDormant(self, wake: Callable[[], None] | None) -> None:
+        """Call C{wake} before the next post, since the route is not polled until then; None cancels that."""
         return
 
     def flush(self) -> list[tuple[int, CompletionOpcode]]:

@@ -1,7 +1,9 @@
 """
 Doorbells between two processes on one host. The doorbell of each completion channel is sent once.
 
-A doorbell is an eventfd. Its owner numbers it, and the queue pairs name it by that number.
+A doorbell is an eventfd. Its owner numbers it, and the queue pairs name it by that number. A channel with
+several queue pairs has a L{page <txrdma.soft.core.doorbellpage>} as well: before the eventfd is written, the
+doorbell byte of the queue pair is set. When a page is made, it is sent with the eventfd under a new number.
 
 A process with an eventfd can fill it, or make it blocking for all others: the flag belongs to the shared open
 file. Therefore processes of different users, which connect in a shared directory, exchange no doorbell
@@ -10,11 +12,13 @@ descriptors; a message (C{NUDGE}) wakes them instead.
 
 from __future__ import annotations
 
+import mmap
 import os
 from collections.abc import Iterator
 from typing import Final, Protocol
 
-from txrdma.soft.shared._rendezvous import checkDoorbell
+from txrdma.soft.shared._rendezvous import checkDoorbell, mapDoorbells
+from txrdma.unix.mapping import closeMapping
 
 MOST: Final = 4096
 """Limit of doorbells per peer: the completion channels of its process."""
@@ -30,14 +34,24 @@ class DoorbellChannel(Protocol):
     def fileno(self) -> int:
         """A descriptor for the reactor; -1 when the channel is closed."""
 
+    @property
+    def doorbellPage(self) -> int:
+        """The descriptor of the doorbell page; -1 if there is none."""
+
 
 class Doorbell:
-    """A reference-counted doorbell of a peer; C{descriptor} is -1 if messages are sent instead."""
+    """
+    A reference-counted doorbell of a peer.
 
-    __slots__ = ("_holders", "descriptor")
+    @ivar descriptor: the eventfd; -1 if messages are sent instead.
+    @ivar page: the doorbell bytes; None if there are none.
+    """
 
-    def __init__(self, descriptor: int) -> None:
+    __slots__ = ("_holders", "descriptor", "page")
+
+    def __init__(self, descriptor: int, page: mmap.mmap | None) -> None:
         self.descriptor = descriptor
+        self.page = page
         self._holders = 1
 
     def hold(self) -> Doorbell:
@@ -46,8 +60,11 @@ class Doorbell:
 
     def release(self) -> None:
         self._holders -= 1
-        if not self._holders and self.descriptor >= 0:
-            os.close(self.descriptor)
+        if not self._holders:
+            if self.descriptor >= 0:
+                os.close(self.descriptor)
+            if self.page is not None:
+                closeMapping(self.page)
 
 
 class PeerDoorbells:
@@ -58,17 +75,21 @@ class PeerDoorbells:
 
     def add(self, number: int, descriptors: list[int], isTrusted: bool) -> None:
         """
-        Add a doorbell of the peer; raises ValueError if it is invalid.
+        Add a doorbell of the peer; raises ValueError if it is invalid, or OSError.
 
-        @param descriptors: its only descriptor, which is removed from the list; other users send none.
+        @param descriptors: its eventfd, and possibly its page; the eventfd is removed from the list. Other
+            users send none.
         """
-        if len(descriptors) > 1 or (isTrusted and not descriptors):
-            raise ValueError(f"a doorbell needs one descriptor, not {len(descriptors)}")
+        if len(descriptors) > 2 or (isTrusted and not descriptors):
+            raise ValueError(f"a doorbell needs one or two descriptors, not {len(descriptors)}")
         if number in self._bells or len(self._bells) >= MOST:
             raise ValueError("too many doorbells")
-        for each in descriptors:
-            checkDoorbell(each)
-        self._bells[number] = Doorbell(descriptors.pop() if descriptors and isTrusted else -1)
+        if not isTrusted:
+            self._bells[number] = Doorbell(-1, None)
+            return
+        checkDoorbell(descriptors[0])
+        page = mapDoorbells(descriptors[1]) if len(descriptors) > 1 else None
+        self._bells[number] = Doorbell(descriptors.pop(0), page)
 
     def acquire(self, *numbers: int) -> list[Doorbell] | None:
         """References to the doorbells with these numbers; None if one is unknown."""
@@ -89,24 +110,25 @@ class LocalDoorbells:
     """Local doorbells that a peer has, with their numbers."""
 
     def __init__(self) -> None:
-        self._numbers: dict[DoorbellChannel, int] = {}
+        # the second part of a key: whether the peer has the page as well
+        self._numbers: dict[tuple[DoorbellChannel, bool], int] = {}
         self._last = 0
 
     def numberOf(self, channel: DoorbellChannel) -> int | None:
-        """The number of a channel's doorbell; None if the peer does not have it."""
-        return self._numbers.get(channel)
+        """The number of a channel's doorbell; None if the peer does not have it as it is now."""
+        return self._numbers.get((channel, channel.doorbellPage >= 0))
 
     def assign(self, channel: DoorbellChannel) -> int:
         self._last += 1
-        self._numbers[channel] = self._last
+        self._numbers[channel, channel.doorbellPage >= 0] = self._last
         return self._last
 
     def removeClosed(self) -> Iterator[int]:
         """Remove closed channels; yield the numbers of their doorbells."""
-        for channel in [channel for channel in self._numbers if channel.fileno() < 0]:
-            yield self._numbers.pop(channel)
+        for key in [key for key in self._numbers if key[0].fileno() < 0]:
+            yield self._numbers.pop(key)
 
     def forget(self, number: int) -> None:
         """Note that the peer does not have a doorbell, so that it is sent again."""
-        for channel in [channel for channel, each in self._numbers.items() if each == number]:
-            del self._numbers[channel]
+        for key in [key for key, each in self._numbers.items() if each == number]:
+            del self._numbers[key]

@@ -20,6 +20,7 @@ requests fail. Closing is final and idempotent.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence, Sized
+from functools import partial
 from math import inf
 from typing import Any, Final, TYPE_CHECKING
 
@@ -99,6 +100,7 @@ class Lane:
         self._size = LINE  # of a record with one, C{_step} in words
         self._step = LINE // 8
         self._unread: Sized = ()
+        self.doorbell = 0
         self._unpack: Callable[[Any, int], tuple[int, ...]]
         self.regions = remote.regions
         self.prepare: Callable[[RKey, Callable[[], None]], None] = remote.prepare
@@ -151,6 +153,26 @@ class Lane:
         wakeups.publish()
         if sends and self._outgoing.outstanding and self._rings.peerWords[WAKE] & 3 == Wake.SOLICITED:
             self._services.nudge()  # an unsolicited message would not wake it
+
+    def activity(self) -> int:
+        outgoing, incoming, rings = self._outgoing, self._incoming, self._rings
+        if (
+            not outgoing.isLinked
+            or outgoing.isSuspended
+            or outgoing.outstanding
+            or incoming.isUnannounced
+            or incoming.targets is not None
+            or rings.peerWords[rings.readIndex]
+        ):
+            return -1
+        return incoming.consumed + rings.produced
+
+    def setDormant(self, wake: Callable[[], None] | None) -> None:
+        self.post = self._outgoing.post if wake is None else partial(self._wakeAndPost, wake)
+
+    def _wakeAndPost(self, wake: Callable[[], None], requests: Sequence[SendRequest]) -> None:
+        wake()
+        self._outgoing.post(requests)
 
     def wants(self, rkey: RKey) -> bool:
         return self._remote.wants(rkey)

@@ -16,10 +16,11 @@ from typing import Final
 from txrdma.error import WireError
 from txrdma.iba.types import GID, QPN, RKey
 from txrdma.kit.wire import bits, Code, data, Layout, wire
+from txrdma.soft.core.doorbellpage import DOORBELL_BYTES
 from txrdma.soft.shared._layout import HEADER_BYTES, REMOTE_WRITE, RemoteRegion, ringBytes
 from txrdma.unix.mapping import mapped, sealedMemory, SIZE_SEALS
 
-VERSION: Final = 6
+VERSION: Final = 7
 """Of these messages and of the shared memory: processes with another one use UDP, or TCP."""
 
 MOST_DATA: Final = 32768
@@ -72,7 +73,8 @@ class Hello(Layout):
 @wire(8)
 class DoorbellNotice(Layout):
     """
-    C{DOORBELL}: a doorbell of the sender with its number, and its descriptor; L{Join} refers to it.
+    C{DOORBELL}: a doorbell of the sender with its number, and its descriptor, with that of its page if it has
+    one; L{Join} refers to it.
 
     C{DOORBELL_CLOSED}: the sender's doorbell with this number is closed. C{DOORBELL_LOST}: the descriptor of
     the receiver's doorbell with this number was lost.
@@ -92,9 +94,13 @@ class DatagramRingOffer(Layout):
     number: int = bits(32)
 
 
-@wire(20)
+@wire(24)
 class Join(Layout):
-    """A queue pair is ready to receive: its box, and doorbell numbers of its completion queues."""
+    """
+    A queue pair is ready to receive: its box, and doorbell numbers of its completion queues.
+
+    C{doorbellByte}: number of the byte in the doorbells' page that is set before they are rung; 0: none.
+    """
 
     kind: RendezvousKind = bits(8)
     source: QPN = bits(24)
@@ -104,6 +110,7 @@ class Join(Layout):
     firstPSN: int = bits(24)
     receives: int = bits(32)
     sends: int = bits(32)
+    doorbellByte: int = bits(32)
 
 
 @wire(8)
@@ -248,6 +255,13 @@ def mapBox(descriptor: int) -> mmap.mmap:
     length = _sealedLength(descriptor)
     ringBytes(length)
     return mapped(descriptor, length, False)
+
+
+def mapDoorbells(descriptor: int) -> mmap.mmap:
+    """Map the doorbell page of a peer; raises ValueError if it is invalid, or OSError."""
+    if _sealedLength(descriptor) != DOORBELL_BYTES:
+        raise ValueError("not a doorbell page")
+    return mapped(descriptor, DOORBELL_BYTES)
 
 
 def mapRegion(reply: RegionReply, descriptor: int) -> tuple[mmap.mmap, RemoteRegion]:

@@ -1,8 +1,8 @@
 """
 The route of a queue pair in shared memory that has not been used.
 
-A lane takes two boxes of shared memory and is polled whenever its completion queue is. Most connections of a
-large server are idle, so a queue pair gets its lane when it or its peer posts the first request.
+A lane takes two boxes of shared memory. Most connections of a large server are idle, so a queue pair gets its
+lane when it or its peer posts the first request.
 """
 
 from __future__ import annotations

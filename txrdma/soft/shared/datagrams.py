@@ -53,6 +53,8 @@ def _nothing() -> None:
 class _WakeupDescriptor:
     """An eventfd that wakes the reactor for all lanes of a port."""
 
+    doorbellPage = -1
+
     def __init__(self, lanes: SharedDatagrams) -> None:
         self._lanes = lanes
         self.doorbell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)

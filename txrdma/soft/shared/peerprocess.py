@@ -40,7 +40,10 @@ class PeerProcess:
         if number is None:
             for gone in self.doorbells.removeClosed():
                 self.send(DoorbellNotice(kind=RendezvousKind.DOORBELL_CLOSED, number=gone).encode())
-            descriptors = (channel.doorbell,) if self.isTrusted else ()
+            descriptors: tuple[int, ...] = ()
+            if self.isTrusted:
+                page = channel.doorbellPage
+                descriptors = (channel.doorbell,) if page < 0 else (channel.doorbell, page)
             number = self.doorbells.assign(channel)
             bell = DoorbellNotice(kind=RendezvousKind.DOORBELL, number=number)
             self.send(bell.encode(), descriptors)

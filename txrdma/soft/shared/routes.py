@@ -20,6 +20,7 @@ from txrdma.error import DeviceUnavailable, ProtectionError, RDMAError, WireErro
 from txrdma.iba.types import GID, QPN, ROCE_PORT
 from txrdma.iba.verbs import AsyncEventKind, QPKind
 from txrdma.kit.logs import RateLimitedLogger
+from txrdma.soft.core.doorbellpage import DOORBELL_BYTES
 from txrdma.soft.core.netdev import portOfQueuePair, udpPort
 from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.core.route import Route
@@ -68,7 +69,7 @@ class _ConnectedProcess(PeerProcess):
         self.datagramLink: DatagramLink | None = None
         self._port = port
         self._unopened: dict[QPN, UnopenedLane] = {}
-        self._invitations: dict[tuple[QPN, QPN], tuple[mmap.mmap, list[Doorbell]]] = {}
+        self._invitations: dict[tuple[QPN, QPN], tuple[mmap.mmap, list[Doorbell], int]] = {}
         self._peerDoorbells = PeerDoorbells()
 
     def connect(self, owner: SoftQueuePair, destination: QPN) -> Route:
@@ -156,6 +157,8 @@ class _ConnectedProcess(PeerProcess):
         ):
             self.refuse(parsed)
             return
+        if parsed.doorbellByte >= DOORBELL_BYTES:
+            raise ValueError("there is no such doorbell byte")
         doorbells = self._peerDoorbells.acquire(parsed.receives, parsed.sends)
         if doorbells is None:  # the descriptor of one was lost
             self.refuse(parsed)
@@ -173,13 +176,13 @@ class _ConnectedProcess(PeerProcess):
             try:
                 connection = unopened.open()
             except RDMAError:  # no memory or descriptor is left
-                _discard(box, doorbells)
+                _discard(box, doorbells, 0)
                 self.refuse(parsed)
                 return
         if connection is None:
-            self._invitations[key] = (box, doorbells)  # our queue pair is not in RTR yet
+            self._invitations[key] = (box, doorbells, parsed.doorbellByte)  # our queue pair is not in RTR yet
         else:
-            connection.join(box, doorbells)
+            connection.join(box, doorbells, parsed.doorbellByte)
             connection.lane.poll()  # the peer may have written and rung before its box was mapped
 
     def openDatagramLink(self) -> DatagramLink | None:
@@ -220,7 +223,12 @@ class _ConnectedProcess(PeerProcess):
     def doorbellReceived(self, parsed: DoorbellNotice, descriptors: list[int]) -> None:
         """Handle a message about a doorbell of the peer, or of ours."""
         if parsed.kind is RendezvousKind.DOORBELL:
-            self._peerDoorbells.add(parsed.number, descriptors, self.isTrusted)
+            try:
+                self._peerDoorbells.add(parsed.number, descriptors, self.isTrusted)
+            except OSError as error:
+                if error.errno not in NO_DESCRIPTORS:
+                    raise
+                self.send(parsed.replace(kind=RendezvousKind.DOORBELL_LOST).encode())
         elif parsed.kind is RendezvousKind.DOORBELL_CLOSED:
             self._peerDoorbells.remove(parsed.number)
         else:
@@ -568,7 +576,7 @@ def _allowed(owner: SoftQueuePair) -> int:
     return access if attributes.maxDestRDAtomic else access & ~REMOTE_READ
 
 
-def _discard(box: mmap.mmap, doorbells: list[Doorbell]) -> None:
+def _discard(box: mmap.mmap, doorbells: list[Doorbell], doorbellByte: int) -> None:
     box.close()
     for doorbell in doorbells:
         doorbell.release()

@@ -93,8 +93,13 @@ class SharedQueuePair:
         # mappings of the peer: regions by key, and its box under None
         self._mappings: dict[RKey | None, mmap.mmap] = {}
         self._doorbells: list[Doorbell] = []
+        self._peerByte = 0  # the peer's doorbell byte
         self.isJoined = False
         self.lane = Lane(owner, self, memoryview(mapping), owner.shared is not None)
+        self._channel = owner.receiveQueue.channel
+        self._hasDoorbell = owner.sendQueue is owner.receiveQueue
+        if self._hasDoorbell:
+            self.lane.doorbell = self._channel.claimDoorbell()
 
     def invite(self) -> None:
         """Send our box and doorbells to the peer's queue pair."""
@@ -106,6 +111,7 @@ class SharedQueuePair:
             firstPSN=self.owner.attributes.rqPSN or 0,
             receives=self._peer.doorbellNumber(receives),
             sends=self._peer.doorbellNumber(sends),
+            doorbellByte=self.lane.doorbell,
         )
         self._peer.send(message.encode(), (self._box,))
         self._closeBox()
@@ -116,8 +122,9 @@ class SharedQueuePair:
         if box >= 0:
             os.close(box)
 
-    def join(self, box: mmap.mmap, doorbells: list[Doorbell]) -> None:
+    def join(self, box: mmap.mmap, doorbells: list[Doorbell], doorbellByte: int) -> None:
         self.isJoined = True
+        self._peerByte = doorbellByte
         self._mappings[None] = box
         self._doorbells = doorbells
         self.lane.attach(memoryview(box))
@@ -132,11 +139,13 @@ class SharedQueuePair:
 
     def _ring(self, which: int) -> None:
         if self._doorbells:
-            descriptor = self._doorbells[which].descriptor
-            if descriptor < 0:
+            doorbell = self._doorbells[which]
+            if doorbell.descriptor < 0:
                 self.nudge()
             else:
-                self._ringDoorbell(descriptor)
+                if doorbell.page is not None:
+                    doorbell.page[self._peerByte] = 1
+                self._ringDoorbell(doorbell.descriptor)
 
     def nudge(self) -> None:
         self._note(RendezvousKind.NUDGE)
@@ -217,6 +226,9 @@ class SharedQueuePair:
     def left(self) -> None:
         self._note(RendezvousKind.LEAVE)
         self._closed(self.number)
+        if self._hasDoorbell:
+            self._channel.releaseDoorbell(self.lane.doorbell)
+            self.lane.doorbell = 0  # another lane may get it
         self._release()
         closeMapping(self._own)
         self._closeBox()
@@ -241,7 +253,7 @@ class SharedQueuePair:
         self.lane.nudged()
         if not self._peer.isTrusted:
             for queue in {self.owner.sendQueue, self.owner.receiveQueue}:
-                queue.channel.ring()
+                queue.channel.ring(self.lane.doorbell)
 
     def peerGone(self, event: AsyncEventKind | None) -> None:
         """Handle the end of the peer's queue pair; with an event, of its process."""

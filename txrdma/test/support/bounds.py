@@ -90,7 +90,9 @@ BOUNDS: Final = {
         soft.Answers.waiting soft.Datagrams._posted soft.LaneReceiver._ready
         soft.LaneSender.outstanding,waiting soft.LocalDoorbells._numbers soft.Requester._entries,_reads
         soft.RoCEPort._routes,_touched,_unsent,_deadlines,_more soft.SoftCompletionChannel._queues,_events
-        soft.SoftCompletionQueue._members soft.SoftQueuePair._held soft.SoftSharedReceiveQueue._takers
+        soft.DoorbellPage._dormant,_free
+        soft.SoftCompletionQueue._members,_awake,_dormant,_lanes soft.SoftQueuePair._held
+        soft.SoftSharedReceiveQueue._takers
         soft._ConnectedProcess.queuePairs,_unopened
     """,
     "USER": """

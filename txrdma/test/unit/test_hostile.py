@@ -132,7 +132,7 @@ class SoftTests(SynchronousTestCase):
 
     def test_seeds(self) -> None:
         """Hostile peers of fixed seeds do not disturb other connections."""
-        self.assertTrue(playSeeds("hostile-soft", range(3))["received"])
+        self.assertTrue(playSeeds("hostile-soft", range(6))["received"])
 
 
 @playingStored("hostile-rdma")

@@ -57,6 +57,10 @@ class ManyTests(RealCase):
         ends = self.pair()
         one, other = ends
         one.write(other, 1, 0, 64, 128)
+        here, there = self.more(*ends)  # from the second one on, the channels have doorbell pages
+        there.postReceive([ReceiveRequest(0, (other.segment(0, 64),))])
+        here.postSend([SendRequest(0, Operation.SEND, (one.segment(0, 5),))])
+        self.take(other, 1)
         self.take(one, 1)
         added = Added()
         pairs = [self.more(*ends) for _ in range(50)]

@@ -4,10 +4,11 @@ Completion queues of the software device, and the channels that wake their reade
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from select import select
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -17,6 +18,7 @@ from txrdma.iba.types import QPN
 from txrdma.iba.verbs import AsyncEventKind, Completion, CompletionOpcode, SendRequest, Status
 from txrdma.interfaces import AsyncEvent
 from txrdma.soft.core.completion import SoftCompletionChannel, SoftCompletionQueue
+from txrdma.soft.core.doorbellpage import DOORBELL_BYTES
 
 
 def completion(identifier: int, status: Status = Status.SUCCESS, number: int = 2) -> Completion:
@@ -30,9 +32,13 @@ class Lane:
     polled = True
     rewinds = 0
     direct = None
+    wake: Callable[[], None] | None = None
 
     def __init__(self, queue: SoftCompletionQueue) -> None:
         self.queue = queue
+        self.doorbell = queue.channel.claimDoorbell()
+        self.taken = self.arms = 0
+        self.isWaiting = False
         self.arrived: list[Completion] = []
         self.isArmed = False
         self.polls = 0
@@ -42,15 +48,25 @@ class Lane:
         self.arrived.append(completion(identifier))
         if self.isArmed:
             self.isArmed = False
+            if self.queue.channel.page is not None:
+                self.queue.channel.page.ring(self.doorbell)
             os.write(self.queue.channel.doorbell, (1).to_bytes(8, sys.byteorder))
 
     def poll(self) -> None:
         self.polls += 1
         while self.arrived:
+            self.taken += 1
             self.queue.push(self.arrived.pop(0))
 
     def arm(self, sends: bool, receives: bool, solicitedOnly: bool) -> None:
+        self.arms += 1
         self.isArmed = sends or receives
+
+    def activity(self) -> int:
+        return -1 if self.isWaiting else self.taken
+
+    def setDormant(self, wake: Callable[[], None] | None) -> None:
+        self.wake = wake
 
     # not used here
     def post(self, requests: Sequence[SendRequest]) -> None: ...
@@ -90,8 +106,8 @@ class QueueTests(SynchronousTestCase):
         """Return a polled lane."""
         lane = Lane(queue)
         member = Member(lane)
-        queue.join(member.failed, member.armRoute)
-        queue.attach(lane)
+        queue.join(member.failed)
+        queue.attach(lane, member.armRoute)
         return lane
 
     def rung(self) -> bool:
@@ -160,6 +176,143 @@ class QueueTests(SynchronousTestCase):
         self.assertTrue(self.rung())
         self.assertEqual(list(self.channel.takeEvents()), [self.queue])
 
+    def sleep(self, *queues: SoftCompletionQueue) -> None:
+        """Arm queues and poll them until their quiet lanes are dormant."""
+        for _ in range(8):
+            for queue in queues or (self.queue,):
+                queue.arm()
+                self.assertEqual(list(queue.poll(10)), [])
+
+    def test_quietLaneIsNotPolledUntilItRings(self) -> None:
+        """A quiet lane costs no polls and no arming; its peer's doorbell byte ends that."""
+        first, lane, other = (self.attached(self.queue) for _ in range(3))
+        self.assertEqual((first.doorbell, lane.doorbell, other.doorbell), (0, 1, 2))
+        self.sleep()
+        polls, arms = lane.polls, lane.arms
+        for _ in range(50):
+            self.queue.arm()
+            self.queue.poll(10)
+        self.assertEqual((lane.polls, lane.arms), (polls, arms))
+        self.assertTrue(self.queue.isLive)
+        lane.arrive(7)
+        self.assertTrue(self.rung())
+        self.assertEqual(list(self.channel.takeEvents()), [self.queue])
+        self.assertEqual([c.identifier for c in self.queue.poll(10)], [7])
+        self.assertEqual(other.polls, polls)
+        self.queue.arm()
+        self.assertTrue(lane.isArmed)
+
+    def test_busyPollFindsRing(self) -> None:
+        """A poll of a queue that is not armed finds what a dormant lane has received."""
+        _, lane = self.attached(self.queue), self.attached(self.queue)
+        self.sleep()
+        self.queue.disarm()
+        self.assertTrue(lane.isArmed)
+        lane.arrive(7)
+        self.assertEqual([c.identifier for c in self.queue.poll(10)], [7])
+        self.assertFalse(lane.isArmed)  # like the queue
+        lane.arrive(8)
+        self.assertEqual([c.identifier for c in self.queue.poll(10)], [8])
+
+    def test_postWakesLane(self) -> None:
+        _, lane = self.attached(self.queue), self.attached(self.queue)
+        self.sleep()
+        polls = lane.polls
+        assert lane.wake is not None
+        lane.wake()
+        self.queue.poll(10)
+        self.assertGreater(lane.polls, polls)
+        self.assertIsNone(lane.wake)
+
+    def test_waitingLaneIsPolled(self) -> None:
+        """A lane that waits for its peer is polled, however long."""
+        _, lane = self.attached(self.queue), self.attached(self.queue)
+        lane.isWaiting = True
+        self.sleep()
+        polls = lane.polls
+        self.queue.poll(10)
+        self.assertEqual(lane.polls, polls + 1)
+
+    def test_ringsOfOtherQueue(self) -> None:
+        """A poll passes rings for another queue of the channel to that queue, which reports them."""
+        other = SoftCompletionQueue(8, self.channel, self.events.append)
+        self.attached(self.queue)
+        mine, theirs = self.attached(self.queue), self.attached(other)
+        self.sleep(self.queue, other)
+        theirs.arrive(1)
+        mine.arrive(2)
+        self.assertEqual([c.identifier for c in self.queue.poll(10)], [2])
+        self.assertEqual(list(self.channel.takeEvents()), [other])
+        self.assertEqual([c.identifier for c in other.poll(10)], [1])
+
+    def test_solicitedArmIncludesDormantLanes(self) -> None:
+        """Lanes are not dormant while only solicited completions are to wake the reader."""
+        _, lane = self.attached(self.queue), self.attached(self.queue)
+        self.sleep()
+        self.queue.poll(10)
+        self.queue.disarm()
+        self.queue.arm(solicitedOnly=True)
+        arms, polls = lane.arms, lane.polls
+        for _ in range(8):
+            self.queue.arm(solicitedOnly=True)
+            self.queue.poll(10)
+        self.assertEqual((lane.arms, lane.polls), (arms + 8, polls + 8))
+
+    def test_arbitraryRingsAreHarmless(self) -> None:
+        """A peer that sets all doorbell bytes causes one poll of each dormant lane."""
+        lanes = [self.attached(self.queue) for _ in range(4)]
+        self.sleep()
+        polls = [lane.polls for lane in lanes]
+        page = self.channel.page
+        assert page is not None
+        for number in range(DOORBELL_BYTES):
+            page.ring(number)
+        self.assertEqual(list(self.queue.poll(10)), [])
+        self.assertEqual([lane.polls for lane in lanes], [polls[0] + 1, *(each + 1 for each in polls[1:])])
+
+    def test_reusedDoorbellByte(self) -> None:
+        """The doorbell byte of a closed lane wakes the next lane that has it."""
+        _, old = self.attached(self.queue), self.attached(self.queue)
+        self.sleep()
+        self.channel.releaseDoorbell(old.doorbell)
+        old.doorbell = 0
+        new = self.attached(self.queue)
+        self.assertEqual(new.doorbell, 1)
+        self.sleep()
+        self.queue.detach(old)
+        new.arrive(3)
+        self.assertEqual([c.identifier for c in self.queue.poll(10)], [3])
+
+    def test_closedChannelPollsAllLanes(self) -> None:
+        """Without the page, all lanes are polled again."""
+        _, lane = self.attached(self.queue), self.attached(self.queue)
+        self.sleep()
+        self.channel.close()
+        lane.isArmed = False
+        lane.arrived.append(completion(4))
+        self.assertEqual([c.identifier for c in self.queue.poll(10)], [4])
+        self.assertEqual(self.channel.claimDoorbell(), 0)
+
+    def test_noMemoryForPage(self) -> None:
+        """Lanes without a doorbell byte are always polled."""
+
+        def refuse(*_: object) -> int:
+            raise OSError(errno.EMFILE, "none left")
+
+        self.patch(os, "memfd_create", refuse)
+        lanes = [self.attached(self.queue) for _ in range(3)]
+        self.sleep()
+        polls = [lane.polls for lane in lanes]
+        self.queue.poll(10)
+        self.assertEqual([lane.polls for lane in lanes], [each + 1 for each in polls])
+
+    def test_allDoorbellBytesTaken(self) -> None:
+        numbers = [self.channel.claimDoorbell() for _ in range(DOORBELL_BYTES + 2)]
+        self.assertEqual(numbers[1:-2], list(range(1, DOORBELL_BYTES)))
+        self.assertEqual(numbers[-2:], [0, 0])
+        self.channel.releaseDoorbell(77)
+        self.assertEqual(self.channel.claimDoorbell(), 77)
+
     def test_detachedLaneIsNotPolled(self) -> None:
         self.queue.arm()
         lane = self.attached(self.queue)
@@ -170,7 +323,7 @@ class QueueTests(SynchronousTestCase):
 
     def test_overrunFailsMembersAndKeepsCompletions(self) -> None:
         member = Member()
-        self.queue.join(member.failed, member.armRoute)
+        self.queue.join(member.failed)
         for identifier in range(10):
             self.queue.push(completion(identifier))
         self.assertEqual([event.kind for event in self.events], [AsyncEventKind.CQ_ERROR])
@@ -188,13 +341,13 @@ class QueueTests(SynchronousTestCase):
 
     def test_closeFailsMembers(self) -> None:
         member = Member()
-        self.queue.join(member.failed, member.armRoute)
+        self.queue.join(member.failed)
         self.queue.arm()
         self.queue.close()
         self.queue.close()
         self.queue.push(completion(1))
         self.assertEqual((member.failures, self.rung(), self.events), ([None], False, []))
-        self.assertRaises(InvalidRequest, self.queue.join, member.failed, member.armRoute)
+        self.assertRaises(InvalidRequest, self.queue.join, member.failed)
 
     def test_closedChannelLeavesQueuesWorking(self) -> None:
         self.queue.arm()

@@ -4,7 +4,7 @@ Queue pairs of the software device: transitions, posting, and failure, on a rout
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -128,7 +128,7 @@ class Route:
     name = "nowhere"
     polled = False
     direct = None
-    rewinds = 0
+    rewinds = doorbell = 0
 
     def __init__(self) -> None:
         self.posted: list[SendRequest] = []
@@ -145,6 +145,12 @@ class Route:
 
     def arm(self, sends: bool, receives: bool, solicitedOnly: bool) -> None:
         self.calls.append("arm")
+
+    def activity(self) -> int:
+        return -1
+
+    def setDormant(self, wake: Callable[[], None] | None) -> None:
+        self.calls.append("setDormant")
 
     def flush(self) -> list[tuple[int, CompletionOpcode]]:
         self.calls.append("flush")
