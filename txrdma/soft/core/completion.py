@@ -25,7 +25,11 @@ from txrdma.soft.core.route import Route
 from txrdma.unix.sharing import whyNoSharedMemory
 
 _SWEEP: Final = 512
-"""Polls after which routes without activity become dormant; an arming counts as L{_ARMING} polls."""
+"""
+Polls of single routes after which those without activity become dormant; an arming counts as L{_ARMING}.
+
+To wake one costs as much as some 20 polls. With few routes awake it is therefore rare.
+"""
 
 _ARMING: Final = 256
 
@@ -349,7 +353,7 @@ class SoftCompletionQueue:
         page = self.channel.page
         if page is not None:
             page.check()
-            self._untilSweep -= 1
+            self._untilSweep -= len(self._awake)
             if self._untilSweep <= 0 and self.armed != _SOLICITED:
                 self._untilSweep = _SWEEP
                 self._sweep(page)
