@@ -23,6 +23,7 @@ COMPILED = [
     "txrdma/btl/core/congestion.py",
     "txrdma/btl/core/expected.py",
     "txrdma/btl/core/receivebuffer.py",
+    "txrdma/btl/core/marks.py",
     "txrdma/btl/core/module.py",
     "txrdma/btl/core/ordering.py",
     "txrdma/btl/core/owed.py",

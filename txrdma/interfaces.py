@@ -311,8 +311,11 @@ class IDirectDatagrams(Interface):
     def openInbox() -> Sized:
         """Queue datagrams for C{takeDatagrams} from now on, in any state: see C{IDirectLane.openLane}."""
 
-    def takeDatagrams(limit: int) -> Sequence[tuple[tuple[bytes, int], memoryview]]:
-        """Take datagrams, oldest first: the sender's IP address and queue pair number, and the bytes."""
+    def takeDatagrams(limit: int) -> Sequence[tuple[tuple[bytes, int], memoryview, int]]:
+        """
+        Take datagrams, oldest first: the sender's IP address and queue pair number, the bytes, and the ECN
+        field of the IP header (zero by shared memory).
+        """
 
     def putDatagram(address: IAddressHandle, qpn: QPN, qkey: int, head: Buffer, body: Buffer) -> bool:
         """Send C{head} and C{body} as one datagram, behind all posted requests; False: post it instead."""

@@ -84,10 +84,13 @@ def bufferBytes(depths: tuple[int, int], mtu: int) -> int:
 
 
 class Taken(Protocol):
-    """Processes the packets of a batch from a channel, and a number of completed sends."""
+    """
+    Processes the packets of a batch from a channel, each with its source and the ECN field of its IP header,
+    and a number of completed sends.
+    """
 
     def __call__(
-        self, channel: Channel, packets: Sequence[tuple[Source, memoryview]], left: int = 0, /
+        self, channel: Channel, packets: Sequence[tuple[Source, memoryview, int]], left: int = 0, /
     ) -> None: ...
 
 
@@ -304,7 +307,7 @@ class Channel:
 
     def _completed(self, batch: Sequence[Completion]) -> None:
         view, receives = self._view, []
-        packets: list[tuple[Source, memoryview]] = []
+        packets: list[tuple[Source, memoryview, int]] = []
         left = 0
         first, stride = self.sends * self._mtu, self._mtu + GRH
         for completion in batch:
@@ -319,11 +322,12 @@ class Channel:
             begin = completion.identifier
             receives.append(self._receives[(begin - first) // stride])
             if completion.hasGRH:  # always set on RoCE; with IPv4 the second half contains the IPv4 header
-                at = begin + 8 if view[begin] >> 4 == 6 else begin + 32
-                source = bytes(view[at : at + 16] if at == begin + 8 else view[at : at + 4])
-                packets.append(
-                    ((source, completion.sourceQPN), view[begin + GRH : begin + completion.length])
-                )
+                if view[begin] >> 4 == 6:
+                    address, codepoint = view[begin + 8 : begin + 24], view[begin + 1] >> 4 & 3
+                else:
+                    address, codepoint = view[begin + 32 : begin + 36], view[begin + 21] & 3
+                source = bytes(address), completion.sourceQPN
+                packets.append((source, view[begin + GRH : begin + completion.length], codepoint))
         self.left += left
         self._taken(self, packets, left)
         if receives and not self.isClosed:

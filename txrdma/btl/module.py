@@ -20,6 +20,7 @@ from twisted.python.failure import Failure
 from txrdma.btl import insight
 from txrdma.btl.channels import bufferBytes, Channel, Source, sourceOf, Taken
 from txrdma.btl.core.events import Event, Packet
+from txrdma.btl.core.marks import ECT, NOT_ECT
 from txrdma.btl.core.module import COMMAND_MTU, Module, MOST_PACKETS
 from txrdma.btl.core.path import COMMAND, DATA
 from txrdma.btl.core.peer import Peer
@@ -99,15 +100,22 @@ class _Route:
 
     __slots__ = ("destinations", "handles", "program")
 
-    def __init__(self, handles: Sequence[IAddressHandle | None], places: Paths, program: Program) -> None:
-        self.handles = [each for each in handles if each is not None]
+    def __init__(self, handles: Sequence[Sequence[IAddressHandle]], places: Paths, program: Program) -> None:
+        """
+        @param handles: for each port the handles of the command and the data channel; empty if it does not
+            reach the peer.
+        """
+        self.handles = [each for both in handles for each in both]
         self.destinations: list[tuple[IAddressHandle, QPN] | None] = []
-        for handle, place in zip(handles, places, strict=True):
-            if handle is None or place is None:
-                self.destinations += [None, None]
-            else:
-                self.destinations += [(handle, qpn) for qpn in place.qpns]
+        for both, place in zip(handles, places, strict=True):
+            self.destinations += [None, None] if place is None else zip(both, place.qpns, strict=True)
         self.program = program
+
+    def useNoMarks(self, port: int) -> None:
+        """Send the datagrams of a port's data channel without ECT(0), as those of its command channel are."""
+        command, data = self.destinations[2 * port + COMMAND], self.destinations[2 * port + DATA]
+        if command is not None and data is not None:
+            self.destinations[2 * port + DATA] = command[0], data[1]
 
 
 Depths = tuple[int, int]
@@ -210,20 +218,21 @@ class DevicePort:
         """Close the channels."""
         self._closing.close()
 
-    def handle(self, place: ChannelPlace) -> IAddressHandle:
+    def handle(self, place: ChannelPlace, codepoint: int = NOT_ECT) -> IAddressHandle:
         """
-        Create the address handle of a peer.
+        Create an address handle of a peer.
 
+        @param codepoint: the ECN field of datagrams that are sent with it.
         @raise InvalidRequest: the port has no route to the peer.
         """
         own = self.place.gid
         if own.isMapped != place.gid.isMapped and (own.ip is None or place.gid.ip is None):
             raise InvalidRequest(f"there is no route from {own.ip or own} to {place.gid.ip or place.gid}")
-        return self.domain.createAddressHandle(self.destinationOf(place))
+        return self.domain.createAddressHandle(self.destinationOf(place, codepoint))
 
-    def destinationOf(self, place: ChannelPlace) -> AddressVector:
+    def destinationOf(self, place: ChannelPlace, codepoint: int = NOT_ECT) -> AddressVector:
         """Return the attributes of the address handle for a peer's port."""
-        return AddressVector(place.gid, self._index, 1, _HOPS, dmac=place.mac)
+        return AddressVector(place.gid, self._index, 1, _HOPS, codepoint, dmac=place.mac)
 
 
 class ModulePort:
@@ -249,7 +258,7 @@ class ModulePort:
         self._timer: IDelayedCall | None = None
         self._timerAt = 0.0
         self._touched: dict[Program, Peer] = {}
-        self._unneeded: deque[tuple[tuple[int, ...], IAddressHandle]] = deque()
+        self._unneeded: deque[tuple[tuple[int, ...], list[IAddressHandle]]] = deque()
         self._channels: list[Channel] = []
         self.ports: list[DevicePort] = []
         with ExitStack() as undo:
@@ -335,12 +344,14 @@ class ModulePort:
         pairs = list(zip(self.ports, places, strict=True))
         most = min(min(port.mtu, place.mtu) for port, place in pairs if place is not None)
         with ExitStack() as undo:
-            handles: list[IAddressHandle | None] = []
+            handles: list[list[IAddressHandle]] = []
             addresses: list[Source | None] = []
             for port, place in pairs:
-                handles.append(None if place is None else port.handle(place))
-                if handles[-1] is not None:
-                    undo.callback(handles[-1].close)
+                handles.append([])
+                for codepoint in (NOT_ECT, ECT):
+                    if place is not None:
+                        handles[-1].append(port.handle(place, codepoint))
+                        undo.callback(handles[-1][-1].close)
                 for each in (COMMAND, DATA):
                     addresses.append(None if place is None else sourceOf(place.gid, place.qpns[each]))
             peer = self.core.addPeer(
@@ -363,7 +374,7 @@ class ModulePort:
         """Remove a peer without notifying it."""
         self.core.lose(peer, "the connection has ended")
         posted = tuple(each.posted for each in self._channels)
-        self._unneeded.extend((posted, handle) for handle in peer.context.handles)
+        self._unneeded.append((posted, peer.context.handles))
         self._closeHandles()
 
     def _closeHandles(self) -> None:
@@ -376,7 +387,8 @@ class ModulePort:
             each.isClosed or each.left >= posted
             for each, posted in zip(self._channels, unneeded[0][0], strict=True)
         ):
-            unneeded.popleft()[1].close()
+            for handle in unneeded.popleft()[1]:
+                handle.close()
 
     def seconds(self) -> float:
         """The time by the reactor's clock."""
@@ -444,7 +456,9 @@ class ModulePort:
             self.soon()
         self._schedule(core.deadline(), now)
 
-    def _taken(self, channel: Channel, packets: Sequence[tuple[Source, memoryview]], left: int = 0) -> None:
+    def _taken(
+        self, channel: Channel, packets: Sequence[tuple[Source, memoryview, int]], left: int = 0
+    ) -> None:
         core = self.core
         if left:
             core.completed(channel.number, left)
@@ -453,8 +467,8 @@ class ModulePort:
             now = self._reactor.seconds()
             number, received = channel.number, core.received
             if len(packets) > 1 or self._isBusy or not self._receiveFast(number, *packets[0], now):
-                for source, packet in packets:
-                    received(number, source, packet, now)
+                for source, packet, codepoint in packets:
+                    received(number, source, packet, now, codepoint)
             elif core.isSettled(now):
                 return  # the usual case of a message that its receiver has answered
             core.batchEnded()
@@ -463,9 +477,11 @@ class ModulePort:
                 self._send(now)
         self.turn()
 
-    def _receiveFast(self, channel: int, source: Source, packet: memoryview, now: float) -> bool:
+    def _receiveFast(
+        self, channel: int, source: Source, packet: memoryview, codepoint: int, now: float
+    ) -> bool:
         """Deliver a single message immediately: see L{FastPath.receiveFast}."""
-        event = None if self._isClosed else self.core.receiveFast(channel, source, packet, now)
+        event = None if self._isClosed else self.core.receiveFast(channel, source, packet, now, codepoint)
         if event is None:
             return False
         program = event.peer.context.program
@@ -514,7 +530,10 @@ class ModulePort:
     def _send(self, now: float, isEarly: bool = False) -> int:
         if self.core.hasPlaced or self._reportsPlaced:
             return 0  # an acknowledgement would let the peer overwrite unread bytes
-        packets = self.core.outgoing(now, isEarly)
+        packets, unmarked = self.core.outgoing(now, isEarly), self.core.unmarked
+        while unmarked:
+            peer, port = unmarked.pop()
+            peer.context.useNoMarks(port)
         if not packets:
             return 0
         batches: list[list[Packet]] = [[] for _each in self._channels]

@@ -126,6 +126,8 @@ class AcknowledgementPart(Layout):
     2 + 8 * k + j}: C{acknowledged + 1} is the first missing one.
 
     @ivar duplicates: number of duplicates from this sender since the connection began, modulo 2 to the 32nd.
+    @ivar capable: number of datagrams that have arrived on this path with ECT(0) or CE, C{marked}: with CE,
+        modulo 65536; zero if the receiver does not count them.
     @ivar latest: sequence number of the last received segment; C{latestAttempt}: number of its transmission,
         so that the round trip of a retransmission can be measured, too.
     @ivar room: number of packets of the largest size that the sender may have in flight on this path: its
@@ -133,7 +135,8 @@ class AcknowledgementPart(Layout):
     """
 
     duplicates: int = bits(32)
-    reserved32: int = reserved(32)
+    capable: int = bits(16)
+    marked: int = bits(16)
     latest: int = bits(32)
     latestAttempt: int = bits(8)
     reserved: int = reserved(8)
@@ -192,6 +195,8 @@ class Segment(NamedTuple):
     latest: int = 0
     latestAttempt: int = 0
     room: int = ROOM_UNKNOWN
+    capable: int = 0
+    marked: int = 0
 
     def encode(self) -> bytes:
         """Return the bytes of the packet, including the payload."""
@@ -229,7 +234,7 @@ LONGEST_MESSAGE: Final = 0xFFFFFFFF
 _HEADER: Final = Struct(">BBHQIIH")
 _CHUNK: Final = Struct(">BBHQIIHIII")
 _PUT: Final = Struct(">BBHQIIHIQ")
-_ACK: Final = Struct(">BBHQIIHI4xIBxH")
+_ACK: Final = Struct(">BBHQIIHIHHIBxH")
 _ENTRY: Final = Struct(">HH")
 _PLACED: Final = Struct(">II")
 
@@ -250,6 +255,8 @@ def encodeHead(
     latest: int = 0,
     latestAttempt: int = 0,
     room: int = ROOM_UNKNOWN,
+    capable: int = 0,
+    marked: int = 0,
 ) -> bytes:
     """
     Encode the header and the part of a segment with C{length} bytes of payload; parameters as in L{Segment}.
@@ -264,7 +271,7 @@ def encodeHead(
     if kind == PUT or kind == PLACED_PUT:
         return _PUT.pack(first, flags, tag, sender, sequence, acknowledged, length, region, offset)
     if kind == ACK:
-        part = (duplicates, latest, latestAttempt, room)
+        part = (duplicates, capable, marked, latest, latestAttempt, room)
         return _ACK.pack(first, flags, tag, sender, sequence, acknowledged, length, *part)
     return _HEADER.pack(first, flags, tag, sender, sequence, acknowledged, length)
 
@@ -313,7 +320,8 @@ def decodeSegment(packet: Buffer) -> Segment:
     if kind == PUT or kind == PLACED_PUT:
         return Segment(*common, 0, 0, *_PUT.unpack_from(packet)[7:])
     if kind == ACK:
-        return Segment(*common, 0, 0, 0, 0, *_ACK.unpack_from(packet)[7:])
+        duplicates, capable, marked, latest, latestAttempt, room = _ACK.unpack_from(packet)[7:]
+        return Segment(*common, 0, 0, 0, 0, duplicates, latest, latestAttempt, room, capable, marked)
     return Segment(*common)
 
 

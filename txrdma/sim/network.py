@@ -326,8 +326,8 @@ class SimulatedCarrier:
         """Start passing datagrams to a receiver."""
         self._receiver = receiver
 
-    def send(self, data: memoryview, segment: int, destination: RawAddress) -> bool:
-        """Send datagrams of C{segment} bytes each; the last may be shorter."""
+    def send(self, data: memoryview, segment: int, destination: RawAddress, trafficClass: int = 0) -> bool:
+        """Send datagrams of C{segment} bytes each; the last may be shorter. The class is not transmitted."""
         network = self._network
         if self._waiting:
             return False

@@ -1,12 +1,16 @@
 """
 The number of segments that may be in flight on one path.
 
-Only losses shrink the window. A window that follows the delay would collapse on a busy machine, where most
-of a round trip is the time for which a process was not scheduled. The delay only decides how much a loss
-counts. It takes a part of the segments that wait in the queue of the path, which are estimated from the
-shortest round trips of several rounds, because these contain the fewest pauses. While few segments wait,
-the path itself loses packets, as radio links and bad cables do: the window shrinks by half of the lost
-share, so that at 1 % loss it has about 200 segments, where TCP's rule leaves 12 (RFC 5681).
+Only losses and marks shrink the window. A window that follows the delay would collapse on a busy machine,
+where most of a round trip is the time for which a process was not scheduled. The delay only decides how
+much a loss counts. It takes a part of the segments that wait in the queue of the path, which are estimated
+from the shortest round trips of several rounds, because these contain the fewest pauses. While few
+segments wait, the path itself loses packets, as radio links and bad cables do: the window shrinks by half
+of the lost share, so that at 1 % loss it has about 200 segments, where TCP's rule leaves 12 (RFC 5681).
+
+A mark of a router with explicit congestion notification (RFC 3168) takes a fifth of the window (RFC 8511),
+whatever the delay is: it is no fault of the path, and the router's queue is still short. Losses and marks
+shrink a window once; those of the following round are older than that (RFC 3168, 6.1.2).
 
 With additive increase, the share of lost segments is proportional to the growth in a round and to the
 inverse square of the window. Therefore the growth is small while segments are queued: many senders to one
@@ -57,6 +61,9 @@ that the queue of the path drains.
 LONGEST_INTERVAL: Final = 0.02
 """Longest mean time in seconds between two segments of a small window."""
 
+MARKED_SHARE: Final = 0.2
+"""Part of the window that a mark takes, at most once in a round (RFC 8511, 3)."""
+
 MANY_LOST: Final = 1 / 3
 """Share of lost segments that halves the window in any case."""
 
@@ -80,7 +87,7 @@ class Congestion:
 
     __slots__ = (
         *("_arrived", "_before", "_calm", "_drainAt", "_isAnswered", "_isDraining"),
-        *("_isRecovering", "_latest", "_lost", "_recent", "_shortest"),
+        *("_isMarked", "_isRecovering", "_latest", "_lost", "_recent", "_shortest"),
         *("_threshold", "_until", "_wasFull", "size", "window"),
     )
 
@@ -93,7 +100,8 @@ class Congestion:
         self._shortest = self._recent = self._drainAt = 0.0
         self._latest: tuple[float, ...] = ()  # shortest round trips of the last rounds
         self._calm = CALM  # rounds since a loss
-        self._wasFull = self._isAnswered = self._isDraining = self._isRecovering = False
+        self._wasFull = self._isAnswered = self._isDraining = False
+        self._isMarked = self._isRecovering = False
         self._before: tuple[float, float] | None = None  # window and threshold before the silence
 
     def filled(self) -> None:
@@ -103,6 +111,10 @@ class Congestion:
     def lost(self, segments: int) -> None:
         """Count segments that are considered lost because later ones have arrived."""
         self._lost += segments
+
+    def marked(self) -> None:
+        """Note that a router has marked segments instead of dropping them: see L{txrdma.btl.core.marks}."""
+        self._isMarked = True
 
     def measured(self, seconds: float) -> None:
         """Record the round trip of a segment, in seconds."""
@@ -119,7 +131,7 @@ class Congestion:
         """
         self._arrived += segments
         self._isAnswered = True
-        if self._wasFull and self.window < self._threshold and not self._lost:
+        if self._wasFull and self.window < self._threshold and not (self._lost or self._isMarked):
             self._set(min(self._threshold, self.window + segments))
         if newest >= self._until:  # a segment has arrived that was sent after the last round was judged
             self._judge(base, now)
@@ -163,7 +175,7 @@ class Congestion:
         waiting = self.window * (1 - base / self._shortest) if self._shortest else 0.0
         if self._isDraining:
             self._isDraining = False  # and the window remains
-        elif lost and not self._isRecovering:
+        elif (lost or self._isMarked) and not self._isRecovering:
             segments = total if self._wasFull else max(total, self.window)
             self._shrink(lost / segments, queued)
         else:
@@ -173,16 +185,18 @@ class Congestion:
             if waiting > WAITING:
                 self.window -= (waiting - WAITING) / 2
                 self._threshold = min(self._threshold, self.window)
-            elif self._wasFull and self.window >= self._threshold:
+            elif self._wasFull and self.window >= self._threshold and not self._isMarked:
                 self.window += self._growth(waiting, queued)
         self._drain(now)
         self._arrived = self._lost = 0
         self._shortest = 0.0
-        self._wasFull = False
+        self._wasFull = self._isMarked = False
 
     def _shrink(self, share: float, queued: float) -> None:
         """Reduce the window because a share of its segments was lost while another share was queued."""
-        fraction = max(_SHRUNK * (queued - _EMPTY) / (1 - _EMPTY), share / 2)
+        fraction = MARKED_SHARE if self._isMarked else 0.0
+        if share:
+            fraction = max(fraction, _SHRUNK * (queued - _EMPTY) / (1 - _EMPTY), share / 2)
         self.window *= 0.5 if share > MANY_LOST else 1 - fraction
         self._threshold = self.window
         self._calm, self._isRecovering = 0, True

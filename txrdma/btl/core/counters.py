@@ -51,6 +51,7 @@ class ModuleCounters:
     rdmaBytes: int = 0
     rdmaRecvs: int = 0
     rdmaMisses: int = 0  # pieces sent as packets because the receive buffer was not accessible
+    markedRecvs: int = 0  # segments with a congestion mark of a router
 
     def named(self) -> dict[str, int]:
         """

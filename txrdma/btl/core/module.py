@@ -34,6 +34,7 @@ from txrdma.btl.core.events import (
     SendFailed,
 )
 from txrdma.btl.core.expected import EarlyPackets
+from txrdma.btl.core.marks import CE, NOT_ECT
 from txrdma.btl.core.path import COMMAND, DATA, Message, Path, Sent, UNHEARD
 from txrdma.btl.core.peer import CLOSING, ENDED, GONE, LEFT, LINGER, OPEN, Peer
 from txrdma.btl.core.receivebuffer import LONG
@@ -109,6 +110,8 @@ class Module(FastPath):
 
     @ivar regions: memory into which peers may put; C{expected}: packets that arrive before their sender is
         introduced.
+    @ivar unmarked: peers, each with a port of this module from which datagrams to it must not be sent with
+        ECT(0) any more; the caller of L{outgoing} removes them.
     @ivar isFull: L{MANY_WAIT} messages of a peer are queued, so that waiting for more before sending has no
         benefit.
     """
@@ -137,6 +140,7 @@ class Module(FastPath):
         self.regions, self.expected = Regions(), EarlyPackets()
         self._ready, self._losing = deque[Peer](), deque[Peer]()
         self._probing: dict[Peer, None] = {}
+        self.unmarked: list[tuple[Peer, int]] = []
         self.isFull = False
 
     # Peers and sending
@@ -348,19 +352,25 @@ class Module(FastPath):
 
     # Receiving
 
-    def received(self, channel: int, address: Hashable, packet: Buffer, now: float) -> None:
+    def received(
+        self, channel: int, address: Hashable, packet: Buffer, now: float, codepoint: int = NOT_ECT
+    ) -> None:
         """
         Process a packet from this channel and address. Invalid packets do not affect other peers.
 
         The packet's buffer must remain valid until L{events} was called. If the packet is a message with an
         acknowledgement, the acknowledgement is processed later, so that the user can answer the message
         first.
+
+        @param codepoint: the ECN field of its IP header: see L{txrdma.btl.core.marks}.
         """
         self.counters.totalRecvs += 1
         self._catchUp()
-        self._received(channel, address, packet, now)
+        self._received(channel, address, packet, now, codepoint)
 
-    def _received(self, channel: int, address: Hashable, packet: Buffer, now: float) -> None:
+    def _received(
+        self, channel: int, address: Hashable, packet: Buffer, now: float, codepoint: int = NOT_ECT
+    ) -> None:
         counters = self.counters
         try:
             segment = decodeSegment(packet)
@@ -381,9 +391,17 @@ class Module(FastPath):
         kind = segment.kind
         if kind == ACK:
             counters.ackRecvs += 1
-            peer.pathOf(channel).room = max(1, segment.room)
-            self._haveArrived(peer, peer.sent.acknowledged(segment, now), now)
+            path = peer.pathOf(channel)
+            path.room = max(1, segment.room)
+            self._haveArrived(peer, peer.sent.acknowledged(segment, now, path), now)
+            if path.marks.hasFailed:
+                self._giveUpMarks(peer)
             return
+        if codepoint != NOT_ECT:
+            peer.pathOf(channel).marks.count(codepoint)
+            if codepoint == CE:
+                counters.markedRecvs += 1
+                peer.received.remind(now)  # no other segment can carry the counts
         # First the acknowledgement, even if the segment is then refused: it is true anyway.
         upTo = segment.acknowledged  # usually nothing new
         if upTo is not None and (upTo + 1) & SEQUENCE_MASK != peer.sent.base:
@@ -409,6 +427,13 @@ class Module(FastPath):
             self._owed.peers[peer] = None
         if peer.bye is not None and peer.state < LEFT and peer.received.has(peer.bye):
             self._left(peer, now)
+
+    def _giveUpMarks(self, peer: Peer) -> None:
+        """Report paths on which datagrams are not marked reliably."""
+        for path in peer.sent.paths:
+            if path.marks.hasFailed:
+                path.marks.hasFailed = False
+                self.unmarked.append((peer, path.port))
 
     def _catchUp(self) -> None:
         """Process the deferred acknowledgement."""
@@ -674,6 +699,7 @@ class Module(FastPath):
             self._makeReady(peer)
         if any(path.isProbeDue for path in peer.sent.paths):
             self._probing[peer] = None
+        self._giveUpMarks(peer)
 
     # Outgoing packets and events
 

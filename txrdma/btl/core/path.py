@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import Final
 
 from txrdma.btl.core.congestion import Congestion
+from txrdma.btl.core.marks import Marks
 from txrdma.btl.core.roundtrip import RoundTripEstimate
 from txrdma.btl.wire import decodePack, encodePack, ENTRY_LENGTH, FRAG, HEADER_LENGTH, PACK, ROOM_UNKNOWN
 from txrdma.kit.wire import Buffer
@@ -159,6 +160,7 @@ class Path:
 
     @ivar number: index in the peer's paths; C{port}: number of the port of the module.
     @ivar channels: the transmissions on the command and the data channel.
+    @ivar marks: congestion marks of datagrams in both directions.
     @ivar inFlight: number of segments that are neither acknowledged nor lost.
     @ivar room: number of segments that the peer's buffers can accept, as it has reported last.
     @ivar opensAt: time before which no further segment is sent, because the congestion window is very small;
@@ -181,7 +183,7 @@ class Path:
             "isProbeDue",
             "isSilent",
         ),
-        *("number", "opensAt", "port", "probeAt", "room"),
+        *("marks", "number", "opensAt", "port", "probeAt", "room"),
     )
 
     def __init__(self, number: int, port: int, phase: float = 0.0) -> None:
@@ -190,7 +192,7 @@ class Path:
         """
         self.number, self.port, self._phase = number, port, phase
         self.channels = (Transmissions(), Transmissions())
-        self.congestion = Congestion()
+        self.congestion, self.marks = Congestion(), Marks()
         self.inFlight, self.room = 0, ROOM_UNKNOWN
         self.arrivedFrom = self.opensAt = self.probeAt = 0.0
         self.isSilent = self.isClosed = self.isProbeDue = False
@@ -232,6 +234,7 @@ class Path:
         @param hasOthers: whether another path works.
         """
         self.congestion.silent()
+        self.marks.timedOut()
         if hasOthers:
             self.isSilent, self.probeAt = True, now
 

@@ -447,7 +447,7 @@ class Peer:
 
     def acknowledgement(self, room: int = ROOM_UNKNOWN) -> tuple[bytes, bytes]:
         """Make the head and the bitmap of an acknowledgement that is sent as a separate packet."""
-        received = self.received
+        received, marks = self.received, self.pathOf(self.answerOn).marks
         bitmap = received.bitmap()
         head = encodeHead(
             *(ACK, self.sender, 0, received.acknowledged, 0, len(bitmap)),
@@ -455,6 +455,8 @@ class Peer:
             latest=received.latest,
             latestAttempt=received.latestAttempt,
             room=room,
+            capable=marks.received,
+            marked=marks.marked,
         )
         return head, bitmap
 

@@ -15,6 +15,7 @@ from collections.abc import Hashable, Sequence
 
 from txrdma.btl.core.counters import ModuleCounters
 from txrdma.btl.core.events import Event, MessageReceived
+from txrdma.btl.core.marks import CE, NOT_ECT
 from txrdma.btl.core.owed import PendingAcks
 from txrdma.btl.core.path import COMMAND, DATA, Message, Sent
 from txrdma.btl.core.peer import OPEN, Peer
@@ -141,7 +142,7 @@ class FastPath:
             self._times.touch(peer)
 
     def receiveFast(
-        self, channel: int, address: Hashable, packet: memoryview, now: float
+        self, channel: int, address: Hashable, packet: memoryview, now: float, codepoint: int = NOT_ECT
     ) -> MessageReceived | None:
         """
         Process a packet if it is the next message in sequence and nothing else has to be reported.
@@ -149,7 +150,7 @@ class FastPath:
         @return: the event, which L{Module.events<txrdma.btl.core.module.Module.events>} does not return
             again; None if the packet was not processed and needs the general path.
         """
-        if self._deferred is not None or self._events:
+        if self._deferred is not None or self._events or codepoint == CE:
             return None
         plain = decodePlain(packet)
         if plain is None:
@@ -172,6 +173,8 @@ class FastPath:
         self._owed.peers[peer] = None
         peer.receivedAt, peer.answerOn = now, channel & ~1
         peer.receivedBytes += len(payload)
+        if codepoint != NOT_ECT:
+            peer.pathOf(channel).marks.count(codepoint)
         if peer.wakeAt is None:
             self._times.touch(peer)
         counters = self.counters

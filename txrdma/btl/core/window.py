@@ -187,10 +187,11 @@ class SendWindow:
         """Return whether everything up to this sequence number was sent."""
         return difference(acknowledged, self.base) < (self.following - self.base) & SEQUENCE_MASK
 
-    def acknowledged(self, ack: Segment, now: float) -> list[Sent] | None:
+    def acknowledged(self, ack: Segment, now: float, path: Path | None = None) -> list[Sent] | None:
         """
         Process an acknowledgement that was sent as a separate packet.
 
+        @param path: the path on which it has arrived, if it came as a datagram.
         @return: segments that it acknowledges for the first time; None if it acknowledges segments that were
             never sent.
         """
@@ -207,11 +208,17 @@ class SendWindow:
         if count == -1:
             self._counters.dupAcks += 1
         if len(self.paths) > 1:
-            for path in self.paths:
-                if path.hasAnsweredProbe(ack.latest, ack.latestAttempt, now):
+            for each in self.paths:
+                if each.hasAnsweredProbe(ack.latest, ack.latestAttempt, now):
                     self._duplicates = (self._duplicates + 1) & SEQUENCE_MASK
         self._countDuplicates(ack.duplicates)
-        return self._arrive(count, beyond, ack.latest, ack.latestAttempt, now)
+        if path is None:
+            return self._arrive(count, beyond, ack.latest, ack.latestAttempt, now)
+        if path.marks.echoed(ack.capable, ack.marked):  # before the acknowledgement, which may end the round
+            path.congestion.marked()
+        if found := self._arrive(count, beyond, ack.latest, ack.latestAttempt, now):
+            path.marks.judge()
+        return found
 
     def acknowledgedBeside(self, acknowledged: int, now: float) -> list[Sent] | None:
         """
@@ -251,6 +258,8 @@ class SendWindow:
         del self._slots[base]
         sent.isArrived = True
         path.inFlight -= 1
+        if channel == DATA:
+            path.marks.arrived += 1
         self.base = (base + 1) & SEQUENCE_MASK
         self._since, self._timeouts = now, 0
         path.measured(channel, now - sent.sentAt, now)
@@ -322,6 +331,8 @@ class SendWindow:
             there = path.channels[sent.channel]
             there.roundTrip.answered()
             arrived[path.number] += 1
+            if tries == 1 and sent.channel == DATA:
+                path.marks.arrived += 1
             if sent.sequence == latest and tries & 0x7F == attempt:
                 path.measured(sent.channel, now - sent.sentAt, now)
             elif tries > 1 and now - sent.sentAt < there.roundTrip.base:

@@ -16,8 +16,8 @@ from txrdma.soft.core.route import Route
 
 _RTS: Final = QPState.RTS
 
-ReceivedDatagram = tuple[tuple[bytes, int], memoryview]
-"""A datagram: its sender's address and queue pair, and its bytes."""
+ReceivedDatagram = tuple[tuple[bytes, int], memoryview, int]
+"""A datagram: its sender's address and queue pair, its bytes, and the ECN field of its IP header."""
 
 
 class PollablePort(Protocol):

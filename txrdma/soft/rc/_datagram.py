@@ -243,17 +243,18 @@ class Datagrams:
         number: int,
         source: bytes,
         isSolicited: bool,
+        codepoint: int = 0,
     ) -> None:
         """Queue a datagram in an inbox, if its Q_Key is right; it is dropped if the inbox is full."""
         received = inbox.received
         if qkey != self.qkey or self._stopped or len(payload) > self._mtu or len(received) >= inbox.most:
             self.dropped += 1
             return
-        received.append(((source, number & 0xFFFFFF), memoryview(bytes(payload))))
+        received.append(((source, number & 0xFFFFFF), memoryview(bytes(payload)), codepoint))
         if not inbox.isTaking:
             inbox.ring(isSolicited)
 
-    def receivedInto(self, inbox: DirectDatagrams, run: Incoming, source: bytes) -> bool:
+    def receivedInto(self, inbox: DirectDatagrams, run: Incoming, source: bytes, codepoint: int) -> bool:
         """Queue received datagrams in an inbox; False if they have immediates, and need receives."""
         if run.opcode != _SEND_ONLY:
             return False
@@ -265,7 +266,7 @@ class Datagrams:
                 continue
             qkey, number = _DETH.unpack_from(data, begin)
             start = begin + _DETH.size
-            self.hold(inbox, data[start : start + length], qkey, number, source, run.solicited)
+            self.hold(inbox, data[start : start + length], qkey, number, source, run.solicited, codepoint)
         return True
 
     def received(self, run: Incoming, header: bytes, now: float) -> None:

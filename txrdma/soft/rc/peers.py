@@ -8,10 +8,11 @@ Architecture vol. 1).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from math import inf
 from typing import Final, Protocol
 
-from txrdma.iba.internet import checksummed, ipHeaders, packedIP, UDP
+from txrdma.iba.internet import checksummed, ipHeaders, IPv4, packedIP, UDP
 from txrdma.iba.roce import crc32, IDENTIFICATION_CHANGES, RESIDUE, UDPFlow
 from txrdma.iba.types import QPN
 from txrdma.iba.verbs import AddressVector
@@ -148,16 +149,19 @@ class Peer:
     @ivar source: its IP address as the bytes of a header.
     @ivar grh: the bytes before the last received datagram, which had C{grhLength} bytes.
     @ivar lane: lane for datagrams, if the peer is on this host; requested again at C{seekAt}.
+    @ivar trafficClass: that of datagrams to it; C{codepoint}: ECN field of the last received ones.
     @ivar guess: expected IPv4 identification of the next datagram, which the socket does not report.
     @ivar most: identifications below this are accepted. Software devices send small ones. Other senders use
         any, which weakens the check to 16 bits.
     """
 
     __slots__ = (
+        "_classes",
         "_sendingRuns",
         "_takingSums",
         "at",
         "changes",
+        "codepoint",
         "grh",
         "grhLength",
         "guess",
@@ -171,6 +175,7 @@ class Peer:
         "sending",
         "source",
         "taking",
+        "trafficClass",
     )
 
     def __init__(self, raw: RawAddress, at: RoutesPort) -> None:
@@ -183,11 +188,12 @@ class Peer:
         self.taking = self.inbound.states
         self.sending = UDPFlow(here, herePort, ip, port).states
         self.changes = _NO_CHANGES if ":" in ip else IDENTIFICATION_CHANGES
-        self.guess = 0
+        self.guess = self.trafficClass = self.codepoint = 0
         self.lane: DatagramLane | None = None
         self.seekAt = -inf
         self.grh, self.grhLength = b"", -1
         self.most = 65536
+        self._classes: dict[int, Peer] = {}
         self._sendingRuns: dict[int, list[int]] = {}
         self._takingSums: dict[int, list[int]] = {}
 
@@ -195,9 +201,26 @@ class Peer:
         """The 40 bytes before a datagram of so many bytes; IPv4's header is the latter half (annex A17)."""
         ends, ports = (packedIP(self.ip), packedIP(self.at.address)), (self.port, self.at.port)
         ip, _udp = ipHeaders(*ends, ports, length)
+        if isinstance(ip, IPv4):
+            ip = ip.replace(typeOfService=self.codepoint)
+        else:
+            ip = ip.replace(trafficClass=self.codepoint)
         raw = checksummed(ip, UDP(), b"")[: ip.size]
         self.grhLength, self.grh = length, raw.rjust(GRH_LENGTH, b"\0")
         return self.grh
+
+    def inClass(self, trafficClass: int) -> Peer:
+        """Return the same peer for datagrams of a traffic class, which share no frame with others."""
+        made = self._classes.get(trafficClass)
+        if made is None:
+            made = self._classes[trafficClass] = copy(self)
+            made.trafficClass = trafficClass
+        return made
+
+    def hasSent(self, codepoint: int) -> None:
+        """Note the ECN field of received datagrams."""
+        if codepoint != self.codepoint:
+            self.codepoint, self.grhLength = codepoint, -1  # the GRH contains it
 
     def sendingStates(self, length: int) -> list[int]:
         """Initial ICRC states of a batch of datagrams of this length that are sent."""

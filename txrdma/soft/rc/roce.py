@@ -95,7 +95,7 @@ class RoCEPort(RoutePort):
         self._touched: dict[PortRoute, None] = {}
         self._inTurn = self._closed = False
         # Datagrams that wait for room in the carrier.
-        self._unsent: deque[tuple[bytes, int, RawAddress]] = deque()
+        self._unsent: deque[tuple[bytes, int, Peer]] = deque()
         # The frame: datagrams that go out in one piece.
         self._buffer = bytearray(_FRAME_LENGTH)
         self._view = memoryview(self._buffer)
@@ -458,8 +458,8 @@ class RoCEPort(RoutePort):
             counters.writes += 1
             if self._capture is not None:
                 self._record(self._capture, data, segment, peer, True)
-            if self._unsent or not self._carrier.send(data, segment, peer.raw):
-                self._unsent.append((bytes(data), segment, peer.raw))
+            if self._unsent or not self._carrier.send(data, segment, peer.raw, peer.trafficClass):
+                self._unsent.append((bytes(data), segment, peer))
         self._fill = self._inFrame = self._segment = 0
         self._framePeer = None
 
@@ -467,19 +467,20 @@ class RoCEPort(RoutePort):
         """Send queued datagrams: the carrier accepts datagrams again."""
         unsent = self._unsent
         while unsent:
-            data, segment, raw = unsent[0]
-            if not self._carrier.send(memoryview(data), segment, raw):
+            data, segment, peer = unsent[0]
+            if not self._carrier.send(memoryview(data), segment, peer.raw, peer.trafficClass):
                 return
             unsent.popleft()
         self._continue()
 
     # In.
 
-    def received(self, data: memoryview, segment: int, source: RawAddress) -> None:
+    def received(self, data: memoryview, segment: int, source: RawAddress, codepoint: int = 0) -> None:
         """Check received datagrams, and dispatch them to their routes."""
         if not self.isEnabled:
             return
         peer = self._peers.get(source) or self._peer(source)
+        peer.hasSent(codepoint)
         if self._capture is not None:
             self._record(self._capture, data, segment, peer, False)
         now = self._clock.seconds()
@@ -499,6 +500,7 @@ class RoCEPort(RoutePort):
             return None
         peer = self._peers.get(source) or self.peerNamed(*source)
         if peer is not None:
+            peer.hasSent(0)
             self._inTurn = True
             self.counters.reads += 1
         return peer

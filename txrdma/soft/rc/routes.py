@@ -433,7 +433,9 @@ class DatagramRoute(Route, PortRoute):
     def received(self, run: Incoming, peer: Peer, now: float) -> bool:
         if run.opcode <= _LAST_OF_RC:
             return False
-        if self.inbox is None or not self.datagrams.receivedInto(self.inbox, run, peer.source):
+        if self.inbox is None or not self.datagrams.receivedInto(
+            self.inbox, run, peer.source, peer.codepoint
+        ):
             self.datagrams.received(run, self.port.grhFor(peer, run.stride), now)
         return True
 
@@ -451,6 +453,8 @@ class DatagramRoute(Route, PortRoute):
         for address, destination, run in self.datagrams.outgoing(now):
             if address is not latest:  # a batch often has a single destination
                 latest, peer = address, self.port.peerAt(address)
+                if peer is not None and address.trafficClass:
+                    peer = peer.inClass(address.trafficClass)
             if destination != there:
                 there, head = destination, heading(destination)
             if peer is not None:

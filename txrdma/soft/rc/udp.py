@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import socket
 import sys
+from contextlib import suppress
 from typing import Any, Final, Protocol, Union
 
 from zope.interface import implementer
@@ -32,6 +33,7 @@ _UDP_SEGMENT: Final = 103
 _UDP_GRO: Final = 104
 _MOST_SEGMENTS: Final = 64
 _IP_MTU_DISCOVER: Final = 10
+_IP_RECVTOS: Final = 13  # of Linux; Python 3.9 has no name for it
 _IPV6_MTU_DISCOVER: Final = 23
 _PMTUDISC_DO: Final = 2
 _SO_SNDBUFFORCE: Final = 32
@@ -40,6 +42,7 @@ _SO_RCVBUFFORCE: Final = 33
 BUFFER = 8 << 20
 """Requested size of socket buffers, in bytes; benchmarks reduce it."""
 
+_ECN: Final = 3
 _TRUNCATED: Final = int(socket.MSG_TRUNC)
 _AT_ONCE: Final = 32
 """Most reads per reactor iteration, for fairness."""
@@ -51,9 +54,11 @@ ANSWERED: Final = 4
 class Receiver(Protocol):
     """The receiver of datagrams of a L{DatagramCarrier}."""
 
-    def received(self, data: memoryview, segment: int, source: RawAddress) -> None:
+    def received(self, data: memoryview, segment: int, source: RawAddress, codepoint: int = 0) -> None:
         """
         Process datagrams of one sender, C{segment} bytes each, the last perhaps shorter; C{data} is reused.
+
+        @param codepoint: the ECN field of their IP headers (RFC 3168, 5).
         """
 
     def turnEnded(self) -> None:
@@ -85,12 +90,13 @@ class DatagramCarrier(Protocol):
     def start(self, receiver: Receiver) -> None:
         """Start receiving datagrams."""
 
-    def send(self, data: memoryview, segment: int, destination: RawAddress) -> bool:
+    def send(self, data: memoryview, segment: int, destination: RawAddress, trafficClass: int = 0) -> bool:
         """
         Send datagrams of C{segment} bytes each; the last may be shorter.
 
         The IPv4 identification of the i-th is i, because the ICRC covers it.
 
+        @param trafficClass: differentiated services and ECN fields of their IP headers.
         @return: False if the socket's buffer is full; C{writable} is called later.
         """
 
@@ -168,7 +174,8 @@ class UDPCarrier:
         self.merges = offload and _canMerge(self._socket)
         self._data = memoryview(bytearray(65536))
         self._buffers = [self._data]
-        self._ancillary = socket.CMSG_SPACE(4) if self.merges else 0
+        self._classOf = _reportClass(self._socket)
+        self._ancillary = 2 * socket.CMSG_SPACE(4)
 
     def __repr__(self) -> str:
         return f"<UDPCarrier {self.address} port {self.port}>"
@@ -221,13 +228,17 @@ class UDPCarrier:
         linkLocal = ip.lower().startswith("fe80:")
         return ip, port, 0, self._scope[1] if linkLocal and self._scope else 0
 
-    def send(self, data: memoryview, segment: int, destination: RawAddress) -> bool:
+    def send(self, data: memoryview, segment: int, destination: RawAddress, trafficClass: int = 0) -> bool:
         if self._socket is None:
             return True
         try:
+            ancillary = []
             if len(data) > segment:
-                size = segment.to_bytes(2, sys.byteorder)
-                self._socket.sendmsg((data,), ((socket.IPPROTO_UDP, _UDP_SEGMENT, size),), 0, destination)
+                ancillary.append((socket.IPPROTO_UDP, _UDP_SEGMENT, segment.to_bytes(2, sys.byteorder)))
+            if trafficClass:
+                ancillary.append((*self._classOf, trafficClass.to_bytes(4, sys.byteorder)))
+            if ancillary:
+                self._socket.sendmsg((data,), ancillary, 0, destination)
             else:
                 self._socket.sendto(data, destination)
         except BlockingIOError:
@@ -317,11 +328,13 @@ class UDPCarrier:
                     return  # the common case while a reader busy-polls
                 break
             if 0 < size and not flags & _TRUNCATED:
-                segment = size
-                for level, kind, value in ancillary:
-                    if level == socket.IPPROTO_UDP and kind == _UDP_GRO:
+                segment, codepoint = size, 0
+                for level, _kind, value in ancillary:  # the only kind of its level that was requested
+                    if level == socket.IPPROTO_UDP:
                         segment = int.from_bytes(value[:4], sys.byteorder) or size
-                receiver.received(data[:size], segment, source)
+                    else:
+                        codepoint = int.from_bytes(value, sys.byteorder) & _ECN  # one byte, or four for IPv6
+                receiver.received(data[:size], segment, source, codepoint)
                 if number % ANSWERED == 0:
                     receiver.turnEnded()
         if receiver is not None:
@@ -380,6 +393,20 @@ def _isFree(address: str, port: int) -> bool:
         except OSError:
             return False
     return True
+
+
+def _reportClass(bound: socket.socket) -> tuple[int, int]:
+    """
+    Let a socket report the traffic class of received datagrams. Return level and kind of the ancillary data
+    that sets it.
+    """
+    if bound.family == socket.AF_INET6:
+        level, report, kind = socket.IPPROTO_IPV6, socket.IPV6_RECVTCLASS, socket.IPV6_TCLASS
+    else:
+        level, report, kind = socket.IPPROTO_IP, _IP_RECVTOS, socket.IP_TOS
+    with suppress(OSError):
+        bound.setsockopt(level, report, 1)
+    return level, kind
 
 
 def _canSegment(bound: socket.socket) -> bool:

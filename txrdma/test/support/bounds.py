@@ -73,10 +73,10 @@ BOUNDS: Final = {
         soft.Coordinator._receiving,_positions,_seen,_probes soft.DirectDatagrams.received
         soft.LaneReceiver._short soft.Peer._sendingRuns soft.RecentNumbers._numbers soft.Responder._parting
         soft.RoCEPort._grids soft.SharedQueuePair._doorbells soft.SoftCompletionQueue._completions
-        soft.UDPCarrier._reported unix.StatusServer._ended
+        soft.Peer._classes soft.UDPCarrier._reported unix.StatusServer._ended
     """,
     "PART": """
-        btl.FastPath._peers,_probation btl.Module._ready,_losing,_probing btl.ModulePort._unneeded
+        btl.FastPath._peers,_probation btl.Module._ready,_losing,_probing,unmarked btl.ModulePort._unneeded
         btl.Peer.writing btl.PendingAcks.peers btl.SendWindow._slots,_lost btl.Server._tasks
         btl.Timetable._touched,_heap btl.Transmissions.trail cm.Adapter._queues,_pairs
         cm.ConnectionManager._peerClaims,_connections cm.Dispatcher._connections,_byPeer,_byQP

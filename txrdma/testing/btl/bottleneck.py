@@ -6,7 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from math import inf
 
+from txrdma.btl.core.marks import CE, ECT
 from txrdma.btl.core.module import OVERHEAD
 
 
@@ -14,16 +16,22 @@ class Bottleneck:
     """
     A link with a rate, and a queue of limited depth in front of it.
 
-    @ivar rate: bytes per second; C{depth}: bytes that may wait, beyond which packets are lost.
+    @ivar rate: bytes per second; C{depth}: bytes that may wait, beyond which packets are lost; C{markFrom}:
+        bytes beyond which packets with ECT(0) are marked.
     @ivar sent: packets that have passed; C{lost}: packets that were lost; C{busy}: seconds in which the link
         was busy.
     """
 
-    def __init__(self, rate: float, depth: int) -> None:
-        self.rate, self.depth = rate, depth
+    def __init__(self, rate: float, depth: int, markFrom: float = inf) -> None:
+        self.rate, self.depth, self.markFrom = rate, depth, markFrom
         self.sent = self.lost = 0
         self.busy = 0.0
         self._freeAt = 0.0
+
+    def mark(self, codepoint: int, now: float) -> int:
+        """Return the codepoint with which a packet leaves that arrives now."""
+        isMarked = codepoint == ECT and (self._freeAt - now) * self.rate > self.markFrom
+        return CE if isMarked else codepoint
 
     def delay(self, length: int, now: float) -> float | None:
         """

@@ -43,6 +43,7 @@ class ManySenders:
         seed: int = 1,
         room: int = 0,
         isAdvertised: bool = True,
+        markFrom: float = inf,
     ) -> None:
         """
         @param rate: packets per second; C{depth}: packets that may wait; C{delay}: seconds in each direction.
@@ -50,9 +51,10 @@ class ManySenders:
         @param pauses: mean seconds between two pauses of each host, as on a busy machine; zero for none.
         @param room: packets that the receiver's host retains while it pauses; zero for no limit.
         @param isAdvertised: whether it advertises them.
+        @param markFrom: packets in the queue beyond which others are marked.
         """
         whole = MTU + OVERHEAD
-        self.bottleneck = Bottleneck(rate * whole, depth * whole)
+        self.bottleneck = Bottleneck(rate * whole, depth * whole, markFrom * whole)
         network = BadNetwork(delays=(delay, delay), loss=loss, bottlenecks={(0, 0): self.bottleneck})
         self.world = World(Random(seed), network)
         self._data = bytes(size)

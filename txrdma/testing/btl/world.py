@@ -15,7 +15,9 @@ from math import inf
 from random import Random
 
 from txrdma.btl.core.events import Event, MessageReceived, PackReceived
+from txrdma.btl.core.marks import ECT, NOT_ECT
 from txrdma.btl.core.module import Module
+from txrdma.btl.core.path import DATA
 from txrdma.btl.core.peer import Peer
 from txrdma.btl.core.receivebuffer import ReceiveBuffer
 from txrdma.btl.wire import SEQUENCE_MASK
@@ -37,6 +39,7 @@ class BadNetwork:
     @ivar partitions: begin and end in seconds, and two hosts that cannot reach each other in between.
     @ivar failedPorts: ports of all hosts that transmit nothing.
     @ivar bottlenecks: queues of packets by the number of the receiving host, and of its port.
+    @ivar remark: returns the codepoint with which a packet of this codepoint arrives; None if it is lost.
     """
 
     loss: float = 0.0
@@ -47,6 +50,7 @@ class BadNetwork:
     partitions: list[tuple[float, float, int, int]] = field(default_factory=list)
     failedPorts: set[int] = field(default_factory=set)
     bottlenecks: dict[tuple[int, int], Bottleneck] = field(default_factory=dict)
+    remark: Callable[[int], int | None] = lambda codepoint: codepoint
 
 
 class World:
@@ -83,7 +87,9 @@ class World:
             function()
         return isDone() or not self._calls
 
-    def transmit(self, sender: Host, destination: Address, channel: int, packet: bytes) -> None:
+    def transmit(
+        self, sender: Host, destination: Address, channel: int, packet: bytes, codepoint: int = NOT_ECT
+    ) -> None:
         """Transmit a packet, subject to the faults of the network."""
         network, random = self.network, self.random
         self.packets += 1
@@ -92,10 +98,11 @@ class World:
             if begin <= self.now < end and {one, other} == {sender.number, destination[0]}:
                 self.dropped += 1
                 return
-        if random.random() < network.loss or channel // 2 in network.failedPorts:
+        remarked = network.remark(codepoint)
+        if remarked is None or random.random() < network.loss or channel // 2 in network.failedPorts:
             self.dropped += 1
         else:
-            self._arrive(destination, (sender.number, channel), packet)
+            self._arrive(destination, (sender.number, channel), packet, remarked)
         if random.random() < network.duplication:
             self._arrive(destination, (sender.number, channel), packet)
         if random.random() < network.forgery:
@@ -103,18 +110,19 @@ class World:
             forged[random.randrange(len(forged))] ^= 1 << random.randrange(8)
             self._arrive(destination, (len(self.hosts), channel), bytes(forged))
 
-    def _arrive(self, destination: Address, source: Address, packet: bytes) -> None:
+    def _arrive(self, destination: Address, source: Address, packet: bytes, codepoint: int = NOT_ECT) -> None:
         number, channel = destination
         delay = self.network.delays[channel % 2] + self.random.random() ** 3 * self.network.jitter
         bottleneck = self.network.bottlenecks.get((number, channel // 2))
         if bottleneck is not None:
+            codepoint = bottleneck.mark(codepoint, self.now)
             wait = bottleneck.delay(len(packet), self.now)
             if wait is None:
                 self.dropped += 1
                 return
             delay += wait
         host = self.hosts[number]
-        self.call(self.now + delay, lambda: host.arrived(channel, source, packet))
+        self.call(self.now + delay, lambda: host.arrived(channel, source, packet, codepoint))
 
 
 class Host:
@@ -134,7 +142,7 @@ class Host:
         self.busyUntil = 0.0
         self.isDead = False
         self.room: float = inf
-        self._inbox: list[tuple[int, Address, bytes]] = []
+        self._inbox: list[tuple[int, Address, bytes, int]] = []
         self._isReading = self._reportsPlaced = False
         self._wakeAt: float | None = None
 
@@ -191,12 +199,12 @@ class Host:
         buffer = ReceiveBuffer(size, write) if delay is None else ReceiveBuffer(size, writeLater, 1000)
         peer.receiveBuffer = buffer
 
-    def arrived(self, channel: int, source: Address, packet: bytes) -> None:
+    def arrived(self, channel: int, source: Address, packet: bytes, codepoint: int = NOT_ECT) -> None:
         """Queue a packet until the program is idle; packets that arrive meanwhile are one batch with it."""
         if len(self._inbox) >= self.room:
             self.world.dropped += 1
             return
-        self._inbox.append((channel, source, packet))
+        self._inbox.append((channel, source, packet, codepoint))
         if not self._isReading:
             self._isReading = True
             self.world.call(max(self.world.now + 20e-6, self.busyUntil), self._read)
@@ -226,14 +234,14 @@ class Host:
         if self.isDead:
             return
         if len(inbox) > 1 or not self._receiveFast(*inbox[0]):
-            for channel, source, packet in inbox:
-                self.module.received(channel, source, packet, self.world.now)
+            for channel, source, packet, codepoint in inbox:
+                self.module.received(channel, source, packet, self.world.now, codepoint)
         self.module.batchEnded()
         self.turn()
 
-    def _receiveFast(self, channel: int, source: Address, packet: bytes) -> bool:
+    def _receiveFast(self, channel: int, source: Address, packet: bytes, codepoint: int) -> bool:
         """Receive a single message by the fast path; return whether that was possible."""
-        event = self.module.receiveFast(channel, source, memoryview(packet), self.world.now)
+        event = self.module.receiveFast(channel, source, memoryview(packet), self.world.now, codepoint)
         if event is not None:
             self.eventReceived(event)
         return event is not None
@@ -293,7 +301,8 @@ class Host:
     def _transmit(self, peer: Peer, channel: int, packet: bytes) -> None:
         address = peer.addresses[channel]
         assert isinstance(address, tuple)
-        self.world.transmit(self, address, channel, packet)
+        usesMarks = channel % 2 == DATA and peer.pathOf(channel).marks.isUsed
+        self.world.transmit(self, address, channel, packet, ECT if usesMarks else NOT_ECT)
 
     def _completed(self, channel: int, count: int) -> None:
         if self.busyUntil > self.world.now:

@@ -122,9 +122,9 @@ class DatagramCase(RealCase):
         self.sent[port] = 0
         send = carrier.send
 
-        def counted(data: memoryview, segment: int, destination: Any) -> bool:
+        def counted(data: memoryview, segment: int, destination: Any, trafficClass: int) -> bool:
             self.sent[port] += -(-len(data) // segment)
-            return send(data, segment, destination)
+            return send(data, segment, destination, trafficClass)
 
         self.patch(carrier, "send", counted)
 

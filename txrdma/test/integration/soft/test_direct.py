@@ -5,8 +5,10 @@ Tests for L{txrdma.soft.core.directdatagrams}: datagrams of the software device 
 from __future__ import annotations
 
 import select
+from dataclasses import replace
 from typing import Any, cast
 
+from txrdma.iba.internet import IPv4
 from txrdma.iba.verbs import Operation, QPAttributes, QPKind, QPState
 from txrdma.interfaces import IDirectDatagrams
 from txrdma.test.integration.soft.test_datagrams import DatagramCase, DatagramEnd
@@ -31,7 +33,7 @@ class DirectTests(DatagramCase):
         """Return the next datagrams of the inbox."""
 
         def enough() -> bool:
-            self.got += [(source, bytes(data)) for source, data in self.inbox.takeDatagrams(64)]
+            self.got += [(source, bytes(data)) for source, data, _codepoint in self.inbox.takeDatagrams(64)]
             return len(self.got) >= count
 
         self.runUntil(enough)
@@ -58,11 +60,41 @@ class DirectTests(DatagramCase):
         found: list[object] = []
 
         def hasCome() -> bool:
-            found.extend(source for source, _data in self.inbox.takeDatagrams(1))
+            found.extend(source for source, _data, _codepoint in self.inbox.takeDatagrams(1))
             return bool(found)
 
         self.runUntil(hasCome)
         self.assertEqual(found, [(bytes((127, 0, 0, 1)), one.qp.number)])
+
+    def test_codepoint(self) -> None:
+        """A datagram has the ECN field of its IP header, in the inbox and in the GRH of a receive."""
+        one, other = DatagramEnd(self.open("rocev2")), DatagramEnd(self.open("rocev2"))
+
+        def send(codepoint: int) -> None:
+            way = replace(other.way(), trafficClass=codepoint)
+            one.sendText(other, b"text", address=one.domain.createAddressHandle(way))
+
+        def isCompleted() -> bool:
+            other.pollQueue()
+            return bool(other.came)
+
+        for codepoint in (2, 0, 3):
+            send(codepoint)
+            self.runUntil(isCompleted)
+            header = IPv4.decode(other.header(other.came.pop())[20:])
+            self.assertEqual(header.typeOfService, codepoint)
+        inbox = IDirectDatagrams(other.qp)
+        inbox.openInbox()
+        found: list[int] = []
+
+        def isTaken() -> bool:
+            found.extend(codepoint for _source, _data, codepoint in inbox.takeDatagrams(1))
+            return len(found) == 3
+
+        for codepoint in (2, 0, 3):
+            send(codepoint)
+        self.runUntil(isTaken)
+        self.assertEqual(found, [2, 0, 3])
 
     def test_limit(self) -> None:
         """At most the requested number is returned, and the rest later."""

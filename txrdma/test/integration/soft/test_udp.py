@@ -49,11 +49,13 @@ class Taker:
     def __init__(self) -> None:
         self.got: list[tuple[bytes, int]] = []
         self.sources: list[RawAddress] = []
+        self.codepoints: list[int] = []
         self.turns = self.rooms = 0
 
-    def received(self, data: memoryview, segment: int, source: RawAddress) -> None:
+    def received(self, data: memoryview, segment: int, source: RawAddress, codepoint: int = 0) -> None:
         self.got.append((bytes(data), segment))
         self.sources.append(source)
+        self.codepoints.append(codepoint)
 
     def turnEnded(self) -> None:
         self.turns += 1
@@ -121,6 +123,21 @@ class CarrierTests(UDPCase):
         for there, here in ((False, False), (True, False), (False, True)):
             taker = yield self.exchange(there, here)
             self.assertGreaterEqual(len(taker.got), 1)
+
+    @inlineCallbacks
+    def test_trafficClass(self) -> Generator[Deferred[Any], Any, None]:
+        """A receiver learns the ECN field of datagrams, one or several at a time, with IPv4 and IPv6."""
+        for address in ("127.0.0.1", "::1"):
+            here, there = self.carrier(address), self.carrier(address)
+            taker = Taker()
+            here.start(taker)
+            to = there.rawAddress(here.address, here.port)
+            assert to is not None
+            for count, trafficClass in ((1, 0), (1, 2), (min(3, there.segments), 0xB8 | 3), (1, 0)):
+                before = len(taker.codepoints)
+                self.assertTrue(there.send(memoryview(bytes(count * 100)), 100, to, trafficClass))
+                yield self.until(lambda: len(taker.codepoints) > before)  # noqa: B023 (called in this round only)
+                self.assertEqual(taker.codepoints[-1], trafficClass & 3)
 
     def test_withoutHelp(self) -> None:
         """Offloads can be disabled."""
@@ -203,7 +220,7 @@ class CarrierTests(UDPCase):
         here, there = self.carrier(), self.carrier()
         taker = Taker()
 
-        def close(data: memoryview, segment: int, source: RawAddress) -> None:
+        def close(data: memoryview, segment: int, source: RawAddress, codepoint: int = 0) -> None:
             taker.turns += 1
             here.close()
 

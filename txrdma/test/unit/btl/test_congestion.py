@@ -70,6 +70,15 @@ class WindowTests(SynchronousTestCase):
         self.round(seconds=10 * BASE)
         self.assertTrue(after < self.window.window < after + 0.1)
 
+    def test_marks(self) -> None:
+        """A mark ends the doubling and takes a fifth of the window, at most once in a round trip."""
+        self.round()
+        for number in range(1, 4):
+            before = self.window.window
+            self.window.marked()
+            self.round(seconds=10 * BASE)
+            self.assertEqual(self.window.window, 0.8 * before if number % 2 else before)
+
     def test_pause(self) -> None:
         """A round in which a process was not scheduled does not look like a queue."""
         for _each in range(2):
@@ -186,6 +195,16 @@ class BottleneckTests(SynchronousTestCase):
     def test_sixtyFour(self) -> None:
         """Sixty-four senders share a queue that has one packet of each; equal shares take longer."""
         self.assertShared(64, 64, 0.04, 0.08, 0.5)
+
+    def test_marks(self) -> None:
+        """Senders that get marks from a long queue keep it short, and lose nothing."""
+        many = ManySenders(16, 100_000, 256, markFrom=20)
+        lost, jain, utilisation = many.measure(0.1, 0.2)
+        self.assertEqual(lost, 0)
+        self.assertGreater(jain, 0.7)
+        self.assertGreater(utilisation, 0.98)
+        for peer in many.peers:
+            self.assertLess(peer.sent.paths[0].channels[DATA].roundTrip.smoothed, 0.001)
 
     def test_pauses(self) -> None:
         """Pauses of all hosts, of 1 to 20 ms, change little."""

@@ -520,13 +520,13 @@ class ReorderingTests(ModuleTestCase):
             transmit, random = World.transmit, Random(3)
 
             def counting(
-                world: World, sender: Host, to: tuple[int, int], channel: int, packet: bytes
+                world: World, sender: Host, to: tuple[int, int], channel: int, packet: bytes, codepoint: int
             ) -> None:
                 nonlocal lost
                 if sender.number == 0 and random.random() < loss:  # noqa: B023 (called in this round only)
                     lost += 1
                 else:
-                    transmit(world, sender, to, channel, packet)  # noqa: B023
+                    transmit(world, sender, to, channel, packet, codepoint)  # noqa: B023
 
             self.patch(World, "transmit", counting)
             self.play(BadNetwork(delays=(0.0001, 0.001)), count=150)

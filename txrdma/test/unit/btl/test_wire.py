@@ -64,6 +64,8 @@ def segments(draw: st.DrawFn) -> Segment:
             latest=latest,
             latestAttempt=draw(_number(8)),
             room=draw(_number(16)),
+            capable=draw(_number(16)),
+            marked=draw(_number(16)),
         )
     return plain
 
@@ -76,10 +78,17 @@ class SegmentTests(SynchronousTestCase):
         chunk = Segment(CHUNK, 0x0102030405060708, 0x1112, 0x2122, 0x3132, b"abc", 0, 0x41, 0x51, 0, 0x61)
         expected = "33 80 3132 0102030405060708 00001112 00002122 0003 00000041 00000051 00000061 616263"
         self.assertEqual(chunk.encode(), bytes.fromhex(expected))
-        counted = {"duplicates": 0x41, "latest": 0x61, "latestAttempt": 0x71, "room": 0x8182}
+        counted = {
+            "duplicates": 0x41,
+            "latest": 0x61,
+            "latestAttempt": 0x71,
+            "room": 0x8182,
+            "capable": 0x51,
+            "marked": 0x52,
+        }
         ack = Segment(ACK, 0x0102030405060708, 0, 0xF1112222, 0, b"\x01", **counted)
         expected = (
-            "31 80 0000 0102030405060708 00000000 f1112222 0001 00000041 00000000 00000061 71 00 8182 01"
+            "31 80 0000 0102030405060708 00000000 f1112222 0001 00000041 0051 0052 00000061 71 00 8182 01"
         )
         self.assertEqual(ack.encode(), bytes.fromhex(expected))
 
@@ -118,7 +127,7 @@ class SegmentTests(SynchronousTestCase):
             self.assertEqual((put.region, put.offset), (segment.region, segment.offset))
         elif segment.kind == ACK:
             part = AcknowledgementPart.decode(raw, Header.size)
-            for name in ("duplicates", "latest", "latestAttempt", "room"):
+            for name in ("duplicates", "capable", "marked", "latest", "latestAttempt", "room"):
                 self.assertEqual(getattr(part, name), getattr(segment, name), name)
 
     def test_lengths(self) -> None:

@@ -26,7 +26,7 @@ class Taker:
         self.got: list[bytes] = []
         self.turns = self.rooms = 0
 
-    def received(self, data: memoryview, segment: int, source: RawAddress) -> None:
+    def received(self, data: memoryview, segment: int, source: RawAddress, codepoint: int = 0) -> None:
         self.got += [bytes(data[at : at + segment]) for at in range(0, len(data), segment)]
 
     def turnEnded(self) -> None:

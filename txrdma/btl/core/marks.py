@@ -1,0 +1,115 @@
+"""
+Explicit congestion notification on one path: a router marks datagrams before its queue overflows.
+
+Theory of operation. The driver sends the datagrams of the data channel with ECT(0) in their IP headers
+(RFC 3168, 5), and passes the codepoint of each received one to the module. An end counts the datagrams that
+arrived with ECT(0) or CE, and those with CE. Its acknowledgements report both numbers modulo 65536, so that a
+lost one loses no information (RFC 9000, 13.4.1). An increase of the second number is congestion, to which
+L{txrdma.btl.core.congestion} reacts.
+
+RoCE has notifications of its own: adapters answer CE with a congestion notification packet (annex A17) and
+slow a queue pair down in hardware. Verbs do not report these packets. Counts in acknowledgements work on all
+devices, survive losses, and are attributed to a path and a round.
+
+The counts are validated (RFC 9000, 13.4.2). A path can clear the codepoint, and a peer of an older version
+counts nothing: then the first number increases by less than the acknowledged segments. A path that marks all
+of the first datagrams marks regardless of congestion. One that drops them all only lets timers expire. In
+these cases datagrams are sent without ECT(0) from then on, and only losses count. A peer can conceal marks,
+as it can acknowledge segments that have not arrived.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+NOT_ECT: Final = 0
+"""Codepoint of datagrams whose sender does not react to marks."""
+
+ECT: Final = 2
+"""ECT(0), the codepoint of datagrams whose sender reacts to marks."""
+
+CE: Final = 3
+"""Codepoint of marked datagrams: congestion experienced."""
+
+FIRST_DATAGRAMS: Final = 10
+"""Datagrams of which at least one must arrive without a mark (RFC 9000, A.4)."""
+
+MOST_FAILURES: Final = 3
+"""
+Consecutive invalid counts, or timeouts before the first count, after which ECT(0) is not used. A single
+invalid count proves nothing, because acknowledgements overtake each other.
+"""
+
+_COUNT: Final = 0xFFFF
+_OLD: Final = 0x8000
+
+
+class Marks:
+    """
+    The marks of datagrams in both directions of a path.
+
+    @ivar isUsed: whether datagrams are sent with ECT(0); C{hasFailed}: this has to be reported to the driver.
+    @ivar arrived: segments, sent once, that were acknowledged since the last count that was judged.
+    @ivar received: datagrams that have arrived from the peer with ECT(0) or CE; C{marked}: with CE; both
+        modulo 65536.
+    """
+
+    __slots__ = (
+        *("_capable", "_failures", "_isProven", "_marked", "_more"),
+        *("arrived", "hasFailed", "isUsed", "marked", "received"),
+    )
+
+    def __init__(self) -> None:
+        self.isUsed, self.hasFailed = True, False
+        self.arrived = self.received = self.marked = 0
+        self._capable = self._marked = self._more = self._failures = 0
+        self._isProven = False  # a datagram has arrived without a mark
+
+    def count(self, codepoint: int) -> None:
+        """Count a received datagram."""
+        if codepoint == CE:
+            self.marked = (self.marked + 1) & _COUNT
+        if codepoint >= ECT:
+            self.received = (self.received + 1) & _COUNT
+
+    def echoed(self, received: int, marked: int) -> bool:
+        """
+        Process the counts of an acknowledgement. Return whether more datagrams are marked than before.
+
+        Call L{judge} if it has acknowledged something, which an old acknowledgement does not.
+        """
+        self._more = (received - self._capable) & _COUNT
+        marks = (marked - self._marked) & _COUNT
+        if not self.isUsed or self._more >= _OLD:
+            return False
+        if marks > self._more:
+            self._failed()
+            return False
+        self._capable, self._marked = received, marked
+        self._isProven = self._isProven or marks < self._more
+        if not self._isProven and received >= FIRST_DATAGRAMS:
+            self._fail()
+        return marks > 0 and self.isUsed
+
+    def judge(self) -> None:
+        """Compare the latest counts with the segments that have arrived since the ones before."""
+        isComparable, missing = self.arrived < _OLD, self.arrived - self._more
+        self.arrived = 0
+        if not isComparable or missing <= 0:
+            self._failures = 0
+        else:
+            self._failed()
+
+    def timedOut(self) -> None:
+        """Note that nothing has arrived in time."""
+        if not self._capable and not self._isProven:
+            self._failed()
+
+    def _failed(self) -> None:
+        self._failures += 1
+        if self._failures >= MOST_FAILURES:
+            self._fail()
+
+    def _fail(self) -> None:
+        if self.isUsed:
+            self.isUsed, self.hasFailed = False, True
