@@ -11,9 +11,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from math import inf
 from selectors import DefaultSelector, SelectorKey
 from threading import Event, Lock, Thread
-from typing import Any, ClassVar
+from time import monotonic
+from typing import Any, ClassVar, Final
 
 from twisted.internet.asyncioreactor import AsyncioSelectorReactor
 from twisted.internet.defer import maybeDeferred
@@ -23,19 +25,24 @@ from twisted.python.failure import Failure
 
 _log = Logger()
 
+_RESOLUTION: Final = 1e-3
+"""Resolution of the times for which a selector waits, in seconds."""
+
 
 class _Selector(DefaultSelector):
     """
     Waits for events without the lock.
 
     @ivar lock: belongs to the thread that runs code of the reactor.
+    @ivar until: when it ends to wait, by C{time.monotonic}.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.lock = Lock()
+        self.lock, self.until = Lock(), inf
 
     def select(self, timeout: float | None = None) -> list[tuple[SelectorKey, int]]:
+        self.until = inf if timeout is None else monotonic() + timeout
         self.lock.release()
         try:
             return super().select(timeout)
@@ -55,7 +62,7 @@ class ReactorThread:
     _guard: ClassVar[Lock] = Lock()
 
     def __init__(self) -> None:
-        selector = _Selector()
+        self._selector = selector = _Selector()
         self._lock = selector.lock
         self._loop = asyncio.SelectorEventLoop(selector)
         self._loop.set_debug(
@@ -102,9 +109,13 @@ class ReactorThread:
         if isHere and self._lock.acquire(blocking=False):
             try:
                 self._runCalls()
+                self.reactor.runUntilCurrent()  # else the other thread would have to: waking it takes 20 us
+                delay = self.reactor.timeout()
+                isLate = delay is not None and monotonic() + delay < self._selector.until - _RESOLUTION
             finally:
                 self._lock.release()
-            self._loop.call_soon_threadsafe(_wake)
+            if isLate:
+                self._loop.call_soon_threadsafe(_wake)
         else:
             self._loop.call_soon_threadsafe(self._runCalls)
 
@@ -136,4 +147,4 @@ class ReactorThread:
 
 
 def _wake() -> None:
-    """Let the reactor determine its next deadline, which code of another thread may have set."""
+    """Let the reactor wait until its next deadline, which another thread has set."""

@@ -39,6 +39,11 @@ INTERFACE: Final = "TXRDMA_GROUP_INTERFACE"
 DEVICE: Final = "TXRDMA_GROUP_DEVICE"
 """Environment variable: the RDMA device, see L{txrdma.btl.lifeline.DeviceSpecs}."""
 
+POLL_SECONDS: Final = 1e-3
+"""
+Seconds for which a member in shared memory polls. After a sleep it takes two changes of threads to continue.
+"""
+
 CLOSE_SECONDS: Final = 10.0
 """Seconds in which the connections of a group must end when it is destroyed."""
 
@@ -163,7 +168,9 @@ class ProcessGroupBTL(ProcessGroup):
             store.wait([f"btl{rank}"], timeout)
             terms = GroupTerms.fromEnvironment(json.loads(store.get(f"btl{rank}")))
             device = os.environ.get(DEVICE)
-            found: Group = self._thread.call(Group.join, reactor, terms, device, host, self._seconds)
+            found: Group = self._thread.call(
+                Group.join, reactor, terms, device, host, self._seconds, POLL_SECONDS
+            )
         except BaseException:
             if rendezvous is not None:
                 self._thread.call(rendezvous.close)

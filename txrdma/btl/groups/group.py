@@ -24,7 +24,7 @@ from txrdma.btl.groups.errors import GroupFailed
 from txrdma.btl.groups.joining import JOIN_SECONDS, Joining
 from txrdma.btl.groups.members import DATA, Members, WAKE
 from txrdma.btl.groups.reductions import alike, Elements, Operation
-from txrdma.btl.groups.sharing import SharedMemory, shareMemory
+from txrdma.btl.groups.sharing import POLL_SECONDS, SharedMemory, shareMemory
 from txrdma.btl.groups.terms import GroupTerms
 from txrdma.btl.lifeline import DeviceSpecs
 from txrdma.btl.transport import BTLMessageTransport
@@ -119,6 +119,7 @@ class Group:
         device: DeviceSpecs = None,
         interface: str = "127.0.0.1",
         timeout: float = JOIN_SECONDS,
+        pollSeconds: float = POLL_SECONDS,
     ) -> Deferred[Group]:
         """
         Join the group that C{txrdma btl-run} has started.
@@ -127,6 +128,8 @@ class Group:
         @param device: see L{DeviceSpecs}.
         @param interface: the IPv4 address at which other members reach this one.
         @param timeout: seconds in which all members must join.
+        @param pollSeconds: seconds for which a member in shared memory polls before it sleeps. They should be
+            longer than it takes to continue after a sleep, else all members may sleep in each operation.
         @return: fires with the group; fails with L{GroupFailed}. It can be cancelled.
         @raise InvalidRequest: the environment is incomplete or invalid.
         """
@@ -135,9 +138,9 @@ class Group:
             return succeed(cls(Members(0, 1), lambda: succeed(None)))
         joining = Joining(reactor, found, device, interface)
         joined = joining.join(timeout).addCallback(lambda _: cls(joining.members, joining.leave))
-        return joined.addCallback(lambda group: Deferred.fromCoroutine(group._share(reactor)))
+        return joined.addCallback(lambda group: Deferred.fromCoroutine(group._share(reactor, pollSeconds)))
 
-    async def _share(self, reactor: Any) -> Group:
+    async def _share(self, reactor: Any, pollSeconds: float) -> Group:
         """Share memory with the other members, if there are any and it is possible; return the group."""
         if self.size == 1:
             return self
@@ -148,6 +151,7 @@ class Group:
             self.close()
             raise
         if memory is not None:
+            memory.pollSeconds = pollSeconds
             self._useMemory(memory)
         return self
 

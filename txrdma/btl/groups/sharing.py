@@ -72,7 +72,10 @@ class SharedMemory:
     takes little from other processes, and members that share a processor continue.
 
     @ivar algorithms: schedules of the operations.
+    @ivar pollSeconds: seconds for which this member polls for another one, see L{POLL_SECONDS}.
     """
+
+    pollSeconds = POLL_SECONDS
 
     def __init__(
         self,
@@ -105,7 +108,7 @@ class SharedMemory:
         slots.awake()
         now = until = self._seconds()
         last: int | None = None
-        patience = 0.0 if self._pause else POLL_SECONDS + WORK_SECONDS * slots.lastWork
+        patience = 0.0 if self._pause else self.pollSeconds + WORK_SECONDS * slots.lastWork
         self._pause = max(0, self._pause - 1)
         while (rank := slots.missing(step, ranks)) is not None:
             if rank != last:

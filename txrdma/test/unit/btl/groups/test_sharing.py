@@ -68,6 +68,12 @@ class WaitingTests(SynchronousTestCase):
         self.second.publish(1, 0)
         self.assertEqual(self.second.outgoing(), ())
 
+    def test_pollSeconds(self) -> None:
+        """A member that continues slowly after a sleep can poll for longer."""
+        self.memory.pollSeconds = 4 * POLL_SECONDS
+        self.assertFalse(self.wait())
+        self.assertAlmostEqual(self.now, 4 * POLL_SECONDS, delta=2 * YIELD)
+
     def test_progress(self) -> None:
         """While members come one after the other, each has the whole time, and more after long data."""
         self.slots.publish(1, AREA_BYTES)
