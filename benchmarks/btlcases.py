@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from benchmarks.measuring import Case, DASK_MODULE, GROUP_MODULE
+from benchmarks.measuring import Case, DASK_MODULE, GROUP_MODULE, TORCH_MODULE
 from benchmarks.wires import PAYLOAD, THERE
 
 MIB = 1 << 20
@@ -40,6 +40,7 @@ def messages(quick: bool) -> list[Case]:
         *_senders(quick),
         *_groups(quick),
         *_dask(quick),
+        *_torch(quick),
         *_idle(quick),
     ]
 
@@ -259,6 +260,31 @@ def _groups(quick: bool) -> list[Case]:
             orders={"size": size, "count": count // 10 if quick else count, "ranks": 4},
             mode="btl shared memory",
             needs="mpi4py",
+            mostRounds=FEW,
+        )
+        found.append(case)
+    return found
+
+
+def _torch(quick: bool) -> list[Case]:
+    """Return the cases with C{torch.distributed}."""
+    found = []
+    for name, size, title, count in (
+        ("8", 8, "allreduce of 8 bytes", 2000),
+        ("4k", 4 << 10, "allreduce of 4 KiB", 2000),
+        ("4m", 4 * MIB, "allreduce of 4 MiB", 50),
+        ("training", 0, "step of DistributedDataParallel with 1.3 million parameters", 50),
+    ):
+        case = Case(
+            f"btl-torch-{name}",
+            f"{title} between 2 processes of torch; by gloo",
+            "allreduce" if size else "training",
+            "us",
+            tested={"module": TORCH_MODULE, "backend": "btl"},
+            reference={"module": TORCH_MODULE, "backend": "gloo"},
+            orders={"size": size, "count": count // 10 if quick else count},
+            mode="btl of torch.distributed",
+            needs="torch",
             mostRounds=FEW,
         )
         found.append(case)

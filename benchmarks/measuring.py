@@ -35,6 +35,9 @@ DASK_MODULE = "benchmarks.daskends"
 GROUP_MODULE = "benchmarks.btlgroup"
 """Module that runs as each member of a group."""
 
+TORCH_MODULE = "benchmarks.torchends"
+"""Module that runs as each process of C{torch.distributed}."""
+
 _REACHES = ("atLeast", "atMost", "mostValue", "leastValue")
 
 
@@ -295,8 +298,8 @@ def measureMPI(orders: Orders) -> dict[str, Any]:
 
 
 def measureGroup(orders: Orders) -> dict[str, Any]:
-    """Measure once with the members of a group of the byte transfer layer; return the result of rank 0."""
-    return _measureRanks([sys.executable, "-m", "txrdma", "btl-run"], GROUP_MODULE, orders)
+    """Measure once with processes that C{txrdma btl-run} starts; return the result of rank 0."""
+    return _measureRanks([sys.executable, "-m", "txrdma", "btl-run"], orders["module"], orders)
 
 
 def measureDask(orders: Orders) -> dict[str, Any]:
@@ -353,7 +356,7 @@ def value(case: Case, client: dict[str, Any], server: dict[str, Any]) -> float:
         return float(client["value"]) / 1e6
     if case.scenario in ("series", "connects", "burst", "crowd", "firstBytes", "messages", "daskTasks"):
         return float(client["value"])
-    if case.scenario in ("roundTrip", "beside", "allreduce"):
+    if case.scenario in ("roundTrip", "beside", "allreduce", "training"):
         return float(client["value"]) * 1e6
     if case.scenario in ("first", "imports"):
         return float(client["value"]) * 1e3
@@ -396,7 +399,7 @@ def run(case: Case, rounds: int) -> list[Outcome]:
             try:
                 if module == "benchmarks.peer_mpi":
                     client, server = measureMPI(orders), {}
-                elif module == GROUP_MODULE:
+                elif module in (GROUP_MODULE, TORCH_MODULE):
                     client, server = measureGroup(orders), {}
                 elif module == DASK_MODULE:
                     client, server = measureDask(orders), {}
