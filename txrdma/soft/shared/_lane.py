@@ -31,6 +31,7 @@ from txrdma.iba.verbs import (
     AsyncEventKind,
     Completion,
     CompletionOpcode,
+    Operation,
     QPState,
     ReceiveRequest,
     SendRequest,
@@ -172,6 +173,8 @@ class Lane:
 
     def _wakeAndPost(self, wake: Callable[[], None], requests: Sequence[SendRequest]) -> None:
         wake()
+        if requests[0].operation is Operation.SEND:  # RDMA may complete before the peer reads the ring
+            self._rings.rewind()
         self._outgoing.post(requests)
 
     def wants(self, rkey: RKey) -> bool:

@@ -6,6 +6,7 @@ L{txrdma.soft.shared._layout} describes them, and the order in which records are
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -23,6 +24,8 @@ from txrdma.soft.shared._layout import (
     WAKE,
 )
 from txrdma.unix.fences import barrier, ORDERED
+
+_SECOND_PAGE: Final = mmap.PAGESIZE // 8
 
 _NO_BOX: Final = memoryview(b"")
 _NO_PEER: Final = memoryview(bytes(HEADER_BYTES + LINE))
@@ -87,11 +90,7 @@ class RingPair:
                 return False
         words = self.localWords
         if size > tail:
-            words[FIRST] = 0
-            if not ORDERED:
-                barrier()
-            words[out] = PADDING << 24 | tail - 8
-            self.produced += tail
+            self._pad(out, tail)
             out = FIRST
         data = self.localBytes
         start = (out << 3) + 8
@@ -109,6 +108,26 @@ class RingPair:
         self.writeIndex = after
         self.produced += size
         return True
+
+    def rewind(self) -> None:
+        """
+        Continue at the beginning of the ring if the peer has read all records.
+
+        Connections that are usually idle then use the first pages of their rings only, and take no others.
+        """
+        out = self.writeIndex
+        if out >= _SECOND_PAGE and self.produced == self.acknowledged:
+            self._pad(out, (self.localEnd - out) << 3)
+            self.writeIndex = FIRST
+
+    def _pad(self, out: int, tail: int) -> None:
+        """Fill the end of the ring, C{tail} bytes, with a record without content."""
+        words = self.localWords
+        words[FIRST] = 0
+        if not ORDERED:
+            barrier()
+        words[out] = PADDING << 24 | tail - 8
+        self.produced += tail
 
     def readAcknowledged(self) -> None:
         """Read the peer's position only; completions and faults are left to polling."""

@@ -4,9 +4,11 @@ Lanes of shared memory, connected in one process: requests are delivered once, i
 
 from __future__ import annotations
 
+import mmap
 import random
 from collections import deque
 from dataclasses import replace
+from functools import partial
 from itertools import count
 
 from hypothesis import HealthCheck, settings
@@ -25,7 +27,16 @@ from txrdma.iba.types import RKey
 from txrdma.iba.verbs import AsyncEventKind, CompletionOpcode, Operation, SendRequest, Status
 from txrdma.soft.shared import _incoming
 from txrdma.soft.shared._layout import CONSUMED, HEADER_BYTES, Kind, ringBytes
-from txrdma.test.support.soft.lanes import LanesTestCase, ok, pair, send, Side, spoil, WeaklyOrderedMixin
+from txrdma.test.support.soft.lanes import (
+    LanesTestCase,
+    ok,
+    pair,
+    send,
+    Side,
+    spoil,
+    turn,
+    WeaklyOrderedMixin,
+)
 
 
 class LaneTests(LanesTestCase):
@@ -56,6 +67,42 @@ class LaneTests(LanesTestCase):
         """RDMA WRITE into the other end's memory."""
         self.one.memory.view[: len(data)] = data
         return self.request(identifier, Operation.RDMA_WRITE, 0, len(data), offset)
+
+    def test_dormantLaneUsesFewPages(self) -> None:
+        """A lane that becomes dormant between messages does not write all pages of its ring in the end."""
+        one, other = pair(1 << 16)
+        for number in range(400):
+            other.receive(number, (0, 64))
+            one.lane.setDormant(partial(one.lane.setDormant, None))
+            one.post(send(number, bytes([number % 256]) * 64))
+            turn(one, other)
+            self.assertEqual(other.memory.view[:64], bytes([number % 256]) * 64)
+        self.assertEqual((ok(one.sent), ok(other.received)), (list(range(400)), list(range(400))))
+        self.assertEqual(
+            bytes(one.box[2 * mmap.PAGESIZE : -64]), bytes(len(one.box) - 2 * mmap.PAGESIZE - 64)
+        )
+
+    def test_dormantLaneOfUnreadRecords(self) -> None:
+        """RDMA of a lane that was dormant completes without the peer, wherever its ring is."""
+        one, other = pair(1 << 16)
+        for number in range(80):
+            other.receive(number, (0, 64))
+            one.post(send(number, b"x" * 64))
+        turn(one, other)
+        request = SendRequest(
+            99,
+            Operation.RDMA_WRITE,
+            inline=(b"written",),
+            remoteAddress=other.memory.address,
+            rkey=other.memory.rkey,
+        )
+        one.post(request)
+        turn(one, other)
+        one.sent.clear()
+        one.lane.setDormant(partial(one.lane.setDormant, None))
+        one.post(request)
+        one.lane.poll()
+        self.assertEqual(ok(one.sent), [99])
 
     def test_peerThatNeverAttachesTimesOut(self) -> None:
         one = Side(2, 4096)
