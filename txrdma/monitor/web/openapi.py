@@ -9,16 +9,11 @@ from typing import Any, Final
 
 import txrdma
 from txrdma.monitor.web.routes import FABRICS_SCHEMA, ROUTES, WebRoute
-from txrdma.monitor.web.tables import CHANGES, FINDINGS, LINKS, NODES, PORTS, Schema, TEXT
+from txrdma.monitor.web.tables import CHANGES, described, FINDINGS, LINKS, NODES, PORTS, record, Schema, TEXT
 
 BASE: Final = "/api/v1"
 
-_ERROR: Final[Schema] = {
-    "type": "object",
-    "properties": {"error": {**TEXT, "description": "What is wrong, for people"}},
-    "required": ["error"],
-    "additionalProperties": False,
-}
+_ERROR: Final = record(error=described(TEXT, "What is wrong, for people"))
 
 
 def _json(text: str, schema: Schema) -> dict[str, Any]:

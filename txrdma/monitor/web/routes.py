@@ -25,6 +25,7 @@ from txrdma.monitor.web.tables import (
     CHANGES,
     choice,
     COUNT,
+    described,
     FINDINGS,
     GUID_TEXT,
     LINKS,
@@ -34,6 +35,8 @@ from txrdma.monitor.web.tables import (
     orNull,
     pageSchema,
     PORTS,
+    record,
+    rowsOf,
     Schema,
     SEVERITIES,
     Table,
@@ -256,23 +259,10 @@ async def _topology(context: PageContext, values: Values) -> list[bytes]:
 # Schemas.
 
 
-def record(**properties: Schema) -> Schema:
-    """Schema of an object with exactly these properties."""
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(properties),
-        "additionalProperties": False,
-    }
-
-
 _OVERVIEW: Final = record(
-    isWell={**TRUTH, "description": "The fabric is known, and there is no finding"},
-    isKnown={**TRUTH, "description": "There was a sweep"},
-    knownAt={
-        **orNull(NUMBER),
-        "description": "Time of the last stored event, before the first sweep",
-    },
+    isWell=described(TRUTH, "The fabric is known, and there is no finding"),
+    isKnown=described(TRUTH, "There was a sweep"),
+    knownAt=described(orNull(NUMBER), "Time of the last stored event, before the first sweep"),
     worst=orNull(TEXT),
     nodes=COUNT,
     switches=COUNT,
@@ -293,14 +283,11 @@ def _more(schema: Schema, **properties: Schema) -> Schema:
     }
 
 
-FABRICS_SCHEMA: Final = record(
-    rows={"type": "array", "items": _more(_OVERVIEW, fabric=TEXT, isActive=TRUTH)},
-)
+FABRICS_SCHEMA: Final = record(rows=rowsOf(_more(_OVERVIEW, fabric=TEXT, isActive=TRUTH)))
 """Schema of the states of all fabrics."""
 
 _ROWS: Final = {
-    table.name: {"type": "array", "items": {"$ref": f"#/components/schemas/{table.name}"}}
-    for table in (PORTS, FINDINGS)
+    table.name: rowsOf({"$ref": f"#/components/schemas/{table.name}"}) for table in (PORTS, FINDINGS)
 }
 _NODE: Final = _more(
     NODES.schema, vendorId=COUNT, deviceId=COUNT, portRows=_ROWS["Port"], findingRows=_ROWS["Finding"]
@@ -309,12 +296,9 @@ _COUNTERS: Final[Schema] = {"type": "object", "additionalProperties": orNull(NUM
 _HISTORY: Final = record(
     begin=NUMBER,
     end=NUMBER,
-    points={
-        "type": "array",
-        "items": record(
-            at=NUMBER, seconds=NUMBER, grown=orNull(COUNT), rate=orNull(NUMBER), peak=orNull(NUMBER)
-        ),
-    },
+    points=rowsOf(
+        record(at=NUMBER, seconds=NUMBER, grown=orNull(COUNT), rate=orNull(NUMBER), peak=orNull(NUMBER))
+    ),
 )
 
 _GUID: Final = Parameter("guid", GUID_TEXT, "GUID of a node", isInPath=True)
@@ -342,11 +326,7 @@ ROUTES: Final = (
         NODE_ROWS,
     ),
     WebRoute("/nodes/{guid}", "node", "A node with its ports and findings", (_GUID,), _NODE, _node),
-    listingRoute(
-        *("/ports", "Ports of all nodes"),
-        listing(PORTS, "guid", "state", "isLinked"),
-        PORT_ROWS,
-    ),
+    listingRoute("/ports", "Ports of all nodes", listing(PORTS, "guid", "state", "isLinked"), PORT_ROWS),
     WebRoute(
         *("/ports/{guid}/{port}", "port", "A port with its counters"),
         (_GUID, _PORT),
@@ -360,11 +340,7 @@ ROUTES: Final = (
         ),
         _port,
     ),
-    listingRoute(
-        *("/links", "Links, each once"),
-        listing(LINKS, "state"),
-        LINK_ROWS,
-    ),
+    listingRoute("/links", "Links, each once", listing(LINKS, "state"), LINK_ROWS),
     listingRoute(
         *("/findings", "Findings: those that are there, the worst first, then those cleared"),
         listing(FINDINGS, *_FINDING_FILTERS),

@@ -51,6 +51,26 @@ def choice(*values: str) -> Schema:
     return {"type": "string", "enum": list(values)}
 
 
+def record(**properties: Schema) -> Schema:
+    """Return the schema of an object with exactly these properties."""
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
+def rowsOf(item: Schema) -> Schema:
+    """Return the schema of a list of items."""
+    return {"type": "array", "items": item}
+
+
+def described(schema: Schema, text: str) -> Schema:
+    """Return a schema with a description."""
+    return {**schema, "description": text}
+
+
 @frozen
 class Column(Generic[Row]):
     """
@@ -92,12 +112,7 @@ class Table(Generic[Row]):
     @property
     def schema(self) -> Schema:
         """Return the JSON schema of a row."""
-        return {
-            "type": "object",
-            "properties": {one.name: {**one.schema, "description": one.text} for one in self.columns},
-            "required": [one.name for one in self.columns],
-            "additionalProperties": False,
-        }
+        return record(**{one.name: described(one.schema, one.text) for one in self.columns})
 
     def toDict(self, context: PageContext, row: Row) -> dict[str, Any]:
         """Return a row as a dictionary for JSON."""
@@ -190,24 +205,15 @@ class Table(Generic[Row]):
 
 def pageSchema(name: str) -> Schema:
     """Return the schema of a page of rows whose schema has this name."""
-    return {
-        "type": "object",
-        "properties": {
-            "total": {**COUNT, "description": "Rows on all pages"},
-            "offset": {**COUNT, "description": "Rows before this page"},
-            "limit": {**COUNT, "description": "Most rows of this page"},
-            "rows": {"type": "array", "items": {"$ref": f"#/components/schemas/{name}"}},
-        },
-        "required": ["total", "offset", "limit", "rows"],
-        "additionalProperties": False,
-    }
+    return record(
+        total=described(COUNT, "Rows on all pages"),
+        offset=described(COUNT, "Rows before this page"),
+        limit=described(COUNT, "Most rows of this page"),
+        rows=rowsOf({"$ref": f"#/components/schemas/{name}"}),
+    )
 
 
 # The tables.
-
-
-def _name(context: PageContext, node: Node) -> str:
-    return printable(node.description)
 
 
 def _firmware(of: Callable[[Firmware], Any]) -> Callable[[PageContext, Node], Any]:
@@ -220,16 +226,12 @@ def _firmware(of: Callable[[Firmware], Any]) -> Callable[[PageContext, Node], An
     return value
 
 
-def _guid(port: Port) -> str:
+def _guid(context: PageContext, port: Port) -> str:
     return guidText(port.node.guid)
 
 
-def _description(port: Port) -> str:
+def _description(context: PageContext, port: Port) -> str:
     return printable(port.node.description)
-
-
-def _peer(of: Callable[[Port], Any]) -> Callable[[PageContext, Port], Any]:
-    return lambda context, port: None if port.peer is None else of(port.peer)
 
 
 def _ofPeer(of: Callable[[PageContext, Port], Any]) -> Callable[[PageContext, Port], Any]:
@@ -247,17 +249,15 @@ NODES: Final[Table[Node]] = Table(
     "Node",
     ("name", "guid"),
     Column("guid", GUID_TEXT, "GUID of the node", lambda context, node: guidText(node.guid)),
-    Column("name", TEXT, "Node description, set by the node", _name),
+    Column("name", TEXT, "Node description, set by the node", lambda _, node: printable(node.description)),
     Column("type", choice(*NODE_TYPES), "Type of the node", lambda context, node: nodeType(node)),
     Column(
         "lid", COUNT, "LID of a switch, or of a host's first port; 0 for none", lambda _, node: int(node.lid)
     ),
     Column("ports", COUNT, "Number of ports", lambda context, node: node.numPorts),
     Column("links", COUNT, "Number of ports with a link", lambda context, node: len(node.linked())),
-    Column(
-        "isSilent", TRUTH, "It did not answer when asked last", lambda context, node: context.isSilent(node)
-    ),
-    Column("findings", COUNT, "Findings at the node now", lambda context, node: context.findingsAt(node)),
+    Column("isSilent", TRUTH, "It did not answer when asked last", PageContext.isSilent),
+    Column("findings", COUNT, "Findings at the node now", PageContext.findingsAt),
     Column("firmware", orNull(TEXT), "Version of the firmware", _firmware(str)),
     Column("board", orNull(TEXT), "Board and its configuration (PSID)", _firmware(lambda one: one.board)),
     Column("uptime", orNull(COUNT), "Seconds since its start", _firmware(lambda one: one.uptimeSeconds)),
@@ -266,27 +266,17 @@ NODES: Final[Table[Node]] = Table(
 PORTS: Final[Table[Port]] = Table(
     "Port",
     ("name", "guid", "peerName", "peerGuid"),
-    Column("guid", GUID_TEXT, "GUID of the node", lambda context, port: guidText(port.node.guid)),
-    Column("name", TEXT, "Node description", lambda context, port: _name(context, port.node)),
+    Column("guid", GUID_TEXT, "GUID of the node", _guid),
+    Column("name", TEXT, "Node description", _description),
     Column("port", COUNT, "Number of the port", lambda context, port: port.number),
     Column("state", TEXT, "State: DOWN, INIT, ARMED, ACTIVE", lambda context, port: port.state.name),
     Column("physicalState", TEXT, "Physical state", lambda context, port: port.physicalState.name),
     Column("isLinked", TRUTH, "It has a link", lambda context, port: port.peer is not None),
     Column("width", COUNT, "Lanes in use; 0 if unknown", lambda context, port: port.width),
     Column("speed", TEXT, "Active speed of a lane by name: HDR", lambda context, port: port.speed),
-    Column(
-        "peerGuid",
-        orNull(GUID_TEXT),
-        "GUID of the node linked to",
-        _peer(_guid),
-    ),
-    Column(
-        "peerName",
-        orNull(TEXT),
-        "Name of the node linked to",
-        _peer(_description),
-    ),
-    Column("peerPort", orNull(COUNT), "Port linked to", _peer(lambda peer: peer.number)),
+    Column("peerGuid", orNull(GUID_TEXT), "GUID of the node linked to", _ofPeer(_guid)),
+    Column("peerName", orNull(TEXT), "Name of the node linked to", _ofPeer(_description)),
+    Column("peerPort", orNull(COUNT), "Port linked to", _ofPeer(lambda context, peer: peer.number)),
     Column(
         *("transmitRate", orNull(NUMBER), "Octets of data sent each second"),
         lambda context, port: context.rate(port, "portXmitData"),
@@ -295,17 +285,15 @@ PORTS: Final[Table[Port]] = Table(
         *("receiveRate", orNull(NUMBER), "Octets of data received each second"),
         lambda context, port: context.rate(port, "portRcvData"),
     ),
-    Column(
-        "load", orNull(NUMBER), "Share of the link sent at, 0 to 1", lambda context, port: context.load(port)
-    ),
+    Column("load", orNull(NUMBER), "Share of the link sent at, 0 to 1", PageContext.load),
     Column(
         *("wait", orNull(NUMBER), "Share of time in which it waits for credits, 0 to 1"),
-        lambda context, port: context.waitShare(port),
+        PageContext.waitShare,
     ),
-    Column("errorRate", orNull(NUMBER), "Errors each second", lambda context, port: context.errorRate(port)),
+    Column("errorRate", orNull(NUMBER), "Errors each second", PageContext.errorRate),
     Column(
         *("rawBitErrorRate", orNull(NUMBER), "Share of bits that are wrong before error correction, or more"),
-        lambda context, port: context.rawBitErrorRate(port),
+        PageContext.rawBitErrorRate,
     ),
 )
 
@@ -318,13 +306,8 @@ LINKS: Final[Table[Port]] = Table(
         if column.name
         in ("guid", "name", "port", "peerGuid", "peerName", "peerPort", "state", "width", "speed")
     ),
-    Column(
-        "load",
-        orNull(NUMBER),
-        "Share of the link used there, 0 to 1",
-        lambda context, port: context.load(port),
-    ),
-    Column("peerLoad", orNull(NUMBER), "Share used back", _ofPeer(lambda context, peer: context.load(peer))),
+    Column("load", orNull(NUMBER), "Share of the link used there, 0 to 1", PageContext.load),
+    Column("peerLoad", orNull(NUMBER), "Share used back", _ofPeer(PageContext.load)),
     Column("errorRate", orNull(NUMBER), "Errors each second at both ends", linkErrors),
 )
 

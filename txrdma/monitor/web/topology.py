@@ -23,10 +23,13 @@ from txrdma.monitor.web.searches import Search
 from txrdma.monitor.web.tables import (
     choice,
     COUNT,
+    described,
     GUID_TEXT,
     linkErrors,
     NUMBER,
     orNull,
+    record,
+    rowsOf,
     Schema,
     SEVERITIES,
     TEXT,
@@ -40,43 +43,31 @@ _EDGES_AT_A_TIME: Final = 200
 _DIGITS: Final = re.compile(r"(\d+)")
 
 _WORST: Final[Schema] = {"type": ["string", "null"], "enum": [*SEVERITIES, None]}
-_NODE: Final[dict[str, Schema]] = {
-    "guid": GUID_TEXT,
-    "name": TEXT,
-    "level": {**orNull(COUNT), "description": "Level in a fat tree, from 0 for switches with hosts"},
-    "place": {**orNull(NUMBER), "description": "Place in its level, from 0 to 1"},
-    "hosts": {**COUNT, "description": "Hosts and routers at the switch"},
-    "isSilent": TRUTH,
-    "worst": {**_WORST, "description": "Worst finding at the switch"},
-    "hostsWorst": {**_WORST, "description": "Worst finding at its hosts"},
-}
-_EDGE: Final[dict[str, Schema]] = {
-    "id": {**TEXT, "description": "Name of the bundle, for events"},
-    "from": GUID_TEXT,
-    "to": GUID_TEXT,
-    "links": {**COUNT, "description": "Links of the bundle"},
-    "down": {**COUNT, "description": "Links that are not active"},
-    "load": {**orNull(NUMBER), "description": "Load of the busiest direction of a link, 0 to 1"},
-    "errorRate": {**orNull(NUMBER), "description": "Errors each second, all ends together"},
-}
-
-
-def _list(properties: dict[str, Schema]) -> Schema:
-    item = {"type": "object", "properties": properties, "required": list(properties)}
-    return {"type": "array", "items": {**item, "additionalProperties": False}}
-
-
-TOPOLOGY_SCHEMA: Final[Schema] = {
-    "type": "object",
-    "properties": {
-        "version": {**COUNT, "description": "Number that grows with each change of nodes or links"},
-        "shape": choice("levels", "free"),
-        "nodes": _list(_NODE),
-        "edges": _list(_EDGE),
-    },
-    "required": ["version", "shape", "nodes", "edges"],
-    "additionalProperties": False,
-}
+_NODE: Final = record(
+    guid=GUID_TEXT,
+    name=TEXT,
+    level=described(orNull(COUNT), "Level in a fat tree, from 0 for switches with hosts"),
+    place=described(orNull(NUMBER), "Place in its level, from 0 to 1"),
+    hosts=described(COUNT, "Hosts and routers at the switch"),
+    isSilent=TRUTH,
+    worst=described(_WORST, "Worst finding at the switch"),
+    hostsWorst=described(_WORST, "Worst finding at its hosts"),
+)
+_ENDS: Final[dict[str, Schema]] = {"from": GUID_TEXT, "to": GUID_TEXT}
+_EDGE: Final = record(
+    id=described(TEXT, "Name of the bundle, for events"),
+    **_ENDS,
+    links=described(COUNT, "Links of the bundle"),
+    down=described(COUNT, "Links that are not active"),
+    load=described(orNull(NUMBER), "Load of the busiest direction of a link, 0 to 1"),
+    errorRate=described(orNull(NUMBER), "Errors each second, all ends together"),
+)
+TOPOLOGY_SCHEMA: Final = record(
+    version=described(COUNT, "Number that grows with each change of nodes or links"),
+    shape=choice("levels", "free"),
+    nodes=rowsOf(_NODE),
+    edges=rowsOf(_EDGE),
+)
 """JSON schema of a topology."""
 
 Bundles = dict[tuple[GUID, GUID], list[Port]]

@@ -10,37 +10,25 @@ from txrdma.error import RDMAError
 from txrdma.fabric.model import Node
 from txrdma.fabric.routing import DirectView, Hop, NoRoute, trace
 from txrdma.monitor.series.exposition import guidText
-from txrdma.monitor.web.tables import COUNT, GUID_TEXT, NUMBER, orNull, Schema, TEXT, TRUTH
+from txrdma.monitor.web.tables import COUNT, described, GUID_TEXT, NUMBER, orNull, record, rowsOf, TEXT, TRUTH
 from txrdma.monitor.web.watch import PageContext, printable
 
-TRACE_SCHEMA: Final[Schema] = {
-    "type": "object",
-    "properties": {
-        "isReached": {**TRUTH, "description": "The path leads to its end"},
-        "reason": {**TEXT, "description": "Reason for which it does not"},
-        "hops": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "properties": {
-                    "guid": GUID_TEXT,
-                    "name": TEXT,
-                    "isSwitch": TRUTH,
-                    "lid": COUNT,
-                    "entry": {**orNull(COUNT), "description": "Input port of the packets"},
-                    "exit": {**orNull(COUNT), "description": "Port that they leave by"},
-                    "rate": {**orNull(NUMBER), "description": "Octets each second sent by that port"},
-                    "load": {**orNull(NUMBER), "description": "Share of its link, 0 to 1"},
-                    "errorRate": {**orNull(NUMBER), "description": "Errors each second at that port"},
-                },
-                "required": ["guid", "name", "isSwitch", "lid", "entry", "exit", "rate", "load", "errorRate"],
-                "additionalProperties": False,
-            },
-        },
-    },
-    "required": ["isReached", "reason", "hops"],
-    "additionalProperties": False,
-}
+_HOP: Final = record(
+    guid=GUID_TEXT,
+    name=TEXT,
+    isSwitch=TRUTH,
+    lid=COUNT,
+    entry=described(orNull(COUNT), "Input port of the packets"),
+    exit=described(orNull(COUNT), "Port that they leave by"),
+    rate=described(orNull(NUMBER), "Octets each second sent by that port"),
+    load=described(orNull(NUMBER), "Share of its link, 0 to 1"),
+    errorRate=described(orNull(NUMBER), "Errors each second at that port"),
+)
+TRACE_SCHEMA: Final = record(
+    isReached=described(TRUTH, "The path leads to its end"),
+    reason=described(TEXT, "Reason for which it does not"),
+    hops=rowsOf(_HOP),
+)
 """JSON schema of a path."""
 
 
