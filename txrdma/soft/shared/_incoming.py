@@ -9,7 +9,7 @@ the space and completes its requests. Publishing needs no system call, unless th
 requests are complete; the fence that is necessary to find that out is deferred to idle polls.
 
 A record without a receive stays where it is, and the C{STALLED} word reports it to the sender, whose RNR
-timer runs from then on. From the first SEND on, receives are prepared when they are posted (region checked,
+timer runs from then on. From the first SEND on, the oldest receives are prepared when posted (region checked,
 completion made), so that a short SEND needs no calls; C{_ready} is parallel to the front of the receive
 queue. A queue pair with shared receives prepares the oldest one for a single poll, because another queue pair
 may take it afterwards.
@@ -71,6 +71,10 @@ _LOCAL_WRITE: Final = 1
 _LONGEST: Final = 1 << 31
 UNCOMPLETED_SENDS: Final = 16
 IDLE_POLLS: Final = 8
+
+PREPARED: Final = 16
+"""Largest number of prepared receives: each takes 200 bytes."""
+
 _LOWER_HALF: Final = (1 << 32) - 1
 _new = tuple.__new__
 
@@ -366,7 +370,7 @@ class LaneReceiver:
         if self._outgoing.isClosed:
             return
         if self._takesSends and not self._shared:
-            self._prepare(len(self._ready), len(self._receives))
+            self._prepare(len(self._ready), min(len(self._receives), PREPARED))
         if self._stalled:
             self._stalled = False
             self._rings.localWords[STALLED] = 0
@@ -395,11 +399,11 @@ class LaneReceiver:
             ready.append((identifier, None, 0, -1, completion))
 
     def _prepareOldest(self) -> bool:
-        """Prepare the oldest receive, if it is not prepared. A shared one is prepared for one poll only."""
+        """Prepare the oldest receives, if none is prepared. A shared one is prepared for one poll only."""
         if self._ready or not self._receives:
             return False
         self._takesSends = True
-        self._prepare(0, 1 if self._shared else len(self._receives))
+        self._prepare(0, 1 if self._shared else min(len(self._receives), PREPARED))
         return True
 
     def _rejectReceive(self, request: ReceiveRequest, ours: Status, remote: Status) -> None:
