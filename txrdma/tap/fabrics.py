@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from twisted.application.service import MultiService
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, DeferredLock
 from twisted.logger import Logger
 
 from txrdma.error import RDMAError
@@ -81,10 +81,11 @@ class FabricsService(MultiService):
         self.monitors: dict[str, MonitorService] = {}
         names = [one.fabric for one in config.fabrics]
         statuses: dict[str, str] = {}
+        turn = DeferredLock()
         for one in config.fabrics:
             notifier = _Notifier(self._notifier, one.fabric, statuses)
             opened = (reopen or {}).get(one.fabric)
-            service = MonitorService(reactor, one, opened, aheadSeconds, notifier, names)
+            service = MonitorService(reactor, one, opened, aheadSeconds, notifier, names, turn)
             self.monitors[one.fabric] = service
             service.setServiceParent(self)  # type: ignore[no-untyped-call]  # of Twisted's
         garbage = GarbageCollection(reactor)

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from twisted.application.internet import StreamServerEndpointService
 from twisted.application.service import MultiService
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, DeferredLock
 from twisted.internet.endpoints import clientFromString, serverFromString
 from twisted.internet.error import CannotListenError
 from twisted.internet.interfaces import IAddress, IListeningPort, IStreamClientEndpoint, IStreamServerEndpoint
@@ -198,8 +198,10 @@ class MonitorService(MultiService):
         aheadSeconds: Callable[[], float] = lambda: 0.0,
         notifier: SystemNotifier | None = None,
         fabrics: Sequence[str] = (),
+        turn: DeferredLock | None = None,
     ) -> None:
         """
+        @param turn: lock that the pollers of several fabrics share: see L{FabricPoller}.
         @param notifier: notifies systemd; None for one of this fabric alone.
         @param fabrics: names of all fabrics where there are several.
         @param reopen: opens the management port, first and after each loss; by default the configured port.
@@ -233,6 +235,7 @@ class MonitorService(MultiService):
             self.poller = FabricPoller(
                 *(reactor, agent, config.settings, config.rules, thresholds),
                 *(self._logFinding, self._read, check, supervisor, collectorsOf(reactor, config, agent)),
+                turn,
             )
             duty = self._newDuty()
             self._duty = duty if self._takesLease() else None

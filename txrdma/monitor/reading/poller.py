@@ -136,6 +136,7 @@ class FabricPoller:
         check: Check = placedFindings,
         supervisor: Supervisor | None = None,
         collectors: CollectorPool | None = None,
+        turn: DeferredLock | None = None,
     ) -> None:
         """
         @param agent: sends the requests; the poller does not close it. When its port is lost, the poller
@@ -146,6 +147,8 @@ class FabricPoller:
         @param supervisor: supervises the loops of the poller beside others; it runs while the poller does.
         @param collectors: processes that read counters and states of ports for the poller, which connects
             to them while it runs. Sweeps are its own.
+        @param turn: lock that pollers of one process share, since each processes what it has found in pieces
+            that a reactor iteration has time for; None for one poller.
         """
         self.fabric: Fabric | None = None
         self.findingLog = FindingLog(rules)
@@ -193,7 +196,7 @@ class FabricPoller:
         self._indexed = -1
         self._ports: dict[int, Port] = {}
         self._roundBegan = 0.0
-        self._following = DeferredLock()
+        self._turn = DeferredLock() if turn is None else turn
         self.supervisor = Supervisor(reactor) if supervisor is None else supervisor
         self.sweeps = self.supervisor.add(
             SupervisedLoop(
@@ -431,11 +434,12 @@ class FabricPoller:
     async def _checked(self, fabric: Fabric) -> list[Finding]:
         """Return the faults of the fabric, found in pieces."""
         found = []
-        for one in self._check(fabric):
-            if one is None:
-                await deferLater(self._reactor, 0.0)
-            else:
-                found.append(one)
+        async with self._turn:
+            for one in self._check(fabric):
+                if one is None:
+                    await deferLater(self._reactor, 0.0)
+                else:
+                    found.append(one)
         return found
 
     async def _nodesChanged(self, loop: SupervisedLoop, fabric: Fabric, now: float) -> None:
@@ -461,7 +465,7 @@ class FabricPoller:
         and one after the other.
         """
         with loop.step("following nodes"):
-            async with self._following:
+            async with self._turn:
                 presence = self.presence
                 gone, following = set(presence.nodes), presence.follow(fabric, now)
                 while True:
