@@ -33,7 +33,7 @@ class GarbageCollectionTests(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.patch(garbage, "MOST_UNFROZEN", 2000)
-        self.patch(garbage, "MOST_GROWTH", 1.05)
+        self.patch(garbage, "MOST_GROWTH", 1.1)
         gc.collect()
         self.clock = Clock()
         self.before = gc.get_threshold()
@@ -87,7 +87,7 @@ class GarbageCollectionTests(SynchronousTestCase):
         self.hour()
         self.assertIsNotNone(died())
         self.assertEqual(self.service.complete, 0)
-        self.cycles(gc.get_freeze_count() // 10)
+        self.cycles(gc.get_freeze_count() // 5)
         before = gc.get_freeze_count()
         self.hour()
         self.assertIsNone(died())
@@ -97,7 +97,7 @@ class GarbageCollectionTests(SynchronousTestCase):
     def test_used(self) -> None:
         """Objects that are in use cause one complete collection when they have grown, and no further ones."""
         self.hour()
-        made = self.cycles(gc.get_freeze_count() // 10)
+        made = self.cycles(gc.get_freeze_count() // 5)
         for _ in range(3):
             self.hour()
         self.assertEqual(self.service.complete, 1)
