@@ -19,11 +19,10 @@ from twisted.internet.interfaces import IPushProducer, IReactorTime
 from twisted.internet.task import CooperativeTask, Cooperator, SchedulerStopped
 from twisted.logger import Logger
 from twisted.python.failure import Failure
-from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Request
 
 from txrdma.monitor.diagnosis.findinglog import FindingEvent
-from txrdma.monitor.web.rest import READING, refuseMethod, sendJSON
+from txrdma.monitor.web.rest import ReadOnly, sendJSON
 from txrdma.monitor.web.routes import overview
 from txrdma.monitor.web.tables import FINDINGS
 from txrdma.monitor.web.topology import bundleName, bundles, edge
@@ -223,19 +222,15 @@ class EventHub:
             reader.end()
 
 
-class Events(Resource):
+class Events(ReadOnly):
     """C{/api/v1/events}: an answer that goes on."""
-
-    isLeaf = True
 
     def __init__(self, hub: EventHub) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # of Twisted's
         self._hub = hub
 
-    def render(self, request: Request) -> bytes | int:
+    def answer(self, request: Request) -> bytes | int:
         """Begin to answer with events, from the one behind C{Last-Event-ID} on."""
-        if request.method not in READING:
-            return refuseMethod(request)
         if request.args:
             return sendJSON(request, 400, {"error": "events have no parameters"})
         if len(self._hub.readers) >= MOST_READERS:

@@ -21,7 +21,7 @@ from txrdma.monitor.web.html import failed, flattened, sendPage
 from txrdma.monitor.web.layout import badge, head, health, Part, table, tags
 from txrdma.monitor.web.openapi import description
 from txrdma.monitor.web.parameters import inQuery, Wrong
-from txrdma.monitor.web.rest import answerLater, READING, refuseMethod, sendJSON, sendLater
+from txrdma.monitor.web.rest import answerLater, ReadOnly, sendJSON, sendLater
 from txrdma.monitor.web.routes import FINDING_ROWS, overview, ROUTES, WebRoute
 from txrdma.monitor.web.scrapes import Scrapes
 from txrdma.monitor.web.site import MonitorFactory, MonitorSite, putCommon
@@ -80,10 +80,8 @@ def _joined(problems: Mapping[str, str]) -> str:
     return "; ".join(f"{name}: {problem}" for name, problem in problems.items() if problem)
 
 
-class _Part(Resource):
+class _Part(ReadOnly):
     """Resource without others below it, of several fabrics."""
-
-    isLeaf = True
 
     def __init__(self, sites: Mapping[str, MonitorSite]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # of Twisted's
@@ -108,9 +106,7 @@ class _Fabrics(Resource):
 class _Overview(_Part):
     """Page that lists all fabrics, and the open findings of all, the worst first."""
 
-    def render(self, request: Request) -> bytes | int:
-        if request.method not in READING:
-            return refuseMethod(request)
+    def answer(self, request: Request) -> bytes | int:
         return answerLater(request, self._send(request), failed)
 
     async def _send(self, request: Request) -> None:
@@ -157,9 +153,7 @@ async def _openFindings(contexts: Sequence[PageContext]) -> tuple[Tag, Part]:
 class _List(_Part):
     """C{/api/v1/fabrics}: all fabrics as JSON; C{/fabrics/NAME/api/v1} has the data of each."""
 
-    def render(self, request: Request) -> bytes:
-        if request.method not in READING:
-            return refuseMethod(request)
+    def answer(self, request: Request) -> bytes:
         rows = [
             {"fabric": name, "isActive": site.watch.isActive, **overview(site.watch.context())}
             for name, site in self._sites.items()
@@ -174,9 +168,7 @@ class _Rows(_Part):
         super().__init__(sites)
         self._route = route
 
-    def render(self, request: Request) -> bytes | int:
-        if request.method not in READING:
-            return refuseMethod(request)
+    def answer(self, request: Request) -> bytes | int:
         if request.postpath:
             return sendJSON(request, 404, {"error": "this is below /fabrics/NAME/api/v1"})
         rows = self._route.rows
@@ -192,8 +184,6 @@ class _Rows(_Part):
 class _Description(_Part):
     """C{/api/v1/openapi.json}: description of the REST interface of all fabrics."""
 
-    def render(self, request: Request) -> bytes:
+    def answer(self, request: Request) -> bytes:
         """Answer with the description."""
-        if request.method not in READING:
-            return refuseMethod(request)
         return sendJSON(request, 200, description(prefixOf(request), list(self._sites)))

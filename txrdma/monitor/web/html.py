@@ -10,7 +10,6 @@ from typing import Any, Final
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.web.error import FlattenerError
-from twisted.web.resource import Resource
 from twisted.web.server import Request
 from twisted.web.template import flattenString, Tag
 
@@ -18,7 +17,7 @@ from txrdma.kit.pathprefix import addPrefix, prefixOf
 from txrdma.monitor.web.layout import frame, tags
 from txrdma.monitor.web.pages import Page, PAGES
 from txrdma.monitor.web.parameters import inPath, inQuery, Wrong
-from txrdma.monitor.web.rest import answerLater, READING, refuseMethod
+from txrdma.monitor.web.rest import answerLater, ReadOnly
 from txrdma.monitor.web.routes import Missing
 from txrdma.monitor.web.watch import PageContext, Watch
 
@@ -28,19 +27,15 @@ _SHARED_SECONDS: Final = 2.0
 """Longest time for which browsers are sent the same text of a page."""
 
 
-class HTMLPages(Resource):
+class HTMLPages(ReadOnly):
     """Root of all HTML pages."""
-
-    isLeaf = True
 
     def __init__(self, watch: Watch) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # of Twisted's
         self._watch = watch
 
-    def render(self, request: Request) -> bytes | int:
+    def answer(self, request: Request) -> bytes | int:
         """Answer a request with a page, at once or when the fabric has answered."""
-        if request.method not in READING:
-            return refuseMethod(request)
         return answerLater(request, self._made(request), failed)
 
     async def _made(self, request: Request) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import Any, Final
+from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
@@ -23,9 +23,6 @@ from txrdma.monitor.web.watch import Watch
 
 _log = Logger()
 
-READING: Final = (b"GET", b"HEAD")
-"""Methods of requests: nothing here changes anything."""
-
 
 def sendJSON(request: Request, code: int, answer: Mapping[str, Any]) -> bytes:
     """Set the head of an answer in JSON; its body is returned."""
@@ -34,10 +31,21 @@ def sendJSON(request: Request, code: int, answer: Mapping[str, Any]) -> bytes:
     return json.dumps(answer).encode()
 
 
-def refuseMethod(request: Request) -> bytes:
-    """Answer a request by a method that would change something."""
-    request.setHeader("Allow", b", ".join(READING))
-    return sendJSON(request, 405, {"error": "this can only be read"})
+class ReadOnly(Resource):
+    """A resource without others below it, which can only be read: other methods are refused."""
+
+    isLeaf = True
+
+    def render(self, request: Request) -> bytes | int:
+        """Answer a request."""
+        if request.method in (b"GET", b"HEAD"):
+            return self.answer(request)
+        request.setHeader("Allow", "GET, HEAD")
+        return sendJSON(request, 405, {"error": "this can only be read"})
+
+    def answer(self, request: Request) -> bytes | int:
+        """Answer a request by GET or HEAD, at once or later."""
+        raise NotImplementedError
 
 
 def answerLater(
@@ -50,19 +58,15 @@ def answerLater(
     return NOT_DONE_YET
 
 
-class API(Resource):
+class API(ReadOnly):
     """Root of the REST interface: C{/api/v1}, but for its events."""
-
-    isLeaf = True
 
     def __init__(self, watch: Watch) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # of Twisted's
         self._watch = watch
 
-    def render(self, request: Request) -> bytes | int:
+    def answer(self, request: Request) -> bytes | int:
         """Answer a request, at once or when the fabric or the history has answered."""
-        if request.method not in READING:
-            return refuseMethod(request)
         if request.postpath == [b"openapi.json"]:
             return sendJSON(request, 200, description(prefixOf(request)))
         try:

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Final
 
 from twisted.web.http import CACHED
-from twisted.web.resource import Resource
 from twisted.web.server import Request
 
-from txrdma.monitor.web.rest import READING, refuseMethod
+from txrdma.monitor.web.rest import ReadOnly
 
 _TYPES: Final = {
     ".css": "text/css; charset=utf-8",
@@ -23,10 +22,8 @@ _TYPES: Final = {
 _CACHE_SECONDS: Final = 300
 
 
-class Files(Resource):
+class Files(ReadOnly):
     """Files of one folder, which are read once: no path leads out of it, and there is no list."""
-
-    isLeaf = True
 
     def __init__(self, folder: Path) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # of Twisted's
@@ -36,10 +33,8 @@ class Files(Resource):
             if path.is_file()
         }
 
-    def render(self, request: Request) -> bytes:
+    def answer(self, request: Request) -> bytes:
         """Answer with a file, which browsers may keep for a while."""
-        if request.method not in READING:
-            return refuseMethod(request)
         name = b"/".join(request.postpath or ()).decode("utf-8", "replace")
         suffix, content = self._files.get(name, ("", b""))
         request.setHeader("Content-Type", _TYPES.get(suffix, "text/plain; charset=utf-8"))
