@@ -29,6 +29,9 @@ _log = Logger()
 MOST_UNFROZEN: Final = 50_000
 """Number of objects beyond which those that survive a collection are frozen."""
 
+MOST_COLLECTED: Final = 150_000
+"""Number of objects beyond which they are frozen without a collection, which would take more than 50 ms."""
+
 COMPLETE_SECONDS: Final = 3600.0
 """Least time between complete collections, which block the process for 0.3 s for each million of objects."""
 
@@ -109,13 +112,22 @@ class GarbageCollection(Service):
         try:
             if self._clock.seconds() - self._completeAt >= COMPLETE_SECONDS:
                 self._collectComplete()
-            elif self._passes != self._checked and len(gc.get_objects()) > MOST_UNFROZEN:
-                gc.collect()
-                if len(gc.get_objects()) > MOST_UNFROZEN // 2:
-                    gc.freeze()
+            elif self._passes != self._checked:
+                self._freeze()
             self._checked = self._passes
         finally:
             self._timer.start(_CHECK_SECONDS, self._check)
+
+    def _freeze(self) -> None:
+        """Freeze objects that survive a collection, if they are many."""
+        count = len(gc.get_objects())
+        if count <= MOST_UNFROZEN:
+            return
+        if count <= MOST_COLLECTED:
+            gc.collect()
+            count = len(gc.get_objects())
+        if count > MOST_UNFROZEN // 2:
+            gc.freeze()
 
     def _collectComplete(self) -> None:
         """Collect all objects if the frozen ones have grown much."""

@@ -80,6 +80,17 @@ class GarbageCollectionTests(SynchronousTestCase):
         self.assertIsNone(died())
         self.assertLess(gc.get_freeze_count(), before + 1000)
 
+    def test_burst(self) -> None:
+        """Very many objects are frozen without a collection that would block for long."""
+        self.patch(garbage, "MOST_COLLECTED", 4000)
+        made = [Cycle() for _ in range(5000)]
+        gc.collect(0)
+        died = ref(made[0])
+        made.clear()
+        self.clock.advance(1.0)
+        self.assertIsNotNone(died())
+        self.assertLess(len(gc.get_objects()), 2000)
+
     def test_complete(self) -> None:
         """Frozen cycles that have become garbage are freed when they are much more than was in use."""
         self.hour()  # what was frozen until then is in use
