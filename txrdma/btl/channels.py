@@ -47,7 +47,7 @@ from txrdma.verbs.completions import CompletionReader, ReaderReactor
 
 _rateLimited = RateLimitedLogger(Logger())
 
-MEND_SECONDS: Final = 0.25
+RESET_SECONDS: Final = 0.25
 """Seconds after which a failed queue pair is reset; its port may be down for longer."""
 
 MOST_UNREPORTED: Final = 32
@@ -133,7 +133,7 @@ class Channel:
         self._taken, self._broken = taken, broken
         self.isClosed = False
         self._reactor = reactor
-        self._mending: IDelayedCall | None = None
+        self._resetting: IDelayedCall | None = None
         with ExitStack() as undo:
             channel = device.createChannel()
             undo.callback(channel.close)
@@ -208,7 +208,7 @@ class Channel:
         @return: number of packets that were dropped, because the queue pair has failed or refuses them: none,
             or all.
         """
-        if self._mending is not None:
+        if self._resetting is not None:
             return len(packets)
         prepared = self._prepared
         batch = []
@@ -226,7 +226,7 @@ class Channel:
 
         @return: number of credits that are free again: 0 or 1.
         """
-        if self._mending is not None:
+        if self._resetting is not None:
             return 1
         direct = self._direct
         if direct is not None and direct.putDatagram(address, qpn, QKEY, head, payload):
@@ -301,8 +301,8 @@ class Channel:
     def close(self) -> None:
         """Remove the reader from the reactor, and close the queue pair. Idempotent."""
         self.isClosed = True
-        cancelCall(self._mending)
-        self._mending = None
+        cancelCall(self._resetting)
+        self._resetting = None
         self._closing.close()
 
     def _completed(self, batch: Sequence[Completion]) -> None:
@@ -312,12 +312,12 @@ class Channel:
         first, stride = self.sends * self._mtu, self._mtu + GRH
         for completion in batch:
             if completion.status is not _SUCCESS:
-                if self._mending is None and not self.isClosed:
+                if self._resetting is None and not self.isClosed:
                     self._failed(completion.status)
                     left = self.posted - self.left
                 continue
             if completion.opcode is not _RECEIVE:
-                left += completion.identifier if self._mending is None else 0
+                left += completion.identifier if self._resetting is None else 0
                 continue
             begin = completion.identifier
             receives.append(self._receives[(begin - first) // stride])
@@ -333,20 +333,20 @@ class Channel:
         if receives and not self.isClosed:
             for request in receives:
                 view[request.identifier] = 0  # clear an earlier GRH: IPv4 writes only its second half
-            if self._mending is None:
+            if self._resetting is None:
                 self._repost(receives)
 
     def _failed(self, status: Status) -> None:
-        """Reset the queue pair after L{MEND_SECONDS}; its pending requests are lost."""
+        """Reset the queue pair after L{RESET_SECONDS}; its pending requests are lost."""
         _rateLimited.warn(
             str(self.qpn),
             "channel {number} is restarted because its queue pair failed: {status}",
             number=self.number,
             status=status.name,
         )
-        self._mending = self._reactor.callLater(MEND_SECONDS, self._mend)
+        self._resetting = self._reactor.callLater(RESET_SECONDS, self._reset)
 
-    def _mend(self) -> None:
+    def _reset(self) -> None:
         try:
             self._pair.modify(QPAttributes(state=QPState.RESET))
             self._next = self._unreported = 0
@@ -355,4 +355,4 @@ class Channel:
             self._reader.stop()
             self._broken(Failure())
         else:
-            self._mending = None
+            self._resetting = None

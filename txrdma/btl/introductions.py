@@ -14,7 +14,7 @@ from itertools import chain
 from typing import Final
 
 from txrdma.btl.core.matching import Interface, MOST_INTERFACES
-from txrdma.btl.module import ChannelPlace
+from txrdma.btl.module import ChannelAddress
 from txrdma.error import WireError
 from txrdma.iba.types import GID, MACAddress, QPN
 from txrdma.kit.wire import bits, Code, data, Layout, reserved, wire
@@ -69,26 +69,26 @@ class Introduction(Layout):
     sequence: int = bits(32)
 
     @classmethod
-    def of(cls, place: ChannelPlace, name: int, sequence: int, interfaces: int = 1) -> Introduction:
+    def of(cls, address: ChannelAddress, name: int, sequence: int, interfaces: int = 1) -> Introduction:
         """Make the introduction of a module."""
         return cls(
             magic=MAGIC,
             version=VERSION,
-            commandQPN=place.qpns[0],
-            dataQPN=place.qpns[1],
-            mtu=place.mtu,
+            commandQPN=address.qpns[0],
+            dataQPN=address.qpns[1],
+            mtu=address.mtu,
             interfaces=interfaces,
-            gid=place.gid,
-            mac=place.mac or _NO_MAC,
+            gid=address.gid,
+            mac=address.mac or _NO_MAC,
             name=name,
             sequence=sequence,
         )
 
     @property
-    def place(self) -> ChannelPlace:
+    def address(self) -> ChannelAddress:
         """The address of the module."""
         qpns = (QPN(self.commandQPN), QPN(self.dataQPN))
-        return ChannelPlace(self.gid, None if self.mac == _NO_MAC else self.mac, qpns, self.mtu)
+        return ChannelAddress(self.gid, None if self.mac == _NO_MAC else self.mac, qpns, self.mtu)
 
     def check(self) -> None:
         """

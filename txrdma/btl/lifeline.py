@@ -36,14 +36,14 @@ from txrdma.btl.core.events import (
     PackReceived,
     PeerClosed,
     ProbeReceived,
-    ReceiveBufferWanted,
+    ReceiveBufferRequested,
     SendCompleted,
     SendFailed,
 )
 from txrdma.btl.core.matching import Interface, match, MOST_INTERFACES
 from txrdma.btl.core.module import AMPLIFICATION
-from txrdma.btl.core.path import Message, UNHEARD
-from txrdma.btl.core.peer import GONE, LEFT, Peer
+from txrdma.btl.core.path import FAILURES_ONLY, Message
+from txrdma.btl.core.peer import Peer, PEER_CLOSED, REMOVED
 from txrdma.btl.errors import MessageFailed, PeerLost, Unreachable
 from txrdma.btl.introductions import (
     checkVersion,
@@ -58,7 +58,7 @@ from txrdma.btl.introductions import (
     isDecidable,
     LONGEST_FRAME,
 )
-from txrdma.btl.module import ChannelPlace, moduleOf, ModulePort
+from txrdma.btl.module import ChannelAddress, moduleOf, ModulePort
 from txrdma.btl.probes import interfaceOf, PathValidation
 from txrdma.btl.receivebuffers import RemoteReceiveBuffers
 from txrdma.btl.wire import HEADER_LENGTH, VOID
@@ -110,7 +110,7 @@ class User(Protocol):
     def deliverMessages(self, messages: Sequence[tuple[int, memoryview]]) -> None:
         """Receive messages, each a tag and its bytes, which are valid until this returns."""
 
-    def turnEnded(self) -> None:
+    def eventsReported(self) -> None:
         """Called after all events of a reactor iteration were reported."""
 
     def ended(self, reason: Failure) -> None:
@@ -217,7 +217,7 @@ class PeerConnection(StreamProtocol):
         self.module = module = moduleOf(self._reactor, *devices)
         self._release = module.hold()
         name, sequence = module.newName(), randbits(32)
-        self._local = [Introduction.of(port.place, name, sequence, len(devices)) for port in module.ports]
+        self._local = [Introduction.of(port.address, name, sequence, len(devices)) for port in module.ports]
 
     def dataReceived(self, data: bytes) -> None:
         """Process the peer's introduction and the following frames, or the reason why it has no module."""
@@ -250,7 +250,7 @@ class PeerConnection(StreamProtocol):
             return
         introduction.check()
         if introduction.interfaces == len(self._local) == 1:
-            self._meet([(0, introduction)])
+            self._addPeer([(0, introduction)])
         else:
             offers = [
                 (each, interfaceOf(port)) for each, port in zip(self._local, self.module.ports, strict=True)
@@ -270,23 +270,23 @@ class PeerConnection(StreamProtocol):
         if not pairs:
             ends = (", ".join(str(each.gid.ip or each.gid) for each in some) for some in (local, others))
             raise Unreachable("there is no route from {} to {}".format(*ends))
-        self._meet([(here, remote[there][0]) for here, there in pairs])
+        self._addPeer([(here, remote[there][0]) for here, there in pairs])
 
-    def _meet(self, chosen: Sequence[tuple[int, Introduction]]) -> None:
+    def _addPeer(self, chosen: Sequence[tuple[int, Introduction]]) -> None:
         """
         Add the peer to the module, and send probes.
 
         @param chosen: ports of the module, each with the peer's introduction.
         """
         module, local, remote = self.module, self._local[0], chosen[0][1]
-        places: list[ChannelPlace | None] = [None] * len(module.ports)
+        peerAddresses: list[ChannelAddress | None] = [None] * len(module.ports)
         for port, introduction in chosen:
-            places[port] = introduction.place
+            peerAddresses[port] = introduction.address
         self.peer = peer = module.addPeer(
-            *(local.name, remote.name, places, (local.sequence, remote.sequence), self),
+            *(local.name, remote.name, peerAddresses, (local.sequence, remote.sequence), self),
             AMPLIFICATION * (TCP_OVERHEAD + self._receivedBytes) // len(chosen),
         )
-        peer.mayAsk = True
+        peer.mayRequest = True
         self._introduction, self._first = remote, chosen[0][0]
         ordered = sorted(chosen, key=lambda each: each[0])
         longest = [min(module.ports[port].mtu, each.mtu) for port, each in ordered]
@@ -299,9 +299,9 @@ class PeerConnection(StreamProtocol):
         """Return the receive buffers of the connection, which its first long message creates."""
         if self._receiveBuffers is None:
             assert self._introduction is not None
-            port, place = self.module.ports[self._first], self._introduction.place
+            port, channel = self.module.ports[self._first], self._introduction.address
             self._receiveBuffers = RemoteReceiveBuffers(
-                *(self._reactor, self.module, self.peer, port, place, self._sendFrame)
+                *(self._reactor, self.module, self.peer, port, channel, self._sendFrame)
             )
         return self._receiveBuffers
 
@@ -364,7 +364,7 @@ class PeerConnection(StreamProtocol):
         self.module.core.establish(self.peer)
         early, self._early = self._early, []
         user.deliverMessages(early)
-        user.turnEnded()
+        user.eventsReported()
 
     def _late(self) -> None:
         """Give up an exchange that takes too long."""
@@ -430,7 +430,7 @@ class PeerConnection(StreamProtocol):
 
     # Events of the module: see L{txrdma.btl.module.Program}
 
-    def happened(self, event: Event) -> None:
+    def handleEvent(self, event: Event) -> None:
         """Handle an event of the module."""
         if isinstance(event, MessageReceived):
             user = self.user
@@ -444,9 +444,9 @@ class PeerConnection(StreamProtocol):
             self._call(event.context, None)
         elif isinstance(event, SendFailed):
             # Messages that the peer has refused earlier do not matter for the end.
-            self._hasFailed = self._hasFailed or event.peer.state >= LEFT
+            self._hasFailed = self._hasFailed or event.peer.state >= PEER_CLOSED
             self._call(event.context, MessageFailed(event.reason))
-        elif isinstance(event, ReceiveBufferWanted):
+        elif isinstance(event, ReceiveBufferRequested):
             self._buffers().ask()
         elif isinstance(event, ProbeReceived):
             self._probeReceived(event.nonce)
@@ -481,18 +481,18 @@ class PeerConnection(StreamProtocol):
         transport.loseConnection()
 
     def _call(self, done: object, error: Exception | None) -> None:
-        if done is UNHEARD:
+        if done is FAILURES_ONLY:
             return
         try:
             done(error)  # type: ignore[operator]  # contexts are what send and put were given
         except Exception:
             _log.failure("{lifeline}: an exception in the program", lifeline=self)
 
-    def turnEnded(self) -> None:
+    def eventsReported(self) -> None:
         """Called after all events of a reactor iteration were reported."""
         try:
             if self.user is not None:
-                self.user.turnEnded()
+                self.user.eventsReported()
         except Exception:
             _log.failure("{lifeline}: an exception in the program", lifeline=self)
             self.abort()
@@ -545,11 +545,11 @@ class PeerConnection(StreamProtocol):
 
     def _endPeer(self, peer: Peer) -> None:
         """Note whether everything that was sent has arrived, if the peer has closed."""
-        if peer.state == GONE:
+        if peer.state == REMOVED:
             return
-        hasLeft = peer.state >= LEFT
+        hasPeerClosed = peer.state >= PEER_CLOSED
         hasArrived = not any(self._isUseful(each) for each in peer.unfinished())
-        self._isClean = self._isClean or (hasLeft and hasArrived and not self._hasFailed)
+        self._isClean = self._isClean or (hasPeerClosed and hasArrived and not self._hasFailed)
 
     def _isUseful(self, message: Message) -> bool:
         """Return whether a message that has not arrived would be of use to a peer that has closed."""

@@ -62,7 +62,7 @@ _HOPS: Final = 64
 
 
 @frozen
-class ChannelPlace:
+class ChannelAddress:
     """
     The address of a port of a module.
 
@@ -77,17 +77,17 @@ class ChannelPlace:
     mtu: int
 
 
-Paths = Sequence[Union[ChannelPlace, None]]
+Paths = Sequence[Union[ChannelAddress, None]]
 """The address of a peer for each port of a module; None for a port that does not reach it."""
 
 
 class Program(Protocol):
     """The user of a module: receives the events of one peer."""
 
-    def happened(self, event: Event) -> None:
+    def handleEvent(self, event: Event) -> None:
         """Handle an event. The bytes of a message are valid until this returns."""
 
-    def turnEnded(self) -> None:
+    def eventsReported(self) -> None:
         """Called after all events of a reactor iteration were reported."""
 
 
@@ -100,15 +100,17 @@ class _Route:
 
     __slots__ = ("destinations", "handles", "program")
 
-    def __init__(self, handles: Sequence[Sequence[IAddressHandle]], places: Paths, program: Program) -> None:
+    def __init__(
+        self, handles: Sequence[Sequence[IAddressHandle]], peerAddresses: Paths, program: Program
+    ) -> None:
         """
         @param handles: for each port the handles of the command and the data channel; empty if it does not
             reach the peer.
         """
         self.handles = [each for both in handles for each in both]
         self.destinations: list[tuple[IAddressHandle, QPN] | None] = []
-        for both, place in zip(handles, places, strict=True):
-            self.destinations += [None, None] if place is None else zip(both, place.qpns, strict=True)
+        for both, address in zip(handles, peerAddresses, strict=True):
+            self.destinations += [None, None] if address is None else zip(both, address.qpns, strict=True)
         self.program = program
 
     def useNoMarks(self, port: int) -> None:
@@ -148,7 +150,7 @@ class DevicePort:
     A port of a device, with two channels.
 
     @ivar device: the device, which is not closed with the port.
-    @ivar place: the address of the port; C{mtu}: its MTU in bytes.
+    @ivar address: the address of the port; C{mtu}: its MTU in bytes.
     @ivar domain: the protection domain of its objects; C{channels}: the command and the data channel.
     @ivar interface: name of its network interface, for messages.
     @ivar receiveBufferBytes: bytes allocated for receive buffers of peers.
@@ -186,7 +188,7 @@ class DevicePort:
                 undo.callback(channel.close)
                 self.channels.append(channel)
             qpns = (self.channels[COMMAND].qpn, self.channels[DATA].qpn)
-            self.place = ChannelPlace(gid, attributes.mac, qpns, mtu)
+            self.address = ChannelAddress(gid, attributes.mac, qpns, mtu)
             self._closing = undo.pop_all()
 
     def _openChannel(self, number: int, mtu: int, depths: Depths) -> Channel:
@@ -218,21 +220,21 @@ class DevicePort:
         """Close the channels."""
         self._closing.close()
 
-    def handle(self, place: ChannelPlace, codepoint: int = NOT_ECT) -> IAddressHandle:
+    def handle(self, address: ChannelAddress, codepoint: int = NOT_ECT) -> IAddressHandle:
         """
         Create an address handle of a peer.
 
         @param codepoint: the ECN field of datagrams that are sent with it.
         @raise InvalidRequest: the port has no route to the peer.
         """
-        own = self.place.gid
-        if own.isMapped != place.gid.isMapped and (own.ip is None or place.gid.ip is None):
-            raise InvalidRequest(f"there is no route from {own.ip or own} to {place.gid.ip or place.gid}")
-        return self.domain.createAddressHandle(self.destinationOf(place, codepoint))
+        own = self.address.gid
+        if own.isMapped != address.gid.isMapped and (own.ip is None or address.gid.ip is None):
+            raise InvalidRequest(f"there is no route from {own.ip or own} to {address.gid.ip or address.gid}")
+        return self.domain.createAddressHandle(self.destinationOf(address, codepoint))
 
-    def destinationOf(self, place: ChannelPlace, codepoint: int = NOT_ECT) -> AddressVector:
+    def destinationOf(self, address: ChannelAddress, codepoint: int = NOT_ECT) -> AddressVector:
         """Return the attributes of the address handle for a peer's port."""
-        return AddressVector(place.gid, self._index, 1, _HOPS, codepoint, dmac=place.mac)
+        return AddressVector(address.gid, self._index, 1, _HOPS, codepoint, dmac=address.mac)
 
 
 class ModulePort:
@@ -326,7 +328,7 @@ class ModulePort:
         self,
         name: int,
         sender: int,
-        places: Paths,
+        peerAddresses: Paths,
         sequences: tuple[int, int],
         program: Program,
         allowance: int | None = None,
@@ -336,27 +338,27 @@ class ModulePort:
         accept.
 
         @param name: the result of L{newName}; C{sender}: the name that the peer has chosen for this end.
-        @param places: the address of the peer for each port.
+        @param peerAddresses: the address of the peer for each port.
         @param sequences: first sequence numbers of this end and of the peer.
         @param allowance: see L{Module.addPeer}.
         @raise InvalidRequest: a port has no route to the peer.
         """
-        pairs = list(zip(self.ports, places, strict=True))
-        most = min(min(port.mtu, place.mtu) for port, place in pairs if place is not None)
+        pairs = list(zip(self.ports, peerAddresses, strict=True))
+        most = min(min(port.mtu, address.mtu) for port, address in pairs if address is not None)
         with ExitStack() as undo:
             handles: list[list[IAddressHandle]] = []
             addresses: list[Source | None] = []
-            for port, place in pairs:
+            for port, address in pairs:
                 handles.append([])
                 for codepoint in (NOT_ECT, ECT):
-                    if place is not None:
-                        handles[-1].append(port.handle(place, codepoint))
+                    if address is not None:
+                        handles[-1].append(port.handle(address, codepoint))
                         undo.callback(handles[-1][-1].close)
                 for each in (COMMAND, DATA):
-                    addresses.append(None if place is None else sourceOf(place.gid, place.qpns[each]))
+                    addresses.append(None if address is None else sourceOf(address.gid, address.qpns[each]))
             peer = self.core.addPeer(
                 *(name, sender, addresses, *sequences),
-                *(_Route(handles, places, program), self._reactor.seconds()),
+                *(_Route(handles, peerAddresses, program), self._reactor.seconds()),
                 mtu=MTU.fitting(most).bytes,
                 allowance=allowance,
             )
@@ -487,8 +489,8 @@ class ModulePort:
         program = event.peer.context.program
         self._isBusy = True
         try:
-            program.happened(event)
-            program.turnEnded()
+            program.handleEvent(event)
+            program.eventsReported()
         except Exception:
             self._failed(event.peer)
         finally:
@@ -512,15 +514,15 @@ class ModulePort:
             peer = event.peer
             if peer is not latest:  # consecutive packets often have the same peer
                 latest, program = peer, peer.context.program
-                happened = program.happened
+                handleEvent = program.handleEvent
                 touched[program] = peer
             try:
-                happened(event)
+                handleEvent(event)
             except Exception:
                 self._failed(peer)
         for program, peer in touched.items():
             try:
-                program.turnEnded()
+                program.eventsReported()
             except Exception:
                 self._failed(peer)
         touched.clear()

@@ -166,7 +166,7 @@ class PathValidation:
         path = next((each for each in self._paths if each.missing), None)
         if path is None:
             return Unreachable("no packet of the peer arrives here, or no answer there: it is not ready")
-        place, mtu = path.port.place, self._peer.mtu
+        place, mtu = path.port.address, self._peer.mtu
         if len(self._paths) > 1:
             peerHost = _ipOf(self._peer.addresses[2 * self._peer.ports[path.number]])
         route = f"{path.port.interface} ({place.gid.ip or place.gid}) to {peerHost}"
@@ -187,7 +187,7 @@ def _ipOf(source: Hashable) -> str:
 
 def interfaceOf(port: DevicePort) -> Interface:
     """Return the interface of a port, as announced to a peer."""
-    gid = port.place.gid
+    gid = port.address.gid
     return Interface(gid, _prefixLength(gid), port.device.portAttributes(1).rate)
 
 

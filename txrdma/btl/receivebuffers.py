@@ -25,11 +25,11 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from txrdma.btl.core.peer import GONE, OPEN, Peer
+from txrdma.btl.core.peer import OPEN, Peer, REMOVED
 from txrdma.btl.core.receivebuffer import LONG_REMOTE, ReceiveBuffer
 from txrdma.btl.errors import Unreachable
 from txrdma.btl.introductions import FrameKind, QueuePairPart, ReceiveBufferFrame
-from txrdma.btl.module import ChannelPlace, DevicePort, ModulePort
+from txrdma.btl.module import ChannelAddress, DevicePort, ModulePort
 from txrdma.error import RDMAError, ResourceExhausted
 from txrdma.iba.types import MTU, QPN, RKey
 from txrdma.iba.verbs import (
@@ -130,15 +130,15 @@ class RemoteReceiveBuffers:
         module: ModulePort,
         peer: Peer,
         port: DevicePort,
-        remotePlace: ChannelPlace,
+        remoteChannel: ChannelAddress,
         sendFrame: Callable[[FrameKind, bytes], None],
     ) -> None:
         """
-        @param port: the port of the module with the queue pair; C{remotePlace}: the address of the peer's.
+        @param port: the port of the module with the queue pair; C{remoteChannel}: the address of the peer's.
         @param sendFrame: sends a frame to the peer.
         """
         self._reactor, self._sendFrame = reactor, sendFrame
-        self._module, self._peer, self._remotePlace = module, peer, remotePlace
+        self._module, self._peer, self._remoteChannel = module, peer, remoteChannel
         self._port = port
         self._timer: IDelayedCall | None = None
         self._pause = Timer(reactor)
@@ -208,9 +208,9 @@ class RemoteReceiveBuffers:
         access = Access.LOCAL_WRITE | Access.REMOTE_WRITE
         pair.modify(QPAttributes(state=QPState.INIT, pkeyIndex=0, port=1, access=access))
         self._pair = pair
-        self._peer.mayAsk = False
+        self._peer.mayRequest = False
         if self._peer.state == OPEN:  # a closing peer does not wait
-            self._peer.isAsking = True
+            self._peer.isRequesting = True
             self._timer = self._reactor.callLater(HOLD_SECONDS, self._answered)
         self._sendFrame(FrameKind.QUEUE_PAIR, QueuePairPart(qpn=pair.number).encode())
         return pair
@@ -222,13 +222,13 @@ class RemoteReceiveBuffers:
         @raise RDMAError: there is no route to the peer, or no memory for a receive buffer.
         """
         pair = self._makePair() if self._pair is None else self._pair
-        port, remotePlace = self._port, self._remotePlace
-        pathMTU = MTU.fitting(min(remotePlace.mtu, port.place.mtu))
+        port, remoteChannel = self._port, self._remoteChannel
+        pathMTU = MTU.fitting(min(remoteChannel.mtu, port.address.mtu))
         self._pathMTU = pathMTU.bytes
         pair.modify(
             QPAttributes(
                 state=QPState.RTR,
-                address=port.destinationOf(remotePlace),
+                address=port.destinationOf(remoteChannel),
                 pathMTU=pathMTU,
                 destinationQPN=qpn,
                 rqPSN=0,
@@ -261,7 +261,7 @@ class RemoteReceiveBuffers:
         lane = IDirectLane(pair, None)
         if lane is not None:
             lane.prepare(RKey(part.rkey), partial(self._known, pair, lane, part))
-        elif self._isConnected and not self._isWriting and self._peer.state != GONE:
+        elif self._isConnected and not self._isWriting and self._peer.state != REMOVED:
             try:
                 self._writeBy(pair, part)
             except RDMAError as error:
@@ -270,7 +270,7 @@ class RemoteReceiveBuffers:
 
     def _known(self, pair: IQueuePair, lane: IDirectLane, part: ReceiveBufferFrame) -> None:
         """Use the peer's receive buffer from now on, if it was mapped."""
-        if not self._isClosed and self._peer.state != GONE and self._peer.receiveBuffer is None:
+        if not self._isClosed and self._peer.state != REMOVED and self._peer.receiveBuffer is None:
             found = lane.targetOf(RKey(part.rkey), part.address, part.length)
             if found is not None:
                 self._use(pair, lane, *found)
@@ -279,16 +279,16 @@ class RemoteReceiveBuffers:
     def _use(self, pair: IQueuePair, lane: IDirectLane, target: memoryview, valid: memoryview) -> None:
         ready, isPeerGone = QPState.RTS, lane.isPeerGone
 
-        def write(place: int, data: Buffer) -> bool:
+        def write(position: int, data: Buffer) -> bool:
             if valid[0] != 1 or pair.state is not ready or isPeerGone():
                 return False
-            target[place : place + len(data)] = data
+            target[position : position + len(data)] = data
             return True
 
         self._peer.receiveBuffer = ReceiveBuffer(len(target), write)
         _log.debug(
             "long messages to {peer} go by shared memory, {length} bytes of it",
-            peer=self._remotePlace.gid.ip,
+            peer=self._remoteChannel.gid.ip,
             length=len(target),
         )
 
@@ -304,7 +304,7 @@ class RemoteReceiveBuffers:
             self._closing.callback(release)
             length = min(length, staging.length)
 
-        def write(place: int, data: Buffer) -> bool:
+        def write(position: int, data: Buffer) -> bool:
             lengths = self._lengths
             fewest = 2 if self._mostBytes == MOST_WRITTEN else 1  # writes of any length
             isTooMuch = len(lengths) >= fewest and self._bytesInFlight + len(data) > self._mostBytes
@@ -312,10 +312,10 @@ class RemoteReceiveBuffers:
                 return False
             request = SendRequest(0, Operation.RDMA_WRITE, (), (data,))
             if staging is not None:
-                staging.view[place : place + len(data)] = data
-                segment = Segment(staging.address + place, len(data), staging.lkey)
+                staging.view[position : position + len(data)] = data
+                segment = Segment(staging.address + position, len(data), staging.lkey)
                 request.segments, request.inline = (segment,), ()
-            request.remoteAddress, request.rkey = part.address + place, RKey(part.rkey)
+            request.remoteAddress, request.rkey = part.address + position, RKey(part.rkey)
             try:
                 pair.postSend((request,))
             except RDMAError:
@@ -329,7 +329,7 @@ class RemoteReceiveBuffers:
         self._peer.receiveBuffer = ReceiveBuffer(length, write, LONG_REMOTE)
         _log.debug(
             "long messages to {peer} are written by RDMA, {length} bytes at a time",
-            peer=self._remotePlace.gid.ip,
+            peer=self._remoteChannel.gid.ip,
             length=length,
         )
 
@@ -364,7 +364,7 @@ class RemoteReceiveBuffers:
         if rewinds >= LOSSY:
             _log.debug(
                 "long messages to {peer} use datagrams for {seconds} s: {rewinds} retransmissions",
-                peer=self._remotePlace.gid.ip,
+                peer=self._remoteChannel.gid.ip,
                 seconds=self._pauseSeconds,
                 rewinds=rewinds,
             )
@@ -386,7 +386,7 @@ class RemoteReceiveBuffers:
         if self._isWriting and not self._isClosed:
             _log.info(
                 "long messages with {peer} use datagrams: {reason}",
-                peer=self._remotePlace.gid.ip,
+                peer=self._remoteChannel.gid.ip,
                 reason=reason,
             )
             self._stop()
@@ -403,7 +403,7 @@ class RemoteReceiveBuffers:
     def _refuse(self, error: RDMAError) -> None:
         """Use datagrams only, and tell the peer that there is no receive buffer."""
         _log.debug(
-            "long messages with {peer} use datagrams: {error}", peer=self._remotePlace.gid.ip, error=error
+            "long messages with {peer} use datagrams: {error}", peer=self._remoteChannel.gid.ip, error=error
         )
         self.close()
         self._sendFrame(FrameKind.RECEIVE_BUFFER, ReceiveBufferFrame().encode())

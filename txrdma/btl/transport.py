@@ -29,7 +29,7 @@ from twisted.python.failure import Failure
 from txrdma.btl.batches import Batch, MOST_AT_ONCE, rows
 from txrdma.btl.core.assembly import LONGEST
 from txrdma.btl.core.flow import MessageFlow
-from txrdma.btl.core.path import UNHEARD
+from txrdma.btl.core.path import FAILURES_ONLY
 from txrdma.btl.core.peer import OPEN
 from txrdma.btl.errors import MessageFailed
 from txrdma.btl.inbox import Inbox
@@ -426,7 +426,7 @@ class BTLMessageTransport(MessageTransport):
         tag = _MESSAGE
         if immediate is not None:
             tag, data = _WITH_IMMEDIATE, _IMMEDIATE.pack(immediate) + bytes(data)
-        self._outbox.send(tag, data, done or UNHEARD, key=_MESSAGE)
+        self._outbox.send(tag, data, done or FAILURES_ONLY, key=_MESSAGE)
         self._maybePause()
 
     def registerProducer(self, producer: IPushProducer, streaming: bool) -> None:
@@ -518,7 +518,7 @@ class BTLMessageTransport(MessageTransport):
             self._violated(error)
         return True
 
-    def turnEnded(self) -> None:
+    def eventsReported(self) -> None:
         """Send queued messages, resume the producer, and close the connection if requested."""
         if self._isProducerPaused and self._waitingBytes() <= FULL // 2:
             self._resumeProducer()

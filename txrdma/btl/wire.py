@@ -161,11 +161,11 @@ class Placed(Layout):
     """
     The contents of a L{SegmentKind.PLACED} or L{SegmentKind.PLACED_PUT}: where the data is.
 
-    @ivar place: position of the first byte in the receive buffer for this sender.
+    @ivar position: position of the first byte in the receive buffer for this sender.
     @ivar length: bytes.
     """
 
-    place: int = bits(32)
+    position: int = bits(32)
     length: int = bits(32)
 
 
@@ -372,9 +372,9 @@ def decodePack(count: int, payload: memoryview) -> list[tuple[int, memoryview]] 
     return messages if begin == len(payload) else None
 
 
-def encodePlaced(place: int, length: int) -> bytes:
+def encodePlaced(position: int, length: int) -> bytes:
     """Encode a segment whose data is in the receiver's receive buffer: see L{Placed}."""
-    return _PLACED.pack(place, length)
+    return _PLACED.pack(position, length)
 
 
 def decodePlaced(segment: Segment, buffer: memoryview) -> Segment | None:
@@ -385,10 +385,10 @@ def decodePlaced(segment: Segment, buffer: memoryview) -> Segment | None:
     """
     if len(segment.payload) != _PLACED.size:
         return None
-    place, length = _PLACED.unpack(segment.payload)
-    if place + length > len(buffer):
+    position, length = _PLACED.unpack(segment.payload)
+    if position + length > len(buffer):
         return None
     kind = PUT if segment.kind == PLACED_PUT else CHUNK
     if kind == CHUNK and length == segment.total and length and not segment.offset:
         kind = FRAG
-    return segment._replace(kind=kind, payload=buffer[place : place + length])
+    return segment._replace(kind=kind, payload=buffer[position : position + length])

@@ -52,14 +52,14 @@ class StreamCore(Protocol):
     @ivar isWritable: whether this end may send more bytes.
     @ivar isOver: whether the peer has closed the connection, or both ends have closed their write side.
     @ivar wasCut: whether the peer has closed the connection before all written bytes were posted.
-    @ivar hasParted: whether the peer has received this end's close.
+    @ivar isCloseDelivered: whether the peer has received this end's close.
     """
 
     isReadable: bool
     isWritable: bool
     isOver: bool
     wasCut: bool
-    hasParted: bool
+    isCloseDelivered: bool
 
     @property
     def backlog(self) -> int:
@@ -126,18 +126,18 @@ class StreamEnd(Generic[CoreT, CarrierT]):
         self,
         reactor: Any,
         isClient: bool,
-        dress: Callable[[Any], StreamTransport[Any]],
+        makeTransport: Callable[[Any], StreamTransport[Any]],
         ended: Callable[[], None] = lambda: None,
     ) -> None:
         """
-        @param dress: makes the transport and its protocol.
+        @param makeTransport: makes the transport and its protocol.
         @param ended: called after C{connectionLost}.
         """
         self.isClient = isClient
         self.context: dict[Any, Any] = {}
         self.protocol: Any = None
         self.isOpen = self.isPaused = self._isBusy = self._mustFlush = False
-        self._reactor, self._dress, self._endedCall = reactor, dress, ended
+        self._reactor, self._makeTransport, self._endedCall = reactor, makeTransport, ended
         self._core: CoreT | None = None
         self._transport: CarrierT | None = None
         self._front: StreamTransport[Any] | None = None
@@ -159,7 +159,7 @@ class StreamEnd(Generic[CoreT, CarrierT]):
         """Start the stream: the message connection is established and C{_core} is set."""
         self._transport = transport
         self._record = ConnectionRecord(self.isClient, transport.route, self._reactor.seconds())
-        self._front = front = self._dress(self)
+        self._front = front = self._makeTransport(self)
         self.isOpen = True
         addShutdownListener(self._reactor, self.reactorStops)
         self._isBusy = True
@@ -175,7 +175,9 @@ class StreamEnd(Generic[CoreT, CarrierT]):
             self._wasCut = self._wasCut or core.wasCut or (core.isOver and not core.isDelivered)
             allWritten = not (core.isWritable or core.backlog) and reason.check(ConnectionDone) is not None
             self._isClean = (
-                core.isOver or core.hasParted or (self.discardsInput and allWritten and core.isDelivered)
+                core.isOver
+                or core.isCloseDelivered
+                or (self.discardsInput and allWritten and core.isDelivered)
             )
         self._soon()
 
@@ -295,7 +297,7 @@ class StreamEnd(Generic[CoreT, CarrierT]):
                 self._deliver()
                 self._post()
                 core = self._core
-                if core is not None and core.isReadable and not (core.isOver or core.hasParted):
+                if core is not None and core.isReadable and not (core.isOver or core.isCloseDelivered):
                     break  # the usual case
                 if not self._conclude():
                     break
@@ -364,7 +366,7 @@ class StreamEnd(Generic[CoreT, CarrierT]):
             self._keepRest()
             self._leave()
             return True
-        if core is not None and core.hasParted:
+        if core is not None and core.isCloseDelivered:
             self._leave()
         isReadable = core.isReadable if core is not None else not self._isClean
         isUnread = bool(self._rest) or (core is not None and core.unread > 0)

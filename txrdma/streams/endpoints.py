@@ -32,7 +32,7 @@ class StreamAttempt(Generic[MessageEndT]):
     """
     One connection attempt of a client: starts its factory, and stops it after the connection or the failure.
 
-    @ivar end: the stream, which the subclass makes with L{dress} and L{ended}.
+    @ivar end: the stream, which the subclass makes with L{makeTransport} and L{ended}.
     @ivar protocol: the protocol of the stream, available after L{make}.
     """
 
@@ -71,7 +71,7 @@ class StreamAttempt(Generic[MessageEndT]):
             raise NoProtocol
         self.protocol = protocol
 
-    def dress(self, end: MessageEndT) -> MessageStreamTransport[MessageEndT]:
+    def makeTransport(self, end: MessageEndT) -> MessageStreamTransport[MessageEndT]:
         """Make the transport of the stream."""
         return self.transportClass(end, self.protocol)
 
@@ -98,7 +98,7 @@ class AcceptedStreams(Generic[MessageEndT]):
     """
     The message factory of a listening port of streams.
 
-    A subclass implements C{buildProtocol}, which returns a stream made with L{dress}.
+    A subclass implements C{buildProtocol}, which returns a stream made with L{makeTransport}.
     """
 
     transportClass: Callable[[MessageEndT, IProtocol], MessageStreamTransport[MessageEndT]]
@@ -129,7 +129,7 @@ class AcceptedStreams(Generic[MessageEndT]):
     def buildProtocol(self, peer: Any) -> MessageEndT | None:
         raise NotImplementedError
 
-    def dress(self, end: MessageEndT) -> MessageStreamTransport[MessageEndT]:
+    def makeTransport(self, end: MessageEndT) -> MessageStreamTransport[MessageEndT]:
         """Make the transport of a stream, with its protocol."""
         return self.transportClass(end, self._factory.buildProtocol(end.peer) or Declining())
 

@@ -69,7 +69,7 @@ class ProbeReceived(NamedTuple):
     nonce: bytes
 
 
-class PeerGone(NamedTuple):
+class PeerFailed(NamedTuple):
     """
     A peer was lost. The failures of its messages were reported before this event.
 
@@ -81,7 +81,7 @@ class PeerGone(NamedTuple):
     error: Exception | None = None
 
 
-class ReceiveBufferWanted(NamedTuple):
+class ReceiveBufferRequested(NamedTuple):
     """The first long message to a peer is queued; a receive buffer would deliver it faster."""
 
     peer: Peer
@@ -94,6 +94,6 @@ Event = Union[
     SendFailed,
     PeerClosed,
     ProbeReceived,
-    PeerGone,
-    ReceiveBufferWanted,
+    PeerFailed,
+    ReceiveBufferRequested,
 ]

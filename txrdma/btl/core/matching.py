@@ -58,19 +58,19 @@ def match(ours: Sequence[Interface], remote: Sequence[Interface]) -> list[tuple[
     same = [[a.network is not None and a.network == b.network for b in remote] for a in ours]
     isOneNetwork = any(map(any, same))
 
-    def mayPair(place: int, other: int) -> bool:
+    def mayPair(index: int, other: int) -> bool:
         if isOneNetwork:
-            return same[place][other]
-        return ours[place].gid.isMapped == remote[other].gid.isMapped
+            return same[index][other]
+        return ours[index].gid.isMapped == remote[other].gid.isMapped
 
     # By the set of used interfaces of the second sequence: number of pairs, their total speed, and the pairs.
     best: dict[int, tuple[int, int, list[tuple[int, int]]]] = {0: (0, 0, [])}
-    for place, one in enumerate(ours):
+    for index, one in enumerate(ours):
         for taken, (count, carried, pairs) in list(best.items()):
             for number, other in enumerate(remote):
-                if taken >> number & 1 or not mayPair(place, number):
+                if taken >> number & 1 or not mayPair(index, number):
                     continue
-                more = (count + 1, carried + speedOf(one, other), [*pairs, (place, number)])
+                more = (count + 1, carried + speedOf(one, other), [*pairs, (index, number)])
                 known = best.get(taken | 1 << number)
                 if known is None or known[:2] < more[:2]:
                     best[taken | 1 << number] = more

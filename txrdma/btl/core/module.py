@@ -27,16 +27,16 @@ from txrdma.btl.core.events import (
     Packet,
     PackReceived,
     PeerClosed,
-    PeerGone,
+    PeerFailed,
     ProbeReceived,
-    ReceiveBufferWanted,
+    ReceiveBufferRequested,
     SendCompleted,
     SendFailed,
 )
 from txrdma.btl.core.expected import EarlyPackets
 from txrdma.btl.core.marks import CE, NOT_ECT
-from txrdma.btl.core.path import COMMAND, DATA, Message, Path, Sent, UNHEARD
-from txrdma.btl.core.peer import CLOSING, ENDED, GONE, LEFT, LINGER, OPEN, Peer
+from txrdma.btl.core.path import COMMAND, DATA, FAILURES_ONLY, Message, Path, Sent
+from txrdma.btl.core.peer import CLOSING, ENDED, LINGER, OPEN, Peer, PEER_CLOSED, REMOVED
 from txrdma.btl.core.receivebuffer import LONG
 from txrdma.btl.core.receiving import ABOVE, BELOW, NEW
 from txrdma.btl.core.regions import Regions
@@ -198,7 +198,8 @@ class Module(FastPath):
 
         @param data: any length; if it does not fit into a packet, it must not change before the result is
             reported.
-        @param context: returned with the result; None: report no result; L{UNHEARD}: report failures only.
+        @param context: returned with the result; None: report no result; L{FAILURES_ONLY}: report only a
+            failure.
         @param isUrgent: whether to send it before all messages to this peer that are not urgent.
         @raise InvalidRequest: the peer is not open, or the data is too long.
         """
@@ -273,7 +274,7 @@ class Module(FastPath):
         It is accepted only while the connection closes; otherwise it could acknowledge messages that were
         never delivered.
         """
-        if peer.state not in (CLOSING, LEFT):
+        if peer.state not in (CLOSING, PEER_CLOSED):
             return
         try:
             segment = decodeSegment(packet)
@@ -293,9 +294,9 @@ class Module(FastPath):
         if len(queue) >= MANY_WAIT:
             self.isFull = True
         peer.queuedBytes += message.total
-        if message.total >= LONG and peer.mayAsk and message.kind != VOID:
-            peer.mayAsk = False
-            self._events.append(ReceiveBufferWanted(peer))
+        if message.total >= LONG and peer.mayRequest and message.kind != VOID:
+            peer.mayRequest = False
+            self._events.append(ReceiveBufferRequested(peer))
         if not peer.isReady and (len(queue) == 1 or queue[0].isOver):  # otherwise the window is closed
             self._makeReady(peer)
 
@@ -305,26 +306,26 @@ class Module(FastPath):
         Idempotent.
         """
         if peer.state == OPEN:
-            peer.isAsking = False  # a message that has not begun when the peer closes, too, would fail
+            peer.isRequesting = False  # a message that has not begun when the peer closes, too, would fail
             self._queue(peer, Message(BYE, 0, b"", None))
             peer.state = CLOSING
 
     def goOn(self, peer: Peer) -> None:
         """Send messages that waited until it was known whether the peer has a receive buffer."""
-        peer.isAsking = False
-        if peer.state != GONE:
+        peer.isRequesting = False
+        if peer.state != REMOVED:
             self._makeReady(peer)
 
     def written(self, peer: Peer, count: int) -> None:
         """Note that RDMA has written the bytes of the next segments into the peer's receive buffer."""
-        if peer.state != GONE:
+        if peer.state != REMOVED:
             peer.written += count
             self._makeReady(peer)
 
     def withdraw(self, peer: Peer) -> None:
         """Send messages in datagrams from now on, as well as those that RDMA has not written completely."""
         peer.withdraw()
-        if peer.state != GONE:
+        if peer.state != REMOVED:
             self._makeReady(peer)
 
     def losePort(self, port: int, reason: str, now: float) -> None:
@@ -332,23 +333,23 @@ class Module(FastPath):
         for peer in self.peers:
             if port in peer.ports and not peer.sent.losePath(port, now):
                 self.lose(peer, reason)
-            elif peer.state != GONE:
+            elif peer.state != REMOVED:
                 self._makeReady(peer)
 
     def lose(self, peer: Peer, reason: str, error: Exception | None = None) -> None:
         """
         Give up a peer: its messages fail, and nothing is sent to it any more.
 
-        @param error: an exception that affects only this peer; L{PeerGone} carries it.
+        @param error: an exception that affects only this peer; L{PeerFailed} carries it.
         """
-        if peer.state == GONE:
+        if peer.state == REMOVED:
             return
         self._catchUp()  # acknowledged messages must not fail
         hasEnded = peer.state == ENDED
         self._failAll(peer, reason)
         self._forget(peer)
         if not hasEnded:
-            self._events.append(PeerGone(peer, reason, error))
+            self._events.append(PeerFailed(peer, reason, error))
 
     # Receiving
 
@@ -414,18 +415,18 @@ class Module(FastPath):
         if kind == REFUSED:
             self._wasRefused(peer, segment.sequence)
             return
-        place = peer.received.place(segment.sequence)  # new, a duplicate, or beyond the window
-        if place == NEW:
+        relation = peer.received.classify(segment.sequence)  # new, a duplicate, or beyond the window
+        if relation == NEW:
             try:
                 self._take(peer, segment, now)
             except Exception as error:
                 self.lose(peer, "a segment of the peer could not be processed", error)
                 return
         else:
-            self._takeNot(peer, segment, place, now)
+            self._takeNot(peer, segment, relation, now)
         if peer.received.isOwed:
             self._owed.peers[peer] = None
-        if peer.bye is not None and peer.state < LEFT and peer.received.has(peer.bye):
+        if peer.bye is not None and peer.state < PEER_CLOSED and peer.received.has(peer.bye):
             self._left(peer, now)
 
     def _giveUpMarks(self, peer: Peer) -> None:
@@ -438,7 +439,7 @@ class Module(FastPath):
     def _catchUp(self) -> None:
         """Process the deferred acknowledgement."""
         deferred, self._deferred = self._deferred, None
-        if deferred is not None and deferred[0].state != GONE:
+        if deferred is not None and deferred[0].state != REMOVED:
             peer, acknowledged, now = deferred
             sent = peer.sent.arrivedNext(acknowledged, now)
             if sent is None:
@@ -455,12 +456,12 @@ class Module(FastPath):
                 timeout = SHORTEST_TIMEOUT if hasOthers else channels[sent.channel].roundTrip.timeout
                 self._touch(peer, now + timeout)
 
-    def _takeNot(self, peer: Peer, segment: Segment, place: int, now: float) -> None:
-        if place == ABOVE:
+    def _takeNot(self, peer: Peer, segment: Segment, relation: int, now: float) -> None:
+        if relation == ABOVE:
             self.counters.oowHighRecvs += 1
             peer.received.remind(now)
             return
-        if place == BELOW:
+        if relation == BELOW:
             self.counters.oowLowRecvs += 1
         else:
             self.counters.dupRecvs += 1
@@ -553,7 +554,7 @@ class Module(FastPath):
         """Deliver a complete message, or queue it until all earlier ones have arrived."""
         peer.receivedBytes += len(data)
         if not peer.received.has(segment.sequence) and peer.order.wants(segment.tag):
-            peer.order.hold(segment.sequence, segment.tag, bytes(data) if data is segment.payload else data)
+            peer.order.queue(segment.sequence, segment.tag, bytes(data) if data is segment.payload else data)
         else:
             self._events.append(MessageReceived(peer, segment.tag, data))
 
@@ -590,9 +591,11 @@ class Module(FastPath):
         if not message.waiting and message.begun == message.total:
             self._over(peer, message)
             if message.contexts:
-                self._events += [SendCompleted(peer, one) for one in message.contexts if one is not UNHEARD]
+                self._events += [
+                    SendCompleted(peer, one) for one in message.contexts if one is not FAILURES_ONLY
+                ]
             if peer.isWatched:
-                self._events.append(SendCompleted(peer, UNHEARD))
+                self._events.append(SendCompleted(peer, FAILURES_ONLY))
 
     def _wasRefused(self, peer: Peer, sequence: int) -> None:
         if (message := peer.sent.refused(sequence)) is not None and not message.isOver:
@@ -619,20 +622,20 @@ class Module(FastPath):
     def _left(self, peer: Peer, now: float) -> None:
         """Process a BYE: the peer accepts no more messages, but those in flight may have arrived."""
         # The peer refuses what it has not received, so messages of which a part was sent are decided by that.
-        peer.state, peer.lingerUntil = LEFT, now + LINGER
+        peer.state, peer.lingerUntil = PEER_CLOSED, now + LINGER
         for message in peer.takeUnbegun():
             self._fail(peer, message, "the peer has closed")
         self._finish(peer, now)
 
     def _finish(self, peer: Peer, now: float) -> None:
         """Remove a closing peer when nothing is in flight any more."""
-        if peer.state in (CLOSING, LEFT) and peer.isIdle():
+        if peer.state in (CLOSING, PEER_CLOSED) and peer.isIdle():
             peer.assembly.drop()
             peer.state, peer.lingerUntil = ENDED, now + LINGER
             self._events.append(PeerClosed(peer))
 
     def _forget(self, peer: Peer) -> None:
-        peer.state, peer.receiveBuffer, peer.localReceiveBuffer = GONE, None, None
+        peer.state, peer.receiveBuffer, peer.localReceiveBuffer = REMOVED, None, None
         peer.writing.clear()
         peer.written = 0
         peer.assembly.drop()
@@ -679,8 +682,8 @@ class Module(FastPath):
                 self._expire(peer, now)
 
     def _expire(self, peer: Peer, now: float) -> None:
-        if peer.state >= LEFT and peer.lingerUntil <= now:
-            if peer.state == LEFT:
+        if peer.state >= PEER_CLOSED and peer.lingerUntil <= now:
+            if peer.state == PEER_CLOSED:
                 self._failAll(peer, "the peer has closed")
                 self._events.append(PeerClosed(peer))
             self._forget(peer)
@@ -706,7 +709,7 @@ class Module(FastPath):
     @property
     def hasMoreLost(self) -> bool:
         """Whether L{outgoing} has left segments that may be retransmitted immediately."""
-        return any(each.state != GONE and each.sent.hasLost(self.credits) for each in self._losing)
+        return any(each.state != REMOVED and each.sent.hasLost(self.credits) for each in self._losing)
 
     @property
     def hasEvents(self) -> bool:
@@ -784,7 +787,7 @@ class Module(FastPath):
     def _sendAgain(self, packets: list[Packet], now: float) -> None:
         for _each in range(MOST_RESENDS):
             # Peers that have nothing more to retransmit are removed here only, when they come first.
-            while self._losing and (self._losing[0].state == GONE or not self._losing[0].sent.hasLost()):
+            while self._losing and (self._losing[0].state == REMOVED or not self._losing[0].sent.hasLost()):
                 self._losing.popleft().isLosing = False
             if not self._losing:
                 return
@@ -798,7 +801,7 @@ class Module(FastPath):
         """Send probes of silent paths: copies of an acknowledged segment."""
         probing, self._probing = self._probing, {}
         for peer in probing:
-            for path, sequence, attempt in peer.sent.probes(now) if peer.state != GONE else ():
+            for path, sequence, attempt in peer.sent.probes(now) if peer.state != REMOVED else ():
                 acknowledged, channel = peer.received.acknowledged, 2 * path.port + DATA
                 head = encodeHead(VOID, peer.sender, sequence, acknowledged, 0, 0, attempt=attempt)
                 if self.credits[channel] > 1:
@@ -811,7 +814,7 @@ class Module(FastPath):
         while ready and len(packets) < MOST_PACKETS:
             peer = ready[0]
             for _each in range(FAIR_SHARE):
-                if peer.state == GONE or not (peer.hasQueued() and peer.sent.hasRoom()):
+                if peer.state == REMOVED or not (peer.hasQueued() and peer.sent.hasRoom()):
                     ready.popleft()
                     peer.isReady = False
                     break

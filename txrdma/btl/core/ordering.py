@@ -31,12 +31,12 @@ class Ordering:
     @ivar waiting: the messages, as a heap.
     """
 
-    __slots__ = ("_bytes", "_held", "_last", "isOrdered", "tags", "waiting")
+    __slots__ = ("_bytes", "_queued", "_last", "isOrdered", "tags", "waiting")
 
     def __init__(self) -> None:
         self.tags: set[int] = set()
         self.isOrdered = True
-        self._last = self._held = self._bytes = 0
+        self._last = self._queued = self._bytes = 0
         self.waiting: list[tuple[int, int, int, Buffer]] = []
 
     def wants(self, tag: int) -> bool:
@@ -47,7 +47,7 @@ class Ordering:
         """Return whether so many bytes exceed the remaining space."""
         return self._bytes + length > MOST_HELD
 
-    def hold(self, sequence: int, tag: int, data: Buffer) -> None:
+    def queue(self, sequence: int, tag: int, data: Buffer) -> None:
         """
         Queue a message until all earlier ones have arrived.
 
@@ -55,22 +55,22 @@ class Ordering:
             remain in order.
         """
         self._last += difference(sequence, self._last & SEQUENCE_MASK)  # does not wrap
-        self._held += 1
+        self._queued += 1
         self._bytes += len(data)
-        heappush(self.waiting, (self._last, self._held, tag, data))
+        heappush(self.waiting, (self._last, self._queued, tag, data))
 
     def holdSome(self, sequence: int, messages: list[tuple[int, memoryview]]) -> list[tuple[int, memoryview]]:
         """Queue the ordered messages of a segment, and return the others."""
         for tag, data in messages:
             if self.wants(tag):
-                self.hold(sequence, tag, bytes(data))
+                self.queue(sequence, tag, bytes(data))
         return [each for each in messages if not self.wants(each[0])]
 
     def next(self, received: ReceiveWindow) -> tuple[int, memoryview] | None:
         """Remove and return tag and data of the first message, if no segment before its end is missing."""
         if not self.waiting or not received.has(self.waiting[0][0] & SEQUENCE_MASK):
             return None
-        _last, _held, tag, data = heappop(self.waiting)
+        _last, _queued, tag, data = heappop(self.waiting)
         self._bytes -= len(data)
         return tag, memoryview(data)
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from txrdma.btl.core.counters import ModuleCounters
 from txrdma.btl.core.events import Packet
-from txrdma.btl.core.peer import GONE, Peer
+from txrdma.btl.core.peer import Peer, REMOVED
 from txrdma.btl.wire import encodeHead, REFUSED, ROOM_UNKNOWN
 
 ACK_DELAY: Final = 50e-6
@@ -62,7 +62,7 @@ class PendingAcks:
         """Append packets that refuse segments, as far as there are credits."""
         while self.refusals and credits[self.refusals[0][0].answerOn] > 0:
             peer, sequence = self.refusals.popleft()
-            if peer.state != GONE:
+            if peer.state != REMOVED:
                 head = encodeHead(REFUSED, peer.sender, sequence, None, 0, 0)
                 credits[peer.answerOn] -= 1
                 packets.append(Packet(peer, peer.answerOn, head, b""))

@@ -28,7 +28,7 @@ PROBE_ATTEMPT: Final = 0x7F
 """Number of the transmission of a probe on the first path; those of other paths have lower numbers."""
 
 
-UNHEARD: Final = object()
+FAILURES_ONLY: Final = object()
 """The context of a message of which only a failure is reported."""
 
 _ALONE: Final = 1 << 62

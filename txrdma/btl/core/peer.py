@@ -10,9 +10,10 @@ If RDMA writes to the receive buffer, segments get their sequence numbers when t
 order of their messages. Until then other usual messages wait. Segments whose bytes did not arrive return to
 the queue.
 
-States only advance: OPEN; CLOSING or LEFT, depending on which end has closed; ENDED, which was reported to
-the user; GONE. A C{BYE} is a segment like others: the peer has left when all segments up to its number have
-arrived. An ended peer lingers: its last segments are acknowledged again if an acknowledgement was lost.
+States only advance: OPEN; CLOSING or PEER_CLOSED, depending on which end has closed; ENDED, which was
+reported to the user; REMOVED. A C{BYE} is a segment like others: the peer has closed when all segments up to
+its number have arrived. An ended peer lingers: its last segments are acknowledged again if an acknowledgement
+was lost.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ OPEN: Final = 0
 CLOSING: Final = 1
 """State of a peer that this end closes: the C{BYE} and the messages before it are in flight."""
 
-LEFT: Final = 2
+PEER_CLOSED: Final = 2
 """State of a peer whose C{BYE} was received: it accepts no messages, but still acknowledges."""
 
 ENDED: Final = 3
@@ -66,7 +67,7 @@ ENDED: Final = 3
 State of a peer whose end was reported to the user; its last segments are acknowledged for L{LINGER} seconds.
 """
 
-GONE: Final = 4
+REMOVED: Final = 4
 """State of a peer that was removed from the module."""
 
 LINGER: Final = 5.0
@@ -93,8 +94,8 @@ class Peer:
         end, into which the peer writes.
     @ivar writing: segments whose bytes RDMA writes into the peer's receive buffer, in order; C{written}: how
         many of the first ones have their bytes there.
-    @ivar mayAsk: whether a long message may request receive buffers; C{isAsking}: whether a request is
-        pending, for which long messages wait.
+    @ivar mayRequest: whether a long message may request receive buffers; C{isRequesting}: whether a request
+        is pending, for which long messages wait.
     """
 
     __slots__ = (
@@ -107,7 +108,7 @@ class Peer:
             "bye",
             "context",
             "receivedAt",
-            "isAsking",
+            "isRequesting",
             "isLosing",
             "isReady",
             "isTouched",
@@ -117,7 +118,7 @@ class Peer:
         ),
         *(
             "lingerUntil",
-            "mayAsk",
+            "mayRequest",
             "mtu",
             "name",
             "order",
@@ -173,7 +174,7 @@ class Peer:
         self.isReady = self.isLosing = self.isTouched = False
         self.receiveBuffer: ReceiveBuffer | None = None
         self.localReceiveBuffer: memoryview | None = None
-        self.mayAsk = self.isAsking = self.isWatched = False
+        self.mayRequest = self.isRequesting = self.isWatched = False
         self._counters = counters
         self._fragment = 0
 
@@ -332,17 +333,17 @@ class Peer:
     def _cutPart(self, message: Message) -> Sent | None:
         """Make a segment of a put, or of a message that does not fit into a packet."""
         begin, total, isPut = message.begun, message.total, message.kind == PUT
-        if self.isAsking and total >= LONG and not begin and self.queuedBytes >= WORTH_WAITING:
+        if self.isRequesting and total >= LONG and not begin and self.queuedBytes >= WORTH_WAITING:
             return None
-        end, place = min(total, begin + self.mtu - (PUT_LENGTH if isPut else CHUNK_LENGTH)), -1
+        end, position = min(total, begin + self.mtu - (PUT_LENGTH if isPut else CHUNK_LENGTH)), -1
         if end < total and self.receiveBuffer is not None and self.receiveBuffer.remoteFrom is None:
             further = begin + self.receiveBuffer.fitting(begin, total)
-            place = self.receiveBuffer.place(_part(message, begin, further))
-            if place == FULL:
+            position = self.receiveBuffer.allocate(_part(message, begin, further))
+            if position == FULL:
                 return None
-            if place >= 0:
+            if position >= 0:
                 end = further
-        return self._segment(message, end, place)
+        return self._segment(message, end, position)
 
     def _write(self) -> bool:
         """
@@ -358,10 +359,10 @@ class Peer:
             message = usual[0]
             if not message.isOver:
                 end = message.begun + buffer.fitting(message.begun, message.total)
-                place = buffer.place(_part(message, message.begun, end))
-                if place == FULL:
+                position = buffer.allocate(_part(message, message.begun, end))
+                if position == FULL:
                     return True
-                self.writing.append(self._segment(message, end, place))
+                self.writing.append(self._segment(message, end, position))
             if message.isOver or message.begun == message.total:
                 usual.popleft()
         return bool(self.writing) or not usual
@@ -392,36 +393,36 @@ class Peer:
             self._counters.rdmaMisses += 1
         self.receiveBuffer = None
 
-    def _segment(self, message: Message, end: int, place: int) -> Sent:
+    def _segment(self, message: Message, end: int, position: int) -> Sent:
         """
-        Make a segment of the next bytes of a message, which are in the receive buffer unless C{place} is
+        Make a segment of the next bytes of a message, which are in the receive buffer unless C{position} is
         negative.
         """
         begin, total, isPut = message.begun, message.total, message.kind == PUT
         message.begun = end
         message.waiting += 1
-        self._count(isPut, place, end - begin)
-        piece = _part(message, begin, end) if place < 0 else encodePlaced(place, end - begin)
+        self._count(isPut, position, end - begin)
+        piece = _part(message, begin, end) if position < 0 else encodePlaced(position, end - begin)
         if isPut:
-            kind, at = PLACED_PUT if place >= 0 else PUT, message.offset + begin
+            kind, at = PLACED_PUT if position >= 0 else PUT, message.offset + begin
             sent = Sent(kind, message.tag, piece, message, 0, 0, message.region, at)
         else:
             if not begin:
                 self._fragment = (self._fragment + 1) & 0xFFFFFFFF or 1
                 message.fragment = self._fragment
-            kind = PLACED if place >= 0 else CHUNK
+            kind = PLACED if position >= 0 else CHUNK
             sent = Sent(kind, message.tag, piece, message, message.fragment, total, 0, begin)
-        sent.placed = place
+        sent.placed = position
         return sent
 
-    def _count(self, isPut: bool, place: int, length: int) -> None:
+    def _count(self, isPut: bool, position: int, length: int) -> None:
         """Count a segment of a put or of a long message."""
         counters = self._counters
-        if place >= 0:
+        if position >= 0:
             counters.rdmaSends += 1
             counters.rdmaBytes += length
             return
-        counters.rdmaMisses += place == UNREACHED
+        counters.rdmaMisses += position == UNREACHED
         if isPut:
             counters.fragSends += 1
         else:
@@ -475,10 +476,10 @@ class Peer:
 
     def deadline(self, keepAlive: float) -> float | None:
         """Time of the next timer of this peer, except acknowledgements."""
-        if self.state == GONE:
+        if self.state == REMOVED:
             return None
         times = [self.sent.deadline(), self.assembly.deadline()]
-        if self.state >= LEFT:
+        if self.state >= PEER_CLOSED:
             times.append(self.lingerUntil)
         elif keepAlive and self.isIdle():
             times.append(self.receivedAt + keepAlive)

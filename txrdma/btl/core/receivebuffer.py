@@ -73,7 +73,7 @@ class ReceiveBuffer:
         """
         return min(total - begin, self.size if total <= self.size else self._part)
 
-    def place(self, data: Buffer) -> int:
+    def allocate(self, data: Buffer) -> int:
         """
         Write a piece of at most L{fitting} bytes.
 
@@ -103,12 +103,12 @@ class ReceiveBuffer:
         self._orders[at] = order
         return at
 
-    def release(self, place: int) -> None:
+    def release(self, allocate: int) -> None:
         """Free the memory of an acknowledged piece."""
-        order = self._orders.pop(place)
+        order = self._orders.pop(allocate)
         # An empty buffer forgets the sizes of its free memory, which otherwise would never be joined again.
         if self._orders:
-            self._free.setdefault(order, []).append(place)
+            self._free.setdefault(order, []).append(allocate)
             self._idle += min(1 << order, self.size)
         else:
             self._free.clear()

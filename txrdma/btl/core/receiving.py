@@ -75,7 +75,7 @@ class ReceiveWindow:
         """The sequence number up to which all segments have arrived."""
         return (self.following - 1) & SEQUENCE_MASK
 
-    def place(self, sequence: int) -> int:
+    def classify(self, sequence: int) -> int:
         """Classify a sequence number: NEW, DUPLICATE, BELOW or ABOVE."""
         distance = difference(sequence, self.following)
         if distance == 0:
@@ -97,7 +97,7 @@ class ReceiveWindow:
         return True
 
     def take(self, sequence: int, attempt: int, now: float) -> None:
-        """Enter a segment that L{place} has found NEW, and schedule an acknowledgement."""
+        """Enter a segment that L{classify} has found NEW, and schedule an acknowledgement."""
         self.latest, self.latestAttempt = sequence, attempt
         distance = difference(sequence, self.following)
         if distance:

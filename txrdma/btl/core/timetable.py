@@ -10,7 +10,7 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 from typing import Final
 
-from txrdma.btl.core.peer import GONE, Peer
+from txrdma.btl.core.peer import Peer, REMOVED
 
 _FEW: Final = 64  # entries that are not worth a search for those that an earlier deadline has replaced
 
@@ -61,7 +61,7 @@ class Timetable:
         self._touched.clear()
         if len(self._heap) > self._most:
             self._heap = [
-                entry for entry in self._heap if entry[2].wakeAt == entry[0] and entry[2].state != GONE
+                entry for entry in self._heap if entry[2].wakeAt == entry[0] and entry[2].state != REMOVED
             ]
             heapify(self._heap)
             self._most = _FEW + 2 * len(self._heap)
@@ -71,7 +71,7 @@ class Timetable:
         """Return a peer whose deadline may have passed. Its deadline is computed again after this."""
         while self._heap and self._heap[0][0] <= now:
             at, _order, peer = heappop(self._heap)
-            if peer.wakeAt == at and peer.state != GONE:  # else an earlier entry was pushed since
+            if peer.wakeAt == at and peer.state != REMOVED:  # else an earlier entry was pushed since
                 peer.wakeAt = None
                 self.touch(peer)
                 return peer

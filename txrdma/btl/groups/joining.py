@@ -17,7 +17,7 @@ from twisted.internet.endpoints import TCP4ClientEndpoint, TCP4ServerEndpoint
 from txrdma.btl.connections import ClientEndpoint, ServerEndpoint, TIMEOUT
 from txrdma.btl.groups.errors import GroupFailed
 from txrdma.btl.groups.members import Member, Members
-from txrdma.btl.groups.rendezvous import meet, RendezvousClient
+from txrdma.btl.groups.rendezvous import connectToRendezvous, RendezvousClient
 from txrdma.btl.groups.terms import GroupTerms
 from txrdma.btl.lifeline import DeviceSpecs
 from txrdma.error import RDMAError
@@ -75,7 +75,7 @@ class Joining:
 
     async def _meet(self) -> None:
         terms = self._terms
-        self._rendezvous = client = await meet(self._reactor, terms, self.members.fail)
+        self._rendezvous = client = await connectToRendezvous(self._reactor, terms, self.members.fail)
         stream = TCP4ServerEndpoint(self._reactor, 0, interface=self._interface)
         proved = ProvedServerEndpoint(self._reactor, stream, terms.rank, terms.keys, self._admit)
         server = ServerEndpoint(self._reactor, proved, self._device)

@@ -246,7 +246,7 @@ class RendezvousClient(_Lines):
             self._failed(rank, text)
 
 
-async def meet(
+async def connectToRendezvous(
     reactor: Any, terms: GroupTerms, failed: Callable[[int | None, str], None]
 ) -> RendezvousClient:
     """

@@ -35,7 +35,7 @@ class ByteStream:
             "_unsent",
             "_wanted",
             "unacknowledged",
-            "hasParted",
+            "isCloseDelivered",
             "hasSentClose",
             "isFull",
             "isOver",
@@ -45,7 +45,7 @@ class ByteStream:
 
     def __init__(self) -> None:
         self.isReadable = self.isWritable = True
-        self.isOver = self.wasCut = self.hasParted = self.hasSentClose = self.isFull = False
+        self.isOver = self.wasCut = self.isCloseDelivered = self.hasSentClose = self.isFull = False
         self.unacknowledged = self.unread = 0
         self._unsent: deque[bytes | memoryview] = deque()  # a view is the rest of a long write
         self._backlog = 0

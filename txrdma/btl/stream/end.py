@@ -52,7 +52,7 @@ class BTLEnd(StreamEnd[ByteStream, BTLMessageTransport]):
     def connectionLost(self, reason: Failure) -> None:
         core = self._core
         if core is not None:
-            core.hasParted = core.hasSentClose and reason.check(ConnectionDone) is not None
+            core.isCloseDelivered = core.hasSentClose and reason.check(ConnectionDone) is not None
             self._keepRest()
         self._lost(reason)
 

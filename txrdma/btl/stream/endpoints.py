@@ -51,7 +51,7 @@ class _Connecting(StreamAttempt[BTLEnd]):
 
     def __init__(self, reactor: Any, factory: IProtocolFactory) -> None:
         super().__init__(factory)
-        self.end = BTLEnd(reactor, True, self.dress, self.ended)
+        self.end = BTLEnd(reactor, True, self.makeTransport, self.ended)
 
     def known(self, error: BaseException) -> BaseException | None:
         """Return the error of the exchange by TCP, if there is one."""
@@ -88,4 +88,4 @@ class _Accepting(AcceptedStreams[BTLEnd]):
         self._reactor = reactor
 
     def buildProtocol(self, peer: Any) -> BTLEnd:
-        return BTLEnd(self._reactor, False, self.dress)
+        return BTLEnd(self._reactor, False, self.makeTransport)

@@ -119,7 +119,7 @@ class RSocket:
     @ivar isReadable: the peer may send more bytes; C{isWritable}: this end may.
     @ivar isOver: the peer has closed the connection, or both ends have closed their write side.
     @ivar wasCut: the peer has closed the connection before all written bytes were posted.
-    @ivar hasParted: the peer has received our close.
+    @ivar isCloseDelivered: the peer has received our close.
     @ivar events: events of mapped memory; the caller removes them.
     """
 
@@ -151,7 +151,7 @@ class RSocket:
         self._sentControl: Control | None = None
         self._isProbing = False
         self.isReadable = self.isWritable = True
-        self.isOver = self.wasCut = self.hasParted = False
+        self.isOver = self.wasCut = self.isCloseDelivered = False
 
     # The beginning
 
@@ -342,7 +342,7 @@ class RSocket:
                 sending.completed(flown)
         del flying[:count]
         if self._sentControl is Control.DISCONNECT and not flying:
-            self.hasParted = True
+            self.isCloseDelivered = True
         return isUseful or sending.backlog > 0 or self._wanted is not None or len(self._orders) > 0
 
     def outgoing(self) -> list[SendRequest]:

@@ -110,7 +110,7 @@ class _Connecting(StreamAttempt[RSocketEnd]):
 
     def __init__(self, reactor: Any, options: RSocketOptions, factory: IProtocolFactory) -> None:
         super().__init__(factory)
-        self.end = RSocketEnd(reactor, options.sizes, options.keepalive, True, self.dress, self.ended)
+        self.end = RSocketEnd(reactor, options.sizes, options.keepalive, True, self.makeTransport, self.ended)
 
     def buildProtocol(self, peer: MessageAddress) -> RSocketEnd:
         self.end.introduce(peer.privateData)
@@ -167,7 +167,7 @@ class _Accepting(AcceptedStreams[RSocketEnd]):
 
     def buildProtocol(self, peer: MessageAddress) -> RSocketEnd:
         options = self._options
-        end = RSocketEnd(self._reactor, options.sizes, options.keepalive, False, self.dress)
+        end = RSocketEnd(self._reactor, options.sizes, options.keepalive, False, self.makeTransport)
         try:
             end.introduce(peer.privateData)
         except WireError:

@@ -67,15 +67,15 @@ class RSocketEnd(StreamEnd[RSocket, RDMATransport]):
         sizes: Sizes,
         keepalive: float | None,
         isClient: bool,
-        dress: Callable[[RSocketEnd], StreamTransport[Any]],
+        makeTransport: Callable[[RSocketEnd], StreamTransport[Any]],
         ended: Callable[[], None] = lambda: None,
     ) -> None:
         """
         @param keepalive: seconds between probes of an idle peer; None disables them.
-        @param dress: creates the transport of the stream.
+        @param makeTransport: creates the transport of the stream.
         @param ended: called after C{connectionLost}.
         """
-        super().__init__(reactor, isClient, dress, ended)
+        super().__init__(reactor, isClient, makeTransport, ended)
         self.keepalive = keepalive
         self._sizes = sizes
         self._own = ConnectionData()

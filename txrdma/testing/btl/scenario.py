@@ -18,7 +18,7 @@ from txrdma.btl.core.events import (
     Event,
     MessageReceived,
     PeerClosed,
-    PeerGone,
+    PeerFailed,
     ProbeReceived,
     SendCompleted,
     SendFailed,
@@ -88,7 +88,7 @@ class Order:
         self.given = 0
         self.outcome: str | None = None
         self.deliveries = 0
-        self.place = (0, 0)  # region and offset
+        self.target = (0, 0)  # region and offset
 
     def __repr__(self) -> str:
         what = "stale put" if self.isStale else "put" if self.isPut else "message"
@@ -198,10 +198,10 @@ class Scenario:
             if order.isStale:
                 fits = size + PUT_LENGTH <= self.plan.mtu  # else a part could be written
                 beyond = _MEMORY + 1 - (size if fits else 0)
-                order.place = ((region, beyond), (region + 7, 0), (region, 1 << 63))[plan.fault]
+                order.target = ((region, beyond), (region + 7, 0), (region, 1 << 63))[plan.fault]
             else:
                 used[receiver] += size
-                order.place = (region, offset)
+                order.target = (region, offset)
         return order
 
     def _give(self, burst: list[Order]) -> None:
@@ -216,7 +216,7 @@ class Scenario:
         peer = self.peers[order.sender, order.receiver]
         try:
             if order.isPut:
-                host.module.put(peer, *order.place, order.data, order)
+                host.module.put(peer, *order.target, order.data, order)
             else:
                 host.send(peer, order.number, order.data, order, order.isUrgent)
         except InvalidRequest:
@@ -240,9 +240,9 @@ class Scenario:
         elif isinstance(event, ProbeReceived):
             check(other.number == self.plan.liar, f"{other.number} has sent a probe")  # an altered packet
         else:
-            assert isinstance(event, (PeerClosed, PeerGone))
+            assert isinstance(event, (PeerClosed, PeerFailed))
             check((number, other.number) not in self.ended, f"{number} has lost {other.number} twice")
-            self.ended[number, other.number] = event.reason if isinstance(event, PeerGone) else "closed"
+            self.ended[number, other.number] = event.reason if isinstance(event, PeerFailed) else "closed"
 
     def _delivered(self, receiver: int, sender: int, tag: int, data: bytes) -> None:
         if sender == self.plan.liar:
@@ -331,7 +331,7 @@ class Scenario:
         if order.isStale:
             check(not hasCompleted, f"{order} has completed")
         elif order.isPut and hasCompleted and self.plan.liar is None:
-            memory, offset = self.regions[order.receiver][1], order.place[1]
+            memory, offset = self.regions[order.receiver][1], order.target[1]
             check(memory[offset : offset + len(order.data)] == order.data, f"{order} has left other bytes")
         elif not self.isFatal and order.wasGiven:
             check(hasCompleted, f"{order} has failed: {order.outcome}")

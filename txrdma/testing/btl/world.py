@@ -178,16 +178,16 @@ class Host:
         """
         back.localReceiveBuffer = memory = memoryview(bytearray(size))
 
-        def write(place: int, data: Buffer) -> bool:
+        def write(position: int, data: Buffer) -> bool:
             if isOutOfReach():
                 return False
-            memory[place : place + len(data)] = data
+            memory[position : position + len(data)] = data
             return True
 
-        def writeLater(place: int, data: Buffer) -> bool:
+        def writeLater(position: int, data: Buffer) -> bool:
             def complete() -> None:
                 if peer.receiveBuffer is buffer:
-                    if write(place, data):
+                    if write(position, data):
                         self.module.written(peer, 1)
                     else:
                         self.module.withdraw(peer)

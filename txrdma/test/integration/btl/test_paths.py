@@ -246,7 +246,7 @@ class ProbeTests(TwoNetworksCase):
         qpns = {
             qpn
             for host in self.hosts
-            for qpn in self.module(host).ports[self.order[host].index(1)].place.qpns
+            for qpn in self.module(host).ports[self.order[host].index(1)].address.qpns
         }
 
         def isLong(packet: RoCEPacket) -> bool:
@@ -280,7 +280,7 @@ class InterfacesTests(HostsCase):
 
     def test_roundTrip(self) -> None:
         """Interfaces are decoded as they were encoded; other bytes are an error."""
-        place = moduleOf(self.hosts[0], self.hosts[0].device).port.place
+        place = moduleOf(self.hosts[0], self.hosts[0].device).port.address
         introduction = Introduction.of(place, 77, 5, 2)
         reported = [
             (introduction, Interface(place.gid, length, speed)) for length, speed in ((24, 0), (16, 9))

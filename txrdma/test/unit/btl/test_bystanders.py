@@ -66,7 +66,7 @@ class BystanderTests(HostsCase):
             lifeline = self.server.transport._lifeline
             assert lifeline is not None
             self.raiseOnce(
-                PeerConnection, "happened", lambda each, _event, lifeline=lifeline: each is lifeline
+                PeerConnection, "handleEvent", lambda each, _event, lifeline=lifeline: each is lifeline
             )
             for _each in range(1 + several):
                 sent = self.client.transport.send(TAG, bytes(700))
@@ -79,7 +79,7 @@ class BystanderTests(HostsCase):
     def test_turnEnded(self) -> None:
         """A failure at the end of a reactor iteration ends only its connection."""
         lifeline = self.server.transport._lifeline
-        self.raiseOnce(PeerConnection, "turnEnded", lambda each: each is lifeline)
+        self.raiseOnce(PeerConnection, "eventsReported", lambda each: each is lifeline)
         self.client.transport.post(TAG, b"x")
         self.assertContained()
 

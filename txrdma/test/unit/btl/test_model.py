@@ -16,7 +16,7 @@ from txrdma.btl.core.events import (
     MessageReceived,
     PackReceived,
     PeerClosed,
-    PeerGone,
+    PeerFailed,
     SendCompleted,
     SendFailed,
 )
@@ -65,13 +65,13 @@ class TwoModules(RuleBasedStateMachine):
         if OPEN == mine.state == other.state and other.localReceiveBuffer is None:
             other.localReceiveBuffer = memory = memoryview(bytearray(_LANDING))
 
-            def write(place: int, data: Buffer) -> bool:
+            def write(position: int, data: Buffer) -> bool:
                 if self.isReached[side]:
-                    memory[place : place + len(data)] = data
+                    memory[position : position + len(data)] = data
                 return self.isReached[side]
 
-            def writeLater(place: int, data: Buffer) -> bool:
-                self.writes[side].append((place, data))
+            def writeLater(position: int, data: Buffer) -> bool:
+                self.writes[side].append((position, data))
                 return True
 
             buffer = ReceiveBuffer(_LANDING, writeLater, 100) if isRemote else ReceiveBuffer(_LANDING, write)
@@ -85,8 +85,8 @@ class TwoModules(RuleBasedStateMachine):
         if not writes or mine.receiveBuffer is None:
             return
         if self.isReached[side] and memory is not None:
-            for place, data in writes:
-                memory[place : place + len(data)] = data
+            for position, data in writes:
+                memory[position : position + len(data)] = data
             self.modules[side].written(mine, len(writes))
         else:
             self.modules[side].withdraw(mine)
@@ -175,7 +175,7 @@ class TwoModules(RuleBasedStateMachine):
             assert event.context not in self.reported[side], f"message {event.context} has two outcomes"
             self.reported[side][event.context] = isinstance(event, SendCompleted)
         else:
-            assert isinstance(event, (PeerClosed, PeerGone))
+            assert isinstance(event, (PeerClosed, PeerFailed))
             assert not self.ended[side], "two ends"
             self.ended[side] = True
 

@@ -10,7 +10,7 @@ from random import Random
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.btl.core.assembly import Budget, LONGEST, OLDEST
-from txrdma.btl.core.events import Event, MessageReceived, PeerClosed, PeerGone, SendCompleted, SendFailed
+from txrdma.btl.core.events import Event, MessageReceived, PeerClosed, PeerFailed, SendCompleted, SendFailed
 from txrdma.btl.core.expected import MOST_NAMES, MOST_PACKETS
 from txrdma.btl.core.module import COMMAND_MTU, Module
 from txrdma.btl.core.path import COMMAND, DATA
@@ -230,7 +230,7 @@ class DeferralTests(ModuleTestCase):
         alice.events()
         alice.lose(self.toBob, "no more")
         self.assertEqual(
-            alice.events(), [SendCompleted(self.toBob, "asked"), PeerGone(self.toBob, "no more")]
+            alice.events(), [SendCompleted(self.toBob, "asked"), PeerFailed(self.toBob, "no more")]
         )
 
 
@@ -277,7 +277,7 @@ class EndTests(ModuleTestCase):
         *failed, last = self.eventReceived["alice"]
         why = "the peer does not answer"
         self.assertCountEqual(failed, [SendFailed(self.toBob, number, why) for number in range(100)])
-        self.assertEqual(last, PeerGone(self.toBob, why))
+        self.assertEqual(last, PeerFailed(self.toBob, why))
 
     def test_nobodyConfirms(self) -> None:
         """A peer that is silent after the last segment is closed, not lost: all messages have arrived."""
@@ -296,7 +296,7 @@ class EndTests(ModuleTestCase):
         self.assertEqual((self.eventReceived["alice"], self.eventReceived["bob"]), ([], []))
         self.bob.isDead = True
         self.run_(KEEP_ALIVE + GIVE_UP + 5)
-        self.assertEqual(self.eventReceived["alice"], [PeerGone(self.toBob, "the peer does not answer")])
+        self.assertEqual(self.eventReceived["alice"], [PeerFailed(self.toBob, "the peer does not answer")])
 
     def test_lose(self) -> None:
         """A peer that the application gives up is forgotten, and reported once."""
@@ -306,7 +306,7 @@ class EndTests(ModuleTestCase):
         self.run_(1.0)
         self.assertEqual(
             self.eventReceived["alice"],
-            [SendFailed(self.toBob, "lost", "why not"), PeerGone(self.toBob, "why not")],
+            [SendFailed(self.toBob, "lost", "why not"), PeerFailed(self.toBob, "why not")],
         )
         self.assertEqual(self.alice.module.outgoing(1.0), [])
 
@@ -464,7 +464,7 @@ class LiarTests(ModuleTestCase):
         self.alice.isDead = True
         self.world.run(OLDEST + 1.0)
         reason = "the peer has stopped in the middle of a message"
-        self.assertEqual(self.eventReceived["bob"], [PeerGone(self.toAlice, reason)])
+        self.assertEqual(self.eventReceived["bob"], [PeerFailed(self.toAlice, reason)])
         self.assertEqual(self.bob.module._budget.used, 0)
 
     def test_asleepInTheMiddle(self) -> None:
@@ -475,7 +475,7 @@ class LiarTests(ModuleTestCase):
         self.bob.module.expired(self.world.now + 120.0)  # as a reactor does, which reads only afterwards
         self.run_(5.0)
         self.assertEqual([len(each) for each in self.messages()], [1_000_000])
-        self.assertEqual(self.of("bob", PeerGone) + self.of("alice", PeerGone), [])
+        self.assertEqual(self.of("bob", PeerFailed) + self.of("alice", PeerFailed), [])
 
     def test_refusals(self) -> None:
         """Refusals are bounded, however much is refused in one iteration."""

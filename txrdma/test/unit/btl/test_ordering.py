@@ -66,7 +66,7 @@ class OrderingTests(SynchronousTestCase):
         for number in order:
             sequence = (first + number) & SEQUENCE_MASK
             received.take(sequence, 1, 0.0)
-            ordering.hold(sequence, number, b"")
+            ordering.queue(sequence, number, b"")
             while (found := ordering.next(received)) is not None:
                 came.append(found[0])
         self.assertEqual(came, list(range(24)))

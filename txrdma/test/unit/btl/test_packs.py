@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from txrdma.btl.core.events import MessageReceived, PackReceived, SendCompleted, SendFailed
 from txrdma.btl.core.module import COMMAND_MTU
-from txrdma.btl.core.path import COMMAND, DATA, UNHEARD
+from txrdma.btl.core.path import COMMAND, DATA, FAILURES_ONLY
 from txrdma.btl.wire import (
     decodePack,
     encodePack,
@@ -178,14 +178,14 @@ class SendTests(ModuleTestCase):
     def test_unheard(self) -> None:
         """A message that reports failures only does not report success."""
         for _each in range(3):
-            self.send(b"x", UNHEARD)
+            self.send(b"x", FAILURES_ONLY)
         self.run_(0.01)
         self.assertEqual((self.messages(), self.eventReceived["alice"]), ([b"x"] * 3, []))
-        self.send(b"y", UNHEARD)
+        self.send(b"y", FAILURES_ONLY)
         self.send(b"z")
         self.alice.module.lose(self.toBob, "why not")
         self.alice.turn()
-        self.assertEqual(self.of("alice", SendFailed), [SendFailed(self.toBob, UNHEARD, "why not")])
+        self.assertEqual(self.of("alice", SendFailed), [SendFailed(self.toBob, FAILURES_ONLY, "why not")])
 
 
 class ReceiveTests(ModuleTestCase):

@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.btl.core.events import Event, MessageReceived, SendCompleted
 from txrdma.btl.core.module import Module, OVERHEAD
 from txrdma.btl.core.path import DATA
-from txrdma.btl.core.peer import GONE
+from txrdma.btl.core.peer import REMOVED
 from txrdma.btl.core.roundtrip import LONGEST_TIMEOUT
 from txrdma.testing.btl.bottleneck import Bottleneck
 from txrdma.testing.btl.world import BadNetwork, Host, World
@@ -140,7 +140,7 @@ class LostPathTests(PathsCase):
         self.advance(0.1)
         self.network.failedPorts.update((0, 1))
         self.advance(1000.0)
-        self.assertEqual(self.peer.state, GONE)
+        self.assertEqual(self.peer.state, REMOVED)
 
     def test_deadPort(self) -> None:
         """Peers continue on other paths if a port fails, and are lost with their last one."""
@@ -153,4 +153,4 @@ class LostPathTests(PathsCase):
         self.assertGreater(self.received, before)
         self.assertEqual(self.sender.module.credits[DATA], 1024)
         self.sender.module.losePort(1, "removed", self.world.now)
-        self.assertEqual(self.peer.state, GONE)
+        self.assertEqual(self.peer.state, REMOVED)

@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.btl import receivebuffers as receiveBuffersModule
 from txrdma.btl.core.counters import ModuleCounters
-from txrdma.btl.core.events import Event, MessageReceived, ReceiveBufferWanted, SendCompleted
+from txrdma.btl.core.events import Event, MessageReceived, ReceiveBufferRequested, SendCompleted
 from txrdma.btl.core.peer import Peer
 from txrdma.btl.core.receivebuffer import FULL, LONG, ReceiveBuffer, UNREACHED, WORTH_WAITING
 from txrdma.btl.introductions import frame, FrameKind, QueuePairPart, ReceiveBufferFrame
@@ -62,7 +62,7 @@ class ReceiveBufferTests(SynchronousTestCase):
         refused = 0
         for _each in range(3000):
             data = random.randbytes(random.choice((1, 64, 5000, 9000, 30_000, _SIZE)))
-            place = buffer.place(data)
+            place = buffer.allocate(data)
             if place == FULL:
                 refused += 1
                 self.assertTrue(pieces)
@@ -80,9 +80,9 @@ class ReceiveBufferTests(SynchronousTestCase):
         """A fragment that cannot be written takes no space."""
         buffer = ReceiveBuffer(_SIZE, self.write)
         self.isReached = False
-        self.assertEqual(buffer.place(bytes(_SIZE)), UNREACHED)
+        self.assertEqual(buffer.allocate(bytes(_SIZE)), UNREACHED)
         self.isReached = True
-        self.assertEqual([buffer.place(bytes(_SIZE)), buffer.place(b"x")], [0, FULL])
+        self.assertEqual([buffer.allocate(bytes(_SIZE)), buffer.allocate(b"x")], [0, FULL])
 
     def test_fitting(self) -> None:
         """A message that fits is one fragment; a longer one has several."""
@@ -94,26 +94,26 @@ class ReceiveBufferTests(SynchronousTestCase):
     def test_reused(self) -> None:
         """The most recently released memory is used first and exclusively, which helps caches."""
         buffer = ReceiveBuffer(_SIZE, self.write)
-        places = [buffer.place(bytes(5000)) for _each in range(3)]
+        positions = [buffer.allocate(bytes(5000)) for _each in range(3)]
         for _each in range(50):
-            buffer.release(places.pop(1))
-            places.append(buffer.place(bytes(5000)))
-        self.assertEqual(sorted(places), [0, 8192, 16384])
+            buffer.release(positions.pop(1))
+            positions.append(buffer.allocate(bytes(5000)))
+        self.assertEqual(sorted(positions), [0, 8192, 16384])
 
     def test_sizes(self) -> None:
         """A fragment waits until the buffer is empty if only memory of other sizes is free."""
         buffer = ReceiveBuffer(_SIZE, self.write)
-        places = [buffer.place(bytes(4096)) for _each in range(_SIZE // 4096)]
-        self.assertEqual(buffer.place(b"x"), FULL)
-        buffer.release(places.pop())
-        places.append(buffer.place(b"x"))
+        positions = [buffer.allocate(bytes(4096)) for _each in range(_SIZE // 4096)]
+        self.assertEqual(buffer.allocate(b"x"), FULL)
+        buffer.release(positions.pop())
+        positions.append(buffer.allocate(b"x"))
         for _each in range(2):
-            buffer.release(places.pop())
-        self.assertEqual(buffer.place(bytes(8192)), FULL)
-        self.assertEqual(buffer.place(b"x"), FULL)  # otherwise the longer one might wait forever
-        for place in places:
+            buffer.release(positions.pop())
+        self.assertEqual(buffer.allocate(bytes(8192)), FULL)
+        self.assertEqual(buffer.allocate(b"x"), FULL)  # otherwise the longer one might wait forever
+        for place in positions:
             buffer.release(place)
-        self.assertEqual([buffer.place(bytes(8192)), buffer.place(b"x")], [0, 8192])
+        self.assertEqual([buffer.allocate(bytes(8192)), buffer.allocate(b"x")], [0, 8192])
 
 
 class SegmentCase(ModuleTestCase):
@@ -216,12 +216,12 @@ class SegmentTests(SegmentCase):
 
     def test_asks(self) -> None:
         """The first long message requests the buffer once; further bytes wait for the answer."""
-        self.toBob.receiveBuffer, self.toBob.mayAsk = None, True
+        self.toBob.receiveBuffer, self.toBob.mayRequest = None, True
         self.send(bytes(LONG - 1))
         self.assertEqual(self.alice.module.events(), [])
         self.send(bytes(LONG))
-        self.assertEqual(self.alice.module.events(), [ReceiveBufferWanted(self.toBob)])
-        self.toBob.isAsking = True
+        self.assertEqual(self.alice.module.events(), [ReceiveBufferRequested(self.toBob)])
+        self.toBob.isRequesting = True
         self.run_(1.0)
         self.assertEqual([len(each) for each in self.messages()], [LONG - 1, LONG])
         for size in (LONG, WORTH_WAITING):

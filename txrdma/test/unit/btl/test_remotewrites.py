@@ -30,8 +30,8 @@ class RemoteBufferTests(SynchronousTestCase):
     def test_waits(self) -> None:
         """Bytes that cannot be written yet take no space, and wait."""
         answers = [False, True]
-        buffer = ReceiveBuffer(_SIZE, lambda place, data: answers.pop(0), LONG_REMOTE)
-        self.assertEqual([buffer.place(bytes(_SIZE)), buffer.place(bytes(_SIZE))], [FULL, 0])
+        buffer = ReceiveBuffer(_SIZE, lambda position, data: answers.pop(0), LONG_REMOTE)
+        self.assertEqual([buffer.allocate(bytes(_SIZE)), buffer.allocate(bytes(_SIZE))], [FULL, 0])
 
 
 class RemoteSegmentTests(test_receivebuffers.SegmentCase):
@@ -78,7 +78,7 @@ class RemoteSegmentTests(test_receivebuffers.SegmentCase):
         self.alice.module.lose(self.toBob, "a test's")
         self.run_(1.0)
         names = [type(each).__name__ for each in self.eventReceived["alice"]]
-        self.assertEqual(names, ["SendFailed", "PeerGone"])
+        self.assertEqual(names, ["SendFailed", "PeerFailed"])
 
     def test_close(self) -> None:
         """A connection ends after the messages that are being written."""

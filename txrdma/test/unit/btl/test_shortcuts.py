@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.btl.core.counters import ModuleCounters
 from txrdma.btl.core.events import Event, MessageReceived, SendCompleted
 from txrdma.btl.core.module import COMMAND_MTU, Module, MOST_RESENDS
-from txrdma.btl.core.path import COMMAND, DATA, Sent, UNHEARD
+from txrdma.btl.core.path import COMMAND, DATA, FAILURES_ONLY, Sent
 from txrdma.btl.core.peer import Peer
 from txrdma.btl.core.roundtrip import FIRST_TIMEOUT
 from txrdma.btl.core.timetable import LATE
@@ -46,7 +46,7 @@ class SendTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.module, self.peer = _module()
 
-    def send(self, size: int = 10, now: float = 0.0, context: object = UNHEARD) -> int | None:
+    def send(self, size: int = 10, now: float = 0.0, context: object = FAILURES_ONLY) -> int | None:
         """Return the channel of a message that is sent immediately, or None."""
         packet = self.module.sendFast(self.peer, 7, bytes(size))
         if packet is None:

@@ -113,14 +113,14 @@ class OneHostEarlyTests(test_receivebuffers.OneHostCase):
         self.outcome(client.transport.send(TAG, bytes(1 << 19)))
         order = server.transport._peer.order
         assert isinstance(order, ordering.Ordering)
-        most, held = 0, order.hold
+        most, held = 0, order.queue
 
-        def hold(self: ordering.Ordering, *arguments: Any) -> None:
+        def queue(self: ordering.Ordering, *arguments: Any) -> None:
             nonlocal most
             held(*arguments)
             most = max(most, self._bytes)
 
-        self.patch(ordering.Ordering, "hold", hold)
+        self.patch(ordering.Ordering, "queue", queue)
         output = [bytes([number]) * (300 << 10) for number in range(20)]
         self.world.network.drop(lambda packet: True, 1)
         for data in output:

@@ -28,7 +28,7 @@ class ReceiveWindowTests(SynchronousTestCase):
         window, seen, following = ReceiveWindow(first), set[int](), 0
         for step in steps:
             number = following + step
-            place = window.place((first + number) & SEQUENCE_MASK)
+            place = window.classify((first + number) & SEQUENCE_MASK)
             expected = (
                 BELOW if step < 0 else ABOVE if step >= WINDOW else DUPLICATE if number in seen else NEW
             )
@@ -49,7 +49,7 @@ class ReceiveWindowTests(SynchronousTestCase):
         window = ReceiveWindow(5)
         for sequence in range(5, 5 + (1 << 16)):
             self.assertTrue(window.takeNext(sequence, 1, 0.0))
-        self.assertEqual(window.place(5), BELOW)
+        self.assertEqual(window.classify(5), BELOW)
 
     def test_owed(self) -> None:
         """A piggybacked acknowledgement suffices, unless there is a gap to report."""

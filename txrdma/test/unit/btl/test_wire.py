@@ -143,25 +143,25 @@ class SegmentTests(SynchronousTestCase):
         )
 
     @given(_number(32), _number(32))
-    def test_placed(self, place: int, length: int) -> None:
+    def test_placed(self, position: int, length: int) -> None:
         """An offset in a receive buffer is decoded as it was encoded."""
-        raw = encodePlaced(place, length)
-        self.assertEqual(Placed.decode(raw), Placed(place=place, length=length))
+        raw = encodePlaced(position, length)
+        self.assertEqual(Placed.decode(raw), Placed(position=position, length=length))
 
     @given(st.sampled_from((PLACED, PLACED_PUT)), st.binary(max_size=9), _number(7), _number(7), _number(32))
-    def test_receiveBuffer(self, kind: int, content: bytes, place: int, length: int, offset: int) -> None:
+    def test_receiveBuffer(self, kind: int, content: bytes, position: int, length: int, offset: int) -> None:
         """A segment in a receive buffer is decoded from there; one that exceeds the buffer is rejected."""
         buffer = memoryview(bytes(range(128)))
-        segment = Segment(kind, 1, tag=2, payload=encodePlaced(place, length), total=128, offset=offset)
+        segment = Segment(kind, 1, tag=2, payload=encodePlaced(position, length), total=128, offset=offset)
         found = decodePlaced(segment, buffer)
-        if place + length > 128:
+        if position + length > 128:
             self.assertIsNone(found)
         else:
             assert found is not None
             self.assertEqual(
                 (found.tag, found.offset, found.kind), (2, offset, CHUNK if kind == PLACED else PUT)
             )
-            self.assertEqual(found.payload, buffer[place : place + length])
+            self.assertEqual(found.payload, buffer[position : position + length])
         if len(content) != 8:
             self.assertIsNone(decodePlaced(segment._replace(payload=content), buffer))
 

@@ -197,7 +197,7 @@ class StreamTests(SynchronousTestCase):
         settle(one, other)
         for end, peer in ends:
             self.assertEqual(end.received, peer.written)
-            self.assertTrue(end.core.isOver or end.core.hasParted)
+            self.assertTrue(end.core.isOver or end.core.isCloseDelivered)
             self.assertFalse(end.core.wasCut)
             end.core.completed(end.core.posted)  # all was delivered, though not all was signaled
             self.assertTrue(end.core.isDelivered)
@@ -342,7 +342,7 @@ class EndTests(SynchronousTestCase):
         one.core.close()
         settle(one, other)
         self.assertEqual(len(other.received), 30_000)
-        self.assertTrue(one.core.hasParted and other.core.isOver)
+        self.assertTrue(one.core.isCloseDelivered and other.core.isOver)
         self.assertFalse(other.core.wasCut)
         other.core.write(b"late")
         self.assertTrue(other.core.wasCut)
@@ -358,7 +358,7 @@ class EndTests(SynchronousTestCase):
         other.core.closeWriting()
         settle(one, other)
         self.assertEqual(len(one.received), 20_000)
-        self.assertTrue(one.core.isOver and other.core.hasParted)
+        self.assertTrue(one.core.isOver and other.core.isCloseDelivered)
 
     def test_crossedShutdowns(self) -> None:
         one, other = pair(SMALL, SMALL)

@@ -182,7 +182,7 @@ class MappingTests(SynchronousTestCase):
         one.core.writeMapped(0, bytes([7]) * 9000)
         one.core.close()
         settle(one, other)
-        self.assertTrue(one.core.hasParted and other.core.isOver)
+        self.assertTrue(one.core.isCloseDelivered and other.core.isOver)
         self.assertEqual(memory, bytes([7]) * 9000)
         one, other = pair(SMALL, SMALL)
         index, _ = mapped(other, 0, 9000)
@@ -208,7 +208,7 @@ class MappingTests(SynchronousTestCase):
         output = [post.immediate for post in one.sent]
         self.assertNotIn(immediate(ImmediateKind.CONTROL, Control.DISCONNECT), output)
         settle(one, other)
-        while not one.core.hasParted:
+        while not one.core.isCloseDelivered:
             one.postTo(other)
             one.poll()
         self.assertEqual(one.core.events, [WriteCompleted(number) for number in range(1, 21)])
