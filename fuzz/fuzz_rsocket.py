@@ -89,7 +89,7 @@ class _Victim:
             self._check(request)
         assert len(self._outstanding) <= _SIZES.sends, "more requests than the send queue has entries"
         assert 0 <= core.unread <= _SIZES.receiveBuffer
-        assert len(core.places) <= _SIZES.mappings
+        assert len(core.localRanges) <= _SIZES.mappings
         core.events.clear()
 
     def _written(self, at: int, content: bytes) -> bytes:
@@ -121,8 +121,8 @@ class _Victim:
             self._own.append(core.map(argument, content[0], _ADDRESS, _KEY))
         elif argument % 4 == 1 and self._own:
             core.unmap(self._own.pop(0))
-        elif core.places:
-            place = core.places[argument % len(core.places)]
+        elif core.localRanges:
+            place = core.localRanges[argument % len(core.localRanges)]
             number = core.writeMapped(place.offset, bytes(min(place.length, 3000)))
             if number is not None and argument % 4 == 3:
                 core.cancelMapped(number)

@@ -114,7 +114,7 @@ def connectionGraph(part: str) -> str:
     """Return a state machine of the communication manager in the DOT language, without its actions."""
     name, shown = _CM[part]
     table = import_module(f"txrdma.cm.{name}").TABLE
-    places = {place: place for place in table.places}
+    places = {place: place for place in table.stateNames}
     if shown:
         places = {place: place for place in ("IDLE", *shown.split(), "ESTABLISHED", "ENDED")}
     labels: dict[tuple[str, str], list[str]] = {}

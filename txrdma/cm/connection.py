@@ -213,7 +213,7 @@ class CMConnection:
 
     # For the manager
 
-    def happened(self, event: Event) -> None:
+    def handleEvent(self, event: Event) -> None:
         """Handle an event of the core: fire the Deferred that waits for it, and call the handler."""
         if isinstance(event, AlternatePathLoaded):
             self.loaded(event.path)

@@ -321,7 +321,7 @@ class ConnectionManager:
             while events := self._core.events():
                 for managed, event in events:
                     try:
-                        self._happened(managed, event)
+                        self._handleEvent(managed, event)
                     except Exception:
                         _log.failure("{event} could not be handled", event=event)
         finally:
@@ -331,7 +331,7 @@ class ConnectionManager:
             self._transmit()
             self._reschedule()
 
-    def _happened(self, managed: Managed, event: Event) -> None:
+    def _handleEvent(self, managed: Managed, event: Event) -> None:
         if isinstance(event, (ServiceResolved, ServiceTimedOut)):
             self._resolved(managed, event)
         elif isinstance(event, ServiceRequested):
@@ -345,7 +345,7 @@ class ConnectionManager:
                     self._core.turned(managed, self.seconds())
                     return
                 connection = self._connections[managed] = CMConnection(self, managed, handler)
-            connection.happened(event)
+            connection.handleEvent(event)
         self._release(managed)
 
     def _release(self, managed: Managed) -> None:

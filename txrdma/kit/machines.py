@@ -23,7 +23,7 @@ class MachineCore:
     """Base class of the core of a state machine, which stores the name of its current state."""
 
     __slots__ = ()
-    _place: str
+    _stateName: str
 
 
 _Data = TypeVar("_Data", bound=MachineCore)
@@ -195,7 +195,7 @@ class StateTable(Generic[_Inputs, _Data]):
     The machine is built when the first instance begins.
 
     @ivar rows: all transitions, in order; the first one starts from the initial state.
-    @ivar places: names of all states, in the order of the rows.
+    @ivar stateNames: names of all states, in the order of the rows.
     """
 
     def __init__(
@@ -208,36 +208,36 @@ class StateTable(Generic[_Inputs, _Data]):
         @param inputs: the protocol class whose methods are the inputs.
         """
         self.rows = tuple(rows)
-        self.places = tuple(dict.fromkeys(name for row in self.rows for name in (row[0], row[2])))
+        self.stateNames = tuple(dict.fromkeys(name for row in self.rows for name in (row[0], row[2])))
         self._inputs, self._core = inputs, core
         self._known = {(here, what.__name__) for here, what, _there, _actions in self.rows}
         self._machine: Callable[..., _Inputs] | None = None
         self._states: dict[str, Any] = {}
 
-    def begin(self, core: _Data, place: str | None = None) -> _Inputs:
+    def begin(self, core: _Data, stateName: str | None = None) -> _Inputs:
         """
         Return the machine of one instance, and store its initial state in the core.
 
-        @param place: the initial state; None for the first one.
+        @param stateName: the initial state; None for the first one.
         """
         machine = self._machine or self._build()
-        core._place = place or self.places[0]
-        return machine(core, self._states[core._place])
+        core._stateName = stateName or self.stateNames[0]
+        return machine(core, self._states[core._stateName])
 
-    def has(self, place: str, what: str) -> bool:
+    def has(self, stateName: str, what: str) -> bool:
         """Return whether a state has a row for the input of that name."""
-        return (place, what) in self._known
+        return (stateName, what) in self._known
 
     def _build(self) -> Callable[..., _Inputs]:
         builder = machineBuilder(self._inputs, self._core)
-        self._states = {place: builder.state(place) for place in self.places}
+        self._states = {stateName: builder.state(stateName) for stateName in self.stateNames}
         for here, what, there, actions in self.rows:
             turn = _outputs(there, actions)
             self._states[here].upon(what).to(self._states[there])(turn)
         every = [what for name, what in vars(self._inputs).items() if not name.startswith("_")]
-        for place, state in self._states.items():
+        for stateName, state in self._states.items():
             for what in every:
-                if (place, what.__name__) not in self._known:
+                if (stateName, what.__name__) not in self._known:
                     state.upon(what).loop().returns(None)
         self._machine = builder.build()
         return self._machine
@@ -255,7 +255,7 @@ class StateTable(Generic[_Inputs, _Data]):
                 label = what.__name__ + (f" / {done}" if done else "")
                 edges.setdefault((here, there), []).append(label)
         lines = [f"digraph {name} {{", "  node [shape=box, style=rounded];", "  edge [fontsize=10];"]
-        lines += [f'  "{place}";' for place in self.places]
+        lines += [f'  "{stateName}";' for stateName in self.stateNames]
         for (here, there), labels in edges.items():
             text = "\\n".join(labels)
             lines.append(f'  "{here}" -> "{there}" [label="{text}"];')
@@ -264,7 +264,7 @@ class StateTable(Generic[_Inputs, _Data]):
 
 def _outputs(there: str, actions: tuple[Callable[[_Data], None], ...]) -> Callable[[object, _Data], None]:
     def turn(_: object, core: _Data) -> None:
-        core._place = there
+        core._stateName = there
         for action in actions:
             action(core)
 

@@ -66,7 +66,7 @@ class Life(MachineCore, Generic[CompletionT]):
     @ivar isReading: a long message is being read, and later messages wait.
     """
 
-    __slots__ = ("_hasClosed", "_inbox", "_inputs", "_place", "isPaused", "isReading")
+    __slots__ = ("_hasClosed", "_inbox", "_inputs", "_stateName", "isPaused", "isReading")
 
     def __init__(self) -> None:
         self.isPaused = True
@@ -78,32 +78,32 @@ class Life(MachineCore, Generic[CompletionT]):
     @property
     def state(self) -> str:
         """The state's name, as in the table."""
-        return self._place
+        return self._stateName
 
     @property
     def isOpen(self) -> bool:
         """True if the program may make requests."""
-        return self._place == _OPEN
+        return self._stateName == _OPEN
 
     @property
     def isLosing(self) -> bool:
         """True if the program has closed the connection, and has not been answered."""
-        return self._place == _LOSING
+        return self._stateName == _LOSING
 
     @property
     def isClosed(self) -> bool:
         """True if the connection has ended."""
-        return self._place == _CLOSED
+        return self._stateName == _CLOSED
 
     @property
     def mayPost(self) -> bool:
         """True if the queue pair of the peer is there for requests and for receives."""
-        return self._place in (_OPEN, _LOSING)
+        return self._stateName in (_OPEN, _LOSING)
 
     @property
     def isDrained(self) -> bool:
         """True if the peer has closed, and the protocol has received all messages or has closed."""
-        return self._place == _DRAINING and (self._hasClosed if self.isPaused else not self._inbox)
+        return self._stateName == _DRAINING and (self._hasClosed if self.isPaused else not self._inbox)
 
     @property
     def hasArrived(self) -> bool:
@@ -112,13 +112,13 @@ class Life(MachineCore, Generic[CompletionT]):
 
     def arrived(self, kind: LifeEventKind, completion: CompletionT) -> None:
         """Keep a completion for L{next}."""
-        if self._place != _CLOSED:
+        if self._stateName != _CLOSED:
             self._inbox.append((kind, completion))
 
     def wasRead(self, completion: CompletionT) -> None:
         """Note that a long message was read, which is delivered before all that wait."""
         self.isReading = False
-        if self._place != _CLOSED:
+        if self._stateName != _CLOSED:
             self._inbox.insert(0, (LifeEventKind.LONG, completion))
 
     def next(self) -> tuple[LifeEventKind, CompletionT] | None:

@@ -164,7 +164,7 @@ class Adapter:
         self._queues: list[SharedCompletionQueue] = []
         self._pairs: dict[IQueuePair, CompletionHandler] = {}
         self._tables: list[Sequence[GIDEntry]] = []
-        self._places: dict[GID, tuple[int, int]] = {}
+        self._gidIndexes: dict[GID, tuple[int, int]] = {}
         self._attributes: list[PortAttributes] = []
         self._refreshedAt = 0.0
         self._ports: list[IReadDescriptor] = []
@@ -259,11 +259,11 @@ class Adapter:
             numbers = range(1, self.device.portCount + 1)
             self._tables = [tuple(self.device.gidTable(number)) for number in numbers]
             self._attributes = [self.device.portAttributes(number) for number in numbers]
-            self._places = {}
+            self._gidIndexes = {}
             for number, table in enumerate(self._tables, 1):
                 for index, entry in enumerate(table):
                     if entry.type is not GIDType.ROCE_V1:
-                        self._places.setdefault(entry.gid, (number, index))
+                        self._gidIndexes.setdefault(entry.gid, (number, index))
             self._refreshedAt = now
 
     def mtuOf(self, number: int) -> MTU:
@@ -289,7 +289,7 @@ class Adapter:
         kind = path.dgid.isMapped, path.dgid.isLinkLocal
         others = sorted(
             (place[0] == port, place, gid)
-            for gid, place in self._places.items()
+            for gid, place in self._gidIndexes.items()
             if gid != path.sgid and (gid.isMapped, gid.isLinkLocal) == kind
         )
         resolver = self.own.resolverFor(path) if isinstance(self.manager, ConnectionManager) else None
@@ -309,7 +309,7 @@ class Adapter:
     def findGID(self, gid: GID) -> tuple[int, int] | None:
         """The port and the table index of a GID, RoCE v1 excluded; None if no port has it."""
         self._refresh()
-        return self._places.get(gid)
+        return self._gidIndexes.get(gid)
 
     def _addresses(self) -> list[str]:
         """The IP addresses of all ports, without link-local ones."""
@@ -367,7 +367,7 @@ class Adapter:
         if destination is None:
             return self.usualGID()
         self._refresh()
-        source = sourceGID(self._places, destination)
+        source = sourceGID(self._gidIndexes, destination)
         if source is None:
             raise InvalidRequest(f"{self.device.name} has no address from which {destination.ip} is reached")
         return source

@@ -327,10 +327,10 @@ def checkRequest(adapter: Adapter, connection: IManagedConnection, terms: Terms)
     request = connection.request
     if request.transport != CMTransport.RC:
         raise Rejection(RejectReason.INVALID_TRANSPORT_TYPE)
-    place = adapter.findGID(connection.primary.localGID)
-    if place is None:
+    found = adapter.findGID(connection.primary.localGID)
+    if found is None:
         raise Rejection(RejectReason.PRIMARY_GID_REJECTED, b"", adapter.usualGID().raw)
-    port, _index = place
+    port, _index = found
     if adapter.findPKey(port, request.pkey) is None:
         raise Rejection(RejectReason.UNSUPPORTED_REQUEST)  # IBA has no reason code for partitions
     mtu = adapter.mtuOf(port)

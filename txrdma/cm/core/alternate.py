@@ -193,7 +193,7 @@ class Alternate(ExchangeCore):
     @property
     def isOutstanding(self) -> bool:
         """True if a LAP waits for its answer, at either end."""
-        return self._place not in (_IDLE, _CLOSED)
+        return self._stateName not in (_IDLE, _CLOSED)
 
     # Requests of a program
 
@@ -217,13 +217,13 @@ class Alternate(ExchangeCore):
         @return: False if the connection has ended; the same for all requests of this class.
         @raise InvalidRequest: this end cannot load alternate paths, or not now, or not this path.
         """
-        if self._place == _CLOSED:
+        if self._stateName == _CLOSED:
             return False
         if not self._isActive:
             raise InvalidRequest("only the active end of a connection loads alternate paths")
         if not self._isSupported:
             raise InvalidRequest("the peer's REP refused alternate paths")
-        if self._place == _IDLE and self.alternate is not None and not self._mayReload:
+        if self._stateName == _IDLE and self.alternate is not None and not self._mayReload:
             raise InvalidRequest("there is an alternate path, and this connection does not reload it")
         if areSame(path, self.primary):
             raise InvalidRequest("the alternate path is the primary one")
@@ -232,7 +232,7 @@ class Alternate(ExchangeCore):
             raise InvalidRequest(f"this end cannot use the path: {refusal[0].name}")
         checkPrivateData(privateData, 168)
         checkFits(path)
-        if self._place == _IDLE:
+        if self._stateName == _IDLE:
             self._path, self._lapTransaction, self._private = path, transactionID & LOW_BITS, privateData
             self._timedOut = self._timedOut and not isLegacyPeer
         return self._ask("load", now)
@@ -251,7 +251,7 @@ class Alternate(ExchangeCore):
         @param transactionID: that of L{AlternatePathRequested}.
         @raise InvalidRequest: this LAP is no longer unanswered.
         """
-        if self._place in (_LAP_RCVD, _MRA_LAP_SENT) and transactionID != self._lapTransaction:
+        if self._stateName in (_LAP_RCVD, _MRA_LAP_SENT) and transactionID != self._lapTransaction:
             raise InvalidRequest("the peer has given up this LAP, and sent another one")
         checkPrivateData(information, 72, "information")
         checkPrivateData(privateData, 148)
@@ -263,7 +263,7 @@ class Alternate(ExchangeCore):
     def migrated(self, now: float) -> None:
         """Note that the queue pair has migrated. Call this before processing later LAPs."""
         self._now = now
-        if self._place in (_IDLE, _CLOSED) and self.alternate is not None:
+        if self._stateName in (_IDLE, _CLOSED) and self.alternate is not None:
             self._inputs.migrated()
         else:
             self._inputs.surprised()
@@ -291,18 +291,18 @@ class Alternate(ExchangeCore):
         return self._transaction == self._lapTransaction or isLegacy
 
     def _receiveLAP(self, lap: LAP) -> None:
-        if self._place == _CLOSED:
+        if self._stateName == _CLOSED:
             return
         self.wasUsed = True
         path = reversedPath(alternateOf(lap))
         if self._isActive or not self._isSupported:
             self._send(self._apr(APStatus.NOT_SUPPORTED))
-        elif self._place != _IDLE and self._isOf(self._lapTransaction, self._path, path):
+        elif self._stateName != _IDLE and self._isOf(self._lapTransaction, self._path, path):
             self._inputs.again()
         elif self._answered and self._isOf(self._answered.transactionID, self._answered.path, path):
             self._send(self._answered.response)
         elif not self._isLate():
-            if self._place != _IDLE:
+            if self._stateName != _IDLE:
                 self._inputs.replaced()
             self._consider(lap, path)
 

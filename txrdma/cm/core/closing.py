@@ -90,12 +90,12 @@ class Closing(ExchangeCore):
     @property
     def isFree(self) -> bool:
         """True if the ids and the queue pair can be used again."""
-        return self._place == _FREE
+        return self._stateName == _FREE
 
     @property
     def hasDisconnected(self) -> bool:
         """True if L{disconnect} changes nothing: this end has sent a DREQ, or the connection has ended."""
-        return self._place in self._final
+        return self._stateName in self._final
 
     def disconnect(self, transactionID: int, now: float, privateData: bytes = b"") -> bool:
         """

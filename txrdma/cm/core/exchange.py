@@ -108,7 +108,7 @@ class ExchangeCore(MachineCore):
 
     __slots__ = (
         *("_again", "_delayedUntil", "_events", "_message", "_inputs", "_now", "_outgoing", "_retryPolicy"),
-        "_place",
+        "_stateName",
         *("_retries", "_transaction", "deadlineSeconds"),
     )
     _table: StateTable[Any, Any]
@@ -130,7 +130,7 @@ class ExchangeCore(MachineCore):
     @property
     def state(self) -> str:
         """The state's name, as the specification and the pictures have it."""
-        return self._place
+        return self._stateName
 
     def deadline(self) -> float | None:
         """The time at which L{expired} is to be called; None is never."""
@@ -152,11 +152,11 @@ class ExchangeCore(MachineCore):
 
         @return: whether it was news: late and duplicate messages are none, though they may be answered.
         """
-        place, events = self._place, len(self._events)
+        stateName, events = self._stateName, len(self._events)
         self._message, self._transaction, self._now = message, transactionID, now
         self._handleMessage(message)
         self._message = None
-        return self._place != place or len(self._events) > events
+        return self._stateName != stateName or len(self._events) > events
 
     def expired(self, now: float) -> None:
         """Process the deadline, if it has expired."""
@@ -184,10 +184,10 @@ class ExchangeCore(MachineCore):
         @return: False if the peer has ended the exchange before.
         @raise InvalidRequest: the request is not allowed in this state.
         """
-        if not self._table.has(self._place, what):
-            if self._place in self._final:
+        if not self._table.has(self._stateName, what):
+            if self._stateName in self._final:
                 return False
-            raise InvalidRequest(f"{what} is not a request for the state {self._place}")
+            raise InvalidRequest(f"{what} is not a request for the state {self._stateName}")
         self._now = now
         getattr(self._inputs, what)()
         return True

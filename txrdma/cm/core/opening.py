@@ -141,12 +141,12 @@ class Opening(ExchangeCore):
     @property
     def isOver(self) -> bool:
         """True if there is no connection, and will be none."""
-        return self._place == _ENDED
+        return self._stateName == _ENDED
 
     @property
     def isEstablished(self) -> bool:
         """True if the connection is established."""
-        return self._place == _ESTABLISHED
+        return self._stateName == _ESTABLISHED
 
     # Requests of a program
 
@@ -169,7 +169,7 @@ class Opening(ExchangeCore):
         @return: False if the peer does not wait any more; the same for all requests of this class.
         @raise InvalidRequest: there is no unanswered REQ, or the answer can't be encoded.
         """
-        if self._place in (_REQ_RCVD, _MRA_REQ_SENT):
+        if self._stateName in (_REQ_RCVD, _MRA_REQ_SENT):
             reply = reply.replace(localCommID=self.localCommID, remoteCommID=self.remoteCommID)
             checkFits(reply)
             self.reply = reply

@@ -63,12 +63,12 @@ class Resolution(ExchangeCore):
     @property
     def isOver(self) -> bool:
         """True if the resolution is complete, has failed, or its answer is no longer needed."""
-        return self._place == _DONE
+        return self._stateName == _DONE
 
     @property
     def isAnswered(self) -> bool:
         """True if this is the answering end, and only waits for retransmissions."""
-        return self._place == _SIDR_REP_SENT
+        return self._stateName == _SIDR_REP_SENT
 
     def ask(self, question: SIDRREQ, transactionID: int, now: float) -> None:
         """Send a SIDR_REQ to the peer."""

@@ -171,7 +171,7 @@ class Parameters:
 
 
 @frozen
-class Happened:
+class CMEvent:
     """
     An event of a channel, copied.
 
@@ -273,7 +273,7 @@ class EventChannel:
                 self.destroy(identifier)
             self._library.rdma_destroy_event_channel(ctypes.c_void_p(channel))
 
-    def take(self) -> Happened | None:
+    def take(self) -> CMEvent | None:
         """Take one event; None when there is none. It is acknowledged: ids may be destroyed at once."""
         found = ctypes.POINTER(_Event)()
         if self._library.rdma_get_cm_event(ctypes.c_void_p(self._channel), ctypes.byref(found)):
@@ -283,7 +283,7 @@ class EventChannel:
             raise translated(code, "events of the kernel's communication manager can't be read")
         event = found.contents
         fields = event.parameters
-        happened = Happened(
+        handleEvent = CMEvent(
             kind=EventKind(event.kind),
             identifier=event.identifier,
             listener=event.listener or 0,
@@ -300,9 +300,9 @@ class EventChannel:
             ),
         )
         self._library.rdma_ack_cm_event(found)
-        if happened.kind is EventKind.CONNECT_REQUEST:
-            self.identifiers.add(happened.identifier)
-        return happened
+        if handleEvent.kind is EventKind.CONNECT_REQUEST:
+            self.identifiers.add(handleEvent.identifier)
+        return handleEvent
 
     def create(self, space: int) -> int:
         """Make an id of a port space."""

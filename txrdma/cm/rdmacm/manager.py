@@ -36,7 +36,7 @@ from txrdma.cm.interfaces import IConnectionManager, IManagedConnection
 from txrdma.cm.layouts.ipcm import IPAddresses, portOf, PortSpace
 from txrdma.cm.layouts.messages import APStatus, CMPath, DREQ, MessageKind, REJ, RejectReason, REP, REQ
 from txrdma.cm.layouts.paths import reversedPath
-from txrdma.cm.rdmacm.library import DESCRIPTOR, EventChannel, EventKind, Happened, Parameters
+from txrdma.cm.rdmacm.library import CMEvent, DESCRIPTOR, EventChannel, EventKind, Parameters
 from txrdma.cm.rdmacm.messages import HEADER, replyOf, requestOf, requestSent
 from txrdma.cm.status import managers
 from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError
@@ -133,7 +133,7 @@ class KernelManagedConnection:
             return
         self.manager.counters["sent RTU"] += 1
         self.state = "ESTABLISHED"
-        self._happened(ConnectionEstablished(None))
+        self._handleEvent(ConnectionEstablished(None))
 
     def reject(
         self,
@@ -195,7 +195,7 @@ class KernelManagedConnection:
 
     # Events of librdmacm
 
-    def handleEvent(self, event: Happened) -> None:
+    def handleEvent(self, event: CMEvent) -> None:
         """Handle an event of the connection."""
         kind, manager = event.kind, self.manager
         if kind is EventKind.ADDR_RESOLVED:
@@ -207,7 +207,7 @@ class KernelManagedConnection:
         elif kind is EventKind.ESTABLISHED:
             manager.counters["received RTU"] += 1
             self.state = "ESTABLISHED"
-            self._happened(ConnectionEstablished(None))
+            self._handleEvent(ConnectionEstablished(None))
         elif kind is EventKind.REJECTED:
             manager.counters["received REJ"] += 1
             rejection = REJ(
@@ -251,23 +251,23 @@ class KernelManagedConnection:
         self.manager.counters["received REP"] += 1
         self.request = requestSent(self.request, channel.ends(self.identifier), prepared)
         self.reply, self.state = replyOf(parameters, prepared), "REP_RCVD"
-        self._happened(ConnectionReplied(self.reply))
+        self._handleEvent(ConnectionReplied(self.reply))
 
     def _disconnected(self) -> None:
         isAnswer = self.state == "DREQ_SENT"
         self.manager.counters["received DREP" if isAnswer else "received DREQ"] += 1
         self.state = "TIMEWAIT" if isAnswer else "DREQ_RCVD"
-        self._happened(Disconnected(None if isAnswer else DREQ()))
+        self._handleEvent(Disconnected(None if isAnswer else DREQ()))
 
     def _over(self, event: Event) -> None:
         self._forget()
-        self._happened(event)
+        self._handleEvent(event)
 
     def _forget(self) -> None:
         self.state = "FREE"
         self.manager.forget(self)
 
-    def _happened(self, event: Event) -> None:
+    def _handleEvent(self, event: Event) -> None:
         try:
             self._handler(self, event)
         except Exception:
@@ -441,7 +441,7 @@ class KernelManager:
                 DeviceUnavailable("the reactor no longer reads events of the kernel's communication manager")
             )
 
-    def _asked(self, event: Happened) -> None:
+    def _asked(self, event: CMEvent) -> None:
         listener, identifier = self._handlers.get(event.listener), event.identifier
         if listener is None:
             self.channel.destroy(identifier)
@@ -458,4 +458,4 @@ class KernelManager:
         made = self._connections[identifier] = KernelManagedConnection(
             self, identifier, request, False, handler
         )
-        made._happened(ConnectionRequested(request))
+        made._handleEvent(ConnectionRequested(request))

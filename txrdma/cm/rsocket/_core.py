@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from typing import Final, NamedTuple
 
-from txrdma.cm.rsocket._mapping import Event, MappedPlace, MappingEntry, Mappings, Write, WriteCompleted
+from txrdma.cm.rsocket._mapping import Event, MappedRange, MappingEntry, Mappings, Write, WriteCompleted
 from txrdma.cm.rsocket._receiving import Receiving
 from txrdma.cm.rsocket._requests import Requests, SendMemory
 from txrdma.cm.rsocket._sending import Sending
@@ -252,7 +252,7 @@ class RSocket:
 
     def map(self, offset: int, length: int, address: int, rkey: RKey) -> int:
         """Announce memory for the peer's writes, after all written bytes; returns the entry's number."""
-        return self._mappings.map(MappedPlace(offset, length, address, rkey))
+        return self._mappings.map(MappedRange(offset, length, address, rkey))
 
     def unmap(self, index: int) -> None:
         """Withdraw mapped memory, unless the write side is closed."""
@@ -271,9 +271,9 @@ class RSocket:
         self._mappings.cancel(number)
 
     @property
-    def places(self) -> list[MappedPlace]:
+    def localRanges(self) -> list[MappedRange]:
         """The memory that the peer has mapped, by its offsets."""
-        return self._mappings.places
+        return self._mappings.localRanges
 
     # The queue pair
 
@@ -421,9 +421,14 @@ class RSocket:
 
     def _postEntry(self, entry: MappingEntry) -> None:
         """Post the message with an entry for mapped memory of this end."""
-        index, place = entry.index, entry.place
+        index, mappedRange = entry.index, entry.mappedRange
         kind = Mapped if self._peer.flags & NETWORK_ORDER else LittleMapped
-        mapped = kind(offset=place.offset, address=place.address, rkey=place.rkey, length=place.length)
+        mapped = kind(
+            offset=mappedRange.offset,
+            address=mappedRange.address,
+            rkey=mappedRange.rkey,
+            length=mappedRange.length,
+        )
         at = self._peer.tableLength * TARGET_BYTES + index * MAPPED_BYTES
         self._postControl(immediate(ImmediateKind.MAPPING, index), mapped.encode(), at)
 

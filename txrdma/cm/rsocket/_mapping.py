@@ -25,7 +25,7 @@ LONGEST: Final = (1 << 32) - 1
 """The most bytes of a mapping."""
 
 
-class MappedPlace(NamedTuple):
+class MappedRange(NamedTuple):
     """
     Memory that one end has mapped.
 
@@ -48,7 +48,7 @@ class MappingEntry:
     """An entry of the peer's table that is to be written."""
 
     index: int
-    place: MappedPlace
+    mappedRange: MappedRange
 
 
 class Write:
@@ -119,8 +119,8 @@ class Mappings:
         self._table = table
         self._kind: type[Mapped] | type[LittleMapped] = LittleMapped if isLittle else Mapped
         self._capacity = self._number = self._after = 0
-        self._own: dict[int, MappedPlace] = {}
-        self._peers: dict[int, MappedPlace] = {}
+        self._own: dict[int, MappedRange] = {}
+        self._peers: dict[int, MappedRange] = {}
 
     def begin(self, capacity: int) -> None:
         """Set the number of entries of the peer's table."""
@@ -143,30 +143,30 @@ class Mappings:
         if len(self._own) >= self._capacity:
             raise ResourceExhausted(f"the peer can accept {self._capacity} mappings")
 
-    def map(self, place: MappedPlace) -> int:
+    def map(self, mappedRange: MappedRange) -> int:
         """Queue the announcement of memory that passed C{check}; returns the number of its entry."""
         # The peer may still read an entry whose memory is closed: it comes last.
         order = (*range(self._after, self._capacity), *range(self._after))
         index: int = next(number for number in order if number not in self._own)
         self._after = index + 1
-        self._own[index] = place
-        self._announce(index, place)
+        self._own[index] = mappedRange
+        self._announce(index, mappedRange)
         return index
 
     def unmap(self, index: int, mustNotify: bool) -> None:
         """Queue the withdrawal of an entry."""
-        place = self._own.pop(index)
+        mappedRange = self._own.pop(index)
         if mustNotify:
-            self._announce(index, MappedPlace(place.offset, 0, 0, RKey(0)))
+            self._announce(index, MappedRange(mappedRange.offset, 0, 0, RKey(0)))
 
-    def _announce(self, index: int, place: MappedPlace) -> None:
-        self.orders.append(MappingEntry(index, place))
+    def _announce(self, index: int, mappedRange: MappedRange) -> None:
+        self.orders.append(MappingEntry(index, mappedRange))
         self.held += MAPPED_BYTES
 
     # Memory of the peer
 
     @property
-    def places(self) -> list[MappedPlace]:
+    def localRanges(self) -> list[MappedRange]:
         """The memory that the peer has mapped, by its offsets."""
         return sorted(self._peers.values())
 
@@ -187,16 +187,16 @@ class Mappings:
             raise PeerViolation(f"it has mapped {entry.length} bytes at {entry.address:#x}")
         self._peers.pop(index, None)
         if entry.length:
-            self._peers[index] = MappedPlace(entry.offset, entry.length, entry.address, entry.rkey)
+            self._peers[index] = MappedRange(entry.offset, entry.length, entry.address, entry.rkey)
         self.events.append(PeerMapped())
 
     def write(self, offset: int, data: bytes) -> int | None:
         """Write to memory that the peer has mapped: a number, or None if it has mapped none there."""
-        for index, place in self._peers.items():
-            if place.holds(offset, len(data)):
+        for index, mappedRange in self._peers.items():
+            if mappedRange.holds(offset, len(data)):
                 self._number += 1
-                address = place.address + offset - place.offset
-                self.orders.append(Write(self._number, data, index, address, place.rkey))
+                address = mappedRange.address + offset - mappedRange.offset
+                self.orders.append(Write(self._number, data, index, address, mappedRange.rkey))
                 self.held += len(data)
                 return self._number
         return None

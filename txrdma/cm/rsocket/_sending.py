@@ -43,22 +43,22 @@ class Sending:
         size: int,
         memory: SendMemory | None,
         table: memoryview,
-        places: int,
+        slots: int,
         isLittle: bool,
     ) -> None:
         """
         @param size: bytes of the send buffer.
         @param memory: the send buffer, which may be longer; None if bytes are posted inline.
         @param table: memory in which the peer writes targets, in this host's byte order.
-        @param places: maximum number of outstanding data messages.
+        @param slots: maximum number of outstanding data messages.
         """
         self.backlog = self.inFlight = 0
         self.isShared = False
         self._requests, self._size, self._memory = requests, size, memory
-        self._table, self._places = table, places
+        self._table, self._slots = table, slots
         self._targetKind: type[Target] | type[LittleTarget] = LittleTarget if isLittle else Target
         self._waiting: list[Buffer] = []
-        self._place = 0
+        self._position = 0
         self._free = size
         self._targets: list[Target | LittleTarget] = []
         self._tableAt = 1
@@ -111,7 +111,7 @@ class Sending:
     def next(self) -> int:
         """Add the next message to the requests; return its length: 0 if it can't be posted yet."""
         length = self.backlog
-        if not length or self.inFlight >= self._places or self._sequence == self._limit:
+        if not length or self.inFlight >= self._slots or self._sequence == self._limit:
             return 0
         while not self._left:  # a peer may announce empty targets
             if not self._targets:
@@ -127,13 +127,13 @@ class Sending:
             length = self._left
         memory = self._memory
         if memory is not None:
-            at = self._place
+            at = self._position
             for piece in self._cut(length):
                 memory.view[at : at + len(piece)] = piece
                 at += len(piece)
             number = immediate(ImmediateKind.DATA, length)
-            self._requests.addFrom(memory, self._place, length, self._address, self._key, number)
-            self._place = at % self._size
+            self._requests.addFrom(memory, self._position, length, self._address, self._key, number)
+            self._position = at % self._size
         else:
             # The operation of data is 0.
             self._requests.add(self._address, self._key, length, self._cut(length))
@@ -153,7 +153,7 @@ class Sending:
         @return: its length, which is 0 for no bytes; None while the send buffer is full.
         """
         length = len(data)
-        if self.inFlight >= self._places:
+        if self.inFlight >= self._slots:
             return None
         if length and not self.isShared:
             length = self._fitting(length)
@@ -163,9 +163,9 @@ class Sending:
         if not length:
             self._requests.add(address, rkey, None)
         elif memory is not None:
-            begin = self._place
+            begin = self._position
             memory.view[begin : begin + length] = data[:length]
-            self._place = (begin + length) % self._size
+            self._position = (begin + length) % self._size
             self._requests.addFrom(memory, begin, length, address, rkey, None)
         else:
             self._requests.add(address, rkey, None, (data[:length],))
@@ -178,7 +178,7 @@ class Sending:
         if self._free < min(length, LEAST):
             return 0
         length = min(length, self._free)
-        return length if self._memory is None else min(length, self._size - self._place)
+        return length if self._memory is None else min(length, self._size - self._position)
 
     def _cut(self, length: int) -> list[Buffer]:
         """Remove the first bytes that wait."""

@@ -128,9 +128,9 @@ class EndMappings:
 
     def _fireWaits(self) -> None:
         """Fire the Deferreds of waits for memory that is mapped now."""
-        places = [] if self._core is None else self._core.places
+        localRanges = [] if self._core is None else self._core.localRanges
         for waiting, (offset, length) in list(self._waiting.items()):
-            isThere = any(place.holds(offset, length) for place in places)
+            isThere = any(place.holds(offset, length) for place in localRanges)
             if isThere and waiting in self._waiting:
                 del self._waiting[waiting]
                 waiting.callback(None)

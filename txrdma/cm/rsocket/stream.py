@@ -187,7 +187,7 @@ class RSocketEnd(StreamEnd[RSocket, RDMATransport]):
     @property
     def peerMappings(self) -> list[range]:
         """The offsets that the peer has mapped."""
-        mapped = [] if self._core is None else self._core.places
+        mapped = [] if self._core is None else self._core.localRanges
         return [range(each.offset, each.offset + each.length) for each in mapped]
 
     def _report(self, core: RSocket) -> None:

@@ -346,7 +346,7 @@ class Group:
         events = self.core.events()
         while events:
             for event in events:
-                self._happened(event)
+                self._handleEvent(event)
             events = self.core.events()
             if not events and not self.isOver:  # a new link is connected before its message is sent
                 self._post()
@@ -354,7 +354,7 @@ class Group:
         if not self.isOver:
             self._reschedule()
 
-    def _happened(self, event: Event) -> None:
+    def _handleEvent(self, event: Event) -> None:
         """Act on one event of the core."""
         if isinstance(event, LinkConfirmed):
             self.isNew = False

@@ -58,7 +58,7 @@ BOUNDS: Final = {
     "FIXED": """
         btl.Channel._receives,_refused btl.DevicePort.channels btl.ModulePort._channels,ports
         btl.Outbox.unlimited btl.PeerConnection._local btl.ReceiveBuffer._orders,_free
-        btl._Route.destinations cm.Adapter._tables,_places,_attributes,_ports cm.DatagramTransport._undo
+        btl._Route.destinations cm.Adapter._tables,_gidIndexes,_attributes,_ports cm.DatagramTransport._undo
         cm.Dispatcher.counters cm.KernelManager.counters cm.Managed.names cm.Mappings._peers
         cm.Part.requests cm.ReceiveMemory._pools cm.Sending._targets fabric.Counted.errors,data,details
         fabric.Node._guids mad.MADAgent._checked mad.SATransactor._nodes mad.Timeouts._known

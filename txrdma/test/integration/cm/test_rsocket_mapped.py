@@ -61,8 +61,8 @@ class SharedMemoryTests(SocketCase):
             def dataReceived(self, data: bytes) -> None:
                 for byte in data:
                     if byte:
-                        place = slice((byte - 1) * size, byte * size)
-                        self.seen.append(self.memory.buffer[place] == bytes([byte]) * size)
+                        mappedRange = slice((byte - 1) * size, byte * size)
+                        self.seen.append(self.memory.buffer[mappedRange] == bytes([byte]) * size)
                 super().dataReceived(data)
 
         ends = await self.both(Checking, Checking)

@@ -15,7 +15,7 @@ from typing import Final
 from twisted.internet.interfaces import IReactorTime
 
 from txrdma.cm.layouts.messages import RejectReason
-from txrdma.cm.rdmacm.library import Ends, EventKind, Happened, Parameters, Prepared
+from txrdma.cm.rdmacm.library import CMEvent, Ends, EventKind, Parameters, Prepared
 from txrdma.error import DeviceUnavailable, InvalidRequest
 from txrdma.iba.types import GID, QPN
 
@@ -80,7 +80,7 @@ class FakeKernel:
 
         def happen() -> None:
             if identifier.number in self.ids:
-                identifier.channel.events.append(Happened(kind, identifier.number, 0, status, output))
+                identifier.channel.events.append(CMEvent(kind, identifier.number, 0, status, output))
 
         self.clock.callLater(seconds, happen)
 
@@ -97,7 +97,7 @@ class FakeKernel:
             server = self.made(listener.channel)
             server.peer, client.peer = client, server
             server.source, server.destination = client.destination, client.source
-            happened = Happened(EventKind.CONNECT_REQUEST, server.number, listener.number, 0, client.output)
+            happened = CMEvent(EventKind.CONNECT_REQUEST, server.number, listener.number, 0, client.output)
             listener.channel.events.append(happened)
 
         self.clock.callLater(DELAY_SECONDS, happen)
@@ -135,7 +135,7 @@ class FakeChannel:
 
     def __init__(self, kernel: FakeKernel) -> None:
         self.kernel = kernel
-        self.events: deque[Happened] = deque()
+        self.events: deque[CMEvent] = deque()
         self.identifiers: set[int] = set()
         self._isOpen = True
 
@@ -152,7 +152,7 @@ class FakeChannel:
         for number in tuple(self.identifiers):
             self.destroy(number)
 
-    def take(self) -> Happened | None:
+    def take(self) -> CMEvent | None:
         while self.events:
             event = self.events.popleft()
             if event.identifier in self.identifiers:

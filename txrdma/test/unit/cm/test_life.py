@@ -162,6 +162,6 @@ class SearchTests(SynchronousTestCase):
                 self.assertEqual(world.inbox, ())
 
     def test_everyTransitionIsReached(self) -> None:
-        places = {world.place for world in self.worlds}
-        self.assertEqual(places, set(TABLE.places))
+        stateNames = {world.place for world in self.worlds}
+        self.assertEqual(stateNames, set(TABLE.stateNames))
         self.assertGreater(len(self.worlds), 300)

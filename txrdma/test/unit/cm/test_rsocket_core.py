@@ -461,7 +461,7 @@ class LyingTests(SynchronousTestCase):
             one.remote[begin : begin + MAPPED_BYTES] = kind(address=address, rkey=KEY, length=length).encode()
             if length == 199:
                 one.core.arrived(number, MAPPED_BYTES)
-                self.assertEqual([place.length for place in one.core.places], [199])
+                self.assertEqual([mappedRange.length for mappedRange in one.core.localRanges], [199])
         self.assertRaises(PeerViolation, one.core.arrived, number, MAPPED_BYTES)
 
     def test_arbitraryMessagesStayBounded(self) -> None:
