@@ -23,7 +23,7 @@ from txrdma.smc.group._linkstate import (
     LinkLife,
     LinkLost,
     LinkMade,
-    LinkWanted,
+    LinkRequested,
     Token,
 )
 from txrdma.smc.wire.llc import (
@@ -142,9 +142,9 @@ class LinkFlows:
         self._next = None
         if self.current is None and self.mayAdd():
             self.current = _Adding(self._core.carrier)
-            self._core.pending.append(LinkWanted(None))
+            self._core.pending.append(LinkRequested(None))
 
-    def _wantLater(self, now: float) -> None:
+    def _requestLater(self, now: float) -> None:
         """Replace a failed link, as a server, after a delay that doubles with each attempt."""
         if self._core.isServer and self._tries < MOST_TRIES:
             self._next = now + 2.0**self._tries
@@ -185,7 +185,7 @@ class LinkFlows:
         isDirect: bool,
     ) -> LinkLife | None:
         """
-        Answer L{LinkWanted} with the local end of a new link.
+        Answer L{LinkRequested} with the local end of a new link.
 
         @param tokens: all local buffers on that link, by their names.
         @param isDirect: no router is known on the route.
@@ -219,7 +219,7 @@ class LinkFlows:
         return link
 
     def decline(self, now: float) -> None:
-        """Answer L{LinkWanted} negatively, because there is no other path."""
+        """Answer L{LinkRequested} negatively, because there is no other path."""
         adding = self.current
         if isinstance(adding, _Adding) and adding.stage == "wanted":
             if adding.request is not None:
@@ -297,7 +297,7 @@ class LinkFlows:
                 self.current = None
         self._drop(link, text)
         if wasKnown and reason != DeleteReason.ASYMMETRIC_LINK_NO_LONGER_NEEDED:
-            self._wantLater(now)
+            self._requestLater(now)
         if wasKnown and core.isServer:
             self._deletions.append(_Deleting(link.number, reason, LLCFlags.ORDERLY))
         elif wasKnown:
@@ -340,7 +340,7 @@ class LinkFlows:
         elif isinstance(current, _Adding) and current.link is not None:
             if current.stage == "offered":
                 self._unanswered = current.link.number
-                self._wantLater(now)
+                self._requestLater(now)
             self.lost(current.link, "the peer has not confirmed it", now)
         else:
             self._end(now)
@@ -376,7 +376,7 @@ class LinkFlows:
                 self._reject(one, link)
         elif isinstance(body, AddLink) and self.mayAdd():
             self.current = _Adding(link, one, peerEnd=body)
-            self._core.pending.append(LinkWanted(body))
+            self._core.pending.append(LinkRequested(body))
         else:
             self._reject(one, link)
 

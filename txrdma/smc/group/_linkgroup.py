@@ -83,7 +83,7 @@ class LinkGroup:
     @param offersLink: as a server, offer a second link, which the client will reject: Linux's version 1
         clients wait 3 seconds for an offer.
     @param maxConnections: limit of connections, as negotiated by version 2.1.
-    @param maxLinks: local limit of links, up to 8; if it is more than one, L{LinkWanted} may occur.
+    @param maxLinks: local limit of links, up to 8; if it is more than one, L{LinkRequested} may occur.
     @param window: limit of pending CONFIRM RKEYs and DELETE RKEYs; Linux drops a second one.
     """
 

@@ -154,7 +154,7 @@ class LinkLife:
 
 
 @frozen
-class LinkWanted:
+class LinkRequested:
     """A link should be added: call C{offer} or C{decline}. C{peerEnd}: on a client, the server's end."""
 
     peerEnd: AddLink | None
@@ -243,7 +243,7 @@ class GroupEnded:
 Event = Union[
     LinkConfirmed,
     LinkRefused,
-    LinkWanted,
+    LinkRequested,
     LinkMade,
     LinkAdded,
     LinkLost,

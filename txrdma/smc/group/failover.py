@@ -161,9 +161,9 @@ class LinkFailover:
         with link.ending():
             unacknowledged = link.scheduler.handOver(other.scheduler)
             for stream in list(link.members):
-                with group.enduring("moving a connection"):
+                with group.isolated("moving a connection"):
                     self._move(stream, link, other, unacknowledged)
-            with group.enduring("stopping a scheduler"):
+            with group.isolated("stopping a scheduler"):
                 link.scheduler.end()
             link.closeAttachment()
         self.settle()

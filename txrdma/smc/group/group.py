@@ -36,7 +36,7 @@ from txrdma.smc.group._linkstate import (
     LinkLost,
     LinkMade,
     LinkRefused,
-    LinkWanted,
+    LinkRequested,
     RemoteRKeysDeleted,
     RKeyConfirmed,
     RKeyRefused,
@@ -71,7 +71,7 @@ class Group:
     @ivar links: current links, oldest first.
     @ivar flows: flows of all connections of the group, by alert token.
     @ivar isOver: the group has ended; connections with unread bytes remain.
-    @ivar hasPeerParted: the peer has ended the group in order, so all that it sent has arrived.
+    @ivar hasPeerClosed: the peer has ended the group in order, so all that it sent has arrived.
     @ivar isPeerLost: the TCP connection of its last connection was lost: the peer may have died.
     """
 
@@ -80,13 +80,13 @@ class Group:
         self.key = key
         self.agreement = agreement
         self.isNew = True
-        self.isOver = self.hasPeerParted = self.isPeerLost = False
+        self.isOver = self.hasPeerClosed = self.isPeerLost = False
         self.flows: dict[int, Flow] = {}
         self._reactor: IReactorTime = groups.reactor
         self._waiting: list[Deferred[None]] = []
         self._lingering: dict[Member, float] = {}
         self._timer = Timer(groups.reactor)
-        self._isResting = self._isParting = False
+        self._isResting = self._isEnding = False
         self._domains: dict[IVerbsDevice, IProtectionDomain] = {}
         with ExitStack() as undo:
             undo.callback(self._closeDomains)
@@ -360,7 +360,7 @@ class Group:
             self.isNew = False
             self.links[0].isActive = True
             self._answer(None)
-        elif isinstance(event, LinkWanted):
+        elif isinstance(event, LinkRequested):
             self._further.extend(event.peerEnd)
         elif isinstance(event, LinkMade):
             self._further.made(event)
@@ -384,7 +384,7 @@ class Group:
         elif isinstance(event, RemoteRKeysDeleted):
             for link in [link for link in self.links if link.life is event.link]:
                 for stream in list(link.members):
-                    stream.remoteBuffersGone(event.rkeys)
+                    stream.remoteBuffersDeleted(event.rkeys)
         elif isinstance(event, RuleBroken):
             _rateLimited.warn(
                 (self.key.witness, "rules"),
@@ -392,9 +392,9 @@ class Group:
                 peer=self._peer(),
                 rule=event.text,
             )
-        elif isinstance(event, GroupEnded) and not self._isParting:
-            self.hasPeerParted = event.isByPeer
-            self._over(event.text, Diagnosis.NOACTLINK, mayVanish=True)
+        elif isinstance(event, GroupEnded) and not self._isEnding:
+            self.hasPeerClosed = event.isByPeer
+            self._over(event.text, Diagnosis.NOACTLINK, mayHaveExited=True)
 
     def _post(self) -> None:
         for life, raw in self.core.outgoing():
@@ -513,13 +513,13 @@ class Group:
 
     def part(self) -> None:
         """Request the end of the group from the peer; the caller closes the group after the answer."""
-        if not self._isParting:
-            self._isParting = True
+        if not self._isEnding:
+            self._isEnding = True
             self.core.shutdown(self._reactor.seconds())
             self._post()
 
-    def _over(self, text: str, diagnosis: Diagnosis, mayVanish: bool = False) -> None:
-        """End the group; C{mayVanish}: the peer's process may have died after sending everything."""
+    def _over(self, text: str, diagnosis: Diagnosis, mayHaveExited: bool = False) -> None:
+        """End the group; C{mayHaveExited}: the peer's process may have died after sending everything."""
         if self.isOver:
             return
         self.isOver = True
@@ -527,17 +527,17 @@ class Group:
             for link in self.links:
                 ending.enter_context(link.ending())
             with self.groups.forgetting(self):
-                with self.enduring("notifying its connections"):
-                    self._reportEnd(text, diagnosis, mayVanish)
+                with self.isolated("notifying its connections"):
+                    self._reportEnd(text, diagnosis, mayHaveExited)
                 self._release()
 
-    def _reportEnd(self, text: str, diagnosis: Diagnosis, mayVanish: bool) -> None:
+    def _reportEnd(self, text: str, diagnosis: Diagnosis, mayHaveExited: bool) -> None:
         """Report the end to pending requests, and to all connections."""
         streams: list[tuple[Member, bool, int]] = []
         for link in self.links:
             arrived = link.scheduler.arrived()
-            vanishes = mayVanish and link.scheduler.lane is not None
-            streams += [(stream, vanishes, arrived) for stream in link.members]
+            hasExited = mayHaveExited and link.scheduler.lane is not None
+            streams += [(stream, hasExited, arrived) for stream in link.members]
         alive = [stream for stream, _, _ in streams if not stream.disconnected and not stream.hasReceivedEnd]
         if alive:
             _rateLimited.info(
@@ -550,9 +550,9 @@ class Group:
             )
         self._answer(Refused(text, diagnosis))
         self.pool.refuseAll(Refused(text, diagnosis))
-        for stream, vanishes, arrived in streams:
-            with self.enduring("notifying a connection"):
-                stream.linkLost(vanishes, arrived)
+        for stream, hasExited, arrived in streams:
+            with self.isolated("notifying a connection"):
+                stream.linkLost(hasExited, arrived)
                 if stream.connected:
                     self.groups.orphaned(stream)
 
@@ -566,9 +566,9 @@ class Group:
         self._timer.stop()
         self._lingering.clear()
         for link in self.links:
-            with self.enduring("stopping a scheduler"):
+            with self.isolated("stopping a scheduler"):
                 link.scheduler.end()
-        with self.enduring("closing its buffers"):
+        with self.isolated("closing its buffers"):
             self.pool.close()  # rings with unread bytes stay mapped while a flow refers to them
         for link in self.links:
             link.closeAttachment()
@@ -576,11 +576,11 @@ class Group:
 
     def _closeDomains(self) -> None:
         for domain in self._domains.values():
-            with self.enduring("closing a protection domain"):
+            with self.isolated("closing a protection domain"):
                 domain.close()
 
     @contextmanager
-    def enduring(self, what: str) -> Iterator[None]:
+    def isolated(self, what: str) -> Iterator[None]:
         """Log an exception at the end of the group, and continue."""
         try:
             yield

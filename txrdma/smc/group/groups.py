@@ -56,7 +56,7 @@ SMALL_RING: Final = 32 << 10
 STOPPING_SECONDS: Final = 5.0
 """Seconds for which a stopping reactor waits until peers have received everything."""
 
-PARTING_SECONDS: Final = 2.0
+CLOSING_SECONDS: Final = 2.0
 """Seconds for which closing groups waits for peers: see L{LinkGroups.close}."""
 
 _QUIET_SECONDS: Final = 0.3
@@ -374,7 +374,7 @@ class LinkGroups:
             self._closeConnections()
             while self._pollAll() and self._awaitsPeers():
                 pass  # peers in this process answer immediately
-            self._linger(self.reactor.seconds() + PARTING_SECONDS)
+            self._linger(self.reactor.seconds() + CLOSING_SECONDS)
             return
         self._isAtRest = True
         for group in self.groups():
@@ -485,7 +485,7 @@ class LinkGroups:
         Linux stops reading received bytes when the group ends before the connections.
         """
         groups = [group for group in self.groups() if group.core.isOpen]
-        until = monotonic() + PARTING_SECONDS
+        until = monotonic() + CLOSING_SECONDS
         for group in groups:
             group.closeConnections()
         while monotonic() < until and any(group.core.connections for group in groups if not group.isOver):
@@ -493,7 +493,7 @@ class LinkGroups:
         isLate = any(group.core.connections for group in groups)
         for group in groups:
             group.part()
-        until = monotonic() + PARTING_SECONDS
+        until = monotonic() + CLOSING_SECONDS
         while monotonic() < until and any(group.core.state != "ended" for group in groups):
             self._pollOrSleep()
         quiet = monotonic() + _QUIET_SECONDS if isLate else 0.0
@@ -535,7 +535,7 @@ class LinkGroups:
     def close(self) -> None:
         """
         Close all groups, then the devices, at the end of the process. Idempotent. Blocks up to
-        L{PARTING_SECONDS}, over adapters twice as long, until peers have received the last messages.
+        L{CLOSING_SECONDS}, over adapters twice as long, until peers have received the last messages.
         """
         self._isAtRest = False
         if _open.get(self._key) is self:
@@ -549,7 +549,7 @@ class LinkGroups:
         """Close all connections, and wait until peers have received that. Blocks."""
         awaitsPeers = any(group.flows for group in self.groups() if group.core.isOpen)
         self._closeConnections()
-        until = monotonic() + PARTING_SECONDS
+        until = monotonic() + CLOSING_SECONDS
         while monotonic() < until and (awaitsPeers or self._isWaiting()):
             isPosting = self._isWaiting()
             self._pollOrSleep()

@@ -29,7 +29,7 @@ from txrdma.smc.group._linkstate import LinkLife
 from txrdma.smc.group.attachment import Attachment, DevicePort, PeerEnd
 from txrdma.smc.group.buffers import Element
 from txrdma.smc.group.parties import LinkOwner, Member
-from txrdma.smc.group.sendscheduler import HOLD_SECONDS, SendScheduler, statusText
+from txrdma.smc.group.sendscheduler import FLUSH_SECONDS, SendScheduler, statusText
 from txrdma.smc.terms.offer import Agreement
 from txrdma.smc.wire.cdc import CDC_LENGTH, CDC_START, CDC_TYPE, unpackFrom
 from txrdma.smc.wire.clc import Accept, AnswerV2, Confirm, sizeCode
@@ -308,11 +308,11 @@ class Link:
         queue = self._queue
         clock = self.scheduler.clock
         flows = self._flows
-        due = clock() + HOLD_SECONDS
+        due = clock() + FLUSH_SECONDS
         for message in messages:
             if queue.dirty and clock() >= due:
                 self.scheduler.settle()
-                due = clock() + HOLD_SECONDS
+                due = clock() + FLUSH_SECONDS
             flow = flows.get(message[2])
             if flow is not None:
                 receive(flow, message)
@@ -334,7 +334,7 @@ class Link:
         receives = self._receives
         used = self._used
         byOffset = self._byOffset
-        due = clock() + HOLD_SECONDS if len(batch) > 1 else inf  # a single message needs no clock
+        due = clock() + FLUSH_SECONDS if len(batch) > 1 else inf  # a single message needs no clock
         for offset, status, _opcode, _qpn, length, _immediate, *_ in batch:
             if status:  # the queue pair is in the error state: all later completions fail, too
                 self.broken(statusText(status))
@@ -346,7 +346,7 @@ class Link:
                 continue
             if queue.dirty and clock() >= due:
                 self._settle()
-                due = clock() + HOLD_SECONDS
+                due = clock() + FLUSH_SECONDS
             # A message for an unknown token is dropped: its connection has just ended here.
             flow = flows.get(message[2])
             if flow is not None and message[0] == _START:

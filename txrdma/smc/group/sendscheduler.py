@@ -8,7 +8,7 @@ together:
   - otherwise in the next reactor iteration (C{schedule}, C{finish}, C{run}).
 
 Flushing many flows at once means one C{postSend}, and so one doorbell. If processing takes longer than
-C{HOLD_SECONDS}, flows are flushed in between, so that the peer does not wait for bytes that are ready.
+C{FLUSH_SECONDS}, flows are flushed in between, so that the peer does not wait for bytes that are ready.
 
 Flow control: the peer has a fixed number of receives, so at most C{WINDOW} messages may be unacknowledged.
 When the window is full, dirty flows stay dirty, the send completion queue is watched, and a completion
@@ -43,7 +43,7 @@ from txrdma.smc.group.attachment import Attachment, WINDOW
 
 _log = Logger()
 
-HOLD_SECONDS: Final = 20e-6
+FLUSH_SECONDS: Final = 20e-6
 """Seconds after which queued bytes are flushed even if more work is pending: a flush costs less."""
 
 _DRAIN_SECONDS: Final = 0.1
@@ -134,10 +134,10 @@ class SendScheduler:
             self._owner.rouse()
         elif self._call is None:
             self._call = self._reactor.callLater(0, self._called)
-            self._due = self.clock() + HOLD_SECONDS
+            self._due = self.clock() + FLUSH_SECONDS
         elif len(self.queue.dirty) > 1 and not self.isBusy and self.clock() >= self._due:
             self._postEarly()
-            self._due = self.clock() + HOLD_SECONDS
+            self._due = self.clock() + FLUSH_SECONDS
 
     def scheduleIfPending(self) -> None:
         """Schedule a flush if work was queued while the link was off the reactor."""
@@ -212,12 +212,12 @@ class SendScheduler:
         """Make pending calls; if the link fails in one, the others remain pending."""
         soon, self._soon = self._soon, []
         count = 0
-        due = self.clock() + HOLD_SECONDS
+        due = self.clock() + FLUSH_SECONDS
         try:
             for stream, call in soon:
                 if count and self.queue.dirty and self.clock() >= due:
                     self._flush()
-                    due = self.clock() + HOLD_SECONDS
+                    due = self.clock() + FLUSH_SECONDS
                 count += 1
                 try:
                     call()

@@ -87,15 +87,15 @@ class _CLCStripper:
     def __init__(self, transport: Connection, foreign: Foreign) -> None:
         self._transport = transport
         self._foreign = foreign
-        self._held = b""
+        self._unread = b""
         # mypy: replaced on the instance, as above.
         transport._dataReceived = self._dataReceived  # type: ignore[method-assign,assignment]
 
     def _dataReceived(self, data: bytes) -> Exception | None:
-        self._held += data
+        self._unread += data
         try:
             # No data means that the connection has ended: the rest is the protocol's.
-            count, isSure = self._foreign(self._held) if data else (0, True)
+            count, isSure = self._foreign(self._unread) if data else (0, True)
         except Refused:
             transport = self._transport
             del transport._dataReceived
@@ -103,9 +103,9 @@ class _CLCStripper:
             close = transport._closeSocket
             transport._closeSocket = lambda orderly: close(False)  # type: ignore[method-assign,no-untyped-call]
             return ConnectionLost()
-        transport, rest = self._transport, self._held[count:]
+        transport, rest = self._transport, self._unread[count:]
         cast(Any, transport).smc.discount(count)
-        self._held = rest
+        self._unread = rest
         if not isSure:
             return None
         del transport._dataReceived

@@ -37,7 +37,7 @@ class ClientNegotiation(Negotiation):
     The client's side of a handshake.
 
     @ivar _approach: signal to the listener, until it is known whether the listener supports SMC.
-    @ivar _held: bytes received before that is known.
+    @ivar _unread: bytes received before that is known.
     @ivar _hasAsked: a Proposal was sent; if it is not answered, later connections do not propose for a while.
     """
 
@@ -45,7 +45,7 @@ class ClientNegotiation(Negotiation):
     _approach: IClientSignal | None = None
     _accept: Accept | None = None
     _group: Group | None = None
-    _held = b""
+    _unread = b""
     _hasAsked = False
 
     def __init__(
@@ -70,14 +70,14 @@ class ClientNegotiation(Negotiation):
         """Propose, if the listener is known to support SMC."""
         self.transport.protocol = self  # instead of the wrapper of an endpoint
         self._approach = approachOf(self.transport, partial(carrierFor, self._reactor, self._options))
-        self._approach.ask(self.transport, self._signalled)
+        self._approach.query(self.transport, self._signalled)
 
     def dataReceived(self, data: bytes) -> None:
         """Hold bytes that arrive before the listener's signal, which may be about to arrive."""
         if self._approach is None:
             super().dataReceived(data)
             return
-        self._held += data
+        self._unread += data
         self.transport.pauseProducing()
         self._reactor.callLater(0, self._decideEarly)
 
@@ -89,7 +89,7 @@ class ClientNegotiation(Negotiation):
         """Handle a FIN of the server, which may have sent everything by SMC-R; before its signal, use TCP."""
         if self._approach is not None:
             self._hasEnded = True
-            self._runOnTCP(Diagnosis.PEERNOSMC, None, self._held)
+            self._runOnTCP(Diagnosis.PEERNOSMC, None, self._unread)
         elif self._stream is not None:
             self._hasEnded = True  # after the Confirm was sent
         else:
@@ -104,7 +104,7 @@ class ClientNegotiation(Negotiation):
     def _signalled(self) -> None:
         approach, self._approach = self._approach, None
         assert approach is not None, "a carrier's answer after the end"
-        held, self._held = self._held, b""
+        held, self._unread = self._unread, b""
         if held:
             self.transport.resumeProducing()
         if approach.isSMC:

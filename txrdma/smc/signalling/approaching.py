@@ -74,7 +74,7 @@ class LocalApproach:
     ) -> bool:
         """Announce the connection on a channel; return False if that is impossible."""
         target = client.target
-        self._silent.ask(target, self._reactor.seconds())
+        self._silent.query(target, self._reactor.seconds())
         try:
             local: TCPAddress | None
             if client.socket.getsockname()[1]:
@@ -117,7 +117,7 @@ class LocalApproach:
         self._isBound = False
         return isOurs
 
-    def ask(self, transport: Connection, done: Callable[[], None]) -> None:
+    def query(self, transport: Connection, done: Callable[[], None]) -> None:
         """Wait until the listener has accepted this connection."""
         announcement = self.announcement
         if announcement is None or not self.isExpected:

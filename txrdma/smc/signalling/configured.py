@@ -38,12 +38,12 @@ class AgreedApproach:
     def failed(self, error: object) -> bool:
         return False
 
-    def ask(self, transport: Connection, done: Callable[[], None]) -> None:
+    def query(self, transport: Connection, done: Callable[[], None]) -> None:
         silent, now = silentPeers(self._reactor), self._reactor.seconds()
         peer = tcpAddressOf(transport.getPeer())
         self.isSMC = not (self._takesTCP and silent.isSilent(peer, now))
         if self.isSMC:
-            silent.ask(peer, now)
+            silent.query(peer, now)
         done()
 
     def decideNow(self) -> None:

@@ -52,7 +52,7 @@ class IClientSignal(Interface):
     def failed(error: object) -> bool:
         """Release a socket that could not connect; return whether the client should be renewed."""
 
-    def ask(transport: Connection, done: Callable[[], None]) -> None:
+    def query(transport: Connection, done: Callable[[], None]) -> None:
         """Call C{done} when C{isSMC} is known for this connection: now, or later."""
 
     def decideNow() -> None:

@@ -110,7 +110,7 @@ def tcpAddressOf(address: IAddress) -> TCPAddress | None:
 # Queries by sock_diag
 
 
-def _ask(family: int, states: int, identity: bytes, flags: int = 0) -> Iterator[NetlinkMessage]:
+def _query(family: int, states: int, identity: bytes, flags: int = 0) -> Iterator[NetlinkMessage]:
     """Query sockets; raises OSError if there are none, or L{WireError}."""
     asked = _REQUEST.pack(family, socket.IPPROTO_TCP, 0, states) + identity + _NO_COOKIE
     kind = socket.SOCK_DGRAM | socket.SOCK_CLOEXEC
@@ -132,7 +132,7 @@ def _diagnosedListeners(port: int) -> list[_Listener]:
     found = []
     identity = struct.pack(">HH", port, 0) + bytes(36)
     for family in (socket.AF_INET, socket.AF_INET6):
-        for message in _ask(family, _LISTEN_STATE, identity, DUMP):
+        for message in _query(family, _LISTEN_STATE, identity, DUMP):
             _family, address, _interface, user, _inode = _ANSWER.unpack_from(message.payload)
             attributes = attributesOf(message.payload, _ANSWER.size, "inet_diag_msg")
             onlyIPv6 = attributes.get(_ONLY_IPV6, b"\0") != b"\0"
@@ -147,7 +147,7 @@ def _diagnosedUser(local: TCPAddress, remote: TCPAddress) -> int:
     zone = local.zone or remote.zone
     identity = struct.pack(">HH", local.port, remote.port) + local.packed + remote.packed
     identity += struct.pack("=I", socket.if_nametoindex(zone) if zone else 0)
-    [message] = _ask(family, _ANY_STATE, identity)
+    [message] = _query(family, _ANY_STATE, identity)
     user: int = _ANSWER.unpack_from(message.payload)[3]
     return user
 

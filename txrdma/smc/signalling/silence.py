@@ -37,7 +37,7 @@ class SilentPeers:
         """Return whether SMC must not be tried with a peer now."""
         return now < self._until.get(peer, now)
 
-    def ask(self, peer: Hashable, now: float) -> None:
+    def query(self, peer: Hashable, now: float) -> None:
         """Record that a connection tries SMC; if the peer was silent, others wait for the result."""
         if peer in self._until:
             self._until[peer] = now + TRIAL

@@ -69,11 +69,11 @@ class MarkedApproach:
         self._isMarked = False
         return self._announced.failed(error)
 
-    def ask(self, transport: Connection, done: Callable[[], None]) -> None:
+    def query(self, transport: Connection, done: Callable[[], None]) -> None:
         """Check whether the SYN-ACK had the option; otherwise query the listener on this host."""
         if self._isMarked and self._option.wasExchanged(transport.socket):
             self.isSMC = True
-            silentPeers(self._reactor).ask(tcpAddressOf(transport.getPeer()), self._reactor.seconds())
+            silentPeers(self._reactor).query(tcpAddressOf(transport.getPeer()), self._reactor.seconds())
             done()
             return
 
@@ -83,7 +83,7 @@ class MarkedApproach:
             self.directory = announced.directory
             done()
 
-        self._announced.ask(transport, answered)
+        self._announced.query(transport, answered)
 
     def decideNow(self) -> None:
         self._announced.decideNow()

@@ -127,7 +127,7 @@ class Stream:
         front.begun()
         flow.begin()
         if self.wasLost:
-            monitor.linkLost(mayVanish=True)
+            monitor.linkLost(mayHaveExited=True)
             if self.hasReceivedEnd:
                 self._closing.groupDied(flow.unread)
                 self._conclude()
@@ -210,10 +210,10 @@ class Stream:
         flow, closing = self.flow, self._closing
         if flow.backlog and not flow.isDirty:
             flow.touch()  # the peer may have closed: the flush drops the backlog
-        self._happened()
+        self._handleClosingEvents()
         while closing.readEnding and not flow.unread and not self._closesAfterFlush:
             closing.drained()
-            self._happened()
+            self._handleClosingEvents()
         if flow.peerState & ENDS and (flow.isPaused or not closing.readEnding):
             self._leave()
 
@@ -227,7 +227,7 @@ class Stream:
         )
         self._failure = self._failure or Failure(ConnectionLost(what))
         self._closing.fail()
-        self._happened()
+        self._handleClosingEvents()
 
     # Used by the TCP monitor and the group
 
@@ -270,7 +270,7 @@ class Stream:
         flow = self.flow
         return self.link.isOver or not (flow.ring.produced < total or flow.isEnding) and self.hasArrived
 
-    def doubt(self) -> None:
+    def confirmEach(self) -> None:
         """Request an acknowledgement of each message, because the TCP connection has ended."""
         self.flow.confirmsEach = True
 
@@ -295,32 +295,32 @@ class Stream:
         self.flow.isDirty = False
         self.flow.move(remoteBuffer, unacknowledged)
 
-    def linkLost(self, mayVanish: bool, arrived: int) -> None:
+    def linkLost(self, mayHaveExited: bool, arrived: int) -> None:
         """
         End the connection with its link.
 
-        @param mayVanish: no data is missing, even if the peer's process has died.
+        @param mayHaveExited: no data is missing, even if the peer's process has died.
         @param arrived: number of the last message that the peer has received.
         """
         flow = self.flow
-        isPeerGone = self.link.group.hasPeerParted or self.link.scheduler.isPeerGone
+        isPeerGone = self.link.group.hasPeerClosed or self.link.scheduler.isPeerGone
         self._isWhole = isPeerGone and not flow.backlog and flow.written <= arrived
         monitor = self._monitor
         if self._closing.over and self.hasArrived:
             pass  # TCP closes in order, since the peer may still be in its handshake
-        elif self.flow.discardsInput and not mayVanish:
+        elif self.flow.discardsInput and not mayHaveExited:
             if monitor is not None:
                 monitor.cut()  # closed locally, and delivery can't be confirmed any more
         elif monitor is not None:
-            monitor.linkLost(mayVanish)
-        elif mayVanish and self.flow.early is not None:
+            monitor.linkLost(mayHaveExited)
+        elif mayHaveExited and self.flow.early is not None:
             self.wasLost = True  # the local handshake still continues on TCP
             return
-        if monitor is None or self.hasReceivedEnd or (self.flow.discardsInput and not mayVanish):
+        if monitor is None or self.hasReceivedEnd or (self.flow.discardsInput and not mayHaveExited):
             self._closing.groupDied(self.flow.unread)
             self._conclude()
 
-    def vanished(self) -> None:
+    def peerExited(self) -> None:
         """Handle the end of the peer's process after a FIN: a reset, unless everything has arrived."""
         if self._isWhole:
             self._closing.delivered()
@@ -341,7 +341,7 @@ class Stream:
         self.fail()
         self.link.scheduler.finish()
 
-    def remoteBuffersGone(self, rkeys: Sequence[int]) -> None:
+    def remoteBuffersDeleted(self, rkeys: Sequence[int]) -> None:
         """Handle DELETE RKEY of the peer's buffers: a violation if there is more to write there."""
         if self._rkey in rkeys and (self.flow.isOpen or self.flow.backlog):
             self.violated("its buffer is taken back")
@@ -358,23 +358,23 @@ class Stream:
         """Discard the backlog, and close; the peer sees an orderly end."""
         self.flow.drop()
         self._closing.stopped()
-        self._happened()
+        self._handleClosingEvents()
 
     def _aborted(self) -> None:
         if not self._closing.over:
             self._closing.abort()
-            self._happened()
+            self._handleClosingEvents()
 
     def delivered(self) -> None:
         self._closing.delivered()
-        self._happened()
+        self._handleClosingEvents()
 
     def expired(self) -> None:
         """Release the connection: the peer did not close in time."""
         if self._monitor is not None:
             self._monitor.cut()  # the peer may not have completed its handshake, and may wait on TCP
         self._closing.expired()
-        self._happened()
+        self._handleClosingEvents()
 
     def blocked(self) -> None:
         """Start measuring: the peer's ring is full."""
@@ -426,15 +426,15 @@ class Stream:
         if front is not None and self._hasStoppedWriting:
             self._hasStoppedWriting = False
             front.writeEnded()
-        self._happened()
+        self._handleClosingEvents()
         if flow.confirmsEach and self._monitor is not None:
-            self._monitor.doubt()
+            self._monitor.confirmEach()
         if not flow.isEnding and flow.discardsInput and not self._closing.over:
             self.link.scheduler.deliver(self, flow.last)
 
     # The end
 
-    def _happened(self) -> None:
+    def _handleClosingEvents(self) -> None:
         """Act on the events of the close state machine."""
         closing = self._closing
         while events := closing.events():

@@ -37,7 +37,7 @@ class TCPMonitor(Protocol):
         self._stream: Member | None = stream
         self._reactor = reactor
         self._grace: IDelayedCall | None = None
-        self._hasEnded = self._isLinkGone = self._isCut = False
+        self._hasEnded = self._hasLinkEnded = self._isCut = False
 
     # Called by TCP
 
@@ -55,7 +55,7 @@ class TCPMonitor(Protocol):
         if stream is None:
             self.tcp.loseConnection()
         else:
-            stream.doubt()
+            stream.confirmEach()
             self._judge(stream)
 
     def writeConnectionLost(self) -> None:
@@ -75,13 +75,13 @@ class TCPMonitor(Protocol):
 
     # Called by the stream
 
-    def linkLost(self, mayVanish: bool) -> None:
-        """Handle the end of the link, after its last messages; C{mayVanish}: no data is missing."""
-        self._isLinkGone = True
+    def linkLost(self, mayHaveExited: bool) -> None:
+        """Handle the end of the link, after its last messages; C{mayHaveExited}: no data is missing."""
+        self._hasLinkEnded = True
         stream = self._stream
         if stream is None or stream.hasReceivedEnd:
             return
-        if mayVanish:
+        if mayHaveExited:
             self._judge(stream)
         else:
             self._giveUp(stream)
@@ -94,12 +94,12 @@ class TCPMonitor(Protocol):
         if stream.hasReceivedEnd:
             if self._hasEnded and stream.awaitsDelivery and not stream.hasArrived:
                 self._wait()  # the peer's process may have died without acknowledging
-        elif self._hasEnded and self._isLinkGone:
-            stream.vanished()
-        elif self._isLinkGone or not stream.mayBeSilent:
+        elif self._hasEnded and self._hasLinkEnded:
+            stream.peerExited()
+        elif self._hasLinkEnded or not stream.mayBeSilent:
             self._wait()
 
-    def doubt(self) -> None:
+    def confirmEach(self) -> None:
         """Wait for an acknowledgement of what was posted after the end of TCP."""
         stream = self._stream
         if stream is not None and not stream.hasArrived:
@@ -117,11 +117,11 @@ class TCPMonitor(Protocol):
         if stream.hasReceivedEnd:
             if stream.awaitsDelivery and not stream.hasArrived:
                 stream.reset()
-        elif self._isLinkGone or not stream.mayBeSilent or not stream.hasArrived:
+        elif self._hasLinkEnded or not stream.mayBeSilent or not stream.hasArrived:
             self._giveUp(stream)
 
     def _giveUp(self, stream: Member) -> None:
-        if self._isLinkGone:
+        if self._hasLinkEnded:
             self.cut()
         stream.reset()
 

@@ -62,7 +62,7 @@ class SMCScenario(HostileScenario):
     )
     constants = (
         (portsModule, "_instance", lambda pid: b"ID"),
-        (groupsModule, "PARTING_SECONDS", 0.0),  # seconds of real time
+        (groupsModule, "CLOSING_SECONDS", 0.0),  # seconds of real time
     )
     resize = {TCP: resized}
     quiet = 200.0

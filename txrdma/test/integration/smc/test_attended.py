@@ -53,7 +53,7 @@ class RestTests(RaceTestCase):
 
     def setUp(self) -> None:
         self.patch(groupsModule, "PollThread", PolledByThread)
-        self.patch(groupsModule, "PARTING_SECONDS", 0.0)  # simulated time stands still meanwhile
+        self.patch(groupsModule, "CLOSING_SECONDS", 0.0)  # simulated time stands still meanwhile
         super().setUp()
 
     def host(self, number: int) -> Host:

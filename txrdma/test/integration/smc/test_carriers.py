@@ -49,7 +49,7 @@ class SegmentApproach:
         self.seen.append("failed")
         return False
 
-    def ask(self, transport: Any, reported: Callable[[], None]) -> None:
+    def query(self, transport: Any, reported: Callable[[], None]) -> None:
         self.seen.append("ask")
         reactor.callLater(0, reported)
 

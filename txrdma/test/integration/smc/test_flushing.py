@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from txrdma.error import InvalidRequest
 from txrdma.iba.verbs import SendRequest
 from txrdma.smc.group.groups import linkGroups
-from txrdma.smc.group.sendscheduler import HOLD_SECONDS
+from txrdma.smc.group.sendscheduler import FLUSH_SECONDS
 from txrdma.test.support.smc.races import Listener, RaceTestCase
 from txrdma.testing.smc.scenario import DEVICE
 
@@ -73,15 +73,15 @@ class FlushingTests(RaceTestCase):
 
     def test_longWork(self) -> None:
         """If each answer takes long, it is sent before the next is computed; its writes are one message."""
-        self.work = 5 * HOLD_SECONDS
+        self.work = 5 * FLUSH_SECONDS
         self.ask()
         self.assertEqual(self.events, ["handled", "posted"] * CONNECTIONS)
         for here, _ in self.ends:
             self.assertEqual(here.transport.smc.messagesReceived, 1)
 
     def test_someWork(self) -> None:
-        """If an answer takes some time, as many answers are sent together as fit into C{HOLD_SECONDS}."""
-        self.work = 0.6 * HOLD_SECONDS
+        """If an answer takes some time, as many answers are sent together as fit into C{FLUSH_SECONDS}."""
+        self.work = 0.6 * FLUSH_SECONDS
         self.ask()
         self.assertEqual(self.events, ["handled", "handled", "posted"] * (CONNECTIONS // 2))
 
@@ -106,7 +106,7 @@ class FlushingTests(RaceTestCase):
 
     def test_writtenByLongWork(self) -> None:
         """If a delayed call works between its writes, each is sent before the next; the last at its end."""
-        self.work = 5 * HOLD_SECONDS
+        self.work = 5 * FLUSH_SECONDS
         self.answer()
         self.assertEqual(self.events, ["written", *["posted", "written"] * (CONNECTIONS - 1), "posted"])
         for here, _ in self.ends:
@@ -114,7 +114,7 @@ class FlushingTests(RaceTestCase):
 
     def test_refused(self) -> None:
         """If the device refuses to send during a program's call, connections end only after that call."""
-        self.work = 5 * HOLD_SECONDS
+        self.work = 5 * FLUSH_SECONDS
 
         def postSend(requests: Sequence[SendRequest]) -> None:
             raise InvalidRequest("by the test")
@@ -134,7 +134,7 @@ class FlushingTests(RaceTestCase):
 
     def test_paused(self) -> None:
         """Answers to data that was received while paused are each sent when they are complete."""
-        self.work = 5 * HOLD_SECONDS
+        self.work = 5 * FLUSH_SECONDS
         for _, there in self.ends:
             there.transport.pauseProducing()
         for here, _ in self.ends:
@@ -148,7 +148,7 @@ class FlushingTests(RaceTestCase):
 
     def test_broken(self) -> None:
         """If the link ends while a batch is delivered, nothing is posted after that."""
-        self.work = 5 * HOLD_SECONDS
+        self.work = 5 * FLUSH_SECONDS
         self.server.sleep()
         for here, _ in self.ends:
             here.transport.write(b"question")

@@ -13,7 +13,7 @@ from txrdma.smc.group.groups import everyGroup
 from txrdma.test.support.smc.races import Listener, RaceTestCase
 from txrdma.testing.reactors import unqueuedSeconds
 
-SECONDS = groupsModule.PARTING_SECONDS
+SECONDS = groupsModule.CLOSING_SECONDS
 BOUND = 0.5
 """Maximum real time of a call, in seconds, while simulated time does not advance."""
 
@@ -23,8 +23,8 @@ class LingeringTests(RaceTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.patch(groupsModule, "PARTING_SECONDS", SECONDS)
-        self.addCleanup(self.patch, groupsModule, "PARTING_SECONDS", 0.0)  # before the hosts are closed
+        self.patch(groupsModule, "CLOSING_SECONDS", SECONDS)
+        self.addCleanup(self.patch, groupsModule, "CLOSING_SECONDS", 0.0)  # before the hosts are closed
         self.here, self.there, _ = self.connect()
         self.until(lambda: self.here.mode == self.there.mode == "SMC-R")
 

@@ -53,7 +53,7 @@ class RealSocketTests(SynchronousTestCase):
         def refuse(*arguments: object) -> None:
             raise OSError(errno.ENOENT, "no such module")
 
-        self.patch(owners, "_ask", refuse)
+        self.patch(owners, "_query", refuse)
         self.check()
 
     def test_everyAddress(self) -> None:
@@ -81,7 +81,7 @@ class RealSocketTests(SynchronousTestCase):
             def ask(*arguments: object, error: Exception = error) -> None:
                 raise error
 
-            self.patch(owners, "_ask", ask)
+            self.patch(owners, "_query", ask)
             self.assertEqual(acceptingUsers(place), {os.geteuid()})
 
     def test_source(self) -> None:

@@ -168,7 +168,7 @@ class RaceTests(RaceTestCase):
         sockets[0].wire.freeze()
         (link,) = linkGroups(self.client, DEVICE).links()
         monitor = here.transport.stream._monitor
-        monitor.linkLost = lambda mayVanish: None  # it waits
+        monitor.linkLost = lambda mayHaveExited: None  # it waits
         link.broken("for the test")
         self.assertIsNone(here.reason)
         self.client.removeReader(monitor.tcp)  # as if TCP had ended as well

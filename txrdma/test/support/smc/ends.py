@@ -25,7 +25,7 @@ class EndsTestCase(TestCase):
     timeout = 60
 
     def setUp(self) -> None:
-        self.patch(groups, "PARTING_SECONDS", 0.5)  # peers in processes that were killed do not answer
+        self.patch(groups, "CLOSING_SECONDS", 0.5)  # peers in processes that were killed do not answer
         self.addCleanup(self._finish)
         self._ended: list[Recorder] = []
 

@@ -62,7 +62,7 @@ class RaceTestCase(SynchronousTestCase):
 
     def setUp(self) -> None:
         # Closing link groups waits for peers in real time, while simulated time stands still.
-        self.patch(groupsModule, "PARTING_SECONDS", 0.0)
+        self.patch(groupsModule, "CLOSING_SECONDS", 0.0)
         self.world = World(1)
         self.addCleanup(self.world.close)
         self.uses: list[Use] = []

@@ -26,7 +26,7 @@ from twisted.protocols.wire import Echo
 from txrdma.smc.group import groups
 from txrdma.test.support.processes import serve
 
-groups.PARTING_SECONDS = float(sys.argv[2])
+groups.CLOSING_SECONDS = float(sys.argv[2])
 serve(Echo)
 """
 

@@ -27,13 +27,13 @@ class Stream:
     def poll(self) -> None:
         """Do nothing: nothing has arrived."""
 
-    def doubt(self) -> None:
+    def confirmEach(self) -> None:
         self.isDoubted = True
 
     def violated(self, what: str) -> None:
         self.reported.append("violated")
 
-    def vanished(self) -> None:
+    def peerExited(self) -> None:
         self.reported.append("vanished")
 
     def reset(self) -> None:
@@ -105,13 +105,13 @@ class CompanionTests(SynchronousTestCase):
         self.assertEqual(self.stream.reported, [])
 
     def test_TCPEndWithoutLinkIsLoss(self) -> None:
-        self.monitor.linkLost(mayVanish=True)
+        self.monitor.linkLost(mayHaveExited=True)
         self.assertEqual(self.stream.reported, [])
         self.monitor.readConnectionLost()
         self.assertEqual(self.stream.reported, ["vanished"])
 
     def test_linkFailureResetsTCP(self) -> None:
-        self.monitor.linkLost(mayVanish=False)
+        self.monitor.linkLost(mayHaveExited=False)
         self.assertEqual((self.stream.reported, self.tcp.ended), (["reset"], ["reset"]))
 
     def test_TCPResetIsLossUnlessEnded(self) -> None:

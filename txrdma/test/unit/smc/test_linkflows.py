@@ -22,7 +22,7 @@ from txrdma.smc.group._linkstate import (
     LinkLife,
     LinkLost,
     LinkMade,
-    LinkWanted,
+    LinkRequested,
     RKeyConfirmed,
     Token,
 )
@@ -75,7 +75,7 @@ class RecordedTests(SynchronousTestCase):
         core = self.core
         core.received(server[1], 0.0)
         self.assertEqual(
-            core.events(), [LinkConfirmed(), LinkWanted(cast(llc.AddLink, llc.decode(server[1]).body))]
+            core.events(), [LinkConfirmed(), LinkRequested(cast(llc.AddLink, llc.decode(server[1]).body))]
         )
         link = self.offer(client[1], 0x392, Token(RKey(0x36D), 0xFF29218086000000))
         self.assertEqual(core.outgoing(), [(core.first, client[1])])
@@ -101,7 +101,7 @@ class RecordedTests(SynchronousTestCase):
         self.assertEqual(core.outgoing(), [(link, answered)])
         again = [raw for raw in server if llc.decode(raw).type is llc.LLCType.ADD_LINK][1]
         core.received(again, 1.0, link)
-        self.assertEqual(core.events(), [LinkWanted(cast(llc.AddLink, llc.decode(again).body))])
+        self.assertEqual(core.events(), [LinkRequested(cast(llc.AddLink, llc.decode(again).body))])
         core.decline(1.0)
         rejected = [raw for raw in client if llc.decode(raw).type is llc.LLCType.ADD_LINK][1]
         self.assertEqual(core.outgoing(), [(link, rejected)])
@@ -110,7 +110,7 @@ class RecordedTests(SynchronousTestCase):
         server, client = self.server, self.client
         self.begin(Role.SERVER, server, client)
         core = self.core
-        self.assertEqual(core.events(), [LinkConfirmed(), LinkWanted(None)])
+        self.assertEqual(core.events(), [LinkConfirmed(), LinkRequested(None)])
         link = self.offer(server[1], 0x358, Token(RKey(0x3E2), 0xFF29218085840000))
         self.assertEqual(core.outgoing(), [(core.first, server[1])])
         core.received(client[1], 0.0)
@@ -130,7 +130,7 @@ class RecordedTests(SynchronousTestCase):
         self.assertEqual(core.outgoing(), [(link, request)])
         core.received(answered, 1.0, link)
         core.grow(self.end(server[1]), 1.0)
-        self.assertEqual(core.events(), [LinkWanted(None)])
+        self.assertEqual(core.events(), [LinkRequested(None)])
         again = [raw for raw in server if llc.decode(raw).type is llc.LLCType.ADD_LINK][1]
         body = llc.decode(again).body
         assert isinstance(body, llc.AddLink)
@@ -179,7 +179,7 @@ class End:
     def act(self, event: Event, now: float) -> None:
         """Perform one event's action."""
         self.events.append(event)
-        if isinstance(event, LinkWanted):
+        if isinstance(event, LinkRequested):
             used = {link.local for link in self.made if link.state != "gone"}
             free = [port for port in self.ports if port not in used]
             link = self.core.offer(free[0], 1, 1, self.tokens(), now) if free else None

@@ -64,7 +64,7 @@ class TableTests(SynchronousTestCase):
         def refuse(*arguments: object) -> None:
             raise OSError(errno.EPROTONOSUPPORT, "not here")
 
-        self.patch(owners, "_ask", refuse)
+        self.patch(owners, "_query", refuse)
 
     def test_ownersOfAcceptingSockets(self) -> None:
         for place, users in (

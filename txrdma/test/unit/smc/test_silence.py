@@ -24,24 +24,24 @@ class SilenceTests(SynchronousTestCase):
 
     def test_oneConnectionRetries(self) -> None:
         self.silent.timedOut("a", 0.0)
-        self.silent.ask("a", SPAN)
+        self.silent.query("a", SPAN)
         self.assertTrue(self.silent.isSilent("a", SPAN))
         self.assertFalse(self.silent.timedOut("a", SPAN + 2.0))
         self.assertTrue(self.silent.isSilent("a", 2 * SPAN))
 
     def test_answerEndsSilence(self) -> None:
         self.silent.timedOut("a", 0.0)
-        self.silent.ask("a", SPAN)
+        self.silent.query("a", SPAN)
         self.silent.answered("a")
         self.assertFalse(self.silent.isSilent("a", SPAN))
 
     def test_abandonedRetryIsRepeated(self) -> None:
         self.silent.timedOut("a", 0.0)
-        self.silent.ask("a", SPAN)
+        self.silent.query("a", SPAN)
         self.assertFalse(self.silent.isSilent("a", SPAN + TRIAL))
 
     def test_silentPeersAreReported(self) -> None:
-        self.silent.ask("a", 0.0)
+        self.silent.query("a", 0.0)
         self.silent.timedOut("b", 0.0)
         self.silent.timedOut("c", 10.0)
         self.assertEqual(list(self.silent.remaining(20.0)), [("b", SPAN - 20.0), ("c", SPAN - 10.0)])
