@@ -98,7 +98,7 @@ class Bulk(LinkUser):
     def arrived(self, batch: Sequence[Completion]) -> None:
         """Ignore arrivals: only the peer receives."""
 
-    def departed(self, batch: Sequence[Completion]) -> None:
+    def sendsCompleted(self, batch: Sequence[Completion]) -> None:
         """Count sent messages, and send further ones."""
         self._outstanding -= len(batch)
         self._post(len(batch))

@@ -237,7 +237,7 @@ class IDirectLane(Interface):
     """
     Optional on a queue pair whose peer is on this host: memory that both ends map, without work requests.
 
-    C{prepare}, C{isPlaced} and C{isPeerGone} can be used from RTR on, the other methods in RTS. What is in
+    C{prepare}, C{isPlaced} and C{hasPeerEnded} can be used from RTR on, the other methods in RTS. What is in
     shared memory is not lost when the sender's process ends.
 
     Messages are SENDs of one length and layout. They are ordered with all posted requests, and complete like
@@ -262,7 +262,7 @@ class IDirectLane(Interface):
             after the end of the queue pair.
         """
 
-    def isPeerGone() -> bool:
+    def hasPeerEnded() -> bool:
         """Whether the peer's queue pair or process has ended; everything that it sent has arrived then."""
 
     def isPeerPolling() -> bool:
@@ -447,11 +447,11 @@ class IMADReceiver(Interface):
     def portLost(reason: str) -> None:
         """The port is lost, and delivers nothing more."""
 
-    def portChanged(wantsRegistration: bool) -> None:
+    def portChanged(mustRegister: bool) -> None:
         """
         The port reports that C{endPort} has changed, or that clients have to register again.
 
-        @param wantsRegistration: True if they have to (CLIENT_REREGISTER, IBA 14.2.5.6).
+        @param mustRegister: True if they have to (CLIENT_REREGISTER, IBA 14.2.5.6).
         """
 
 

@@ -277,10 +277,10 @@ class RemoteReceiveBuffers:
             self._answered()
 
     def _use(self, pair: IQueuePair, lane: IDirectLane, target: memoryview, valid: memoryview) -> None:
-        ready, isPeerGone = QPState.RTS, lane.isPeerGone
+        ready, hasPeerEnded = QPState.RTS, lane.hasPeerEnded
 
         def write(position: int, data: Buffer) -> bool:
-            if valid[0] != 1 or pair.state is not ready or isPeerGone():
+            if valid[0] != 1 or pair.state is not ready or hasPeerEnded():
                 return False
             target[position : position + len(data)] = data
             return True

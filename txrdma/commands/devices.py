@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 from twisted.python import usage
 
-from txrdma.commands.common.devicechoice import linesOf, outlookFor
+from txrdma.commands.common.devicechoice import deviceChoiceFor, linesOf
 from txrdma.commands.common.devicedescriptions import chosen, describeAll, describeDevice
 from txrdma.commands.common.options import TableOptions
 from txrdma.commands.common.tables import show
@@ -45,8 +45,8 @@ class CommandOptions(TableOptions):
 async def run(reactor: object, options: CommandOptions) -> None:
     """Run C{txrdma devices}; JSON always has all values."""
     if options["for"]:
-        outlook = outlookFor(options["for"])
-        print(json.dumps(asdict(outlook), indent=2) if options["json"] else "\n".join(linesOf(outlook)))
+        choice = deviceChoiceFor(options["for"])
+        print(json.dumps(asdict(choice), indent=2) if options["json"] else "\n".join(linesOf(choice)))
         return
     if options["device"] is None:
         descriptions = describeAll(reactor)

@@ -98,8 +98,8 @@ class Bounds:
             self.fill(fabric)
             return None
         by = next((node for node, route in routes.items() if route == head[:-1]), None)
-        place = "a port" if by is None else f"port {head[-1]} of {by}"
-        text = f"{self._size(fabric)}, {number} of them behind {place}: what is behind it is left out"
+        where = "a port" if by is None else f"port {head[-1]} of {by}"
+        text = f"{self._size(fabric)}, {number} of them behind {where}: what is behind it is left out"
         fabric.problems.append(Problem(LEFT_OUT, "DR " + ",".join(map(str, (0, *head))), text))
         self.cuts.append(head)
         removed = {node for node, route in routes.items() if route.startswith(head)}

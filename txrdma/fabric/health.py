@@ -243,7 +243,7 @@ def _findings(fabric: Fabric) -> Iterator[Finding | None]:
     yield from _linkFindings(fabric)
 
 
-def placedFindings(fabric: Fabric) -> Iterator[Finding | None]:
+def locatedFindings(fabric: Fabric) -> Iterator[Finding | None]:
     """
     Yield L{findings} of a fabric, and None for pauses after milliseconds of work, in which the fabric may
     change. A place known by a directed route is named by the last known port of that route, so that its name
@@ -251,10 +251,10 @@ def placedFindings(fabric: Fabric) -> Iterator[Finding | None]:
     """
     start = next((node for node in fabric.nodes.values() if node.route and not node.route.drPath), None)
     for one in _findings(fabric):
-        yield one if one is None or one.guid or start is None else _placed(start, one)
+        yield one if one is None or one.guid or start is None else _located(start, one)
 
 
-def _placed(start: Node, finding: Finding) -> Finding:
+def _located(start: Node, finding: Finding) -> Finding:
     if not finding.where.startswith("DR "):
         return finding
     node = start

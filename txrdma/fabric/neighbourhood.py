@@ -124,8 +124,8 @@ class Neighbourhood:
     def _plain(self, start: IBPath) -> IBPath:
         """Return the path, or the empty directed route if the path leads to a local LID."""
         end = self._endPort
-        isOurs = end.lid and 0 <= start.dlid - end.lid < 1 << end.lidMask
-        return IBDRPath() if isOurs and not isinstance(start, IBDRPath) and not self._byLIDs else start
+        isLocal = end.lid and 0 <= start.dlid - end.lid < 1 << end.lidMask
+        return IBDRPath() if isLocal and not isinstance(start, IBDRPath) and not self._byLIDs else start
 
     async def _run(self, start: IBPath) -> Fabric:
         reached: list[_Reached] = []

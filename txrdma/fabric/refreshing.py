@@ -24,7 +24,7 @@ from txrdma.mad.rpcs import RPCs
 
 _ARRIVAL: Final = span(PortInfo, "localPortNum")
 
-Asked = TypeVar("Asked", bound=Attribute)
+AttributeT = TypeVar("AttributeT", bound=Attribute)
 
 
 class Refresh:
@@ -92,15 +92,15 @@ class Refresh:
             node = port.node
             if self._fabric.nodes.get(node.guid) is node and port.peer is None and port.raw:
                 try:
-                    isOurs = await self._askPort(port)
+                    isUnchanged = await self._askPort(port)
                 except MADFailure:
                     self.unclear = f"{port} does not answer"
                     continue
-                if isOurs and hasLink(port):
+                if isUnchanged and hasLink(port):
                     await self._beyond(port)
 
-    async def _ask(self, kind: type[Asked], path: IBPath, modifier: int = 0) -> Asked:
-        answer: Asked = await self._rpcs.SubnGet(
+    async def _ask(self, kind: type[AttributeT], path: IBPath, modifier: int = 0) -> AttributeT:
+        answer: AttributeT = await self._rpcs.SubnGet(
             kind, path, modifier, timeoutSeconds=self._seconds, retries=self._retries
         )
         return answer

@@ -25,7 +25,7 @@ class TimerWheel(Generic[T]):
         self._slots: dict[int, Slot[T]] = {}
         self._order: list[int] = []
 
-    def add(self, key: int, thing: T, deadline: float) -> Slot[T]:
+    def add(self, key: int, value: T, deadline: float) -> Slot[T]:
         """
         Add an entry that L{expired} returns after its deadline.
 
@@ -36,7 +36,7 @@ class TimerWheel(Generic[T]):
         if slot is None:
             slot = self._slots[number] = {}
             heappush(self._order, number)
-        slot[key] = thing
+        slot[key] = value
         return slot
 
     def deadline(self) -> float | None:

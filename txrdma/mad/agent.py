@@ -335,8 +335,8 @@ class MADAgent(RPCs):
         if self._reopener is not None:
             self._reopener.start()
 
-    def portChanged(self, wantsRegistration: bool) -> None:
-        self._watch.changed(wantsRegistration)
+    def portChanged(self, mustRegister: bool) -> None:
+        self._watch.changed(mustRegister)
 
     def watch(self, listener: PortListener, isPolled: bool = True) -> Callable[[], None]:
         """

@@ -44,11 +44,11 @@ class PortChanged:
     """
     LID, GIDs, P_Keys or SM of the port have changed; or its SM wants its clients to register again.
 
-    @ivar wantsRegistration: whether clients must register again (CLIENT_REREGISTER, IBA 14.2.5.6).
+    @ivar mustRegister: whether clients must register again (CLIENT_REREGISTER, IBA 14.2.5.6).
     """
 
     endPort: MADEndPort
-    wantsRegistration: bool = False
+    mustRegister: bool = False
 
 
 PortEvent = Union[PortLost, PortReturned, PortChanged]
@@ -98,9 +98,9 @@ class PortWatch:
             except Exception:
                 _log.failure("while {listener!r} handled {event!r}", listener=listener, event=event)
 
-    def changed(self, wantsRegistration: bool) -> None:
+    def changed(self, mustRegister: bool) -> None:
         """Notify all listeners of a change of the port."""
-        self.notify(PortChanged(self._port().endPort, wantsRegistration))
+        self.notify(PortChanged(self._port().endPort, mustRegister))
 
     def stop(self) -> None:
         """Remove all listeners, and stop polling the port."""

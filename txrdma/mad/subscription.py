@@ -116,9 +116,7 @@ class Subscription:
             _log.warn("no subscription to notices: {why}", why=event.reason)
             self._suspend()
         elif (
-            isinstance(event, PortReturned)
-            or event.wantsRegistration
-            or self._registration() != self._registered
+            isinstance(event, PortReturned) or event.mustRegister or self._registration() != self._registered
         ):
             self.isStanding = False
             self._subscribe()

@@ -64,11 +64,11 @@ def unfitHosts(fabric: Fabric, entries: Iterable[Entry], switches: Collection[GU
         if entry.severity < Severity.WARNING or found.kind in _FIT or found.guid is None:
             continue
         description = _hostAt(fabric, found.guid, found.port)
-        isGone = description is None and found.kind == "node-gone" and found.guid not in switches
-        if isGone:
+        isAbsent = description is None and found.kind == "node-gone" and found.guid not in switches
+        if isAbsent:
             description = found.where.rpartition(" (")[0]
         name = hostName(description or "")
-        claims = [*adapters.get(name, ()), *([_adapter(description or "")] * isGone)]
+        claims = [*adapters.get(name, ()), *([_adapter(description or "")] * isAbsent)]
         if name and (len(claims) == 1 or ("" not in claims and len(set(claims)) == len(claims))):
             unfit.setdefault(name, f"{found.kind}: {found.text}")
     return dict(sorted(unfit.items()))

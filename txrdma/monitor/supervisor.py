@@ -84,7 +84,7 @@ class SupervisedLoop:
         self._expected = expected
         self._isStarted = self._isCancelled = self._isBroken = False
         self._beganAt = 0.0
-        self._wantedAt: float | None = None
+        self._dueAt: float | None = None
         self._timer = Timer(clock)
         self._task: Deferred[None] | None = None
         self._waiting: list[Deferred[None]] = []
@@ -100,7 +100,7 @@ class SupervisedLoop:
     def stop(self) -> Deferred[None]:
         """Begin no other run; fires when no run is in progress. Idempotent."""
         self._isStarted = False
-        self._wantedAt = None
+        self._dueAt = None
         self._timer.stop()
         done: Deferred[None] = Deferred()
         if self.isRunning:
@@ -125,7 +125,7 @@ class SupervisedLoop:
             return
         at = self._clock.seconds() + seconds
         if self.isRunning:
-            self._wantedAt = at if self._wantedAt is None else min(at, self._wantedAt)
+            self._dueAt = at if self._dueAt is None else min(at, self._dueAt)
             return
         self._timer.ensure(seconds, self._begin)
 
@@ -187,7 +187,7 @@ class SupervisedLoop:
         self.isRunning = False
         self._task = None
         self.failures += self._isBroken
-        wanted, self._wantedAt = self._wantedAt, None
+        wanted, self._dueAt = self._dueAt, None
         if self._isStarted:
             now = self._clock.seconds()
             pauses = [] if wanted is None else [max(0.0, wanted - now)]

@@ -154,7 +154,7 @@ class Activity(LinkUser):
         if self._expected is not None:
             self._concludeNow()
 
-    def departed(self, batch: Sequence[Completion]) -> None:
+    def sendsCompleted(self, batch: Sequence[Completion]) -> None:
         """Handle completed send requests."""
 
     def failed(self, error: Exception) -> None:

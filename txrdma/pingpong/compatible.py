@@ -173,7 +173,7 @@ class Game(Activity):
                 self.measurement.wrong += 1
         self._proceed()
 
-    def departed(self, batch: Sequence[Completion]) -> None:
+    def sendsCompleted(self, batch: Sequence[Completion]) -> None:
         """Record that the local message has completed, and send the next one if the peer has answered."""
         self.messages += len(batch)
         self._isSending = False

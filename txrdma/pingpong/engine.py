@@ -142,7 +142,7 @@ class Volley(_Asking):
         super().arrived(batch)
         self.proceed()
 
-    def departed(self, batch: Sequence[Completion]) -> None:
+    def sendsCompleted(self, batch: Sequence[Completion]) -> None:
         self.sending -= len(batch)
         self.proceed()
 
@@ -160,7 +160,7 @@ class Volley(_Asking):
 class Probe(_Asking):
     """Latency of reads and atomics, which complete without the peer's program."""
 
-    def departed(self, batch: Sequence[Completion]) -> None:
+    def sendsCompleted(self, batch: Sequence[Completion]) -> None:
         self.answered(self.link.now(), 1)
         self.sending -= len(batch)
         examineResults(self, batch)
@@ -196,7 +196,7 @@ class Source(Activity):
         self._isWarm = True
         self._goOn()
 
-    def departed(self, batch: Sequence[Completion]) -> None:
+    def sendsCompleted(self, batch: Sequence[Completion]) -> None:
         count = len(batch)
         self._outstanding -= count
         self.messages += count
@@ -288,7 +288,7 @@ class Echo(Answer):
             self._settle()
         super().arrived(batch)
 
-    def departed(self, batch: Sequence[Completion]) -> None:
+    def sendsCompleted(self, batch: Sequence[Completion]) -> None:
         self._free += len(batch)
         if self._owed:
             self._settle()

@@ -92,7 +92,7 @@ class LinkUser:
     def arrived(self, batch: Sequence[Completion]) -> None:
         """Handle messages received from the peer. Their receives are posted again afterwards."""
 
-    def departed(self, batch: Sequence[Completion]) -> None:
+    def sendsCompleted(self, batch: Sequence[Completion]) -> None:
         """Handle completed send requests."""
 
     def failed(self, error: Exception) -> None:
@@ -295,16 +295,16 @@ class MeasuredLink:
                 self.fail(RequestFailed(completion.status))
                 return
         arrived = [completion for completion in batch if completion.opcode >= _RECEIVE]
-        departed = batch
+        completed = batch
         if arrived and len(arrived) < len(batch):
-            departed = [completion for completion in batch if completion.opcode < _RECEIVE]
+            completed = [completion for completion in batch if completion.opcode < _RECEIVE]
         try:
             if arrived:
                 if self.user is not None:
                     self.user.arrived(arrived)
                 self.repost([completion.identifier for completion in arrived])
             if len(arrived) < len(batch) and self.user is not None:
-                self.user.departed(departed)
+                self.user.sendsCompleted(completed)
         except Exception as error:
             self.fail(error)
 

@@ -229,7 +229,7 @@ class SimulatedNetwork:
                 self.dropped += 1
                 continue
             if direction.happens(_Question.CORRUPTION, number, faults.corruption):
-                piece = _spoilt(piece, Random(direction.bits(_Question.SPOILT_WORDS, number)))
+                piece = _corrupted(piece, Random(direction.bits(_Question.SPOILT_WORDS, number)))
             seconds = faults.delaySeconds
             if faults.jitterSeconds:
                 seconds += faults.jitterSeconds * direction.part(_Question.JITTER, number)
@@ -294,7 +294,7 @@ class SimulatedNetwork:
         self.clock.callLater(seconds, arrive)
 
 
-def _spoilt(piece: bytes, random: Random) -> bytes:
+def _corrupted(piece: bytes, random: Random) -> bytes:
     """Exchange two different words of a datagram, which UDP's checksum does not detect, but the ICRC."""
     words = [piece[at : at + 2] for at in range(0, len(piece), 2)]
     if len(set(words)) == 1:
@@ -379,7 +379,7 @@ class SimulatedCarrier:
             if self._receiver is not None:
                 self._receiver.received(memoryview(data), segment, source)
         if self._receiver is not None:
-            self._receiver.turnEnded()
+            self._receiver.batchEnded()
 
     def _ready(self) -> None:
         self._waiting = False

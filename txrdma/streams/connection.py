@@ -186,7 +186,7 @@ class StreamEnd(Generic[CoreT, CarrierT]):
         self._record.bytesSent -= core.backlog
         core.drop()
 
-    def _keepRest(self) -> None:
+    def _storeRest(self) -> None:
         """Copy unread bytes, before the buffers are released."""
         core = self._core
         while core is not None and core.unread:
@@ -363,7 +363,7 @@ class StreamEnd(Generic[CoreT, CarrierT]):
         """Perform the closes that are due; return whether there may be more to deliver or to post."""
         core = self._core
         if core is not None and core.isOver and not self._isLeaving:
-            self._keepRest()
+            self._storeRest()
             self._leave()
             return True
         if core is not None and core.isCloseDelivered:

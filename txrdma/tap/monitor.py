@@ -25,7 +25,7 @@ from twisted.web.client import Agent
 
 from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError
 from txrdma.fabric.cabling import cableFindings, readCables
-from txrdma.fabric.health import Finding, placedFindings
+from txrdma.fabric.health import Finding, locatedFindings
 from txrdma.interfaces import IMADPort
 from txrdma.kit.lease import RENEW_SECONDS
 from txrdma.kit.listening import isLoopback
@@ -55,7 +55,7 @@ _SIMULATED: Final = "sim"
 _PLAIN: Final = ("tcp:", "tcp4:", "tcp6:", "smc:")
 """Prefixes of endpoint strings without encryption."""
 
-_UNHEARD: Final = (CannotListenError, OSError, OverflowError)
+_CANNOT_LISTEN: Final = (CannotListenError, OSError, OverflowError)
 """Errors of listening at an address; L{OverflowError} is that of a port number above 65535."""
 
 _AHEAD_SECONDS: Final = 60.0
@@ -103,9 +103,9 @@ def checkOf(config: MonitorConfig) -> Check:
     @raise InvalidRequest: the topology file cannot be read or parsed.
     """
     if not config.topology:
-        return placedFindings
+        return locatedFindings
     plan = readCables(config.topology)
-    return lambda fabric: chain(placedFindings(fabric), cableFindings(fabric, plan))
+    return lambda fabric: chain(locatedFindings(fabric), cableFindings(fabric, plan))
 
 
 def portOf(config: MonitorConfig) -> str:
@@ -409,7 +409,7 @@ class MonitorService(MultiService):
         """
         try:
             super().privilegedStartService()  # type: ignore[no-untyped-call]  # of Twisted's
-        except (*_UNHEARD, RDMAError) as error:
+        except (*_CANNOT_LISTEN, RDMAError) as error:
             raise SystemExit(f"fabric-monitor: {error}") from error
 
     def startService(self) -> None:
@@ -420,7 +420,7 @@ class MonitorService(MultiService):
         """
         try:
             super().startService()  # type: ignore[no-untyped-call]  # of Twisted's
-        except _UNHEARD as error:
+        except _CANNOT_LISTEN as error:
             raise DeviceUnavailable(str(error)) from error
         _log.info("watches the fabric of {port}", port=self._agent.port.name)
         self._threads.start()

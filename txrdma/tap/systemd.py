@@ -45,9 +45,9 @@ class SystemNotifier:
         address = environment.get("NOTIFY_SOCKET", "")
         self._address = "\0" + address[1:] if address.startswith("@") else address
         self._status = ""
-        isOurs = environment.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
+        isThisProcess = environment.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
         try:
-            microseconds = int(environment.get("WATCHDOG_USEC", "0")) if isOurs else 0
+            microseconds = int(environment.get("WATCHDOG_USEC", "0")) if isThisProcess else 0
         except ValueError:
             microseconds = 0
         self._seconds = microseconds / _MICROSECONDS / _SHARE

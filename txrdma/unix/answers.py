@@ -27,7 +27,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.kit.logs import RateLimitedLogger
-from txrdma.unix.sockets import isOurs, LocalListener, peerOf, Reactor
+from txrdma.unix.sockets import isSameUser, LocalListener, peerOf, Reactor
 
 T = TypeVar("T")
 
@@ -194,7 +194,7 @@ class _Asking(Protocol):
     def connectionMade(self) -> None:
         # ITransport does not declare the socket; Twisted's UNIX transports have this attribute.
         user = peerOf(cast(socket.socket, self.transport.socket)).user  # type: ignore[union-attr]
-        if not isOurs(user):
+        if not isSameUser(user):
             self._finish(Failure(PermissionError(f"the socket belongs to user {user}")))
 
     def dataReceived(self, data: bytes) -> None:

@@ -22,7 +22,7 @@ from typing import Final
 from twisted.logger import Logger
 
 from txrdma.kit.logs import RateLimitedLogger
-from txrdma.unix.sockets import connectTo, isOurs, LocalListener, peerOf, Reactor, SO_PEERCRED, unmapped
+from txrdma.unix.sockets import connectTo, isSameUser, LocalListener, peerOf, Reactor, SO_PEERCRED, unmapped
 
 _log = Logger()
 _rateLimited = RateLimitedLogger(_log)
@@ -77,7 +77,7 @@ class SocketDirectory:
         """Return whether the peer of a UNIX socket may connect, by its credentials."""
         user = peerOf(connected).user
         if user == os.geteuid():
-            return isOurs(user)
+            return isSameUser(user)
         group = self._sharedGroup()
         if group is None or group in unmapped():
             return False

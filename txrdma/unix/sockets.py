@@ -98,7 +98,7 @@ def unmapped() -> frozenset[int]:
         return frozenset({65534})
 
 
-def isOurs(user: int) -> bool:
+def isSameUser(user: int) -> bool:
     """
     Return whether a user ID is the effective one of this process.
 
@@ -122,7 +122,7 @@ class LocalListener:
         name: str | bytes,
         accepted: Callable[[socket.socket], None],
         purpose: str,
-        welcome: Callable[[int], bool] = isOurs,
+        welcome: Callable[[int], bool] = isSameUser,
         backlog: int = 1024,
     ) -> None:
         """

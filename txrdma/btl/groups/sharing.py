@@ -27,7 +27,7 @@ from txrdma.kit.delayedcalls import cancelCall
 from txrdma.kit.wire import bits, data, Layout, wire
 from txrdma.unix.mapping import closeMapping, mapped, sealedMemory, SIZE_SEALS
 from txrdma.unix.sharing import whyNoSharedMemory
-from txrdma.unix.sockets import isOurs
+from txrdma.unix.sockets import isSameUser
 
 _log = Logger()
 
@@ -184,7 +184,7 @@ class Offered:
 
     def _checked(self, nonce: bytes) -> mmap.mmap | None:
         found = os.fstat(self._descriptor)
-        if not stat.S_ISREG(found.st_mode) or not isOurs(found.st_uid) or found.st_size != self._length:
+        if not stat.S_ISREG(found.st_mode) or not isSameUser(found.st_uid) or found.st_size != self._length:
             raise ValueError("the offered descriptor is another file")
         descriptor = os.open(f"/proc/self/fd/{self._descriptor}", os.O_RDWR | os.O_CLOEXEC)
         try:

@@ -53,7 +53,7 @@ class BTLEnd(StreamEnd[ByteStream, BTLMessageTransport]):
         core = self._core
         if core is not None:
             core.isCloseDelivered = core.hasSentClose and reason.check(ConnectionDone) is not None
-            self._keepRest()
+            self._storeRest()
         self._lost(reason)
 
     # The producer of messages; each call is followed by C{progressed}

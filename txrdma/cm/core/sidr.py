@@ -108,17 +108,17 @@ class Resolution(ExchangeCore):
 
     def _takeQuestion(self) -> None:
         self._question = self._message
-        self._keep()
+        self._extendDeadline()
         self._emit(ServiceRequested(self._message))
 
     def _sendResponse(self) -> None:
         self._send(self._response)
-        self._keep()
+        self._extendDeadline()
 
     def _sendResponseAgain(self) -> None:
         self._send(self._response)
 
-    def _keep(self) -> None:
+    def _extendDeadline(self) -> None:
         self.deadlineSeconds = self._now + self._retryPolicy.seconds * (1 + self._retryPolicy.retries)
 
 

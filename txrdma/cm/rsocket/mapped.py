@@ -88,8 +88,8 @@ class EndMappings:
         core = self._core
         number = None if core is None else core.writeMapped(offset, bytes(data))
         if number is None:
-            place = f"{len(data)} bytes at offset {offset}"
-            return failed(ProtectionError(f"the peer has not mapped {place}"))
+            where = f"{len(data)} bytes at offset {offset}"
+            return failed(ProtectionError(f"the peer has not mapped {where}"))
 
         def cancel(_: Deferred[None]) -> None:
             self._writes.pop(number, None)
@@ -130,7 +130,7 @@ class EndMappings:
         """Fire the Deferreds of waits for memory that is mapped now."""
         localRanges = [] if self._core is None else self._core.localRanges
         for waiting, (offset, length) in list(self._waiting.items()):
-            isThere = any(place.holds(offset, length) for place in localRanges)
+            isThere = any(where.holds(offset, length) for where in localRanges)
             if isThere and waiting in self._waiting:
                 del self._waiting[waiting]
                 waiting.callback(None)

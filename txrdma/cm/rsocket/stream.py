@@ -265,7 +265,7 @@ class RSocketEnd(StreamEnd[RSocket, RDMATransport]):
 
     def memoryLost(self) -> None:
         """Copy received bytes that were not read; release the memory of a failed attempt."""
-        self._keepRest()
+        self._storeRest()
         if self._transport is None:  # connectionLost is not called, and tracebacks may refer to this object
             self._core = None
 

@@ -16,7 +16,7 @@ from txrdma.smc.terms.options import LOCAL_DEVICE, USUAL
 
 
 @frozen
-class Outlook:
+class DeviceChoice:
     """
     The device that connections to a host would use.
 
@@ -39,7 +39,7 @@ class Outlook:
     why: tuple[str, ...]
 
 
-def outlookFor(host: str) -> Outlook:
+def deviceChoiceFor(host: str) -> DeviceChoice:
     """
     Return the device that C{device=auto} would select for a host, without connecting to it.
 
@@ -62,7 +62,7 @@ def outlookFor(host: str) -> Outlook:
         why.append(more)
         device = LOCAL_DEVICE if isLocal else ""
     name = "" if interface is None else interface.name
-    return Outlook(host, address, own, name, finding.network, device, port, tuple(why))
+    return DeviceChoice(host, address, own, name, finding.network, device, port, tuple(why))
 
 
 def _withoutPorts(networks: Networks, address: str) -> tuple[str, bool]:
@@ -101,16 +101,16 @@ def _ends(host: str) -> tuple[str, str]:
     raise DeviceUnavailable(f"no route to {host}: {reason}")
 
 
-def linesOf(outlook: Outlook) -> Iterator[str]:
+def linesOf(choice: DeviceChoice) -> Iterator[str]:
     """Return an outlook as lines of text."""
-    device = outlook.device or "none: plain TCP"
-    if outlook.port is not None:
-        device += f", port {outlook.port}"
+    device = choice.device or "none: plain TCP"
+    if choice.port is not None:
+        device += f", port {choice.port}"
     rows = [
-        ("host", f"{outlook.host}, {outlook.address}" if outlook.host != outlook.address else outlook.host),
-        ("from", f"{outlook.own}, {outlook.interface}" if outlook.interface else outlook.own),
-        ("network", outlook.network or "none"),
+        ("host", f"{choice.host}, {choice.address}" if choice.host != choice.address else choice.host),
+        ("from", f"{choice.own}, {choice.interface}" if choice.interface else choice.own),
+        ("network", choice.network or "none"),
         ("device", device),
-        *(("why" if number == 0 else "", each) for number, each in enumerate(outlook.why)),
+        *(("why" if number == 0 else "", each) for number, each in enumerate(choice.why)),
     ]
     return columns(*rows)

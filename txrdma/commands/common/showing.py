@@ -75,8 +75,8 @@ class ShowingPort:
         assert self._receiver is not None
         self._receiver.portLost(reason)
 
-    def portChanged(self, wantsRegistration: bool) -> None:
+    def portChanged(self, mustRegister: bool) -> None:
         """Copy the changed state of the wrapped port, and notify the receiver."""
         assert self._receiver is not None
         self.endPort = self._port.endPort
-        self._receiver.portChanged(wantsRegistration)
+        self._receiver.portChanged(mustRegister)

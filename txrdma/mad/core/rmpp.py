@@ -327,7 +327,7 @@ class RMPPReceiver:
             return self._refuse(TransferEnded(RMPPStatus.RESOURCES_EXHAUSTED))
         if header.last:
             self._last = number
-        self._keep(number, bytes(data[:length]))
+        self._store(number, bytes(data[:length]))
         return None
 
     def outgoing(self) -> Sequence[RMPPHeader]:
@@ -354,7 +354,7 @@ class RMPPReceiver:
             return True
         return self._promised is not None and number >= self._promised
 
-    def _keep(self, number: int, data: bytes) -> None:
+    def _store(self, number: int, data: bytes) -> None:
         if number in self._early:
             return
         self.accepted += 1

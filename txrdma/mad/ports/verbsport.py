@@ -396,7 +396,7 @@ class VerbsPort(DescriptorPort):
                 return
         try:
             if self._pair.state in (QPState.SQE, QPState.ERR):
-                self._mend()
+                self._restart()
             elif again:
                 self._receive(again)
             self._postWaiting()
@@ -448,7 +448,7 @@ class VerbsPort(DescriptorPort):
             datagram = bytes(self._memory.view[slot * _STRIDE :][:MAD_LENGTH])
             self._undelivered(datagram, f"it could not be sent: {completion.status.name}")
 
-    def _mend(self) -> None:
+    def _restart(self) -> None:
         """Restart the queue pair after a failed send, once all requests are completed."""
         if self._pair.state is QPState.SQE:
             self._pair.modify(QPAttributes(state=QPState.RTS, currentState=QPState.SQE))

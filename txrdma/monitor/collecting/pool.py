@@ -100,7 +100,7 @@ class Series(Call):
         raise NotImplementedError
 
 
-class _Asked(NamedTuple):
+class _PendingCall(NamedTuple):
     """A call with its path, and what a message says of it."""
 
     call: Call
@@ -117,22 +117,22 @@ class _Link:
     """
 
     def __init__(self, most: int) -> None:
-        self.waiting: dict[Call, _Asked] = {}
+        self.waiting: dict[Call, _PendingCall] = {}
         self._most = most
         self._isFilling = False
 
-    def _underWay(self) -> int:
+    def _pendingCount(self) -> int:
         """Return the number of calls under way."""
         raise NotImplementedError
 
-    def _send(self, asked: _Asked) -> None:
+    def _send(self, asked: _PendingCall) -> None:
         raise NotImplementedError
 
     def _drop(self, call: Call) -> None:
         """Give up a call under way, if it is one of this link's."""
         raise NotImplementedError
 
-    def issue(self, asked: _Asked) -> None:
+    def issue(self, asked: _PendingCall) -> None:
         """Make a call now or later."""
         self.waiting[asked.call] = asked
         self.fill()
@@ -148,7 +148,7 @@ class _Link:
             return
         self._isFilling = True
         try:
-            while self.waiting and self._underWay() < self._most:
+            while self.waiting and self._pendingCount() < self._most:
                 self._send(self.waiting.pop(next(iter(self.waiting))))
         finally:
             self._isFilling = False
@@ -185,10 +185,10 @@ class _LocalLink(_Link):
         self._agent, self._timeoutSeconds, self._retries = agent, timeoutSeconds, retries
         self._running: dict[Call, _Relayed] = {}
 
-    def _underWay(self) -> int:
+    def _pendingCount(self) -> int:
         return len(self._running)
 
-    def _send(self, asked: _Asked) -> None:
+    def _send(self, asked: _PendingCall) -> None:
         call = self._running[asked.call] = _Relayed(self, asked.call)
         self._agent.issue(call, asked.path, self._timeoutSeconds, self._retries)
 
@@ -214,13 +214,13 @@ class _RemoteLink(MessageConnection, _Link):
     def __init__(self, collector: _Collector) -> None:
         _Link.__init__(self, MOST_CALLS)
         self._collector = collector
-        self._open: dict[int, _Asked] = {}
+        self._open: dict[int, _PendingCall] = {}
         self._identifiers = count(1)
         self._requests: list[Request] = []
         self._flushing, self._watching = Timer(collector.reactor), Timer(collector.reactor)
         self._received = 0
 
-    def _underWay(self) -> int:
+    def _pendingCount(self) -> int:
         return len(self._open)
 
     def connectionMade(self) -> None:
@@ -235,7 +235,7 @@ class _RemoteLink(MessageConnection, _Link):
         for result in decodeResults(message):
             self._complete(result)
 
-    def _send(self, asked: _Asked) -> None:
+    def _send(self, asked: _PendingCall) -> None:
         call = asked.call
         call.identifier = next(self._identifiers) & 0xFFFFFFFF
         self._open[call.identifier] = asked
@@ -371,7 +371,7 @@ class _Collector(Factory):
         _log.info("the collector {name} is connected", name=self.name)
         self.link = link
 
-    def left(self, calls: Sequence[_Asked]) -> None:
+    def left(self, calls: Sequence[_PendingCall]) -> None:
         """The connection has ended: distribute its calls anew."""
         if self.link is not None:
             self.link = None
@@ -440,7 +440,7 @@ class CollectorPool:
         """Make a call, as L{MADAgent} does. The timeout and the retries are those of the pool."""
         call.forget = self._forget
         what = _INDICES[call.rpc.name, call.kind.attributeID]
-        self.distribute((_Asked(call, path, what, call.content),))
+        self.distribute((_PendingCall(call, path, what, call.content),))
 
     def issueSeries(self, call: Series, path: IBPath, attributes: Iterable[int], ports: bytes) -> bool:
         """
@@ -452,10 +452,10 @@ class CollectorPool:
             return False
         call.forget = self._forget
         what = encodeSeries((_INDICES["PerformanceGet", each] for each in attributes), ports)
-        self.distribute((_Asked(call, path, SERIES, what),))
+        self.distribute((_PendingCall(call, path, SERIES, what),))
         return True
 
-    def distribute(self, calls: Iterable[_Asked]) -> None:
+    def distribute(self, calls: Iterable[_PendingCall]) -> None:
         """Make calls by the collectors of their ports, or by the agent."""
         links: list[_Link] = [each.link for each in self._collectors if each.link is not None]
         for asked in calls:

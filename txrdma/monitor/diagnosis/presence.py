@@ -49,7 +49,7 @@ Key = TypeVar("Key")
 
 
 @record
-class Gone:
+class Absence:
     """
     A node or a link that was in the fabric and is missing.
 
@@ -85,8 +85,8 @@ class Presence:
         self._appeared: dict[Any, float] = {}
         self.present: Mapping[GUID, tuple[str, str]] = {}
         self.linked: Mapping[Link, tuple[str, str]] = {}
-        self.nodes: dict[GUID, Gone] = {}
-        self.links: dict[Link, Gone] = {}
+        self.nodes: dict[GUID, Absence] = {}
+        self.links: dict[Link, Absence] = {}
         self.lost: set[Link] = set()
         self.came: set[Link] = set()
         self.changes = 0
@@ -104,20 +104,20 @@ class Presence:
         """
         present: dict[GUID, tuple[str, str]] = {}
         linked: dict[Link, tuple[str, str]] = {}
-        nodes: dict[GUID, Gone] = {}
-        links: dict[Link, Gone] = {}
+        nodes: dict[GUID, Absence] = {}
+        links: dict[Link, Absence] = {}
         for one in states:
-            names, isGone = (one.where, one.detail), one.kind.endswith("-gone")
+            names, isAbsent = (one.where, one.detail), one.kind.endswith("-gone")
             if one.kind.startswith("node"):
                 guid = GUID.fromString(one.subject)
-                if isGone:
-                    nodes[guid] = Gone(*names, one.at, guid)
+                if isAbsent:
+                    nodes[guid] = Absence(*names, one.at, guid)
                 else:
                     present[guid] = names
             else:
                 link = _linkOf(one.subject)
-                if isGone:
-                    links[link] = Gone(*names, one.at, *link[0])
+                if isAbsent:
+                    links[link] = Absence(*names, one.at, *link[0])
                 else:
                     linked[link] = names
         if len(present) >= _FEWEST:
@@ -177,9 +177,9 @@ class Presence:
         # No pauses from here on: pages show either the former state or the new one.
         for guid, (name, beyond) in self.present.items():
             if guid not in nodes:
-                self.nodes[guid] = Gone(name, beyond, now, guid)
+                self.nodes[guid] = Absence(name, beyond, now, guid)
         for link in lost:
-            self.links[link] = Gone(*self.linked[link], now, *link[0])
+            self.links[link] = Absence(*self.linked[link], now, *link[0])
         before = set(self.nodes), set(self.links)
         for guid in [guid for guid in self.nodes if guid in nodes]:
             del self.nodes[guid]
@@ -191,7 +191,7 @@ class Presence:
         self.changes += any(event.kind != "link-changed" for event in events)
         self.lost, self.came = (set(lost), came) if self.present else (set(), set())
         self.present, self.linked, self._modes, self._appeared = nodes, links, modes, appeared
-        several: tuple[dict[Any, Gone], ...] = (self.nodes, self.links)
+        several: tuple[dict[Any, Absence], ...] = (self.nodes, self.links)
         for gone in several:
             _forget(gone, now - FORGET_SECONDS)
             self._bound(gone)
@@ -263,7 +263,7 @@ class Presence:
                 yield
         return appeared
 
-    def _bound(self, gone: dict[Any, Gone]) -> None:
+    def _bound(self, gone: dict[Any, Absence]) -> None:
         """Remove the missing entries that were present for the shortest time while there are too many."""
         excess = len(gone) - self._mostGone
         if excess > 0:
@@ -297,7 +297,7 @@ class Presence:
         ]
 
 
-def _forget(known: dict[Key, Gone], before: float) -> None:
+def _forget(known: dict[Key, Absence], before: float) -> None:
     for key in [key for key, gone in known.items() if gone.since <= before]:
         del known[key]
 

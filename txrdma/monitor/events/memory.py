@@ -14,7 +14,7 @@ from txrdma.monitor.diagnosis.journal import entryOf, Journal
 from txrdma.monitor.diagnosis.presence import Presence, STATES
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
 from txrdma.monitor.reading.counterreader import SILENT_TIMES
-from txrdma.monitor.reading.poller import UNHEARD_SECONDS
+from txrdma.monitor.reading.poller import UNSUBSCRIBED_SECONDS
 from txrdma.monitor.series.historystore import HistoryStore
 
 _RAISED: Final = "finding-raised"
@@ -29,7 +29,7 @@ def secondsToFind(kind: str, thresholds: ErrorThresholds, intervalSeconds: float
     several = {
         "node-silent": intervalSeconds * (1 << SILENT_TIMES),  # it is asked more and more seldom
         "sm-still": STILL_SECONDS + 2 * intervalSeconds,
-        "no-notices": UNHEARD_SECONDS + 2 * intervalSeconds,
+        "no-notices": UNSUBSCRIBED_SECONDS + 2 * intervalSeconds,
     }
     return max(thresholds.periodOf(kind), several.get(kind, 0.0))
 

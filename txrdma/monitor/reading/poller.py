@@ -25,7 +25,7 @@ from txrdma.error import DeviceUnavailable, RDMAError
 from txrdma.fabric.congestion import congestionFindings
 from txrdma.fabric.discovery import Sweep
 from txrdma.fabric.excess import LEFT_OUT
-from txrdma.fabric.health import Finding, managerFindings, placedFindings
+from txrdma.fabric.health import Finding, locatedFindings, managerFindings
 from txrdma.fabric.managerwatch import ManagerWatch
 from txrdma.fabric.model import breakUp, Fabric, Node, Port
 from txrdma.fabric.rates import shareOf
@@ -95,7 +95,7 @@ _PIECE: Final = 2000
 """Number of nodes beyond which the processing of a sweep has pauses."""
 
 _LEAST_OUTSTANDING: Final = 8
-UNHEARD_SECONDS: Final = 60.0
+UNSUBSCRIBED_SECONDS: Final = 60.0
 """Seconds without a standing subscription after which that is reported."""
 
 
@@ -133,7 +133,7 @@ class FabricPoller:
         thresholds: ErrorThresholds | None = None,
         notify: Callable[[FindingEvent], object] = lambda event: None,
         onRound: Callable[[float], object] = lambda began: None,
-        check: Check = placedFindings,
+        check: Check = locatedFindings,
         supervisor: Supervisor | None = None,
         collectors: CollectorPool | None = None,
         turn: DeferredLock | None = None,
@@ -333,7 +333,7 @@ class FabricPoller:
         found = [Finding("port-lost", name, self._lost)] if self._lost else []
         if self._subscription is None or self._subscription.isStanding or self._isOffline():
             self._unsubscribedSince = now
-        elif now - self._unsubscribedSince >= UNHEARD_SECONDS:
+        elif now - self._unsubscribedSince >= UNSUBSCRIBED_SECONDS:
             found.append(Finding("no-notices", name, "the subnet administration accepts no subscription"))
         if not self._lost:
             found += self.supervisor.findings()

@@ -61,19 +61,19 @@ class FabricsSite:
         root.putChild(b"api", api)
         self._scrapes = Scrapes(reactor, [site.metrics for site in sites.values()], garbage)
         putCommon(root, self._scrapes)
-        self.factory = MonitorFactory(reactor, root, access, self.sickness, self.unreadiness)
+        self.factory = MonitorFactory(reactor, root, access, self.livenessProblem, self.readinessProblem)
 
     def stop(self) -> None:
         """End all answers that go on."""
         self._scrapes.stop()
 
-    def sickness(self) -> str:
+    def livenessProblem(self) -> str:
         """Return why a restart would help; C{""} if it would not."""
-        return _joined({name: site.watch.sickness() for name, site in self._sites.items()})
+        return _joined({name: site.watch.livenessProblem() for name, site in self._sites.items()})
 
-    def unreadiness(self) -> str:
+    def readinessProblem(self) -> str:
         """Return why another monitor should be asked instead; C{""} if not."""
-        return _joined({name: site.watch.unreadiness() for name, site in self._sites.items()})
+        return _joined({name: site.watch.readinessProblem() for name, site in self._sites.items()})
 
 
 def _joined(problems: Mapping[str, str]) -> str:

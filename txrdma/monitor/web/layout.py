@@ -121,7 +121,7 @@ def portLink(guid: str, number: int, text: str = "") -> Tag:
     return tags.a(text or str(number), href=f"/nodes/{guid}/ports/{number}")
 
 
-def placeLink(context: PageContext, guid: GUID | None, number: int | None, where: str) -> Part:
+def subjectLink(context: PageContext, guid: GUID | None, number: int | None, where: str) -> Part:
     """Link to the node or port that something is about; its name alone where that is gone."""
     node = None if guid is None else context.fabric.nodes.get(guid)
     if node is None:

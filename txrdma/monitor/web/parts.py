@@ -16,8 +16,8 @@ from txrdma.monitor.web.layout import (
     gauge,
     nodeLink,
     Part,
-    placeLink,
     portLink,
+    subjectLink,
     table,
     tags,
     timeTag,
@@ -32,7 +32,7 @@ def findingRows(context: PageContext, entries: list[Entry]) -> list[list[Part]]:
     return [
         [
             badge(entry.severity.name.lower()),
-            placeLink(context, entry.finding.guid, entry.finding.port, entry.finding.where),
+            subjectLink(context, entry.finding.guid, entry.finding.port, entry.finding.where),
             [
                 tags.strong(printable(entry.finding.text)),
                 tags.br(),
@@ -56,7 +56,7 @@ def changeTable(context: PageContext, changes: list[FabricEvent], empty: str) ->
         [
             timeTag(change.at, context.now),
             change.kind.replace("-", " "),
-            placeLink(context, change.guid, change.port, change.where),
+            subjectLink(context, change.guid, change.port, change.where),
             printable(change.text),
         ]
         for change in changes

@@ -147,12 +147,12 @@ class MonitorFactory(Site):
         reactor: IReactorTime,
         root: Resource,
         access: AccessControl,
-        sickness: Callable[[], str],
-        unreadiness: Callable[[], str],
+        livenessProblem: Callable[[], str],
+        readinessProblem: Callable[[], str],
     ) -> None:
         super().__init__(access.guard(root), _BodilessRequest)  # type: ignore[no-untyped-call]  # of Twisted's
         self._isOpen = access.isOpen
-        self._probes = {b"/healthz": _Probe(sickness), b"/readyz": _Probe(unreadiness)}
+        self._probes = {b"/healthz": _Probe(livenessProblem), b"/readyz": _Probe(readinessProblem)}
         self._connections = self._admitted = 0
         self._waiting: deque[_BodilessRequest] = deque()
         self._timer = Timer(reactor)
@@ -231,12 +231,12 @@ class MonitorSite:
         root, api = _Root(watch), Resource()
         api.putChild(b"v1", _Versioned(API(watch), Events(self.hub)))
         root.putChild(b"api", api)
-        root.putChild(b"readyz", _Probe(watch.unreadiness))  # below the path of a fabric
+        root.putChild(b"readyz", _Probe(watch.readinessProblem))  # below the path of a fabric
         self.root, self.watch, self.metrics = root, watch, Metrics(watch, counters)
         self._scrapes = Scrapes(reactor, [self.metrics], garbage)
         putCommon(root, self._scrapes)
         access = access or AccessControl()
-        self.factory = MonitorFactory(reactor, root, access, watch.sickness, watch.unreadiness)
+        self.factory = MonitorFactory(reactor, root, access, watch.livenessProblem, watch.readinessProblem)
 
     def start(self) -> None:
         """Send browsers periodic signs of life."""

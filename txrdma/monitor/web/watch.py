@@ -87,11 +87,11 @@ class Watch:
         """What reads the history for charts: that of the engine, or of the database."""
         return self.engine or self.history
 
-    def sickness(self) -> str:
+    def livenessProblem(self) -> str:
         """Return why a restart would help; C{""} if it would not."""
         return "" if self.poller.supervisor.isAlive() else "a loop of the monitor hangs"
 
-    def unreadiness(self) -> str:
+    def readinessProblem(self) -> str:
         """Return why another monitor should be asked instead; C{""} if not."""
         if not self.isActive:
             return "standby"

@@ -245,10 +245,10 @@ class SendScheduler:
         self.scheduleIfPending()
 
     @property
-    def isPeerGone(self) -> bool:
+    def hasPeerEnded(self) -> bool:
         """Whether the peer is known to have ended, and all that it sent has arrived."""
         lane = self.lane
-        return lane is not None and lane.isPeerGone()
+        return lane is not None and lane.hasPeerEnded()
 
     @property
     def isSending(self) -> bool:

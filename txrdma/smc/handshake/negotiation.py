@@ -42,7 +42,7 @@ from txrdma.smc.stream.transport import PromptTransport, SMCTransport
 from txrdma.smc.terms.offer import Candidate, Role
 from txrdma.smc.terms.options import LOCAL_DEVICE, Options
 from txrdma.smc.wire.clc import Diagnosis, LateCLCFilter
-from txrdma.unix.sockets import isOurs
+from txrdma.unix.sockets import isSameUser
 
 _log = Logger()
 
@@ -381,7 +381,7 @@ class Negotiation(Protocol):
         if self._peer.directory:
             return f"{LOCAL_DEVICE}:runtime={quoteStringArgument(self._peer.directory)}"
         user = self._peer.user
-        if user is None or not isOurs(user):
+        if user is None or not isSameUser(user):
             raise Refused("no device reaches this peer", Diagnosis.NOSMCDEV)
         return LOCAL_DEVICE
 

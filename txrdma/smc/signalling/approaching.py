@@ -113,9 +113,9 @@ class LocalApproach:
         announcement, self.announcement = self.announcement, None
         if announcement is not None:
             announcement.forget()
-        isOurs = self._isBound and isinstance(error, ConnectError) and error.osError in _TAKEN
+        isLocalError = self._isBound and isinstance(error, ConnectError) and error.osError in _TAKEN
         self._isBound = False
-        return isOurs
+        return isLocalError
 
     def query(self, transport: Connection, done: Callable[[], None]) -> None:
         """Wait until the listener has accepted this connection."""

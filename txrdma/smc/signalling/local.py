@@ -41,7 +41,7 @@ from txrdma.kit.logs import RateLimitedLogger
 from txrdma.smc.signalling.interfaces import IListenerSignal, IServerSignal
 from txrdma.smc.signalling.owners import isEstablished, socketUser, TCPAddress, tcpAddressOf
 from txrdma.unix.lines import Lines
-from txrdma.unix.sockets import Credentials, isOurs, LocalListener, processAt, Reactor
+from txrdma.unix.sockets import Credentials, isSameUser, LocalListener, processAt, Reactor
 
 _log = Logger()
 _rateLimited = RateLimitedLogger(_log)
@@ -350,4 +350,4 @@ class Announcements:
 
 
 def _isTrusted(user: int) -> bool:
-    return user == 0 or isOurs(user)
+    return user == 0 or isSameUser(user)

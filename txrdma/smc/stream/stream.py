@@ -303,8 +303,8 @@ class Stream:
         @param arrived: number of the last message that the peer has received.
         """
         flow = self.flow
-        isPeerGone = self.link.group.hasPeerClosed or self.link.scheduler.isPeerGone
-        self._isWhole = isPeerGone and not flow.backlog and flow.written <= arrived
+        hasPeerEnded = self.link.group.hasPeerClosed or self.link.scheduler.hasPeerEnded
+        self._isWhole = hasPeerEnded and not flow.backlog and flow.written <= arrived
         monitor = self._monitor
         if self._closing.over and self.hasArrived:
             pass  # TCP closes in order, since the peer may still be in its handshake

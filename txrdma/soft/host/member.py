@@ -40,7 +40,7 @@ from txrdma.soft.host._messages import (
 )
 from txrdma.soft.host.names import claimService, hostName, isClaimed, isShareTaken
 from txrdma.soft.shared.unixpackets import PacketSocket
-from txrdma.unix.sockets import connectTo, isOurs, LocalListener, peerOf, Reactor
+from txrdma.unix.sockets import connectTo, isSameUser, LocalListener, peerOf, Reactor
 
 _log = Logger()
 _rateLimited = RateLimitedLogger(_log)
@@ -495,7 +495,7 @@ class PortMember:
                 return None
             raise DeviceUnavailable(f"can't connect to the coordinator of {self.address}: {error}") from error
         process = peerOf(sock)
-        if not isOurs(process.user):
+        if not isSameUser(process.user):
             sock.close()
             raise DeviceUnavailable(
                 f"process {process.pid} of user {process.user} claims to coordinate {self.address} for us"

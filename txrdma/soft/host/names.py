@@ -15,7 +15,7 @@ from contextlib import ExitStack
 
 from txrdma.error import DeviceUnavailable, ResourceExhausted
 from txrdma.soft.core.netdev import portOfShare, SHARES
-from txrdma.unix.sockets import connectTo, isOurs, peerOf
+from txrdma.unix.sockets import connectTo, isSameUser, peerOf
 
 
 def hostName(address: str, *parts: object) -> bytes:
@@ -52,7 +52,7 @@ def isClaimed(address: str, serviceID: int) -> bool:
     """Whether a device at an address has claimed a service ID."""
     try:
         with connectTo(socket.SOCK_SEQPACKET, _claimName(address, serviceID)) as connected:
-            return isOurs(peerOf(connected).user)
+            return isSameUser(peerOf(connected).user)
     except OSError as error:
         return error.errno == errno.EAGAIN  # others have connected before, who are not accepted either
 

@@ -90,7 +90,7 @@ class Requester:
     __slots__ = (
         *("_askAgainAt", "_asked", "_batch", "_chunk", "_cursor", "_domain", "_end", "_entries", "_events"),
         *("_held", "_keys", "_limit", "_maxRDAtomic", "_mostInFlight", "_mtu", "_next", "_number", "_oldest"),
-        *("_patience", "_pausedUntil", "_probing", "_reads", "_recovering", "_rnrLeft", "_rnrRetry"),
+        *("_retryTimer", "_pausedUntil", "_probing", "_reads", "_recovering", "_rnrLeft", "_rnrRetry"),
         *("_stopped", "alternate", "pathFailed", "resent", "rewinds", "sent", "window"),
     )
 
@@ -130,7 +130,7 @@ class Requester:
         self._asked = psn  # the latest that an acknowledgement was asked for
         self._reads: deque[int] = NO_ENTRIES  # where each outstanding READ or atomic request ends
         self._limit = psn  # PSN limit of packets in flight
-        self._patience = RetryTimer(timeout, retryCount)
+        self._retryTimer = RetryTimer(timeout, retryCount)
         self._pausedUntil: float | None = None
         self._recovering = False  # gone back for a NAK; a second one says the same
         self._askAgainAt = -math.inf  # before that no answer can be here to a READ that was asked for again
@@ -143,17 +143,17 @@ class Requester:
         self._maxRDAtomic = maxRDAtomic
 
     def retune(self, timeout: int, retryCount: int, rnrRetry: int, maxRDAtomic: int) -> None:
-        self._patience.retune(timeout, retryCount)
+        self._retryTimer.retune(timeout, retryCount)
         self._rnrRetry = rnrRetry
         self._maxRDAtomic = maxRDAtomic
 
     def arm(self, isArmed: bool) -> None:
         """Note whether there is an alternate path."""
-        self.alternate = self._patience.hasAlternate = isArmed
+        self.alternate = self._retryTimer.hasAlternate = isArmed
 
     def moved(self, now: float) -> None:
         """Restart on another path, with all retries left (IBA 17.2.8)."""
-        self._patience.moved(now)
+        self._retryTimer.moved(now)
         self._rnrLeft = self._rnrRetry
         self._recovering = self._probing = False
         self.window = Window(self._mtu, self._mostInFlight)
@@ -200,11 +200,11 @@ class Requester:
             return
         if self._pausedUntil is not None:
             self._pausedUntil = None
-            self._patience.begin(now)
-        elif self._patience.isExpired(now):
+            self._retryTimer.begin(now)
+        elif self._retryTimer.isExpired(now):
             self._exhausted()
         else:
-            self._patience.tried()
+            self._retryTimer.tried()
             self._recovering = False
             self._probing = True
             self._rewind()
@@ -215,7 +215,7 @@ class Requester:
             return self._pausedUntil
         if self._oldest == self._next or self.pathFailed:
             return None
-        deadline = self._patience.deadline()
+        deadline = self._retryTimer.deadline()
         return None if deadline == math.inf else deadline
 
     def outgoing(self, now: float) -> list[Outgoing]:
@@ -226,9 +226,9 @@ class Requester:
         entries = self._entries
         if self._oldest == self._next and entries:
             if self._oldest == self.sent:
-                self._patience.begin(now)
+                self._retryTimer.begin(now)
             else:
-                self._patience.resent(now)
+                self._retryTimer.resent(now)
         self._limit = self._oldest + (1 if self._probing else self.window.size)
         self._held = False
         while self._cursor < len(entries):
@@ -256,7 +256,7 @@ class Requester:
                 self._cursor += 1
         if self._next > self.sent:
             self.sent = self._next
-            self._patience.roundTrip.sent(self.sent, now)
+            self._retryTimer.roundTrip.sent(self.sent, now)
         return runs
 
     def events(self) -> list[Event]:
@@ -365,7 +365,7 @@ class Requester:
             syndrome = run.data[number * run.stride + BTH_LENGTH]
             kind, value = syndrome >> 5, syndrome & 31
             if psn < self._oldest:
-                self._patience.roundTrip.duplicateAcknowledged()
+                self._retryTimer.roundTrip.duplicateAcknowledged()
             elif kind == 0:
                 if not self._advance(psn + 1, now):
                     self._implied()
@@ -405,7 +405,7 @@ class Requester:
         while number < run.packets and not self._stopped:
             psn = nearest(words[number] & PSN_MASK, self._oldest)
             if psn < self._oldest or psn >= self.sent:
-                self._patience.roundTrip.duplicateAcknowledged()
+                self._retryTimer.roundTrip.duplicateAcknowledged()
                 number += 1  # a duplicate, or of an earlier connection
                 continue
             if psn > self._oldest and not self._advance(psn, now):
@@ -475,12 +475,12 @@ class Requester:
         """Reset the retry counters after progress (IBA 9.9.2.1.1)."""
         if self._probing:
             self._probing = False
-            self._patience.roundTrip.answered()
+            self._retryTimer.roundTrip.answered()
             if oldest < self.sent:  # else only answers were lost, or late
                 self.window.lost()
         elif self._held:
             self.window.acknowledged(oldest - self._oldest)
-        self._patience.progressed(oldest, now)
+        self._retryTimer.progressed(oldest, now)
         self._oldest = oldest
         self._rnrLeft = self._rnrRetry
         self._recovering = False
@@ -512,7 +512,7 @@ class Requester:
         """Go back after a loss; once until progress or the timer."""
         if self._recovering or self._pausedUntil is not None or self.pathFailed:
             return
-        if self._patience.retryCount == 0:
+        if self._retryTimer.retryCount == 0:
             self._exhausted()
             return
         self._recovering = True
@@ -523,7 +523,7 @@ class Requester:
     def _missed(self, now: float) -> None:
         """Request answers to a READ again from a gap on, once per round trip (more would be reordered)."""
         if now >= self._askAgainAt:
-            self._askAgainAt = now + self._patience.roundTrip.expected
+            self._askAgainAt = now + self._retryTimer.roundTrip.expected
             self._implied()
 
     def _exhausted(self) -> None:
@@ -539,7 +539,7 @@ class Requester:
         self._next = self._asked = self._oldest
         self._cursor = 0
         self._reads.clear()
-        self._patience.roundTrip.rewound()
+        self._retryTimer.roundTrip.rewound()
         self.rewinds += 1
 
     def _fail(self, status: Status) -> None:

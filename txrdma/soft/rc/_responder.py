@@ -136,7 +136,7 @@ class Responder:
         self._nak: int | None = None
         self._asked = False  # a NAK went out, and what it asked for has not come yet
         self._stopped = False
-        self._parting: list[Event] = []  # delivered when the final NAK is sent
+        self._finalEvents: list[Event] = []  # delivered when the final NAK is sent
         # The message that is arriving: SEND or WRITE by the opcode of its FIRST.
         self._message: int | None = None
         self._offset = 0
@@ -209,11 +209,11 @@ class Responder:
             elif self._acknowledge:
                 runs.append(self._packet(self._expected - 1, _ACK))
             self._acknowledge = False
-            if self._parting:
-                self._events += self._parting
-                if isinstance(self._parting[0], Received):
+            if self._finalEvents:
+                self._events += self._finalEvents
+                if isinstance(self._finalEvents[0], Received):
                     self._receive = None
-                self._parting = []
+                self._finalEvents = []
         return runs
 
     def events(self) -> list[Event]:
@@ -229,7 +229,7 @@ class Responder:
         self._answers.waiting.clear()
         self._acknowledge = False
         self._nak = None
-        self._parting = []
+        self._finalEvents = []
         if self._receive is not None:
             completion = Completion(
                 self._receive.identifier, Status.WR_FLUSH_ERR, CompletionOpcode.RECEIVE, self._number
@@ -347,18 +347,18 @@ class Responder:
         try:
             pieces = [local(domain, segment, True) for segment in receive.segments]
         except ProtectionError:
-            self._spoil(Status.LOC_PROT_ERR)
+            self._failReceive(Status.LOC_PROT_ERR)
             raise _Refused(_OPERATIONAL_ERROR, None) from None
         if self._offset + length > sum(map(len, pieces)):
-            self._spoil(Status.LOC_LEN_ERR)
+            self._failReceive(Status.LOC_LEN_ERR)
             raise _Refused(_INVALID_REQUEST, None)
         return pieces
 
-    def _spoil(self, status: Status) -> None:
+    def _failReceive(self, status: Status) -> None:
         """Fail the current receive."""
         assert self._receive is not None
         completion = Completion(self._receive.identifier, status, CompletionOpcode.RECEIVE, self._number)
-        self._parting = [Received(completion, True)]
+        self._finalEvents = [Received(completion, True)]
 
     def _ended(self, solicited: bool, immediate: int | None) -> None:
         """Count a complete message, and complete its receive."""
@@ -379,7 +379,7 @@ class Responder:
     def _refuse(self, refused: _Refused) -> None:
         """Receive nothing more after the NAK."""
         self._nak = refused.syndrome
-        self._parting.append(Failed(refused.kind))
+        self._finalEvents.append(Failed(refused.kind))
         self._stopped = True
 
     # READs and atomics.

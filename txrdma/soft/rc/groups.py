@@ -27,13 +27,13 @@ class Members(PortRoute):
         port.register(self)
 
     def received(self, run: Incoming, peer: Peer, now: float) -> bool:
-        isOurs = False
+        isAccepted = False
         for route in list(self.routes):
             try:
-                isOurs = route.received(run, peer, now) or isOurs
+                isAccepted = route.received(run, peer, now) or isAccepted
             except Exception:
                 route.port.fail(route)
-        return isOurs
+        return isAccepted
 
     def transmit(self, now: float) -> bool:
         return False

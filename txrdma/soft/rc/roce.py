@@ -116,7 +116,7 @@ class RoCEPort(RoutePort):
         carrier.start(self)
         if lanes is not None:
             self._localPeers = LocalPeers(self, lanes, self._routes)
-            lanes.start(self._localPeers.datagramsReceived, self.turnEnded)
+            lanes.start(self._localPeers.datagramsReceived, self.batchEnded)
 
     def __repr__(self) -> str:
         return f"<RoCEPort {self.address} port {self.port}>"
@@ -587,18 +587,18 @@ class RoCEPort(RoutePort):
         route = self._routes.get(QPN(head & 0xFFFFFF))
         run = Incoming(head >> 56, flags & 0x80 != 0, pad, data, stride, count, flags & 0x40 != 0)
         try:
-            isOurs = route is not None and route.received(run, peer, now)
+            isAccepted = route is not None and route.received(run, peer, now)
         except Exception:
             self.fail(cast(PortRoute, route))
             return
-        if route is None or not isOurs:
+        if route is None or not isAccepted:
             counters.strays += count
             return
         counters.packetsReceived += count
         counters.bytesReceived += len(data)
         self._touched[route] = None
 
-    def turnEnded(self) -> None:
+    def batchEnded(self) -> None:
         """Serve the routes that received packets, at the end of a batch."""
         self._inTurn = False
         if self._touched:

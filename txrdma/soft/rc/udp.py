@@ -61,7 +61,7 @@ class Receiver(Protocol):
         @param codepoint: the ECN field of their IP headers (RFC 3168, 5).
         """
 
-    def turnEnded(self) -> None:
+    def batchEnded(self) -> None:
         """The batch of datagrams has ended."""
 
     def writable(self) -> None:
@@ -336,9 +336,9 @@ class UDPCarrier:
                         codepoint = int.from_bytes(value, sys.byteorder) & _ECN  # one byte, or four for IPv6
                 receiver.received(data[:size], segment, source, codepoint)
                 if number % ANSWERED == 0:
-                    receiver.turnEnded()
+                    receiver.batchEnded()
         if receiver is not None:
-            receiver.turnEnded()
+            receiver.batchEnded()
 
     def doWrite(self) -> None:
         self._reactor.removeWriter(self)

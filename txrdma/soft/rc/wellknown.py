@@ -59,7 +59,7 @@ class WellKnownPort(RoCEPort):
         peer = self.localPeerAt(source)
         if peer is not None:
             self.packetReceived(packet, peer, self.seconds())
-            self.turnEnded()
+            self.batchEnded()
 
     def sendProbe(self, payload: bytes) -> None:
         """Send a packet to queue pair 0 of this address and UDP port."""

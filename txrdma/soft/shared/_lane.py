@@ -13,7 +13,7 @@ the fast path for messages without work requests.
 Before C{attach} the lane has only its local box: requests wait, and time out if the peer never connects. Then
 both sides poll; a side that sleeps publishes that in its wake word, and the other one rings a doorbell, or
 nudges it (C{nudged}). Nothing is acknowledged by messages: each side reads the position up to which the peer
-has consumed. If the peer ends (C{peerGone}), what it has written before is consumed first; then outstanding
+has consumed. If the peer ends (C{peerEnded}), what it has written before is consumed first; then outstanding
 requests fail. Closing is final and idempotent.
 """
 
@@ -188,7 +188,7 @@ class Lane:
         if self._remote.accessed(allowed):
             self._outgoing.resume()
 
-    def peerGone(self, event: AsyncEventKind | None) -> None:
+    def peerEnded(self, event: AsyncEventKind | None) -> None:
         """Handle the end of the peer; with an C{event} fail at once, even when nothing is outstanding."""
         outgoing, incoming = self._outgoing, self._incoming
         before = -1
@@ -206,7 +206,7 @@ class Lane:
         if outgoing.outstanding or outgoing.waiting or event is not None:
             outgoing.fail(Status.RETRY_EXC_ERR, event)
 
-    def isPeerGone(self) -> bool:
+    def hasPeerEnded(self) -> bool:
         return self._outgoing.hasPeerLeft
 
     def isPeerPolling(self) -> bool:

@@ -58,7 +58,7 @@ class UnopenedLane(Route):
         opened = self._make(self)
         self.owner.routeOpened(opened.lane)
         if self._hasPeerLeft:
-            opened.peerGone(None)
+            opened.peerEnded(None)
         return opened
 
     def post(self, requests: Sequence[SendRequest]) -> None:
@@ -81,7 +81,7 @@ class UnopenedLane(Route):
                 opcode = CompletionOpcode.RDMA_WRITE
                 owner.sendCompleted(Completion(request.identifier, Status.SUCCESS, opcode, owner.number))
 
-    def peerGone(self, event: AsyncEventKind | None) -> None:
+    def peerEnded(self, event: AsyncEventKind | None) -> None:
         """Handle the end of the peer's queue pair; with an event, of its process."""
         self._hasPeerLeft = True
         if event is not None:

@@ -151,7 +151,7 @@ class SharedDatagrams:
         self._connect = reach
         self._lost = lost
         self._received: Callable[[tuple[str, int], list[memoryview]], None] | None = None
-        self._turnEnded: Callable[[], None] = _nothing
+        self._batchEnded: Callable[[], None] = _nothing
         self._doorbell: _WakeupDescriptor | None = None
         self._datagramLinks: list[DatagramLink] = []
         self._polledLanes: tuple[DatagramLane, ...] = ()
@@ -161,15 +161,15 @@ class SharedDatagrams:
         self.isOpen = False
 
     def start(
-        self, received: Callable[[tuple[str, int], list[memoryview]], None], turnEnded: Callable[[], None]
+        self, received: Callable[[tuple[str, int], list[memoryview]], None], batchEnded: Callable[[], None]
     ) -> None:
         """
-        Pass packets to C{received} from now on; C{turnEnded} is called after a batch.
+        Pass packets to C{received} from now on; C{batchEnded} is called after a batch.
 
         @param received: called with the peer's address, and packets from BTH to ICRC, which are valid until
             it returns.
         """
-        self._received, self._turnEnded = received, turnEnded
+        self._received, self._batchEnded = received, batchEnded
 
     # Lanes.
 
@@ -243,7 +243,7 @@ class SharedDatagrams:
                 lane.taken()
         if found:
             self._receivedSince = True
-            self._turnEnded()
+            self._batchEnded()
         return found
 
     def arm(self) -> None:
@@ -336,7 +336,7 @@ class SharedDatagrams:
 
     def close(self) -> None:
         self._isClosed = True
-        self._received, self._turnEnded = None, _nothing
+        self._received, self._batchEnded = None, _nothing
         self._timer.stop()
         for datagramLink in tuple(self._datagramLinks):
             self.remove(datagramLink)

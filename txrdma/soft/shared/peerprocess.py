@@ -7,7 +7,7 @@ from __future__ import annotations
 from txrdma.soft.shared._doorbells import DoorbellChannel, LocalDoorbells
 from txrdma.soft.shared._rendezvous import DoorbellNotice, RendezvousKind
 from txrdma.soft.shared.unixpackets import Line
-from txrdma.unix.sockets import isOurs
+from txrdma.unix.sockets import isSameUser
 
 
 class PeerProcess:
@@ -28,7 +28,7 @@ class PeerProcess:
     @property
     def isTrusted(self) -> bool:
         """Whether the process belongs to our user, by the credentials that the kernel reports."""
-        return bool(self.lines) and isOurs(self.lines[0].process.user)
+        return bool(self.lines) and isSameUser(self.lines[0].process.user)
 
     def send(self, message: bytes, descriptors: tuple[int, ...] = ()) -> None:
         if self.lines:

@@ -134,10 +134,10 @@ class _ConnectedProcess(PeerProcess):
             )
         for each in unopened:
             with _log.failuresHandled("Unexpected error while an unused queue pair was failed"):
-                each.peerGone(AsyncEventKind.QP_FATAL)
+                each.peerEnded(AsyncEventKind.QP_FATAL)
         for connection in queuePairs:
             try:
-                connection.peerGone(AsyncEventKind.QP_FATAL)
+                connection.peerEnded(AsyncEventKind.QP_FATAL)
             except Exception:
                 connection.fail()
 
@@ -248,9 +248,9 @@ class _ConnectedProcess(PeerProcess):
         connection = self.connection(parsed.source, parsed.destination)
         unopened = self._unopened.get(parsed.destination)
         if connection is not None:
-            connection.peerGone(None)
+            connection.peerEnded(None)
         elif unopened is not None and unopened.destination == parsed.source:
-            unopened.peerGone(None)
+            unopened.peerEnded(None)
 
     def connection(self, source: QPN, destination: QPN) -> SharedQueuePair | None:
         connection = self.queuePairs.get(destination)

@@ -255,9 +255,9 @@ class SharedQueuePair:
             for queue in {self.owner.sendQueue, self.owner.receiveQueue}:
                 queue.channel.ring(self.lane.doorbell)
 
-    def peerGone(self, event: AsyncEventKind | None) -> None:
+    def peerEnded(self, event: AsyncEventKind | None) -> None:
         """Handle the end of the peer's queue pair; with an event, of its process."""
-        self.lane.peerGone(event)
+        self.lane.peerEnded(event)
         self._release()
 
     def regionReceived(self, reply: RegionReply, descriptors: list[int]) -> None:

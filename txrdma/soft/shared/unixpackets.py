@@ -24,7 +24,7 @@ from twisted.python.failure import Failure
 from txrdma.kit.delayedcalls import Timer
 from txrdma.soft.shared._rendezvous import LONGEST, meetingName, rendezvousName
 from txrdma.unix.socketdirectory import DirectoryListener, SocketDirectory
-from txrdma.unix.sockets import connectTo, Credentials, isOurs, LocalListener, peerOf, Reactor
+from txrdma.unix.sockets import connectTo, Credentials, isSameUser, LocalListener, peerOf, Reactor
 
 _NO_SIGNAL: Final[int] = getattr(socket, "MSG_NOSIGNAL", 0x4000)  # PyPy's socket does not have it
 
@@ -132,7 +132,7 @@ class UnixRendezvous:
             sock = connectTo(socket.SOCK_SEQPACKET, rendezvousName(address, port))
         except OSError:
             return None  # there is no process, or no descriptor is left
-        if isOurs(peerOf(sock).user):
+        if isSameUser(peerOf(sock).user):
             return PacketSocket(self._reactor, sock)
         sock.close()
         return None
@@ -145,7 +145,7 @@ class DirectoryRendezvous(UnixRendezvous):
 
     def __init__(self, reactor: Reactor, directory: str) -> None:
         super().__init__(reactor)
-        self._place = SocketDirectory(directory)
+        self._directory = SocketDirectory(directory)
 
     def listen(self, address: str, port: int, accepted: Callable[[Line], None]) -> Listening:
         def came(sock: socket.socket) -> None:
@@ -153,11 +153,11 @@ class DirectoryRendezvous(UnixRendezvous):
 
         name = meetingName(address, port)
         return DirectoryListener(
-            self._reactor, self._place, socket.SOCK_SEQPACKET, name, came, "our shared memory"
+            self._reactor, self._directory, socket.SOCK_SEQPACKET, name, came, "our shared memory"
         )
 
     def connect(self, address: str, port: int) -> Line | None:
-        connected = self._place.connect(socket.SOCK_SEQPACKET, meetingName(address, port))
+        connected = self._directory.connect(socket.SOCK_SEQPACKET, meetingName(address, port))
         return None if connected is None else PacketSocket(self._reactor, connected)
 
 

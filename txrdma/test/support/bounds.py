@@ -71,7 +71,8 @@ BOUNDS: Final = {
         smc.Group._domains smc.Link._used smc.LinkGroups._triggers smc.RealPorts.failed
         smc.Snapshots._families,_served soft.Answers._results
         soft.Coordinator._receiving,_positions,_seen,_probes soft.DirectDatagrams.received
-        soft.LaneReceiver._short soft.Peer._sendingRuns soft.RecentNumbers._numbers soft.Responder._parting
+        soft.LaneReceiver._short soft.Peer._sendingRuns soft.RecentNumbers._numbers
+        soft.Responder._finalEvents
         soft.RoCEPort._grids soft.SharedQueuePair._doorbells soft.SoftCompletionQueue._completions
         soft.Peer._classes soft.UDPCarrier._reported unix.StatusServer._ended
     """,

@@ -18,7 +18,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.command import TxrdmaOptions
 from txrdma.commands import pnet
 from txrdma.commands.common import devicechoice
-from txrdma.commands.common.devicechoice import outlookFor
+from txrdma.commands.common.devicechoice import deviceChoiceFor
 from txrdma.error import InvalidRequest
 from txrdma.ports.netlink import InterfaceAddress, NetworkInterface
 from txrdma.ports.pnet import Networks
@@ -122,31 +122,31 @@ class OutlookTests(CommandTestCase):
 
     def test_real(self) -> None:
         """A host that is reached over an interface with an RDMA port."""
-        outlook = outlookFor("192.0.2.9")
-        self.assertEqual((outlook.device, outlook.port), ("pyverbs:mlx5_0", 1))
-        self.assertEqual((outlook.own, outlook.interface), ("192.0.2.7", "eth0"))
+        choice = deviceChoiceFor("192.0.2.9")
+        self.assertEqual((choice.device, choice.port), ("pyverbs:mlx5_0", 1))
+        self.assertEqual((choice.own, choice.interface), ("192.0.2.7", "eth0"))
         self.assertRegex(self.output("devices", "--for", "192.0.2.9"), r"device +pyverbs:mlx5_0, port 1")
 
     def test_withoutPyverbs(self) -> None:
         """Without pyverbs TCP is used, and the reason is shown."""
         self.patch(devicechoice, "hasPyverbs", lambda: False)
-        outlook = outlookFor("192.0.2.9")
-        self.assertEqual(outlook.device, "")
-        self.assertIn("But pyverbs is not installed, by which it would be opened.", outlook.why)
+        choice = deviceChoiceFor("192.0.2.9")
+        self.assertEqual(choice.device, "")
+        self.assertIn("But pyverbs is not installed, by which it would be opened.", choice.why)
 
     def test_sameHost(self) -> None:
         """An address of this host uses shared memory."""
-        outlook = outlookFor("192.0.2.7")
-        self.assertEqual((outlook.device, outlook.interface), (LOCAL_DEVICE, "lo"))
+        choice = deviceChoiceFor("192.0.2.7")
+        self.assertEqual((choice.device, choice.interface), (LOCAL_DEVICE, "lo"))
 
     def test_elsewhere(self) -> None:
         """Another host without a local RDMA port uses TCP, or is a container of this host."""
         self.ports = ()
-        outlook = outlookFor("192.0.2.9")
-        self.assertEqual((outlook.device, outlook.port), ("", None))
-        self.assertIn("TXRDMA_RUNTIME names no directory", outlook.why[-1])
+        choice = deviceChoiceFor("192.0.2.9")
+        self.assertEqual((choice.device, choice.port), ("", None))
+        self.assertIn("TXRDMA_RUNTIME names no directory", choice.why[-1])
         self.patch(os, "environ", {**os.environ, "TXRDMA_RUNTIME": "/run/txrdma"})
-        self.assertIn("found in /run/txrdma", outlookFor("192.0.2.9").why[-1])
+        self.assertIn("found in /run/txrdma", deviceChoiceFor("192.0.2.9").why[-1])
         self.assertRegex(self.output("devices", "--for", "192.0.2.9"), r"device +none: plain TCP")
 
     def test_json(self) -> None:

@@ -108,9 +108,9 @@ class Receiver:
         self.losses.append(reason)
         self.whenLost()
 
-    def portChanged(self, wantsRegistration: bool) -> None:
+    def portChanged(self, mustRegister: bool) -> None:
         """Record a change of the port."""
-        self.changes.append(wantsRegistration)
+        self.changes.append(mustRegister)
 
     def of(self, number: int) -> tuple[bytes, object] | None:
         """Return the datagram with this transaction ID, of which ports may change the upper half."""

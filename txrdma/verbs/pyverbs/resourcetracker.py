@@ -33,18 +33,18 @@ class ResourceTracker:
         self.stuck = False
         self._owner = os.getpid()
 
-    def close(self, thing: Any) -> None:
+    def close(self, resource: Any) -> None:
         """Close an object of pyverbs whose children are closed."""
         if self.isInherited:
-            keep(thing)
+            keep(resource)
             self.stuck = True
             return
         try:
-            thing.close()
+            resource.close()
         except Exception as error:
-            keep(thing)
+            keep(resource)
             self.stuck = True
-            _log.warn("{thing} can't be closed: {error}", thing=type(thing).__name__, error=error)
+            _log.warn("{resource} can't be closed: {error}", resource=type(resource).__name__, error=error)
 
     @property
     def isInherited(self) -> bool:
@@ -61,16 +61,16 @@ class ResourceTracker:
 
 def closeEach(*things: Any) -> None:
     """Close all of these; failures are logged."""
-    for thing in things:
+    for resource in things:
         try:
-            thing.close()
+            resource.close()
         except Exception:
-            _log.failure("Unexpected error while {thing!r} was closed", thing=thing)
+            _log.failure("Unexpected error while {resource!r} was closed", resource=resource)
 
 
-def keep(thing: object) -> None:
+def keep(resource: object) -> None:
     """Leak a reference, so that the object is never collected."""
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(resource))
 
 
 def openContext(verbs: Pyverbs, name: str) -> tuple[Any, int | None]:

@@ -122,7 +122,7 @@ class PortAttachment:
     def deliver(self, datagram: bytes, envelope: object) -> None:
         """Receive a datagram that has arrived at the port."""
 
-    def changed(self, wantsRegistration: bool) -> None:
+    def changed(self, mustRegister: bool) -> None:
         """Note that the PortInfo of the port was set."""
 
 

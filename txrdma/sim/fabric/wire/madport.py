@@ -166,11 +166,11 @@ class SimulatedMADPort(PortAttachment):
         for callback in self._closers:
             callback()
 
-    def changed(self, wantsRegistration: bool) -> None:
+    def changed(self, mustRegister: bool) -> None:
         """Read the port again after a Set of its PortInfo, and report changes to the receiver."""
         receiver, before = self._receiver, self.endPort
-        if receiver is not None and not self._isClosed and (self.refresh() != before or wantsRegistration):
-            receiver.portChanged(wantsRegistration)
+        if receiver is not None and not self._isClosed and (self.refresh() != before or mustRegister):
+            receiver.portChanged(mustRegister)
 
     def lose(self, reason: str) -> None:
         """Close the port, and report it lost, like a device that was removed."""

@@ -396,13 +396,13 @@ class SharedMemoryTests(EndsTestCase):
         one, other = await self.ends()
         route = one.transport.stream.link._queuePair._route
         peer = route._services._peer
-        real = SharedQueuePair.peerGone
+        real = SharedQueuePair.peerEnded
 
-        def peerGone(attachment: SharedQueuePair, event: Any) -> None:
+        def peerEnded(attachment: SharedQueuePair, event: Any) -> None:
             real(attachment, event)
-            raise Broken("peerGone")
+            raise Broken("peerEnded")
 
-        self.patch(SharedQueuePair, "peerGone", peerGone)
+        self.patch(SharedQueuePair, "peerEnded", peerEnded)
         self.assertEqual(len(peer.queuePairs), 2)
         peer.lost("for the test")
         await gatherResults([one.lost, other.lost])

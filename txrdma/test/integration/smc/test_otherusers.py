@@ -20,7 +20,7 @@ class OtherUserTests(EndsTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.patch(peerprocess, "isOurs", lambda user: False)
+        self.patch(peerprocess, "isSameUser", lambda user: False)
         self.patch(unixpackets, "ring", self.ring)
         self.rings: list[int] = []
 

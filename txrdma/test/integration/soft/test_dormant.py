@@ -101,7 +101,7 @@ class DormantTests(DormantCase):
         """The ends of dormant connections are noticed, and further ones get their doorbell bytes."""
         for here, there in self.pairs[1:]:
             here.close()
-            self.runUntil(cast(Any, there)._route.isPeerGone)
+            self.runUntil(cast(Any, there)._route.hasPeerEnded)
             there.close()
         self.assertEqual((self.dormant(self.one), self.dormant(self.other)), (0, 0))
         self.pairs[1:] = [self.more() for _ in range(3)]

@@ -252,7 +252,7 @@ class StrangerTests(StrangerCase):
 
     def test_otherUsersBell(self) -> None:
         """The doorbell of another user's process is not retained, since that could make it blocking."""
-        self.patch(peerprocess, "isOurs", lambda user: False)
+        self.patch(peerprocess, "isSameUser", lambda user: False)
         sock = self.invitation(self.box(), self.bell(), self.bell())
         self.runUntil(lambda: self.added.mappings() == 1)
         leave = PairNotice(kind=RendezvousKind.LEAVE, source=QPN(5), destination=QPN(6)).encode()
@@ -343,7 +343,7 @@ class OtherUserTests(RealCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.patch(peerprocess, "isOurs", lambda user: False)
+        self.patch(peerprocess, "isSameUser", lambda user: False)
         self.passed: list[int] = []
         send = unixpackets.PacketSocket.send
 

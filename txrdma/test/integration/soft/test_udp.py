@@ -57,7 +57,7 @@ class Taker:
         self.sources.append(source)
         self.codepoints.append(codepoint)
 
-    def turnEnded(self) -> None:
+    def batchEnded(self) -> None:
         self.turns += 1
 
     def writable(self) -> None:

@@ -52,7 +52,7 @@ class Peer:
     def portLost(self, reason: str) -> None:
         raise AssertionError("it stays")
 
-    def portChanged(self, wantsRegistration: bool) -> None:
+    def portChanged(self, mustRegister: bool) -> None:
         raise AssertionError("it stays as it is")
 
 

@@ -127,9 +127,9 @@ class SubscriptionTests(SynchronousTestCase):
         self.subscription = self.subscribed(TO_2, renewalSeconds=1000)
         self.subscription.start()
         pass_(self.clock, 1, 0.1)
-        for wantsRegistration, wishes in ((False, [1]), (True, [1, 1]), (False, [1, 1]), (True, [1, 1, 1])):
-            self.agent.portChanged(wantsRegistration)
-            self.assertEqual(self.subscription.isStanding, not wantsRegistration)
+        for mustRegister, wishes in ((False, [1]), (True, [1, 1]), (False, [1, 1]), (True, [1, 1, 1])):
+            self.agent.portChanged(mustRegister)
+            self.assertEqual(self.subscription.isStanding, not mustRegister)
             pass_(self.clock, 0.2, 0.1)
             self.assertTrue(self.subscription.isStanding)
             self.assertEqual(self.wishes(), wishes)

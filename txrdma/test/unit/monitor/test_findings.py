@@ -15,7 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 import txrdma
 from txrdma.fabric.advice import ADVICE, adviceOn, Severity
 from txrdma.fabric.discovery import Sweep
-from txrdma.fabric.health import Finding, placedFindings
+from txrdma.fabric.health import Finding, locatedFindings
 from txrdma.fabric.model import Fabric
 from txrdma.fabric.portcounters import CounterLayout, Meter
 from txrdma.iba.types import GUID
@@ -303,7 +303,7 @@ class FabricFindingTests(FabricTestCase):
 
     def kinds(self) -> list[tuple[str, str]]:
         fabric: Fabric = self.answerTo(Sweep(self.agent).run(), 30)
-        return [(one.kind, one.where) for one in placedFindings(fabric) if one is not None]
+        return [(one.kind, one.where) for one in locatedFindings(fabric) if one is not None]
 
     def test_unreachable(self) -> None:
         """A silent node is found at the port that leads to it."""

@@ -29,7 +29,7 @@ class Taker:
     def received(self, data: memoryview, segment: int, source: RawAddress, codepoint: int = 0) -> None:
         self.got += [bytes(data[at : at + segment]) for at in range(0, len(data), segment)]
 
-    def turnEnded(self) -> None:
+    def batchEnded(self) -> None:
         self.turns += 1
 
     def writable(self) -> None:

@@ -48,7 +48,7 @@ class LaneTests(LanesTestCase):
             address, rkey = other.memory.address, other.memory.rkey
 
             def requestRegion(_: RKey, one: Side = one, event: AsyncEventKind | None = event) -> None:
-                one.lane.peerGone(event)
+                one.lane.peerEnded(event)
 
             one.requestRegion = requestRegion  # type: ignore[method-assign,assignment]  # of this one
             operation = Operation.RDMA_WRITE
@@ -259,7 +259,7 @@ class LaneTests(LanesTestCase):
         self.one.receive(7, (0, 100))
         self.other.post(send(9, b"last words"))
         self.one.post(send(1, b"x"), send(2, b"x"))
-        self.one.lane.peerGone(AsyncEventKind.QP_FATAL)
+        self.one.lane.peerEnded(AsyncEventKind.QP_FATAL)
         self.assertEqual(ok(self.one.received), [7])
         self.assertEqual([c.status for c in self.one.sent], [Status.RETRY_EXC_ERR])
         self.assertEqual(self.one.flushed, [(2, CompletionOpcode.SEND)])
@@ -275,7 +275,7 @@ class LaneTests(LanesTestCase):
         self.one.lane.receivesPosted()
         self.one.lane.regionKnown(RKey(1), None, 0)
         self.one.lane.accessed(True)
-        self.one.lane.peerGone(AsyncEventKind.QP_FATAL)
+        self.one.lane.peerEnded(AsyncEventKind.QP_FATAL)
         self.assertIsNone(self.one.lane.expired(100.0))
         self.assertEqual((self.one.sent, self.one.received, self.one.events), ([], [], []))
 

@@ -261,7 +261,7 @@ class RefusedTests(AtomicCase):
 
     def test_peerDeathEndsPendingAtomics(self) -> None:
         self.one.post(self.atomic(1, operand=1), self.atomic(2, operand=1))
-        self.one.lane.peerGone(AsyncEventKind.QP_FATAL)
+        self.one.lane.peerEnded(AsyncEventKind.QP_FATAL)
         self.assertEqual([c.status for c in self.one.sent], [Status.RETRY_EXC_ERR])
         self.assertEqual(self.one.flushed, [(2, CompletionOpcode.FETCH_AND_ADD)])
         self.assertEqual(self.one.memory.view[:8], bytes(8))
@@ -270,7 +270,7 @@ class RefusedTests(AtomicCase):
         self.put(9)
         self.one.post(self.atomic(1, operand=1))
         self.other.lane.poll()
-        self.one.lane.peerGone(AsyncEventKind.QP_FATAL)
+        self.one.lane.peerEnded(AsyncEventKind.QP_FATAL)
         self.assertEqual(ok(self.one.sent), [1])
         self.assertEqual(self.word(self.one.memory.view), 9)
 

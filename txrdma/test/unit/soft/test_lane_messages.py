@@ -172,7 +172,7 @@ class MessageTests(SynchronousTestCase):
         self.other.lane.putMessage(1, False, message(1))
         for at in range(4):
             self.one.receive(at, (at * 64, 64))
-        self.one.lane.peerGone(None)
+        self.one.lane.peerEnded(None)
         self.assertEqual([each.identifier for each in self.one.sent], [1, 2, 3, 4])
         self.assertEqual(
             [each.status for each in self.one.sent],

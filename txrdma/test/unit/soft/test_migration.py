@@ -389,7 +389,7 @@ class StrangerTests(MigrationCase):
             port: Any = self.other.ports[0 if target == B1 else 1].routes[0]
             datagram = UDPFlow(source, 4791, target, 4791).seal(packet)
             port.received(memoryview(datagram), len(datagram), (source, 4791))
-            port.turnEnded()
+            port.batchEnded()
             self.assertEqual(bytes(self.bob.region.view), guard, number)
         self.assertGreater(armed, 20)
 

@@ -234,7 +234,7 @@ class SpoiltTests(NetworkCase):
         """Deliver a datagram to Bob's port as if from Alice."""
         port = portOf(self.other)
         port.received(memoryview(datagram), max(len(datagram), 1), (ALICE, 4791))
-        port.turnEnded()
+        port.batchEnded()
 
     def sealed(self, packet: bytes) -> bytes:
         return UDPFlow(ALICE, 4791, BOB, 4791).seal(packet)
@@ -283,7 +283,7 @@ class SpoiltTests(NetworkCase):
             datagrams[number][-5] ^= bits
         port = portOf(self.other)
         port.received(memoryview(b"".join(datagrams)), len(datagrams[0]), (ALICE, 4791))
-        port.turnEnded()
+        port.batchEnded()
         return port.counters.packetsReceived, port.counters.wrongICRC
 
     def test_batch(self) -> None:
@@ -436,7 +436,7 @@ class DatagramTests(NetworkCase):
         port._inTurn = True  # a batch of packets is being processed
         self.send(2, b"", inline=[head, memoryview(body)])
         head[:], body[:] = b"xxxx", b"yyyy"
-        port.turnEnded()
+        port.batchEnded()
         self.run_()
         self.assertEqual(self.bob.poll()[0].length, 48)
         self.assertEqual(bytes(self.bob.region.view[40:48]), b"headbody")
@@ -492,7 +492,7 @@ class DatagramTests(NetworkCase):
         port = portOf(self.other)
         datagram = UDPFlow(ALICE, 4791, BOB, 4791).seal(bth.encode())
         port.received(memoryview(datagram), len(datagram), (ALICE, 4791))
-        port.turnEnded()
+        port.batchEnded()
         self.assertEqual(port.counters.strays, 1)
 
 
@@ -522,7 +522,7 @@ class RecordedTests(SynchronousTestCase):
             end.receive(taken, 0, 600)
             data = memoryview(captured.payload)
             port.received(data, len(data), (captured.source, captured.udp.sourcePort))
-            port.turnEnded()
+            port.batchEnded()
             [completion] = end.poll()
             self.assertEqual((completion.length, completion.sourceQPN), (552, deth.source))
             self.assertEqual(bytes(end.region.view[40:552]), b"\x7b" * 512)

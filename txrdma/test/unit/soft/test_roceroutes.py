@@ -208,13 +208,13 @@ class RouteTests(NetworkCase):
         bob.receive(2, 0, 100)
         port = portOf(self.other)
         alice.post(1, Operation.SEND, inline=[b"x"], **more)
-        ended = port.turnEnded
+        ended = port.batchEnded
 
         def first() -> None:
             bob.qp.modify(QPAttributes(state=QPState.ERR))
             ended()
 
-        port.turnEnded = first  # type: ignore[method-assign]  # that is where we get between
+        port.batchEnded = first  # type: ignore[method-assign]  # that is where we get between
         self.run_(0.01)
         self.assertEqual(self.statuses(bob), [(1, Status.SUCCESS), (2, Status.WR_FLUSH_ERR)])
 
