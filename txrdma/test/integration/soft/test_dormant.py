@@ -122,7 +122,7 @@ class OtherUserTests(DormantCase):
     """Processes of different users have no pages of each other; their messages wake dormant connections."""
 
     def setUp(self) -> None:
-        self.patch(peerprocess, "isOurs", lambda user: False)
+        self.patch(peerprocess, "isSameUser", lambda user: False)
         super().setUp()
 
     def test_messageWakesReader(self) -> None:
