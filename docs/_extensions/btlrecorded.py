@@ -12,6 +12,7 @@ from typing import Any
 from sequences import Step
 
 from txrdma.btl.core.events import Event, MessageReceived, SendCompleted
+from txrdma.btl.core.marks import NOT_ECT
 from txrdma.btl.core.module import Module
 from txrdma.btl.core.path import COMMAND
 from txrdma.btl.wire import ACK, decodeSegment, Segment, SegmentKind
@@ -35,7 +36,9 @@ class _Recorded(World):
         """The time in microseconds."""
         return f"{1e6 * self.now:.0f} us"
 
-    def transmit(self, sender: Host, destination: Any, channel: int, packet: bytes) -> None:
+    def transmit(
+        self, sender: Host, destination: Any, channel: int, packet: bytes, codepoint: int = NOT_ECT
+    ) -> None:
         """Record a packet, and deliver or drop it."""
         self._count += 1
         isLost = self._count == _LOST
@@ -45,7 +48,7 @@ class _Recorded(World):
         text = f"{self.at()}: {self._onPacket(segment)}"
         self.steps.append(Step("lost" if isLost else "message", source, target, carrier, text))
         if not isLost:
-            super().transmit(sender, destination, channel, packet)
+            super().transmit(sender, destination, channel, packet, codepoint)
 
     def _onPacket(self, segment: Segment) -> str:
         if segment.kind == ACK:
