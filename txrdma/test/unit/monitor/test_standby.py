@@ -11,6 +11,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from twisted.application.service import Service
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -21,6 +22,7 @@ from txrdma.iba.types import GUID
 from txrdma.kit.lease import Execute, FileLease, Lease, LEASE_SECONDS, RENEW_SECONDS
 from txrdma.monitor.config import parseConfig
 from txrdma.monitor.events import notifier
+from txrdma.monitor.garbage import GarbageCollection
 from txrdma.sim.clock import SimulatedClock
 from txrdma.sim.fabric import SimulatedFabric
 from txrdma.sim.nets.fattree import fatTree
@@ -136,6 +138,9 @@ class StandbyTestCase(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.patch(Threads, "named", lambda threads, name: maybeDeferred)
+        # The processes of a test share one garbage collector, whose settings a killed one would not restore.
+        for name in ("startService", "stopService"):
+            self.patch(GarbageCollection, name, getattr(Service, name))
         self.world = World(self)
         self.addCleanup(self.ended)
 
