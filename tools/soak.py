@@ -75,6 +75,7 @@ def activities() -> Iterator[Activity]:
     if shutil.which("npm"):
         yield Activity("vendor", ("sh", "-c", "make vendor && git diff --exit-code txrdma/monitor/web"), 20.0)
     yield Activity("container", (*make, "test-container"), 300.0)
+    yield Activity("torch", (*make, "test-torch"), 300.0)
 
 
 SCENARIOS: Final = ("verbs", "verbs-clients", "btl", "smc", "smc-shared-memory", "smc-two-ports")
