@@ -3,12 +3,10 @@ The number of segments that may be in flight on one path.
 
 Only losses and marks shrink the window. A window that follows the delay would collapse on a busy machine,
 where most of a round trip is the time for which a process was not scheduled. The delay only decides how
-much a loss counts. A loss takes a part of the window that grows with the share of segments that wait in
-the queue of the path, estimated from the shortest round trips of several rounds, because these contain the
-fewest pauses. It is about as large as that share, so that the link remains busy, but at most that of TCP
-Reno: also a queue of less than a round trip is shared with TCP CUBIC. While no segments wait, the path
-itself loses packets, as radio links and bad cables do: the window shrinks by half of the lost share, so
-that at 1 % loss it has about 200 segments, where TCP's rule leaves 12 (RFC 5681).
+much a loss counts. It takes a part of the segments that wait in the queue of the path, which are estimated
+from the shortest round trips of several rounds, because these contain the fewest pauses. While few
+segments wait, the path itself loses packets, as radio links and bad cables do: the window shrinks by half
+of the lost share, so that at 1 % loss it has about 200 segments, where TCP's rule leaves 12 (RFC 5681).
 
 A mark of a router with explicit congestion notification (RFC 3168) takes a fifth of the window (RFC 8511),
 whatever the delay is: it is no fault of the path, and the router's queue is still short. Losses and marks
@@ -72,13 +70,9 @@ MANY_LOST: Final = 1 / 3
 ROUNDS: Final = 8
 """Rounds whose shortest round trip is used: pauses of processes lengthen most of them on a busy host."""
 
-_SHRUNK: Final = 0.45  # largest part of a window that a loss takes because of its queued segments
-_SHRUNK_LITTLE: Final = 0.25  # the same where the window then grows slowly
-_MANY_SENDERS: Final = 8  # window below which that is not so: they have to share the queue soon
-_EMPTY: Final = 0.1  # queued share below which a loss takes nothing of that
-_FULL: Final = 0.4  # queued share from which it takes the largest part: a queue of two thirds of a round trip
-_SHORT: Final = 0.5  # queued share below which the window grows by one in each round, or by the following
-_FRIENDLY: Final = 0.6  # growth after a loss in a queue, as with TCP CUBIC (RFC 9438, 4.3)
+_SHRUNK: Final = 0.4  # part of a window that a loss takes if all of its segments are queued
+_EMPTY: Final = 0.4  # queued share below which a loss takes nothing of that
+_SHORT: Final = 0.5  # queued share below which the window grows by one in each round
 _GROWTH: Final = 0.007  # segments in a round otherwise, after a loss and for a window of one segment
 _RECENT: Final = 100  # rounds since a loss after which the growth is doubled
 
@@ -93,7 +87,7 @@ class Congestion:
 
     __slots__ = (
         *("_arrived", "_before", "_calm", "_drainAt", "_isAnswered", "_isDraining"),
-        *("_isMarked", "_isRecovering", "_isShared", "_latest", "_lost", "_recent", "_shortest"),
+        *("_isMarked", "_isRecovering", "_latest", "_lost", "_recent", "_shortest"),
         *("_threshold", "_until", "_wasFull", "size", "window"),
     )
 
@@ -108,7 +102,6 @@ class Congestion:
         self._calm = CALM  # rounds since a loss
         self._wasFull = self._isAnswered = self._isDraining = False
         self._isMarked = self._isRecovering = False
-        self._isShared = False  # the last loss or mark was one of a queue
         self._before: tuple[float, float] | None = None  # window and threshold before the silence
 
     def filled(self) -> None:
@@ -203,10 +196,7 @@ class Congestion:
         """Reduce the window because a share of its segments was lost while another share was queued."""
         fraction = MARKED_SHARE if self._isMarked else 0.0
         if share:
-            most = _SHRUNK if queued < _SHORT or self.window < _MANY_SENDERS else _SHRUNK_LITTLE
-            ofQueue = min(most, _SHRUNK * (queued - _EMPTY) / (_FULL - _EMPTY))
-            fraction = max(fraction, ofQueue, share / 2)
-        self._isShared = fraction > share / 2
+            fraction = max(fraction, _SHRUNK * (queued - _EMPTY) / (1 - _EMPTY), share / 2)
         self.window *= 0.5 if share > MANY_LOST else 1 - fraction
         self._threshold = self.window
         self._calm, self._isRecovering = 0, True
@@ -216,7 +206,7 @@ class Congestion:
         if self._calm > CALM:
             return (WAITING - waiting) / 8 + 1
         if queued < _SHORT:
-            return _FRIENDLY if self._isShared else 1.0
+            return 1.0
         # A window of less than a segment is judged less often than once in a round trip.
         return min(1.0, _GROWTH * max(sqrt(self.window), 1 / self.window) * (1 + (self._calm / _RECENT) ** 2))
 

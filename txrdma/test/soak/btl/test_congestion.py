@@ -20,7 +20,6 @@ class BottleneckTests(SynchronousTestCase):
     ) -> None:
         """Assert that few packets are lost in the second half of a time, and that shares are equal."""
         many = ManySenders(senders, RATE, depth, pauses=pauses)
-        many.world.network.jitter = 5e-6  # else the same senders would lose packets again and again
         lost, jain, utilisation = many.measure(end / 2, end)
         self.assertLess(lost, 0.02)
         self.assertGreater(jain, leastJain)
