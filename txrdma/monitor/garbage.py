@@ -66,7 +66,7 @@ class GarbageCollection(Service):
         self._buckets = [0] * (len(_BOUNDS) + 1)
 
     def startService(self) -> None:
-        """Change Python's settings."""
+        """Set the thresholds of Python's garbage collector, measure it, and freeze objects from now on."""
         super().startService()  # type: ignore[no-untyped-call]  # of Twisted's
         if not hasattr(gc, "freeze"):
             return
@@ -78,7 +78,7 @@ class GarbageCollection(Service):
         self._timer.start(_CHECK_SECONDS, self._check)
 
     def stopService(self) -> None:
-        """Restore Python's settings."""
+        """Restore the thresholds of Python's garbage collector, and unfreeze all objects."""
         super().stopService()  # type: ignore[no-untyped-call]  # of Twisted's
         self._timer.stop()
         thresholds, self._thresholds = self._thresholds, None
