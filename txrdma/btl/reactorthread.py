@@ -65,9 +65,8 @@ class ReactorThread:
         self._selector = selector = _Selector()
         self._lock = selector.lock
         self._loop = asyncio.SelectorEventLoop(selector)
-        self._loop.set_debug(
-            False
-        )  # it would refuse calls of other threads, even of those that hold the lock
+        # In its debug mode the loop refuses calls of other threads, even of those that hold the lock.
+        self._loop.set_debug(False)
         self.reactor: Any = AsyncioSelectorReactor(self._loop)
         self._calls: deque[Callable[[], object]] = deque()
         self._thread = Thread(target=self._run, name="txrdma reactor", daemon=True)

@@ -101,7 +101,7 @@ class Marks:
             self._failed()
 
     def timedOut(self) -> None:
-        """Note that nothing has arrived in time."""
+        """Process a timeout: no acknowledgement of a datagram has arrived in time."""
         if not self._capable and not self._isProven:
             self._failed()
 
