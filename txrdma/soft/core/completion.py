@@ -116,7 +116,7 @@ class SoftCompletionChannel:
         return number
 
     def releaseDoorbell(self, number: int) -> None:
-        """Return what L{claimDoorbell} has assigned."""
+        """Release the doorbell byte of a closed route; C{number} is what L{claimDoorbell} has assigned."""
         if number and self.page is not None:
             self.page.release(number)
         self._withoutDoorbell -= not number
@@ -203,9 +203,8 @@ class SoftCompletionQueue:
         self._free = depth
         self._awake: dict[Route, _Polled] = {}
         self._dormant: dict[Route, _Polled] = {}
-        self._lanes: dict[
-            Route, Callable[[], None]
-        ] = {}  # routes that are polled elsewhere, and what arms them
+        # Routes that are polled elsewhere, and what arms them.
+        self._lanes: dict[Route, Callable[[], None]] = {}
         # of all routes that are not dormant
         self._polls: tuple[Callable[[], None], ...] = ()
         self._arms: tuple[Callable[[], None], ...] = ()
@@ -390,7 +389,7 @@ class SoftCompletionQueue:
         return polled
 
     def _wake(self, route: Route) -> None:
-        """Arm a dormant route like the queue, and poll it."""
+        """Wake a dormant route: poll it again from now on, once at once, and arm it if the queue is armed."""
         polled = self._rouse(route)
         if polled is not None:
             polled.arm()
