@@ -79,7 +79,7 @@ class SoftCompletionChannel:
     A descriptor that wakes readers of its queues.
 
     It is signaled by an armed queue that gets a completion, and, through C{doorbell}, by peers that wrote to
-    shared memory; they can't name a queue, so all queues are polled.
+    shared memory. The doorbell page names the routes that were rung; awake routes of all queues are polled.
 
     @ivar page: the doorbell bytes of all routes but the first one; None until there are several.
     """

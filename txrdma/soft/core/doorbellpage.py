@@ -1,5 +1,5 @@
 """
-The doorbell page of a completion channel: a byte for each route, which tells what rang.
+The doorbell page of a completion channel: a byte for each route, which names the route that was rung.
 
 An eventfd names only the channel, so that a wakeup would have to poll all routes of its queues. A peer that
 rings first sets the doorbell byte of its route; the reader finds set bytes with one search.
@@ -53,7 +53,7 @@ class DoorbellPage:
         return self._end - 1
 
     def release(self, number: int) -> None:
-        """Release the number of a closed route; a late ring of its peer wakes the next one that has it."""
+        """Free the byte of a closed route; if its peer sets it later, the next owner is polled in vain."""
         self._dormant.pop(number, None)
         self._free.append(number)
 
@@ -66,7 +66,7 @@ class DoorbellPage:
         self._dormant.pop(number, None)
 
     def ring(self, number: int) -> None:
-        """Set a byte, as a peer does."""
+        """Set the byte with this number, as a peer does."""
         self._bytes[number] = 1
 
     def check(self) -> None:

@@ -218,7 +218,7 @@ class Peer:
         return made
 
     def hasSent(self, codepoint: int) -> None:
-        """Note the ECN field of received datagrams."""
+        """Record the ECN field of the latest datagrams of this peer, for the GRH of their receives."""
         if codepoint != self.codepoint:
             self.codepoint, self.grhLength = codepoint, -1  # the GRH contains it
 
