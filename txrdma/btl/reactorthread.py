@@ -82,7 +82,7 @@ class ReactorThread:
             return cls._current
 
     def release(self) -> None:
-        """Stop using the thread: it ends with its last user."""
+        """Stop using the thread of the reactor, which ends when its last user calls this."""
         cls = type(self)
         with self._guard:
             cls._users -= 1

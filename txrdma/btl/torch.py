@@ -60,7 +60,7 @@ _OPERATIONS: Final[dict[Any, tuple[Any, Any]]] = {  # for groups, and of two arr
 
 
 class BTLWork(Work):
-    """An operation that has been called; all methods can be called by any thread."""
+    """The progress and result of one operation of a process group. Any thread can call all methods."""
 
     def __init__(self, name: str, tensors: Any) -> None:
         """
@@ -330,7 +330,7 @@ class ProcessGroupBTL(ProcessGroup):
     _reduce_scatter_base = reduce_scatter_single
 
     def _reduceScatter(self, output: Tensor, items: Sequence[Tensor], opts: Any) -> Work:
-        """Send each member the elements that it reduces."""
+        """Send each member its part of the tensors of all, and reduce the parts received here."""
         _name, function = _operation(opts)
         mine = [_elements(each).numpy() for each in items]
 
@@ -393,7 +393,7 @@ class ProcessGroupBTL(ProcessGroup):
 
 
 def _receive(transport: BTLMessageTransport, tag: int, into: Any) -> Deferred[None]:
-    """Receive a message that fills a buffer."""
+    """Receive a message into a buffer; fail with DistBackendError unless it has exactly that length."""
 
     def check(length: int) -> None:
         if length != len(into):
@@ -403,7 +403,7 @@ def _receive(transport: BTLMessageTransport, tag: int, into: Any) -> Deferred[No
 
 
 def _all(outcomes: list[Deferred[Any]]) -> Deferred[Any]:
-    """Return a Deferred that fires when all others have."""
+    """Return a Deferred that fires when all of C{outcomes} have, or fails with the first failure."""
     if len(outcomes) == 1:
         return outcomes[0]
 
@@ -456,7 +456,7 @@ def _elements(tensor: Tensor) -> Tensor:
 
 
 def _restore(tensor: Tensor, flat: Tensor) -> None:
-    """Copy flat elements into their tensor, if they are a copy."""
+    """Copy the elements of L{_flat} back into the tensor, unless they share its memory."""
     if flat.data_ptr() != tensor.data_ptr():
         tensor.detach().copy_(flat.view(tensor.shape))
 
