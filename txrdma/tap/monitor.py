@@ -51,7 +51,6 @@ from txrdma.tap.systemd import SystemNotifier
 _log = Logger()
 
 _TLS: Final = "OpenSSL"
-_SIMULATED: Final = "sim"
 _PLAIN: Final = ("tcp:", "tcp4:", "tcp6:", "smc:")
 """Prefixes of endpoint strings without encryption."""
 
@@ -106,21 +105,6 @@ def checkOf(config: MonitorConfig) -> Check:
         return locatedFindings
     plan = readCables(config.topology)
     return lambda fabric: chain(locatedFindings(fabric), cableFindings(fabric, plan))
-
-
-def portOf(config: MonitorConfig) -> str:
-    """
-    Return the name of the management port: the configured one, or the first real one.
-
-    @raise DeviceUnavailable: there is no real port. A simulated fabric must be configured explicitly.
-    """
-    name = config.port or defaultMADPort()
-    if not config.port and name.partition(":")[0] == _SIMULATED:
-        raise DeviceUnavailable(
-            "no management port can be opened: see that there is a device, that ib_umad is loaded, and that "
-            'this user may open /dev/infiniband/umad*; port = "sim:fattree:128" watches a simulated fabric'
-        )
-    return name
 
 
 def endpointOf(reactor: Any, config: MonitorConfig, access: AccessControl) -> IStreamServerEndpoint:
@@ -215,7 +199,7 @@ class MonitorService(MultiService):
         access = self._access = readAccess(config.tokens, config.users)
         endpoint = endpointOf(reactor, config, access) if config.listen else None
         check = checkOf(config)
-        reopen = reopen or partial(openMADPort, reactor, portOf(config))
+        reopen = reopen or partial(openMADPort, reactor, config.port or defaultMADPort())
         self._seconds = reactor.seconds
         self._aheadSeconds = aheadSeconds
         self.config = self._first = config

@@ -33,7 +33,7 @@ from txrdma.mad.errors import MADError, MADFailure
 from txrdma.mad.layouts.messages import MADStatus
 from txrdma.mad.layouts.values import SAStatus
 from txrdma.mad.paths import toLID, toSA
-from txrdma.mad.ports import defaultMADPort, openMADPort
+from txrdma.mad.ports import openMADPort
 from txrdma.mad.resolvers import IPPathResolver, SAPathResolver
 from txrdma.mad.rpcs import RPCs
 from txrdma.mad.satransactor import SATransactor
@@ -45,7 +45,6 @@ TARGET: Final = (
 )
 TARGETS: Final = f"{TARGET}; the default is the local port."
 
-_SIMULATED: Final = "sim"
 _AT_QUEUE_PAIR: Final = re.compile(r"(\S+)\s+dqpn\s+(\d+|0x[0-9a-fA-F]+)")
 """A target whose queue pair is not 1, as on RoCE without the kernel: C{"7 dqpn 0x12"}."""
 
@@ -257,14 +256,8 @@ def opened(reactor: Any, options: FabricOptions) -> Iterator[Session]:
     L{MADFailure} is converted to L{RDMAError} with one line, or with details if C{--debug} is given.
     """
     names = readNodeNames(options["node-names"])
-    device = options["device"] or defaultMADPort()
-    if not options["device"] and device.partition(":")[0] == _SIMULATED:
-        print(
-            "no management port found: using a simulated fabric (--device selects another port)",
-            file=sys.stderr,
-        )
     try:
-        port = openMADPort(reactor, device)
+        port = openMADPort(reactor, options["device"])
     except ValueError as error:
         raise InvalidRequest(str(error)) from error
     level: int = options["debug"]

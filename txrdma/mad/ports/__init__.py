@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from txrdma.error import DeviceUnavailable
 from txrdma.interfaces import IMADPort, IMADPortStringParser
 from txrdma.kit.strings import parseString
 from txrdma.mad.ports.strings import IbsimPortStringParser, UmadPortStringParser, VerbsPortStringParser
@@ -19,9 +20,9 @@ def openMADPort(reactor: object, description: str = "") -> IMADPort:
     """
     Open the management port of this name; the caller closes it.
 
-    @param description: the name; without one, the first of the ports that can be opened now.
+    @param description: the name; without one, L{defaultMADPort}.
     @raise ValueError: the name has no meaning.
-    @raise txrdma.error.DeviceUnavailable: the port cannot be opened.
+    @raise txrdma.error.DeviceUnavailable: the port cannot be opened, or there is none.
     """
     args, kwargs = parseString(description or defaultMADPort(), "management port")
     prefix, *args = args
@@ -37,9 +38,19 @@ def openMADPort(reactor: object, description: str = "") -> IMADPort:
 
 def defaultMADPort() -> str:
     """
-    Name of the port that is opened by default: real ports before a running ibsim before a simulated fabric.
+    Name of the port that is opened by default: the first one of this host, or a running ibsim.
+
+    A simulated fabric is used only by name: its health would hide that this host's adapter is gone.
+
+    @raise txrdma.error.DeviceUnavailable: there is none.
     """
-    return availableMADPorts()[0]
+    for name in availableMADPorts():
+        if name.partition(":")[0] not in _BY_NAME:
+            return name
+    raise DeviceUnavailable(
+        "no management port can be opened: see that there is a device, that ib_umad is loaded, and that this "
+        "user may open /dev/infiniband/umad*; sim:fattree:128 would be a simulated fabric"
+    )
 
 
 def availableMADPorts() -> list[str]:
@@ -55,8 +66,10 @@ def madPortKinds() -> list[str]:
 _OWN: Final = (IbsimPortStringParser, UmadPortStringParser, VerbsPortStringParser)
 """Plugins of this package: a search for those of all packages takes 16 ms of a command's start."""
 
-_ORDER = ("umad", "ibsim", "sim", "vmad")
-"""Order of prefixes: real ports first, C{vmad} last, which carries no SMPs."""
+_BY_NAME: Final = ("sim", "vmad")
+"""Prefixes of ports that are never opened by default; C{vmad} carries no SMPs."""
+
+_ORDER: Final = ("umad", "ibsim", *_BY_NAME)
 
 
 def _parsers() -> Iterator[IMADPortStringParser]:

@@ -14,7 +14,6 @@ from typing import Any, cast
 from twisted.internet import reactor as theReactor
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.logger import capturedLogs, LogLevel
-from twisted.plugin import getPlugins
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 from twisted.web.client import Agent, readBody
 from twisted.web.http_headers import Headers
@@ -22,8 +21,9 @@ from twisted.web.resource import Resource
 from twisted.web.server import Site
 
 from txrdma.error import DeviceUnavailable, RDMAError
-from txrdma.interfaces import IMADPort, IMADPortStringParser
+from txrdma.interfaces import IMADPort
 from txrdma.kit.spool import Spool
+from txrdma.mad import ports
 from txrdma.mad.ports import openMADPort
 from txrdma.monitor.config import parseConfig
 from txrdma.monitor.series.database import leaseOf
@@ -66,11 +66,8 @@ class StartTests(SynchronousTestCase):
 
     def test_noPort(self) -> None:
         """Without a management port the start fails; a simulated fabric is used only on request."""
-        parsers = getPlugins(IMADPortStringParser)
-        (name,) = next(parser for parser in parsers if parser.prefix == "sim").available()
-        self.patch(monitor, "defaultMADPort", lambda: name)
+        self.patch(ports, "availableMADPorts", lambda: ["sim"])
         self.assertIn("no management port", self.refused('web.listen = ""'))
-        self.assertEqual(monitor.portOf(parseConfig('port = "sim:ring:4"')), "sim:ring:4")
 
     def test_samePort(self) -> None:
         """A lost port is opened again, and no other port instead."""

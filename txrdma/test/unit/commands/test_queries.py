@@ -12,12 +12,12 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.command import TxrdmaOptions
 from txrdma.commands import saquery, smpquery
-from txrdma.commands.common import session
 from txrdma.commands.common.attributefields import assigned, attributeNamed, attributesOf, queried
 from txrdma.commands.common.options import kindNamed
 from txrdma.error import InvalidRequest
 from txrdma.iba.types import GID
 from txrdma.iba.verbs import NodeType
+from txrdma.mad import ports
 from txrdma.mad.layouts.attributes import allAttributes, RPCS
 from txrdma.mad.layouts.messages import Notice
 from txrdma.mad.layouts.sa import GUIDInfoRecord, MCMemberRecord, NodeRecord, Record, ServiceRecord
@@ -371,8 +371,10 @@ class CommandLineTests(CommandTestCase):
         self.assertEqual(text.count("[default: the first]"), 1)
         self.assertIn("  NodeRecord ", text)
 
-    def test_embedded(self) -> None:
-        self.patch(session, "defaultMADPort", lambda: "sim")
-        words = "no management port found: using a simulated fabric"
-        self.assertIn(words, self.output("smpquery", "NI", device="").errors)
-        self.assertNotIn(words, self.output("smpquery", "NI").errors)
+    def test_noPort(self) -> None:
+        """A check for cron must not report the health of a simulated fabric when the adapter is gone."""
+        self.patch(ports, "availableMADPorts", lambda: ["sim", "vmad:soft"])
+        for command, *arguments in (("check",), ("smpquery", "NI")):
+            output = self.output(command, *arguments, device="")
+            self.assertIn("no management port can be opened", f"{output.errors}{output.status}", command)
+            self.assertNotIn(output.status, (None, 0), command)

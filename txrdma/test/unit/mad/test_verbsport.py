@@ -40,6 +40,7 @@ from txrdma.mad.layouts.devices import PDUInfo
 from txrdma.mad.layouts.messages import InformInfo, MADRequest, Notice
 from txrdma.mad.layouts.pma import PortCounters
 from txrdma.mad.layouts.sa import NodeRecord
+from txrdma.mad import ports
 from txrdma.mad.ports import availableMADPorts, defaultMADPort, descriptor, openMADPort
 from txrdma.mad.ports.verbsport import Arrival, HANDLES, IPollingReactor, SENDS, VerbsPort
 from txrdma.mad.server import MADServer
@@ -464,4 +465,7 @@ class StringTests(SynchronousTestCase):
 
     def test_available(self) -> None:
         self.assertIn("vmad:soft", availableMADPorts())
-        self.assertNotEqual(defaultMADPort().partition(":")[0], "vmad")
+
+    def test_default(self) -> None:
+        self.patch(ports, "availableMADPorts", lambda: ["sim", "vmad:soft", "ibsim"])
+        self.assertEqual(defaultMADPort(), "ibsim")
