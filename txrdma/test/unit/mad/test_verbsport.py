@@ -31,6 +31,7 @@ from txrdma.iba.verbs import (
     Status,
 )
 from txrdma.interfaces import AsyncEvent, IAddressHandle
+from txrdma.mad import ports
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.core.addressing import partitionIndex, sourceIndex
 from txrdma.mad.core.frames import frame
@@ -40,7 +41,6 @@ from txrdma.mad.layouts.devices import PDUInfo
 from txrdma.mad.layouts.messages import InformInfo, MADRequest, Notice
 from txrdma.mad.layouts.pma import PortCounters
 from txrdma.mad.layouts.sa import NodeRecord
-from txrdma.mad import ports
 from txrdma.mad.ports import availableMADPorts, defaultMADPort, descriptor, openMADPort
 from txrdma.mad.ports.verbsport import Arrival, HANDLES, IPollingReactor, SENDS, VerbsPort
 from txrdma.mad.server import MADServer
