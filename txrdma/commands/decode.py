@@ -219,7 +219,9 @@ def _inFile(file: BinaryIO, smc: Explanation) -> Iterator[Found]:
     start = file.read(4)
     file.seek(0)
     if not isCapture(start):
-        yield Found("", inBytes(_bytes(file.read().decode("utf-8", "replace"))))
+        content = file.read().decode("utf-8", "replace")
+        name = getattr(file, "name", "standard input")
+        yield Found("", inBytes(_bytes(content, f"{name} contains neither packets nor hexadecimal")))
         return
     packets = captured(file)
     number = 0
@@ -241,10 +243,11 @@ def _inFile(file: BinaryIO, smc: Explanation) -> Iterator[Found]:
             yield Found(f"packet {number} at {packet.when:.6f}", inside)
 
 
-def _bytes(text: str) -> bytes:
+def _bytes(text: str, complaint: str = "") -> bytes:
     """
     Parse hexadecimal text; spaces, colons, commas, C{0x} and the offsets of dumps are ignored.
 
+    @param complaint: the error message; by default, that this text is neither a file nor hexadecimal.
     @raise InvalidRequest: the text is not hexadecimal.
     """
     lines = [re.sub(r"^\s*(0x)?[0-9a-fA-F]{4,8}:?\s\s+", "", line) for line in text.splitlines()]
@@ -252,4 +255,5 @@ def _bytes(text: str) -> bytes:
     try:
         return bytes.fromhex(digits)
     except ValueError:
-        raise InvalidRequest(f"{text.strip()[:60]!r} is neither a file nor hexadecimal") from None
+        message = complaint or f"{text.strip()[:60]!r} is neither a file nor hexadecimal"
+        raise InvalidRequest(message) from None

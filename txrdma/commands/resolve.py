@@ -4,6 +4,7 @@ C{txrdma resolve}: explains how a host and a port are resolved to a service ID, 
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from twisted.python import usage
@@ -25,12 +26,13 @@ from txrdma.messages.protocol import MessageFactory
 from txrdma.ports.softdevices import softDeviceAt, softDeviceTo
 
 _HOPS = 64
+_HOST_AND_PORT = re.compile(r"(rdma:)?(\[(?P<ipv6>.+)\]|(?P<host>[^:]+)):(?P<port>[^:]+)")
 
 
 class CommandOptions(BaseOptions):
     """Options of C{txrdma resolve}: a host and a port, or a service ID."""
 
-    synopsis = "[options] HOST PORT | SERVICE"
+    synopsis = "[options] HOST PORT | HOST:PORT | SERVICE"
     longdesc = (
         "Explain rdma:HOST:PORT: the host's addresses, the service ID, the device and the path of "
         "packets, and the time after which a connection to a silent host fails. Or explain a service ID, "
@@ -48,21 +50,20 @@ class CommandOptions(BaseOptions):
     ]
 
     def parseArgs(self, what: str = "", port: str = "") -> None:
+        if not port and (together := _HOST_AND_PORT.fullmatch(what)):
+            what, port = together["ipv6"] or together["host"], together["port"]
         self["what"], self["port"] = what, port
 
     def postOptions(self) -> None:
+        port = self["port"]
+        text, limit = (port, 1 << 16) if port else (self["what"], 1 << 64)
         try:
-            if self["port"]:
-                self["number"] = int(self["port"])
-                if not 0 < self["number"] < 1 << 16:
-                    raise ValueError
-            else:
-                self["number"] = int(self["what"], 0)
-                if not 0 <= self["number"] < 1 << 64:
-                    raise ValueError
+            self["number"] = int(text, 10 if port else 0)
         except ValueError:
-            target = f"{self['what']} {self['port']}".strip()
-            raise usage.UsageError(f"{target!r} is neither a host and a port nor a service id") from None
+            self["number"] = -1
+        if not bool(port) <= self["number"] < limit:
+            kinds = "a port, 1 to 65535" if port else "a service ID, or a host and a port"
+            raise usage.UsageError(f"{text!r} is not {kinds}")
         if self["ask"] and not (self["udp"] and self["port"]):
             raise usage.UsageError("--ask needs --udp, a host and a port")
 

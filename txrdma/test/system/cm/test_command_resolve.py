@@ -83,8 +83,18 @@ class ResolveTests(TestCase):
             done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True)
             self.assertIn("RDMA CM", done.stdout)
 
+    def test_spellings(self) -> None:
+        """A host and its port may be written as in an endpoint string."""
+        for text, host in (
+            ("a.example:7", "a.example"),
+            ("rdma:a.example:7", "a.example"),
+            ("[::1]:7", "::1"),
+        ):
+            parsed = options(text)
+            self.assertEqual((parsed["what"], parsed["number"], bool(parsed["port"])), (host, 7, True), text)
+
     def test_mistakes(self) -> None:
         """An argument that is neither a host with a port nor a service ID is refused."""
         for words in ((), ("somewhere",), ("somewhere", "http"), ("somewhere", "0"), ("somewhere", "65536")):
-            self.assertIn("neither", str(self.assertRaises(UsageError, options, *words)))
+            self.assertIn(" is not a ", str(self.assertRaises(UsageError, options, *words)), words)
         self.assertIn("--udp", str(self.assertRaises(UsageError, options, "somewhere", "1", "--ask")))

@@ -48,6 +48,8 @@ class HexTests(CommandTestCase):
         path: str = self.mktemp()
         Path(path).write_text(QUESTION.hex())
         self.assertIn("GET NodeInfo", self.output("decode", path).out)
+        Path(path).write_text("no digits")
+        self.assertIn(f"{path} contains neither", str(self.output("decode", path).status))
 
     def test_json(self) -> None:
         [reported] = self.output("decode", QUESTION.hex(), "--json").json
