@@ -88,6 +88,7 @@ class Arguments:
         @param names: keys of the positional arguments.
         """
         self.kind, self.left = kind, dict(kwargs)
+        self._keys: dict[str, None] = {}
         if len(args) > len(names):
             raise ValueError(f"{kind}: {args[len(names)]!r} is one value too many")
         for name, value in zip(names, args, strict=False):
@@ -95,8 +96,14 @@ class Arguments:
                 raise ValueError(f"{kind}: {name}={kwargs[name]}: {name} is already {value}")
             self.left[name] = value
 
+    def has(self, key: str) -> bool:
+        """Return whether a key is given."""
+        self._keys[key] = None
+        return key in self.left
+
     def take(self, key: str, default: str = "") -> str:
         """Return the text of a key."""
+        self._keys[key] = None
         return self.left.pop(key, default)
 
     def required(self, key: str) -> str:
@@ -134,7 +141,7 @@ class Arguments:
 
     def seconds(self, key: str, default: DefaultT, mayBeZero: bool = False) -> float | DefaultT:
         """Return a time in seconds, which may end with C{s}; the default if the key is not given."""
-        if key not in self.left:
+        if not self.has(key):
             return default
         value = self.take(key)
         try:
@@ -170,7 +177,8 @@ class Arguments:
     def end(self) -> None:
         """Reject arguments that were not read."""
         for key, value in self.left.items():
-            raise ValueError(f"{self.kind}: {key}={value}: there is no such key here")
+            keys = ", ".join(self._keys)
+            raise ValueError(f"{self.kind}: {key}={value}: there is no such key here; the keys are {keys}")
 
     def _wrong(self, key: str, value: str, expected: str) -> ValueError:
         return ValueError(f"{self.kind}: {key}={value} is not {expected}")

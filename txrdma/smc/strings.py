@@ -64,7 +64,7 @@ def _options(keys: Arguments, bindAddress: str | None = None) -> Options:
     if backend == "kernel":
         _unlessKernels(given, device="auto", peer="auto", version="auto")
         _unlessKernels(given, **dict.fromkeys(("ueid", "links", "option", "runtime", *_OWN)))
-    runtime = keys.left.pop("runtime", None)
+    runtime = keys.take("runtime") if keys.has("runtime") else None
     if runtime and not runtime.startswith("/"):
         raise ValueError(f"smc: runtime={runtime} is not an absolute path of a directory")
     return Options(
@@ -75,14 +75,14 @@ def _options(keys: Arguments, bindAddress: str | None = None) -> Options:
         bindAddress=bindAddress,
         backend=backend,
         versions=_VERSIONS[version],
-        ueids=_ueids(version, keys.left.pop("ueid", None)),
-        links=keys.number("links", 0, FEWEST_LINKS, MOST_LINKS) if "links" in given else None,
+        ueids=_ueids(version, keys.take("ueid") if keys.has("ueid") else None),
+        links=keys.number("links", 0, FEWEST_LINKS, MOST_LINKS) if keys.has("links") else None,
         option=keys.choice("option", "auto", "no") == "auto",
         runtime=runtime,
         autocork=keys.isYes("autocork", True),
         lowLatency=keys.choice("latency", "auto", "low") == "low",
         sndbuf=keys.size("sndbuf", 1 << 16, 1, 1 << 40),
-        rcvbuf=keys.size("rcvbuf", 0, 1, LARGEST_RING) if "rcvbuf" in given else None,
+        rcvbuf=keys.size("rcvbuf", 0, 1, LARGEST_RING) if keys.has("rcvbuf") else None,
         keepalive=keys.seconds("keepalive", None),
         handshakes=keys.number("handshakes", HANDSHAKES, 0, 1 << 31),
         maxgroups=keys.number("maxgroups", GROUPS, 0, 1 << 31),

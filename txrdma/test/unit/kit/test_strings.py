@@ -52,3 +52,14 @@ class ArgumentsTests(SynchronousTestCase):
                 self.assertIn(f"kind: key={text}", str(error))
         missing = self.assertRaises(ValueError, Arguments("kind", (), (), {}).number, "key", None, 0, 1)
         self.assertEqual(str(missing), "kind: key= is missing")
+
+    def test_unknownKey(self) -> None:
+        """The message about an unknown key lists those that exist, given or not."""
+        keys = Arguments("kind", ("first",), ("1",), {"second": "2", "wrong": "4"})
+        keys.take("first")
+        keys.seconds("second", None)
+        keys.seconds("third", None)
+        error = self.assertRaises(ValueError, keys.end)
+        self.assertEqual(
+            str(error), "kind: wrong=4: there is no such key here; the keys are first, second, third"
+        )
