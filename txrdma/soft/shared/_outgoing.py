@@ -207,7 +207,10 @@ class LaneSender:
         words[after] = 0
         if not ORDERED:
             barrier()
-        words[out] = request.immediate << 32 | (NOTICE_SOLICITED if request.solicited else NOTICE)
+        try:
+            words[out] = request.immediate << 32 | (NOTICE_SOLICITED if request.solicited else NOTICE)
+        except (OverflowError, ValueError):
+            return False  # the general path fails the request
         rings.writeIndex = after
         rings.produced = produced
         self.outstanding.append((produced, request.identifier, _WRITE_DONE, request.signaled, _SUCCESS))
@@ -252,7 +255,13 @@ class LaneSender:
             self._services.watch()
 
     def _start(self, request: SendRequest) -> bool:
-        """Execute one request. Return False if it has to wait."""
+        """Execute one request; one with an impossible field fails. Return False if it has to wait."""
+        try:
+            return self._execute(request)
+        except (OverflowError, TypeError, ValueError):  # for example, more than 32 bits of immediate data
+            return self._failRequest(request, Status.LOC_QP_OP_ERR)
+
+    def _execute(self, request: SendRequest) -> bool:
         operation = request.operation
         if operation > _LAST_OUTWARD and not self._owner.attributes.maxRDAtomic:
             return self._failRequest(request, Status.LOC_QP_OP_ERR)

@@ -183,7 +183,7 @@ class _ConnectedProcess(PeerProcess):
             self._invitations[key] = (box, doorbells, parsed.doorbellByte)  # our queue pair is not in RTR yet
         else:
             connection.join(box, doorbells, parsed.doorbellByte)
-            connection.lane.poll()  # the peer may have written and rung before its box was mapped
+            connection.poll()  # the peer may have written and rung before its box was mapped
 
     def openDatagramLink(self) -> DatagramLink | None:
         """The lane for datagrams, made on first use; None for a process of another user."""

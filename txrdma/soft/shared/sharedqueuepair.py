@@ -9,7 +9,8 @@ from __future__ import annotations
 import mmap
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from twisted.internet.interfaces import IDelayedCall, IReactorFDSet, IReactorTime
@@ -127,7 +128,13 @@ class SharedQueuePair:
         self._peerByte = doorbellByte
         self._mappings[None] = box
         self._doorbells = doorbells
-        self.lane.attach(memoryview(box))
+        with self._isolated():
+            self.lane.attach(memoryview(box))
+
+    def poll(self) -> None:
+        """Process what the peer has written."""
+        with self._isolated():
+            self.lane.poll()
 
     # txrdma.soft.shared._layout.LaneServices
 
@@ -202,15 +209,20 @@ class SharedQueuePair:
             self._retryLater()
 
     def _expired(self) -> None:
-        self._timer = None
-        try:
+        again = self._timer = None
+        with self._isolated():
             self.lane.poll()
             again = self.lane.expired(self._reactor.seconds())
-        except Exception:
-            self.fail()
-            return
         if again is not None and self._timer is None:
             self._timer = self._reactor.callLater(again, self._expired)
+
+    @contextmanager
+    def _isolated(self) -> Iterator[None]:
+        """Let an error of this queue pair's work fail only this queue pair, not the line to the process."""
+        try:
+            yield
+        except Exception:
+            self.fail()
 
     def fail(self) -> None:
         """Log the current exception, and fail this queue pair only."""
@@ -250,7 +262,8 @@ class SharedQueuePair:
 
     def nudged(self) -> None:
         """Poll the lane; wake local pollers if the peer has no doorbell."""
-        self.lane.nudged()
+        with self._isolated():
+            self.lane.nudged()
         if not self._peer.isTrusted:
             for queue in {self.owner.sendQueue, self.owner.receiveQueue}:
                 queue.channel.ring(self.lane.doorbell)
@@ -281,7 +294,8 @@ class SharedQueuePair:
             self._mappings[reply.rkey] = mapping
         elif reply.reach is Reach.BY_MESSAGES:
             region = RemoteRegion(reply.address, reply.length, reply.rights, None, _ALWAYS)
-        self.lane.regionKnown(reply.rkey, region, reply.access)
+        with self._isolated():
+            self.lane.regionKnown(reply.rkey, region, reply.access)
 
     def _makeSpace(self) -> None:
         """Unmap regions that the peer has deregistered, and the oldest one if there are too many others."""
@@ -302,7 +316,8 @@ class SharedQueuePair:
         request, pieces, done, length = self._moving
         if done == length:
             self._moving = None
-            self.lane.accessed(True)
+            with self._isolated():
+                self.lane.accessed(True)
             return
         writing = request.operation is not Operation.RDMA_READ
         size = min(MOST_DATA, length - done)
@@ -325,7 +340,8 @@ class SharedQueuePair:
         request, pieces, done, length = self._moving
         if not answer.allowed:
             self._moving = None
-            self.lane.accessed(False)
+            with self._isolated():
+                self.lane.accessed(False)
             return
         size = min(MOST_DATA, length - done)
         if request.operation is Operation.RDMA_READ:

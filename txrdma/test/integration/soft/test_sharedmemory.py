@@ -22,6 +22,7 @@ from txrdma.iba.verbs import (
     Status,
 )
 from txrdma.soft.shared import _rendezvous, routes, sharedqueuepair
+from txrdma.soft.shared._lane import Lane
 from txrdma.soft.shared._rendezvous import (
     RendezvousKind,
 )
@@ -93,6 +94,24 @@ class ManyTests(RealCase):
                 replace(RTR, address=other.way(), destinationQPN=other.qp.number),
             )
         self.assertTrue(added.isNothing())
+
+    def test_failingAttachment(self) -> None:
+        """An error while a queue pair is connected to its peer fails this queue pair only."""
+        one, other = self.pair()
+        here, _there = self.more(one, other)
+        attach = Lane.attach
+
+        def failing(lane: Lane, box: memoryview) -> None:
+            if lane._owner is here:
+                raise TypeError("a defect")
+            attach(lane, box)
+
+        self.patch(Lane, "attach", failing)
+        here.postSend([SendRequest(1, Operation.SEND, (one.segment(0, 5),))])
+        self.assertEqual([each.status for each in self.take(one, 1)], [Status.WR_FLUSH_ERR])
+        self.assertEqual(len(self.flushLoggedErrors(TypeError)), 1)
+        one.write(other, 2, 0, 64, 128)
+        self.assertEqual([each.status for each in self.take(one, 1)], [Status.SUCCESS])
 
     def test_receivesBeforehand(self) -> None:
         """Receives posted before there is a peer take its messages in order, like later ones."""

@@ -10,6 +10,7 @@ from collections import deque
 from dataclasses import replace
 from functools import partial
 from itertools import count
+from typing import Any
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -67,6 +68,42 @@ class LaneTests(LanesTestCase):
         """RDMA WRITE into the other end's memory."""
         self.one.memory.view[: len(data)] = data
         return self.request(identifier, Operation.RDMA_WRITE, 0, len(data), offset)
+
+    def test_impossibleFields(self) -> None:
+        """A request with an impossible field fails alone, posted before the peer has joined or after."""
+        bad: list[tuple[Operation, dict[str, Any]]] = [
+            (Operation.SEND_WITH_IMMEDIATE, {"immediate": 1 << 32}),
+            (Operation.SEND_WITH_IMMEDIATE, {"immediate": "7"}),
+            (Operation.RDMA_WRITE_WITH_IMMEDIATE, {"immediate": 1 << 32}),
+            (Operation.FETCH_AND_ADD, {"operand": 1.5}),
+        ]
+        for operation, fields in bad:
+            for isEarly in (False, True):
+                one, other = Side(1, 1 << 12), Side(2, 1 << 12)
+                other.meet(one)
+                if not isEarly:
+                    one.meet(other)
+                other.receive(0, (0, 64))
+                request = SendRequest(
+                    2, operation, remoteAddress=other.memory.address, rkey=other.memory.rkey
+                )
+                if operation is Operation.FETCH_AND_ADD:
+                    request.segments = (one.memory.segment(0, 8),)
+                for name, value in fields.items():
+                    setattr(request, name, value)
+                one.post(send(1, b"good"), request, send(3, b"late"))
+                one.other = other
+                if isEarly:
+                    one.meet(other)
+                turn(one, other)
+                case = f"{operation!r} {fields} {isEarly}"
+                self.assertEqual(
+                    [(each.identifier, each.status) for each in one.sent],
+                    [(1, Status.SUCCESS), (2, Status.LOC_QP_OP_ERR)],
+                    case,
+                )
+                self.assertEqual(one.flushed, [(3, CompletionOpcode.SEND)], case)
+                self.assertEqual(ok(other.received), [0], case)
 
     def test_dormantLaneUsesFewPages(self) -> None:
         """A lane that becomes dormant between messages does not write all pages of its ring in the end."""
