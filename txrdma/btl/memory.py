@@ -101,25 +101,25 @@ class ConnectionMemory:
 
     def write(self, name: bytes, data: Buffer, offset: int, isClosing: bool, done: Done) -> None:
         """Write into memory that the peer shares."""
-        memory = MemoryName.within(name, offset, len(data))
+        memory = MemoryName.part(name, offset, len(data))
         if self._lifeline is None or isClosing or self._peer.state != OPEN:
             done(MessageFailed(_ENDED))
         else:
-            self._lifeline.put(memory.key, offset, data, done)
+            self._lifeline.put(memory.key, memory.address, data, done)
 
     def read(self, name: bytes, length: int, offset: int) -> Deferred[bytes]:
         """Read from memory that the peer shares."""
-        region = MemoryName.within(name, offset, length, LONGEST).key
+        source = MemoryName.part(name, offset, length, LONGEST)
         if self._lifeline is None or self._peer.state != OPEN:
             return fail(MessageFailed(_ENDED))
-        memory = bytearray(length)
+        memory = bytearray(source.length)
         destination = self._register(memoryview(memory))
 
         def finished(result: Any) -> Any:
             self._deregister(destination)
             return result if isinstance(result, Failure) else bytes(memory)
 
-        fields = (region, offset, length, destination)
+        fields = (source.key, source.address, source.length, destination)
         reading = self._reads.request(lambda number: GET_FIELDS.pack(number, *fields))
         return reading.addBoth(finished)
 

@@ -41,7 +41,7 @@ from txrdma.error import InvalidRequest, PeerViolation
 from txrdma.iba.verbs import Buffer
 from txrdma.kit.logs import RateLimitedLogger
 from txrdma.messages.interfaces import IMessageProtocol, IMessageTransport, IRemoteMemory
-from txrdma.messages.memory import octets, SharedMemory
+from txrdma.messages.memory import checkImmediate, octets, SharedMemory
 from txrdma.messages.transport import MessageTransport
 
 if TYPE_CHECKING:
@@ -418,6 +418,7 @@ class BTLMessageTransport(MessageTransport):
         @param done: called with None when the peer has the message, or with an error if it was sent before.
         @raise InvalidRequest: the data is too long or not contiguous.
         """
+        checkImmediate(immediate)
         data = octets(data)
         if len(data) > LONGEST - _IMMEDIATE.size:
             raise InvalidRequest(f"a message has at most {LONGEST - _IMMEDIATE.size} bytes")

@@ -30,8 +30,10 @@ class IMessageTransport(IPushProducer):
         """
         Send a message. It is queued until the peer can receive it, and dropped if the connection has ended.
 
+        @param data: its bytes are sent; it has to be contiguous.
         @param immediate: 32 bits that are delivered with the message.
-        @raise txrdma.error.InvalidRequest: the message is too long for this connection.
+        @raise txrdma.error.InvalidRequest: the message is too long for this connection, or has no contiguous
+            bytes; or the immediate data has more than 32 bits.
         """
 
     def registerProducer(producer: IPushProducer, streaming: bool) -> None:

@@ -8,6 +8,7 @@ it in any message; it is valid at the peer of the connection that shares the mem
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import index
 from pickle import PickleBuffer
 from typing import Final, TYPE_CHECKING
 
@@ -43,23 +44,26 @@ class MemoryName(Layout):
     length: int = bits(32)
 
     @staticmethod
-    def within(name: Buffer, offset: int, length: int, largest: int = LARGEST) -> MemoryName:
+    def part(name: Buffer, offset: int, length: int, largest: int = LARGEST) -> MemoryName:
         """
-        Decode a name, and check that a range is within the memory.
+        Decode a name, which may come from a peer, and return the name of a part of this memory.
 
         @param largest: the largest length of one request.
-        @raise InvalidRequest: this is not a name, or the range is not within the memory, or too long.
+        @raise InvalidRequest: this is not a name, or the part is not within the memory, or too long.
+        @raise TypeError: the offset or the length is not an integer.
         """
         if len(name) != 16:
             raise InvalidRequest(f"the name of shared memory has 16 bytes, not {len(name)}")
-        memory = MemoryName.decode(name)
+        memory, offset, length = MemoryName.decode(name), index(offset), index(length)
         if offset < 0 or not 0 <= length <= memory.length - offset:
             raise InvalidRequest(
                 f"{length} bytes at offset {offset} are not within shared memory of {memory.length} bytes"
             )
         if length > largest:
             raise InvalidRequest(f"a request has at most {largest} bytes, not {length}")
-        return memory
+        if memory.address + memory.length > 1 << 64:
+            raise InvalidRequest(f"{memory.length} bytes at address {memory.address:#x} are no memory")
+        return MemoryName(address=memory.address + offset, key=memory.key, length=length)
 
 
 @implementer(ISharedMemory)
@@ -79,6 +83,12 @@ class SharedMemory:
 
     def close(self) -> None:
         self._close()
+
+
+def checkImmediate(immediate: int | None) -> None:
+    """Raise InvalidRequest unless this is immediate data, a number of 32 bits, or None."""
+    if immediate is not None and not (isinstance(immediate, int) and 0 <= immediate < 1 << 32):
+        raise InvalidRequest(f"immediate data is a number from 0 to {(1 << 32) - 1}, not {immediate!r}")
 
 
 def octets(data: AnyBuffer) -> Buffer:

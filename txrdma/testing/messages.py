@@ -92,6 +92,18 @@ class MessageContract(MessageEnds):
         self.assertEqual(one.messages, output)
         self.assertEqual(other.messages, output)
 
+    def test_contractInvalidMessages(self) -> None:
+        """What has no bytes, and immediate data of more than 32 bits, is refused and has no effect."""
+        one, other = self.connectedEnds()
+        invalid: list[tuple[Any, ...]] = [(5,), ([1],), ("text",), (None,), (memoryview(b"abcd")[::2],)]
+        invalid += [(b"x", number) for number in (1 << 32, -1, 1.5, "7")]
+        for arguments in invalid:
+            self.assertRaises(InvalidRequest, one.transport.sendMessage, *arguments)
+        one.transport.sendMessage(array("d", [1.0, 2.0]), (1 << 32) - 1)
+        self.waitUntil(lambda: other.messages)
+        self.assertEqual(other.messages, [(array("d", [1.0, 2.0]).tobytes(), (1 << 32) - 1)])
+        self.assertEqual((one.ends, other.ends), ([], []))
+
     def test_contractLongMessages(self) -> None:
         """Long messages arrive in order among short ones, in both directions, also before a close."""
         one, other = self.connectedEnds()
@@ -284,6 +296,11 @@ class RemoteMemoryContract(MessageEnds):
             self.assertRaises(InvalidRequest, transport.read, *arguments)
         for refused in ((name, bytes(101)), (name, b"x", 100), (name, b"x", -1), (b"", b"x")):
             self.assertRaises(InvalidRequest, transport.write, *refused)
+        beyond = b"\xff" * 8 + name[8:]  # an address near the end of the address space, as a peer may send it
+        self.assertRaises(InvalidRequest, transport.read, beyond, 5, 90)
+        for offset in (1.5, "1"):
+            self.assertRaises(TypeError, transport.read, name, 5, offset)
+            self.assertRaises(TypeError, transport.write, name, b"x", offset)
         for memory in (0, -1, b"read only", bytearray(), memoryview(bytearray(9))[::2]):
             self.assertRaises(InvalidRequest, transport.share, memory)
         self.assertEqual(self.successResultOf(self.finished(transport.read(name, 100))), bytes(100))
@@ -351,3 +368,5 @@ class AtomicMemoryContract(MessageEnds):
             self.assertRaises(InvalidRequest, transport.fetchAndAdd, name, 1, offset)
         self.assertRaises(InvalidRequest, transport.compareAndSwap, name, 1 << 64, 1)
         self.assertRaises(InvalidRequest, transport.compareAndSwap, name, 1, -1)
+        self.assertRaises(TypeError, transport.fetchAndAdd, name, 1.5)
+        self.assertRaises(TypeError, transport.compareAndSwap, name, 1, "2")

@@ -49,6 +49,7 @@ from txrdma.iba.verbs import (
 from txrdma.interfaces import IAddressHandle, IMulticast
 from txrdma.mad.ports.verbsport import grhFields
 from txrdma.messages.interfaces import IMessageClientEndpoint, IMessageProtocolFactory, IMessageServerEndpoint
+from txrdma.messages.memory import octets
 from txrdma.ports.softdevices import softDeviceTo
 from txrdma.verbs.devices import DeviceSpec
 
@@ -188,7 +189,7 @@ class DatagramTransport:
         @param peer: the receiver; None is the resolved service.
         @raise InvalidRequest: the datagram is too long, or has no receiver.
         """
-        to = peer or self.peer
+        data, to = octets(data), peer or self.peer
         if to is None:
             raise InvalidRequest("a datagram of a service needs a receiver")
         if len(data) > self.longest:

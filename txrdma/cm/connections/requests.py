@@ -7,6 +7,7 @@ the queue pair has completed it.
 
 from __future__ import annotations
 
+from operator import index
 from sys import byteorder
 from typing import Any
 
@@ -22,7 +23,7 @@ from txrdma.error import InvalidRequest
 from txrdma.iba.types import RKey
 from txrdma.iba.verbs import AtomicCapability, Buffer, Operation, SendRequest
 from txrdma.interfaces import IMemoryRegion
-from txrdma.messages.memory import MemoryName, octets, SharedMemory, WORD
+from txrdma.messages.memory import checkImmediate, MemoryName, octets, SharedMemory, WORD
 from txrdma.messages.transport import MessageTransport
 
 
@@ -66,7 +67,8 @@ class RequestTransport(MessageTransport):
         return self._request(self._message(data, immediate))
 
     def _message(self, data: Buffer, immediate: int | None) -> Request:
-        data, agreed = bytes(data), self.agreed
+        checkImmediate(immediate)
+        data, agreed = bytes(octets(data)), self.agreed
         if len(data) > agreed.longest:
             raise InvalidRequest(f"a message has at most {agreed.longest} bytes, not {len(data)}")
         operation = Operation.SEND if immediate is None else Operation.SEND_WITH_IMMEDIATE
@@ -101,8 +103,9 @@ class RequestTransport(MessageTransport):
         @raise InvalidRequest: this is not within the memory; or there is immediate data without bytes, on a
             connection that uses credits.
         """
+        checkImmediate(immediate)
         data = octets(data)
-        memory = MemoryName.within(name, offset, len(data))
+        memory = MemoryName.part(name, offset, len(data))
         operation = Operation.RDMA_WRITE
         if immediate is not None:
             if not data and self._credits.usesCredits:
@@ -111,7 +114,7 @@ class RequestTransport(MessageTransport):
                 )
             operation = Operation.RDMA_WRITE_WITH_IMMEDIATE
         request = SendRequest(0, operation, immediate=immediate or 0)
-        request.remoteAddress, request.rkey = memory.address + offset, RKey(memory.key)
+        request.remoteAddress, request.rkey = memory.address, RKey(memory.key)
         return self._request(Request(request, immediate is not None, data))
 
     def compareAndSwap(self, name: bytes, expected: int, new: int, offset: int = 0) -> Deferred[int]:
@@ -120,7 +123,7 @@ class RequestTransport(MessageTransport):
 
     def fetchAndAdd(self, name: bytes, amount: int, offset: int = 0) -> Deferred[int]:
         """Add to a number in memory that the peer shares: see C{IAtomicMemory}."""
-        return self._change(Operation.FETCH_AND_ADD, name, offset, amount % (1 << 64), 0)
+        return self._change(Operation.FETCH_AND_ADD, name, offset, index(amount) % (1 << 64), 0)
 
     def _change(
         self, operation: Operation, name: bytes, offset: int, operand: int, compare: int
@@ -128,9 +131,10 @@ class RequestTransport(MessageTransport):
         """Execute an atomic operation."""
         if self.adapter.device.attributes.atomics is AtomicCapability.NONE:
             raise InvalidRequest(f"{self.adapter.device.name} has no atomic operations")
+        operand, compare = index(operand), index(compare)
         if not (0 <= operand < 1 << 64 and 0 <= compare < 1 << 64):
             raise InvalidRequest("a number has 64 bits, and is not negative")
-        if (MemoryName.within(name, offset, WORD).address + offset) % WORD:
+        if MemoryName.part(name, offset, WORD).address % WORD:
             raise InvalidRequest(f"the address at offset {offset} is not divisible by {WORD}")
         fetching = self._fetch(operation, name, WORD, offset, operand, compare)
         before: Deferred[int] = Deferred(lambda _: fetching.cancel())
@@ -147,14 +151,14 @@ class RequestTransport(MessageTransport):
         compare: int = 0,
     ) -> Deferred[bytes]:
         """Execute a read or an atomic operation."""
-        memory = MemoryName.within(name, offset, length)
+        memory = MemoryName.part(name, offset, length)
         if not self.agreed.initiatorDepth:
             raise InvalidRequest("the peer accepts no reads and no atomic operations")
-        if not length:
+        if not memory.length:
             return succeed(b"")
         request = SendRequest(0, operation, operand=operand, compare=compare)
-        request.remoteAddress, request.rkey = memory.address + offset, RKey(memory.key)
-        return self._request(Request(request, False, None, length))
+        request.remoteAddress, request.rkey = memory.address, RKey(memory.key)
+        return self._request(Request(request, False, None, memory.length))
 
     def _request(self, asked: Request) -> Deferred[Any]:
         """Queue a request; return a Deferred that fires when it has completed."""

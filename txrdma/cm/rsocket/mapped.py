@@ -15,6 +15,7 @@ from txrdma.cm.rsocket._core import RSocket
 from txrdma.cm.rsocket._mapping import Event, PeerMapped, WriteCompleted
 from txrdma.error import ProtectionError
 from txrdma.interfaces import IMemoryRegion
+from txrdma.messages.memory import octets
 
 _OVER = "the connection has ended"
 
@@ -86,7 +87,7 @@ class EndMappings:
     def write(self, offset: int, data: bytes) -> Deferred[None]:
         """Write to memory that the peer has mapped."""
         core = self._core
-        number = None if core is None else core.writeMapped(offset, bytes(data))
+        number = None if core is None else core.writeMapped(offset, bytes(octets(data)))
         if number is None:
             where = f"{len(data)} bytes at offset {offset}"
             return failed(ProtectionError(f"the peer has not mapped {where}"))

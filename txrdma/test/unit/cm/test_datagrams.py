@@ -4,6 +4,7 @@ Datagram services: found by their ports, used, lost and refused.
 
 from __future__ import annotations
 
+from array import array
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred
@@ -188,6 +189,19 @@ class DatagramTests(MessagingCase):
 
     def test_tooLongPrivateDataIsRefused(self) -> None:
         self.assertRaises(InvalidRequest, self.asking, privateData=bytes(181))
+
+    def test_arrays(self) -> None:
+        """An array is sent as its bytes; what has no bytes is refused, and takes no space."""
+        port = self.listening()
+        client = self.result(self.asking())
+        for _ in range(2 * SENDS):
+            self.assertRaises(InvalidRequest, client.transport.write, [1.0])
+        client.transport.write(array("d", [1.0, 2.0]))
+        self.wait(lambda: self.service.received)
+        self.assertEqual(self.service.received[0][0], array("d", [1.0, 2.0]).tobytes())
+        client.transport.loseConnection()
+        port.stopListening()
+        self.assertNothingLeft()
 
     def test_excessIsDroppedAndLaterArrives(self) -> None:
         port = self.listening()
