@@ -21,7 +21,7 @@ from txrdma.btl.lifeline import Done, PeerConnection
 from txrdma.btl.requests import Requests
 from txrdma.error import InvalidRequest
 from txrdma.iba.verbs import Buffer
-from txrdma.messages.memory import MemoryName, octets, SharedMemory
+from txrdma.messages.memory import MemoryName, sharable, SharedMemory
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer as AnyBuffer  # any object with the buffer protocol
@@ -74,10 +74,9 @@ class ConnectionMemory:
         """
         if self._lifeline is None:
             raise InvalidRequest(_ENDED)
+        memory = sharable(memory)
         isAllocated = isinstance(memory, int)
-        view = memoryview(bytearray(max(0, memory)) if isinstance(memory, int) else octets(memory))
-        if not view.nbytes:
-            raise InvalidRequest("shared memory has at least one byte")
+        view = memoryview(bytearray(memory)) if isinstance(memory, int) else memory
         region = self._register(view, None if isAllocated else view)
         name = MemoryName(key=region, length=view.nbytes)
         return SharedMemory(name, view, lambda: self._deregister(region))

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from operator import index
 from struct import Struct
 from typing import Any, cast, Final, overload, TYPE_CHECKING
 
@@ -344,6 +345,8 @@ class BTLMessageTransport(MessageTransport):
         """
         _checkTag(tag)
         data = octets(data)
+        if timeout is not None and not timeout >= 0:
+            raise InvalidRequest(f"a timeout is a number of seconds, not {timeout}")
         if self.disconnecting or self._peer.state != OPEN:
             return fail(MessageFailed("the connection has ended"))
         outcome = self._caller.call(tag, data)
@@ -673,7 +676,7 @@ class BTLMessageTransport(MessageTransport):
 
 
 def _checkTag(tag: int) -> None:
-    if not 0 <= tag <= LARGEST_TAG:
+    if not 0 <= index(tag) <= LARGEST_TAG:
         raise InvalidRequest(f"a tag is a number from 0 to {LARGEST_TAG:#x}, not {tag}")
 
 

@@ -91,6 +91,19 @@ def checkImmediate(immediate: int | None) -> None:
         raise InvalidRequest(f"immediate data is a number from 0 to {(1 << 32) - 1}, not {immediate!r}")
 
 
+def sharable(memory: int | AnyBuffer) -> int | memoryview:
+    """
+    Return a number of bytes to share, or a view of the bytes of a buffer.
+
+    @raise InvalidRequest: there are none, or more than a L{MemoryName} can have, or they are not contiguous.
+    """
+    wanted = memory if isinstance(memory, int) else memoryview(octets(memory))
+    length = wanted if isinstance(wanted, int) else len(wanted)
+    if not 0 < length < 1 << 32:
+        raise InvalidRequest(f"shared memory has 1 to {(1 << 32) - 1} bytes, not {length}")
+    return wanted
+
+
 def octets(data: AnyBuffer) -> Buffer:
     """
     View a buffer as bytes, without a copy.

@@ -794,8 +794,12 @@ class Module(FastPath):
             peer = self._losing[0]
             self._losing.rotate(-1)
             path = peer.sent.pathAgain(self.credits)
-            if path is not None:
+            if path is None:
+                continue
+            try:
                 self._emit(peer, peer.sent.again(now, path), 2 * path.port + DATA, packets)
+            except Exception as error:
+                self.lose(peer, "a segment to the peer could not be repeated", error)
 
     def _sendProbes(self, packets: list[Packet], now: float) -> None:
         """Send probes of silent paths: copies of an acknowledged segment."""
@@ -837,17 +841,17 @@ class Module(FastPath):
                     return
                 try:
                     sent = peer.takeWritten() if isWritten else peer.cut(queue)
+                    if sent is not None:
+                        peer.sent.add(sent, channel & 1, now, path)
+                        self._emit(peer, sent, channel, packets)
                 except Exception as error:  # the loop removes a lost peer from the ready list
                     self.lose(peer, "a segment to the peer could not be made", error)
                     continue
-                if sent is None and isWritten:
-                    continue
-                if sent is None:  # C{goOn}, C{written}, or an acknowledgement that frees space makes it ready
+                if sent is None and not isWritten:
+                    # C{goOn}, C{written}, or an acknowledgement that frees space makes it ready
                     ready.popleft()
                     peer.isReady = False
                     break
-                peer.sent.add(sent, channel & 1, now, path)
-                self._emit(peer, sent, channel, packets)
             else:
                 ready.rotate(-1)
 

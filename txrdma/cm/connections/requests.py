@@ -23,7 +23,7 @@ from txrdma.error import InvalidRequest
 from txrdma.iba.types import RKey
 from txrdma.iba.verbs import AtomicCapability, Buffer, Operation, SendRequest
 from txrdma.interfaces import IMemoryRegion
-from txrdma.messages.memory import checkImmediate, MemoryName, octets, SharedMemory, WORD
+from txrdma.messages.memory import checkImmediate, MemoryName, octets, sharable, SharedMemory, WORD
 from txrdma.messages.transport import MessageTransport
 
 
@@ -79,11 +79,12 @@ class RequestTransport(MessageTransport):
         """Let the peer read and write memory: see C{IAtomicMemory}."""
         if self._hasEnded:
             raise InvalidRequest("the connection has ended")
+        memory = sharable(memory)
         if isinstance(memory, int):
             region = self._regions.allocate(memory)
             view = region.view[:]  # stays after the end
         else:
-            region = self._regions.register(memoryview(octets(memory)))
+            region = self._regions.register(memory)
             view = region.view
         name = MemoryName(address=region.address, key=region.rkey, length=region.length)
         return SharedMemory(name, view, lambda: self._regions.free(region))
