@@ -9,6 +9,7 @@ ended. C{_call} calls the application: an exception closes this connection only.
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import methodcaller
 from typing import Any
 
 from twisted.internet.interfaces import IPushProducer
@@ -130,18 +131,18 @@ class MessageTransport:
         """Pause a push producer; a pull producer is not called until C{_resumeProducer}."""
         if self._producer is not None and not self._isProducerPaused:
             self._isProducerPaused = True
-            self._call(self._producer.pauseProducing)
+            self._call(methodcaller("pauseProducing"), self._producer)
 
     def _resumeProducer(self) -> None:
         """Resume the producer if it is paused."""
         if self._producer is not None and self._isProducerPaused:
             self._isProducerPaused = not self._isStreaming  # a pull producer is called again
-            self._call(self._producer.resumeProducing)
+            self._call(methodcaller("resumeProducing"), self._producer)
 
     def _dismissProducer(self) -> None:
         producer, self._producer = self._producer, None
         if producer is not None:
-            self._call(producer.stopProducing)
+            self._call(methodcaller("stopProducing"), producer)
 
     # Closing
 

@@ -8,17 +8,27 @@ keeps working, and the error is logged once. L{txrdma.testing.bystanders} is the
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
-from typing import Any, ClassVar, TYPE_CHECKING
+from functools import partial
+from inspect import signature
+from random import Random
+from typing import Any, ClassVar, Final, TYPE_CHECKING
 
 from zope.interface import implementer
+from zope.interface.interface import Method
 
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionDone
 from twisted.internet.interfaces import IListeningPort, IPushProducer
 from twisted.python.failure import Failure
 
-from txrdma.messages.interfaces import IMessageProtocol, IMessageProtocolFactory
+from txrdma.messages.interfaces import (
+    IMessageProtocol,
+    IMessageProtocolFactory,
+    IMessageTransport,
+    IRemoteMemory,
+)
 from txrdma.testing.bystanders import ApplicationError, callbacks, exploding, Source
 from txrdma.testing.protocols import MessageRecorder
 
@@ -28,6 +38,24 @@ if TYPE_CHECKING:
     Base = SynchronousTestCase
 else:
     Base = object
+
+
+MISTAKES: Final[tuple[object, ...]] = (
+    *(None, True, -1, 0, 1 << 33, 1 << 70, 1.5, float("nan"), "text", b"", bytes(16), bytes(5000)),
+    *((), [1], {}, object(), Exception, memoryview(b"abcd")[::2], array("d", [1.0])),
+)
+"""Arguments that most methods cannot use."""
+
+_CALLS: Final = 40
+
+
+def parametrized(interface: Any) -> list[str]:
+    """Return the names of an interface's methods that have arguments, in alphabetical order."""
+    return sorted(
+        name
+        for name, method in interface.namesAndDescriptions(True)
+        if isinstance(method, Method) and method.positional
+    )
 
 
 class MessageApplication(MessageRecorder):
@@ -76,11 +104,13 @@ class MessageBystanderContract(Base):
     @cvar PROTOCOL: interface of the protocols; each of its methods raises in turn.
     @cvar APPLICATION: class of the applications, which implements it.
     @cvar NEVER_CALLED: methods that one end never calls, each a name and whether it is the server's end.
+    @cvar METHODS: names of methods of the transport besides those of the interfaces.
     """
 
     PROTOCOL: ClassVar[Any] = IMessageProtocol
     APPLICATION: ClassVar[type[Any]] = MessageApplication
     NEVER_CALLED: ClassVar[set[tuple[str, bool]]] = set()
+    METHODS: ClassVar[tuple[str, ...]] = ()
 
     def listenWith(self, factory: Any) -> IListeningPort:
         raise NotImplementedError
@@ -174,6 +204,29 @@ class MessageBystanderContract(Base):
                 self.check(what, server, client, self.finish)
                 self.assertTrue(server.hasRaised if isServer else client.hasRaised, what)
                 self.assertLessEqual(len(self.flushLoggedErrors(ApplicationError)), 1)
+
+    def test_bystanderOfMistakes(self) -> None:
+        """Wrong arguments of any method of a transport affect no other connection."""
+        random = Random(1)
+
+        def play(client: Any, server: Any, name: str) -> None:
+            values = (*MISTAKES, server.transport.share(64).name)
+            for _ in range(_CALLS):
+                method = getattr(client.transport, name)
+                count = random.randint(1, len(signature(method).parameters))
+                try:
+                    result = method(*random.choices(values, k=count))
+                except Exception:
+                    continue
+                if isinstance(result, Deferred):
+                    result.addErrback(lambda _: None)
+            client.transport.sendMessage(b"after them")
+            self.waitUntil(lambda: (b"after them", None) in server.messages or client.lost or server.lost)
+
+        for name in (*parametrized(IMessageTransport), *parametrized(IRemoteMemory), *self.METHODS):
+            server, client = (MessageApplications(self.APPLICATION) for _ in range(2))
+            self.check(f"{name} with wrong arguments", server, client, partial(play, name=name))
+            self.flushLoggedErrors()
 
     def test_bystanderOfProducer(self) -> None:
         """An exception in any callback of a producer affects no other connection."""

@@ -36,6 +36,8 @@ class NoPort:
 class BTLTests(MessageBystanderContract, HostsCase):
     """Both connections share a module at each host."""
 
+    METHODS = tuple("answer call post receive send sendMany sendPriority setHandler".split())
+
     def listenWith(self, factory: Any) -> IListeningPort:
         self.factory = factory
         return NoPort()

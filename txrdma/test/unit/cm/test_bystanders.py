@@ -37,6 +37,7 @@ class IBTests(MessageBystanderContract, MessagingCase):
     addresses = (("10.0.1.1", "10.0.2.1"), ("10.0.1.2", "10.0.2.2"))
     PROTOCOL = IPreparedProtocol
     APPLICATION = PreparedApplication
+    METHODS = ("compareAndSwap", "fetchAndAdd", "loadAlternatePath", "send")
     NEVER_CALLED = {("prepare", False), ("alternatePathRequested", False)}  # as in the contract
 
     def listenWith(self, factory: Any) -> IListeningPort:
