@@ -5,6 +5,7 @@ Mapped memory at one end of an rsocket: its regions, and the Deferreds of writes
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import index
 
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionLost
@@ -108,8 +109,9 @@ class EndMappings:
         def cancel(_: Deferred[None]) -> None:
             self._waiting.pop(waiting, None)
 
+        wanted = index(offset), index(length)
         waiting: Deferred[None] = Deferred(cancel)
-        self._waiting[waiting] = offset, length
+        self._waiting[waiting] = wanted
         self._fireWaits()
         return waiting
 

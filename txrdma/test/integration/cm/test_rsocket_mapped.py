@@ -148,6 +148,7 @@ class SharedMemoryTests(SocketCase):
     async def test_gone(self) -> None:
         """A write to memory that was closed meanwhile ends the connection, as with RC queue pairs."""
         client, server = await self.both()
+        self.assertRaises(TypeError, client.transport.whenMapped, 1.5)  # and what follows still works
         memory = server.transport.mapMemory(100_000)
         await client.transport.whenMapped(0)
         server.transport.connection.freeMemory(memory._region)  # without notification
