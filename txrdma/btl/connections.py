@@ -37,7 +37,7 @@ from txrdma.messages.interfaces import (
     IMessageProtocolFactory,
     IMessageServerEndpoint,
 )
-from txrdma.messages.protocol import MessageFactory, MessageProtocol
+from txrdma.messages.protocol import MessageFactory, MessageProtocol, protocolFor
 
 _log = Logger()
 _rateLimited = RateLimitedLogger(_log)
@@ -86,7 +86,7 @@ class PeerOpening:
 
     def _established(self, lifeline: PeerConnection) -> BTLMessageTransport | None:
         try:
-            protocol = self._factory.buildProtocol(lifeline.peerHost)
+            protocol = protocolFor(self._factory, lifeline.peerHost)
         except Exception:
             self._failed(Failure())
             return None

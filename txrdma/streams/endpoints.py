@@ -21,6 +21,7 @@ from txrdma.messages.interfaces import (
     IMessageProtocolFactory,
     IMessageServerEndpoint,
 )
+from txrdma.messages.protocol import protocolFor
 from txrdma.streams.connection import Declining, MessageEndT, MessageStreamTransport
 from txrdma.streams.transport import Address
 
@@ -66,7 +67,7 @@ class StreamAttempt(Generic[MessageEndT]):
 
         @raise NoProtocol: the factory returned None.
         """
-        protocol = self._factory.buildProtocol(peer)
+        protocol = protocolFor(self._factory, peer)
         if protocol is None:
             raise NoProtocol
         self.protocol = protocol
@@ -131,7 +132,7 @@ class AcceptedStreams(Generic[MessageEndT]):
 
     def makeTransport(self, end: MessageEndT) -> MessageStreamTransport[MessageEndT]:
         """Make the transport of a stream, with its protocol."""
-        return self.transportClass(end, self._factory.buildProtocol(end.peer) or Declining())
+        return self.transportClass(end, protocolFor(self._factory, end.peer) or Declining())
 
     def addressOf(self, host: Any) -> Address:
         """Return the TCP address that corresponds to the address of a message port."""

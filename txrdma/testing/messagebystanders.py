@@ -12,6 +12,7 @@ from array import array
 from collections.abc import Callable
 from functools import partial
 from inspect import signature
+from itertools import product
 from random import Random
 from typing import Any, ClassVar, Final, TYPE_CHECKING
 
@@ -47,6 +48,7 @@ MISTAKES: Final[tuple[object, ...]] = (
 """Arguments that most methods cannot use."""
 
 _CALLS: Final = 40
+_RESULTS: Final[tuple[object, ...]] = (None, True, 0, "text", b"bytes", [1], object())
 
 
 def parametrized(interface: Any) -> list[str]:
@@ -56,6 +58,19 @@ def parametrized(interface: Any) -> list[str]:
         for name, method in interface.namesAndDescriptions(True)
         if isinstance(method, Method) and method.positional
     )
+
+
+def returning(kind: type[Any], name: str, value: object) -> type[Any]:
+    """Return a subclass in which the first call of one method returns this value."""
+
+    def method(self: Any, *arguments: Any) -> Any:
+        result = getattr(kind, name)(self, *arguments)
+        if self.hasRaised:
+            return result
+        self.hasRaised = True
+        return value
+
+    return type(kind.__name__, (kind,), {name: method})
 
 
 class MessageApplication(MessageRecorder):
@@ -226,6 +241,25 @@ class MessageBystanderContract(Base):
         for name in (*parametrized(IMessageTransport), *parametrized(IRemoteMemory), *self.METHODS):
             server, client = (MessageApplications(self.APPLICATION) for _ in range(2))
             self.check(f"{name} with wrong arguments", server, client, partial(play, name=name))
+            self.flushLoggedErrors()
+
+    def test_bystanderOfResults(self) -> None:
+        """A wrong result of any callback of a protocol or a factory, at either end, affects no other one."""
+
+        def play(client: Any, server: Any) -> None:
+            MessageBystanderContract.exchange(self, client, server)
+            client.transport.loseConnection()
+            self.waitUntil(lambda: client.lost and server.lost)
+
+        names = (*callbacks(self.PROTOCOL), *callbacks(IMessageProtocolFactory))
+        for name, value, isServer in product(names, _RESULTS, (True, False)):
+            server, client = (MessageApplications(self.APPLICATION) for _ in range(2))
+            if hasattr(MessageApplications, name):
+                kinds = MessageApplications, returning(MessageApplications, name, value)
+                server, client = kinds[isServer](self.APPLICATION), kinds[not isServer](self.APPLICATION)
+            else:
+                (server if isServer else client).kind = returning(self.APPLICATION, name, value)
+            self.check(f"{name} returns {value!r}", server, client, play)
             self.flushLoggedErrors()
 
     def test_bystanderOfProducer(self) -> None:

@@ -50,6 +50,7 @@ from txrdma.interfaces import IAddressHandle, IMulticast
 from txrdma.mad.ports.verbsport import grhFields
 from txrdma.messages.interfaces import IMessageClientEndpoint, IMessageProtocolFactory, IMessageServerEndpoint
 from txrdma.messages.memory import octets
+from txrdma.messages.protocol import protocolFor
 from txrdma.ports.softdevices import softDeviceTo
 from txrdma.verbs.devices import DeviceSpec
 
@@ -437,7 +438,7 @@ class DatagramGroupEndpoint:
 
 
 def _protocolOf(factory: IMessageProtocolFactory, address: IAddress) -> DatagramProtocol:
-    protocol: DatagramProtocol | None = factory.buildProtocol(address)
+    protocol: DatagramProtocol | None = protocolFor(factory, address)
     if protocol is None:
         raise InvalidRequest("the factory has no protocol for this service")
     return protocol

@@ -50,6 +50,7 @@ from txrdma.iba.types import GID
 from txrdma.kit.values import replace
 from txrdma.mad.layouts.values import PathMTU
 from txrdma.messages.interfaces import IMessageProtocolFactory
+from txrdma.messages.protocol import protocolFor
 
 _log = Logger()
 
@@ -277,7 +278,7 @@ class Attempt:
             host, address = requester, self._naming.addressOf(request.serviceID, primary.remoteGID)
             peer = replace(address, qpn=reply.localQPN, privateData=self._privateData)
         try:
-            protocol = self._factory.buildProtocol(peer)
+            protocol = protocolFor(self._factory, peer)
             if protocol is None:
                 raise InvalidRequest("the factory has no protocol for this connection")
         except Exception:
@@ -480,7 +481,7 @@ class ServiceListening:
         greeting, privateData = splitGreeting(requestData, self._terms, REQ_MAGIC)
         gid = connection.primary.remoteGID
         peer = replace(address, gid=gid, qpn=request.localQPN, privateData=privateData)
-        protocol = self._factory.buildProtocol(peer)
+        protocol = protocolFor(self._factory, peer)
         if protocol is None:
             raise Rejection
         terms = self._terms
