@@ -39,9 +39,7 @@ class CommandOptions(ThresholdOptions):
         ["no-tables", None, "Do not read forwarding tables, P_Keys, virtual lanes and firmware."],
         ["quiet", "q", "Print nothing if there are no findings."],
     ]
-    optParameters = [
-        ["topology", None, "", "File of the expected cables, in the format of ibnetdiscover."],
-    ]
+    optParameters = [["topology", None, "", "File of the expected cables, in the format of ibnetdiscover."]]
 
 
 async def run(reactor: Any, options: CommandOptions) -> None:

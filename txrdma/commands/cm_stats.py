@@ -20,10 +20,7 @@ if TYPE_CHECKING:
 WHATS: Final = ("sent", "retried", "received", "duplicate", "stray", "dropped")
 """Counters of each kind of message, in the order of their columns."""
 
-KINDS: Final = (
-    *("REQ", "MRA", "REJ", "REP", "RTU", "DREQ", "DREP", "LAP", "APR"),
-    *("SIDRREQ", "SIDRREP"),
-)
+KINDS: Final = (*("REQ", "MRA", "REJ", "REP", "RTU", "DREQ", "DREP", "LAP", "APR"), *("SIDRREQ", "SIDRREP"))
 """Kinds of messages, in the order of their rows."""
 
 

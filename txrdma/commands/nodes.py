@@ -16,16 +16,8 @@ from txrdma.fabric.model import Fabric, Node
 from txrdma.fabric.snapshots import nodeDict
 from txrdma.iba.verbs import NodeType
 
-_KINDS: Final = {
-    "hosts": NodeType.CHANNEL_ADAPTER,
-    "switches": NodeType.SWITCH,
-    "routers": NodeType.ROUTER,
-}
-_WORDS: Final = {
-    NodeType.CHANNEL_ADAPTER: "host",
-    NodeType.SWITCH: "switch",
-    NodeType.ROUTER: "router",
-}
+_KINDS: Final = {"hosts": NodeType.CHANNEL_ADAPTER, "switches": NodeType.SWITCH, "routers": NodeType.ROUTER}
+_WORDS: Final = {NodeType.CHANNEL_ADAPTER: "host", NodeType.SWITCH: "switch", NodeType.ROUTER: "router"}
 _OMITTED: Final = {"ports", "nodeInfo", "switchInfo"}
 """Keys of a snapshot's nodes that only C{discover} prints."""
 

@@ -18,16 +18,7 @@ from txrdma.commands.common.session import confirmed, FabricOptions, opened, Ses
 from txrdma.commands.common.values import count, portNumbers
 from txrdma.commands.common.values import seconds as timeOption
 from txrdma.error import InvalidRequest
-from txrdma.fabric.rates import (
-    added,
-    changed,
-    counterNames,
-    errorNames,
-    Increase,
-    Rates,
-    TRAFFIC,
-    WORD,
-)
+from txrdma.fabric.rates import added, changed, counterNames, errorNames, Increase, Rates, TRAFFIC, WORD
 from txrdma.iba.path import IBPath
 from txrdma.iba.verbs import NodeType
 from txrdma.mad.errors import MADError, MADFailure

@@ -100,13 +100,7 @@ class CommandOptions(TableOptions):
             "RDMA device, such as pyverbs:mlx5_0. [default: soft: at the connection's address]",
         ],
         ["port", "p", 1, "Port number of the device.", int],
-        [
-            "gid-index",
-            "g",
-            None,
-            "Index of the port's GID. [default: of an IPv4 address, if any]",
-            int,
-        ],
+        ["gid-index", "g", None, "Index of the port's GID. [default: of an IPv4 address, if any]", int],
         ["listen", "l", None, f"Server: a TCP port ({PORT}), or an endpoint string.", str],
         ["max-size", None, 64 << 20, "Server: maximum message length.", sizeFrom],
         [

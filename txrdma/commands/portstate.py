@@ -74,10 +74,7 @@ class CommandOptions(FabricOptions):
             ("width VALUE", "Enabled widths: 1x,2x,4x,8x,12x; all."),
             ("vls VALUE", "Operational virtual lanes: VL0, VL0-1, VL0-3, VL0-7, VL0-14, or 1 to 5."),
             ("mtu VALUE", "Neighbor MTU: 256 to 4096, or 1 to 5."),
-            (
-                "lid, smlid, lmc VALUE",
-                "LID, LID of the subnet manager, and LMC (ports with a LID).",
-            ),
+            ("lid, smlid, lmc VALUE", "LID, LID of the subnet manager, and LMC (ports with a LID)."),
             ("mkey VALUE", "M_Key; x prompts for it, to keep it out of the shell's history."),
             ("mkeylease, mkeyprot VALUE", "M_Key lease period in seconds, and M_Key protection bits."),
         ),

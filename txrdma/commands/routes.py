@@ -335,11 +335,7 @@ def tablesDict(
     tables: RouteTables, isMulticast: bool, chosen: range | None, owners: dict[int, str]
 ) -> dict[str, Any]:
     """Return the linear or multicast forwarding table of a switch for JSON."""
-    shown: dict[str, Any] = {
-        "guid": str(tables.info.nodeGUID),
-        "name": tables.name,
-        "lid": tables.lid,
-    }
+    shown: dict[str, Any] = {"guid": str(tables.info.nodeGUID), "name": tables.name, "lid": tables.lid}
     if isMulticast:
         shown["multicast"] = [
             {"mlid": mlid, "ports": exits}

@@ -84,8 +84,7 @@ _NAMED: Final = (
     RecordKind(sa.SMInfoRecord, ("SMInfoRecord", "SMIR"), "lid"),
     RecordKind(sa.PortInfoExtendedRecord, ("PortInfoExtendedRecord", "PIER"), "endPortLID portNum options"),
     RecordKind(
-        *(sa.LinkSpeedWidthPairsTableRecord, ("LinkSpeedWidthPairsTableRecord", "LSWPR")),
-        "lid portNum",
+        *(sa.LinkSpeedWidthPairsTableRecord, ("LinkSpeedWidthPairsTableRecord", "LSWPR")), "lid portNum"
     ),
     RecordKind(sa.LinkRecord, ("LinkRecord", "LR"), "fromLID fromPort toLID toPort"),
     RecordKind(sa.GUIDInfoRecord, ("GUIDInfoRecord", "GIR"), "lid blockNum"),
@@ -96,8 +95,7 @@ _NAMED: Final = (
     RecordKind(sa.PKeyTableRecord, ("PKeyTableRecord", "PKTR"), "lid portNum blockNum"),
     RecordKind(sa.PathRecord, ("PathRecord", "PR"), "slid dlid", _PATH),
     RecordKind(
-        *(sa.VLArbitrationTableRecord, ("VLArbitrationTableRecord", "VLAR")),
-        "lid outputPortNum blockNum",
+        *(sa.VLArbitrationTableRecord, ("VLArbitrationTableRecord", "VLAR")), "lid outputPortNum blockNum"
     ),
     RecordKind(sa.MCMemberRecord, ("MCMemberRecord", "MCMR"), "mgid portGID", _MEMBER),
     RecordKind(sa.TraceRecord, ("TraceRecord", "TR"), "slid dlid"),

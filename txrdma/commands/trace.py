@@ -13,16 +13,7 @@ from txrdma.commands.common.rows import hexGUID, printJSON
 from txrdma.commands.common.session import FabricOptions, opened, Session, TARGETS
 from txrdma.commands.common.values import count
 from txrdma.fabric.nodenames import NodeNames
-from txrdma.fabric.routing import (
-    DirectView,
-    Hop,
-    NoRoute,
-    SAView,
-    Stop,
-    trace,
-    traceMulticast,
-    View,
-)
+from txrdma.fabric.routing import DirectView, Hop, NoRoute, SAView, Stop, trace, traceMulticast, View
 from txrdma.fabric.tracerecords import tracedBySA
 from txrdma.iba.types import LID
 from txrdma.iba.verbs import NodeType

@@ -198,12 +198,7 @@ class StateTable(Generic[_Inputs, _Data]):
     @ivar stateNames: names of all states, in the order of the rows.
     """
 
-    def __init__(
-        self,
-        inputs: Any,
-        core: type[_Data],
-        rows: Iterable[Row[_Inputs, _Data]],
-    ) -> None:
+    def __init__(self, inputs: Any, core: type[_Data], rows: Iterable[Row[_Inputs, _Data]]) -> None:
         """
         @param inputs: the protocol class whose methods are the inputs.
         """

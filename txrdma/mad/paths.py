@@ -20,9 +20,7 @@ Target = Union[int, GID, GUID, IBPath, str]
 EndPort = Union[MADEndPort, Callable[[], MADEndPort]]
 """LID, GIDs and SM of the local port, or a function that returns them, as they may change."""
 
-_GUID: Final = re.compile(
-    r"0x[0-9a-fA-F]{9,16}|[0-9a-fA-F]{16}|[0-9a-fA-F]{1,4}(:[0-9a-fA-F]{1,4}){3}",
-)
+_GUID: Final = re.compile(r"0x[0-9a-fA-F]{9,16}|[0-9a-fA-F]{16}|[0-9a-fA-F]{1,4}(:[0-9a-fA-F]{1,4}){3}")
 _LID: Final = re.compile(r"(?:lid\s*)?(0x[0-9a-fA-F]{1,4}|\d{1,5})", re.IGNORECASE)
 _ROUTE: Final = re.compile(r"DR\b.*|0(,\s*\d+)+,?( .*)?", re.IGNORECASE)
 _IPV4: Final = re.compile(r"\d+(\.\d+){3}")

@@ -175,10 +175,7 @@ class IPPathResolver:
     """
 
     def __init__(
-        self,
-        endPort: EndPort,
-        hopLimit: int = 64,
-        sourceAddress: Callable[[str], str | None] = sourceAddress,
+        self, endPort: EndPort, hopLimit: int = 64, sourceAddress: Callable[[str], str | None] = sourceAddress
     ) -> None:
         """
         @param endPort: end port to send from, or a function that returns it.

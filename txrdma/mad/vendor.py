@@ -198,11 +198,7 @@ def serveSysstat(server: MADServer, name: str = "") -> tuple[TextHandler, Callab
     @raise txrdma.error.ResourceExhausted: another program on this host does already.
     """
     handler = TextHandler(
-        {
-            OpenIBSystemPing: lambda: "",
-            OpenIBHostInfo: lambda: name or hostName(),
-            OpenIBCPUInfo: processors,
-        }
+        {OpenIBSystemPing: lambda: "", OpenIBHostInfo: lambda: name or hostName(), OpenIBCPUInfo: processors}
     )
     return handler, _served(server, handler, ManagementClass.VENDOR_OPENIB_SYSSTAT)
 

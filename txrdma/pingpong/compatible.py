@@ -261,12 +261,7 @@ class OneGame(Factory):
 
 
 async def _play(
-    exchange: _Exchange,
-    side: TestSide,
-    test: Test,
-    mtu: int,
-    playing: Callable[[Game], None],
-    isFirst: bool,
+    exchange: _Exchange, side: TestSide, test: Test, mtu: int, playing: Callable[[Game], None], isFirst: bool
 ) -> Measurement:
     """Exchange addresses, run the game, and release its resources."""
     assert exchange.transport is not None  # it was opened

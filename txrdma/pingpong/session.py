@@ -76,14 +76,7 @@ class TestSide:
     def link(self, device: IVerbsDevice, settings: LinkSettings) -> MeasuredLink:
         """Create one end of a link."""
         return MeasuredLink(
-            self.reactor,
-            device,
-            settings,
-            self.port,
-            self.gidIndex,
-            self.events,
-            self.timeout,
-            self.now,
+            self.reactor, device, settings, self.port, self.gidIndex, self.events, self.timeout, self.now
         )
 
 

@@ -187,8 +187,7 @@ def _carries(port: Port, width: int, speed: int) -> None:
         if end is not None:
             known = end.info
             end.raw = known.replace(
-                capabilityMask=known.capabilityMask | _SECOND,
-                capabilityMask2=known.capabilityMask2 | HAS_XDR,
+                capabilityMask=known.capabilityMask | _SECOND, capabilityMask2=known.capabilityMask2 | HAS_XDR
             ).encode()
     if speed == LaneSpeed.FDR10:
         port.vendors = _FDR10

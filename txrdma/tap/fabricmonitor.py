@@ -25,9 +25,7 @@ class Options(usage.Options):
         "Watches an InfiniBand fabric: sweeps it, reads the counters of all ports, reports findings, stores "
         "a history, and serves /metrics for Prometheus and /api/v1 as JSON."
     )
-    optParameters = [
-        ["config", "c", None, "Configuration file (TOML). [default: the default configuration]"],
-    ]
+    optParameters = [["config", "c", None, "Configuration file (TOML). [default: the default configuration]"]]
 
     def postOptions(self) -> None:
         """Read the configuration, to report errors before the service starts."""

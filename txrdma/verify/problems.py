@@ -114,9 +114,7 @@ REMEDIES: Final[dict[str, Remedy]] = {
         "sudo ip address add {address} dev {netdev}",
     ),
     "no-roce-v2": Remedy(
-        _NEEDED,
-        "SMC-R version 2, btl: and the software device use RoCE v2, which routers forward.",
-        "{fix}",
+        _NEEDED, "SMC-R version 2, btl: and the software device use RoCE v2, which routers forward.", "{fix}"
     ),
     "link-local": Remedy(
         _ADVICE,

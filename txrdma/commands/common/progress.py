@@ -58,13 +58,7 @@ class ProgressBar:
         """Draw the bar, but not for short operations. Without C{rich}, return False and disable the bar."""
         try:
             from rich.console import Console
-            from rich.progress import (
-                BarColumn,
-                MofNCompleteColumn,
-                Progress,
-                TextColumn,
-                TimeElapsedColumn,
-            )
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
         except ImportError:
             self.isShown = False
             return False

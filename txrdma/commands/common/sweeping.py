@@ -42,12 +42,7 @@ class SweepOptions(FabricOptions):
         ["outstanding", "o", MAX_OUTSTANDING, "Maximum number of outstanding requests.", count],
         ["hops", None, None, "Maximum number of hops. [default: 63]", count],
         ["nodes", None, MOST_NODES, "Maximum number of nodes; further ones are left out.", count],
-        [
-            "from",
-            None,
-            "",
-            "Begin at the switch at the end of this directed route, not at the local port.",
-        ],
+        ["from", None, "", "Begin at the switch at the end of this directed route, not at the local port."],
         ["load", None, "", "Read a snapshot (JSON, text or net file) instead of querying the fabric."],
         ["save", None, "", "Write a snapshot of the fabric to this file."],
     ]
@@ -70,7 +65,7 @@ class PartOptions(SweepOptions):
 
     synopsis = "[options] [TARGET]"
     optParameters = [
-        ["hops", None, None, "Maximum number of hops. [default: 0 with a TARGET, otherwise 63]", count],
+        ["hops", None, None, "Maximum number of hops. [default: 0 with a TARGET, otherwise 63]", count]
     ]
 
     def parseArgs(self, target: str = "", *rest: str) -> None:
@@ -156,7 +151,7 @@ async def _sweptAround(session: Session, isPartial: bool, withLinks: bool) -> Fa
                 method != "dr",
                 options["outstanding"],
                 options["nodes"],
-            ),
+            )
         )
         sweep.progress = progress if progress.isShown else None
         try:
@@ -181,10 +176,7 @@ def _sweep(session: Session, start: IBDRPath, progress: ProgressBar | None) -> S
     if options["by"] == "dr":
         most = MOST_HOPS if options["hops"] is None else options["hops"]
         hops = min(most + len(start.drPath), MOST_HOPS)
-        return Sweep(
-            *(session.agent, options["outstanding"], hops, progress),
-            mostNodes=options["nodes"],
-        )
+        return Sweep(*(session.agent, options["outstanding"], hops, progress), mostNodes=options["nodes"])
     from txrdma.fabric.lidsweep import LIDSweep
     from txrdma.fabric.sasweep import SASweep
 

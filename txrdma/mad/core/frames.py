@@ -59,13 +59,7 @@ NO_KEYS: Final = Keys()
 
 
 def managementPacket(
-    method: int,
-    transactionID: int,
-    attributeID: int,
-    modifier: int,
-    payload: bytes,
-    path: IBPath,
-    mkey: int,
+    method: int, transactionID: int, attributeID: int, modifier: int, payload: bytes, path: IBPath, mkey: int
 ) -> bytes:
     """
     A datagram of subnet management: on a directed route where the path is one.

@@ -44,14 +44,7 @@ from txrdma.iba.verbs import (
     SendRequest,
     Status,
 )
-from txrdma.interfaces import (
-    AsyncEvent,
-    IAddressHandle,
-    IMADPort,
-    IMADReceiver,
-    IServiceClaims,
-    IVerbsDevice,
-)
+from txrdma.interfaces import AsyncEvent, IAddressHandle, IMADPort, IMADReceiver, IServiceClaims, IVerbsDevice
 from txrdma.kit.delayedcalls import cancelCall
 from txrdma.mad.core.addressing import HOPS, mayBeFrom, partitionIndex, sourceIndex
 from txrdma.mad.layouts.messages import MAD_LENGTH

@@ -51,11 +51,7 @@ _SETTING: Final = re.compile(r"(\w+)\s*=\s*(0x[0-9a-fA-F]+|\d+)")
 _QUOTED: Final = re.compile(r'"([^"]*)"')
 _OPTION: Final = re.compile(r"\b([wse])=(0x[0-9a-fA-F]+|\d+)")
 _LID: Final = re.compile(r"\blid (\d+)(?:.*?\blmc (\d+))?")
-_GUIDS: Final = {
-    NodeType.SWITCH: "switchguid",
-    NodeType.CHANNEL_ADAPTER: "caguid",
-    NodeType.ROUTER: "rtguid",
-}
+_GUIDS: Final = {NodeType.SWITCH: "switchguid", NodeType.CHANNEL_ADAPTER: "caguid", NodeType.ROUTER: "rtguid"}
 
 
 class NetFileError(ValueError):

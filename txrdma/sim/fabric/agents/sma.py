@@ -103,11 +103,7 @@ class SubnetManagementAgents:
     @ivar managers: subnet managers by their ports, including standby ones.
     """
 
-    def __init__(
-        self,
-        changed: Callable[[SimulatedPort], None],
-        mkeys: ManagementKeys,
-    ) -> None:
+    def __init__(self, changed: Callable[[SimulatedPort], None], mkeys: ManagementKeys) -> None:
         """@param changed: called with each port whose state a Set has changed."""
         self._changed = changed
         self.mkeys = mkeys

@@ -34,13 +34,7 @@ from txrdma.mad.layouts.values import PathMTU, Rate, SAStatus
 from txrdma.mad.server import MADServer
 from txrdma.sim.fabric.model.nodes import guidCap, SimulatedPort
 from txrdma.sim.fabric.sm.manager import GID_PREFIX
-from txrdma.sim.fabric.sm.sagroups import (
-    componentNames,
-    Groups,
-    MulticastGroup,
-    Services,
-    Subscriptions,
-)
+from txrdma.sim.fabric.sm.sagroups import componentNames, Groups, MulticastGroup, Services, Subscriptions
 from txrdma.sim.fabric.sm.sapaths import MOST_PATHS, mtuCap, neighborMTU, Paths, rateOf
 from txrdma.sim.fabric.sm.sarecords import Matcher, ONLY_OF_SWITCHES, SARecords
 from txrdma.sim.fabric.sm.subnet import Subnet

@@ -68,9 +68,7 @@ class Paths:
     """
 
     def __init__(
-        self,
-        ends: Callable[[], Iterable[SimulatedPort]],
-        portOf: Callable[[int], SimulatedPort | None],
+        self, ends: Callable[[], Iterable[SimulatedPort]], portOf: Callable[[int], SimulatedPort | None]
     ) -> None:
         """
         @param ends: returns all end ports with a LID.

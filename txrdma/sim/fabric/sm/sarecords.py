@@ -13,13 +13,7 @@ from txrdma.kit.rawfields import span
 from txrdma.mad.layouts import sa
 from txrdma.mad.layouts.sa import componentsOf, Record
 from txrdma.mad.layouts.smp import PortInfo
-from txrdma.sim.fabric.agents.sma import (
-    ARBITRATION,
-    LANES,
-    nodeInfoAt,
-    portInfoAt,
-    SubnetManagementAgents,
-)
+from txrdma.sim.fabric.agents.sma import ARBITRATION, LANES, nodeInfoAt, portInfoAt, SubnetManagementAgents
 from txrdma.sim.fabric.model import pkeys, rft
 from txrdma.sim.fabric.model.forwarding import tableOf
 from txrdma.sim.fabric.model.nodes import guidCap, MULTICAST_CAP, SimulatedPort
@@ -80,10 +74,7 @@ ONLY_OF_SWITCHES: Final[dict[type[Record], tuple[str, ...]]] = {
 class SARecords:
     """Makes encoded records from nodes, one at a time."""
 
-    def __init__(
-        self,
-        sma: SubnetManagementAgents,
-    ) -> None:
+    def __init__(self, sma: SubnetManagementAgents) -> None:
         self._sma = sma
         self._makers: dict[type[Record], Callable[[SimulatedPort], Iterator[bytes]]] = {
             sa.NodeRecord: self._node,
@@ -105,11 +96,7 @@ class SARecords:
         return kind in self._makers
 
     def all(
-        self,
-        kind: type[Record],
-        ends: Iterable[SimulatedPort],
-        matcher: Matcher,
-        adapters: Matcher,
+        self, kind: type[Record], ends: Iterable[SimulatedPort], matcher: Matcher, adapters: Matcher
     ) -> Iterator[bytes]:
         """
         Yield the records of a kind that match a query.

@@ -72,10 +72,7 @@ class SimulatedMADPort(PortAttachment):
     doesRMPP = False
 
     def __init__(
-        self,
-        send: Callable[[SimulatedMADPort, bytes, IBPath], None],
-        port: SimulatedPort,
-        name: str = "",
+        self, send: Callable[[SimulatedMADPort, bytes, IBPath], None], port: SimulatedPort, name: str = ""
     ) -> None:
         """@param send: sends a datagram of this port along a path."""
         super().__init__(port)
