@@ -1,3 +1,1 @@
-"""
-The commands of C{txrdma}, one module each; C{common} and C{formats} are shared.
-"""
+"""The commands of C{txrdma}, one module each; C{common} and C{formats} are shared."""

@@ -1,6 +1,4 @@
-"""
-C{txrdma btl-ping}: measures round trips over the byte transfer layer, between two hosts or processes.
-"""
+"""C{txrdma btl-ping}: measures round trips over the byte transfer layer, between two hosts or processes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-C{txrdma btl-run}: runs a program in several processes, which form a group.
-"""
+"""C{txrdma btl-run}: runs a program in several processes, which form a group."""
 
 from __future__ import annotations
 

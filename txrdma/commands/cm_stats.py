@@ -1,6 +1,4 @@
-"""
-C{txrdma cm-stats}: messages of communication managers, per process of this user and in total.
-"""
+"""C{txrdma cm-stats}: messages of communication managers, per process of this user and in total."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-C{txrdma decode}: explains management datagrams and SMC conversations.
-"""
+"""C{txrdma decode}: explains management datagrams and SMC conversations."""
 
 from __future__ import annotations
 

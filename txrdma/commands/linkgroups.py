@@ -1,6 +1,4 @@
-"""
-C{txrdma linkgroups}: SMC-R link groups in all processes of this user, with their links and buffers.
-"""
+"""C{txrdma linkgroups}: SMC-R link groups in all processes of this user, with their links and buffers."""
 
 from __future__ import annotations
 

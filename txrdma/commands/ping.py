@@ -1,6 +1,4 @@
-"""
-C{txrdma ping}: checks whether a host answers management datagrams, and measures round-trip times.
-"""
+"""C{txrdma ping}: checks whether a host answers management datagrams, and measures round-trip times."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-C{txrdma resolve}: explains how a host and a port are resolved to a service ID, a device and a path.
-"""
+"""C{txrdma resolve}: explains how a host and a port are resolved to a service ID, a device and a path."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-C{txrdma routes}: the forwarding tables of one or all switches.
-"""
+"""C{txrdma routes}: the forwarding tables of one or all switches."""
 
 from __future__ import annotations
 

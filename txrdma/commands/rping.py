@@ -1,6 +1,4 @@
-"""
-C{txrdma rping}: pings by RDMA reads and writes; interoperates with librdmacm's C{rping}.
-"""
+"""C{txrdma rping}: pings by RDMA reads and writes; interoperates with librdmacm's C{rping}."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-C{txrdma smc-option}: installs, shows and removes the eBPF program that adds SMC's TCP option.
-"""
+"""C{txrdma smc-option}: installs, shows and removes the eBPF program that adds SMC's TCP option."""
 
 from __future__ import annotations
 

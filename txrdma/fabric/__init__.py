@@ -1,3 +1,1 @@
-"""
-Model of a subnet with its nodes, ports and links; sweeps that discover it; and checks of the result.
-"""
+"""Model of a subnet with its nodes, ports and links; sweeps that discover it; and checks of the result."""

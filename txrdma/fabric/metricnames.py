@@ -1,6 +1,4 @@
-"""
-Names of the counters of ports as metrics, without C{infiniband_} and C{_total}: those of node_exporter.
-"""
+"""Names of the counters of ports as metrics, without C{infiniband_} and C{_total}: those of node_exporter."""
 
 from __future__ import annotations
 

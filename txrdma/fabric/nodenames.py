@@ -1,6 +1,4 @@
-"""
-Node-name maps of infiniband-diags and OpenSM: lines with a GUID and a name, which may be quoted.
-"""
+"""Node-name maps of infiniband-diags and OpenSM: lines with a GUID and a name, which may be quoted."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Checks of forwarding tables: unreachable LIDs, links that depend on each other, and unevenly used links.
-"""
+"""Checks of forwarding tables: unreachable LIDs, links that depend on each other, and unevenly used links."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Texts that name a port of a fabric: LIDs, GIDs, GUIDs, directed routes.
-"""
+"""Texts that name a port of a fabric: LIDs, GIDs, GUIDs, directed routes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Back-off of peers that do not answer: the time between requests doubles until they answer.
-"""
+"""Back-off of peers that do not answer: the time between requests doubles until they answer."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Delayed calls that other code may have cancelled: trial cancels all of them after a failed test.
-"""
+"""Delayed calls that other code may have cancelled: trial cancels all of them after a failed test."""
 
 from __future__ import annotations
 

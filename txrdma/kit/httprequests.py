@@ -1,6 +1,4 @@
-"""
-HTTP requests with bounds: a server can neither keep the caller waiting nor fill its memory.
-"""
+"""HTTP requests with bounds: a server can neither keep the caller waiting nor fill its memory."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Rate-limited logging of events that a peer can cause at will: one entry per subject and minute.
-"""
+"""Rate-limited logging of events that a peer can cause at will: one entry per subject and minute."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-A field of a wire layout, as L{txrdma.kit.wire} declares it.
-"""
+"""A field of a wire layout, as L{txrdma.kit.wire} declares it."""
 
 from __future__ import annotations
 

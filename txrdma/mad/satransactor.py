@@ -161,9 +161,7 @@ class SATransactor(RPCs):
         return Deferred.fromCoroutine(self._asked(_Translation(kind, path, attributeModifier, options, [])))
 
     async def _asked(self, question: _Translation) -> Attribute:
-        """
-        Query the SA, and again if that failed because of cached facts or another port number.
-        """
+        """Query the SA, and again if that failed because of cached facts or another port number."""
         try:
             query = await self._queryFor(question)
         except MADFailure:

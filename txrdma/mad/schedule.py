@@ -176,9 +176,7 @@ class MADSchedule(RPCs):
             self._onProgress = None
 
     def _issueWaiting(self) -> None:
-        """
-        Make queued calls up to the bound. A call that ends at once returns to the outer loop.
-        """
+        """Make queued calls up to the bound. A call that ends at once returns to the outer loop."""
         if self._isIssuing:
             return
         self._isIssuing = True

@@ -1,3 +1,1 @@
-"""
-Measurements of latency and bandwidth between any two devices.
-"""
+"""Measurements of latency and bandwidth between any two devices."""

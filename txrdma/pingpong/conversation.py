@@ -1,6 +1,4 @@
-"""
-Exchange of pingpong messages between two ends over any stream transport.
-"""
+"""Exchange of pingpong messages between two ends over any stream transport."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-One end of a measured link: a queue pair, its memory, and its posted receives.
-"""
+"""One end of a measured link: a queue pair, its memory, and its posted receives."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Result of one test.
-"""
+"""Result of one test."""
 
 from __future__ import annotations
 

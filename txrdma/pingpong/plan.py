@@ -1,6 +1,4 @@
-"""
-Parameters of measurements: tests, the settings of their queue pairs, and the layout of their memory.
-"""
+"""Parameters of measurements: tests, the settings of their queue pairs, and the layout of their memory."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Reports of measurements for other programs, as JSON objects and rows of CSV.
-"""
+"""Reports of measurements for other programs, as JSON objects and rows of CSV."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-A series of tests: their parameters, order, and execution.
-"""
+"""A series of tests: their parameters, order, and execution."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Finds the end port that a text names.
-"""
+"""Finds the end port that a text names."""
 
 from __future__ import annotations
 

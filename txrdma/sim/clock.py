@@ -1,6 +1,4 @@
-"""
-A clock for simulations with thousands of scheduled calls.
-"""
+"""A clock for simulations with thousands of scheduled calls."""
 
 from __future__ import annotations
 

@@ -1,3 +1,1 @@
-"""
-Services for C{twistd}: a proxy between TCP and RDMA, and the fabric monitor.
-"""
+"""Services for C{twistd}: a proxy between TCP and RDMA, and the fabric monitor."""

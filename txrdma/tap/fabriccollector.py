@@ -1,6 +1,4 @@
-"""
-C{twistd fabric-collector}: reads counters for the monitor of a large fabric.
-"""
+"""C{twistd fabric-collector}: reads counters for the monitor of a large fabric."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-C{twistd fabric-monitor}: runs the monitors of one or several fabrics.
-"""
+"""C{twistd fabric-monitor}: runs the monitors of one or several fabrics."""
 
 from __future__ import annotations
 

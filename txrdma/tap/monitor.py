@@ -1,6 +1,4 @@
-"""
-The fabric monitor of one fabric as a service.
-"""
+"""The fabric monitor of one fabric as a service."""
 
 from __future__ import annotations
 

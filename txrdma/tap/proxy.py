@@ -1,6 +1,4 @@
-"""
-C{twistd smc-proxy}: a proxy through which programs without support for SMC-R use it.
-"""
+"""C{twistd smc-proxy}: a proxy through which programs without support for SMC-R use it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Results of checks, and the messages by which a worker process reports them.
-"""
+"""Results of checks, and the messages by which a worker process reports them."""
 
 from __future__ import annotations
 

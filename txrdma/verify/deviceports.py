@@ -1,6 +1,4 @@
-"""
-Checks of RDMA devices of the kernel: device files, links, GIDs and MTUs.
-"""
+"""Checks of RDMA devices of the kernel: device files, links, GIDs and MTUs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Checks of this host's configuration: modules, pyverbs, limits, sysctls and rights.
-"""
+"""Checks of this host's configuration: modules, pyverbs, limits, sysctls and rights."""
 
 from __future__ import annotations
 

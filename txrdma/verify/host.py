@@ -1,6 +1,4 @@
-"""
-Reads a host's files below a root folder: C{/sys}, C{/proc}, C{/dev}. Nothing is written.
-"""
+"""Reads a host's files below a root folder: C{/sys}, C{/proc}, C{/dev}. Nothing is written."""
 
 from __future__ import annotations
 

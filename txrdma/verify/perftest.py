@@ -1,6 +1,4 @@
-"""
-Measurements by perftest (C{ib_write_lat} and others), where it is installed, for comparison.
-"""
+"""Measurements by perftest (C{ib_write_lat} and others), where it is installed, for comparison."""
 
 from __future__ import annotations
 

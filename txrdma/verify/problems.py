@@ -1,6 +1,4 @@
-"""
-Problems of a host's configuration: why each matters, and the command that fixes it.
-"""
+"""Problems of a host's configuration: why each matters, and the command that fixes it."""
 
 from __future__ import annotations
 

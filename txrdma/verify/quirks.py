@@ -1,6 +1,4 @@
-"""
-Known behaviour of devices and hosts that explains failures of a verification.
-"""
+"""Known behaviour of devices and hosts that explains failures of a verification."""
 
 from __future__ import annotations
 

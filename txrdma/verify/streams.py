@@ -1,6 +1,4 @@
-"""
-Conversations of two processes over streams on the verified devices, compared with C{tcp:}.
-"""
+"""Conversations of two processes over streams on the verified devices, compared with C{tcp:}."""
 
 from __future__ import annotations
 

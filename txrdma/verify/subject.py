@@ -1,6 +1,4 @@
-"""
-The devices and ports that are verified, and what identifies them in a report.
-"""
+"""The devices and ports that are verified, and what identifies them in a report."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Runs the parts of a verification, each in a worker process, and collects their results.
-"""
+"""Runs the parts of a verification, each in a worker process, and collects their results."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Endpoint strings of the verified streams.
-"""
+"""Endpoint strings of the verified streams."""
 
 from __future__ import annotations
 

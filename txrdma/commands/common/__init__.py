@@ -1,3 +1,1 @@
-"""
-What several commands share: options, choice of devices, sessions with a fabric, tables.
-"""
+"""What several commands share: options, choice of devices, sessions with a fabric, tables."""

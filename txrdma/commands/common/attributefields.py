@@ -1,6 +1,4 @@
-"""
-Looks up attributes and fields by name, and parses values of fields.
-"""
+"""Looks up attributes and fields by name, and parses values of fields."""
 
 from __future__ import annotations
 

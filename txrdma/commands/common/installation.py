@@ -1,6 +1,4 @@
-"""
-Which kind of txrdma is installed: with its cores compiled by mypyc, or pure Python.
-"""
+"""Which kind of txrdma is installed: with its cores compiled by mypyc, or pure Python."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Long lists as rows: a table by C{rich} on a terminal; aligned columns in a pipe, and for many rows.
-"""
+"""Long lists as rows: a table by C{rich} on a terminal; aligned columns in a pipe, and for many rows."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-A management port that prints all its datagrams.
-"""
+"""A management port that prints all its datagrams."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Parsers for the values of options and arguments.
-"""
+"""Parsers for the values of options and arguments."""
 
 from __future__ import annotations
 

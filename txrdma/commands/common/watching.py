@@ -1,6 +1,4 @@
-"""
-Parts of commands that query all processes of this user, once or repeatedly.
-"""
+"""Parts of commands that query all processes of this user, once or repeatedly."""
 
 from __future__ import annotations
 

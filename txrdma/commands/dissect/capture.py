@@ -91,9 +91,7 @@ class Explanation:
         return []
 
     def lines(self, level: int) -> Iterator[str]:
-        """
-        Present the events: level 1 hides CDC messages except closing ones, level 3 adds RDMA writes.
-        """
+        """Present the events: level 1 hides CDC messages except closing ones, level 3 adds RDMA writes."""
         hidden = {1: ("cdc", "write"), 2: ("write",), 3: ()}[level]
         for connection in self.conversation.connections:
             yield f"# connection {connection.number}: {connection.name}"

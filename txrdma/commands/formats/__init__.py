@@ -1,3 +1,1 @@
-"""
-Output and input formats: tables of devices, dot, C{ibnetdiscover}'s listing, snapshots.
-"""
+"""Output and input formats: tables of devices, dot, C{ibnetdiscover}'s listing, snapshots."""

@@ -1,6 +1,4 @@
-"""
-Formats a fabric as a graph for Graphviz' C{dot}.
-"""
+"""Formats a fabric as a graph for Graphviz' C{dot}."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Formats a fabric as infiniband-diags' C{ibnetdiscover} does, which is also a net file for ibsim.
-"""
+"""Formats a fabric as infiniband-diags' C{ibnetdiscover} does, which is also a net file for ibsim."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Formats a fabric as a JSON snapshot with names and chassis.
-"""
+"""Formats a fabric as a JSON snapshot with names and chassis."""
 
 from __future__ import annotations
 

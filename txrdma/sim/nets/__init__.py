@@ -1,3 +1,1 @@
-"""
-Descriptions of simulated subnets.
-"""
+"""Descriptions of simulated subnets."""

@@ -1,3 +1,1 @@
-"""
-Agents of simulated nodes: subnet management, performance management and others.
-"""
+"""Agents of simulated nodes: subnet management, performance management and others."""

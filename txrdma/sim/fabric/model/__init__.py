@@ -1,3 +1,1 @@
-"""
-The state of a simulated subnet: nodes, ports and links.
-"""
+"""The state of a simulated subnet: nodes, ports and links."""

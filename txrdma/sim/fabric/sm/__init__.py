@@ -1,3 +1,1 @@
-"""
-A simulated subnet manager and its subnet administration (SA).
-"""
+"""A simulated subnet manager and its subnet administration (SA)."""

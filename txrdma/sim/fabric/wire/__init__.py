@@ -1,3 +1,1 @@
-"""
-The transport of management datagrams in a simulated subnet.
-"""
+"""The transport of management datagrams in a simulated subnet."""

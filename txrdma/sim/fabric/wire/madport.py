@@ -1,6 +1,4 @@
-"""
-A management port attached to a simulated fabric, with the interface of a real device's port.
-"""
+"""A management port attached to a simulated fabric, with the interface of a real device's port."""
 
 from __future__ import annotations
 

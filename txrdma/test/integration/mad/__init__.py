@@ -1,3 +1,1 @@
-"""
-Integration tests of L{txrdma.mad}.
-"""
+"""Integration tests of L{txrdma.mad}."""

@@ -1,6 +1,4 @@
-"""
-Path resolvers over loopback and with the routes of the kernel.
-"""
+"""Path resolvers over loopback and with the routes of the kernel."""
 
 from __future__ import annotations
 

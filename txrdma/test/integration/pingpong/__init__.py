@@ -1,3 +1,1 @@
-"""
-Integration tests of L{txrdma.pingpong}.
-"""
+"""Integration tests of L{txrdma.pingpong}."""

@@ -1,6 +1,4 @@
-"""
-Pingpong over the software device's two routes, on real reactors.
-"""
+"""Pingpong over the software device's two routes, on real reactors."""
 
 from __future__ import annotations
 

@@ -1,3 +1,1 @@
-"""
-Soak tests of L{txrdma.fabric}.
-"""
+"""Soak tests of L{txrdma.fabric}."""

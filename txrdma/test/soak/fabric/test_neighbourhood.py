@@ -1,6 +1,4 @@
-"""
-Searches of many fabrics whose switches are linked at random.
-"""
+"""Searches of many fabrics whose switches are linked at random."""
 
 from __future__ import annotations
 

@@ -1,3 +1,1 @@
-"""
-Long tests of L{txrdma.mad}.
-"""
+"""Long tests of L{txrdma.mad}."""

@@ -1,6 +1,4 @@
-"""
-A table of ten thousand records over an unreliable wire.
-"""
+"""A table of ten thousand records over an unreliable wire."""
 
 from __future__ import annotations
 

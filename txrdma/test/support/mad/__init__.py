@@ -1,3 +1,1 @@
-"""
-Tests of management datagrams.
-"""
+"""Tests of management datagrams."""

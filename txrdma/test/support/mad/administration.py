@@ -1,6 +1,4 @@
-"""
-Subnet administration that returns the records of a test.
-"""
+"""Subnet administration that returns the records of a test."""
 
 from __future__ import annotations
 

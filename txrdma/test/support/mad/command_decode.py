@@ -1,6 +1,4 @@
-"""
-Capture files for tests of C{txrdma decode}.
-"""
+"""Capture files for tests of C{txrdma decode}."""
 
 from __future__ import annotations
 

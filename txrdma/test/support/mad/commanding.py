@@ -1,6 +1,4 @@
-"""
-Run C{txrdma} commands on simulated fabrics and a simulated clock.
-"""
+"""Run C{txrdma} commands on simulated fabrics and a simulated clock."""
 
 from __future__ import annotations
 

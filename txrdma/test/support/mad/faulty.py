@@ -1,6 +1,4 @@
-"""
-A scripted peer for an agent, and assertions about the state of the agent.
-"""
+"""A scripted peer for an agent, and assertions about the state of the agent."""
 
 from __future__ import annotations
 

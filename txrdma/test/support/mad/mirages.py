@@ -1,6 +1,4 @@
-"""
-An agent of a simulated fabric that reports an endless number of switches behind a port.
-"""
+"""An agent of a simulated fabric that reports an endless number of switches behind a port."""
 
 from __future__ import annotations
 

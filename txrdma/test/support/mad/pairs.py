@@ -1,6 +1,4 @@
-"""
-Two management ports joined by a lossy wire on a Clock, and a request handler.
-"""
+"""Two management ports joined by a lossy wire on a Clock, and a request handler."""
 
 from __future__ import annotations
 

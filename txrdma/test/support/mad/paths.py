@@ -1,6 +1,4 @@
-"""
-Any paths for property tests, and an end port to resolve targets with.
-"""
+"""Any paths for property tests, and an end port to resolve targets with."""
 
 from __future__ import annotations
 

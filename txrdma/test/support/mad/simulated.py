@@ -1,6 +1,4 @@
-"""
-Simulated fabrics on a simulated clock, with agents.
-"""
+"""Simulated fabrics on a simulated clock, with agents."""
 
 from __future__ import annotations
 

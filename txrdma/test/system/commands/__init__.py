@@ -1,3 +1,1 @@
-"""
-System tests of L{txrdma.commands}.
-"""
+"""System tests of L{txrdma.commands}."""

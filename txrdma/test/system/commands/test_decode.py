@@ -1,6 +1,4 @@
-"""
-C{txrdma decode}.
-"""
+"""C{txrdma decode}."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-C{txrdma discover}, options common to fabric commands, and C{sysstat} over RoCE.
-"""
+"""C{txrdma discover}, options common to fabric commands, and C{sysstat} over RoCE."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Fabric commands that are interrupted.
-"""
+"""Fabric commands that are interrupted."""
 
 from __future__ import annotations
 

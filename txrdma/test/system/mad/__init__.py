@@ -1,3 +1,1 @@
-"""
-System tests of L{txrdma.mad}.
-"""
+"""System tests of L{txrdma.mad}."""

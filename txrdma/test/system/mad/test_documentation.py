@@ -1,6 +1,4 @@
-"""
-The pages about management datagrams: examples run, and names exist.
-"""
+"""The pages about management datagrams: examples run, and names exist."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Numbers of the ioctl calls of kernel management ports.
-"""
+"""Numbers of the ioctl calls of kernel management ports."""
 
 from __future__ import annotations
 

@@ -1,3 +1,1 @@
-"""
-System tests of L{txrdma.pingpong}.
-"""
+"""System tests of L{txrdma.pingpong}."""

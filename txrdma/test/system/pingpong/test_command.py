@@ -1,6 +1,4 @@
-"""
-C{txrdma pingpong} in real processes.
-"""
+"""C{txrdma pingpong} in real processes."""
 
 from __future__ import annotations
 

@@ -1,3 +1,1 @@
-"""
-System tests of L{txrdma.ports}.
-"""
+"""System tests of L{txrdma.ports}."""

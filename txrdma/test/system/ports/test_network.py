@@ -1,6 +1,4 @@
-"""
-Network interfaces of this host, read over netlink.
-"""
+"""Network interfaces of this host, read over netlink."""
 
 from __future__ import annotations
 

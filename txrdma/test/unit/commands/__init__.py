@@ -1,3 +1,1 @@
-"""
-Unit tests of L{txrdma.commands}.
-"""
+"""Unit tests of L{txrdma.commands}."""

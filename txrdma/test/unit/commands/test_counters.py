@@ -1,6 +1,4 @@
-"""
-C{txrdma perfquery}.
-"""
+"""C{txrdma perfquery}."""
 
 from __future__ import annotations
 

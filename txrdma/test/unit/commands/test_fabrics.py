@@ -1,6 +1,4 @@
-"""
-Commands about whole fabrics, and routes through them, on simulated fabrics.
-"""
+"""Commands about whole fabrics, and routes through them, on simulated fabrics."""
 
 from __future__ import annotations
 

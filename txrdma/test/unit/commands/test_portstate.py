@@ -1,6 +1,4 @@
-"""
-C{txrdma portstate}.
-"""
+"""C{txrdma portstate}."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-C{txrdma smpquery}, C{saquery}, C{sminfo} and C{query}.
-"""
+"""C{txrdma smpquery}, C{saquery}, C{sminfo} and C{query}."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Fabric commands on snapshots and with special devices; node names and progress.
-"""
+"""Fabric commands on snapshots and with special devices; node names and progress."""
 
 from __future__ import annotations
 

@@ -1,3 +1,1 @@
-"""
-Unit tests of L{txrdma.fabric}.
-"""
+"""Unit tests of L{txrdma.fabric}."""

@@ -1,6 +1,4 @@
-"""
-Limits of sweeps when an agent or an administration invents nodes.
-"""
+"""Limits of sweeps when an agent or an administration invents nodes."""
 
 from __future__ import annotations
 

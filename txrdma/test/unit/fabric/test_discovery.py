@@ -1,6 +1,4 @@
-"""
-Sweeps by directed routes, by LIDs and from the administration, also of faulty fabrics.
-"""
+"""Sweeps by directed routes, by LIDs and from the administration, also of faulty fabrics."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Fabric checks: links, speeds, identifiers, managers, counters, tables, cables, and differences.
-"""
+"""Fabric checks: links, speeds, identifiers, managers, counters, tables, cables, and differences."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Inventory: firmware, boards and uptime of devices, as table, CSV and JSON.
-"""
+"""Inventory: firmware, boards and uptime of devices, as table, CSV and JSON."""
 
 from __future__ import annotations
 

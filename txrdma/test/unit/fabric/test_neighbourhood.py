@@ -1,6 +1,4 @@
-"""
-Sweeps of a node and its neighbours, and the number of requests they need.
-"""
+"""Sweeps of a node and its neighbours, and the number of requests they need."""
 
 from __future__ import annotations
 

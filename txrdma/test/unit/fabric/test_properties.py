@@ -1,6 +1,4 @@
-"""
-Property tests of sweeps, reports and file formats.
-"""
+"""Property tests of sweeps, reports and file formats."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Routes by forwarding tables of a simulated fabric, read from nodes and from the administration.
-"""
+"""Routes by forwarding tables of a simulated fabric, read from nodes and from the administration."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Fabrics as files: snapshots, net files, listings, C{topology.conf}; memory use, and chassis.
-"""
+"""Fabrics as files: snapshots, net files, listings, C{topology.conf}; memory use, and chassis."""
 
 from __future__ import annotations
 

@@ -1,3 +1,1 @@
-"""
-Unit tests of L{txrdma.kit}.
-"""
+"""Unit tests of L{txrdma.kit}."""

@@ -1,6 +1,4 @@
-"""
-The log event at the end of a connection.
-"""
+"""The log event at the end of a connection."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-L{txrdma.kit.delayedcalls}: calls that are made, cancelled by others, or still to be made.
-"""
+"""L{txrdma.kit.delayedcalls}: calls that are made, cancelled by others, or still to be made."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-HTTP requests with bounds of time and size.
-"""
+"""HTTP requests with bounds of time and size."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Leases: of a file, and of a row in a simulated database with a clock that jumps.
-"""
+"""Leases: of a file, and of a row in a simulated database with a clock that jumps."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Tests for L{txrdma.kit.limits}.
-"""
+"""Tests for L{txrdma.kit.limits}."""
 
 from __future__ import annotations
 

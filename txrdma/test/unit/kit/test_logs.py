@@ -1,6 +1,4 @@
-"""
-Log entries that peers can cause at any rate.
-"""
+"""Log entries that peers can cause at any rate."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-State machines, compared with Automat's machines of the same declarations.
-"""
+"""State machines, compared with Automat's machines of the same declarations."""
 
 from __future__ import annotations
 

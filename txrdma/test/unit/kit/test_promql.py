@@ -1,6 +1,4 @@
-"""
-Answers to queries in PromQL.
-"""
+"""Answers to queries in PromQL."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Proofs of ranks: what happens with members that have another key, and with strangers.
-"""
+"""Proofs of ranks: what happens with members that have another key, and with strangers."""
 
 from __future__ import annotations
 

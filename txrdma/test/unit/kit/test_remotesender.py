@@ -1,6 +1,4 @@
-"""
-Sending by remote write to receivers that are away, slow or full, or refuse requests.
-"""
+"""Sending by remote write to receivers that are away, slow or full, or refuse requests."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-The encoding of Prometheus' remote write.
-"""
+"""The encoding of Prometheus' remote write."""
 
 from __future__ import annotations
 

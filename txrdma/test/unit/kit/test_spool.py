@@ -1,6 +1,4 @@
-"""
-A queue of records on disk.
-"""
+"""A queue of records on disk."""
 
 from __future__ import annotations
 

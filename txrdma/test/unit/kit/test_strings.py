@@ -1,6 +1,4 @@
-"""
-The arguments of endpoint strings.
-"""
+"""The arguments of endpoint strings."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Every table of the packages that serve peers names what bounds it: see L{txrdma.test.support.bounds}.
-"""
+"""Every table of the packages that serve peers names what bounds it: see L{txrdma.test.support.bounds}."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Private names of Twisted: the installed one has them, and the package uses no others.
-"""
+"""Private names of Twisted: the installed one has them, and the package uses no others."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-L{txrdma.kit.values}: frozen dataclasses with slots whose methods are generated on first use.
-"""
+"""L{txrdma.kit.values}: frozen dataclasses with slots whose methods are generated on first use."""
 
 from __future__ import annotations
 

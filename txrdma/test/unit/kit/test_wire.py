@@ -1,6 +1,4 @@
-"""
-Tests for L{txrdma.kit.wire}: declared layouts are decoded and encoded.
-"""
+"""Tests for L{txrdma.kit.wire}: declared layouts are decoded and encoded."""
 
 from __future__ import annotations
 

@@ -1,3 +1,1 @@
-"""
-Unit tests of L{txrdma.mad}.
-"""
+"""Unit tests of L{txrdma.mad}."""

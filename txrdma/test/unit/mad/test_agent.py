@@ -1,6 +1,4 @@
-"""
-Calls of an agent through a port: requests, answers, errors, timeouts, and tables.
-"""
+"""Calls of an agent through a port: requests, answers, errors, timeouts, and tables."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-A handler, listener, server or callback that raises does not affect other calls and clients of an agent.
-"""
+"""A handler, listener, server or callback that raises does not affect other calls and clients of an agent."""
 
 from __future__ import annotations
 

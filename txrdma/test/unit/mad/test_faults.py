@@ -1,6 +1,4 @@
-"""
-Invalid answers end only the call concerned, with a specific error.
-"""
+"""Invalid answers end only the call concerned, with a specific error."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Subscriptions to notices: renewal, refusals, handover, and loss of the port.
-"""
+"""Subscriptions to notices: renewal, refusals, handover, and loss of the port."""
 
 from __future__ import annotations
 

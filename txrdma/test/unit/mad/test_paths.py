@@ -1,6 +1,4 @@
-"""
-Text and values of paths, and parsing of targets.
-"""
+"""Text and values of paths, and parsing of targets."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-The contract of L{IMADPort}, for each kind of management port.
-"""
+"""The contract of L{IMADPort}, for each kind of management port."""
 
 from __future__ import annotations
 

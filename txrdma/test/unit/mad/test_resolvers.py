@@ -1,6 +1,4 @@
-"""
-Path resolvers, with a simulated administration.
-"""
+"""Path resolvers, with a simulated administration."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-The receiver and the sender of an RMPP transfer.
-"""
+"""The receiver and the sender of an RMPP transfer."""
 
 from __future__ import annotations
 

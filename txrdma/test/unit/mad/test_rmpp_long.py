@@ -1,6 +1,4 @@
-"""
-The RMPP transfers of a port, over a wire that loses and reorders, and with invalid packets.
-"""
+"""The RMPP transfers of a port, over a wire that loses and reorders, and with invalid packets."""
 
 from __future__ import annotations
 

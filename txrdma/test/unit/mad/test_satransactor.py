@@ -1,6 +1,4 @@
-"""
-Requests to nodes, translated into queries of subnet administration.
-"""
+"""Requests to nodes, translated into queries of subnet administration."""
 
 from __future__ import annotations
 

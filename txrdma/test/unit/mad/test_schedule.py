@@ -1,6 +1,4 @@
-"""
-A schedule runs coroutines and generators, with a bounded number of outstanding calls.
-"""
+"""A schedule runs coroutines and generators, with a bounded number of outstanding calls."""
 
 from __future__ import annotations
 

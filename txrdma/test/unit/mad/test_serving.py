@@ -1,6 +1,4 @@
-"""
-A server answers every request with a valid status, whatever handlers and listeners do.
-"""
+"""A server answers every request with a valid status, whatever handlers and listeners do."""
 
 from __future__ import annotations
 

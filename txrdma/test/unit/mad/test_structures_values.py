@@ -1,6 +1,4 @@
-"""
-Common operations of all structures: encoding, text, JSON, copies, errors.
-"""
+"""Common operations of all structures: encoding, text, JSON, copies, errors."""
 
 from __future__ import annotations
 

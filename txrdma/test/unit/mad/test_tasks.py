@@ -1,6 +1,4 @@
-"""
-Tasks of a schedule: errors, deadlocks, cancellation, depth, and number.
-"""
+"""Tasks of a schedule: errors, deadlocks, cancellation, depth, and number."""
 
 from __future__ import annotations
 

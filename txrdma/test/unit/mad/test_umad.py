@@ -1,6 +1,4 @@
-"""
-Management ports of the kernel, over a fake kernel, and batches of datagrams.
-"""
+"""Management ports of the kernel, over a fake kernel, and batches of datagrams."""
 
 from __future__ import annotations
 

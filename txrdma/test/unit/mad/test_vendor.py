@@ -1,6 +1,4 @@
-"""
-Ping and system statistics of OpenFabrics, client and server, in a simulated fabric.
-"""
+"""Ping and system statistics of OpenFabrics, client and server, in a simulated fabric."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Management datagrams over queue pairs of software devices on a simulated network.
-"""
+"""Management datagrams over queue pairs of software devices on a simulated network."""
 
 from __future__ import annotations
 

@@ -1,3 +1,1 @@
-"""
-Unit tests of L{txrdma.pingpong}.
-"""
+"""Unit tests of L{txrdma.pingpong}."""

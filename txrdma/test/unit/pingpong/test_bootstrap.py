@@ -1,6 +1,4 @@
-"""
-Messages between two pingpong ends: one line each, validated by the receiver.
-"""
+"""Messages between two pingpong ends: one line each, validated by the receiver."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-C{txrdma pingpong}: options and output formats.
-"""
+"""C{txrdma pingpong}: options and output formats."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-The protocol of C{ibv_rc_pingpong} between two txrdma ends, in simulated time.
-"""
+"""The protocol of C{ibv_rc_pingpong} between two txrdma ends, in simulated time."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-A client and a server of pingpong in simulated time: results and errors.
-"""
+"""A client and a server of pingpong in simulated time: results and errors."""
 
 from __future__ import annotations
 

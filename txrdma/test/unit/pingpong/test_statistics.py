@@ -1,6 +1,4 @@
-"""
-Statistics of samples.
-"""
+"""Statistics of samples."""
 
 from __future__ import annotations
 

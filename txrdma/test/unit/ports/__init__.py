@@ -1,3 +1,1 @@
-"""
-Unit tests of L{txrdma.ports}.
-"""
+"""Unit tests of L{txrdma.ports}."""

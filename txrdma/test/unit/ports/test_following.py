@@ -1,6 +1,4 @@
-"""
-Watching RDMA ports: changes in a fake sysfs, with a L{Clock}.
-"""
+"""Watching RDMA ports: changes in a fake sysfs, with a L{Clock}."""
 
 from __future__ import annotations
 

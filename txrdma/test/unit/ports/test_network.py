@@ -1,6 +1,4 @@
-"""
-Network interfaces read over netlink: recorded dumps and a fake socket.
-"""
+"""Network interfaces read over netlink: recorded dumps and a fake socket."""
 
 from __future__ import annotations
 

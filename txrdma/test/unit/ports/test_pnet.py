@@ -1,6 +1,4 @@
-"""
-Physical networks: the table, the kernel's answers, and the port of each interface.
-"""
+"""Physical networks: the table, the kernel's answers, and the port of each interface."""
 
 from __future__ import annotations
 

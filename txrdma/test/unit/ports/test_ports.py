@@ -1,6 +1,4 @@
-"""
-RDMA devices and ports from sysfs: a recorded tree and artificial ones.
-"""
+"""RDMA devices and ports from sysfs: a recorded tree and artificial ones."""
 
 from __future__ import annotations
 

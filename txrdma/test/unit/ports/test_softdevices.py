@@ -1,6 +1,4 @@
-"""
-Strings of software devices at addresses of this host.
-"""
+"""Strings of software devices at addresses of this host."""
 
 from __future__ import annotations
 

@@ -1,3 +1,1 @@
-"""
-Unit tests of L{txrdma.sim}.
-"""
+"""Unit tests of L{txrdma.sim}."""

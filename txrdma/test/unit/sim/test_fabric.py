@@ -1,6 +1,4 @@
-"""
-Subnet management agents of simulated fabrics, M_Keys, and rarely supported attributes.
-"""
+"""Subnet management agents of simulated fabrics, M_Keys, and rarely supported attributes."""
 
 from __future__ import annotations
 

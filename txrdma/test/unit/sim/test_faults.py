@@ -1,6 +1,4 @@
-"""
-Faults of simulated fabrics, and fabric strings.
-"""
+"""Faults of simulated fabrics, and fabric strings."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Subnet administration of simulated fabrics, and several subnet managers.
-"""
+"""Subnet administration of simulated fabrics, and several subnet managers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Counters, samples and congestion control of simulated fabrics.
-"""
+"""Counters, samples and congestion control of simulated fabrics."""
 
 from __future__ import annotations
 

@@ -1,3 +1,1 @@
-"""
-Unit tests of L{txrdma.verify}.
-"""
+"""Unit tests of L{txrdma.verify}."""

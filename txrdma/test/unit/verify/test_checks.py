@@ -1,6 +1,4 @@
-"""
-Messages of workers, explanations of failures, and reports of C{txrdma verify}.
-"""
+"""Messages of workers, explanations of failures, and reports of C{txrdma verify}."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Checks of a host's configuration, on trees of files in a folder.
-"""
+"""Checks of a host's configuration, on trees of files in a folder."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Command lines and output of perftest.
-"""
+"""Command lines and output of perftest."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Workers that report results, crash, hang, or are interrupted.
-"""
+"""Workers that report results, crash, hang, or are interrupted."""
 
 from __future__ import annotations
 
