@@ -45,26 +45,22 @@ def filled(text: str) -> bytes:
     return text.encode()[: _LENGTH - 1].ljust(_LENGTH, b"\0")
 
 
-@attribute(0x0000, "VendGet", vendorClass=ManagementClass.VENDOR_OPENIB_PING, oui=OPENIB_OUI)
-@wire(_LENGTH)
+@attribute(0x0000, "VendGet", vendorClass=ManagementClass.VENDOR_OPENIB_PING, oui=OPENIB_OUI, size=_LENGTH)
 class OpenIBPing(VendorText):
     """Ping of a host, answered with its name (C{ibping})."""
 
 
-@attribute(0x0010, "VendGet", vendorClass=ManagementClass.VENDOR_OPENIB_SYSSTAT, oui=OPENIB_OUI)
-@wire(_LENGTH)
+@attribute(0x0010, "VendGet", vendorClass=ManagementClass.VENDOR_OPENIB_SYSSTAT, oui=OPENIB_OUI, size=_LENGTH)
 class OpenIBSystemPing(VendorText):
     """Ping of a host in the class of system statistics (C{ibsysstat})."""
 
 
-@attribute(0x0011, "VendGet", vendorClass=ManagementClass.VENDOR_OPENIB_SYSSTAT, oui=OPENIB_OUI)
-@wire(_LENGTH)
+@attribute(0x0011, "VendGet", vendorClass=ManagementClass.VENDOR_OPENIB_SYSSTAT, oui=OPENIB_OUI, size=_LENGTH)
 class OpenIBHostInfo(VendorText):
     """Name of a host (C{ibsysstat})."""
 
 
-@attribute(0x0012, "VendGet", vendorClass=ManagementClass.VENDOR_OPENIB_SYSSTAT, oui=OPENIB_OUI)
-@wire(_LENGTH)
+@attribute(0x0012, "VendGet", vendorClass=ManagementClass.VENDOR_OPENIB_SYSSTAT, oui=OPENIB_OUI, size=_LENGTH)
 class OpenIBCPUInfo(VendorText):
     """Processors of a host, a line each (C{ibsysstat})."""
 
@@ -92,8 +88,7 @@ class _MlxRevisions(Attribute):
     fwINIFileVersion: int = key(32)
 
 
-@attribute(0x0017, "VendGet", vendorClass=ManagementClass.VENDOR_0A)
-@wire(108)
+@attribute(0x0017, "VendGet", vendorClass=ManagementClass.VENDOR_0A, size=108)
 class MlxGeneralInfo(_MlxRevisions):
     """
     The revisions of a Mellanox switch (InfiniScale III).
@@ -109,8 +104,7 @@ class MlxGeneralInfo(_MlxRevisions):
     reserved6: bytes = data(28)
 
 
-@attribute(0x0017, "VendGet", vendorClass=ManagementClass.VENDOR_0A)
-@wire(136)
+@attribute(0x0017, "VendGet", vendorClass=ManagementClass.VENDOR_0A, size=136)
 class MlxGeneralInfoExtended(_MlxRevisions):
     """
     The revisions of a Mellanox or NVIDIA device (InfiniScale IV and later, ConnectX), with 32 bits for each

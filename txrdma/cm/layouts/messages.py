@@ -158,8 +158,7 @@ class CMPath(Layout):
     reserved3: int = bits(2)
 
 
-@attribute(0x0010, "CommMgtSend")
-@wire(232)
+@attribute(0x0010, "CommMgtSend", size=232)
 class REQ(Attribute):
     """Request for communication (IBA 12.6.5)."""
 
@@ -193,8 +192,7 @@ class REQ(Attribute):
     privateData: bytes = data(92)
 
 
-@attribute(0x0011, "CommMgtSend")
-@wire(232)
+@attribute(0x0011, "CommMgtSend", size=232)
 class MRA(Attribute):
     """Message receipt acknowledged: the answer takes longer (IBA 12.6.6)."""
 
@@ -207,8 +205,7 @@ class MRA(Attribute):
     privateData: bytes = data(222)
 
 
-@attribute(0x0012, "CommMgtSend")
-@wire(232)
+@attribute(0x0012, "CommMgtSend", size=232)
 class REJ(Attribute):
     """Reject (IBA 12.6.7). C{additionalInfo} has C{rejectInfoLength} bytes that mean something."""
 
@@ -223,8 +220,7 @@ class REJ(Attribute):
     privateData: bytes = data(148)
 
 
-@attribute(0x0013, "CommMgtSend")
-@wire(232)
+@attribute(0x0013, "CommMgtSend", size=232)
 class REP(Attribute):
     """Reply to a request for communication (IBA 12.6.8)."""
 
@@ -249,8 +245,7 @@ class REP(Attribute):
     privateData: bytes = data(196)
 
 
-@attribute(0x0014, "CommMgtSend")
-@wire(232)
+@attribute(0x0014, "CommMgtSend", size=232)
 class RTU(Attribute):
     """Ready to use (IBA 12.6.9)."""
 
@@ -259,8 +254,7 @@ class RTU(Attribute):
     privateData: bytes = data(224)
 
 
-@attribute(0x0015, "CommMgtSend")
-@wire(232)
+@attribute(0x0015, "CommMgtSend", size=232)
 class DREQ(Attribute):
     """Request for release (IBA 12.6.10)."""
 
@@ -271,8 +265,7 @@ class DREQ(Attribute):
     privateData: bytes = data(220)
 
 
-@attribute(0x0016, "CommMgtSend")
-@wire(232)
+@attribute(0x0016, "CommMgtSend", size=232)
 class DREP(Attribute):
     """Reply to a request for release (IBA 12.6.11)."""
 
@@ -281,8 +274,7 @@ class DREP(Attribute):
     privateData: bytes = data(224)
 
 
-@attribute(0x0017, "CommMgtSend")
-@wire(232)
+@attribute(0x0017, "CommMgtSend", size=232)
 class SIDRREQ(Attribute):
     """Service ID resolution request: the question for a datagram service's queue pair (IBA 12.11.1)."""
 
@@ -293,8 +285,7 @@ class SIDRREQ(Attribute):
     privateData: bytes = data(216)
 
 
-@attribute(0x0018, "CommMgtSend")
-@wire(232)
+@attribute(0x0018, "CommMgtSend", size=232)
 class SIDRREP(Attribute):
     """Service ID resolution response: the queue pair and its Q_Key (IBA 12.11.2)."""
 
@@ -310,8 +301,7 @@ class SIDRREP(Attribute):
     privateData: bytes = data(136)
 
 
-@attribute(0x0019, "CommMgtSend")
-@wire(232)
+@attribute(0x0019, "CommMgtSend", size=232)
 class LAP(Attribute):
     """Load alternate path (IBA 12.8.1). The fields of its path are in another order than in a REQ."""
 
@@ -340,8 +330,7 @@ class LAP(Attribute):
     privateData: bytes = data(168)
 
 
-@attribute(0x001A, "CommMgtSend")
-@wire(232)
+@attribute(0x001A, "CommMgtSend", size=232)
 class APR(Attribute):
     """Alternate path response (IBA 12.8.2)."""
 

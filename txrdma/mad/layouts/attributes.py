@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, TypeVar
 
-from typing_extensions import Self
+from typing_extensions import dataclass_transform, Self
 
 from txrdma.iba.types import GUID
-from txrdma.kit.wire import bits, Code, Layout
+from txrdma.kit.wire import bits, Code, Layout, wire
 from txrdma.kit.wirefield import Field
 from txrdma.mad.layouts.plain import fromPlain, text
 
@@ -208,24 +208,27 @@ def carried(verbs: str, but: str = "") -> Iterator[str]:
             yield from (prefix + verb for verb in suffixes.split() if verb in verbs.split())
 
 
+@dataclass_transform(kw_only_default=True, frozen_default=True)
 def attribute(
-    identifier: int, *rpcs: str, vendorClass: ManagementClass | None = None, oui: int = 0
+    identifier: int, *rpcs: str, size: int, vendorClass: ManagementClass | None = None, oui: int = 0
 ) -> Callable[[type[T]], type[T]]:
     """
-    Declare the ID of an attribute and the calls that carry it.
+    Return a decorator that makes a class the layout of an attribute with this ID and C{size} bytes.
 
+    @param rpcs: the calls that carry it.
     @param vendorClass: the vendors' class that C{Vend...} means; C{oui} is the vendor's OUI, in the second
         range of these classes.
     @raise KeyError: the specification has no such call.
     """
 
     def decorate(cls: type[T]) -> type[T]:
-        cls.attributeID = identifier
-        cls.rpcs = frozenset(RPCS[name].name for name in rpcs)
-        cls.vendorClass, cls.oui = vendorClass, oui
+        made = wire(size)(cls)
+        made.attributeID = identifier
+        made.rpcs = frozenset(RPCS[name].name for name in rpcs)
+        made.vendorClass, made.oui = vendorClass, oui
         for managementClass in {vendorClass or RPCS[name].managementClass for name in rpcs}:
-            _registered.setdefault((managementClass, identifier), cls)
-        return cls
+            _registered.setdefault((managementClass, identifier), made)
+        return made
 
     return decorate
 

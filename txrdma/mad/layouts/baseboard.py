@@ -10,8 +10,7 @@ from txrdma.kit.wire import bits, data, wire
 from txrdma.mad.layouts.attributes import Attribute, attribute, key
 
 
-@attribute(0x0010, "BMGet", "BMSet")
-@wire(14)
+@attribute(0x0010, "BMGet", "BMSet", size=14)
 class BKeyInfo(Attribute):
     """The key that guards a baseboard (IBA 16.2.3.2)."""
 
@@ -29,97 +28,81 @@ class _Message(Attribute):
     content: bytes = data(192)
 
 
-@attribute(0x0020, "BMSend")
-@wire(192)
+@attribute(0x0020, "BMSend", size=192)
 class WriteVPD(_Message):
     """Write vital product data (IBA 16.2.3)."""
 
 
-@attribute(0x0021, "BMSend")
-@wire(192)
+@attribute(0x0021, "BMSend", size=192)
 class ReadVPD(_Message):
     """Read vital product data (IBA 16.2.3)."""
 
 
-@attribute(0x0022, "BMSend")
-@wire(192)
+@attribute(0x0022, "BMSend", size=192)
 class ResetIBML(_Message):
     """Reset the IB-ML of a module (IBA 16.2.3)."""
 
 
-@attribute(0x0023, "BMSend")
-@wire(192)
+@attribute(0x0023, "BMSend", size=192)
 class SetModulePMControl(_Message):
     """Set the power management of a module (IBA 16.2.3)."""
 
 
-@attribute(0x0024, "BMSend")
-@wire(192)
+@attribute(0x0024, "BMSend", size=192)
 class GetModulePMControl(_Message):
     """Ask for the power management of a module (IBA 16.2.3)."""
 
 
-@attribute(0x0025, "BMSend")
-@wire(192)
+@attribute(0x0025, "BMSend", size=192)
 class SetUnitPMControl(_Message):
     """Set the power management of a unit (IBA 16.2.3)."""
 
 
-@attribute(0x0026, "BMSend")
-@wire(192)
+@attribute(0x0026, "BMSend", size=192)
 class GetUnitPMControl(_Message):
     """Ask for the power management of a unit (IBA 16.2.3)."""
 
 
-@attribute(0x0027, "BMSend")
-@wire(192)
+@attribute(0x0027, "BMSend", size=192)
 class SetIOCPMControl(_Message):
     """Set the power management of an I/O controller (IBA 16.2.3)."""
 
 
-@attribute(0x0028, "BMSend")
-@wire(192)
+@attribute(0x0028, "BMSend", size=192)
 class GetIOCPMControl(_Message):
     """Ask for the power management of an I/O controller (IBA 16.2.3)."""
 
 
-@attribute(0x0029, "BMSend")
-@wire(192)
+@attribute(0x0029, "BMSend", size=192)
 class SetModuleState(_Message):
     """Set the state of a module (IBA 16.2.3)."""
 
 
-@attribute(0x002A, "BMSend")
-@wire(192)
+@attribute(0x002A, "BMSend", size=192)
 class SetModuleAttention(_Message):
     """Set the attention indicator of a module (IBA 16.2.3)."""
 
 
-@attribute(0x002B, "BMSend")
-@wire(192)
+@attribute(0x002B, "BMSend", size=192)
 class GetModuleStatus(_Message):
     """Ask for the status of a module (IBA 16.2.3)."""
 
 
-@attribute(0x002C, "BMSend")
-@wire(192)
+@attribute(0x002C, "BMSend", size=192)
 class IB2IBML(_Message):
     """A message for IB-ML (IBA 16.2.3)."""
 
 
-@attribute(0x002D, "BMSend")
-@wire(192)
+@attribute(0x002D, "BMSend", size=192)
 class IB2CME(_Message):
     """A message for the chassis management entity (IBA 16.2.3)."""
 
 
-@attribute(0x002E, "BMSend")
-@wire(192)
+@attribute(0x002E, "BMSend", size=192)
 class IB2MME(_Message):
     """A message for the module management entity (IBA 16.2.3)."""
 
 
-@attribute(0x002F, "BMSend")
-@wire(192)
+@attribute(0x002F, "BMSend", size=192)
 class OEM(_Message):
     """A manufacturer's own message (IBA 16.2.3)."""

@@ -27,8 +27,7 @@ class CongestionLogType(Code):
     CA = 2
 
 
-@attribute(0x0011, "CongMgtGet")
-@wire(3)
+@attribute(0x0011, "CongMgtGet", size=3)
 class CongestionInfo(Attribute):
     """
     Congestion control capabilities of a node (IBA annex A10.4.3.3). C{controlTableCap} counts blocks of 64
@@ -39,8 +38,7 @@ class CongestionInfo(Attribute):
     controlTableCap: int = bits(8)
 
 
-@attribute(0x0012, "CongMgtGet", "CongMgtSet")
-@wire(14)
+@attribute(0x0012, "CongMgtGet", "CongMgtSet", size=14)
 class CongestionKeyInfo(Attribute):
     """The key that guards a node's congestion control (IBA annex A10.4.3.4)."""
 
@@ -71,8 +69,7 @@ class CongestionLog(Attribute):
     """Offset in a datagram, which is before the data of other attributes (IBA annex A10.4.1)."""
 
 
-@attribute(0x0013, "CongMgtGet")
-@wire(220)
+@attribute(0x0013, "CongMgtGet", size=220)
 class SwitchCongestionLog(CongestionLog):
     """
     Congestion log of a switch (IBA annex A10.4.3.5). C{portMap} has a bit for each port that marked packets.
@@ -100,8 +97,7 @@ class CACongestionLogEvent(Layout):
     timestamp: int = bits(32)
 
 
-@attribute(0x0013, "CongMgtGet")
-@wire(220)
+@attribute(0x0013, "CongMgtGet", size=220)
 class CACongestionLog(CongestionLog):
     """Congestion log of a channel adapter (IBA annex A10.4.3.5). Ask channel adapters for this class."""
 
@@ -114,8 +110,7 @@ class CACongestionLog(CongestionLog):
     events: tuple[CACongestionLogEvent, ...] = array(13)
 
 
-@attribute(0x0014, "CongMgtGet", "CongMgtSet")
-@wire(76)
+@attribute(0x0014, "CongMgtGet", "CongMgtSet", size=76)
 class SwitchCongestionSetting(Attribute):
     """
     Settings for marking packets in a switch (IBA annex A10.4.3.6). C{controlMap} has a bit for each field to
@@ -146,8 +141,7 @@ class SwitchPortCongestionSettingElement(Layout):
     congParmMarkingRate: int = bits(16)
 
 
-@attribute(0x0015, "CongMgtGet", "CongMgtSet")
-@wire(128)
+@attribute(0x0015, "CongMgtGet", "CongMgtSet", size=128)
 class SwitchPortCongestionSetting(Attribute):
     """32 ports of a switch; the modifier is the block (IBA annex A10.4.3.7)."""
 
@@ -167,8 +161,7 @@ class CACongestionEntry(Layout):
     reserved: int = bits(24)
 
 
-@attribute(0x0016, "CongMgtGet", "CongMgtSet")
-@wire(132)
+@attribute(0x0016, "CongMgtGet", "CongMgtSet", size=132)
 class CACongestionSetting(Attribute):
     """
     Settings for the injection rate of a channel adapter (IBA annex A10.4.3.8).
@@ -190,8 +183,7 @@ class CongestionControlTableEntry(Layout):
     cctMultiplier: int = bits(14)
 
 
-@attribute(0x0017, "CongMgtGet", "CongMgtSet")
-@wire(132)
+@attribute(0x0017, "CongMgtGet", "CongMgtSet", size=132)
 class CongestionControlTable(Attribute):
     """64 entries of a channel adapter's table; the modifier is the block (IBA annex A10.4.3.9)."""
 
@@ -200,8 +192,7 @@ class CongestionControlTable(Attribute):
     entries: tuple[CongestionControlTableEntry, ...] = array(64)
 
 
-@attribute(0x0018, "CongMgtGet")
-@wire(4)
+@attribute(0x0018, "CongMgtGet", size=4)
 class TimeStamp(Attribute):
     """A node's clock, in units of 1.024 microseconds (IBA annex A10.4.3.10)."""
 

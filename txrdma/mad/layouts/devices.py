@@ -12,8 +12,7 @@ from txrdma.mad.layouts.attributes import Attribute, attribute, key
 from txrdma.mad.layouts.plain import text
 
 
-@attribute(0x0010, "DevMgtGet")
-@wire(132)
+@attribute(0x0010, "DevMgtGet", size=132)
 class IOUnitInfo(Attribute):
     """An I/O unit (IBA 16.3.3.3). A slot of C{controllerList}: 0 empty, 1 a controller, 15 does not exist."""
 
@@ -25,8 +24,7 @@ class IOUnitInfo(Attribute):
     controllerList: tuple[int, ...] = array(256, bits(4))
 
 
-@attribute(0x0011, "DevMgtGet")
-@wire(128)
+@attribute(0x0011, "DevMgtGet", size=128)
 class IOControllerProfile(Attribute):
     """An I/O controller; the modifier is its slot (IBA 16.3.3.4)."""
 
@@ -65,42 +63,36 @@ class ServiceEntry(Layout):
     serviceID: int = key(64)
 
 
-@attribute(0x0012, "DevMgtGet")
-@wire(192)
+@attribute(0x0012, "DevMgtGet", size=192)
 class ServiceEntries(Attribute):
     """Four services; the modifier is slot << 16, last << 8 and first (IBA 16.3.3.5)."""
 
     entries: tuple[ServiceEntry, ...] = array(4)
 
 
-@attribute(0x0020, "DevMgtGet")
-@wire(4)
+@attribute(0x0020, "DevMgtGet", size=4)
 class DiagnosticTimeout(Attribute):
     """Milliseconds that a diagnosis may take (IBA 16.3.3.6)."""
 
     maxDiagTime: int = bits(32)
 
 
-@attribute(0x0021, "DevMgtGet", "DevMgtSet")
-@wire(0)
+@attribute(0x0021, "DevMgtGet", "DevMgtSet", size=0)
 class PrepareToTest(Attribute):
     """Prepare a device for a diagnosis (IBA 16.3.3.7)."""
 
 
-@attribute(0x0022, "DevMgtSet")
-@wire(0)
+@attribute(0x0022, "DevMgtSet", size=0)
 class TestDeviceOnce(Attribute):
     """Run a diagnosis of a device once (IBA 16.3.3.8)."""
 
 
-@attribute(0x0023, "DevMgtSet")
-@wire(0)
+@attribute(0x0023, "DevMgtSet", size=0)
 class TestDeviceLoop(Attribute):
     """Run a diagnosis of a device again and again (IBA 16.3.3.9)."""
 
 
-@attribute(0x0024, "DevMgtGet")
-@wire(4)
+@attribute(0x0024, "DevMgtGet", size=4)
 class DiagCode(Attribute):
     """Result of a device's diagnosis (IBA 16.3.3.10)."""
 
@@ -108,16 +100,14 @@ class DiagCode(Attribute):
     reserved: int = bits(16)
 
 
-@attribute(0x0010, "SNMPGet", "SNMPSet", "SNMPSend")
-@wire(64)
+@attribute(0x0010, "SNMPGet", "SNMPSet", "SNMPSend", size=64)
 class CommunityInfo(Attribute):
     """Name of an SNMP community (IBA 16.4.3.2)."""
 
     communityName: bytes = data(64, shown=text)
 
 
-@attribute(0x0011, "SNMPSend")
-@wire(192)
+@attribute(0x0011, "SNMPSend", size=192)
 class PDUInfo(Attribute):
     """A piece of an SNMP message (IBA 16.4.3.3)."""
 

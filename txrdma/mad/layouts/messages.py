@@ -390,8 +390,7 @@ class ClassCapability(IntFlag):
     GET_SET_NOTICE = 2
 
 
-@attribute(0x0001, *carried("Get Set", but="Subn"))
-@wire(72)
+@attribute(0x0001, *carried("Get Set", but="Subn"), size=72)
 class ClassPortInfo(Attribute):
     """
     Capabilities of an agent, and where it redirects requests to (IBA 13.4.8.1).
@@ -435,8 +434,7 @@ class NoticeType(Code):
     EMPTY = 0x7F
 
 
-@attribute(0x0002, "SubnGet", "SubnSet", "SubnTrap", "SubnTrapRepress")
-@wire(64)
+@attribute(0x0002, "SubnGet", "SubnSet", "SubnTrap", "SubnTrapRepress", size=64)
 class Notice(Attribute):
     """
     Notice of an event, as in traps of subnet management (IBA 13.4.8.2).
@@ -460,8 +458,8 @@ class Notice(Attribute):
     0x0002,
     *carried("Trap TrapRepress Report", but="Subn"),
     *carried("Get Set", but="Subn SubnAdm CommMgt SNMP"),
+    size=80,
 )
-@wire(80)
 class ReportedNotice(Notice):
     """
     A notice as all classes but subnet management have it, with the issuer's GID (IBA 13.4.8.2).
@@ -480,8 +478,7 @@ class ReportedNotice(Notice):
 Notice.rpcs |= ReportedNotice.rpcs
 
 
-@attribute(0x0003, "SubnAdmSet", "BMSet", "DevMgtSet", "VendSet")
-@wire(36)
+@attribute(0x0003, "SubnAdmSet", "BMSet", "DevMgtSet", "VendSet", size=36)
 class InformInfo(Attribute):
     """
     Subscription to notices, to be set at the SA (IBA 13.4.8.3).

@@ -44,8 +44,7 @@ class _OpcodeCounters(Attribute):
     counterSelect: int = key(16)
 
 
-@attribute(0x0012, "PerformanceGet", "PerformanceSet")
-@wire(44)
+@attribute(0x0012, "PerformanceGet", "PerformanceSet", size=44)
 class PortCounters(_PortCounters):
     """
     Counters of a port (IBA 16.1.3.5). C{counterSelect} has a bit for each counter that a Set writes, in their
@@ -73,8 +72,7 @@ class PortCounters(_PortCounters):
     portXmitWait: int = bits(32)
 
 
-@attribute(0x001D, "PerformanceGet", "PerformanceSet")
-@wire(184)
+@attribute(0x001D, "PerformanceGet", "PerformanceSet", size=184)
 class PortCountersExtended(_PortCounters):
     """
     Counters of 64 bits of a port (IBA 16.1.4.11); not all ports have those from C{symbolErrorCounter} on.
@@ -105,8 +103,7 @@ class PortCountersExtended(_PortCounters):
     qp1Dropped: int = bits(64)
 
 
-@attribute(0x0010, "PerformanceGet", "PerformanceSet")
-@wire(80)
+@attribute(0x0010, "PerformanceGet", "PerformanceSet", size=80)
 class PortSamplesControl(Attribute):
     """Settings and status of a port's sampling of counters (IBA 16.1.3.2)."""
 
@@ -132,8 +129,7 @@ class PortSamplesControl(Attribute):
     samplesOnlyOptionMask: int = key(64)
 
 
-@attribute(0x0011, "PerformanceGet")
-@wire(64)
+@attribute(0x0011, "PerformanceGet", size=64)
 class PortSamplesResult(Attribute):
     """Results of a port's sampling of counters (IBA 16.1.3.4)."""
 
@@ -143,8 +139,7 @@ class PortSamplesResult(Attribute):
     counters: tuple[int, ...] = array(15, bits(32))
 
 
-@attribute(0x001E, "PerformanceGet")
-@wire(128)
+@attribute(0x001E, "PerformanceGet", size=128)
 class PortSamplesResultExtended(Attribute):
     """Results of a port's sampling of counters, in 64 bits (IBA 16.1.4.12)."""
 
@@ -156,8 +151,7 @@ class PortSamplesResultExtended(Attribute):
     counters: tuple[int, ...] = array(15, bits(64))
 
 
-@attribute(0x0015, "PerformanceGet", "PerformanceSet")
-@wire(16)
+@attribute(0x0015, "PerformanceGet", "PerformanceSet", size=16)
 class PortRcvErrorDetails(_PortCounters):
     """Causes of errors by which received packets were dropped (IBA 16.1.4.1)."""
 
@@ -169,8 +163,7 @@ class PortRcvErrorDetails(_PortCounters):
     portLoopingErrors: int = bits(16)
 
 
-@attribute(0x0016, "PerformanceGet", "PerformanceSet")
-@wire(12)
+@attribute(0x0016, "PerformanceGet", "PerformanceSet", size=12)
 class PortXmitDiscardDetails(_PortCounters):
     """Causes for discarding packets that were to be sent (IBA 16.1.4.2)."""
 
@@ -180,8 +173,7 @@ class PortXmitDiscardDetails(_PortCounters):
     portSwHOQLifetimeLimitDiscards: int = bits(16)
 
 
-@attribute(0x0017, "PerformanceGet", "PerformanceSet")
-@wire(12)
+@attribute(0x0017, "PerformanceGet", "PerformanceSet", size=12)
 class PortOpRcvCounters(_OpcodeCounters):
     """Packets and data of one opcode (IBA 16.1.4.3)."""
 
@@ -189,8 +181,7 @@ class PortOpRcvCounters(_OpcodeCounters):
     portOpRcvData: int = bits(32)
 
 
-@attribute(0x0018, "PerformanceGet", "PerformanceSet")
-@wire(12)
+@attribute(0x0018, "PerformanceGet", "PerformanceSet", size=12)
 class PortFlowCtlCounters(_PortCounters):
     """Flow control packets (IBA 16.1.4.4)."""
 
@@ -198,40 +189,35 @@ class PortFlowCtlCounters(_PortCounters):
     portRcvFlowPkts: int = bits(32)
 
 
-@attribute(0x0019, "PerformanceGet", "PerformanceSet")
-@wire(36)
+@attribute(0x0019, "PerformanceGet", "PerformanceSet", size=36)
 class PortVLOpPackets(_OpcodeCounters):
     """Packets of one opcode, by virtual lane (IBA 16.1.4.5)."""
 
     portVLOpPackets: tuple[int, ...] = array(16, bits(16))
 
 
-@attribute(0x001A, "PerformanceGet", "PerformanceSet")
-@wire(68)
+@attribute(0x001A, "PerformanceGet", "PerformanceSet", size=68)
 class PortVLOpData(_OpcodeCounters):
     """Data of one opcode, by virtual lane (IBA 16.1.4.6)."""
 
     portVLOpData: tuple[int, ...] = array(16, bits(32))
 
 
-@attribute(0x001B, "PerformanceGet", "PerformanceSet")
-@wire(8)
+@attribute(0x001B, "PerformanceGet", "PerformanceSet", size=8)
 class PortVLXmitFlowCtlUpdateErrors(_PortCounters):
     """Missing flow control updates, by virtual lane (IBA 16.1.4.7)."""
 
     portVLXmitFlowCtlUpdateErrors: tuple[int, ...] = array(16, bits(2))
 
 
-@attribute(0x001C, "PerformanceGet", "PerformanceSet")
-@wire(36)
+@attribute(0x001C, "PerformanceGet", "PerformanceSet", size=36)
 class PortVLXmitWaitCounters(_PortCounters):
     """Ticks of waiting, by virtual lane (IBA 16.1.4.8)."""
 
     portVLXmitWait: tuple[int, ...] = array(16, bits(16))
 
 
-@attribute(0x001F, "PerformanceGet", "PerformanceSet")
-@wire(140)
+@attribute(0x001F, "PerformanceGet", "PerformanceSet", size=140)
 class PortExtendedSpeedsCounters(Attribute):
     """Errors that a lane of FDR, EDR and beyond can have (IBA 16.1.4.13)."""
 
@@ -246,8 +232,7 @@ class PortExtendedSpeedsCounters(Attribute):
     fecUncorrectableBlockCounterLanes: tuple[int, ...] = array(12, bits(32))
 
 
-@attribute(0x001F, "PerformanceGet", "PerformanceSet")
-@wire(152)
+@attribute(0x001F, "PerformanceGet", "PerformanceSet", size=152)
 class PortExtendedSpeedsCountersRSFEC(Attribute):
     """
     Errors that a lane of FDR, EDR and beyond can have, at a port with Reed-Solomon error correction.
@@ -271,16 +256,14 @@ class PortExtendedSpeedsCountersRSFEC(Attribute):
     portFECCorrectedSymbolCtr: int = bits(32)
 
 
-@attribute(0x0030, "PerformanceGet", "PerformanceSet")
-@wire(36)
+@attribute(0x0030, "PerformanceGet", "PerformanceSet", size=36)
 class SwPortVLCongestion(_PortCounters):
     """Packets that met congestion in a switch, by virtual lane (IBA 16.1.4.9)."""
 
     swPortVLCongestion: tuple[int, ...] = array(16, bits(16))
 
 
-@attribute(0x0031, "PerformanceGet", "PerformanceSet")
-@wire(12)
+@attribute(0x0031, "PerformanceGet", "PerformanceSet", size=12)
 class PortRcvConCtrl(_PortCounters):
     """Received packets with congestion marks (IBA annex A10.6.1)."""
 
@@ -288,48 +271,42 @@ class PortRcvConCtrl(_PortCounters):
     portPktRcvBECN: int = bits(32)
 
 
-@attribute(0x0032, "PerformanceGet", "PerformanceSet")
-@wire(68)
+@attribute(0x0032, "PerformanceGet", "PerformanceSet", size=68)
 class PortSLRcvFECN(_PortCounters):
     """Received packets with FECN, by service level (IBA annex A10.6.2)."""
 
     portSLRcvFECN: tuple[int, ...] = array(16, bits(32))
 
 
-@attribute(0x0033, "PerformanceGet", "PerformanceSet")
-@wire(68)
+@attribute(0x0033, "PerformanceGet", "PerformanceSet", size=68)
 class PortSLRcvBECN(_PortCounters):
     """Received packets with BECN, by service level (IBA annex A10.6.3)."""
 
     portSLRcvBECN: tuple[int, ...] = array(16, bits(32))
 
 
-@attribute(0x0034, "PerformanceGet", "PerformanceSet")
-@wire(8)
+@attribute(0x0034, "PerformanceGet", "PerformanceSet", size=8)
 class PortXmitConCtrl(_PortCounters):
     """Ticks for which congestion held packets of a port (IBA annex A10.6.4)."""
 
     portXmitTimeCong: int = bits(32)
 
 
-@attribute(0x0035, "PerformanceGet", "PerformanceSet")
-@wire(64)
+@attribute(0x0035, "PerformanceGet", "PerformanceSet", size=64)
 class PortVLXmitTimeCong(_PortCounters):
     """Ticks for which congestion held packets, by virtual lane; there are 15 for data (IBA annex A10.6.5)."""
 
     portVLXmitTimeCong: tuple[int, ...] = array(15, bits(32))
 
 
-@attribute(0x0036, "PerformanceGet", "PerformanceSet")
-@wire(68)
+@attribute(0x0036, "PerformanceGet", "PerformanceSet", size=68)
 class PortXmitDataSL(_PortCounters):
     """Data that went out, by service level (IBA annex A13)."""
 
     portXmitDataSL: tuple[int, ...] = array(16, bits(32))
 
 
-@attribute(0x0037, "PerformanceGet", "PerformanceSet")
-@wire(68)
+@attribute(0x0037, "PerformanceGet", "PerformanceSet", size=68)
 class PortRcvDataSL(_PortCounters):
     """Received data, by service level (IBA annex A13)."""
 

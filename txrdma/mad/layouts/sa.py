@@ -15,7 +15,7 @@ from typing import Any, cast, ClassVar, Generic, TypeVar
 from typing_extensions import NamedTuple, ParamSpec, Self, Unpack
 
 from txrdma.iba.types import GID, LID
-from txrdma.kit.wire import array, bits, data, Layout, nested, wire
+from txrdma.kit.wire import array, bits, data, Layout, nested
 from txrdma.mad.layouts.attributes import Attribute, attribute, key
 from txrdma.mad.layouts.components import (
     BlockComponents,
@@ -164,8 +164,7 @@ def _componentsOf(record: type[Record]) -> _Components:
     return masks, owners
 
 
-@attribute(0x0011, "SubnAdmGet", "SubnAdmGetTable")
-@wire(108)
+@attribute(0x0011, "SubnAdmGet", "SubnAdmGetTable", size=108)
 class NodeRecord(Record):
     """A node, by one of its ports (IBA 15.2.5.2)."""
 
@@ -176,8 +175,7 @@ class NodeRecord(Record):
     nodeDescription: NodeDescription = nested()
 
 
-@attribute(0x0012, "SubnAdmGet", "SubnAdmGetTable")
-@wire(68)
+@attribute(0x0012, "SubnAdmGet", "SubnAdmGetTable", size=68)
 class PortInfoRecord(Record):
     """A port (IBA 15.2.5.3). C{options} with its highest bit asks for the extended speeds."""
 
@@ -189,8 +187,7 @@ class PortInfoRecord(Record):
     portInfo: PortInfo = nested()
 
 
-@attribute(0x0013, "SubnAdmGet", "SubnAdmGetTable")
-@wire(16)
+@attribute(0x0013, "SubnAdmGet", "SubnAdmGetTable", size=16)
 class SLtoVLMappingTableRecord(Record):
     """Virtual lanes of a port by service level (IBA 15.2.5.4)."""
 
@@ -202,8 +199,7 @@ class SLtoVLMappingTableRecord(Record):
     table: SLtoVLMappingTable = nested()
 
 
-@attribute(0x0014, "SubnAdmGet", "SubnAdmGetTable")
-@wire(24)
+@attribute(0x0014, "SubnAdmGet", "SubnAdmGetTable", size=24)
 class SwitchInfoRecord(Record):
     """SwitchInfo of a switch (IBA 15.2.5.5)."""
 
@@ -214,8 +210,7 @@ class SwitchInfoRecord(Record):
     switchInfo: SwitchInfo = nested()
 
 
-@attribute(0x0015, "SubnAdmGet", "SubnAdmGetTable")
-@wire(72)
+@attribute(0x0015, "SubnAdmGet", "SubnAdmGetTable", size=72)
 class LinearForwardingTableRecord(Record):
     """64 entries of a switch's table (IBA 15.2.5.6)."""
 
@@ -226,8 +221,7 @@ class LinearForwardingTableRecord(Record):
     table: LinearForwardingTable = nested()
 
 
-@attribute(0x0016, "SubnAdmGet", "SubnAdmGetTable")
-@wire(72)
+@attribute(0x0016, "SubnAdmGet", "SubnAdmGetTable", size=72)
 class RandomForwardingTableRecord(Record):
     """16 entries of a switch's table (IBA 15.2.5.7)."""
 
@@ -238,8 +232,7 @@ class RandomForwardingTableRecord(Record):
     table: RandomForwardingTable = nested()
 
 
-@attribute(0x0017, "SubnAdmGet", "SubnAdmGetTable")
-@wire(72)
+@attribute(0x0017, "SubnAdmGet", "SubnAdmGetTable", size=72)
 class MulticastForwardingTableRecord(Record):
     """32 multicast LIDs of a switch's table, for 16 ports (IBA 15.2.5.8)."""
 
@@ -252,8 +245,7 @@ class MulticastForwardingTableRecord(Record):
     table: MulticastForwardingTable = nested()
 
 
-@attribute(0x0018, "SubnAdmGet", "SubnAdmGetTable")
-@wire(25)
+@attribute(0x0018, "SubnAdmGet", "SubnAdmGetTable", size=25)
 class SMInfoRecord(Record):
     """SMInfo of a subnet manager (IBA 15.2.5.10)."""
 
@@ -263,8 +255,7 @@ class SMInfoRecord(Record):
     smInfo: SMInfo = nested()
 
 
-@attribute(0x0019, "SubnAdmGet", "SubnAdmGetTable")
-@wire(40)
+@attribute(0x0019, "SubnAdmGet", "SubnAdmGetTable", size=40)
 class LinkSpeedWidthPairsTableRecord(Record):
     """Link widths that a port can have at each speed (IBA 15.2.5.21)."""
 
@@ -275,8 +266,7 @@ class LinkSpeedWidthPairsTableRecord(Record):
     table: LinkSpeedWidthPairsTable = nested()
 
 
-@attribute(0x0020, "SubnAdmGet", "SubnAdmGetTable")
-@wire(6)
+@attribute(0x0020, "SubnAdmGet", "SubnAdmGetTable", size=6)
 class LinkRecord(Record):
     """A link, in one direction (IBA 15.2.5.13)."""
 
@@ -287,8 +277,7 @@ class LinkRecord(Record):
     toLID: LID = bits(16)
 
 
-@attribute(0x0030, "SubnAdmGet", "SubnAdmGetTable", "SubnAdmSet", "SubnAdmDelete")
-@wire(72)
+@attribute(0x0030, "SubnAdmGet", "SubnAdmGetTable", "SubnAdmSet", "SubnAdmDelete", size=72)
 class GUIDInfoRecord(Record):
     """Block of eight GUIDs of a port (IBA 15.2.5.18)."""
 
@@ -300,8 +289,7 @@ class GUIDInfoRecord(Record):
     guidInfo: GUIDInfo = nested()
 
 
-@attribute(0x0031, "SubnAdmGet", "SubnAdmGetTable", "SubnAdmSet", "SubnAdmDelete")
-@wire(176)
+@attribute(0x0031, "SubnAdmGet", "SubnAdmGetTable", "SubnAdmSet", "SubnAdmDelete", size=176)
 class ServiceRecord(Record):
     """A registered service (IBA 15.2.5.14). C{serviceLease} is in seconds."""
 
@@ -319,8 +307,7 @@ class ServiceRecord(Record):
     data64: tuple[int, ...] = array(2, bits(64))
 
 
-@attribute(0x0033, "SubnAdmGet", "SubnAdmGetTable")
-@wire(72)
+@attribute(0x0033, "SubnAdmGet", "SubnAdmGetTable", size=72)
 class PKeyTableRecord(Record):
     """Block of 32 P_Keys of a port (IBA 15.2.5.11)."""
 
@@ -332,8 +319,7 @@ class PKeyTableRecord(Record):
     table: PKeyTable = nested()
 
 
-@attribute(0x0035, "SubnAdmGet", "SubnAdmGetTable")
-@wire(64)
+@attribute(0x0035, "SubnAdmGet", "SubnAdmGetTable", size=64)
 class PathRecord(Record):
     """
     A path between two ports (IBA 15.2.5.16).
@@ -370,8 +356,7 @@ class PathRecord(Record):
     reserved2: int = bits(46)
 
 
-@attribute(0x0036, "SubnAdmGet", "SubnAdmGetTable")
-@wire(72)
+@attribute(0x0036, "SubnAdmGet", "SubnAdmGetTable", size=72)
 class VLArbitrationTableRecord(Record):
     """Half of a port's arbitration table (IBA 15.2.5.9)."""
 
@@ -383,8 +368,7 @@ class VLArbitrationTableRecord(Record):
     table: VLArbitrationTable = nested()
 
 
-@attribute(0x0038, "SubnAdmGet", "SubnAdmGetTable", "SubnAdmSet", "SubnAdmDelete")
-@wire(52)
+@attribute(0x0038, "SubnAdmGet", "SubnAdmGetTable", "SubnAdmSet", "SubnAdmDelete", size=52)
 class MCMemberRecord(Record):
     """
     A member of a multicast group (IBA 15.2.5.17).
@@ -414,8 +398,7 @@ class MCMemberRecord(Record):
     reserved: int = bits(23)
 
 
-@attribute(0x0039, "SubnAdmGetTraceTable")
-@wire(46)
+@attribute(0x0039, "SubnAdmGetTraceTable", size=46)
 class TraceRecord(Record):
     """A hop of a path (IBA 15.2.5.19)."""
 
@@ -432,8 +415,7 @@ class TraceRecord(Record):
     exitPort: int = bits(8)
 
 
-@attribute(0x003A, "SubnAdmGetMulti")
-@wire(24)
+@attribute(0x003A, "SubnAdmGetMulti", size=24)
 class MultiPathRecord(Record):
     """
     Ask for paths between several ports (IBA 15.2.5.20).
@@ -479,8 +461,7 @@ class MultiPathRecord(Record):
         return query._replace(more=b"".join(gid.raw for gid in (*sources, *destinations)))
 
 
-@attribute(0x003E, "SubnAdmGet", "SubnAdmGetTable")
-@wire(68)
+@attribute(0x003E, "SubnAdmGet", "SubnAdmGetTable", size=68)
 class PortInfoExtendedRecord(Record):
     """A port's forward error correction (IBA 15.2.5.24)."""
 
@@ -492,8 +473,7 @@ class PortInfoExtendedRecord(Record):
     portInfoExtended: PortInfoExtended = nested()
 
 
-@attribute(0x003B, "SubnAdmGet", "SubnAdmGetTable")
-@wire(80)
+@attribute(0x003B, "SubnAdmGet", "SubnAdmGetTable", size=80)
 class ServiceAssociationRecord(Record):
     """Name of the service that a service key belongs to (IBA 15.2.5.15)."""
 
@@ -502,8 +482,7 @@ class ServiceAssociationRecord(Record):
     serviceName: bytes = data(64, shown=text)
 
 
-@attribute(0x00F3, "SubnAdmGet", "SubnAdmGetTable")
-@wire(60)
+@attribute(0x00F3, "SubnAdmGet", "SubnAdmGetTable", size=60)
 class InformInfoRecord(Record):
     """Subscription to notices, with its subscriber's GID (IBA 15.2.5.12). In a table it has 80 bytes."""
 

@@ -34,8 +34,7 @@ from txrdma.mad.layouts.values import (
 )
 
 
-@attribute(0x0010, "SubnGet", "SubnSet")
-@wire(64)
+@attribute(0x0010, "SubnGet", "SubnSet", size=64)
 class NodeDescription(Attribute):
     """Name of a node, given by its owner: UTF-8, filled up with zeros (IBA 14.2.5.2)."""
 
@@ -47,8 +46,7 @@ class NodeDescription(Attribute):
         return text(self.nodeString)
 
 
-@attribute(0x0011, "SubnGet")
-@wire(40)
+@attribute(0x0011, "SubnGet", size=40)
 class NodeInfo(Attribute):
     """
     Type, ports and GUIDs of a node (IBA 14.2.5.3). C{portGUID} and C{localPortNum} are of the port that was
@@ -69,8 +67,7 @@ class NodeInfo(Attribute):
     vendorID: int = key(24)
 
 
-@attribute(0x0012, "SubnGet", "SubnSet")
-@wire(20)
+@attribute(0x0012, "SubnGet", "SubnSet", size=20)
 class SwitchInfo(Attribute):
     """Forwarding capabilities of a switch (IBA 14.2.5.4). C{lifeTimeValue} is the code of a time."""
 
@@ -96,16 +93,14 @@ class SwitchInfo(Attribute):
     multicastFDBTop: LID = key(16)
 
 
-@attribute(0x0014, "SubnGet", "SubnSet")
-@wire(64)
+@attribute(0x0014, "SubnGet", "SubnSet", size=64)
 class GUIDInfo(Attribute):
     """Eight of a port's GUIDs (IBA 14.2.5.5); the modifier is the block of eight."""
 
     guids: tuple[GUID, ...] = array(8, data(8))
 
 
-@attribute(0x0015, "SubnGet", "SubnSet")
-@wire(64)
+@attribute(0x0015, "SubnGet", "SubnSet", size=64)
 class PortInfo(Attribute):
     """
     LID, state, capabilities and link of a port (IBA 14.2.5.6).
@@ -187,8 +182,7 @@ class PortInfo(Attribute):
         return modifier & 0xFF, bool(modifier >> 31)
 
 
-@attribute(0x0016, "SubnGet", "SubnSet")
-@wire(64)
+@attribute(0x0016, "SubnGet", "SubnSet", size=64)
 class PKeyTable(Attribute):
     """32 P_Keys of a port (IBA 14.2.5.7)."""
 
@@ -210,8 +204,7 @@ class PKeyTable(Attribute):
         return modifier & 0xFFFF, modifier >> 16
 
 
-@attribute(0x0017, "SubnGet", "SubnSet")
-@wire(8)
+@attribute(0x0017, "SubnGet", "SubnSet", size=8)
 class SLtoVLMappingTable(Attribute):
     """The virtual lane of each service level (IBA 14.2.5.8)."""
 
@@ -237,8 +230,7 @@ class VLWeight(Layout):
     weight: int = bits(8)
 
 
-@attribute(0x0018, "SubnGet", "SubnSet")
-@wire(64)
+@attribute(0x0018, "SubnGet", "SubnSet", size=64)
 class VLArbitrationTable(Attribute):
     """Half of the low or of the high table of a port (IBA 14.2.5.9)."""
 
@@ -260,8 +252,7 @@ class VLArbitrationTable(Attribute):
         return modifier & 0xFFFF, modifier >> 16
 
 
-@attribute(0x0019, "SubnGet", "SubnSet")
-@wire(64)
+@attribute(0x0019, "SubnGet", "SubnSet", size=64)
 class LinearForwardingTable(Attribute):
     """Output ports of 64 LIDs in a switch; 255 is none (IBA 14.2.5.10)."""
 
@@ -279,16 +270,14 @@ class LIDPort(Layout):
     port: int = bits(8)
 
 
-@attribute(0x001A, "SubnGet", "SubnSet")
-@wire(64)
+@attribute(0x001A, "SubnGet", "SubnSet", size=64)
 class RandomForwardingTable(Attribute):
     """16 entries of a random forwarding table (IBA 14.2.5.11)."""
 
     entries: tuple[LIDPort, ...] = array(16)
 
 
-@attribute(0x001B, "SubnGet", "SubnSet")
-@wire(64)
+@attribute(0x001B, "SubnGet", "SubnSet", size=64)
 class MulticastForwardingTable(Attribute):
     """16 ports' bits for 32 multicast LIDs (IBA 14.2.5.12)."""
 
@@ -310,8 +299,7 @@ class MulticastForwardingTable(Attribute):
         return modifier & 0x1FF, modifier >> 28
 
 
-@attribute(0x001C, "SubnGet", "SubnSet")
-@wire(36)
+@attribute(0x001C, "SubnGet", "SubnSet", size=36)
 class LinkSpeedWidthPairsTable(Attribute):
     """
     Link widths that a port can have at each speed (IBA 14.2.5.16).
@@ -327,24 +315,21 @@ class LinkSpeedWidthPairsTable(Attribute):
     speedTen: int = bits(8, shown=widthText, flags=LinkWidth)
 
 
-@attribute(0x001D, "SubnGet", "SubnSet")
-@wire(64)
+@attribute(0x001D, "SubnGet", "SubnSet", size=64)
 class VendorMADsTable(Attribute):
     """Vendors' attributes that a port knows (IBA 14.2.5.17): bytes, as no public source takes it apart."""
 
     content: bytes = data(64)
 
 
-@attribute(0x001E, "SubnGet")
-@wire(64)
+@attribute(0x001E, "SubnGet", size=64)
 class HierarchyInfo(Attribute):
     """Position of a port in chassis and room (IBA 14.2.5.18), as bytes: no public source specifies it."""
 
     content: bytes = data(64)
 
 
-@attribute(0x0020, "SubnGet", "SubnSet")
-@wire(21)
+@attribute(0x0020, "SubnGet", "SubnSet", size=21)
 class SMInfo(Attribute):
     """State and priority of a subnet manager (IBA 14.2.5.13)."""
 
@@ -355,8 +340,7 @@ class SMInfo(Attribute):
     smState: SMState = bits(4)
 
 
-@attribute(0x0030, "SubnGet")
-@wire(64)
+@attribute(0x0030, "SubnGet", size=64)
 class VendorDiag(Attribute):
     """A vendor's diagnosis; C{nextIndex} is the modifier of the next, 0 after the last (IBA 14.2.5.14)."""
 
@@ -364,8 +348,7 @@ class VendorDiag(Attribute):
     diagData: bytes = data(62)
 
 
-@attribute(0x0031, "SubnGet", "SubnSet")
-@wire(4)
+@attribute(0x0031, "SubnGet", "SubnSet", size=4)
 class LedInfo(Attribute):
     """Mask of a port's LED, by which it is found (IBA 14.2.5.15)."""
 
@@ -373,16 +356,14 @@ class LedInfo(Attribute):
     reserved: int = bits(31)
 
 
-@attribute(0x0032, "SubnGet", "SubnSet")
-@wire(64)
+@attribute(0x0032, "SubnGet", "SubnSet", size=64)
 class CableInfo(Attribute):
     """Contents of a cable's own memory (IBA 14.2.5.20): bytes, as no public source takes it apart."""
 
     content: bytes = data(64)
 
 
-@attribute(0x0033, "SubnGet", "SubnSet")
-@wire(64)
+@attribute(0x0033, "SubnGet", "SubnSet", size=64)
 class PortInfoExtended(Attribute):
     """A port's forward error correction, at each speed; the modifier is the port (IBA 14.2.5.19)."""
 
@@ -399,8 +380,7 @@ class PortInfoExtended(Attribute):
     reserved: bytes = data(42)
 
 
-@attribute(0xFF90, "SubnGet", "SubnSet")
-@wire(64)
+@attribute(0xFF90, "SubnGet", "SubnSet", size=64)
 class ExtendedPortInfo(Attribute):
     """
     Speeds of Mellanox' own at a port: FDR10, that is 10.3125 Gbit/s a lane by the coding of FDR.
