@@ -134,9 +134,7 @@ class CommandOptions(FabricOptions):
             raise usage.UsageError(f"--kind {self['kind']}: there are {', '.join(KINDS)}")
         isSampled = KINDS[self["kind"]] in _SAMPLED
         if isSampled and (self["watch"] or self["reset"] or self["reset-only"]):
-            raise usage.UsageError(
-                f"--kind {self['kind']}: --watch, --reset and --reset-only do not apply to samples"
-            )
+            raise usage.UsageError(f"--kind {self['kind']}: --watch and --reset do not apply to samples")
         if self["watch"] and self["reset-only"]:
             raise usage.UsageError("--watch and --reset-only don't go together: there would be no rates")
         self["sampled"] = sampledCodes(self["sample"])
@@ -152,15 +150,13 @@ class CounterSource:
     isSum: bool
 
     def can(self, capability: PerformanceCapability) -> bool:
-        """Return whether the agent has a capability."""
+        """Return whether the agent has one of these capabilities."""
         return bool(self.info.capabilityMask & capability)
 
     @property
     def hasExtended(self) -> bool:
         """Whether the agent has 64-bit counters."""
-        return self.can(PerformanceCapability.EXTENDED_WIDTH) or self.can(
-            PerformanceCapability.EXTENDED_WIDTH_NO_IETF
-        )
+        return self.can(PerformanceCapability.EXTENDED_WIDTH | PerformanceCapability.EXTENDED_WIDTH_NO_IETF)
 
     def hides(self, kind: type[Attribute]) -> frozenset[str]:
         """Return the names of an attribute's fields that this agent does not support."""
@@ -227,11 +223,9 @@ async def counterSource(session: Session) -> CounterSource:
     first = 1
     if isSwitch and loops and (await session.agent.SubnGet(SwitchInfo, path)).enhancedPort0:
         first = 0  # base port 0 has no counters
-    every = ports or (range(1, node.numPorts + 1) if isSwitch else [node.localPortNum])
+    every = ports or (range(first, node.numPorts + 1) if isSwitch else [node.localPortNum])
     if loops:
-        return CounterSource(
-            path, info, ports or (range(first, node.numPorts + 1) if isSwitch else every), False
-        )
+        return CounterSource(path, info, every, False)
     if not ports and info.capabilityMask & PerformanceCapability.ALL_PORT_SELECT:
         return CounterSource(path, info, [ALL_PORTS], False)
     return CounterSource(path, info, every, True)
@@ -307,9 +301,7 @@ async def _sampled(session: Session, counted: CounterSource) -> Any:
     while True:
         answers = await rpcs.PerformanceGet(pma.PortSamplesResult, counted.path)
         if answers.tag != tag:
-            raise InvalidRequest(
-                f"another client is using the sampling of {where(counted.path)} (tag {answers.tag:#06x})"
-            )
+            raise InvalidRequest(f"another client samples at {where(counted.path)} (tag {answers.tag:#06x})")
         if not answers.sampleStatus:
             return answers
         if clock.seconds() > until:
@@ -328,10 +320,10 @@ def _print(
 ) -> None:
     hidden = counted.hides(kind)
     if options["json"]:
-        counters = [
-            {name: value for name, value in attributeDict(one).items() if name not in hidden}
-            for one in answers
-        ]
+        counters = [attributeDict(one) for one in answers]
+        for each in counters:
+            for field in hidden:
+                each.pop(field, None)
         known = {"name": name} if name else {}
         printJSON({"attribute": kind.__name__, "path": where(counted.path), **known, "ports": counters})
         return
@@ -421,18 +413,11 @@ def _showRates(options: FabricOptions, rates: list[Rates]) -> None:
     if options["json"]:
         print(json.dumps([each.toDict() for each in rates]), flush=True)
         return
-    showRows(_RATES_COLUMNS, [_ratesRow(each) for each in rates])
+    showRows(_COLUMNS, [_ratesRow(each) for each in rates])
     sys.stdout.flush()
 
 
-_RATES_COLUMNS: Final = (
-    "Port",
-    "Sent MB/s",
-    "Received MB/s",
-    "Sent packets/s",
-    "Received packets/s",
-    "Besides",
-)
+_COLUMNS: Final = ("Port", "Sent MB/s", "Received MB/s", "Sent packets/s", "Received packets/s", "Besides")
 
 
 def _ratesRow(rates: Rates) -> list[str]:

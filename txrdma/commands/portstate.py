@@ -42,7 +42,6 @@ _SHOWN: Final = (
     "neighborMTU operationalVLs mkeyLeasePeriod mkeyProtectBits"
 ).split()
 
-
 _RARE: Final = ("linkSpeedExtSupported2", "linkSpeedExtEnabled2", "linkSpeedExtActive2")
 """Fields of PortInfo that are printed only for ports that support XDR."""
 
@@ -110,10 +109,7 @@ class CommandOptions(FabricOptions):
 async def run(reactor: Any, options: CommandOptions) -> None:
     """Run C{txrdma portstate}: print or change the state of ports, exit with 1 after an error."""
     with opened(reactor, options) as session:
-        if options["everywhere"]:
-            results = await _everywhere(session)
-        else:
-            results = await _ofOne(session)
+        results = await (_everywhere if options["everywhere"] else _ofOne)(session)
     if options["json"]:
         printJSON(results if options["everywhere"] or len(results) != 1 else results[0])
     if any(each["error"] for each in results):
@@ -129,10 +125,10 @@ async def _ofOne(session: Session) -> list[dict[str, Any]]:
     path = await session.toManagement(options["target"])
     rpcs = session.agent if changes else session.rpcs
     node = await rpcs.SubnGet(NodeInfo, path)
+    ofEnd = [change for change in changes if change.isOfEnd]
     for port in options["ports"]:
         if port > node.numPorts:
             raise InvalidRequest(f"{where(path)} has {node.numPorts} ports, and no port {port}")
-        ofEnd = [change for change in changes if change.isOfEnd]
         if port and node.nodeType is NodeType.SWITCH and ofEnd:
             raise InvalidRequest(f"{ofEnd[0]}: on a switch this is possible only for port 0, not port {port}")
     own = [port for port in options["ports"] if port == node.localPortNum and _cuts(changes)]
@@ -162,7 +158,7 @@ async def _done(
     node: NodeInfo,
     port: int,
     changes: Sequence[PortChange],
-    isEntryPort: bool,
+    isEntry: bool,
 ) -> dict[str, Any]:
     """Change a port if requested, print it, and return its entry for JSON."""
     info = await (session.agent if changes else session.rpcs).SubnGet(PortInfo, path, port)
@@ -171,16 +167,21 @@ async def _done(
         peer = await _peer(session, path, port, node, info)
     else:
         try:
-            info = await _changed(session, path, port, info, changes, isEntryPort)
+            info = await _changed(session, path, port, info, changes, isEntry)
         except MADTimeoutError as failure:
-            if not isEntryPort:
+            if not isEntry:
                 raise
             error = f"no answer any more after {', '.join(map(str, changes))}: {failure}"
     warnings = _warnings(info, peer)
     if not session.options["json"]:
-        _show(path, node, port, info, peer, warnings, await session.nameAt(path) if not error else "")
-        if error:
-            print(error)
+        name = "" if error else await session.nameAt(path)
+        print(f"{node.nodeType.name} PortInfo: {where(path)} port {port}{f' ({name})' if name else ''}")
+        _showFields(info)
+        if peer is not None:
+            print(f"Peer PortInfo: port {peer.localPortNum}")
+            _showFields(peer)
+        for line in [*warnings, *([error] if error else [])]:
+            print(line)
     return {
         "path": where(path),
         "port": port,
@@ -190,24 +191,6 @@ async def _done(
         "warnings": warnings,
         "error": error or None,
     }
-
-
-def _show(
-    path: IBPath,
-    node: NodeInfo,
-    port: int,
-    info: PortInfo,
-    peer: PortInfo | None,
-    warnings: list[str],
-    name: str,
-) -> None:
-    print(f"{node.nodeType.name} PortInfo: {where(path)} port {port}{f' ({name})' if name else ''}")
-    _showFields(info)
-    if peer is not None:
-        print(f"Peer PortInfo: port {peer.localPortNum}")
-        _showFields(peer)
-    for warning in warnings:
-        print(warning)
 
 
 def _showFields(info: PortInfo) -> None:
@@ -225,7 +208,7 @@ async def _changed(
     port: int,
     info: PortInfo,
     changes: Sequence[PortChange],
-    isEntryPort: bool,
+    isEntry: bool,
 ) -> PortInfo:
     """Change fields of a port, and return its new PortInfo."""
     fields: dict[str, str] = {}
@@ -235,7 +218,7 @@ async def _changed(
         else:
             fields.update(change.fields(info))
     isReset = any(change.operation == "reset" for change in changes)
-    if isReset and isEntryPort and path != IBDRPath():
+    if isReset and isEntry and path != IBDRPath():
         fields.update(STATES["enable"])  # POLLING also takes the link down; a second Set could not arrive
         isReset = False
     key = newKey(changes)
@@ -245,7 +228,7 @@ async def _changed(
         try:
             await session.agent.SubnSet(wanted, path, port)
         except MADTimeoutError:
-            if not isEntryPort:
+            if not isEntry:
                 raise  # otherwise the response was lost with the link
         info = await session.agent.call("SubnGet", PortInfo, path, port, keys=keys)
     if isReset:
@@ -301,11 +284,11 @@ async def _everywhere(session: Session) -> list[dict[str, Any]]:
 async def _oneOfMany(session: Session, port: Port, changes: Sequence[PortChange]) -> dict[str, Any]:
     node = port.node
     assert node.route is not None  # the sweep used directed routes
-    isEntryPort = port.number == _entry(node)
+    isEntry = port.number == _entry(node)
     error = ""
     try:
         info = await session.agent.SubnGet(PortInfo, node.route, port.number)
-        await _changed(session, node.route, port.number, info, changes, isEntryPort)
+        await _changed(session, node.route, port.number, info, changes, isEntry)
     except (MADFailure, InvalidRequest) as failure:
         error = str(failure)
     return {
@@ -388,26 +371,21 @@ def _warnings(info: PortInfo, peer: PortInfo | None) -> list[str]:
     if peer is None:
         return []
     found = []
-    isFastest = bool(info.linkSpeedExtActive2)
-    for what, active, enabled in (
-        ("width", "linkWidthActive", "linkWidthEnabled"),
-        ("speed", "linkSpeedActive", "linkSpeedEnabled"),
-        ("extended speed", "linkSpeedExtActive", "linkSpeedExtEnabled"),
-        ("second extended speed", "linkSpeedExtActive2", "linkSpeedExtEnabled2"),
-    ):
-        if isFastest and "Ext" in active and not active.endswith("2"):
+    for what, active, enabled, ranks in _COMPARED:
+        if info.linkSpeedExtActive2 and active == "linkSpeedExtActive":
             continue  # XDR has separate fields
-        both = getattr(info, enabled) & getattr(peer, enabled)
-        best = max((bit for bit in _RANKS.get(what, _BITS) if both & bit), key=_rank(what), default=0)
-        if best and _rank(what)(getattr(info, active)) < _rank(what)(best):
+        both, now = getattr(info, enabled) & getattr(peer, enabled), getattr(info, active)
+        best = max((rank for rank, bit in enumerate(ranks) if both & bit), default=-1)
+        if best > (ranks.index(now) if now in ranks else -1):
             found.append(f"the link's {what} is below what both ends have enabled")
     return found
 
 
-_BITS: Final = (1, 2, 4, 8)
-_RANKS: Final = {"width": (1, 16, 2, 4, 8)}
-
-
-def _rank(what: str) -> Any:
-    order = _RANKS.get(what, _BITS)
-    return lambda bit: order.index(bit) if bit in order else -1
+_SPEEDS: Final = (1, 2, 4, 8)
+_COMPARED: Final = (
+    ("width", "linkWidthActive", "linkWidthEnabled", (1, 16, 2, 4, 8)),
+    ("speed", "linkSpeedActive", "linkSpeedEnabled", _SPEEDS),
+    ("extended speed", "linkSpeedExtActive", "linkSpeedExtEnabled", _SPEEDS),
+    ("second extended speed", "linkSpeedExtActive2", "linkSpeedExtEnabled2", _SPEEDS),
+)
+"""What may be below its best, its fields of PortInfo, and the bits of both fields, the best last."""

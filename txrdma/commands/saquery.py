@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from twisted.python import usage
 
-from txrdma.commands.common.attributefields import attributeDict, Pair, queried
-from txrdma.commands.common.options import columns, kindNamed
+from txrdma.commands.common.attributefields import attributeDict, kindNamed, NamedAttribute, Pair, queried
+from txrdma.commands.common.options import columns
 from txrdma.commands.common.rows import printJSON, showRows
 from txrdma.commands.common.session import confirmed, FabricOptions, opened, Session, TARGETS
 from txrdma.commands.common.values import count
@@ -21,7 +21,7 @@ from txrdma.iba.types import GID, GUID
 from txrdma.mad.core.frames import Keys
 from txrdma.mad.errors import MADError
 from txrdma.mad.layouts import sa
-from txrdma.mad.layouts.attributes import Attribute, lines
+from txrdma.mad.layouts.attributes import lines
 from txrdma.mad.layouts.messages import ClassPortInfo
 from txrdma.mad.layouts.values import SAStatus
 
@@ -37,17 +37,14 @@ _NAME: Final = "name"
 
 
 @dataclass(frozen=True, slots=True)
-class RecordKind:
+class RecordKind(NamedAttribute):
     """
     A kind of records that C{txrdma saquery} can query.
 
-    @ivar names: case-insensitive names of the records; the first is that of the specification.
     @ivar shorts: components to which C{1/2/3} assigns values.
     @ivar columns: columns of C{--table}; if empty, all components.
     """
 
-    record: type[Attribute]
-    names: tuple[str, ...]
     shorts: str = ""
     columns: str = ""
 
@@ -58,62 +55,44 @@ _PORT: Final = (
     "linkSpeedExtActive neighborMTU"
 )
 _PATH: Final = "slid dlid sgid dgid pkey serviceLevel mtu rate packetLifeTime reversible"
+_SERVICE: Final = "serviceID serviceGID servicePKey serviceLease serviceName"
 _MEMBER: Final = "mgid mlid portGID pkey qkey mtu rate serviceLevel joinState"
 
 _NAMED: Final = (
-    RecordKind(ClassPortInfo, ("ClassPortInfo", "CPI")),
-    RecordKind(sa.NodeRecord, ("NodeRecord", "NR"), "lid", _NODE),
-    RecordKind(sa.PortInfoRecord, ("PortInfoRecord", "PIR"), "endPortLID portNum options", _PORT),
-    RecordKind(
-        *(sa.SLtoVLMappingTableRecord, ("SLtoVLMappingTableRecord", "SL2VLTableRecord", "SL2VL")),
-        "lid inputPortNum outputPortNum",
-    ),
-    RecordKind(sa.SwitchInfoRecord, ("SwitchInfoRecord", "SWIR"), "lid"),
-    RecordKind(
-        *(sa.LinearForwardingTableRecord, ("LinearForwardingTableRecord", "LFTRecord", "LFTR")),
-        "lid blockNum",
-    ),
-    RecordKind(
-        *(sa.RandomForwardingTableRecord, ("RandomForwardingTableRecord", "RFTRecord", "RFTR")),
-        "lid blockNum",
-    ),
-    RecordKind(
-        *(sa.MulticastForwardingTableRecord, ("MulticastForwardingTableRecord", "MFTRecord", "MFTR")),
-        "lid position blockNum",
-    ),
-    RecordKind(sa.SMInfoRecord, ("SMInfoRecord", "SMIR"), "lid"),
-    RecordKind(sa.PortInfoExtendedRecord, ("PortInfoExtendedRecord", "PIER"), "endPortLID portNum options"),
-    RecordKind(
-        *(sa.LinkSpeedWidthPairsTableRecord, ("LinkSpeedWidthPairsTableRecord", "LSWPR")), "lid portNum"
-    ),
-    RecordKind(sa.LinkRecord, ("LinkRecord", "LR"), "fromLID fromPort toLID toPort"),
-    RecordKind(sa.GUIDInfoRecord, ("GUIDInfoRecord", "GIR"), "lid blockNum"),
-    RecordKind(
-        *(sa.ServiceRecord, ("ServiceRecord", "SR"), "serviceID serviceGID"),
-        "serviceID serviceGID servicePKey serviceLease serviceName",
-    ),
-    RecordKind(sa.PKeyTableRecord, ("PKeyTableRecord", "PKTR"), "lid portNum blockNum"),
-    RecordKind(sa.PathRecord, ("PathRecord", "PR"), "slid dlid", _PATH),
-    RecordKind(
-        *(sa.VLArbitrationTableRecord, ("VLArbitrationTableRecord", "VLAR")), "lid outputPortNum blockNum"
-    ),
-    RecordKind(sa.MCMemberRecord, ("MCMemberRecord", "MCMR"), "mgid portGID", _MEMBER),
-    RecordKind(sa.TraceRecord, ("TraceRecord", "TR"), "slid dlid"),
-    RecordKind(sa.MultiPathRecord, ("MultiPathRecord", "MPR")),
-    RecordKind(sa.ServiceAssociationRecord, ("ServiceAssociationRecord", "SAR"), "serviceKey serviceName"),
-    RecordKind(sa.InformInfoRecord, ("InformInfoRecord", "IIR"), "subscriberGID"),
+    RecordKind(ClassPortInfo, "CPI"),
+    RecordKind(sa.NodeRecord, "NR", "lid", _NODE),
+    RecordKind(sa.PortInfoRecord, "PIR", "endPortLID portNum options", _PORT),
+    RecordKind(sa.SLtoVLMappingTableRecord, "SL2VLTableRecord SL2VL", "lid inputPortNum outputPortNum"),
+    RecordKind(sa.SwitchInfoRecord, "SWIR", "lid"),
+    RecordKind(sa.LinearForwardingTableRecord, "LFTRecord LFTR", "lid blockNum"),
+    RecordKind(sa.RandomForwardingTableRecord, "RFTRecord RFTR", "lid blockNum"),
+    RecordKind(sa.MulticastForwardingTableRecord, "MFTRecord MFTR", "lid position blockNum"),
+    RecordKind(sa.SMInfoRecord, "SMIR", "lid"),
+    RecordKind(sa.PortInfoExtendedRecord, "PIER", "endPortLID portNum options"),
+    RecordKind(sa.LinkSpeedWidthPairsTableRecord, "LSWPR", "lid portNum"),
+    RecordKind(sa.LinkRecord, "LR", "fromLID fromPort toLID toPort"),
+    RecordKind(sa.GUIDInfoRecord, "GIR", "lid blockNum"),
+    RecordKind(sa.ServiceRecord, "SR", "serviceID serviceGID", _SERVICE),
+    RecordKind(sa.PKeyTableRecord, "PKTR", "lid portNum blockNum"),
+    RecordKind(sa.PathRecord, "PR", "slid dlid", _PATH),
+    RecordKind(sa.VLArbitrationTableRecord, "VLAR", "lid outputPortNum blockNum"),
+    RecordKind(sa.MCMemberRecord, "MCMR", "mgid portGID", _MEMBER),
+    RecordKind(sa.TraceRecord, "TR", "slid dlid"),
+    RecordKind(sa.MultiPathRecord, "MPR"),
+    RecordKind(sa.ServiceAssociationRecord, "SAR", "serviceKey serviceName"),
+    RecordKind(sa.InformInfoRecord, "IIR", "subscriberGID"),
 )
 
 KINDS: Final = (
     *_NAMED,
     *(
-        RecordKind(each, (each.__name__,))
+        RecordKind(each)
         for each in vars(sa).values()
         if isinstance(each, type) and issubclass(each, sa.Record) and each.rpcs
-        if each not in [kind.record for kind in _NAMED]
+        if each not in [kind.attribute for kind in _NAMED]
     ),
 )
-"""All kinds of records that can be queried; some have only the name of their class."""
+"""All kinds of records that can be queried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +135,7 @@ class CommandOptions(FabricOptions):
     appendix = (
         "Records, their aliases, and the components set by VALUE/VALUE...:",
         "",
-        *columns(*((kind.names[0], " ".join(kind.names[1:]), kind.shorts) for kind in KINDS)),
+        *columns(*((kind.name, kind.aliases, kind.shorts) for kind in KINDS)),
         "",
         "Predefined queries:",
         "",
@@ -171,12 +150,7 @@ class CommandOptions(FabricOptions):
         ["table", "T", "Print a table with the main components of each record."],
     ]
     optParameters = [
-        [
-            "columns",
-            "c",
-            "",
-            "Columns of --table, separated by commas: components, or name for the node's name.",
-        ],
+        ["columns", "c", "", "Columns of --table, as lid,name: components, or name for the node's name."],
         ["modifier", "m", None, "Attribute modifier.", count],
         ["smkey", None, 0, "SM_Key; some SAs return more with the right one.", count],
     ]
@@ -199,7 +173,7 @@ class CommandOptions(FabricOptions):
         self["view"] = next((view for view in VIEWS if view.name == record.lower()), None)
         kind = kindNamed(KINDS, record if self["view"] is None else self["view"].record)
         if kind is None:
-            known = ", ".join([*(each.names[0] for each in KINDS), *(view.name for view in VIEWS)])
+            known = ", ".join([*(each.name for each in KINDS), *(view.name for view in VIEWS)])
             raise usage.UsageError(f"there is no record {record!r}; there are {known}")
         self["kind"] = kind
         self["components"] = [pair for value in values for pair in _pairs(kind, value)]
@@ -209,9 +183,9 @@ class CommandOptions(FabricOptions):
         if view is not None:
             self["columns"] = self["columns"] or ",".join(view.columns.split())
         self["table"] = self["table"] or bool(self["columns"])
-        record = self["kind"].record
+        record = self["kind"].attribute
         if (self["from"] or self["to"]) and record not in _ABOUT_PATHS:
-            raise usage.UsageError(f"--from and --to are for PathRecord, not for {self['kind'].names[0]}")
+            raise usage.UsageError(f"--from and --to are for PathRecord, not for {self['kind'].name}")
         if record is sa.MultiPathRecord and not (self["from"] and self["to"]):
             raise usage.UsageError("MultiPathRecord needs --from and --to")
         if record is not sa.MultiPathRecord and max(len(self["from"]), len(self["to"])) > 1:
@@ -224,18 +198,18 @@ def _pairs(kind: RecordKind, text: str) -> Iterable[Pair]:
         return [nameAndValue(text)]
     values, names = text.split("/"), kind.shorts.split()
     if len(values) > len(names):
-        raise usage.UsageError(f"{text!r}: {kind.names[0]} takes {'/'.join(names) or 'COMPONENT=VALUE only'}")
+        raise usage.UsageError(f"{text!r}: {kind.name} takes {'/'.join(names) or 'COMPONENT=VALUE only'}")
     return [(name, value) for name, value in zip(names, values, strict=False) if value]
 
 
 async def run(reactor: Any, options: CommandOptions) -> None:
     """Run C{txrdma saquery}: query the SA, print its records."""
     kind: RecordKind = options["kind"]
-    columns = (options["columns"].split(",") if options["columns"] else kind.columns.split()) or []
+    columns = options["columns"].split(",") if options["columns"] else kind.columns.split()
     with opened(reactor, options) as session:
         records = await _asked(session)
         isTable = options["table"] and not options["json"]
-        isNamed = isTable and _NAME in columns and kind.record is not sa.NodeRecord
+        isNamed = isTable and _NAME in columns and kind.attribute is not sa.NodeRecord
         owners = await _owners(session) if isNamed and records else Owners(session.names)
     if options["json"]:
         printJSON([_dict(record, owners) for record in records])
@@ -299,18 +273,17 @@ async def _asked(session: Session) -> list[Any]:
     options = session.options
     kind: RecordKind = options["kind"]
     view: View | None = options["view"]
-    if not issubclass(kind.record, sa.Record):
-        keys = _keys(options)
-        return [await session.agent.call("SubnAdmGet", kind.record, keys=keys)]
+    if not issubclass(kind.attribute, sa.Record):
+        return [await session.agent.call("SubnAdmGet", kind.attribute, keys=_keys(options))]
     rpc = _rpc(kind, options)
     records: list[Any] = []
     for pairs in view.queries if view is not None else ((),):
         completed = await _completed(session, kind, [*pairs, *options["components"]])
-        isTrace = kind.record is sa.TraceRecord  # it is queried by the path to trace
-        query = queried(sa.PathRecord if isTrace else kind.record, completed)
-        if isTrace:
-            query = traceOf(query)
-        if kind.record is sa.MultiPathRecord:
+        if kind.attribute is sa.TraceRecord:  # it is queried by the path to trace
+            query = traceOf(queried(sa.PathRecord, completed))
+        else:
+            query = queried(kind.attribute, completed)
+        if kind.attribute is sa.MultiPathRecord:
             query = await _between(session, query)
         records += await _answered(session, rpc, query, 0 if view is None else view.modifier)
     return records
@@ -340,9 +313,8 @@ async def _answered(session: Session, rpc: str, query: sa.Query[Any], modifier: 
     options = session.options
     if options["modifier"] is not None:
         modifier = options["modifier"]
-    keys = _keys(options)
     try:
-        answer = await session.agent.call(rpc, query, None, modifier, keys=keys)
+        answer = await session.agent.call(rpc, query, None, modifier, keys=_keys(options))
     except MADError as error:
         if SAStatus.of(error.status) is SAStatus.NO_RECORDS:
             return []
@@ -366,13 +338,13 @@ def _rpc(kind: RecordKind, options: FabricOptions) -> str:
             break
     else:
         tables = ("SubnAdmGetTable", "SubnAdmGetTraceTable", "SubnAdmGetMulti")
-        rpc = next(each for each in tables if each in kind.record.rpcs)
-    if rpc not in kind.record.rpcs:
+        rpc = next(each for each in tables if each in kind.attribute.rpcs)
+    if rpc not in kind.attribute.rpcs:
         raise InvalidRequest(
-            f"{kind.names[0]} is not for {rpc}, but for {', '.join(sorted(kind.record.rpcs))}"
+            f"{kind.name} is not for {rpc}, but for {', '.join(sorted(kind.attribute.rpcs))}"
         )
     if rpc in ("SubnAdmSet", "SubnAdmDelete"):
-        confirmed(f"{rpc} {kind.names[0]}", options["yes"])
+        confirmed(f"{rpc} {kind.name}", options["yes"])
     return rpc
 
 
@@ -380,8 +352,8 @@ async def _completed(session: Session, kind: RecordKind, pairs: list[Pair]) -> l
     """Add components to a query: the source of a path (IBA 15.2.5.16), and missing selectors."""
     options = session.options
     names = {name.lower() for name, _ in pairs}
-    isPath = kind.record in (sa.PathRecord, sa.TraceRecord)
-    masks, _owned = sa.componentsOf(sa.PathRecord if isPath else kind.record)  # type: ignore[arg-type]  # records
+    isPath = kind.attribute in (sa.PathRecord, sa.TraceRecord)
+    masks, _owned = sa.componentsOf(sa.PathRecord if isPath else kind.attribute)  # type: ignore[arg-type]  # records
     pairs = pairs + [
         (f"{name}Selector", _EXACTLY)
         for name in _SELECTED
@@ -393,9 +365,9 @@ async def _completed(session: Session, kind: RecordKind, pairs: list[Pair]) -> l
         for target in options[option]:
             pairs.append((component, str((await session.toServices(target)).dlid)))
     isFrom = options["from"] or names & {"sgid", "slid"} or options["as-said"]
-    if isFrom or not session.endPort.gids:
-        return pairs
-    return [*pairs, ("sgid", str(session.endPort.gids[0]))]
+    if not isFrom and session.endPort.gids:
+        pairs.append(("sgid", str(session.endPort.gids[0])))
+    return pairs
 
 
 def _show(kind: RecordKind, columns: list[str], records: list[Any], owners: Owners) -> None:
@@ -411,5 +383,5 @@ def _show(kind: RecordKind, columns: list[str], records: list[Any], owners: Owne
         row.setdefault(_NAME, owners.name(record))
         missing = [name for name in wanted if name not in row]
         if missing:
-            raise InvalidRequest(f"{kind.names[0]} has no component {missing[0]}; there are {', '.join(row)}")
+            raise InvalidRequest(f"{kind.name} has no component {missing[0]}; there are {', '.join(row)}")
     showRows(wanted, [[row[name] for name in wanted] for row in short])

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from twisted.python import usage
 
-from txrdma.commands.common.attributefields import attributeDict
-from txrdma.commands.common.options import columns, kindNamed
+from txrdma.commands.common.attributefields import attributeDict, kindNamed, NamedAttribute
+from txrdma.commands.common.options import columns
 from txrdma.commands.common.rows import printJSON
 from txrdma.commands.common.session import FabricOptions, opened, Session, TARGETS, where
 from txrdma.commands.common.values import count
@@ -20,25 +20,7 @@ from txrdma.mad.errors import MADError
 from txrdma.mad.layouts import smp
 from txrdma.mad.layouts.attributes import Attribute
 from txrdma.mad.layouts.messages import Notice
-from txrdma.mad.layouts.smp import (
-    ExtendedPortInfo,
-    GUIDInfo,
-    LedInfo,
-    LinearForwardingTable,
-    LinkSpeedWidthPairsTable,
-    MulticastForwardingTable,
-    NodeDescription,
-    NodeInfo,
-    PKeyTable,
-    PortInfo,
-    PortInfoExtended,
-    RandomForwardingTable,
-    SLtoVLMappingTable,
-    SMInfo,
-    SwitchInfo,
-    VendorDiag,
-    VLArbitrationTable,
-)
+from txrdma.mad.layouts.smp import NodeDescription, NodeInfo, PortInfo, SwitchInfo
 
 Answers = list[tuple[int, Any]]
 """Pairs of an attribute modifier and the attribute in the answer."""
@@ -50,17 +32,14 @@ _NO_PORT: Final = 255
 
 
 @dataclass(frozen=True, slots=True)
-class AttributeKind:
+class AttributeKind(NamedAttribute):
     """
     An attribute that C{txrdma smpquery} can query.
 
-    @ivar names: case-insensitive names of the attribute; the first is that of the specification.
     @ivar modifiers: returns the attribute modifiers of a port, if none is given; None: only 0.
     @ivar table: formats all answers as one table; None: each answer is printed separately.
     """
 
-    attribute: type[Attribute]
-    names: tuple[str, ...]
     modifiers: Callable[[Session, IBPath, int], Any] | None = None
     table: Callable[[Answers], Iterator[str]] | None = None
 
@@ -74,7 +53,7 @@ async def _pkeyBlocks(session: Session, path: IBPath, port: int) -> list[int]:
     if info.nodeType == 2 and port:
         capacity = (await session.rpcs.SubnGet(SwitchInfo, path)).partitionEnforcementCap
     ofSwitch = port if info.nodeType == 2 else 0
-    return [PKeyTable.modifier(block, ofSwitch) for block in range(-(-capacity // 32))]
+    return [smp.PKeyTable.modifier(block, ofSwitch) for block in range(-(-capacity // 32))]
 
 
 async def _guidBlocks(session: Session, path: IBPath, port: int) -> list[int]:
@@ -86,14 +65,14 @@ async def _lanePorts(session: Session, path: IBPath, port: int) -> list[int]:
     info = await session.rpcs.SubnGet(NodeInfo, path)
     if info.nodeType != 2:
         return [0]
-    return [SLtoVLMappingTable.modifier(source, port) for source in range(info.numPorts + 1)]
+    return [smp.SLtoVLMappingTable.modifier(source, port) for source in range(info.numPorts + 1)]
 
 
 async def _arbitrationBlocks(session: Session, path: IBPath, port: int) -> list[int]:
     info = await session.rpcs.SubnGet(PortInfo, path, port)
     low, high = info.vlArbitrationLowCap, info.vlArbitrationHighCap
     blocks = [1] * bool(low) + [2] * (low > 32) + [3] * bool(high) + [4] * (high > 32)
-    return [VLArbitrationTable.modifier(port, block) for block in blocks]
+    return [smp.VLArbitrationTable.modifier(port, block) for block in blocks]
 
 
 async def _linearBlocks(session: Session, path: IBPath, port: int) -> list[int]:
@@ -188,42 +167,35 @@ def _multicastLines(answers: Answers) -> Iterator[str]:
 
 
 _NAMED: Final = (
-    AttributeKind(NodeInfo, ("NodeInfo", "NI")),
-    AttributeKind(NodeDescription, ("NodeDescription", "NodeDesc", "ND")),
-    AttributeKind(PortInfo, ("PortInfo", "PI"), _infoPort),
-    AttributeKind(PortInfoExtended, ("PortInfoExtended", "PIE"), _port),
-    AttributeKind(SwitchInfo, ("SwitchInfo", "SI")),
-    AttributeKind(PKeyTable, ("PKeyTable", "PKeys", "PK"), _pkeyBlocks, _pkeyLines),
-    AttributeKind(
-        SLtoVLMappingTable, ("SLtoVLMappingTable", "SLtoVL", "SL2VLTable", "SL2VL"), _lanePorts, _laneLines
-    ),
-    AttributeKind(
-        *(VLArbitrationTable, ("VLArbitrationTable", "VLArbitration", "VLArb")),
-        *(_arbitrationBlocks, _arbitrationLines),
-    ),
-    AttributeKind(GUIDInfo, ("GUIDInfo", "GI"), _guidBlocks, _guidLines),
-    AttributeKind(LinearForwardingTable, ("LinearForwardingTable", "LFT"), _linearBlocks, _linearLines),
-    AttributeKind(RandomForwardingTable, ("RandomForwardingTable", "RFT"), _randomBlocks, _randomLines),
-    AttributeKind(
-        MulticastForwardingTable, ("MulticastForwardingTable", "MFT"), _multicastBlocks, _multicastLines
-    ),
-    AttributeKind(LinkSpeedWidthPairsTable, ("LinkSpeedWidthPairsTable", "LSWP"), _port),
-    AttributeKind(SMInfo, ("SMInfo", "SMI")),
-    AttributeKind(VendorDiag, ("VendorDiag", "VD")),
-    AttributeKind(LedInfo, ("LedInfo", "LED")),
-    AttributeKind(ExtendedPortInfo, ("ExtendedPortInfo", "MlnxExtPortInfo", "MEPI"), _port),
+    AttributeKind(NodeInfo, "NI"),
+    AttributeKind(NodeDescription, "NodeDesc ND"),
+    AttributeKind(PortInfo, "PI", _infoPort),
+    AttributeKind(smp.PortInfoExtended, "PIE", _port),
+    AttributeKind(SwitchInfo, "SI"),
+    AttributeKind(smp.PKeyTable, "PKeys PK", _pkeyBlocks, _pkeyLines),
+    AttributeKind(smp.SLtoVLMappingTable, "SLtoVL SL2VLTable SL2VL", _lanePorts, _laneLines),
+    AttributeKind(smp.VLArbitrationTable, "VLArbitration VLArb", _arbitrationBlocks, _arbitrationLines),
+    AttributeKind(smp.GUIDInfo, "GI", _guidBlocks, _guidLines),
+    AttributeKind(smp.LinearForwardingTable, "LFT", _linearBlocks, _linearLines),
+    AttributeKind(smp.RandomForwardingTable, "RFT", _randomBlocks, _randomLines),
+    AttributeKind(smp.MulticastForwardingTable, "MFT", _multicastBlocks, _multicastLines),
+    AttributeKind(smp.LinkSpeedWidthPairsTable, "LSWP", _port),
+    AttributeKind(smp.SMInfo, "SMI"),
+    AttributeKind(smp.VendorDiag, "VD"),
+    AttributeKind(smp.LedInfo, "LED"),
+    AttributeKind(smp.ExtendedPortInfo, "MlnxExtPortInfo MEPI", _port),
 )
 
 KINDS: Final = (
     *_NAMED,
     *(
-        AttributeKind(each, (each.__name__,), _port)
+        AttributeKind(each, modifiers=_port)
         for each in vars(smp).values()
         if isinstance(each, type) and issubclass(each, Attribute) and "SubnGet" in each.rpcs
         if each is not Notice and each not in [kind.attribute for kind in _NAMED]
     ),
 )
-"""All attributes that can be queried; some have only the name of their class."""
+"""All attributes that can be queried."""
 
 
 class CommandOptions(FabricOptions):
@@ -238,7 +210,7 @@ class CommandOptions(FabricOptions):
     appendix = (
         "Attributes and their aliases:",
         "",
-        *columns(*((kind.names[0], " ".join(kind.names[1:])) for kind in KINDS), ("Address", "Addr")),
+        *columns(*((kind.name, kind.aliases) for kind in KINDS), ("Address", "Addr")),
     )
     optFlags = [["extended", "x", "PortInfo: set bit 31 of the modifier, for extended speeds."]]
     optParameters = [["modifier", "m", None, "Attribute modifier. [default: chosen by attribute]", count]]
@@ -246,7 +218,7 @@ class CommandOptions(FabricOptions):
     def parseArgs(self, attribute: str = "", target: str = "", port: str = "0") -> None:
         kind = None if attribute.lower() in _ADDRESS else kindNamed(KINDS, attribute)
         if kind is None and attribute.lower() not in _ADDRESS:
-            known = ", ".join([kind.names[0] for kind in KINDS] + ["Address"])
+            known = ", ".join([kind.name for kind in KINDS] + ["Address"])
             raise usage.UsageError(f"there is no attribute {attribute!r}; there are {known}")
         self["kind"], self["target"] = kind, target
         try:
@@ -275,19 +247,12 @@ async def run(reactor: Any, options: CommandOptions) -> None:
             await session.checkPorts(path, [options["port"]], error)
             raise
     if options["json"]:
-        printJSON(
-            {
-                "attribute": kind.attribute.__name__,
-                "path": where(path),
-                **({"name": name} if name else {}),
-                "answers": [
-                    {"modifier": modifier, "fields": attributeDict(answer)} for modifier, answer in answers
-                ],
-            }
-        )
+        shown = [{"modifier": modifier, "fields": attributeDict(answer)} for modifier, answer in answers]
+        known = {"name": name} if name else {}
+        printJSON({"attribute": kind.name, "path": where(path), **known, "answers": shown})
         return
     port = f" port {options['port']}" if kind.modifiers is not None else ""
-    print(f"# {kind.names[0]}: {where(path)}{port}{f' ({name})' if name else ''}")
+    print(f"# {kind.name}: {where(path)}{port}{f' ({name})' if name else ''}")
     if kind.table is not None and options["modifier"] is None:
         print("\n".join(kind.table(answers)))
     else:

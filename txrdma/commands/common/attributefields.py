@@ -7,6 +7,7 @@ import functools
 import operator
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from txrdma.error import InvalidRequest, WireError
@@ -18,6 +19,7 @@ from txrdma.mad.layouts.sa import componentsOf, Query, Record
 
 Pair = tuple[str, str]
 T = TypeVar("T", bound=Layout)
+K = TypeVar("K", bound="NamedAttribute")
 
 _SMP_BYTES: Final = 64
 """Bytes of a subnet management attribute (IBA 14.2.1)."""
@@ -27,6 +29,29 @@ _INDEXED: Final = re.compile(r"(.+)\[(\d+)\]")
 _TEXTS: Final = ("nodeString", "serviceName")
 _TRUTH: Final = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False}
 _TRUTH["off"] = False
+
+
+@dataclass(frozen=True, slots=True)
+class NamedAttribute:
+    """
+    An attribute that an argument of a command selects by name; case does not matter.
+
+    @ivar aliases: other names of the attribute than that of the specification, separated by spaces.
+    """
+
+    attribute: type[Attribute]
+    aliases: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name in the specification."""
+        return self.attribute.__name__
+
+
+def kindNamed(kinds: Iterable[K], name: str) -> K | None:
+    """Return the kind with this name or alias, or None."""
+    wanted = name.lower()
+    return next((kind for kind in kinds if wanted in f"{kind.name} {kind.aliases}".lower().split()), None)
 
 
 def rpcNamed(name: str) -> RPC:

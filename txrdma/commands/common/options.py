@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from getopt import GetoptError, gnu_getopt
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final
 
 from twisted.internet.interfaces import (
     IReactorCore,
@@ -136,22 +136,6 @@ def columns(*rows: Sequence[str]) -> Iterator[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-
-
-class NamedKind(Protocol):
-    """A kind of objects that an argument selects by one of its names."""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the kind; case does not matter."""
-
-
-_Kind = TypeVar("_Kind", bound=NamedKind)
-
-
-def kindNamed(kinds: Iterable[_Kind], name: str) -> _Kind | None:
-    """Return the kind with this name, or None."""
-    return next((kind for kind in kinds if name.lower() in map(str.lower, kind.names)), None)
 
 
 class TableOptions(CommandOptions):

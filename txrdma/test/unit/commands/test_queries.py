@@ -10,8 +10,13 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.command import TxrdmaOptions
 from txrdma.commands import saquery, smpquery
-from txrdma.commands.common.attributefields import assigned, attributeNamed, attributesOf, queried
-from txrdma.commands.common.options import kindNamed
+from txrdma.commands.common.attributefields import (
+    assigned,
+    attributeNamed,
+    attributesOf,
+    kindNamed,
+    queried,
+)
 from txrdma.error import InvalidRequest
 from txrdma.iba.types import GID
 from txrdma.iba.verbs import NodeType
@@ -229,7 +234,8 @@ class SAQueryTests(SharedFabricTestCase):
 
     def test_complete(self) -> None:
         records = {kind for kind in allAttributes().values() if issubclass(kind, Record)}
-        self.assertEqual({kind.record for kind in saquery.KINDS if issubclass(kind.record, Record)}, records)
+        known = {kind.attribute for kind in saquery.KINDS}
+        self.assertEqual({kind for kind in known if issubclass(kind, Record)}, records)
         names = "CPI NR PIR SL2VL PKTR VLAR IIR LR SR PR MCMR LFTR MFTR GIR SWIR SMIR".split()
         self.assertEqual([name for name in names if kindNamed(saquery.KINDS, name) is None], [])
 
