@@ -7,15 +7,8 @@ from typing import Any
 
 from twisted.python import usage
 
+from txrdma.commands.common import sweeping
 from txrdma.commands.common.rows import printJSON
-from txrdma.commands.common.sweeping import (
-    fabricOf,
-    INTERRUPTED,
-    isInterrupted,
-    loaded,
-    printProblems,
-    SweepOptions,
-)
 from txrdma.error import RDMAError
 from txrdma.fabric.differences import Difference, differences
 from txrdma.fabric.nodenames import readNodeNames
@@ -23,7 +16,7 @@ from txrdma.fabric.nodenames import readNodeNames
 NOT_CHECKED = 2
 
 
-class CommandOptions(SweepOptions):
+class CommandOptions(sweeping.SweepOptions):
     """Options of C{txrdma diff}: two snapshots, or one snapshot to compare with the fabric."""
 
     synopsis = "[options] BEFORE [AFTER]"
@@ -42,17 +35,17 @@ class CommandOptions(SweepOptions):
 async def run(reactor: Any, options: CommandOptions) -> None:
     """Run C{txrdma diff}: print the differences, exit with 1 if there are any."""
     try:
-        before = loaded(options["before"])
+        before = sweeping.loaded(options["before"])
         if options["after"]:
-            after, names = loaded(options["after"]), readNodeNames(options["node-names"])
+            after, names = sweeping.loaded(options["after"]), readNodeNames(options["node-names"])
         else:
-            after, names = await fabricOf(reactor, options)
+            after, names = await sweeping.fabricOf(reactor, options)
     except RDMAError as error:
         print(f"txrdma diff: {error}", file=sys.stderr)
         raise SystemExit(NOT_CHECKED) from error
-    if isInterrupted(after):
-        printProblems(after)
-        raise SystemExit(INTERRUPTED)
+    if sweeping.isInterrupted(after):
+        sweeping.printProblems(after)
+        raise SystemExit(sweeping.INTERRUPTED)
     found = differences(names.put(before), names.put(after))
     if options["json"]:
         printJSON([differenceDict(each) for each in found])
@@ -60,7 +53,7 @@ async def run(reactor: Any, options: CommandOptions) -> None:
         for each in found:
             print(each)
     if not options["after"]:
-        printProblems(after)
+        sweeping.printProblems(after)
     if found:
         sys.stdout.flush()
         raise SystemExit(1)

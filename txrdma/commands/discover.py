@@ -9,15 +9,8 @@ from typing import Any, Final
 
 from twisted.python import usage
 
+from txrdma.commands.common import sweeping
 from txrdma.commands.common.rows import printJSON
-from txrdma.commands.common.sweeping import (
-    endWith,
-    fabricOf,
-    INTERRUPTED,
-    isInterrupted,
-    printProblems,
-    SweepOptions,
-)
 from txrdma.commands.formats.dot import dotText
 from txrdma.commands.formats.ibnetdiscover import listing
 from txrdma.commands.formats.snapshot import snapshotDict
@@ -54,7 +47,7 @@ _TEXTS: Final[dict[str, Callable[[Fabric, NodeNames], Iterable[str]]]] = {
 FORMATS: Final = ("text", "json", "dot", "svg", "slurm", "net", "names")
 
 
-class CommandOptions(SweepOptions):
+class CommandOptions(sweeping.SweepOptions):
     """Options of C{txrdma discover}: the sweep, and the format."""
 
     longdesc = (
@@ -76,20 +69,20 @@ class CommandOptions(SweepOptions):
 
 async def run(reactor: Any, options: CommandOptions) -> None:
     """Run C{txrdma discover}: print the fabric in the selected format."""
-    fabric, names = await fabricOf(reactor, options)
+    fabric, names = await sweeping.fabricOf(reactor, options)
     form = options["format"]
     if form == "json":
         printJSON(snapshotDict(fabric, names))
     elif form == "svg":
-        if isInterrupted(fabric):  # do not draw after Ctrl-C, since drawing also takes time
-            printProblems(fabric)
-            raise SystemExit(INTERRUPTED)
+        if sweeping.isInterrupted(fabric):  # do not draw after Ctrl-C, since drawing also takes time
+            sweeping.printProblems(fabric)
+            raise SystemExit(sweeping.INTERRUPTED)
         sys.stdout.write(await drawn(reactor, "\n".join(dotText(fabric, names))))
     elif form == "text" and options["chassis"]:
         sys.stdout.write("\n".join(listing(fabric, names, chassis(fabric))) + "\n")
     else:
         sys.stdout.write("\n".join(_TEXTS[form](fabric, names)) + "\n")
-    endWith(fabric)
+    sweeping.endWith(fabric)
 
 
 async def drawn(reactor: Any, graph: str) -> str:

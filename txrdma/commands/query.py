@@ -4,17 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from txrdma.commands.common.attributefields import (
-    assigned,
-    attributeDict,
-    attributeNamed,
-    dumpLines,
-    forSetting,
-    isRaw,
-    queried,
-    rawAttribute,
-    rpcNamed,
-)
+from txrdma.commands.common import attributefields
+from txrdma.commands.common.attributefields import assigned, attributeDict
 from txrdma.commands.common.rows import printJSON
 from txrdma.commands.common.session import confirmed, FabricOptions, opened, Session, TARGETS, where
 from txrdma.commands.common.values import count, field
@@ -64,7 +55,7 @@ class CommandOptions(FabricOptions):
 
 async def run(reactor: Any, options: CommandOptions) -> None:
     """Run C{txrdma query}: make the call, print the answer."""
-    rpc = rpcNamed(options["rpc"])
+    rpc = attributefields.rpcNamed(options["rpc"])
     kind = _kind(options, rpc)
     keys = Keys(*(options[name] for name in ("mkey", "smkey", "bkey", "cckey")))
     with opened(reactor, options) as session:
@@ -86,16 +77,16 @@ def _kind(options: CommandOptions, rpc: RPC) -> type[Attribute]:
     try:
         number = int(text, 0)
     except ValueError:
-        return attributeNamed(text, rpc)
+        return attributefields.attributeNamed(text, rpc)
     if not 0 <= number <= 0xFFFF:
         raise InvalidRequest(f"attribute {text}: expected a number from 0 to 0xffff")
     if options["class"] is None:
-        return rawAttribute(rpc, number)
+        return attributefields.rawAttribute(rpc, number)
     if rpc.managementClass is not ManagementClass.VENDOR_09:
         raise InvalidRequest(f"--class: {rpc.name} goes to a class of its own")
     if not any(options["class"] in classes for classes in _VENDORS):
         raise InvalidRequest(f"--class {options['class']:#x}: vendors' are 0x09 to 0x0f and 0x30 to 0x4f")
-    return rawAttribute(rpc, number, ManagementClass(options["class"]), options["oui"])
+    return attributefields.rawAttribute(rpc, number, ManagementClass(options["class"]), options["oui"])
 
 
 async def _path(session: Session, rpc: RPC, target: str) -> IBPath:
@@ -110,13 +101,13 @@ async def _payload(session: Session, rpc: RPC, kind: type[Attribute], path: IBPa
     options = session.options
     fields = options["fields"]
     if issubclass(kind, Record):
-        return queried(kind, fields)
+        return attributefields.queried(kind, fields)
     base = None
     if options["change"]:
         getting = rpc.name.removesuffix("Set") + "Get"
         if rpc.method is not Method.SET or getting not in kind.rpcs:
             raise InvalidRequest(f"--change: it is not possible with {rpc.name} {kind.__name__}")
-        base = forSetting(await session.rpcs.call(getting, kind, path, options["modifier"]))
+        base = attributefields.forSetting(await session.rpcs.call(getting, kind, path, options["modifier"]))
     return assigned(kind, fields, base)
 
 
@@ -131,6 +122,6 @@ def show(answer: Any, asJSON: bool) -> None:
         if number:
             print()
         print(f"# {type(each).__name__}")
-        print("\n".join(dumpLines(each.encode())) if isRaw(each) else each)
+        print("\n".join(attributefields.dumpLines(each.encode())) if attributefields.isRaw(each) else each)
     if answer is None:
         print("sent")

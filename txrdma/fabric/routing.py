@@ -16,14 +16,7 @@ from txrdma.iba.path import IBDRPath, IBPath, MADEndPort
 from txrdma.iba.types import GUID, LID
 from txrdma.iba.verbs import NodeType, PhysicalState
 from txrdma.mad.errors import MADError
-from txrdma.mad.layouts.sa import (
-    LinearForwardingTableRecord,
-    LinkRecord,
-    MulticastForwardingTableRecord,
-    NodeRecord,
-    PortInfoRecord,
-    SwitchInfoRecord,
-)
+from txrdma.mad.layouts import sa
 from txrdma.mad.layouts.smp import (
     LinearForwardingTable,
     MulticastForwardingTable,
@@ -258,7 +251,7 @@ class SAView:
         switch = await self._switch(stop)
         if lid > switch.linearFDBTop:
             return NO_PORT
-        query = LinearForwardingTableRecord.query(lid=stop.lid, blockNum=lid // _LIDS_IN_BLOCK)
+        query = sa.LinearForwardingTableRecord.query(lid=stop.lid, blockNum=lid // _LIDS_IN_BLOCK)
         record = await self._agent.SubnAdmGet(query)
         return record.table.ports[lid % _LIDS_IN_BLOCK]
 
@@ -266,7 +259,7 @@ class SAView:
         block, offset = divmod(mlid - FIRST_MULTICAST, _GROUPS_IN_BLOCK)
         exits: list[int] = []
         for position in range(positions(stop.info.numPorts)):
-            query = MulticastForwardingTableRecord.query(lid=stop.lid, position=position, blockNum=block)
+            query = sa.MulticastForwardingTableRecord.query(lid=stop.lid, position=position, blockNum=block)
             try:
                 record = await self._agent.SubnAdmGet(query)
             except MADError:
@@ -276,7 +269,7 @@ class SAView:
 
     async def beyond(self, stop: Stop, port: int) -> Stop | None:
         """Return the stop at the other end of the SA's LinkRecord, or None if there is no such record."""
-        query = LinkRecord.query(fromLID=stop.lid, fromPort=port)
+        query = sa.LinkRecord.query(fromLID=stop.lid, fromPort=port)
         try:
             link = await self._agent.SubnAdmGet(query)
         except MADError:
@@ -284,11 +277,11 @@ class SAView:
         return await self._stopAt(link.toLID, link.toPort)
 
     async def _stopAt(self, lid: LID, entry: int) -> Stop:
-        record = await self._agent.SubnAdmGet(NodeRecord.query(lid=lid))
+        record = await self._agent.SubnAdmGet(sa.NodeRecord.query(lid=lid))
         info = record.nodeInfo
         isSwitch = info.nodeType is NodeType.SWITCH
         number = 0 if isSwitch else info.localPortNum
-        query = PortInfoRecord.query(endPortLID=record.lid, portNum=number)
+        query = sa.PortInfoRecord.query(endPortLID=record.lid, portNum=number)
         port = (await self._agent.SubnAdmGet(query)).portInfo
         return Stop(
             *(IBPath(dlid=record.lid), info, record.nodeDescription.text, record.lid, port.lmc),
@@ -298,7 +291,7 @@ class SAView:
     async def _switch(self, stop: Stop) -> SwitchInfo:
         known = self._switches.get(stop.lid)
         if known is None:
-            query = SwitchInfoRecord.query(lid=stop.lid)
+            query = sa.SwitchInfoRecord.query(lid=stop.lid)
             known = (await self._agent.SubnAdmGet(query)).switchInfo
             self._switches[stop.lid] = known
         return known

@@ -18,42 +18,13 @@ from txrdma.iba.path import IBDRPath, IBPath, PERMISSIVE_LID
 from txrdma.iba.types import LID
 from txrdma.iba.verbs import NodeType
 from txrdma.mad.errors import MADError, MADFailure
+from txrdma.mad.layouts import sa, smp
 from txrdma.mad.layouts.attributes import Attribute
-from txrdma.mad.layouts.sa import (
-    GUIDInfoRecord,
-    LinearForwardingTableRecord,
-    LinkRecord,
-    MulticastForwardingTableRecord,
-    NodeRecord,
-    PKeyTableRecord,
-    PortInfoRecord,
-    Query,
-    RandomForwardingTableRecord,
-    Record,
-    SLtoVLMappingTableRecord,
-    SMInfoRecord,
-    SwitchInfoRecord,
-    VLArbitrationTableRecord,
-)
-from txrdma.mad.layouts.smp import (
-    GUIDInfo,
-    LinearForwardingTable,
-    MulticastForwardingTable,
-    NodeDescription,
-    NodeInfo,
-    PKeyTable,
-    PortInfo,
-    RandomForwardingTable,
-    SLtoVLMappingTable,
-    SMInfo,
-    SwitchInfo,
-    VLArbitrationTable,
-)
 from txrdma.mad.paths import current, EndPort
 from txrdma.mad.rpcs import CallOptions, RPCs
 
 _K = TypeVar("_K")
-_R = TypeVar("_R", bound=Record)
+_R = TypeVar("_R", bound=sa.Record)
 _V = TypeVar("_V")
 
 
@@ -67,7 +38,7 @@ class _Recoding(NamedTuple):
         ports.
     """
 
-    record: type[Record]
+    record: type[sa.Record]
     field: str
     components: Callable[[int], dict[str, int]] = lambda modifier: {}
     ports: Callable[[int], dict[str, int]] | None = None
@@ -83,35 +54,35 @@ def _named(*names: str, of: Callable[[int], tuple[int, ...]]) -> Callable[[int],
 
 
 _RECODED: Final[dict[type[Attribute], _Recoding]] = {
-    NodeInfo: _Recoding(NodeRecord, "nodeInfo"),
-    NodeDescription: _Recoding(NodeRecord, "nodeDescription"),
-    PortInfo: _Recoding(PortInfoRecord, "portInfo", _named("portNum", of=PortInfo.partsOf)),
-    SwitchInfo: _Recoding(SwitchInfoRecord, "switchInfo"),
-    SMInfo: _Recoding(SMInfoRecord, "smInfo"),
-    GUIDInfo: _Recoding(GUIDInfoRecord, "guidInfo", _block),
-    LinearForwardingTable: _Recoding(LinearForwardingTableRecord, "table", _block),
-    RandomForwardingTable: _Recoding(RandomForwardingTableRecord, "table", _block),
-    MulticastForwardingTable: _Recoding(
-        MulticastForwardingTableRecord,
+    smp.NodeInfo: _Recoding(sa.NodeRecord, "nodeInfo"),
+    smp.NodeDescription: _Recoding(sa.NodeRecord, "nodeDescription"),
+    smp.PortInfo: _Recoding(sa.PortInfoRecord, "portInfo", _named("portNum", of=smp.PortInfo.partsOf)),
+    smp.SwitchInfo: _Recoding(sa.SwitchInfoRecord, "switchInfo"),
+    smp.SMInfo: _Recoding(sa.SMInfoRecord, "smInfo"),
+    smp.GUIDInfo: _Recoding(sa.GUIDInfoRecord, "guidInfo", _block),
+    smp.LinearForwardingTable: _Recoding(sa.LinearForwardingTableRecord, "table", _block),
+    smp.RandomForwardingTable: _Recoding(sa.RandomForwardingTableRecord, "table", _block),
+    smp.MulticastForwardingTable: _Recoding(
+        sa.MulticastForwardingTableRecord,
         "table",
-        _named("blockNum", "position", of=MulticastForwardingTable.partsOf),
+        _named("blockNum", "position", of=smp.MulticastForwardingTable.partsOf),
     ),
-    PKeyTable: _Recoding(
-        PKeyTableRecord,
+    smp.PKeyTable: _Recoding(
+        sa.PKeyTableRecord,
         "table",
-        _named("blockNum", of=PKeyTable.partsOf),
-        _named("", "portNum", of=PKeyTable.partsOf),
+        _named("blockNum", of=smp.PKeyTable.partsOf),
+        _named("", "portNum", of=smp.PKeyTable.partsOf),
     ),
-    SLtoVLMappingTable: _Recoding(
-        SLtoVLMappingTableRecord,
+    smp.SLtoVLMappingTable: _Recoding(
+        sa.SLtoVLMappingTableRecord,
         "table",
-        ports=_named("inputPortNum", "outputPortNum", of=SLtoVLMappingTable.partsOf),
+        ports=_named("inputPortNum", "outputPortNum", of=smp.SLtoVLMappingTable.partsOf),
     ),
-    VLArbitrationTable: _Recoding(
-        VLArbitrationTableRecord,
+    smp.VLArbitrationTable: _Recoding(
+        sa.VLArbitrationTableRecord,
         "table",
-        _named("", "blockNum", of=VLArbitrationTable.partsOf),
-        _named("outputPortNum", of=VLArbitrationTable.partsOf),
+        _named("", "blockNum", of=smp.VLArbitrationTable.partsOf),
+        _named("outputPortNum", of=smp.VLArbitrationTable.partsOf),
     ),
 }
 
@@ -138,7 +109,7 @@ class SATransactor(RPCs):
         self._agent = agent
         self._endPort = endPort
         self._lids: dict[_Route, LID] = {}
-        self._nodes: dict[LID, NodeInfo] = {}
+        self._nodes: dict[LID, smp.NodeInfo] = {}
 
     def forget(self) -> None:
         """Forget all nodes and LIDs that are remembered, as after a change of the fabric."""
@@ -179,21 +150,21 @@ class SATransactor(RPCs):
             raise
         return await self._ask(question, other)
 
-    def _administered(self, query: Query[_R], question: _Translation) -> Deferred[_R]:
+    def _administered(self, query: sa.Query[_R], question: _Translation) -> Deferred[_R]:
         """Record of the SA for a query."""
         return self._agent.SubnAdmGet(query, **question.options)
 
-    async def _ask(self, question: _Translation, query: Query[Record]) -> Attribute:
+    async def _ask(self, question: _Translation, query: sa.Query[sa.Record]) -> Attribute:
         record = await self._administered(query, question)
         content: Attribute = getattr(record, _RECODED[question.kind].field)
         return content
 
-    async def _queryFor(self, question: _Translation) -> Query[Record]:
+    async def _queryFor(self, question: _Translation) -> sa.Query[sa.Record]:
         """Query for the record with the requested attribute."""
         recoding, modifier = _RECODED[question.kind], question.modifier
         lid = await self._lidOf(question)
-        if question.kind is PortInfo:
-            number = PortInfo.partsOf(modifier)[0] or _numberOf(await self._nodeAt(lid, question))
+        if question.kind is smp.PortInfo:
+            number = smp.PortInfo.partsOf(modifier)[0] or _numberOf(await self._nodeAt(lid, question))
             return recoding.record.query(endPortLID=lid, portNum=number)
         components = recoding.components(modifier)
         if recoding.ports is not None:
@@ -202,27 +173,29 @@ class SATransactor(RPCs):
                 components |= recoding.ports(modifier)
         return recoding.record.query(lid=lid, **components)
 
-    async def _otherwise(self, question: _Translation, query: Query[Record]) -> Query[Record] | None:
+    async def _otherwise(
+        self, question: _Translation, query: sa.Query[sa.Record]
+    ) -> sa.Query[sa.Record] | None:
         """Second query, after the SA had no record for the first; None if there is none."""
         if question.forget():
             again = await self._queryFor(question)
             if again != query:
                 return again
-        number = PortInfo.partsOf(question.modifier)[0]
-        if question.kind is not PortInfo or not number:
+        number = smp.PortInfo.partsOf(question.modifier)[0]
+        if question.kind is not smp.PortInfo or not number:
             return None
         node = await self._nodeAt(await self._lidOf(question), question)
         if node.nodeType is NodeType.SWITCH or number in (0, node.localPortNum) or number > node.numPorts:
             return None
-        sibling = NodeRecord.query(nodeGUID=node.nodeGUID, localPortNum=number)
+        sibling = sa.NodeRecord.query(nodeGUID=node.nodeGUID, localPortNum=number)
         lid = (await self._administered(sibling, question)).lid
-        return _RECODED[PortInfo].record.query(endPortLID=lid, portNum=number)
+        return _RECODED[smp.PortInfo].record.query(endPortLID=lid, portNum=number)
 
-    async def _nodeAt(self, lid: LID, question: _Translation) -> NodeInfo:
+    async def _nodeAt(self, lid: LID, question: _Translation) -> smp.NodeInfo:
         """NodeInfo of the node at a LID, remembered or from the SA."""
         node = question.remembered(self._nodes, lid)
         if node is None:
-            record = await self._administered(NodeRecord.query(lid=lid), question)
+            record = await self._administered(sa.NodeRecord.query(lid=lid), question)
             node = self._nodes[lid] = record.nodeInfo
         return node
 
@@ -241,7 +214,7 @@ class SATransactor(RPCs):
             route = (start, path.drPath[:length])
             known = question.remembered(self._lids, route)
             if known is None:
-                link = await self._administered(LinkRecord.query(fromLID=lid, fromPort=port), question)
+                link = await self._administered(sa.LinkRecord.query(fromLID=lid, fromPort=port), question)
                 known = self._lids[route] = link.toLID
             lid = known
         return lid
@@ -276,6 +249,6 @@ class _Translation(NamedTuple):
         return hadAny
 
 
-def _numberOf(node: NodeInfo) -> int:
+def _numberOf(node: smp.NodeInfo) -> int:
     """Port number of a LID in records, where a Get of a node has 0."""
     return 0 if node.nodeType is NodeType.SWITCH else node.localPortNum

@@ -10,21 +10,10 @@ from zope.interface import implementer
 
 from twisted.application.internet import StreamServerEndpointService
 from twisted.application.service import IService, MultiService
+from twisted.internet import interfaces
 from twisted.internet.defer import Deferred, DeferredList
 from twisted.internet.endpoints import clientFromString, serverFromString
 from twisted.internet.error import ConnectionDone
-from twisted.internet.interfaces import (
-    IAddress,
-    IConsumer,
-    IHalfCloseableProtocol,
-    IProtocol,
-    IPushProducer,
-    IReactorTime,
-    ISSLTransport,
-    IStreamClientEndpoint,
-    IStreamServerEndpoint,
-    ITCPTransport,
-)
 from twisted.internet.protocol import connectionDone, Factory, Protocol
 from twisted.logger import Logger
 from twisted.python import usage
@@ -37,7 +26,7 @@ _log = Logger()
 _rateLimited = RateLimitedLogger(_log)
 
 
-class IStreamTransport(ITCPTransport, IConsumer, IPushProducer):
+class IStreamTransport(interfaces.ITCPTransport, interfaces.IConsumer, interfaces.IPushProducer):
     """The interfaces that stream transports provide."""
 
 
@@ -76,7 +65,7 @@ def modeOf(transport: object) -> str:
     return f"{status.mode} after fallback ({reason.name})" if reason is not None else str(status.mode)
 
 
-@implementer(IHalfCloseableProtocol)
+@implementer(interfaces.IHalfCloseableProtocol)
 class Side(Protocol):
     """
     One of the two connections of a pair.
@@ -117,7 +106,7 @@ class Side(Protocol):
         if other.ended:
             other.transport.loseConnection()
             self.transport.loseConnection()
-        elif ISSLTransport.providedBy(other.transport):
+        elif interfaces.ISSLTransport.providedBy(other.transport):
             other.transport.loseConnection()  # Twisted's TLS does not support half-closed connections
         else:
             other.transport.loseWriteConnection()
@@ -151,7 +140,7 @@ class Pair:
         self._factory = factory
         self.near = Side(self)
         self.far = Side(self)
-        self._attempt: Deferred[IProtocol] | None = None
+        self._attempt: Deferred[interfaces.IProtocol] | None = None
         self.finished: Deferred[None] = Deferred()
 
     def connected(self, side: Side) -> None:
@@ -208,16 +197,16 @@ class ProxyFactory(Factory):
 
     noisy = False
 
-    def __init__(self, target: IStreamClientEndpoint, targetName: str) -> None:
+    def __init__(self, target: interfaces.IStreamClientEndpoint, targetName: str) -> None:
         self._target = target
         self._targetName = targetName
         self.pairs: set[Pair] = set()
         self.statistics = Statistics()
 
-    def buildProtocol(self, address: IAddress | None) -> Protocol:
+    def buildProtocol(self, address: interfaces.IAddress | None) -> Protocol:
         return Pair(self).near
 
-    def connect(self, far: Side) -> Deferred[IProtocol]:
+    def connect(self, far: Side) -> Deferred[interfaces.IProtocol]:
         """Connect to the target."""
         return self._target.connect(Factory.forProtocol(lambda: far))
 
@@ -254,9 +243,9 @@ class ProxyService(MultiService):
 
     def __init__(
         self,
-        reactor: IReactorTime,
-        server: IStreamServerEndpoint,
-        target: IStreamClientEndpoint,
+        reactor: interfaces.IReactorTime,
+        server: interfaces.IStreamServerEndpoint,
+        target: interfaces.IStreamClientEndpoint,
         targetName: str,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # of Twisted's

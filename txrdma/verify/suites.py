@@ -24,13 +24,7 @@ from txrdma.iba.verbs import LinkLayer
 from txrdma.interfaces import IMADPort, IVerbsDevice
 from txrdma.mad.ports import openMADPort
 from txrdma.messages.protocol import MessageFactory
-from txrdma.testing.contracts import (
-    AtomicMemoryContract,
-    MADPortContract,
-    MessageContract,
-    RemoteMemoryContract,
-    VerbsDeviceContract,
-)
+from txrdma.testing import contracts
 from txrdma.testing.protocols import MessageRecorder
 from txrdma.testing.reactors import RealTime
 from txrdma.testing.verbs.quirks import OURS, Quirks, RXE
@@ -74,7 +68,7 @@ class OnDevices(RealTime):
         return results[0]
 
 
-class VerbsTests(OnDevices, VerbsDeviceContract, SynchronousTestCase):
+class VerbsTests(OnDevices, contracts.VerbsDeviceContract, SynchronousTestCase):
     """Queue pairs, memory and completions."""
 
     def setUp(self) -> None:
@@ -103,7 +97,7 @@ def _sharedReactor() -> Any:
     return EPollReactor()
 
 
-class Connections(OnDevices, RemoteMemoryContract, MessageContract):
+class Connections(OnDevices, contracts.RemoteMemoryContract, contracts.MessageContract):
     """Message connections from the first device to the second."""
 
     def setUp(self) -> None:
@@ -136,7 +130,7 @@ class Connections(OnDevices, RemoteMemoryContract, MessageContract):
         raise NotImplementedError
 
 
-class RDMATests(AtomicMemoryContract, Connections, SynchronousTestCase):
+class RDMATests(contracts.AtomicMemoryContract, Connections, SynchronousTestCase):
     """C{rdma:}, by the communication manager."""
 
     def setUp(self) -> None:
@@ -164,7 +158,7 @@ class BTLTests(Connections, SynchronousTestCase):
         return ClientEndpoint(self.reactor, stream, self.subject[0].device)
 
 
-class Management(OnDevices, MADPortContract):
+class Management(OnDevices, contracts.MADPortContract):
     """Management datagrams; devices are not removed."""
 
     def setUp(self) -> None:

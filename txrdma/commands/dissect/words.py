@@ -7,6 +7,7 @@ A text follows the name of the sender: "the client" C{"proposes SMC-R version 2.
 from __future__ import annotations
 
 from txrdma.iba.types import MTU
+from txrdma.smc.wire import llc
 from txrdma.smc.wire.clc import (
     Accept,
     Confirm,
@@ -19,19 +20,6 @@ from txrdma.smc.wire.clc import (
     Proposal,
     SMCDAccept,
     SMCDConfirm,
-)
-from txrdma.smc.wire.llc import (
-    AddLink,
-    AddLinkContinuation,
-    ConfirmLink,
-    ConfirmRKey,
-    ConfirmRKeyContinuation,
-    DeleteLink,
-    DeleteRKey,
-    LLC,
-    LLCFlags,
-    RequestAddLink,
-    TestLink,
 )
 
 _MEANINGS = {
@@ -172,40 +160,40 @@ def _decline(message: Decline) -> str:
     return f"declines{sync}: {reason(message.diagnosis)}; the connection continues on TCP"
 
 
-def describeLLC(message: LLC) -> str:
+def describeLLC(message: llc.LLC) -> str:
     """Return the text of an LLC message (RFC 7609, A.3)."""
     body = message.body
     if body is None:
         return f"sends an LLC message of unknown type {int(message.type)}"
     flags, isResponse = message.header.flags, message.isResponse
-    if isinstance(body, ConfirmLink):
+    if isinstance(body, llc.ConfirmLink):
         limit = f", {amount(body.maxConnections, 'connection')}" if body.maxConnections else ""
         response = " (response)" if isResponse else ""
         end = f"queue pair {body.qpn:#x} of {body.gid}, up to {amount(body.maxLinks, 'link')}{limit}"
         return f"confirms link {body.link}{response}: {end}"
-    if isinstance(body, AddLink):
+    if isinstance(body, llc.AddLink):
         return _addLink(message, body)
-    if isinstance(body, AddLinkContinuation):
+    if isinstance(body, llc.AddLinkContinuation):
         return f"announces keys of buffers on link {body.link}, {body.remaining} remaining"
-    if isinstance(body, DeleteLink):
-        which = "all links" if flags & LLCFlags.ALL_LINKS else f"link {body.link}"
+    if isinstance(body, llc.DeleteLink):
+        which = "all links" if flags & llc.LLCFlags.ALL_LINKS else f"link {body.link}"
         if isResponse:
             return f"confirms that {which} is deleted" + (f": {body.reason.name}" if body.reason else "")
-        order = ", orderly" if flags & LLCFlags.ORDERLY else ", immediately"
+        order = ", orderly" if flags & llc.LLCFlags.ORDERLY else ", immediately"
         return f"deletes {which}{order}: {body.reason.name}"
-    if isinstance(body, RequestAddLink):
+    if isinstance(body, llc.RequestAddLink):
         return f"requests another link: {amount(body.gidCount, 'GID')}, the first is {body.gid}"
-    if isinstance(body, ConfirmRKey):
+    if isinstance(body, llc.ConfirmRKey):
         return _confirmRKey(body, flags, isResponse)
-    if isinstance(body, ConfirmRKeyContinuation):
+    if isinstance(body, llc.ConfirmRKeyContinuation):
         return f"announces keys of a buffer on more links, {body.remaining} remaining"
-    if isinstance(body, TestLink):
+    if isinstance(body, llc.TestLink):
         return "responds to the test of the link" if isResponse else "tests the link"
-    if isinstance(body, DeleteRKey):
+    if isinstance(body, llc.DeleteRKey):
         if isResponse:
             return (
                 "could not delete all keys"
-                if flags & LLCFlags.NEGATIVE
+                if flags & llc.LLCFlags.NEGATIVE
                 else "confirms that the keys are deleted"
             )
         keys = " ".join(f"{key:#x}" for key in message.deletedRKeys)
@@ -213,8 +201,8 @@ def describeLLC(message: LLC) -> str:
     return f"sends {message.type.name}"
 
 
-def _addLink(message: LLC, body: AddLink) -> str:
-    if message.isResponse and message.header.flags & LLCFlags.REJECT:
+def _addLink(message: llc.LLC, body: llc.AddLink) -> str:
+    if message.isResponse and message.header.flags & llc.LLCFlags.REJECT:
         why = message.header.rejectReason
         return "rejects another link" + (f": {why.name}" if why else "")
     keys = f", {amount(len(message.extension.pairs), 'key')}" if message.extension is not None else ""
@@ -222,11 +210,11 @@ def _addLink(message: LLC, body: AddLink) -> str:
     return f"{verb} link {body.link}: queue pair {body.qpn:#x} of {body.gid}, MTU {mtu(body.mtu)}{keys}"
 
 
-def _confirmRKey(body: ConfirmRKey, flags: LLCFlags, isResponse: bool) -> str:
+def _confirmRKey(body: llc.ConfirmRKey, flags: llc.LLCFlags, isResponse: bool) -> str:
     others = [f"{each.rkey:#x} on link {each.link}" for each in body.onLinks[: body.others]]
     keys = joined(f"key {body.rkey:#x} at {body.address:#x}", *others)
     if not isResponse:
         return f"announces a buffer: {keys}"
-    if flags & LLCFlags.RETRY:
+    if flags & llc.LLCFlags.RETRY:
         return f"can't accept the buffer now: {keys}"
-    return f"{'rejects' if flags & LLCFlags.NEGATIVE else 'accepts'} the buffer: {keys}"
+    return f"{'rejects' if flags & llc.LLCFlags.NEGATIVE else 'accepts'} the buffer: {keys}"

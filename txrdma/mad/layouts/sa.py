@@ -16,48 +16,11 @@ from typing_extensions import NamedTuple, ParamSpec, Self, Unpack
 
 from txrdma.iba.types import GID, LID
 from txrdma.kit.wire import array, bits, data, Layout, nested
+from txrdma.mad.layouts import components, smp
 from txrdma.mad.layouts.attributes import Attribute, attribute, key
-from txrdma.mad.layouts.components import (
-    BlockComponents,
-    GUIDInfoComponents,
-    InformInfoComponents,
-    LinkComponents,
-    LinkSpeedWidthPairsTableComponents,
-    MCMemberComponents,
-    MulticastForwardingTableComponents,
-    MultiPathComponents,
-    NodeComponents,
-    PathComponents,
-    PathQualityComponents,
-    PKeyTableComponents,
-    PortInfoComponents,
-    PortInfoExtendedComponents,
-    ServiceAssociationComponents,
-    ServiceComponents,
-    SLtoVLMappingTableComponents,
-    SMInfoComponents,
-    SwitchInfoComponents,
-    TraceComponents,
-    VLArbitrationTableComponents,
-)
+from txrdma.mad.layouts.components import PathQualityComponents
 from txrdma.mad.layouts.messages import InformInfo
 from txrdma.mad.layouts.plain import text
-from txrdma.mad.layouts.smp import (
-    GUIDInfo,
-    LinearForwardingTable,
-    LinkSpeedWidthPairsTable,
-    MulticastForwardingTable,
-    NodeDescription,
-    NodeInfo,
-    PKeyTable,
-    PortInfo,
-    PortInfoExtended,
-    RandomForwardingTable,
-    SLtoVLMappingTable,
-    SMInfo,
-    SwitchInfo,
-    VLArbitrationTable,
-)
 from txrdma.mad.layouts.values import PathMTU, Rate, Selector
 
 R = TypeVar("R", bound="Record")
@@ -168,11 +131,11 @@ def _componentsOf(record: type[Record]) -> _Components:
 class NodeRecord(Record):
     """A node, by one of its ports (IBA 15.2.5.2)."""
 
-    query = Queries(NodeComponents)
+    query = Queries(components.NodeComponents)
     lid: LID = bits(16)
     reserved: int = bits(16)
-    nodeInfo: NodeInfo = nested()
-    nodeDescription: NodeDescription = nested()
+    nodeInfo: smp.NodeInfo = nested()
+    nodeDescription: smp.NodeDescription = nested()
 
 
 @attribute(0x0012, "SubnAdmGet", "SubnAdmGetTable", size=68)
@@ -180,23 +143,23 @@ class PortInfoRecord(Record):
     """A port (IBA 15.2.5.3). C{options} with its highest bit asks for the extended speeds."""
 
     unqueried = ("linkSpeedExtActive2", "linkSpeedExtSupported2", "linkSpeedExtEnabled2")
-    query = Queries(PortInfoComponents)
+    query = Queries(components.PortInfoComponents)
     endPortLID: LID = bits(16)
     portNum: int = bits(8)
     options: int = key(8)
-    portInfo: PortInfo = nested()
+    portInfo: smp.PortInfo = nested()
 
 
 @attribute(0x0013, "SubnAdmGet", "SubnAdmGetTable", size=16)
 class SLtoVLMappingTableRecord(Record):
     """Virtual lanes of a port by service level (IBA 15.2.5.4)."""
 
-    query = Queries(SLtoVLMappingTableComponents)
+    query = Queries(components.SLtoVLMappingTableComponents)
     lid: LID = bits(16)
     inputPortNum: int = bits(8)
     outputPortNum: int = bits(8)
     reserved: int = bits(32)
-    table: SLtoVLMappingTable = nested()
+    table: smp.SLtoVLMappingTable = nested()
 
 
 @attribute(0x0014, "SubnAdmGet", "SubnAdmGetTable", size=24)
@@ -204,73 +167,73 @@ class SwitchInfoRecord(Record):
     """SwitchInfo of a switch (IBA 15.2.5.5)."""
 
     unqueried = ("multicastFDBTop",)
-    query = Queries(SwitchInfoComponents)
+    query = Queries(components.SwitchInfoComponents)
     lid: LID = bits(16)
     reserved: int = bits(16)
-    switchInfo: SwitchInfo = nested()
+    switchInfo: smp.SwitchInfo = nested()
 
 
 @attribute(0x0015, "SubnAdmGet", "SubnAdmGetTable", size=72)
 class LinearForwardingTableRecord(Record):
     """64 entries of a switch's table (IBA 15.2.5.6)."""
 
-    query = Queries(BlockComponents)
+    query = Queries(components.BlockComponents)
     lid: LID = bits(16)
     blockNum: int = bits(16)
     reserved: int = bits(32)
-    table: LinearForwardingTable = nested()
+    table: smp.LinearForwardingTable = nested()
 
 
 @attribute(0x0016, "SubnAdmGet", "SubnAdmGetTable", size=72)
 class RandomForwardingTableRecord(Record):
     """16 entries of a switch's table (IBA 15.2.5.7)."""
 
-    query = Queries(BlockComponents)
+    query = Queries(components.BlockComponents)
     lid: LID = bits(16)
     blockNum: int = bits(16)
     reserved: int = bits(32)
-    table: RandomForwardingTable = nested()
+    table: smp.RandomForwardingTable = nested()
 
 
 @attribute(0x0017, "SubnAdmGet", "SubnAdmGetTable", size=72)
 class MulticastForwardingTableRecord(Record):
     """32 multicast LIDs of a switch's table, for 16 ports (IBA 15.2.5.8)."""
 
-    query = Queries(MulticastForwardingTableComponents)
+    query = Queries(components.MulticastForwardingTableComponents)
     lid: LID = bits(16)
     position: int = bits(4)
     reserved: int = bits(3)
     blockNum: int = bits(9)
     reserved2: int = bits(32)
-    table: MulticastForwardingTable = nested()
+    table: smp.MulticastForwardingTable = nested()
 
 
 @attribute(0x0018, "SubnAdmGet", "SubnAdmGetTable", size=25)
 class SMInfoRecord(Record):
     """SMInfo of a subnet manager (IBA 15.2.5.10)."""
 
-    query = Queries(SMInfoComponents)
+    query = Queries(components.SMInfoComponents)
     lid: LID = bits(16)
     reserved: int = bits(16)
-    smInfo: SMInfo = nested()
+    smInfo: smp.SMInfo = nested()
 
 
 @attribute(0x0019, "SubnAdmGet", "SubnAdmGetTable", size=40)
 class LinkSpeedWidthPairsTableRecord(Record):
     """Link widths that a port can have at each speed (IBA 15.2.5.21)."""
 
-    query = Queries(LinkSpeedWidthPairsTableComponents)
+    query = Queries(components.LinkSpeedWidthPairsTableComponents)
     lid: LID = bits(16)
     portNum: int = bits(8)
     reserved: int = bits(8)
-    table: LinkSpeedWidthPairsTable = nested()
+    table: smp.LinkSpeedWidthPairsTable = nested()
 
 
 @attribute(0x0020, "SubnAdmGet", "SubnAdmGetTable", size=6)
 class LinkRecord(Record):
     """A link, in one direction (IBA 15.2.5.13)."""
 
-    query = Queries(LinkComponents)
+    query = Queries(components.LinkComponents)
     fromLID: LID = bits(16)
     fromPort: int = bits(8)
     toPort: int = bits(8)
@@ -281,19 +244,19 @@ class LinkRecord(Record):
 class GUIDInfoRecord(Record):
     """Block of eight GUIDs of a port (IBA 15.2.5.18)."""
 
-    query = Queries(GUIDInfoComponents)
+    query = Queries(components.GUIDInfoComponents)
     lid: LID = bits(16)
     blockNum: int = bits(8)
     reserved: int = bits(8)
     reserved2: int = bits(32)
-    guidInfo: GUIDInfo = nested()
+    guidInfo: smp.GUIDInfo = nested()
 
 
 @attribute(0x0031, "SubnAdmGet", "SubnAdmGetTable", "SubnAdmSet", "SubnAdmDelete", size=176)
 class ServiceRecord(Record):
     """A registered service (IBA 15.2.5.14). C{serviceLease} is in seconds."""
 
-    query = Queries(ServiceComponents)
+    query = Queries(components.ServiceComponents)
     serviceID: int = key(64)
     serviceGID: GID = data(16)
     servicePKey: int = key(16)
@@ -311,12 +274,12 @@ class ServiceRecord(Record):
 class PKeyTableRecord(Record):
     """Block of 32 P_Keys of a port (IBA 15.2.5.11)."""
 
-    query = Queries(PKeyTableComponents)
+    query = Queries(components.PKeyTableComponents)
     lid: LID = bits(16)
     blockNum: int = bits(16)
     portNum: int = bits(8)
     reserved: int = bits(24)
-    table: PKeyTable = nested()
+    table: smp.PKeyTable = nested()
 
 
 @attribute(0x0035, "SubnAdmGet", "SubnAdmGetTable", size=64)
@@ -329,7 +292,7 @@ class PathRecord(Record):
     """
 
     componentBits = MappingProxyType({"serviceID": 2})
-    query = Queries(PathComponents)
+    query = Queries(components.PathComponents)
     serviceID: int = key(64)
     dgid: GID = data(16)
     sgid: GID = data(16)
@@ -360,12 +323,12 @@ class PathRecord(Record):
 class VLArbitrationTableRecord(Record):
     """Half of a port's arbitration table (IBA 15.2.5.9)."""
 
-    query = Queries(VLArbitrationTableComponents)
+    query = Queries(components.VLArbitrationTableComponents)
     lid: LID = bits(16)
     outputPortNum: int = bits(8)
     blockNum: int = bits(8)
     reserved: int = bits(32)
-    table: VLArbitrationTable = nested()
+    table: smp.VLArbitrationTable = nested()
 
 
 @attribute(0x0038, "SubnAdmGet", "SubnAdmGetTable", "SubnAdmSet", "SubnAdmDelete", size=52)
@@ -376,7 +339,7 @@ class MCMemberRecord(Record):
     @ivar joinState: bit 0 full member, bit 1 non-member, bit 2 send-only.
     """
 
-    query = Queries(MCMemberComponents)
+    query = Queries(components.MCMemberComponents)
     mgid: GID = data(16)
     portGID: GID = data(16)
     qkey: int = key(32)
@@ -402,7 +365,7 @@ class MCMemberRecord(Record):
 class TraceRecord(Record):
     """A hop of a path (IBA 15.2.5.19)."""
 
-    query = Queries(TraceComponents)
+    query = Queries(components.TraceComponents)
     gidPrefix: int = key(64)
     idGeneration: int = bits(16)
     reserved: int = bits(8)
@@ -424,7 +387,7 @@ class MultiPathRecord(Record):
     two parts of the service ID are its upper 8 and its lower 56 bits.
     """
 
-    query = Queries(MultiPathComponents)
+    query = Queries(components.MultiPathComponents)
     rawTraffic: bool = bits(1)
     reserved: int = bits(3)
     flowLabel: int = bits(20)
@@ -466,18 +429,18 @@ class PortInfoExtendedRecord(Record):
     """A port's forward error correction (IBA 15.2.5.24)."""
 
     unqueried = ("portInfoExtended",)
-    query = Queries(PortInfoExtendedComponents)
+    query = Queries(components.PortInfoExtendedComponents)
     endPortLID: LID = bits(16)
     portNum: int = bits(8)
     options: int = key(8)
-    portInfoExtended: PortInfoExtended = nested()
+    portInfoExtended: smp.PortInfoExtended = nested()
 
 
 @attribute(0x003B, "SubnAdmGet", "SubnAdmGetTable", size=80)
 class ServiceAssociationRecord(Record):
     """Name of the service that a service key belongs to (IBA 15.2.5.15)."""
 
-    query = Queries(ServiceAssociationComponents)
+    query = Queries(components.ServiceAssociationComponents)
     serviceKey: bytes = data(16)
     serviceName: bytes = data(64, shown=text)
 
@@ -486,7 +449,7 @@ class ServiceAssociationRecord(Record):
 class InformInfoRecord(Record):
     """Subscription to notices, with its subscriber's GID (IBA 15.2.5.12). In a table it has 80 bytes."""
 
-    query = Queries(InformInfoComponents)
+    query = Queries(components.InformInfoComponents)
     subscriberGID: GID = data(16)
     enum: int = bits(16)
     reserved: bytes = data(6)

@@ -20,18 +20,9 @@ from txrdma.mad.layouts.smp import NodeInfo, PortInfo, SwitchInfo
 from txrdma.mad.layouts.values import FECMode, PortCapability
 from txrdma.mad.vendor import MlxGeneralInfoExtended
 from txrdma.sim.fabric.agents.sma import VENDOR_DIAG
+from txrdma.sim.fabric.model import nodes
 from txrdma.sim.fabric.model.counters import SimulatedCounters
 from txrdma.sim.fabric.model.forwarding import tableOf
-from txrdma.sim.fabric.model.nodes import (
-    bringDown,
-    bringUp,
-    endPorts,
-    learnCorrection,
-    learnFDR10,
-    negotiate,
-    SimulatedNode,
-    SimulatedPort,
-)
 from txrdma.sim.fabric.sm.election import ManagerCandidate, STANDBY_PRIORITY
 from txrdma.sim.fabric.sm.manager import GID_PREFIX, SubnetManager
 from txrdma.sim.fabric.sm.sa import SubnetAdministration
@@ -102,7 +93,7 @@ class SimulatedFabric(Subnet):
 
     # Nodes and ports, by name.
 
-    def node(self, name: str) -> SimulatedNode:
+    def node(self, name: str) -> nodes.SimulatedNode:
         """
         Return the node with this identifier, description or GUID.
 
@@ -116,7 +107,7 @@ class SimulatedFabric(Subnet):
                 return node
         raise ValueError(f"there is no node {name!r} in this fabric")
 
-    def port(self, name: str, number: int | None = None) -> SimulatedPort:
+    def port(self, name: str, number: int | None = None) -> nodes.SimulatedPort:
         """
         Return a port of a node; without a number, port 0 of a switch, else the first port with a link.
 
@@ -124,7 +115,7 @@ class SimulatedFabric(Subnet):
         """
         node = self.node(name)
         if number is None:
-            ends = tuple(endPorts(node))
+            ends = tuple(nodes.endPorts(node))
             return next((port for port in ends if port.neighbor is not None), ends[0])
         if not (0 if node.isSwitch else 1) <= number <= node.numPorts:
             raise ValueError(f"{name!r} has no port {number}")
@@ -205,7 +196,7 @@ class SimulatedFabric(Subnet):
                 for port in sorted(ports, key=lambda port: port.lid):
                     self.sa.notice(trap, GID.fromParts(GID_PREFIX, port.guid))
 
-    def linearOf(self, switch: SimulatedNode) -> bytearray:
+    def linearOf(self, switch: nodes.SimulatedNode) -> bytearray:
         """Return the linear forwarding table of a switch, computed if the switch has none yet."""
         return tableOf(switch)
 
@@ -226,7 +217,7 @@ class SimulatedFabric(Subnet):
             if end is not None:
                 end.isCut = True
         if port.neighbor is not None:
-            bringDown(port)
+            nodes.bringDown(port)
             self._changed(port)
 
     def heal(self, name: str, number: int = 1) -> None:
@@ -235,7 +226,7 @@ class SimulatedFabric(Subnet):
         for end in (port, port.peer):
             if end is not None:
                 end.isCut = False
-        if bringUp(port):
+        if nodes.bringUp(port):
             self._changed(port)
 
     def silence(self, name: str) -> None:
@@ -275,7 +266,7 @@ class SimulatedFabric(Subnet):
 
     def _giveLEDs(self) -> None:
         for node in self.nodes.values():
-            for port in endPorts(node):
+            for port in nodes.endPorts(node):
                 port.capabilities |= PortCapability.LED_INFO
 
     def runFDR10(self, *names: str) -> None:
@@ -284,9 +275,9 @@ class SimulatedFabric(Subnet):
             for port in node.external:
                 for end in (port, port.neighbor):
                     if end is not None:
-                        learnFDR10(end)
+                        nodes.learnFDR10(end)
                 if port.neighbor is not None:
-                    negotiate(port, port.neighbor)
+                    nodes.negotiate(port, port.neighbor)
 
     def correct(self, *names: str, mode: FECMode = FECMode.RS_FEC) -> None:
         """
@@ -295,7 +286,7 @@ class SimulatedFabric(Subnet):
         """
         for node in map(self.node, names) if names else self.nodes.values():
             for port in node.external:
-                learnCorrection(port, mode)
+                nodes.learnCorrection(port, mode)
 
     def haveFirmware(self, name: str, info: MlxGeneralInfoExtended) -> None:
         """Let a node be a Mellanox device with this GeneralInfo."""
@@ -374,7 +365,7 @@ class SimulatedFabric(Subnet):
 
     # Events of the fabric.
 
-    def _changed(self, port: SimulatedPort) -> None:
+    def _changed(self, port: nodes.SimulatedPort) -> None:
         """Send trap 128 from the switches at a port's changed link, and schedule a sweep by the SM."""
         if self.manager is not None and self._resweepSeconds is not None:
             self._resweep.ensure(self._resweepSeconds, self.sweep)
@@ -382,5 +373,5 @@ class SimulatedFabric(Subnet):
             if end is not None and end.node.isSwitch:
                 self.wire.trap(end.end, linkChanged(end.node.ports[0].lid))
 
-    def _violated(self, end: SimulatedPort, datagram: bytes) -> None:
+    def _violated(self, end: nodes.SimulatedPort, datagram: bytes) -> None:
         self.wire.trap(end, badMKey(end.lid, end.node.kind, datagram))
