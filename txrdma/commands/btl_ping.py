@@ -90,11 +90,7 @@ class Asking(MessageProtocol):
         self.transport.setHandler(_PONG, self._answered)
 
     async def ping(self, data: bytes) -> float:
-        """
-        Send a ping, and wait for its answer.
-
-        @return: the round-trip time in seconds.
-        """
+        """Send a ping, wait for its answer, and return the round-trip time in seconds."""
         began = self._reactor.seconds()
         answer: Deferred[None] = Deferred()
         self._pong = answer

@@ -152,11 +152,7 @@ class DecodedTables:
         self._parts: dict[tuple[int, int], dict[int, bytes]] = {}
 
     def records(self, datagram: bytes) -> list[Attribute] | None:
-        """
-        Add a packet, and return the records of the table that it completes.
-
-        @return: None if the packet is not the last one of a table, or segments are missing.
-        """
+        """Add a packet, and return the records of the table that it completes; None if it completes none."""
         number = _segment(datagram)
         if not 0 < number <= _MOST_SEGMENTS:
             return None

@@ -73,11 +73,7 @@ class CommandOptions(BaseOptions):
 
 
 def netOf(hosts: int) -> Net:
-    """
-    Return the simulated network, with node names as in clusters.
-
-    @raise ValueError: a fat tree of such switches cannot have this number of hosts.
-    """
+    """Return the simulated network, named as in clusters; raise C{ValueError} for too many hosts."""
     net = fatTree(hosts, RADIX if hosts <= RADIX**3 // 4 else 2 * RADIX)
     for identifier, node in net.nodes.items():
         kind = identifier.rstrip("0123456789")

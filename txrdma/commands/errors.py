@@ -43,11 +43,7 @@ class ThresholdOptions(SweepOptions):
     ]
 
     def thresholds(self) -> Thresholds:
-        """
-        Return the thresholds and suppressed counters of the options.
-
-        @raise InvalidRequest: the file or the name of a counter is invalid.
-        """
+        """Return the thresholds of the options; raise C{InvalidRequest} for an invalid file or counter."""
         names = [name for name in self["suppress"].split(",") if name.strip()]
         return readThresholds(self["thresholds"]).suppressing(
             [*names, *(COMMON if self["suppress-common"] else ())]

@@ -73,10 +73,7 @@ def chosen(fabric: Fabric, options: Any) -> Iterator[Port]:
 
 
 def _isFirst(port: Port, peer: Port) -> bool:
-    """
-    Return whether a link is printed at this end: at the switch if the other end is none, else at the lower
-    GUID and port number.
-    """
+    """Return whether a link is printed at this end: the only switch, else the lower GUID and port number."""
     if port.node.isSwitch != peer.node.isSwitch:
         return port.node.isSwitch
     return (port.node.guid.raw, port.number) <= (peer.node.guid.raw, peer.number)

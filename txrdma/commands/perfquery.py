@@ -169,11 +169,7 @@ class CounterSource:
 
 
 def sampledCodes(text: str) -> list[int]:
-    """
-    Parse the codes of counters to sample, such as C{"1,0x2"}.
-
-    @raise usage.UsageError: the text is not a list of 16-bit codes, or the list is too long.
-    """
+    """Parse up to 15 codes of counters, of 16 bits, such as C{"1,0x2"}; raise C{UsageError} otherwise."""
     try:
         codes = [int(part, 0) for part in text.split(",")] if text else []
     except ValueError:

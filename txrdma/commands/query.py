@@ -68,11 +68,7 @@ async def run(reactor: Any, options: CommandOptions) -> None:
 
 
 def _kind(options: CommandOptions, rpc: RPC) -> type[Attribute]:
-    """
-    Return the type of the call's attribute, by its name or number.
-
-    @raise InvalidRequest: the call has no such attribute.
-    """
+    """Return the type of the call's attribute by name or number; raise L{InvalidRequest} without one."""
     text = options["attribute"]
     try:
         number = int(text, 0)

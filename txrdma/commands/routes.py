@@ -61,11 +61,7 @@ class RouteTables:
 
 
 def span(text: str) -> range:
-    """
-    Parse a range of LIDs, such as C{"7"} or C{"3-9"}.
-
-    @raise ValueError: the text is not a range of LIDs.
-    """
+    """Parse a range of LIDs, such as C{"7"} or C{"3-9"}; raise C{ValueError} for another text."""
     first, sign, last = text.partition("-")
     low, high = int(first, 0), int(last if sign else first, 0)
     if not 0 <= low <= high <= 0xFFFF:
@@ -284,11 +280,7 @@ def valid(tables: RouteTables, chosen: range | None = None) -> Iterator[tuple[in
 def linearText(
     tables: RouteTables, chosen: range | None, owners: dict[int, str], isAll: bool = False
 ) -> Iterator[str]:
-    """
-    Yield the lines of a linear forwarding table, as ibroute prints them.
-
-    @param isAll: include LIDs without a port.
-    """
+    """Yield the lines of a linear table as ibroute does, with C{isAll} also for LIDs without a port."""
     top = max(0, len(tables.linear) - 1)
     low, high = (chosen[0], min(chosen[-1], top)) if chosen else (0, top)
     guid = hexGUID(tables.info.nodeGUID)
@@ -307,10 +299,7 @@ def linearText(
 
 
 def multicastText(tables: RouteTables, chosen: range | None, owners: dict[int, str]) -> Iterator[str]:
-    """
-    Yield the lines of a multicast forwarding table, as C{ibroute -M} prints them: a row for each group, with
-    a cross at each output port.
-    """
+    """Yield the lines of C{ibroute -M}: a row for each group, with a cross at each output port."""
     guid = hexGUID(tables.info.nodeGUID)
     every = chosen or range(FIRST_MULTICAST, FIRST_MULTICAST + tables.groups)
     low, high = every[0], every[-1]

@@ -97,11 +97,7 @@ KINDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """
-    The name of a frequent query, for which infiniband-diags' saquery has an option.
-
-    @ivar queries: components of each query; the records of all queries are printed together.
-    """
+    """The name of a frequent query, or of several, whose records are printed together."""
 
     name: str
     record: str
@@ -327,11 +323,7 @@ def _keys(options: FabricOptions) -> Keys:
 
 
 def _rpc(kind: RecordKind, options: FabricOptions) -> str:
-    """
-    Return the name of the call that the options request.
-
-    @raise InvalidRequest: the call is not defined for these records.
-    """
+    """Return the name of the call that the options request; raise L{InvalidRequest} if it is not defined."""
     for flag in ("get", "set", "delete"):
         if options[flag]:
             rpc = f"SubnAdm{flag.capitalize()}"
@@ -371,11 +363,7 @@ async def _completed(session: Session, kind: RecordKind, pairs: list[Pair]) -> l
 
 
 def _show(kind: RecordKind, columns: list[str], records: list[Any], owners: Owners) -> None:
-    """
-    Print records as a table.
-
-    @raise InvalidRequest: a column does not exist.
-    """
+    """Print records as a table; raise L{InvalidRequest} if a column does not exist."""
     rows = [dict(lines(record)) for record in records]
     short = [{name.rpartition(".")[2]: text for name, text in row.items()} | row for row in rows]
     wanted = columns or list(rows[0] if rows else ())

@@ -100,11 +100,7 @@ async def _multicast(session: Session) -> list[Hop]:
 
 
 def destinationOf(hops: list[Hop], lid: int, mlid: int) -> list[Hop]:
-    """
-    Return the hops of a multicast tree that lead to a LID.
-
-    @raise NoRoute: no branch leads to the LID.
-    """
+    """Return the hops of a multicast tree that lead to a LID; raise L{NoRoute} if no branch does."""
     at = next((index for index, hop in enumerate(hops) if hop.stop.owns(lid)), -1)
     if at < 0:
         raise NoRoute(f"a packet for {mlid:#06x} does not reach LID {lid}", [])

@@ -97,10 +97,7 @@ def _systemOf(node: Node) -> int:
 
 
 def _xsigo(node: Node, own: int) -> int:
-    """
-    Return the system of an Xsigo node: the GUIDs of switches contain the slot; an adapter belongs to the
-    chassis of the leaf board at its port 1.
-    """
+    """Return the system of an Xsigo node: a switch's GUID has the slot, an adapter belongs to its leaf."""
     kind = own >> 32
     if kind == _XSIGO << 8 | 1:
         return own & _SLOT

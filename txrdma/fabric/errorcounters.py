@@ -399,10 +399,7 @@ class CounterSurvey:
 
 
 def countingPorts(node: Node) -> list[Port]:
-    """
-    Return the ports that have counters: ports of a host whose PortInfo is known; all ports of a switch, with
-    port 0 only if it is an enhanced port 0.
-    """
+    """Return the ports with counters: those of a host that are known; all of a switch, 0 if enhanced."""
     if not node.isSwitch:
         return [port for port in node.ports.values() if port.raw]
     first = 0 if node.switchInfo is not None and node.switchInfo.enhancedPort0 else 1

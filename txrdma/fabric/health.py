@@ -321,10 +321,7 @@ async def managerFindings(rpcs: RPCs, endPort: MADEndPort, fabric: Fabric) -> li
 
 
 def recordedManagers(fabric: Fabric) -> list[Finding]:
-    """
-    Return faults of subnet management in a snapshot, where no SM can be queried: ports whose SM differs from
-    that of most ports.
-    """
+    """Return faults of subnet management in a snapshot: ports whose SM differs from that of most ports."""
     ports = [port for port in endPorts(fabric) if hasLink(port) and port.lid]
     if not ports:
         return []

@@ -62,19 +62,13 @@ class ManagerWatch:
         return isOther or (before is not None and info.actCount < before.actCount)
 
     def silent(self, lid: int, why: str) -> None:
-        """
-        Record that the manager at a LID did not answer; the LID is 0 if the local port knows no
-        manager.
-        """
+        """Record that the manager at a LID did not answer; the LID is 0 if the local port knows none."""
         self._lid, self._why = lid, why
         self._silences += 1
 
     @staticmethod
     def unwatched(found: Iterable[Finding]) -> list[Finding]:
-        """
-        Return the findings of a sweep about managers, except those about the master, which the watch
-        reports itself.
-        """
+        """Return a sweep's findings about managers without those that the watch itself reports."""
         return [one for one in found if one.guid is not None or one.kind not in ("no-sm", "sm-silent")]
 
     def findings(self, now: float) -> list[Finding]:

@@ -455,10 +455,7 @@ class Fabric:
 
 
 def breakUp(nodes: Mapping[GUID, Node]) -> None:
-    """
-    Break the reference cycles of nodes and ports that are no longer used, so that they are freed without a
-    garbage collection.
-    """
+    """Break the reference cycles of unused nodes and ports: they are freed without a garbage collection."""
     for node in nodes.values():
         for port in node._ports:
             if port is not None:

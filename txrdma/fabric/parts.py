@@ -12,10 +12,7 @@ from txrdma.iba.types import GID, GUID
 
 
 def part(fabric: Fabric, first: Node, hops: int) -> Fabric:
-    """
-    Return a fabric of the nodes that are at most C{hops} links away from C{first}. Links of its outermost
-    nodes lead to nodes that are not in it.
-    """
+    """Return a fabric of the nodes at most C{hops} links away from C{first}; outer links lead out of it."""
     found = Fabric()
     found.nodes = {node.guid: node for node in around(first, hops)}
     found.problems = fabric.problems

@@ -38,18 +38,12 @@ def bitsEachSecond(port: Port) -> float:
 
 
 def dataRate(port: Port) -> float:
-    """
-    Return the data rate of a port's link at its active width and speed, in octets per second; 0 if
-    unknown.
-    """
+    """Return the octets per second that a port's link carries at its width and speed; 0 if unknown."""
     return port.width * DATA_GIGABITS.get(port.activeSpeed, 0.0) * 125e6
 
 
 def shareOf(port: Port, rate: float) -> float | None:
-    """
-    Return a rate, in octets per second, as a share of the data rate of a port's link; None if that is
-    unknown.
-    """
+    """Return a rate in octets per second as a share of that of a port's link; None if that is unknown."""
     most = dataRate(port)
     return min(1.0, rate / most) if most else None
 

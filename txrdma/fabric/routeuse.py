@@ -44,10 +44,7 @@ class RouteUse:
 
 
 def usesOf(fabric: Fabric, port: Port, linear: Linear) -> Iterator[RouteUse]:
-    """
-    Return the LIDs of hosts and routers that are routed over a port's link, for each direction that begins at
-    a switch whose table is known.
-    """
+    """Return the LIDs of end nodes routed over a port's link, for each direction with a known table."""
     owners = _owners(fabric)
     for each in (port, port.peer):
         if each is not None and each.node.guid in linear:

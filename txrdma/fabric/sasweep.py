@@ -183,10 +183,7 @@ def missingPorts(fabric: Fabric) -> Iterator[Problem]:
 
 
 def missingLinks(fabric: Fabric, links: Iterable[LinkRecord]) -> Iterator[Problem]:
-    """
-    Return problems for links that are missing in the SA's LinkRecords although a port is up, and for links
-    that are listed in one direction only.
-    """
+    """Return problems for links that LinkRecords lack although a port is up, or have one way only."""
     up = PhysicalState.LINK_UP
     ends = {(link.fromLID, link.fromPort): (link.toLID, link.toPort) for link in links}
     found_ = {*ends, *ends.values()}

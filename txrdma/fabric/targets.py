@@ -21,11 +21,7 @@ def combined(target: str) -> tuple[LID, str] | None:
 
 
 def parsedTarget(text: str, endPort: MADEndPort | None = None) -> int | GID | GUID | IBPath:
-    """
-    Parse the name of a port with L{parseTarget <txrdma.mad.paths.parseTarget>}.
-
-    @raise InvalidRequest: the text names no port.
-    """
+    """Parse the name of a port with C{parseTarget}; raise L{InvalidRequest} if it names none."""
     try:
         return parseTarget(text, endPort)
     except ValueError as error:

@@ -37,11 +37,7 @@ class BackOff(Generic[Name]):
         return known is None or now >= known[1]
 
     def silent(self, name: Name, now: float) -> float:
-        """
-        Record that a peer did not answer.
-
-        @return: time until it may be queried again, in seconds.
-        """
+        """Record that a peer did not answer; return the seconds until it may be queried again."""
         times = self._silent.get(name, (0, 0.0))[0]
         wait = min(self._most, self._first * (1 << min(times, _MOST_DOUBLINGS)))
         self._silent[name] = (times + 1, now + wait)

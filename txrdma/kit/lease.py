@@ -207,10 +207,7 @@ class RowLease(Lease):
         return bool(self.token)
 
     def _take(self) -> None:
-        """
-        Take the lease if it has expired, or was granted for a longer time than possible: then the clock of
-        the server was set back.
-        """
+        """Take the lease if it has expired, or ends later than possible: the clock was set back."""
         expired = f"(expires <= {self._now} OR expires > {self._now} + {self.seconds})"
         if self._ends:
             self._execute(self._ends.format(expired=expired))

@@ -19,11 +19,7 @@ _BY_ADDRESS: Final = {"tcp": ("port", "interface", "backlog"), "tcp6": ("port", 
 
 
 def _partsOf(listen: str) -> dict[str, str]:
-    """
-    Return the parts of a C{tcp:} or C{tcp6:} string by name.
-
-    @raise ValueError: a name is unknown or occurs twice, or there are too many parts.
-    """
+    """Return the parts of a C{tcp:} or C{tcp6:} string by name; raise C{ValueError} for invalid ones."""
     (kind, *positional), named = parseString(listen, "endpoint")
     names = _BY_ADDRESS[kind]
     taken = names[: len(positional)]

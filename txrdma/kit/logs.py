@@ -58,11 +58,7 @@ class RateLimitedLogger:
         self.emit(LogLevel.warn, subject, text, **fields)
 
     def emit(self, level: Any, subject: Hashable, text: str, **fields: Any) -> None:
-        """
-        Write an entry, unless one about this subject was written within the last C{seconds}.
-
-        @param level: a constant of L{LogLevel}.
-        """
+        """Write an entry, unless one about this subject was written within the last C{seconds}."""
         now = self._clock()
         if subject not in self._entries and len(self._entries) >= _MOST:
             self._forget(now)

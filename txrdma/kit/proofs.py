@@ -88,11 +88,7 @@ class Prover(Protocol):
             self._fail(error)
 
     def _received(self) -> None:
-        """
-        Process received bytes.
-
-        @raise Refused: the peer does not prove its rank.
-        """
+        """Process received bytes; raise L{Refused} if the peer does not prove its rank."""
 
     def _take(self, length: int) -> bytes | None:
         if len(self._data) < length:

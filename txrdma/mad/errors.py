@@ -49,10 +49,7 @@ class MADTimeoutError(MADFailure):
 
 
 def silenceHint(rpc: RPC, path: IBPath, mkey: int) -> str:
-    """
-    Reason other than absence why a node may be silent (IBA 14.2.4, 10.9), as the end of a message; C{""} for
-    none.
-    """
+    """Reason other than absence why a node may be silent (IBA 14.2.4, 10.9), as the end of a message."""
     if rpc.managementClass is ManagementClass.SUBN_LID:
         return f"; a port whose M_Key is not {mkey:#x} may be silent, too"
     if path.pkey != DEFAULT_PKEY:

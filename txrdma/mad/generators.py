@@ -20,11 +20,7 @@ Work = Union[Coroutine[Any, Any, Any], Generator[Any, Any, Any]]
 
 
 def coroutineOf(work: Work) -> Coroutine[Any, Any, Any]:
-    """
-    Coroutine that does a piece of work.
-
-    @raise TypeError: the argument is neither a coroutine nor a generator.
-    """
+    """Coroutine of a piece of work; raise C{TypeError} if it is neither a coroutine nor a generator."""
     if inspect.iscoroutine(work):
         return work
     if inspect.isgenerator(work):

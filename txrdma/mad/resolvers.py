@@ -31,10 +31,7 @@ _ALL_PATHS: Final = 127
 
 
 def sourceAddress(target: str) -> str | None:
-    """
-    Return the source address that the kernel's routes select for packets to an address; None if it is
-    unreachable. Nothing is sent.
-    """
+    """Return the source address that the kernel selects for packets to an address; None without a route."""
     try:
         family, kind, _, _, where = socket.getaddrinfo(
             target, _DISCARD, type=socket.SOCK_DGRAM, flags=socket.AI_NUMERICHOST

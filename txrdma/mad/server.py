@@ -329,11 +329,7 @@ def _promised(result: Any) -> Deferred[Any]:
 
 
 def _read(datagram: bytes, message: bytes, path: IBPath) -> MADRequest:
-    """
-    Decode a request.
-
-    @raise WireError: the request is too short, or contradicts itself.
-    """
+    """Decode a request; raise L{WireError} if it is too short, or contradicts itself."""
     isWhole = len(datagram) == _LENGTH and datagram[1] == ManagementClass.COMM_MGT
     frame = formatOf(datagram[1]).decode(datagram) if isWhole else None
     header = frame.header if isinstance(frame, CommMgtFormat) else MADHeader.decode(datagram)
@@ -377,11 +373,7 @@ def _answerTo(request: MADRequest) -> int:
 
 
 def _payloadOf(result: object, request: MADRequest) -> Attribute | list[Attribute]:
-    """
-    Result of a handler, if it can be an answer.
-
-    @raise TypeError: it cannot be one.
-    """
+    """Result of a handler; raise C{TypeError} if it cannot be an answer."""
     if isinstance(result, Attribute):
         return result
     if isinstance(result, list) and _answerTo(request) in TABLES:
@@ -422,11 +414,7 @@ def _keys(request: MADRequest) -> Keys:
 
 
 def _managementAnswer(request: MADRequest, method: int, content: bytes, status: int) -> bytes:
-    """
-    Answer to an SMP.
-
-    On a directed route it has the route of the request, and the direction bit for the way back (IBA 14.2.2).
-    """
+    """Answer to an SMP; on a directed route it has the request's, and the direction bit (IBA 14.2.2)."""
     header, asked = request.header, request.frame
     if isinstance(asked, SMPFormatDirected):
         returning = asked.header.replace(method=Method(method), returning=True, status=status & 0x7FFF)

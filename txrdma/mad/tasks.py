@@ -51,29 +51,18 @@ class Runner:
         return done is self._run
 
     def start(self, work: Work, source: Task | None = None) -> Task:
-        """
-        Begin a piece of work at the next turn.
-
-        @raise TypeError: the argument is neither a coroutine nor a generator.
-        """
+        """Begin a coroutine or a generator at the next turn; raise C{TypeError} for anything else."""
         coroutine = coroutineOf(work)
         return self._begun(Task(self, self.running, source), coroutine)
 
     def take(self, works: Iterable[Any]) -> Task:
-        """
-        Begin pieces of work from an iterable, up to the bound.
-
-        @raise TypeError: the argument is not iterable.
-        """
+        """Begin pieces of work from an iterable, up to the bound; raise C{TypeError} if it is none."""
         iterator = iter(works)
         task = Task(self, self._sources)
         return self._begun(task, self._each(iterator, task))
 
     def run(self, work: Work | None, queue: Work | None, mqueue: Iterable[Any] | None) -> Deferred[Any]:
-        """
-        Begin these; the returned Deferred fires when nothing is left: see L{MADSchedule.run
-        <txrdma.mad.schedule.MADSchedule.run>}.
-        """
+        """Begin these; the returned Deferred fires when nothing is left: see C{MADSchedule.run}."""
         if self._run is not None:
             for each in (work, queue):
                 if each is not None:
@@ -289,9 +278,7 @@ class Task:
         runner.resume(self, None, error)
 
     def _fired(self, result: Any) -> Any:
-        """
-        Resume the work with a Deferred's result, which stays in it, as a coroutine looks at it once more.
-        """
+        """Resume the work with a Deferred's result, which stays in it: a coroutine looks at it once more."""
         value, error = (None, result.value) if isinstance(result, Failure) else (result, None)
         if self._deferred is not None:
             self._deferred = self.awaited = None

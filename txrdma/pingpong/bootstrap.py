@@ -179,11 +179,7 @@ class _Layout(Generic[_T]):
         return {name: self._kinds[name].write(member) for name, member in found if member is not None}
 
     def read(self, value: Any) -> _T:
-        """
-        Decode a JSON object.
-
-        @raise ValueError: the object is invalid; the message names the member.
-        """
+        """Decode a JSON object; raise C{ValueError} with the name of a member that is invalid."""
         if type(value) is not dict:
             raise ValueError("not an object")
         members = {}
@@ -277,11 +273,7 @@ def encode(message: Message) -> bytes:
 
 
 def decode(line: bytes) -> Message:
-    """
-    Decode a line without its newline.
-
-    @raise WireError: the line is not a valid message.
-    """
+    """Decode a line without its newline; raise L{WireError} if it is not a valid message."""
     try:
         value = json.loads(line)
         if type(value) is not dict:
@@ -303,11 +295,7 @@ class LineSplitter:
         self._held = b""
 
     def take(self, data: bytes) -> list[bytes]:
-        """
-        Add received data, and return the lines that are complete.
-
-        @raise WireError: a line is too long.
-        """
+        """Add received data, and return the complete lines; raise L{WireError} if one is too long."""
         *lines, self._held = (self._held + data).split(b"\n")
         if any(len(line) > self._longest for line in (*lines, self._held)):
             self._held = b""

@@ -45,11 +45,7 @@ def encodeEndAddress(here: EndAddress) -> bytes:
 
 
 def decodeEndAddress(line: bytes) -> EndAddress:
-    """
-    Decode the peer's line.
-
-    @raise WireError: the line is invalid.
-    """
+    """Decode the peer's line; raise L{WireError} if it is invalid."""
     found = _LINE.fullmatch(line)
     if found is None:
         shown = line[:60].decode("ascii", "replace").rstrip("\0")
@@ -60,11 +56,7 @@ def decodeEndAddress(line: bytes) -> EndAddress:
 
 
 class _Exchange(Protocol):
-    """
-    Protocol of the TCP connection on which addresses are exchanged.
-
-    @ivar opened: fires when the transport is connected.
-    """
+    """Protocol of the TCP connection that exchanges addresses; C{opened} fires when it is connected."""
 
     def __init__(self, reactor: IReactorTime) -> None:
         self.opened: Deferred[_Exchange] = Deferred()
@@ -131,9 +123,7 @@ class Game(Activity):
     def __init__(
         self, link: MeasuredLink, test: Test, isFirst: bool, stallSeconds: float = STALL_SECONDS
     ) -> None:
-        """
-        @param isFirst: whether this end sends the first message, as clients do.
-        """
+        """@param isFirst: whether this end sends the first message, as clients do."""
         super().__init__(link, test, stallSeconds)
         self._isFirst = isFirst
         self._begin = link.layout.slotAt(0)

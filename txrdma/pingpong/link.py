@@ -212,11 +212,7 @@ class MeasuredLink:
         return self.queuePair.route
 
     def connect(self, peer: EndAddress) -> None:
-        """
-        Connect the queue pair to the peer.
-
-        @raise txrdma.error.RDMAError: the device cannot reach the peer.
-        """
+        """Connect the queue pair to the peer; raise L{RDMAError} if the device cannot reach it."""
         self.peer = peer
         address = AddressVector(peer.gid, self._gidIndex, self._port, dlid=peer.lid, dmac=peer.mac)
         if self.settings.kind is QPKind.UD:

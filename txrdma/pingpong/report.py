@@ -66,11 +66,7 @@ class CSVReport:
 
 
 def sizeFrom(text: str) -> int:
-    """
-    Parse a number of bytes: C{64}, C{4K}, C{1MiB}.
-
-    @raise ValueError: the text is not a number of bytes.
-    """
+    """Parse a number of bytes: C{64}, C{4K}, C{1MiB}; raise C{ValueError} for another text."""
     number = text.strip().lower().removesuffix("ib").removesuffix("b")
     shift = {"k": 10, "m": 20, "g": 30}.get(number[-1:], 0)
     digits = number[:-1] if shift else number

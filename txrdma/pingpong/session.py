@@ -429,11 +429,7 @@ class _Service:
 
 
 def checkFit(test: Test, settings: LinkSettings) -> None:
-    """
-    Verify that a link is suitable for a test.
-
-    @raise InvalidRequest: the link is not suitable.
-    """
+    """Raise L{InvalidRequest} if a link is not suitable for a test."""
     if test.transfer.kind is not settings.kind or test.size > settings.size:
         raise InvalidRequest(f"the link is not made for {test.transfer.value} of {test.size} bytes")
     if (test.transfer is Transfer.ATOMIC and not settings.atomics) or (test.check and not settings.check):

@@ -125,11 +125,7 @@ def differences(before: Mapping[str, DeviceView], after: Mapping[str, DeviceView
 
 
 class EndPortWatcher:
-    """
-    Calls one listener with a list of L{Change} whenever something has changed since its start.
-
-    Its creator stops it.
-    """
+    """Calls one listener with a list of L{Change} whenever something has changed, until it is stopped."""
 
     def __init__(
         self,

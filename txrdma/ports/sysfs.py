@@ -83,10 +83,7 @@ class EndPortAttributes:
 
 
 def contents(path: str) -> bytes:
-    """
-    Return the content of an attribute, which is never longer than a page. (No file object: GID tables have a
-    thousand attributes.)
-    """
+    """Return an attribute, at most a page, without a file object: GID tables have a thousand of them."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return os.read(descriptor, _PAGE)
@@ -380,10 +377,7 @@ class EndPort(_Folder):
 
     @property
     def smName(self) -> str:
-        """
-        Name of the character device that marks the port as one with a subnet manager while it is open:
-        C{"issm0"}.
-        """
+        """Name of the device that marks the port as one with an SM while it is open: C{"issm0"}."""
         return _characterDevice(
             self._root / "class" / "infiniband_mad", "issm", self.device.name, self.number
         )

@@ -11,11 +11,7 @@ from twisted.internet.task import Clock
 
 
 class SimulatedClock(Clock):
-    """
-    A C{Clock} that inserts each call in order of time, instead of sorting all of them.
-
-    With a hundred datagrams in flight, sorting takes most of a simulation's time.
-    """
+    """A C{Clock} that inserts each call in order: sorting all takes most of a simulation's time."""
 
     def callLater(
         self, delay: float, callable: Callable[..., Any], *args: object, **kw: object

@@ -71,11 +71,7 @@ def _called(node: Node) -> str:
 
 
 def readFabric(text: str, name: str = "net file") -> Fabric:
-    """
-    Read the fabric of a net file.
-
-    @raise ValueError: the text is not a valid net file.
-    """
+    """Read the fabric of a net file; raise C{ValueError} if it is not valid."""
     net = parseNet(_GROUPS.sub("#", text), name)
     nodes = buildNodes(net)
     fabric = Fabric()
@@ -116,10 +112,7 @@ def _add(fabric: Fabric, node: SimulatedNode, identifier: str) -> None:
 
 
 def _lines(text: str) -> Iterator[tuple[str, str, str]]:
-    """
-    Yield the nodes and ports of a net file: a node's identifier with its comment and port GUID, or with the
-    line of a port.
-    """
+    """Yield a node's identifier with its comment and port GUID, or with the line of a port."""
     identifier = guid = ""
     for line in map(str.strip, text.splitlines()):
         if not line:
@@ -158,11 +151,7 @@ def _refine(node: Node, words: str, line: str) -> None:
 
 
 def _guid(digits: str) -> GUID:
-    """
-    Return the GUID of a port from the digits in parentheses.
-
-    @raise ValueError: there are more digits than a GUID has.
-    """
+    """Return the GUID of a port from the digits in parentheses; raise C{ValueError} for too many digits."""
     if len(digits) > 16:
         raise ValueError(f"{digits} is not a port GUID")
     return GUID.fromInt(int(digits, 16))

@@ -44,21 +44,13 @@ _SNAPPY: Final = "cramjam"
 
 
 def requireTLS(what: str) -> None:
-    """
-    Check that TLS is installed.
-
-    @raise InvalidRequest: TLS is not installed.
-    """
+    """Raise L{InvalidRequest} if TLS is not installed."""
     if find_spec(_TLS) is None:
         raise InvalidRequest(f"{what} needs TLS: pip install 'txrdma[tls]'")
 
 
 def channelsOf(reactor: Any, config: MonitorConfig) -> list[AlertChannel]:
-    """
-    Return the channels that report findings: webhooks, mail and a log file.
-
-    @raise InvalidRequest: a channel needs TLS, which is not installed.
-    """
+    """Return the channels that report findings: webhooks, mail and a log file, each of which may need TLS."""
     for name, url, _kind, _authorization in config.webhooks:
         if url.startswith("https:"):
             requireTLS(f"alerts.webhooks.{name}")

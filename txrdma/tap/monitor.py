@@ -94,11 +94,7 @@ def logFinding(event: FindingEvent) -> None:
 
 
 def checkOf(config: MonitorConfig) -> Check:
-    """
-    Return the function that finds the faults of a swept fabric.
-
-    @raise InvalidRequest: the topology file cannot be read or parsed.
-    """
+    """Return the function that finds the faults of a swept fabric, with the topology file if there is one."""
     if not config.topology:
         return locatedFindings
     plan = readCables(config.topology)

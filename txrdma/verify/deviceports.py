@@ -21,12 +21,7 @@ _CM_FILE: Final = "dev/infiniband/rdma_cm"
 
 
 def deviceProblems(host: Host, device: RDMADevice, isLinked: bool) -> Iterator[Problem]:
-    """
-    Yield the problems of a device and its ports.
-
-    @param isLinked: whether any port of the host is active.
-    @raise DeviceUnavailable: the device has been removed.
-    """
+    """Yield the problems of a device and its ports. C{isLinked}: whether any port of the host is active."""
     if host.has("sys/class/infiniband_verbs"):
         yield from fileProblems(
             host, "verbs-file", device.name, f"dev/infiniband/{device.verbsName or 'uverbs'}"

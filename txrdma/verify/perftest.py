@@ -102,11 +102,7 @@ def _listens(table: str, port: int) -> bool:
 
 
 def resultIn(output: str, column: int) -> float:
-    """
-    Return a value of the last row of numbers in the output of a program.
-
-    @raise OSError: there is no such row.
-    """
+    """Return a value of the last row of numbers in a program's output; raise C{OSError} if there is none."""
     for line in reversed(output.splitlines()):
         words = line.split()
         if len(words) > column and words[0].isdecimal() and words[1].isdecimal():

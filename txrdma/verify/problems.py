@@ -141,11 +141,7 @@ REMEDIES: Final[dict[str, Remedy]] = {
 
 
 def problem(kind: str, where: str, text: str, **fields: str) -> Problem:
-    """
-    Return a problem with its command.
-
-    @param fields: fields of the command of this kind.
-    """
+    """Return a problem with the command of its kind, which has these fields."""
     return Problem(kind, where, text, REMEDIES[kind].fix.format(**fields))
 
 

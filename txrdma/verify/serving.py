@@ -104,11 +104,7 @@ class Serving:
         self.offer: dict[str, Any] = {"version": __version__, "address": end.address, "missing": {}}
 
     async def start(self, port: int) -> int:
-        """
-        Listen, and return the TCP port of the control connection. Kinds that cannot listen are noted.
-
-        @param port: 0 for any free port.
-        """
+        """Listen, and return the TCP port of the control connection. Kinds that cannot listen are noted."""
         reactor, end = self._reactor, self._end
         for kind, description in listening(end, self._address).items():
             streams = serverFromString(reactor, description)

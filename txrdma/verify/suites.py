@@ -39,11 +39,7 @@ _SETTLING_STEPS: Final = 5
 
 
 def quirksOf(driver: str) -> Quirks:
-    """
-    Return the permitted differences of a driver.
-
-    Linux resolves the peer's address for RTR, and adapters drop long datagrams silently, as IBA requires.
-    """
+    """Return what a driver may do differently: Linux resolves addresses for RTR, adapters drop silently."""
     known = {"soft": OURS, SOFTWARE_ROCE: RXE}
     return known.get(driver) or replace(OURS, needsPeerForRTR=True, longDatagramFails=False)
 

@@ -33,11 +33,7 @@ def listening(end: TestedPort, address: str) -> dict[str, str]:
 
 
 def connecting(kind: str, end: TestedPort, host: str, port: object) -> str:
-    """
-    Return the endpoint string of a client.
-
-    @param host: IP address of the server; of C{rsocket} that of its RDMA port.
-    """
+    """Return the endpoint string of a client; for C{rsocket}, the host is the server's RDMA port."""
     host = host.replace(":", "\\:")
     return f"{kind}:{host}:{port}" + ("" if kind == "tcp" else _keys(end))
 

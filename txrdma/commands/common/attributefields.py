@@ -96,12 +96,7 @@ def attributesOf(rpc: RPC | None) -> Iterator[type[Attribute]]:
 
 
 def _declared(kind: type[Attribute]) -> Iterator[type[Attribute]]:
-    """
-    Yield the subclasses of an attribute type that declare their calls.
-
-    Several may have the same number. Private classes are omitted, and classes that only inherit their calls,
-    such as those that C{wire} has replaced by new classes.
-    """
+    """Yield the public subclasses of a type that declare their calls, rather than inherit them."""
     for each in kind.__subclasses__():
         if vars(each).get("rpcs") and not each.__name__.startswith(("_", _RAW)):
             yield each
@@ -111,12 +106,7 @@ def _declared(kind: type[Attribute]) -> Iterator[type[Attribute]]:
 def rawAttribute(
     rpc: RPC, number: int, vendorClass: ManagementClass | None = None, oui: int = 0
 ) -> type[Attribute]:
-    """
-    Return an attribute type with this number and only bytes, as many as fit into a MAD of the call.
-
-    @param vendorClass: management class of a vendor's call.
-    @param oui: the vendor's OUI.
-    """
+    """Return an attribute type with this number and only bytes, as many as fit into a MAD of the call."""
     isSMP = rpc.managementClass is ManagementClass.SUBN_LID
     available = _SMP_BYTES if isSMP else _attributeBytes(vendorClass or rpc.managementClass)
     body = {"__annotations__": {"content": "bytes"}, "__module__": __name__, "content": data(available)}
@@ -173,11 +163,7 @@ def _at(layout: Layout, path: list[Field]) -> Any:
 
 
 def _oneOf(field: Field, values: Any, index: int, text: str) -> Any:
-    """
-    Return the values of an array with one element replaced.
-
-    @raise InvalidRequest: the index is out of range.
-    """
+    """Return the values of an array with one element replaced, whose index must be in range."""
     many = field.count or (len(values) if isinstance(values, bytes) else 0)
     if index >= many:
         raise InvalidRequest(f"{field.name}[{index}]: there are {many} of them, from 0 on")

@@ -49,11 +49,7 @@ class CounterRates:
         self._at = 0.0
 
     def since(self, entries: Sequence[dict[str, Any]], now: float) -> list[dict[str, Any]]:
-        """
-        Return a report's entries with rates instead of counters, without processes that are new in it.
-
-        @param now: the time of the report in seconds.
-        """
+        """Return entries with rates since the last report, without new processes. Times are in seconds."""
         before, seconds = self._before, now - self._at
         self._before = {each["pid"]: each["counters"] for each in entries if "counters" in each}
         self._at = now

@@ -49,10 +49,7 @@ def chosen(spelling: str, root: str | Path = SYS) -> str:
 
 
 def describeDevice(reactor: object, name: str, root: str | Path = SYS) -> Description:
-    """
-    Return the description of a device; if it cannot be opened, with C{error} and only the values of
-    sysfs.
-    """
+    """Return the description of a device; if it cannot be opened, C{error} and the values of sysfs."""
     description: Description = {"device": name}
     try:
         device = openDevice(reactor, name)

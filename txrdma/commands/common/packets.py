@@ -149,10 +149,7 @@ def _inGlobal(data: bytes) -> Inside | None:
 
 
 def _inTransport(data: bytes) -> Inside | None:
-    """
-    Return the MAD in a packet that begins with its BTH, and is sent to queue pair 0 or 1, or with the Q_Key
-    of queue pair 1.
-    """
+    """Return the MAD in a packet that begins with its BTH: for queue pair 0 or 1, or with its Q_Key."""
     bth = BTH.decode(data)
     if bth.opcode is not Opcode.UD_SEND_ONLY:
         return None
@@ -165,10 +162,7 @@ def _inTransport(data: bytes) -> Inside | None:
 
 
 def _umadLine(header: bytes) -> str:
-    """
-    Return a line about the kernel's umad header, whose fields are little endian in host order, and big
-    endian in network order.
-    """
+    """Return a line about the kernel's umad header: little-endian fields, then big-endian ones."""
     status, milliseconds = (int.from_bytes(header[at : at + 4], "little") for at in (4, 8))
     qpn, qkey = (int.from_bytes(header[at : at + 4], "big") for at in (20, 24))
     lid, level, hasGRH = int.from_bytes(header[28:30], "big"), header[30], header[32]

@@ -35,10 +35,7 @@ CUTTING: Final = ("disable", "off", "reset", "down")
 
 
 class _Mask(NamedTuple):
-    """
-    A field of PortInfo that enables capabilities of a port, with the field of supported capabilities and the
-    names of bits.
-    """
+    """A field of PortInfo that enables capabilities, the field of supported ones, and names of bits."""
 
     enabled: str
     supported: str
@@ -72,12 +69,7 @@ _SWITCHED: Final = {"on": True, "1": True, "off": False, "0": False}
 
 @dataclass(frozen=True, slots=True)
 class _Number:
-    """
-    A field of PortInfo that takes a number.
-
-    @ivar isOfEnd: whether only ports with a LID have the field: those of hosts and routers, and port 0 of
-        switches.
-    """
+    """A field of PortInfo with a number. C{isOfEnd}: only ports with a LID have it (of switches, port 0)."""
 
     field: str
     lowest: int
@@ -86,11 +78,7 @@ class _Number:
     isOfEnd: bool = False
 
     def read(self, operation: str, text: str) -> int:
-        """
-        Parse a number or name for this field.
-
-        @raise usage.UsageError: the text is neither a number nor a name, or is out of range.
-        """
+        """Parse a number or name for this field; raise C{UsageError} if it is neither, or out of range."""
         try:
             number = self.names[text.lower()] if text.lower() in self.names else int(text, 0)
         except ValueError:

@@ -149,10 +149,7 @@ class Session:
         return path
 
     async def nameAt(self, path: IBPath) -> str:
-        """
-        Return the name of the node at the end of a path from the node-name map. Without a map, return C{""}
-        and make no call.
-        """
+        """Return the mapped name of the node at the end of a path; without a map C{""}, without a call."""
         from txrdma.mad.layouts.smp import NodeInfo
 
         if not self.names.names:
@@ -288,10 +285,7 @@ def opened(reactor: Any, options: FabricOptions) -> Iterator[Session]:
 
 
 def _timeoutOf(options: FabricOptions, endPort: MADEndPort) -> float | None:
-    """
-    Return the seconds to wait for an answer: C{--timeout}, or None for the subnet's timeout, but not the
-    hours that some subnets have.
-    """
+    """Return C{--timeout} in seconds; None for the subnet's timeout, unless that is very long."""
     if options["timeout"] is None and lifetimeSeconds(endPort.subnetTimeout) > _LONGEST_TIMEOUT:
         return _LONGEST_TIMEOUT
     timeout: float | None = options["timeout"]
@@ -299,13 +293,7 @@ def _timeoutOf(options: FabricOptions, endPort: MADEndPort) -> float | None:
 
 
 def confirmed(what: str, isConfirmed: bool) -> None:
-    """
-    Prompt for a confirmation before the fabric is changed.
-
-    @param what: a description of the change.
-    @param isConfirmed: do not prompt.
-    @raise SystemExit: the answer is no, or standard input is not a terminal.
-    """
+    """Prompt for a confirmation before a change; exit if it is refused, or if there is no terminal."""
     if isConfirmed:
         return
     if not sys.stdin.isatty():

@@ -226,11 +226,7 @@ def loaded(path: str) -> Fabric:
 
 
 def recalled(options: FabricOptions, names: NodeNames) -> Fabric:
-    """
-    Load the snapshot of C{--load}, or the part of it around the target.
-
-    @raise InvalidRequest: the snapshot cannot be loaded, or the target is not in it.
-    """
+    """Load the snapshot of C{--load}, or the part of it around the target, which must be in it."""
     fabric = loaded(options["load"])
     target = options.get("target")
     if not target:
@@ -241,11 +237,7 @@ def recalled(options: FabricOptions, names: NodeNames) -> Fabric:
 
 
 def save(fabric: Fabric, path: str) -> None:
-    """
-    Write a snapshot of a fabric to a file.
-
-    @raise InvalidRequest: the file cannot be written.
-    """
+    """Write a snapshot of a fabric to a file; raise L{InvalidRequest} if it cannot be written."""
     try:
         Path(path).write_text(json.dumps(dump(fabric)) + "\n", encoding="utf-8")
     except OSError as error:
@@ -259,11 +251,7 @@ def printProblems(fabric: Fabric) -> None:
 
 
 def endWith(fabric: Fabric) -> None:
-    """
-    Print the problems of a fabric, and exit with a status if there are any.
-
-    @raise SystemExit: there are problems, or the sweep was interrupted.
-    """
+    """Print the problems of a fabric, and exit if there are any, or if the sweep was interrupted."""
     printProblems(fabric)
     if fabric.problems:
         sys.stdout.flush()

@@ -6,11 +6,7 @@ from twisted.python import usage
 
 
 def seconds(text: str) -> float:
-    """
-    Parse seconds, from 0.001 to 3600.
-
-    @raise ValueError: the text is not such a number.
-    """
+    """Parse seconds, from 0.001 to 3600; raise C{ValueError} for another text."""
     try:
         value = float(text)
     except ValueError:
@@ -21,11 +17,7 @@ def seconds(text: str) -> float:
 
 
 def count(text: str) -> int:
-    """
-    Parse a nonnegative number, decimal or hexadecimal (C{0x}).
-
-    @raise ValueError: the text is not such a number.
-    """
+    """Parse a number, 0 or more, decimal or hexadecimal (C{0x}); raise C{ValueError} for another text."""
     try:
         value = int(text, 0)
     except ValueError:
@@ -36,11 +28,7 @@ def count(text: str) -> int:
 
 
 def field(text: str) -> tuple[str, str]:
-    """
-    Split an argument C{NAME=VALUE} into name and value.
-
-    @raise usage.UsageError: the name or the equals sign is missing.
-    """
+    """Split C{NAME=VALUE} into name and value; raise C{UsageError} if one is missing."""
     name, sign, value = text.partition("=")
     if not sign or not name:
         raise usage.UsageError(f"{text!r} is not of the form NAME=VALUE")
@@ -48,11 +36,7 @@ def field(text: str) -> tuple[str, str]:
 
 
 def portNumbers(text: str) -> list[int]:
-    """
-    Parse a list of port numbers such as C{"1,4-7"}.
-
-    @raise usage.UsageError: the text is not a list of numbers from 0 to 255.
-    """
+    """Parse port numbers from 0 to 255 such as C{"1,4-7"}; raise C{UsageError} for another text."""
     found: list[int] = []
     for part in text.split(",") if text else ():
         low, dash, high = part.partition("-")

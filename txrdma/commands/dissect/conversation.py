@@ -122,11 +122,7 @@ def _text(address: Address) -> str:
 
 @dataclass(eq=False)
 class DissectedGroup:
-    """
-    A link group.
-
-    @ivar tokens: connections by their alert token and the end that assigned it.
-    """
+    """A link group; C{tokens}: connections by their alert token and the end that assigned it."""
 
     tokens: dict[tuple[str, int], DissectedConnection] = field(default_factory=dict)
 

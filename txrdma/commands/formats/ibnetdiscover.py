@@ -41,11 +41,7 @@ def _rate(raw: bytes, end: bytes, vendors: bytes) -> str:
 
 
 def listing(fabric: Fabric, names: NodeNames, groups: Sequence[Chassis] = ()) -> Iterator[str]:
-    """
-    Yield the lines of the listing, with a section for each node.
-
-    @param groups: chassis of several nodes, which are listed first.
-    """
+    """Yield the lines of the listing, with a section for each node, those in groups first."""
     first = next((node for node in fabric.nodes.values() if node.route == IBDRPath()), None)
     if first is not None:
         yield f"#\n# Initiated from node {first.guid.raw.hex()} port {portGUIDIn(first.raw).hex()}"

@@ -27,11 +27,7 @@ TABLES: Final = (Method.GET_TABLE_RESP, Method.GET_MULTI_RESP)
 
 
 def check(rpc: RPC, kind: type[Attribute], request: bytes, answer: bytes) -> None:
-    """
-    Check an answer of the same class and transaction against its request.
-
-    @raise WireError: the answer is to another request.
-    """
+    """Check an answer of the same class and transaction; raise L{WireError} if it is to another request."""
     name = kind.__name__
     base, _, version, method, _, _, attributeID, modifier = HEADER.unpack_from(answer)
     asked = HEADER.unpack_from(request)
@@ -46,10 +42,7 @@ def check(rpc: RPC, kind: type[Attribute], request: bytes, answer: bytes) -> Non
 
 
 def isOf(rpc: RPC, kind: type[Attribute], attributeID: int) -> bool:
-    """
-    True if an answer may have this attribute ID: answers to GetMulti are paths, and some have the ID of
-    PathRecord.
-    """
+    """True if an answer may have this attribute ID: that of PathRecord also answers a GetMulti."""
     return attributeID in (kind.attributeID, PathRecord.attributeID if rpc.method is Method.GET_MULTI else -1)
 
 

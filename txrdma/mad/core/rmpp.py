@@ -69,10 +69,7 @@ class TransferEnded(NamedTuple):
 
 
 def headerError(header: RMPPHeader) -> TransferEnded | None:
-    """
-    Error in the header of a packet, or the end that it brings (IBA 13.6.2.2); None for DATA or ACK without an
-    error.
-    """
+    """Error in the header of a packet, or the end that it brings (IBA 13.6.2.2); else None."""
     kind, status = header.type, header.status
     if header.version != _VERSION:
         return TransferEnded(RMPPStatus.UNSUPPORTED_VERSION)

@@ -386,10 +386,7 @@ class RMPPTransfers:
             self._events.append(_failed(key, ended))
 
     def _senderControl(self, key: _Key, datagram: bytes, header: RMPPHeader) -> None:
-        """
-        Take an ACK, a STOP or an ABORT from the sender of an incoming message: an ACK gives our answer's
-        first window.
-        """
+        """Take an ACK (which gives our answer's first window), STOP or ABORT of a sender."""
         incoming = self._incoming[key]
         ended = headerError(header)
         if ended is None:

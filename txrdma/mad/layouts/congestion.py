@@ -29,10 +29,7 @@ class CongestionLogType(Code):
 
 @attribute(0x0011, "CongMgtGet", size=3)
 class CongestionInfo(Attribute):
-    """
-    Congestion control capabilities of a node (IBA annex A10.4.3.3). C{controlTableCap} counts blocks of 64
-    entries.
-    """
+    """Congestion control of a node (IBA annex A10.4.3.3). C{controlTableCap} counts blocks of 64 entries."""
 
     congestionInfo: int = mask(16, CongestionCapability)
     controlTableCap: int = bits(8)
@@ -112,10 +109,7 @@ class CACongestionLog(CongestionLog):
 
 @attribute(0x0014, "CongMgtGet", "CongMgtSet", size=76)
 class SwitchCongestionSetting(Attribute):
-    """
-    Settings for marking packets in a switch (IBA annex A10.4.3.6). C{controlMap} has a bit for each field to
-    set.
-    """
+    """How a switch marks packets (IBA annex A10.4.3.6). C{controlMap} has a bit for each field to set."""
 
     controlMap: int = key(32)
     victimMask: bytes = data(32)

@@ -17,10 +17,7 @@ from txrdma.mad.layouts.messages import (
 
 
 def summary(datagram: bytes) -> str:
-    """
-    Datagram on one line: C{"SUBN_DIRECTED GET_RESP NodeInfo modifier 0x0 TID 0x12"}; with the number of an
-    RMPP segment.
-    """
+    """Datagram on one line: C{"SUBN_DIRECTED GET_RESP NodeInfo modifier 0x0 TID 0x12"}, and segment."""
     header = MADHeader.decode(datagram)
     kind = attributeOf(header.managementClass, header.attributeID)
     what = f"attribute {header.attributeID:#06x}" if kind is None else kind.__name__
@@ -69,11 +66,7 @@ def dumped(datagram: bytes, level: int = 2) -> str:
 
 
 def payloadOf(datagram: bytes) -> Attribute | None:
-    """
-    The attribute of a datagram; None when we do not know such an attribute.
-
-    @raise WireError: the datagram is too short for it.
-    """
+    """Attribute of a datagram, None for an unknown one; raise L{WireError} if the datagram is too short."""
     header = MADHeader.decode(datagram)
     kind = attributeOf(header.managementClass, header.attributeID)
     if kind is None:

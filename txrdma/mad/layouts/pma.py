@@ -46,10 +46,7 @@ class _OpcodeCounters(Attribute):
 
 @attribute(0x0012, "PerformanceGet", "PerformanceSet", size=44)
 class PortCounters(_PortCounters):
-    """
-    Counters of a port (IBA 16.1.3.5). C{counterSelect} has a bit for each counter that a Set writes, in their
-    order.
-    """
+    """Counters of a port (IBA 16.1.3.5). C{counterSelect}: a bit for each that a Set writes."""
 
     symbolErrorCounter: int = bits(16)
     linkErrorRecoveryCounter: int = bits(8)

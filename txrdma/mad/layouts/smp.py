@@ -48,10 +48,7 @@ class NodeDescription(Attribute):
 
 @attribute(0x0011, "SubnGet", size=40)
 class NodeInfo(Attribute):
-    """
-    Type, ports and GUIDs of a node (IBA 14.2.5.3). C{portGUID} and C{localPortNum} are of the port that was
-    asked.
-    """
+    """A node (IBA 14.2.5.3). C{portGUID} and C{localPortNum} are of the port that was asked."""
 
     baseVersion: int = bits(8)
     classVersion: int = bits(8)

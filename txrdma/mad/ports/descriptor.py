@@ -17,10 +17,7 @@ MOST_WAITING: Final = 16_384
 
 
 class DescriptorPort(ABC):
-    """
-    State that such ports have in common. Subclasses provide L{IMADPort<txrdma.interfaces.IMADPort>} and
-    C{IReadDescriptor}; their C{close} removes them from the reactor.
-    """
+    """State of such ports. Subclasses provide C{IMADPort} and C{IReadDescriptor}; C{close} removes them."""
 
     name: str
 

@@ -77,11 +77,7 @@ class Registry:
         return self._register(qpn, managementClass, classVersion, methods, oui, rmpp)
 
     def unregister(self, number: int) -> None:
-        """
-        End the registration of an agent.
-
-        @raise OSError: the kernel refuses it.
-        """
+        """End the registration of an agent; raise C{OSError} if the kernel refuses it."""
         ioctl(self._fd, UNREGISTER_AGENT, bytearray(_UNREGISTER.pack(number)))
 
     def _register2(self, qpn: int, kind: int, version: int, methods: int, oui: int, rmpp: bool) -> int:

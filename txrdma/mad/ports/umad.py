@@ -314,10 +314,7 @@ class UmadPort(DescriptorPort):
         )
 
     def _gaveUp(self, receiver: IMADReceiver, datagram: bytes, reason: str) -> None:
-        """
-        Handle the kernel's timeout of a request: send the repetition that waits for it, or return the
-        request.
-        """
+        """Handle the kernel's timeout of a request: send a waiting repetition, or return the request."""
         again = self._asked.pop(_keyOf(datagram), None)
         if again is None:
             receiver.undeliverable(datagram, reason)

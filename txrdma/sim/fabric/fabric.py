@@ -94,11 +94,7 @@ class SimulatedFabric(Subnet):
     # Nodes and ports, by name.
 
     def node(self, name: str) -> nodes.SimulatedNode:
-        """
-        Return the node with this identifier, description or GUID.
-
-        @raise ValueError: there is no such node.
-        """
+        """Return the node with this identifier, description or GUID; raise C{ValueError} if there is none."""
         found = self.nodes.get(name)
         if found is not None:
             return found
@@ -122,11 +118,7 @@ class SimulatedFabric(Subnet):
         return node.ports[number]
 
     def attach(self, name: str = "", number: int | None = None) -> SimulatedMADPort:
-        """
-        Return a management port attached to a port of the fabric, by default of the first host.
-
-        @raise ValueError: there is no such port.
-        """
+        """Return a management port attached to a port of the fabric, by default of the first host."""
         if not name:
             hosts = (node.identifier for node in self.nodes.values() if not node.isSwitch)
             name = next(hosts, "") or next(iter(self.nodes))

@@ -227,11 +227,7 @@ class _Parser:
         self._where[node.identifier, int(port)] = number
 
     def _number(self, line: int, key: str, text: str) -> int:
-        """
-        Return the number of a setting.
-
-        @raise NetFileError: the number is too large.
-        """
+        """Return the number of a setting; raise L{NetFileError} if it is too large."""
         value = int(text, 16 if text[:2].lower() == "0x" else 10)
         most = _MOST.get(key)
         if most is not None and value > most:

@@ -86,10 +86,7 @@ class CongestionAgents:
         return status
 
     def _answer(self, end: SimulatedPort, attribute: int, key: int) -> Attribute | None:
-        """
-        Return an attribute that is computed: ClassPortInfo, CongestionInfo, CongestionKeyInfo or time stamps;
-        None for others.
-        """
+        """Return a computed attribute, such as ClassPortInfo or CongestionInfo; None for others."""
         isSwitch = end.node.isSwitch
         if attribute == _CLASS_PORT_INFO:
             return ClassPortInfo(baseVersion=1, classVersion=CLASS_VERSION, responseTimeValue=18)

@@ -419,10 +419,7 @@ def _laned(port: SimulatedPort, modifier: int) -> tuple[SimulatedPort, int]:
 
 
 def _arbitrated(port: SimulatedPort, modifier: int) -> tuple[SimulatedPort, int]:
-    """
-    Return the port and the block of its VLArbitrationTable that a modifier names. Tables have 8 entries, so
-    blocks 2 and 4 do not exist.
-    """
+    """Return the port and block (1 or 3: there are 8 entries) of a VLArbitrationTable's modifier."""
     node, block, number = port.node, modifier >> 16, modifier & 0xFF
     _check(block in (1, 3) and (not node.isSwitch or number <= node.numPorts))
     return (node.ports[number] if node.isSwitch else port), block

@@ -9,11 +9,7 @@ from __future__ import annotations
 
 
 class SimulatedCounters:
-    """
-    Counters of a simulated port, with the names of fields in attributes of performance management.
-
-    Data counters count units of four bytes.
-    """
+    """Counters of a simulated port, named as in performance management; data in units of four bytes."""
 
     __slots__ = ("_now", "_rates", "_values")
 

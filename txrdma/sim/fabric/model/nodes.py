@@ -377,10 +377,7 @@ _PORT: Final = PortInfo(
 
 
 def _portInfo(isSwitch: bool, isCabled: bool, width: int, speed: int, extended: int) -> PortInfo:
-    """
-    Return the PortInfo of a port without a link, except a switch's port 0. An uncabled port has fewer
-    capabilities, as in ibsim.
-    """
+    """Return the PortInfo of a port without a link; without a cable it can less, as in ibsim."""
     if not isCabled:
         extended = 0
     return _PORT.replace(

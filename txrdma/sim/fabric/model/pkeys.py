@@ -29,10 +29,7 @@ def block(port: SimulatedPort, number: int) -> bytes:
 
 
 def blocks(port: SimulatedPort) -> int:
-    """
-    Return the number of blocks in a port's P_KeyTable, from PartitionCap, or PartitionEnforcementCap at a
-    switch's external port.
-    """
+    """Return the blocks of a port's P_KeyTable, by PartitionCap or PartitionEnforcementCap."""
     node = port.node
     isExternal = node.isSwitch and port.number
     many: int = _enforcementCap(node.switchInfo) if isExternal else _partitionCap(node.info)

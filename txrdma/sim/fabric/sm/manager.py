@@ -60,11 +60,7 @@ class SubnetManager:
         return self.port.lid
 
     def sweep(self) -> None:
-        """
-        Sweep: assign LIDs, bring ports to ACTIVE, and update forwarding tables.
-
-        @raise ValueError: there are more ports than LIDs.
-        """
+        """Assign LIDs, bring ports to ACTIVE, update tables; raise C{ValueError} for too many ports."""
         self.sweeps += 1
         reachable = self.reachable()
         present = self._present(reachable)

@@ -143,10 +143,7 @@ class Routing:
 
 
 def _lidsAt(switch: SimulatedNode) -> Iterator[tuple[int, int, int]]:
-    """
-    Yield the ranges of LIDs at a switch: first LID, last LID and output port, for the switch and for its
-    neighbours other than switches.
-    """
+    """Yield first LID, last LID and output port for a switch and for its neighbours other than switches."""
     own = switch.ports[0]
     if own.lid:
         yield own.lid, own.lid + (1 << own.lmc) - 1, 0

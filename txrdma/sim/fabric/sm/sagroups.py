@@ -231,11 +231,7 @@ class Services:
             yield ServiceAssociationRecord(serviceKey=record.serviceKey, serviceName=record.serviceName)
 
     def set(self, record: ServiceRecord, mask: int) -> ServiceRecord:
-        """
-        Register a service, or renew its lease.
-
-        @raise MADRefusal: the record has no service ID, or no GID.
-        """
+        """Register a service, or renew its lease; refuse a record without service ID or GID."""
         if not {"serviceID", "serviceGID"} <= componentNames(ServiceRecord, mask):
             raise MADRefusal(SAStatus.INVALID, "a service has an ID and a GID")
         lease = record.serviceLease if "serviceLease" in componentNames(ServiceRecord, mask) else FOREVER
@@ -245,11 +241,7 @@ class Services:
         return stored
 
     def delete(self, record: ServiceRecord) -> ServiceRecord:
-        """
-        Remove the service with these identifiers (IBA 15.2.5.14).
-
-        @raise MADRefusal: there is no such service.
-        """
+        """Remove the service with these identifiers (IBA 15.2.5.14); refuse if there is none."""
         stored = self._services.pop((record.serviceID, record.serviceGID, record.servicePKey), None)
         if stored is None:
             raise MADRefusal(SAStatus.NO_RECORDS, "there is no such service")
