@@ -51,13 +51,7 @@ class CommandOptions(options.CommandOptions):
     )
     optFlags = [["json", None, "JSON instead of text."]]
     optParameters = [
-        [
-            "level",
-            "l",
-            2,
-            "1 for one line, 2 for fields, 3 for bytes, too; of SMC, 2 shows CDC, and 3 RDMA writes.",
-            count,
-        ]
+        ["level", "l", 2, "1: one line, 2: fields, 3: bytes, too; of SMC, 2: CDC, 3: RDMA writes.", count]
     ]
 
     def parseArgs(self, *arguments: str) -> None:

@@ -33,12 +33,7 @@ class ThresholdOptions(SweepOptions):
 
     optFlags = [["suppress-common", None, "Ignore counters that grow in healthy fabrics, too."]]
     optParameters = [
-        [
-            "thresholds",
-            "T",
-            "",
-            "File of thresholds: lines as PortXmitDiscards=100. [default: that of infiniband-diags]",
-        ],
+        ["thresholds", "T", "", "File: lines as PortXmitDiscards=100. [default: that of infiniband-diags]"],
         ["suppress", None, "", "Counters to ignore, separated by commas."],
     ]
 

@@ -24,11 +24,7 @@ class CommandOptions(PartOptions):
         f"listed. {TARGET}."
     )
     optFlags = [
-        [
-            "all",
-            "a",
-            "List every port of every node, including those without a link; each link appears twice.",
-        ],
+        ["all", "a", "List every port of every node, also those without a link; each link appears twice."],
         ["below", None, "Only links below their capability, or not active."],
         ["enabled", None, "Compare with what both ends have enabled, not with what they support."],
         ["down", None, "Only ports without a link."],

@@ -10,7 +10,8 @@ import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, ExitStack, suppress
 from enum import Enum
-from typing import cast, Final, TextIO, TypeVar
+from functools import partial
+from typing import cast, Final, TextIO
 
 from twisted.internet.abstract import isIPv6Address
 from twisted.internet.defer import Deferred, maybeDeferred
@@ -48,14 +49,12 @@ INTERRUPTED: Final = 130
 _COMPATIBLE_SIZES: Final = {Transfer.SEND: 4096, Transfer.UD: 2048}
 _COMPATIBLE_MTU: Final = 1024
 
-_E = TypeVar("_E", bound=Enum)
-
 
 class IPingPongReactor(IReactor, IReactorCore, IReactorProcess):
     """Parts of the reactor that C{txrdma pingpong} uses."""
 
 
-def _choices(kinds: type[_E], text: str) -> Sequence[_E]:
+def _choices(kinds: type[Transfer] | type[Measure], text: str) -> tuple[Enum, ...]:
     """Parse values of an enumeration, separated by commas, or C{all}."""
     known = [str(kind.value) for kind in kinds]
     words = known if text == "all" else text.split(",")
@@ -65,12 +64,8 @@ def _choices(kinds: type[_E], text: str) -> Sequence[_E]:
     return tuple(kinds(word) for word in words)
 
 
-def _transfers(text: str) -> Sequence[Transfer]:
-    return _choices(Transfer, text)
-
-
-def _measures(text: str) -> Sequence[Measure]:
-    return _choices(Measure, text)
+_transfers = partial(_choices, Transfer)
+_measures = partial(_choices, Measure)
 
 
 class CommandOptions(TableOptions):
@@ -93,30 +88,13 @@ class CommandOptions(TableOptions):
         ["compatible", None, "Interoperate with ibv_rc_pingpong or, with --test ud, ibv_ud_pingpong."],
     ]
     optParameters = [
-        [
-            "device",
-            "d",
-            None,
-            "RDMA device, such as pyverbs:mlx5_0. [default: soft: at the connection's address]",
-        ],
+        ["device", "d", None, "RDMA device, as pyverbs:mlx5_0. [default: soft: at the connection's address]"],
         ["port", "p", 1, "Port number of the device.", int],
         ["gid-index", "g", None, "Index of the port's GID. [default: of an IPv4 address, if any]", int],
         ["listen", "l", None, f"Server: a TCP port ({PORT}), or an endpoint string.", str],
         ["max-size", None, 64 << 20, "Server: maximum message length.", sizeFrom],
-        [
-            "test",
-            "t",
-            None,
-            "One or more of send, write, read, atomic, ud, or all. [default: send]",
-            _transfers,
-        ],
-        [
-            "measure",
-            "m",
-            None,
-            "latency, bandwidth, bidirectional, or all. [default: latency,bandwidth]",
-            _measures,
-        ],
+        ["test", "t", None, "Some of send, write, read, atomic, ud, or all. [default: send]", _transfers],
+        ["measure", "m", None, "latency, bandwidth, bidirectional, all. [default: the first two]", _measures],
         ["size", "s", None, "Message lengths in bytes: 64, 4K, or several: 64,4K,1M.", sizesFrom],
         ["iterations", "n", None, "Messages per test. [default: as many as --seconds allow]", int],
         ["seconds", None, 0.5, "Duration of a test.", float],
@@ -200,15 +178,9 @@ class CommandOptions(TableOptions):
         def open(address: object) -> IVerbsDevice:
             return openDevice(reactor, self["device"] or deviceAt(address))
 
-        reading = cast(ReaderReactor, reactor)
         return TestSide(
-            reading,
-            open,
-            lambda device: device.close(),
-            self["port"],
-            self["gid-index"],
-            bool(self["events"]),
-            self["qp-timeout"],
+            *(cast(ReaderReactor, reactor), open, lambda device: device.close()),
+            *(self["port"], self["gid-index"], bool(self["events"]), self["qp-timeout"]),
         )
 
 
@@ -299,7 +271,9 @@ async def play(reactor: IPingPongReactor, options: CommandOptions, interruption:
         interruption.then = factory.done.cancel
         async with _listening(reactor, options, factory, COMPATIBLE_PORT):
             measurement = await factory.done
-    _report([measurement], options)
+    with ExitStack() as closing:
+        _printer(options, closing)(measurement)
+    _printAll([measurement], options)
 
 
 def report(line: str) -> None:
@@ -353,7 +327,7 @@ async def measure(reactor: IPingPongReactor, options: CommandOptions, interrupti
             if sys.stderr.isatty():
                 progress = LoopingCall(_showProgress, running)
                 progress.start(0.2, now=False)
-                closing.callback(_clearProgress)
+                closing.callback(print, "\r\x1b[K", end="", file=sys.stderr, flush=True)
                 closing.callback(progress.stop)
             await running.run()
         finally:
@@ -368,15 +342,6 @@ def _printer(options: CommandOptions, closing: ExitStack) -> Callable[[Measureme
     if options["csv"] != "-":
         out = closing.enter_context(open(options["csv"], "w", newline=""))
     return CSVReport(out).add
-
-
-def _report(measurements: Sequence[Measurement], options: CommandOptions) -> None:
-    """Print all measurements: rows of CSV, then JSON or tables."""
-    with ExitStack() as closing:
-        printOne = _printer(options, closing)
-        for measurement in measurements:
-            printOne(measurement)
-    _printAll(measurements, options)
 
 
 async def _connected(reactor: IPingPongReactor, options: CommandOptions) -> Client:
@@ -401,10 +366,6 @@ def _showProgress(running: Running) -> None:
     if test is not None:
         what = f"{test.transfer.value} {test.measure.value}, {test.size} bytes: {running.progress()} messages"
         print(f"\r\x1b[K{what}", end="", file=sys.stderr, flush=True)
-
-
-def _clearProgress() -> None:
-    print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 def _printAll(measurements: Sequence[Measurement], options: CommandOptions) -> None:

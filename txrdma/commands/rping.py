@@ -39,12 +39,7 @@ class CommandOptions(BaseOptions):
         ["persistent", "P", "Server: serve concurrent clients until Ctrl-C."],
     ]
     optParameters = [
-        [
-            "address",
-            "a",
-            None,
-            "Server: IP address to listen at. [default: 127.0.0.1] Client: the server's address or name.",
-        ],
+        ["address", "a", None, "Address of the server, for its client also a name. [default: 127.0.0.1]"],
         ["bind", "I", None, "Client: the IP address to connect from."],
         ["port", "p", PORT, "The server's port.", int],
         ["count", "C", 0, "Client: number of pings; 0 for no limit.", int],

@@ -30,10 +30,8 @@ def coroutineOf(work: Work) -> Coroutine[Any, Any, Any]:
 
 def close(work: Work) -> None:
     """End a piece of work that was begun; an exception in its end is logged."""
-    try:
+    with _log.failuresHandled("while {work!r} was closed", work=work):
         work.close()
-    except Exception:
-        _log.failure("while {work!r} was closed", work=work)
 
 
 async def _followed(work: Generator[Any, Any, Any]) -> Any:

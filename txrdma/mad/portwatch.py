@@ -93,10 +93,8 @@ class PortWatch:
             if self._polling:
                 self._timer.ensure(self._watchSeconds, self._poll)
         for listener in tuple(self._listeners.values()):
-            try:
+            with _log.failuresHandled("while {listener!r} handled {event!r}", listener=listener, event=event):
                 listener(event)
-            except Exception:
-                _log.failure("while {listener!r} handled {event!r}", listener=listener, event=event)
 
     def changed(self, mustRegister: bool) -> None:
         """Notify all listeners of a change of the port."""

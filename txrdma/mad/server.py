@@ -23,7 +23,7 @@ from txrdma.kit.delayedcalls import cancelCall
 from txrdma.kit.logs import RateLimitedLogger
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.core.answers import TABLES
-from txrdma.mad.core.frames import frame, Keys, managementPacket, NO_KEYS
+from txrdma.mad.core.frames import frame, Keys, managementPacket
 from txrdma.mad.core.recent import Recent
 from txrdma.mad.errors import MADRefusal
 from txrdma.mad.layouts.attributes import ANSWERS, Attribute, attributeOf, ManagementClass, Method
@@ -163,20 +163,11 @@ class MADServer:
         try:
             request = _read(datagram, message, path)
         except WireError as error:
-            self._rateLimited.warn(
-                ("invalid", path.slid, path.sgid),
-                "invalid request from {path}: {error}",
-                path=path,
-                error=error,
-            )
+            self._warn("invalid request from {path}: {error}", path, error)
             return True
         header = request.header
         if (header.managementClass in _MANAGEMENT) != (path.dqpn == 0):
-            self._rateLimited.warn(  # IBA 13.5.1: no answer
-                ("queue pair", path.slid, path.sgid),
-                "{path} sent a request to the wrong queue pair",
-                path=path,
-            )
+            self._warn("{path} sent a request to the wrong queue pair", path)  # IBA 13.5.1: no answer
             return True
         handlers = self._handlers.get((header.managementClass, header.method, _ouiOf(request)), ())
         if not handlers and header.method in (Method.TRAP, Method.REPORT):
@@ -196,10 +187,8 @@ class MADServer:
                 return status  # a message of a CM has no answer with a status: its handler sends a message
         if not handlers:
             return MADStatus.UNSUPPORTED_METHOD
-        if (
-            request.payload is None
-            or nameOf(header.managementClass, header.method) not in request.payload.rpcs
-        ):
+        call = nameOf(header.managementClass, header.method)
+        if request.payload is None or call not in request.payload.rpcs:
             return MADStatus.UNSUPPORTED_METHOD_ATTRIBUTE
         who = _requestKey(request)
         if who in self._pending:
@@ -236,11 +225,8 @@ class MADServer:
 
     def _tooLate(self, who: _RequestKey) -> None:
         request = self._pending[who].request
-        _log.warn(
-            "no handler has answered {path} within {seconds} seconds",
-            path=request.path,
-            seconds=self.answerSeconds,
-        )
+        text = "no handler has answered {path} within {seconds} seconds"
+        _log.warn(text, path=request.path, seconds=self.answerSeconds)
         self._giveUp(who)
         self._answer(request, None, MADStatus.BUSY)
 
@@ -248,10 +234,8 @@ class MADServer:
         """Cancel a handler's work; its result is ignored."""
         pending = self._pending.pop(who)
         cancelCall(pending.timer)
-        try:
+        with _log.failuresHandled("while a handler was given up"):
             pending.answer.cancel()
-        except Exception:
-            _log.failure("while a handler was given up")
 
     def ended(self) -> None:
         """Give up all handlers' work: the agent's port is gone."""
@@ -269,10 +253,8 @@ class MADServer:
             return isLast
         if self._notices.isNew(_requestKey(request), notice.encode(), self._reactor.seconds()):
             for listener in tuple(self._listeners.values()):
-                try:
+                with _log.failuresHandled("while {listener!r} handled a notice", listener=listener):
                     listener(notice, request)
-                except Exception:
-                    _log.failure("while {listener!r} handled a notice", listener=listener)
         return isLast
 
     # Answers.
@@ -312,15 +294,13 @@ class MADServer:
         try:
             self.agent.answer(datagram, request.path.reverse(), message)
         except (RDMAError, ValueError) as error:
-            path = request.path
-            self._rateLimited.warn(
-                ("answer", path.slid, path.sgid),
-                "can't send an answer to {path}: {error}",
-                path=path,
-                error=error,
-            )
+            self._warn("can't send an answer to {path}: {error}", request.path, error)
             if message is not None and isinstance(error, ResourceExhausted):
                 self._answer(request, None, MADStatus.BUSY)
+
+    def _warn(self, text: str, path: IBPath, error: Exception | None = None) -> None:
+        """Log a problem with a peer, at a limited rate."""
+        self._rateLimited.warn((text, path.slid, path.sgid), text, path=path, error=error)
 
 
 def _promised(result: Any) -> Deferred[Any]:
@@ -400,17 +380,12 @@ def _written(
     rmpp = RMPPHeader(version=1, type=RMPPType.DATA, active=True) if isTable else None
     datagram = frame(
         *(header.managementClass, answer, header.transactionID, header.attributeID),
-        *(header.attributeModifier, b"" if isTable else content, _keys(request), 0),
+        *(header.attributeModifier, b"" if isTable else content, Keys(oui=_ouiOf(request)), 0),
         rmpp=rmpp,
         status=status,
         attributeOffset=distance // 8 if isTable else 0,
     )
     return datagram, content if isTable else None
-
-
-def _keys(request: MADRequest) -> Keys:
-    """Keys of an answer: the OUI of a vendor's request."""
-    return Keys(oui=request.frame.oui) if isinstance(request.frame, VendorOUIFormat) else NO_KEYS
 
 
 def _managementAnswer(request: MADRequest, method: int, content: bytes, status: int) -> bytes:

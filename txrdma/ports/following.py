@@ -209,10 +209,8 @@ class EndPortWatcher:
         self._view = view(self._root, before)
         changes = list(differences(before, self._view))
         if changes:
-            try:
+            with _log.failuresHandled("while a listener handled changes of RDMA ports"):
                 self._listener(changes)
-            except Exception:
-                _log.failure("while a listener handled changes of RDMA ports")
 
 
 def follow(

@@ -217,10 +217,8 @@ class HostNetwork:
     def _notify(self) -> None:
         for key, listener in list(self._listeners.items()):
             if key in self._listeners:  # else an earlier listener ended it
-                try:
+                with _log.failuresHandled("while a listener handled changes of the network"):
                     listener()
-                except Exception:
-                    _log.failure("while a listener handled changes of the network")
 
     def _dump(self, kind: int) -> list[NetlinkMessage]:
         """The whole answer to a question, from between two changes."""

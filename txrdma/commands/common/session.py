@@ -62,17 +62,12 @@ class FabricOptions(CommandOptions):
         ["json", None, "JSON instead of text."],
     ]
     optParameters = [
-        [
-            "device",
-            "d",
-            "",
-            "Management port: umad:mlx5_0/1, ibsim:NODE, sim:fattree:128... [default: the first]",
-        ],
+        ["device", "d", "", "Port: umad:mlx5_0/1, ibsim:NODE, sim:fattree:128... [default: the first]"],
         [
             "timeout",
             "t",
             None,
-            "Seconds until a request is retransmitted. [default: the subnet's response time]",
+            "Seconds until a request is sent again. [default: the subnet's]",
             seconds,
         ],
         ["retries", None, RETRIES, "Retransmissions of a request without an answer.", count],

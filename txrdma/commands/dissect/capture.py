@@ -96,7 +96,7 @@ class Explanation:
         for connection in self.conversation.connections:
             yield f"# connection {connection.number}: {connection.name}"
         for number, when, event in self.events:
-            if event.kind in hidden and not _isEnd(event):
+            if event.kind in hidden and not getattr(event.message, "state", 0):  # CDC that closes is shown
                 continue
             about = "" if event.connection is None else f" {event.connection}"
             link = "" if event.link is None else f" (link {event.link})"
@@ -140,11 +140,6 @@ class Explanation:
                 for number, when, event in self.events
             ],
         }
-
-
-def _isEnd(event: Event) -> bool:
-    """Return whether an event is a CDC message with closing flags."""
-    return bool(getattr(event.message, "state", 0))
 
 
 def _addresses(packet: bytes) -> tuple[str, str]:

@@ -223,10 +223,9 @@ class DissectedConversation:
         known = self._byAddresses.get((key[1], key[0]))
         if known is None or known.state != "asked":
             return []
-        if not hasOption:
-            known.state, known.why = "TCP", "the server's SYN-ACK has no SMC option"
         text = "sends a SYN-ACK with the SMC option"
         if not hasOption:
+            known.state, known.why = "TCP", "the server's SYN-ACK has no SMC option"
             text = "sends a SYN-ACK without the SMC option: plain TCP"
         return [Event("tcp", SERVER, text, known.number)]
 
@@ -235,6 +234,12 @@ class DissectedConversation:
         self.connections.append(connection)
         self._byAddresses[client, server] = connection
         return connection
+
+    def _known(self, key: tuple[Address, Address]) -> tuple[str, DissectedConnection | None]:
+        """Return the sender of a segment from these addresses, and its connection."""
+        if key in self._byAddresses:
+            return CLIENT, self._byAddresses[key]
+        return SERVER, self._byAddresses.get((key[1], key[0]))
 
     def _decodeCLC(self, key: tuple[Address, Address], direction: Reassembly) -> list[Event]:
         """Decode the CLC messages that are complete."""
@@ -254,11 +259,7 @@ class DissectedConversation:
 
     def _clc(self, key: tuple[Address, Address], message: clc.Message) -> Event:
         self.counts[f"clc {type(message).__name__}"] += 1
-        connection = self._byAddresses.get(key)
-        side = CLIENT
-        if connection is None:
-            connection = self._byAddresses.get((key[1], key[0]))
-            side = SERVER
+        side, connection = self._known(key)
         if connection is None:
             isServers = isinstance(message, (clc.Accept, clc.SMCDAccept))
             side = SERVER if isServers else CLIENT
@@ -293,10 +294,7 @@ class DissectedConversation:
             group.tokens[side, answer.token] = connection
 
     def _closed(self, key: tuple[Address, Address], text: str) -> list[Event]:
-        connection = self._byAddresses.get(key)
-        side = CLIENT
-        if connection is None:
-            connection, side = self._byAddresses.get((key[1], key[0])), SERVER
+        side, connection = self._known(key)
         return [] if connection is None else [Event("tcp", side, text, connection.number)]
 
     def packet(self, source: GID, destination: GID, packet: RoCEPacket) -> list[Event]:
@@ -418,7 +416,8 @@ class DissectedConversation:
         out.produced, back.consumed = produced, consumed
         words = _flagTexts(message)
         if message.state:
-            connection.closing[sender] = ", ".join(each.lower() for each in _names(message.state))
+            names = [each.name for each in StateFlags if each in message.state and each.name]
+            connection.closing[sender] = ", ".join(names).lower().replace("_", " ")
         text = joined(*parts, *words) or "repeats its cursors"
         return Event("cdc", sender, text, connection.number, link, message)
 
@@ -429,10 +428,6 @@ def _ringAddress(answer: clc.Accept | clc.Confirm) -> int:
 
 def _other(side: str) -> str:
     return SERVER if side == CLIENT else CLIENT
-
-
-def _names(state: StateFlags) -> list[str]:
-    return [each.name.replace("_", " ") for each in StateFlags if each in state and each.name]
 
 
 def _flagTexts(message: CDC) -> list[str]:

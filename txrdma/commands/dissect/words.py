@@ -6,6 +6,8 @@ A text follows the name of the sender: "the client" C{"proposes SMC-R version 2.
 
 from __future__ import annotations
 
+import ipaddress
+
 from txrdma.iba.types import MTU
 from txrdma.smc.wire import llc
 from txrdma.smc.wire.clc import (
@@ -91,7 +93,7 @@ def describeCLC(message: Message) -> str:
 def _proposal(message: Proposal) -> str:
     first = ""
     if message.version == 1 or message.typeV1 is not Path.NONE:
-        where = f"subnet {_dotted(message.subnet)}/{message.prefixLength}"
+        where = f"subnet {ipaddress.IPv4Address(message.subnet)}/{message.prefixLength}"
         if message.ipv6Prefixes:
             where = amount(len(message.ipv6Prefixes), "IPv6 prefix") + (
                 "es" if message.ipv6Prefixes[1:] else ""
@@ -113,10 +115,6 @@ def _proposal(message: Proposal) -> str:
 
 def _flavour(path: Path) -> str:
     return {Path.SMC_R: "SMC-R", Path.SMC_D: "SMC-D", Path.BOTH: "SMC-R and SMC-D"}.get(path, str(path.name))
-
-
-def _dotted(number: int) -> str:
-    return ".".join(map(str, number.to_bytes(4, "big")))
 
 
 def _answer(message: Accept | Confirm) -> str:
@@ -191,11 +189,8 @@ def describeLLC(message: llc.LLC) -> str:
         return "responds to the test of the link" if isResponse else "tests the link"
     if isinstance(body, llc.DeleteRKey):
         if isResponse:
-            return (
-                "could not delete all keys"
-                if flags & llc.LLCFlags.NEGATIVE
-                else "confirms that the keys are deleted"
-            )
+            isFailed = flags & llc.LLCFlags.NEGATIVE
+            return "could not delete all keys" if isFailed else "confirms that the keys are deleted"
         keys = " ".join(f"{key:#x}" for key in message.deletedRKeys)
         return f"deletes {amount(body.count, 'buffer')}: key {keys}"
     return f"sends {message.type.name}"

@@ -269,15 +269,12 @@ class UmadPort(DescriptorPort):
     def _refused(self, error: OSError, what: str) -> RDMAError:
         """Exception for an error of a system call; a port whose device was removed is reported as lost."""
         # Before Linux 5.6 nothing else tells that: to read blocks for ever, and EINVAL says many things.
-        if error.errno in _GONE or (error.errno == errno.EINVAL and not self._isPresent()):
+        if error.errno in _GONE or (error.errno == errno.EINVAL and self._sysfs.madName != self._madName):
             self._lost(error)
             return DeviceUnavailable(f"{self.name} is gone: {error}")
         if error.errno in (errno.EAGAIN, errno.ENOMEM, errno.ENOBUFS):
             return ResourceExhausted(f"{self.name}: {what}: the kernel's buffers are full: {error}")
         return InvalidRequest(f"{self.name}: {what}: {error}")
-
-    def _isPresent(self) -> bool:
-        return self._sysfs.madName == self._madName
 
     def _read(self) -> int:
         """Read one datagram into the buffer, which grows for RMPP transfers; returns the length."""
@@ -306,12 +303,8 @@ class UmadPort(DescriptorPort):
         qpn, qkey, lid, sl, bits, hasGRH, gidIndex, hops, tclass, gid, flow = _REMOTE.unpack_from(header, 20)
         (pkeyIndex,) = _PKEY_INDEX.unpack_from(header, 56)
         isSMI = datagram[1] & 0x7F == 1
-        receiver.received(
-            datagram,
-            Envelope(
-                *(qpn, qkey, lid, sl, bits, bool(hasGRH), gidIndex, hops, tclass, gid, flow, pkeyIndex, isSMI)
-            ),
-        )
+        remote = (qpn, qkey, lid, sl, bits, bool(hasGRH), gidIndex, hops, tclass, gid, flow)
+        receiver.received(datagram, Envelope(*remote, pkeyIndex, isSMI))
 
     def _gaveUp(self, receiver: IMADReceiver, datagram: bytes, reason: str) -> None:
         """Handle the kernel's timeout of a request: send a waiting repetition, or return the request."""

@@ -179,9 +179,7 @@ class VerbsPort(DescriptorPort):
         if datagram[1] & 0x7F == 1:
             raise InvalidRequest(f"{self.name}: subnet management is for queue pair 0 alone")
         if partitionIndex((self._pkey,), path.pkey) is None:
-            raise InvalidRequest(
-                f"{self.name} is in partition {self._pkey:#06x}, the path in {path.pkey:#06x}"
-            )
+            raise InvalidRequest(f"{self.name} is in partition {self._pkey:#06x}, not {path.pkey:#06x}")
         if path.dgid is None and not path.dlid:
             raise InvalidRequest(f"{self.name}: {path} leads nowhere: it has no GID, and no LID")
         if self._free and not self._waiting:
@@ -291,16 +289,13 @@ class VerbsPort(DescriptorPort):
 
     def _receive(self, slots: Sequence[int]) -> None:
         address, lkey, view = self._memory.address, self._memory.lkey, self._memory.view
+        requests = []
         for slot in slots:
-            view[(SENDS + slot) * _STRIDE] = 0  # no GRH of before: of IPv4 only the latter half is written
-        self._pair.postReceive(
-            [
-                ReceiveRequest(
-                    _RECEIVE + slot, (Segment(address + (SENDS + slot) * _STRIDE, _GRH + MAD_LENGTH, lkey),)
-                )
-                for slot in slots
-            ]
-        )
+            at = (SENDS + slot) * _STRIDE
+            view[at] = 0  # no GRH of before: of IPv4 only the latter half is written
+            segment = Segment(address + at, _GRH + MAD_LENGTH, lkey)
+            requests.append(ReceiveRequest(_RECEIVE + slot, (segment,)))
+        self._pair.postReceive(requests)
         self._posted += len(slots)
 
     def _post(self, datagram: Buffer, path: IBPath) -> None:
@@ -411,10 +406,8 @@ class VerbsPort(DescriptorPort):
         """Notify the receiver of a request that was not sent; answers are dropped silently."""
         if self._receiver is None or datagram[3] & _RESPONSE:
             return
-        try:
+        with _log.failuresHandled("while {port} reported an unsent datagram", port=self.name):
             self._receiver.undeliverable(datagram, why)
-        except Exception:
-            _log.failure("while {port} reported an unsent datagram", port=self.name)
 
     def _received(self, completion: Completion) -> None:
         at = (SENDS + completion.identifier - _RECEIVE) * _STRIDE
