@@ -83,7 +83,8 @@ class SimulatedFabric(Subnet):
         self._resweepSeconds = resweepSeconds
         self._resweep = Timer(clock)
         if hasLEDs:
-            self._giveLEDs()
+            for port in (port for node in self.nodes.values() for port in nodes.endPorts(node)):
+                port.capabilities |= PortCapability.LED_INFO
         self.sa: SubnetAdministration | None = None
         if isManaged:
             self.manage(managerAt, lmc)
@@ -256,19 +257,13 @@ class SimulatedFabric(Subnet):
 
     # Properties of nodes.
 
-    def _giveLEDs(self) -> None:
-        for node in self.nodes.values():
-            for port in nodes.endPorts(node):
-                port.capabilities |= PortCapability.LED_INFO
-
     def runFDR10(self, *names: str) -> None:
         """Let all links of these nodes, by default of all nodes, run at FDR10 (Mellanox ExtendedPortInfo)."""
         for node in map(self.node, names) if names else self.nodes.values():
             for port in node.external:
-                for end in (port, port.neighbor):
-                    if end is not None:
-                        nodes.learnFDR10(end)
+                nodes.learnFDR10(port)
                 if port.neighbor is not None:
+                    nodes.learnFDR10(port.neighbor)
                     nodes.negotiate(port, port.neighbor)
 
     def correct(self, *names: str, mode: FECMode = FECMode.RS_FEC) -> None:

@@ -37,10 +37,8 @@ _ASKED_BYTES: Final = 4
 """Length of PortSelect and CounterSelect, which an answer repeats from the request."""
 
 _ASKED: Final = ("portSelect", "counterSelect", "counterSelect2", "opCode")
-_LAST_SELECTED: Final[dict[type[Attribute], tuple[str, ...]]] = {
-    pma.PortCounters: ("portXmitWait", "qp1Dropped")
-}
-"""Counters that CounterSelect2 selects, for attributes in which other counters may follow them."""
+_LAST_SELECTED: Final = ("portXmitWait", "qp1Dropped")
+"""Counters of PortCounters that CounterSelect2 selects; other counters may follow them."""
 
 
 class _Counter(NamedTuple):
@@ -65,7 +63,7 @@ class _Group(NamedTuple):
 def _group(kind: type[Attribute]) -> _Group:
     fields = {field.name: field for field in kind.fields}
     names = [name for name, field in fields.items() if not field.reserved and name not in _ASKED]
-    late = _LAST_SELECTED.get(kind, ())
+    late = _LAST_SELECTED if kind is pma.PortCounters else ()
     width = fields["counterSelect"].width
     counters = []
     bit = 0
@@ -76,17 +74,9 @@ def _group(kind: type[Attribute]) -> _Group:
         if kind is pma.PortCountersExtended and name == "symbolErrorCounter":
             bit = width
         for element in range(field.count or 1):
-            isSecond = bit >= width
-            counters.append(
-                _Counter(
-                    name,
-                    name if field.count is None else f"{name}{element}",
-                    None if field.count is None else element,
-                    (1 << field.width) - 1,
-                    "counterSelect2" if isSecond else "counterSelect",
-                    bit - width if isSecond else bit,
-                )
-            )
+            key, index = (name, None) if field.count is None else (f"{name}{element}", element)
+            selected = ("counterSelect2", bit - width) if bit >= width else ("counterSelect", bit)
+            counters.append(_Counter(name, key, index, (1 << field.width) - 1, *selected))
             bit += 1
     return _Group(kind, tuple(counters), kind().encode())
 
@@ -131,19 +121,14 @@ class PerformanceManagementAgents:
             status = MADStatus.UNSUPPORTED_VERSION
         elif method not in (GET, SET):
             status = MADStatus.UNSUPPORTED_METHOD
-        elif attribute == _CLASS_PORT_INFO:
-            if method == GET:
-                self._classPortInfo(port).encodeInto(reply, _DATA)
-            else:
-                status = MADStatus.UNSUPPORTED_METHOD_ATTRIBUTE
+        elif attribute == _CLASS_PORT_INFO and method == GET:
+            self._classPortInfo(port).encodeInto(reply, _DATA)
         elif attribute in sampling.ATTRIBUTES:
             status = self._samples(port, attribute, method, reply)
+        elif attribute in GROUPS:
+            status = self._counters(port, GROUPS[attribute], method, reply)
         else:
-            group = GROUPS.get(attribute)
-            if group is None:
-                status = MADStatus.UNSUPPORTED_METHOD_ATTRIBUTE
-            else:
-                status = self._counters(port, group, method, reply)
+            status = MADStatus.UNSUPPORTED_METHOD_ATTRIBUTE
         _setStatus(reply, status)
         return reply
 
@@ -174,9 +159,8 @@ class PerformanceManagementAgents:
             self._set(ports, group, reply, now)
         counted = [one.counters for one in ports if one.counters is not None]
         head = bytes(reply[_DATA : _DATA + _ASKED_BYTES])
-        reply[_DATA : _DATA + len(group.nothing)] = (
-            _encoded(group, counted, now) if counted else group.nothing
-        )
+        content = _encoded(group, counted, now) if counted else group.nothing
+        reply[_DATA : _DATA + len(content)] = content
         reply[_DATA : _DATA + _ASKED_BYTES] = head
         return 0
 

@@ -13,27 +13,10 @@ from typing import Final
 
 from txrdma.kit.rawfields import peek, poke, span
 from txrdma.mad.errors import MADRefusal
+from txrdma.mad.layouts import smp
 from txrdma.mad.layouts.attributes import Method
 from txrdma.mad.layouts.messages import MADHeader, MADStatus
-from txrdma.mad.layouts.smp import (
-    ExtendedPortInfo,
-    GUIDInfo,
-    LedInfo,
-    LinearForwardingTable,
-    MulticastForwardingTable,
-    NodeDescription,
-    NodeInfo,
-    PKeyTable,
-    PortInfo,
-    PortInfoExtended,
-    RandomForwardingTable,
-    SLtoVLMappingTable,
-    SMInfo,
-    SwitchInfo,
-    VendorDiag,
-    VLArbitrationTable,
-    VLWeight,
-)
+from txrdma.mad.layouts.smp import NodeInfo, PortInfo, SwitchInfo
 from txrdma.mad.layouts.values import PortCapability
 from txrdma.sim.fabric.agents.mkeys import ManagementKeys
 from txrdma.sim.fabric.agents.portsetting import setPortInfo
@@ -50,14 +33,14 @@ from txrdma.sim.fabric.model.nodes import (
 
 GET: Final = int(Method.GET)
 SET: Final = int(Method.SET)
-GUID_INFO: Final = GUIDInfo.attributeID
+GUID_INFO: Final = smp.GUIDInfo.attributeID
 PORT_INFO: Final = PortInfo.attributeID
-SM_INFO: Final = SMInfo.attributeID
-PKEY_TABLE: Final = PKeyTable.attributeID
-VENDOR_DIAG: Final = VendorDiag.attributeID
-LED_INFO: Final = LedInfo.attributeID
-LANES: Final = SLtoVLMappingTable.attributeID
-ARBITRATION: Final = VLArbitrationTable.attributeID
+SM_INFO: Final = smp.SMInfo.attributeID
+PKEY_TABLE: Final = smp.PKeyTable.attributeID
+VENDOR_DIAG: Final = smp.VendorDiag.attributeID
+LED_INFO: Final = smp.LedInfo.attributeID
+LANES: Final = smp.SLtoVLMappingTable.attributeID
+ARBITRATION: Final = smp.VLArbitrationTable.attributeID
 
 _SETTABLE: Final = (
     *("linearFDBTop", "defaultPort", "defaultMulticastPrimaryPort", "defaultMulticastNotPrimaryPort"),
@@ -86,12 +69,12 @@ _setStatus = poke(MADHeader, "status")
 _setNumber = poke(PortInfo, "localPortNum")
 _reregisters = peek(PortInfo, "clientReregister")
 _linearCap = peek(SwitchInfo, "linearFDBCap")
-_LANES: Final = SLtoVLMappingTable(vls=(*range(15), 7)).encode()
-_LOW: Final = VLArbitrationTable(
-    entries=tuple(VLWeight(vl=vl, weight=4 if vl else 0) for vl in range(8)) + (VLWeight(),) * 24
+_LANES: Final = smp.SLtoVLMappingTable(vls=(*range(15), 7)).encode()
+_LOW: Final = smp.VLArbitrationTable(
+    entries=tuple(smp.VLWeight(vl=vl, weight=4 if vl else 0) for vl in range(8)) + (smp.VLWeight(),) * 24
 ).encode()
-_HIGH: Final = VLArbitrationTable(
-    entries=tuple(VLWeight(vl=vl, weight=0 if vl else 4) for vl in range(8)) + (VLWeight(),) * 24
+_HIGH: Final = smp.VLArbitrationTable(
+    entries=tuple(smp.VLWeight(vl=vl, weight=0 if vl else 4) for vl in range(8)) + (smp.VLWeight(),) * 24
 ).encode()
 
 
@@ -109,7 +92,7 @@ class SubnetManagementAgents:
         self.mkeys = mkeys
         self.managers: dict[SimulatedPort, SMInfoAgent] = {}
         self._gets: dict[int, Callable[[SimulatedPort, int], bytes]] = {
-            NodeDescription.attributeID: self._description,
+            smp.NodeDescription.attributeID: self._description,
             NodeInfo.attributeID: self._nodeInfo,
             SwitchInfo.attributeID: self._switchInfo,
             GUID_INFO: self._guids,
@@ -117,14 +100,14 @@ class SubnetManagementAgents:
             PKEY_TABLE: self._pkeys,
             LANES: self._lanes,
             ARBITRATION: self._arbitration,
-            LinearForwardingTable.attributeID: self._forwarding,
-            RandomForwardingTable.attributeID: self._random,
-            MulticastForwardingTable.attributeID: self._multicast,
+            smp.LinearForwardingTable.attributeID: self._forwarding,
+            smp.RandomForwardingTable.attributeID: self._random,
+            smp.MulticastForwardingTable.attributeID: self._multicast,
             SM_INFO: self._manager,
             VENDOR_DIAG: self._diagnosis,
             LED_INFO: self._led,
-            ExtendedPortInfo.attributeID: self._extended,
-            PortInfoExtended.attributeID: self._corrected,
+            smp.ExtendedPortInfo.attributeID: self._extended,
+            smp.PortInfoExtended.attributeID: self._corrected,
         }
         self._sets: dict[int, Callable[[SimulatedPort, int, bytes], bytes]] = {
             SwitchInfo.attributeID: self._setSwitchInfo,
@@ -133,12 +116,12 @@ class SubnetManagementAgents:
             PKEY_TABLE: self._setPKeys,
             LANES: self._setLanes,
             ARBITRATION: self._setArbitration,
-            LinearForwardingTable.attributeID: self._setForwarding,
-            RandomForwardingTable.attributeID: self._setRandom,
-            MulticastForwardingTable.attributeID: self._setMulticast,
+            smp.LinearForwardingTable.attributeID: self._setForwarding,
+            smp.RandomForwardingTable.attributeID: self._setRandom,
+            smp.MulticastForwardingTable.attributeID: self._setMulticast,
             SM_INFO: self._control,
             LED_INFO: self._setLED,
-            ExtendedPortInfo.attributeID: self._setExtended,
+            smp.ExtendedPortInfo.attributeID: self._setExtended,
         }
 
     def answer(self, port: SimulatedPort, datagram: bytes) -> bytearray | None:
@@ -176,14 +159,10 @@ class SubnetManagementAgents:
     def _content(
         self, port: SimulatedPort, method: int, attribute: int, modifier: int, content: bytes
     ) -> bytes:
-        if method == GET:
-            get = self._gets.get(attribute)
-            if get is not None:
-                return get(port, modifier)
-        else:
-            set = self._sets.get(attribute)
-            if set is not None:
-                return set(port, modifier, content)
+        if method == GET and attribute in self._gets:
+            return self._gets[attribute](port, modifier)
+        if method == SET and attribute in self._sets:
+            return self._sets[attribute](port, modifier, content)
         raise MADRefusal(NO_ATTRIBUTE)
 
     def attributeOf(self, port: SimulatedPort, attribute: int, modifier: int) -> bytes:
@@ -304,8 +283,8 @@ class SubnetManagementAgents:
         end = port.end
         _check(modifier * 8 < guidCap(end))
         if modifier == 0:
-            _own, *others = GUIDInfo.decode(content).guids  # the first one is the port's GUID
-            content = GUIDInfo(guids=(end.guid, *others)).encode()
+            _own, *others = smp.GUIDInfo.decode(content).guids  # the first one is the port's GUID
+            content = smp.GUIDInfo(guids=(end.guid, *others)).encode()
         return _store(end, GUID_INFO, modifier, content)
 
     def _setPortInfo(self, port: SimulatedPort, modifier: int, content: bytes) -> bytes:
@@ -353,7 +332,7 @@ class SubnetManagementAgents:
 
     def _control(self, port: SimulatedPort, modifier: int, content: bytes) -> bytes:
         manager = self._managerAt(port)
-        status = manager.control(modifier, SMInfo.decode(content))
+        status = manager.control(modifier, smp.SMInfo.decode(content))
         _check(not status, status)
         return manager.info().encode().ljust(64, b"\0")
 
@@ -362,9 +341,9 @@ class SubnetManagementAgents:
         return _store(port.end, LED_INFO, 0, content[:1] + _NOTHING[1:])
 
     def _setExtended(self, port: SimulatedPort, modifier: int, content: bytes) -> bytes:
-        now = ExtendedPortInfo.decode(self._extended(port, modifier))
+        now = smp.ExtendedPortInfo.decode(self._extended(port, modifier))
         if now.linkSpeedSupported:  # only linkSpeedEnabled can be set, if the first field requests it
-            requested = ExtendedPortInfo.decode(content)
+            requested = smp.ExtendedPortInfo.decode(content)
             _check(not requested.linkSpeedEnabled & ~now.linkSpeedSupported)
             if requested.stateChangeEnable & 1:
                 now = now.replace(linkSpeedEnabled=requested.linkSpeedEnabled)

@@ -50,23 +50,16 @@ adapters and routers also use one for each port.
 LINEAR_CAP: Final = 0x7800
 MULTICAST_CAP: Final = 0x0400
 _REVISION: Final = 0xA1
-_CAPABILITIES: Final = (
-    PortCapability.TRAP
-    | PortCapability.SL_MAPPING
-    | PortCapability.EXTENDED_SPEEDS
-    | PortCapability.CAPABILITY_MASK2
-    | PortCapability.VENDOR_CLASS
-    | PortCapability.CAPABILITY_MASK_NOTICE
-)
 _SWITCH_CAPABILITIES: Final = (
     PortCapability.TRAP
     | PortCapability.SL_MAPPING
     | PortCapability.EXTENDED_SPEEDS
     | PortCapability.CAPABILITY_MASK2
 )
+_CABLED: Final = PortCapability.CAPABILITY_MASK_NOTICE
+_CAPABILITIES: Final = _SWITCH_CAPABILITIES | PortCapability.VENDOR_CLASS | _CABLED
 _CAPABILITIES2: Final = 0x30
 _LEASE: Final = 0xFF9
-_CABLED: Final = PortCapability.CAPABILITY_MASK_NOTICE
 
 NO_EXTENDED_SPEED: Final = 30
 """Value of LinkSpeedExtEnabled that enables no extended speed (IBA 14.2.5.6)."""
@@ -317,13 +310,9 @@ class _Builder:
 
     def node(self, declared: NetNode) -> SimulatedNode:
         """Return a node of the net file, its ports without links."""
-        guid = declared.guid
-        if guid is None:
-            guid = GUID.fromInt(self._next[declared.kind])
-        self._next[declared.kind] = int(guid) + (
-            1 if declared.kind is NodeType.SWITCH else declared.ports + 1
-        )
         isSwitch = declared.kind is NodeType.SWITCH
+        guid = GUID.fromInt(self._next[declared.kind]) if declared.guid is None else declared.guid
+        self._next[declared.kind] = int(guid) + (1 if isSwitch else declared.ports + 1)
         info = NodeInfo(
             baseVersion=1,
             classVersion=1,

@@ -7,7 +7,8 @@ master SM, so that answers of several segments are RMPP transfers and notices ar
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import Any, Final
 
 from zope.interface import implementer
@@ -116,9 +117,7 @@ class SubnetAdministration:
             raise MADRefusal(MADStatus.UNSUPPORTED_METHOD_ATTRIBUTE)
         isTrusted = frame.smKey == SM_KEY
         found = self._found(wanted, mask, request.header.attributeModifier, isTrusted)
-        if method is Method.GET_TABLE:
-            return _atMost(found)
-        return _single(found)
+        return _atMost(found) if method is Method.GET_TABLE else _single(found)
 
     def _found(self, wanted: Record, mask: int, modifier: int, isTrusted: bool) -> Iterator[Attribute]:
         kind = type(wanted)
@@ -143,15 +142,13 @@ class SubnetAdministration:
 
     def _recordsOf(self, kind: type[Record], isTrusted: bool) -> Iterable[Record] | None:
         """Return the records of a kind that is not made from nodes; None for other kinds."""
-        if kind is sa.MCMemberRecord:
-            return self.groups.records(isTrusted)
-        if kind is sa.ServiceRecord:
-            return self.services.records()
-        if kind is sa.ServiceAssociationRecord:
-            return self.services.associations()
-        if kind is sa.InformInfoRecord:
-            return self.subscriptions.records()
-        return None
+        makers: dict[type[Record], Callable[[], Iterable[Record]]] = {
+            sa.MCMemberRecord: lambda: self.groups.records(isTrusted),
+            sa.ServiceRecord: self.services.records,
+            sa.ServiceAssociationRecord: self.services.associations,
+            sa.InformInfoRecord: self.subscriptions.records,
+        }
+        return makers[kind]() if kind in makers else None
 
     def _meant(self, wanted: Record, mask: int) -> Iterable[SimulatedPort]:
         """Return the end ports whose records can match a query: at most one if it has a LID."""
@@ -186,17 +183,12 @@ class SubnetAdministration:
     def _changes(self, wanted: Record, mask: int, method: Method) -> Attribute:
         isSet = method is Method.SET
         if isinstance(wanted, sa.MCMemberRecord):
-            if (
-                isSet
-                and "portGID" in componentNames(type(wanted), mask)
-                and self._with(wanted.portGID) is None
-            ):
+            hasGID = "portGID" in componentNames(type(wanted), mask)
+            if isSet and hasGID and self._with(wanted.portGID) is None:
                 raise MADRefusal(SAStatus.INVALID_GID, f"no port has the GID {wanted.portGID}")
             return self.groups.join(wanted, mask) if isSet else self.groups.leave(wanted, mask)
         if isinstance(wanted, sa.ServiceRecord):
-            if isSet:
-                return self.services.set(wanted, mask)
-            return self.services.delete(wanted)
+            return self.services.set(wanted, mask) if isSet else self.services.delete(wanted)
         if isinstance(wanted, sa.GUIDInfoRecord):
             return self._alias(wanted, mask, isSet)
         raise MADRefusal(MADStatus.UNSUPPORTED_METHOD_ATTRIBUTE)
@@ -210,9 +202,8 @@ class SubnetAdministration:
         first = masks["guids"] & -masks["guids"]
         if mask & first and wanted.blockNum == 0:
             raise MADRefusal(SAStatus.INVALID, "the first of all is the port's own")
-        before = GUIDInfo.decode(
-            self._fabric.sma.attributeOf(port, GUIDInfo.attributeID, wanted.blockNum)
-        ).guids
+        stored = self._fabric.sma.attributeOf(port, GUIDInfo.attributeID, wanted.blockNum)
+        before = GUIDInfo.decode(stored).guids
         guids = [
             (new if isSet else _NO_GUID) if mask & first << at else old
             for at, (old, new) in enumerate(zip(before, wanted.guidInfo.guids, strict=True))
@@ -268,11 +259,9 @@ def _hasBits(wanted: Any, record: Any) -> bool:
 
 
 def _atMost(found: Iterator[Attribute]) -> list[Attribute]:
-    records = []
-    for record in found:
-        records.append(record)
-        if len(records) > MOST_PATHS:
-            raise MADRefusal(SAStatus.NO_RESOURCES, f"there are more than {MOST_PATHS} of them")
+    records = list(islice(found, MOST_PATHS + 1))
+    if len(records) > MOST_PATHS:
+        raise MADRefusal(SAStatus.NO_RESOURCES, f"there are more than {MOST_PATHS} of them")
     return records
 
 
