@@ -169,12 +169,9 @@ class RowLease(Lease):
     def _connect(self) -> Any:
         import psycopg
 
-        settings = {
-            "connect_timeout": _WAIT_SECONDS,
-            "tcp_user_timeout": _WAIT_SECONDS * 1000,
-            **self._settings,
-        }
-        connection = psycopg.connect(**{**settings, "application_name": self.name}, autocommit=True)
+        waits = {"connect_timeout": _WAIT_SECONDS, "tcp_user_timeout": _WAIT_SECONDS * 1000}
+        settings = {**waits, **self._settings, "application_name": self.name}
+        connection = psycopg.connect(**settings, autocommit=True)
         connection.execute(f"SET lock_timeout = '{_WAIT_SECONDS}s'")
         return connection
 

@@ -237,25 +237,6 @@ class StateTable(Generic[_Inputs, _Data]):
         self._machine = builder.build()
         return self._machine
 
-    def diagram(self, name: str, without: frozenset[str] = frozenset()) -> str:
-        """
-        Return the state machine as a graph in the DOT language, without transitions to the same state.
-
-        @param without: names of inputs that are omitted.
-        """
-        edges: dict[tuple[str, str], list[str]] = {}
-        for here, what, there, actions in self.rows:
-            if here != there and what.__name__ not in without:
-                done = ", ".join(each.__name__.lstrip("_") for each in actions)
-                label = what.__name__ + (f" / {done}" if done else "")
-                edges.setdefault((here, there), []).append(label)
-        lines = [f"digraph {name} {{", "  node [shape=box, style=rounded];", "  edge [fontsize=10];"]
-        lines += [f'  "{stateName}";' for stateName in self.stateNames]
-        for (here, there), labels in edges.items():
-            text = "\\n".join(labels)
-            lines.append(f'  "{here}" -> "{there}" [label="{text}"];')
-        return "\n".join([*lines, "}", ""])
-
 
 def _outputs(there: str, actions: tuple[Callable[[_Data], None], ...]) -> Callable[[object, _Data], None]:
     def turn(_: object, core: _Data) -> None:
