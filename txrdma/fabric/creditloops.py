@@ -63,10 +63,7 @@ def cyclic(after: Mapping[Item, Iterable[Item]]) -> dict[Item, set[Item]]:
     """
     graph = {item: set(items) for item, items in after.items()}
     for _direction in range(2):  # remove what has no successor, then what has no predecessor
-        before: dict[Item, set[Item]] = defaultdict(set)
-        for item, items in graph.items():
-            for each in items:
-                before[each].add(item)
+        before = _reversed(graph)
         free = [item for item in before if item not in graph]
         while free:
             removed = free.pop()
@@ -75,14 +72,16 @@ def cyclic(after: Mapping[Item, Iterable[Item]]) -> dict[Item, set[Item]]:
                 if not graph[item]:
                     del graph[item]
                     free.append(item)
-        if not graph:
-            break
-        reverse: dict[Item, set[Item]] = defaultdict(set)
-        for item, items in graph.items():
-            for each in items:
-                reverse[each].add(item)
-        graph = dict(reverse)
+        graph = dict(_reversed(graph))
     return graph
+
+
+def _reversed(graph: Mapping[Item, Iterable[Item]]) -> dict[Item, set[Item]]:
+    before: dict[Item, set[Item]] = defaultdict(set)
+    for item, items in graph.items():
+        for each in items:
+            before[each].add(item)
+    return before
 
 
 def cycle(graph: Mapping[Item, Iterable[Any]]) -> list[Any]:
@@ -147,8 +146,7 @@ def findLaneCycle(
     for (source, lid), level in lanes.levels.items():
         before: Channel | None = None
         for crossing in crossings(linear, source, lid):
-            guid, _entry, out = crossing
-            link = (guid, out)
+            link = (crossing[0], crossing[2])
             if link not in links:
                 before = None  # a dependency on a link outside of all cycles closes none
                 continue
@@ -279,9 +277,8 @@ async def loopFindings(
     elif unknown:
         links = cycle(graph)
         shown = " -> ".join(_named(fabric, link) for link in links)
-        text = (
-            f"{len(links)} links wait for each other, unless their virtual lanes differ ({unknown}): {shown}"
-        )
+        but = f"unless their virtual lanes differ ({unknown})"
+        text = f"{len(links)} links wait for each other, {but}: {shown}"
     else:
         return []
     return [Finding("credit-loop", "forwarding tables", text)]

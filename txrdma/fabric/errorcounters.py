@@ -52,10 +52,8 @@ ERROR_COUNTERS: Final = (
 )
 DATA_COUNTERS: Final[tuple[str, ...]] = ("portXmitData", "portRcvData", "portXmitPkts", "portRcvPkts")
 UNICAST_COUNTERS: Final = (
-    "portUnicastXmitPkts",
-    "portUnicastRcvPkts",
-    "portMulticastXmitPkts",
-    "portMulticastRcvPkts",
+    *("portUnicastXmitPkts", "portUnicastRcvPkts"),
+    *("portMulticastXmitPkts", "portMulticastRcvPkts"),
 )
 UNCORRECTABLE: Final = "portFECUncorrectableBlockCtr"
 """
@@ -99,14 +97,9 @@ class Thresholds:
         self, counters: PortCounters | PortCountersExtended, capabilities: int = 0
     ) -> dict[str, int]:
         """Return the counters that exceed their thresholds, with their values."""
-        found = {}
-        for name in ERROR_COUNTERS:
-            if name in self.suppressed or not self._isCounted(name, capabilities):
-                continue
-            value = getattr(counters, name)
-            if value > self.limits.get(name, 0):
-                found[name] = value
-        return found
+        names = [name for name in ERROR_COUNTERS if name not in self.suppressed]
+        values = {name: getattr(counters, name) for name in names if self._isCounted(name, capabilities)}
+        return {name: value for name, value in values.items() if value > self.limits.get(name, 0)}
 
     def _isCounted(self, name: str, capabilities: int) -> bool:
         if name == "portXmitWait":

@@ -130,10 +130,8 @@ def _linkFindings(fabric: Fabric) -> Iterator[Finding | None]:
             continue
         there = f"the link to {other}"
         if one.state is not PortState.ACTIVE or other.state is not PortState.ACTIVE:
-            states = (
-                one.state.name if one.state == other.state else f"{one.state.name} and {other.state.name}"
-            )
-            yield _about("state", one, f"{there} is {states}")
+            states = dict.fromkeys((one.state.name, other.state.name))
+            yield _about("state", one, f"{there} is {' and '.join(states)}")
             continue
         best = bestMode(one, asEnabled=True)
         active = LinkMode(min(one.width, other.width), min(one.laneGigabits, other.laneGigabits))
@@ -257,16 +255,13 @@ def locatedFindings(fabric: Fabric) -> Iterator[Finding | None]:
 def _located(start: Node, finding: Finding) -> Finding:
     if not finding.where.startswith("DR "):
         return finding
-    node = start
+    node: Node | None = start
     last: Port | None = None
     for hop in IBDRPath.fromString(finding.where).drPath:
-        port = node.known(hop)
+        port = None if node is None else node.known(hop)
         if port is None:
             break
-        last = port
-        if port.peer is None:
-            break
-        node = port.peer.node
+        last, node = port, None if port.peer is None else port.peer.node
     if last is None:
         return finding
     return Finding(finding.kind, str(last), finding.text, last.node.guid, last.number)
@@ -313,10 +308,8 @@ async def managerFindings(rpcs: RPCs, endPort: MADEndPort, fabric: Fabric) -> li
     )
     await schedule.run(mqueue=(ask(port) for port in list(others) if port.lid))
     if len(masters) > 1:
-        where = " and ".join(masters.values())
-        found.append(
-            Finding("several-sms", where, f"{len(masters)} subnet managers think they are in charge")
-        )
+        text = f"{len(masters)} subnet managers think they are in charge"
+        found.append(Finding("several-sms", " and ".join(masters.values()), text))
     return found + list(_otherManagers(fabric, endPort.smLID))
 
 
@@ -336,6 +329,5 @@ def _otherManagers(fabric: Fabric, lid: int, description: str = "ours") -> Itera
     for port in endPorts(fabric):
         masters = _masterLID(port.raw)
         if masters != lid and hasLink(port) and port.lid:
-            yield _about(
-                "other-sm", port, f"its subnet manager is at LID {masters}, {description} at LID {lid}"
-            )
+            text = f"its subnet manager is at LID {masters}, {description} at LID {lid}"
+            yield _about("other-sm", port, text)

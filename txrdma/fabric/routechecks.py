@@ -97,17 +97,15 @@ class RouteCheck:
                     break
                 path.append(at)
                 if out in (NO_PORT, 0):
-                    why = "no port"
+                    why = "to no port"
                 elif peer is None:
-                    why = f"port {out}, which has no link"
+                    why = f"to port {out}, which has no link"
                 elif not peer.node.isSwitch:
-                    why = "" if peer.node is end.node else f"another node, {peer.node}"
+                    why = "" if peer.node is end.node else f"to another node, {peer.node}"
                 else:
-                    following = self._index.get(peer.node.guid)
-                    if following is None:
+                    before, at = channel, self._index.get(peer.node.guid, -1)
+                    if at < 0:
                         why = ""  # the switch's table is not known
-                    else:
-                        before, at = channel, following
             for each in path:
                 known[each] = why or ""
             if why:
@@ -115,9 +113,7 @@ class RouteCheck:
         for why, switches in broken.items():
             shown = ", ".join(str(self._nodes[each]) for each in switches[:_SHOWN])
             more = f" and {len(switches) - _SHOWN} more" if len(switches) > _SHOWN else ""
-            text = f"LID {lid} is not reached from {shown}{more}: packets go to {why}"
-            if why == "in circles":
-                text = f"LID {lid} is not reached from {shown}{more}: packets go in circles"
+            text = f"LID {lid} is not reached from {shown}{more}: packets go {why}"
             self.found.append(Finding("unreachable-lid", str(end), text, end.node.guid, end.number))
 
     def _loops(self) -> None:

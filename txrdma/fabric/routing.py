@@ -26,6 +26,7 @@ from txrdma.mad.layouts.smp import (
     SwitchInfo,
 )
 from txrdma.mad.rpcs import RPCs
+from txrdma.mad.satransactor import SATransactor
 
 NO_PORT: Final = 0xFF
 """Entry of a linear forwarding table: packets for this LID are dropped."""
@@ -116,10 +117,8 @@ async def trace(view: View, target: int, source: int | None = None) -> list[Hop]
             raise NoRoute(f"a packet for LID {target} ends at {_named(stop)}, which is not a switch", hops)
         port = await view.exitFor(stop, target) if stop.isSwitch else stop.info.localPortNum
         if port in (NO_PORT, 0):
-            raise NoRoute(
-                f"{_named(stop)} has no port for LID {target}",
-                [*hops, Hop(stop, 0, len(hops), len(hops) - 1)],
-            )
+            last = Hop(stop, 0, len(hops), len(hops) - 1)
+            raise NoRoute(f"{_named(stop)} has no port for LID {target}", [*hops, last])
         hops.append(Hop(stop, port, len(hops), len(hops) - 1))
         there = await view.beyond(stop, port)
         if there is None:
@@ -166,16 +165,33 @@ def _named(stop: Stop) -> str:
 # Queries of the nodes.
 
 
-class DirectView:
+class _TableView:
+    """Base of views: the entries of forwarding tables, by C{SubnGet}."""
+
+    def __init__(self, rpcs: RPCs) -> None:
+        self._rpcs = rpcs
+        self._switches: dict[GUID, SwitchInfo] = {}
+
+    async def exitFor(self, stop: Stop, lid: int) -> int:
+        if lid > (await self._switch(stop)).linearFDBTop:
+            return NO_PORT
+        block = await self._rpcs.SubnGet(LinearForwardingTable, stop.route, lid // _LIDS_IN_BLOCK)
+        return block.ports[lid % _LIDS_IN_BLOCK]
+
+    async def _switch(self, stop: Stop) -> SwitchInfo:
+        known = self._switches.get(stop.info.nodeGUID)
+        if known is None:
+            known = await self._rpcs.SubnGet(SwitchInfo, stop.route)
+            self._switches[stop.info.nodeGUID] = known
+        return known
+
+
+class DirectView(_TableView):
     """
     View that queries the nodes by directed-route SMPs: each step crosses the link in question without LIDs.
 
     The port of a LID that is not local is found by following the tables from the local port.
     """
-
-    def __init__(self, rpcs: RPCs) -> None:
-        self._rpcs = rpcs
-        self._switches: dict[GUID, SwitchInfo] = {}
 
     async def begin(self, lid: int | None) -> Stop:
         """Return the stop at the local port, or at the port to which the tables lead for this LID."""
@@ -184,12 +200,6 @@ class DirectView:
             return ours
         hops = await trace(self, lid)
         return hops[-1].stop
-
-    async def exitFor(self, stop: Stop, lid: int) -> int:
-        if lid > (await self._switch(stop)).linearFDBTop:
-            return NO_PORT
-        block = await self._rpcs.SubnGet(LinearForwardingTable, stop.route, lid // _LIDS_IN_BLOCK)
-        return block.ports[lid % _LIDS_IN_BLOCK]
 
     async def exitsFor(self, stop: Stop, mlid: int) -> list[int]:
         info = await self._switch(stop)
@@ -208,10 +218,8 @@ class DirectView:
         assert isinstance(route, IBDRPath)
         if not stop.isSwitch and route.drPath:
             return await self._stopAt(IBDRPath(drPath=route.drPath[:-1]), route.drPath[-1])
-        if stop.isSwitch or route.drPath:
-            answer = await self._rpcs.SubnGet(PortInfo, route, port)
-        else:
-            answer = await self._rpcs.SubnGet(PortInfo, route)
+        number = port if stop.isSwitch else 0
+        answer = await self._rpcs.SubnGet(PortInfo, route, number)
         if answer.portPhysicalState is not PhysicalState.LINK_UP:
             return None
         return await self._stopAt(route.then(port))
@@ -225,35 +233,20 @@ class DirectView:
             entry = 0 if isSwitch and not route.drPath else info.localPortNum
         return Stop(route, info, description.text, own.lid, own.lmc, entry)
 
-    async def _switch(self, stop: Stop) -> SwitchInfo:
-        known = self._switches.get(stop.info.nodeGUID)
-        if known is None:
-            known = await self._rpcs.SubnGet(SwitchInfo, stop.route)
-            self._switches[stop.info.nodeGUID] = known
-        return known
-
 
 # Queries of the SA.
 
 
-class SAView:
+class SAView(_TableView):
     """View that queries the SA for tables and links, one record at a time."""
 
     def __init__(self, agent: RPCs, endPort: MADEndPort) -> None:
+        super().__init__(SATransactor(agent, endPort))
         self._agent = agent
         self._endPort = endPort
-        self._switches: dict[int, SwitchInfo] = {}
 
     async def begin(self, lid: int | None) -> Stop:
         return await self._stopAt(self._endPort.lid if lid is None else LID(lid), 0)
-
-    async def exitFor(self, stop: Stop, lid: int) -> int:
-        switch = await self._switch(stop)
-        if lid > switch.linearFDBTop:
-            return NO_PORT
-        query = sa.LinearForwardingTableRecord.query(lid=stop.lid, blockNum=lid // _LIDS_IN_BLOCK)
-        record = await self._agent.SubnAdmGet(query)
-        return record.table.ports[lid % _LIDS_IN_BLOCK]
 
     async def exitsFor(self, stop: Stop, mlid: int) -> list[int]:
         block, offset = divmod(mlid - FIRST_MULTICAST, _GROUPS_IN_BLOCK)
@@ -279,22 +272,13 @@ class SAView:
     async def _stopAt(self, lid: LID, entry: int) -> Stop:
         record = await self._agent.SubnAdmGet(sa.NodeRecord.query(lid=lid))
         info = record.nodeInfo
-        isSwitch = info.nodeType is NodeType.SWITCH
-        number = 0 if isSwitch else info.localPortNum
+        number = 0 if info.nodeType is NodeType.SWITCH else info.localPortNum
         query = sa.PortInfoRecord.query(endPortLID=record.lid, portNum=number)
         port = (await self._agent.SubnAdmGet(query)).portInfo
         return Stop(
             *(IBPath(dlid=record.lid), info, record.nodeDescription.text, record.lid, port.lmc),
-            entry or (0 if isSwitch else info.localPortNum),
+            entry or number,
         )
-
-    async def _switch(self, stop: Stop) -> SwitchInfo:
-        known = self._switches.get(stop.lid)
-        if known is None:
-            query = sa.SwitchInfoRecord.query(lid=stop.lid)
-            known = (await self._agent.SubnAdmGet(query)).switchInfo
-            self._switches[stop.lid] = known
-        return known
 
 
 # Whole tables.
@@ -337,9 +321,8 @@ async def multicastTable(
     table: dict[int, list[int]] = {}
     for block in range(-(-groups // _GROUPS_IN_BLOCK)):
         for position in range(positions(numPorts)):
-            answer = await rpcs.SubnGet(
-                MulticastForwardingTable, path, MulticastForwardingTable.modifier(block, position)
-            )
+            modifier = MulticastForwardingTable.modifier(block, position)
+            answer = await rpcs.SubnGet(MulticastForwardingTable, path, modifier)
             for offset, mask in enumerate(answer.portMasks):
                 if mask:
                     mlid = FIRST_MULTICAST + block * _GROUPS_IN_BLOCK + offset
