@@ -34,7 +34,6 @@ def main(role: str, orders: Orders) -> None:
         return TestSide(
             reactor,
             lambda address: openDevice(reactor, orders["device"]),
-            lambda device: device.close(),
             timeout=TIMEOUT,
         )
 

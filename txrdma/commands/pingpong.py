@@ -179,8 +179,11 @@ class CommandOptions(TableOptions):
             return openDevice(reactor, self["device"] or deviceAt(address))
 
         return TestSide(
-            *(cast(ReaderReactor, reactor), open, lambda device: device.close()),
-            *(self["port"], self["gid-index"], bool(self["events"]), self["qp-timeout"]),
+            *(cast(ReaderReactor, reactor), open),
+            port=self["port"],
+            gidIndex=self["gid-index"],
+            events=bool(self["events"]),
+            timeout=self["qp-timeout"],
         )
 
 

@@ -232,6 +232,7 @@ _TEST: Final = _Layout(
     inline=_number(0, LARGEST),
     check=_BOOL,
 )
+_COUNTS: Final = ("received", "sent", "messages", "nanoseconds", "wrong")
 _MESSAGES: Final[dict[str, tuple[type, _Layout[Any]]]] = {
     cls.__name__.lower(): (cls, _Layout(cls, **kinds))
     for cls, kinds in (
@@ -243,17 +244,7 @@ _MESSAGES: Final[dict[str, tuple[type, _Layout[Any]]]] = {
         (Run, {"test": _nested(_TEST)}),
         (Ready, {}),
         (Done, {"messages": _number(0, _COUNT), "interrupted": _BOOL}),
-        (
-            Result,
-            {
-                "received": _number(0, _COUNT),
-                "sent": _number(0, _COUNT),
-                "messages": _number(0, _COUNT),
-                "nanoseconds": _number(0, _COUNT),
-                "peak": _real(1e18),
-                "wrong": _number(0, _COUNT),
-            },
-        ),
+        (Result, {**dict.fromkeys(_COUNTS, _number(0, _COUNT)), "peak": _real(1e18)}),
         (Trouble, {"reason": _TEXT}),
     )
 }

@@ -65,7 +65,7 @@ class TestSide:
 
     reactor: ReaderReactor
     open: Callable[[object], IVerbsDevice]
-    close: Callable[[IVerbsDevice], None]
+    close: Callable[[IVerbsDevice], None] = lambda device: device.close()
     port: int = 1
     gidIndex: int | None = None
     events: bool = False
@@ -101,19 +101,40 @@ def within(settings: LinkSettings, limits: Limits, device: IVerbsDevice, port: i
     if settings.kind is QPKind.UD:
         size = min(size, mtu)
     # Twice as many receives are posted, and both share a completion queue.
-    depth = min(
-        settings.depth, limits.depth, most.maxQueuePairRequests // 2, most.maxCompletionQueueDepth // 3
-    )
-    return replace(
-        settings,
-        size=size,
-        depth=max(1, depth),
-        mtu=min(settings.mtu or mtu, mtu),
-        inline=min(settings.inline, most.maxInline),
-    )
+    requests = min(most.maxQueuePairRequests // 2, most.maxCompletionQueueDepth // 3)
+    depth = max(1, min(settings.depth, limits.depth, requests))
+    inline = min(settings.inline, most.maxInline)
+    return replace(settings, size=size, depth=depth, mtu=min(settings.mtu or mtu, mtu), inline=inline)
 
 
-class Client:
+class _End:
+    """One end of a conversation, its link, and the test that runs on it."""
+
+    def __init__(self, side: TestSide, conversation: Conversation) -> None:
+        self._side = side
+        self._conversation = conversation
+        self._link: MeasuredLink | None = None
+        self._activity: Activity | None = None
+        conversation.broken.addCallback(self._broken)
+
+    def _dropLink(self) -> None:
+        link, self._link = self._link, None
+        if link is not None:
+            link.close()
+
+    def _leave(self, activity: Activity) -> None:
+        """Stop an activity, and ignore its result."""
+        activity.stop()
+        activity.done.addErrback(lambda failure: None)
+        self._activity = None
+
+    def _broken(self, error: Exception) -> Exception:
+        if self._activity is not None:
+            self._activity.failed(error)
+        return error
+
+
+class Client(_End):
     """
     The end that requests tests.
 
@@ -122,15 +143,11 @@ class Client:
     """
 
     def __init__(self, side: TestSide, conversation: Conversation, device: IVerbsDevice) -> None:
-        self._side = side
-        self._conversation = conversation
+        super().__init__(side, conversation)
         self._device = device
-        self._link: MeasuredLink | None = None
-        self._activity: Activity | None = None
         self.unfinished: Measurement | None = None
         self.peer = ""
         self.settings = LinkSettings()
-        conversation.broken.addCallback(self._broken)
 
     async def greet(self) -> None:
         """Exchange C{hello} messages with the server."""
@@ -178,8 +195,7 @@ class Client:
                 self.unfinished = activity.measurement
             raise await self._reason(error) from error
         finally:
-            _leave(activity)
-            self._activity = None
+            self._leave(activity)
         return _joined(measurement, activity, result)
 
     def progress(self) -> int:
@@ -197,28 +213,12 @@ class Client:
         self._conversation.end(ConversationLost("closed"), shouldReport=False)
         self._side.close(self._device)
 
-    def _dropLink(self) -> None:
-        link, self._link = self._link, None
-        if link is not None:
-            link.close()
-
     async def _reason(self, error: RDMAError) -> RDMAError:
         """Return the cause of a failure: a queue pair often fails before the conversation's end is known."""
         await deferLater(self._side.reactor, _REASON_SECONDS)
         gone = self._conversation.error
         self._conversation.end(error)
         return gone if isinstance(gone, ConversationLost) else error
-
-    def _broken(self, error: Exception) -> Exception:
-        if self._activity is not None:
-            self._activity.failed(error)
-        return error
-
-
-def _leave(activity: Activity) -> None:
-    """Stop an activity, and ignore its result."""
-    activity.stop()
-    activity.done.addErrback(lambda failure: None)
 
 
 def _joined(measurement: Measurement, activity: Activity, result: Result) -> Measurement:
@@ -341,19 +341,15 @@ class Server(Factory):
             self._idle(why)
 
 
-class _Service:
+class _Service(_End):
     """Service for one client."""
 
     def __init__(
         self, side: TestSide, limits: Limits, conversation: Conversation, begun: Callable[[str], None]
     ) -> None:
-        self._side = side
+        super().__init__(side, conversation)
         self._limits = limits
-        self._conversation = conversation
         self._begun = begun
-        self._link: MeasuredLink | None = None
-        self._activity: Activity | None = None
-        conversation.broken.addCallback(self._broken)
 
     async def serve(self) -> None:
         """Serve until the conversation ends."""
@@ -378,14 +374,12 @@ class _Service:
                 await conversation.gone.addTimeout(_PARTING_SECONDS, self._side.reactor)
             raise
         finally:
-            if self._link is not None:
-                self._link.close()
+            self._dropLink()
             self._side.close(device)
 
     async def _open(self, device: IVerbsDevice, wanted: LinkSettings) -> None:
         conversation = self._conversation
-        if self._link is not None:
-            self._link.close()
+        self._dropLink()
         settings = within(wanted, self._limits, device, self._side.port)
         self._link = link = self._side.link(device, settings)
         link.broken = self._linkBroken
@@ -407,13 +401,9 @@ class _Service:
                 activity.interrupt()
             seen = await activity.conclude(done.messages)
         finally:
-            _leave(activity)
-            self._activity = None
-        conversation.send(
-            Result(
-                activity.received, activity.messages, seen.messages, seen.nanoseconds, seen.peak, seen.wrong
-            )
-        )
+            self._leave(activity)
+        counts = (activity.received, activity.messages, seen.messages)
+        conversation.send(Result(*counts, seen.nanoseconds, seen.peak, seen.wrong))
 
     def _linkBroken(self, error: Exception) -> None:
         """
@@ -421,11 +411,6 @@ class _Service:
         """
         if self._activity is not None:
             self._conversation.end(error)
-
-    def _broken(self, error: Exception) -> Exception:
-        if self._activity is not None:
-            self._activity.failed(error)
-        return error
 
 
 def checkFit(test: Test, settings: LinkSettings) -> None:

@@ -201,9 +201,7 @@ class Client:
 
     async def _verbs(self, kind: str, host: str, port: int) -> None:
         device = self._end.device
-        side = TestSide(
-            self._reactor, lambda _: openDevice(self._reactor, device), lambda it: it.close(), self._end.port
-        )
+        side = TestSide(self._reactor, lambda _: openDevice(self._reactor, device), port=self._end.port)
         client = await connect(TCP4ClientEndpoint(self._reactor, host, port), side)
         try:
             transfers = [Transfer.SEND, Transfer.WRITE, Transfer.READ]

@@ -112,7 +112,7 @@ class Serving:
         if end.address:
             endpoint = RDMAServerEndpoint(reactor, 0, serverDevice(end))
             await self._listen("rdma", endpoint, MessageFactory(MessageService))
-        side = TestSide(reactor, lambda _: openDevice(reactor, end.device), _close, end.port)
+        side = TestSide(reactor, lambda _: openDevice(reactor, end.device), port=end.port)
         await self._listen("pingpong", self._tcp(0), Server(side))
         await self._listen("control", self._tcp(port), _factory(lambda: _Control(self.offer)))
         return int(self.offer["control"])
@@ -134,10 +134,6 @@ class Serving:
         ports, self._ports = self._ports, []
         for port in reversed(ports):
             await maybeDeferred(port.stopListening)
-
-
-def _close(device: Any) -> None:
-    device.close()
 
 
 def _factory(build: Callable[[], Protocol]) -> Factory:

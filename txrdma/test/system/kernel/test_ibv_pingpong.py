@@ -110,7 +110,6 @@ class Playing(InTheBox):
         side = TestSide(
             self.reactor,
             lambda address: self.openLocal(),
-            lambda device: device.close(),
             timeout=PATIENT,
             stallSeconds=50,
         )
