@@ -10,8 +10,9 @@ This is the monitor's busiest code, so it uses neither Deferreds nor coroutines.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import wraps
 from itertools import takewhile
-from typing import Any, Final
+from typing import Any, Concatenate, Final, ParamSpec
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
@@ -45,6 +46,13 @@ SILENT_TIMES: Final = 3
 _MOST_BACK_OFF: Final = 300.0
 _PERFORMANCE_GET: Final = RPCS["PerformanceGet"]
 _SUBN_GET: Final = RPCS["SubnGet"]
+
+P = ParamSpec("P")
+
+
+def _isFatal(error: Exception) -> bool:
+    """Return whether a request failed for another reason than a refusal or no answer."""
+    return isinstance(error, DeviceUnavailable) or not isinstance(error, MADFailure)
 
 
 class _PortReading:
@@ -108,7 +116,7 @@ class _Identify(Call):
 
     def failed(self, error: Exception) -> None:
         """Accept the readings: a node that does not answer NodeInfo is assumed to be the known one."""
-        if isinstance(error, DeviceUnavailable) or not isinstance(error, MADFailure):
+        if _isFatal(error):
             self.visit.reader._failed(self.visit, error)
         else:
             self.visit.reader._identified(self.visit, isKnown=True)
@@ -162,7 +170,23 @@ class _SeriesOfPorts(Series):
 
     def lost(self) -> None:
         """Read the ports by another collector, or without one."""
-        self.visit.reader._lost(self.visit)
+        self.visit.reader._resume(self.visit)
+
+
+def _step(
+    process: Callable[Concatenate[CounterReader, _Visit, P], None],
+) -> Callable[Concatenate[CounterReader, _Visit, P], None]:
+    """Decorate a step of a visit: an exception ends the visit, and one that has ended has no further step."""
+
+    @wraps(process)
+    def step(reader: CounterReader, visit: _Visit, /, *args: P.args, **kwargs: P.kwargs) -> None:
+        if visit in reader._running:
+            try:
+                process(reader, visit, *args, **kwargs)
+            except Exception as error:
+                reader._broken(visit, error)
+
+    return step
 
 
 class CounterReader:
@@ -364,11 +388,7 @@ class CounterReader:
                 self._running[visit] = None
                 visit.at = visit.part = 0
                 visit.doubted.clear()
-                visit.asking = visit
-                try:
-                    self._ask(visit)
-                except Exception as error:
-                    self._broken(visit, error)
+                self._resume(visit)
         finally:
             self._isFilling = False
         if isAll and not self._running and self._done is not None:
@@ -378,6 +398,12 @@ class CounterReader:
                 done.callback(None)
             else:
                 done.errback(failed)
+
+    @_step
+    def _resume(self, visit: _Visit) -> None:
+        """Read the next port, also after its collector is lost."""
+        visit.asking = visit
+        self._ask(visit)
 
     def _ask(self, visit: _Visit) -> None:
         stop = visit.pending[visit.at]
@@ -406,55 +432,38 @@ class CounterReader:
         visit.asking = visit
         return False
 
+    @_step
     def _collected(self, visit: _Visit, ports: Sequence[bytes | None], isSilent: bool) -> None:
         """Store the readings of a collector."""
-        if visit not in self._running:
-            return
         kind = visit.reading
         assert kind is not None  # it was known when the collector was asked
         visit.asking = visit
-        try:
-            for content in ports:
-                if content is not None:
-                    self._took(visit, kind, kind.decode(content))
-                elif (meter := self.meters.get(visit.pending[visit.at].portKey)) is not None:
-                    meter.missed()
-                visit.at += 1
-            if isSilent:
-                self._unanswered(visit, isRefusal=False)
-            else:
-                self._continue(visit)
-        except Exception as error:
-            self._broken(visit, error)
+        for content in ports:
+            if content is not None:
+                self._took(visit, kind, kind.decode(content))
+            elif (meter := self.meters.get(visit.pending[visit.at].portKey)) is not None:
+                meter.missed()
+            visit.at += 1
+        if isSilent:
+            self._unanswered(visit, isRefusal=False)
+        else:
+            self._continue(visit)
 
-    def _lost(self, visit: _Visit) -> None:
-        """Read the ports of a lost collector again."""
-        if visit in self._running:
-            visit.asking = visit
-            try:
-                self._ask(visit)
-            except Exception as error:
-                self._broken(visit, error)
-
+    @_step
     def _answered(self, visit: _Visit, answer: Any) -> None:
-        if visit not in self._running:
+        kind = visit.reading
+        if kind is None:
+            visit.reading = self._choose(answer)
+            self._ask(visit)
             return
-        try:
-            kind = visit.reading
-            if kind is None:
-                visit.reading = self._choose(answer)
-                self._ask(visit)
-                return
-            values = answer if not visit.part else visit.values + answer
-            visit.part += 1
-            if visit.part < len(kind.parts):
-                visit.values = values
-                self._ask(visit)
-                return
-            self._took(visit, kind, values)
-            self._next(visit)
-        except Exception as error:
-            self._broken(visit, error)
+        values = answer if not visit.part else visit.values + answer
+        visit.part += 1
+        if visit.part < len(kind.parts):
+            visit.values = values
+            self._ask(visit)
+            return
+        self._took(visit, kind, values)
+        self._next(visit)
 
     def _next(self, visit: _Visit) -> None:
         visit.at += 1
@@ -490,53 +499,42 @@ class CounterReader:
         del self._running[visit]
         self._fill()
 
+    @_step
     def _stated(self, visit: _Visit, raw: bytes) -> None:
         """Compare the state of a port with the known one."""
-        if visit not in self._running:
-            return
-        try:
-            self.stateReads += 1
-            before = visit.states.pop()[0].raw
-            if raw != before and withoutArrival(raw) != withoutArrival(before):
-                self.changed.add(visit.guid)
-            self._settle(visit)
-        except Exception as error:
-            self._broken(visit, error)
+        self.stateReads += 1
+        before = visit.states.pop()[0].raw
+        if raw != before and withoutArrival(raw) != withoutArrival(before):
+            self.changed.add(visit.guid)
+        self._settle(visit)
 
+    @_step
     def _stateless(self, visit: _Visit, error: Exception) -> None:
         """End a visit whose node does not report the state of a port."""
         visit.states = []
-        if isinstance(error, DeviceUnavailable) or not isinstance(error, MADFailure):
-            self._failed(visit, error)
-        elif visit in self._running:
-            try:
-                self._settle(visit)
-            except Exception as failure:
-                self._broken(visit, failure)
+        if _isFatal(error):
+            raise error
+        self._settle(visit)
 
+    @_step
     def _identified(self, visit: _Visit, isKnown: bool) -> None:
         """Accept the readings at a LID, or drop them: another node's counters say nothing about this one."""
-        if visit not in self._running:
-            return
         visit.asking = visit
         lid = visit.doubted[0].path.dlid
         here = [stop for stop in visit.doubted if stop.path.dlid == lid]
         visit.doubted = [stop for stop in visit.doubted if stop.path.dlid != lid]
-        try:
-            if isKnown:
-                if hasRestarted(stop.meter for stop in visit.pending if stop.meter is not None):
-                    self._thresholds.reset(visit.guid, self._seconds())
-                for stop in here:
-                    self._judged(stop)
-            else:
-                for stop in visit.stops:
-                    if stop.path.dlid == lid:
-                        self.meters.pop(stop.portKey, None)
-                        stop.meter = None
-                self._onUnknownNode(visit.guid)
-            self._settle(visit)
-        except Exception as error:
-            self._broken(visit, error)
+        if isKnown:
+            if hasRestarted(stop.meter for stop in visit.pending if stop.meter is not None):
+                self._thresholds.reset(visit.guid, self._seconds())
+            for stop in here:
+                self._judged(stop)
+        else:
+            for stop in visit.stops:
+                if stop.path.dlid == lid:
+                    self.meters.pop(stop.portKey, None)
+                    stop.meter = None
+            self._onUnknownNode(visit.guid)
+        self._settle(visit)
 
     def _judged(self, stop: _PortReading) -> None:
         meter = stop.meter
@@ -562,24 +560,19 @@ class CounterReader:
         elif isFirst:
             self._thresholds.readFull(portKey, meter)
 
+    @_step
     def _failed(self, visit: _Visit, error: Exception) -> None:
-        if visit not in self._running:
-            return
-        if isinstance(error, DeviceUnavailable) or not isinstance(error, MADFailure):
-            self._broken(visit, error)
-            return
-        try:
-            if not isinstance(error, MADError):
-                self._unanswered(visit, isRefusal=False)
-            elif visit.reading is not None:
-                self._unanswered(visit, isRefusal=True)
-            elif error.status in NO_ATTRIBUTE:  # without a ClassPortInfo it has what every node has
-                visit.reading = self._choose(ClassPortInfo())
-                self._ask(visit)
-            else:  # which may pass: the node is not silent, and is asked again in the next round
-                self._settle(visit)
-        except Exception as failure:
-            self._broken(visit, failure)
+        if _isFatal(error):
+            raise error
+        if not isinstance(error, MADError):
+            self._unanswered(visit, isRefusal=False)
+        elif visit.reading is not None:
+            self._unanswered(visit, isRefusal=True)
+        elif error.status in NO_ATTRIBUTE:  # without a ClassPortInfo it has what every node has
+            visit.reading = self._choose(ClassPortInfo())
+            self._ask(visit)
+        else:  # which may pass: the node is not silent, and is asked again in the next round
+            self._settle(visit)
 
     def _unanswered(self, visit: _Visit, isRefusal: bool) -> None:
         """Continue with the next port after a refusal; otherwise end the visit."""
@@ -599,10 +592,7 @@ class CounterReader:
         self._settle(visit)
 
     def _broken(self, visit: _Visit, error: Exception) -> None:
-        """
-        End the visit of a node that raised an exception, with which the round fails at its end. Without a
-        port, end all visits.
-        """
+        """End a visit that raised an exception: the round fails later, and at once without a port."""
         if isinstance(error, DeviceUnavailable):
             done = self._done
             self._stop()
