@@ -163,7 +163,7 @@ def _configOf(reader: ConfigReader, fabric: str) -> MonitorConfig:
         rules=FindingRules(
             DEFAULT_RULES.raiseSeconds,
             clearSeconds=found.get("clearSeconds", DEFAULT_RULES.clearSeconds),
-            ignored=found.get("ignored", frozenset()),
+            ignored=frozenset(found.get("ignored", ())),
             severities=found.get("severity", {}),
         ),
         limits=tuple(map(reader.limit, DEFAULT_LIMITS)) + more,

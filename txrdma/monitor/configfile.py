@@ -10,32 +10,8 @@ from typing import Any, Final
 
 from txrdma.fabric.excess import MOST_HOPS
 from txrdma.kit.listening import isLoopback, mistakeIn
-from txrdma.monitor.configvalues import (
-    boolean,
-    clientEndpoints,
-    counter,
-    counters,
-    databaseURL,
-    days,
-    errorRate,
-    fabricName,
-    findingKind,
-    findingKinds,
-    headerName,
-    InvalidValue,
-    labelName,
-    lineOfText,
-    mailAddress,
-    mailAddresses,
-    megabytes,
-    seconds,
-    severity,
-    string,
-    timestamp,
-    url,
-    webhookFormat,
-    wholeNumber,
-)
+from txrdma.monitor import configvalues as values
+from txrdma.monitor.configvalues import counter, days, InvalidValue, megabytes, seconds, string, wholeNumber
 from txrdma.monitor.diagnosis.tallies import TallyLimit
 from txrdma.monitor.series.level import DEFAULT_LEVELS, EVENTS
 
@@ -51,33 +27,38 @@ _ANY: Final = "*"
 """Name in a schema of what a table with names of the user's choice has."""
 
 _WEBHOOK: Final = {
-    "url": ("url", url),
-    "format": ("format", webhookFormat),
+    "url": ("url", values.url),
+    "format": ("format", values.webhookFormat),
     "authorization-file": ("authorizationFile", string),
+}
+_SILENCE: Final = {
+    "kind": ("kind", string),
+    "where": ("where", string),
+    "until": ("until", values.timestamp),
 }
 SCHEMA: Final[Mapping[str, Any]] = {
     "port": ("port", string),
-    "fabrics": {_ANY: (fabricName, {})},
+    "fabrics": {_ANY: (values.fabricName, {})},
     "web": {"listen": ("listen", string), "tokens": ("tokens", string), "users": ("users", string)},
-    "metrics": {"counters": ("counters", counters)},
+    "metrics": {"counters": ("counters", values.counters)},
     "history": {
         "file": ("file", string),
-        "url": ("url", databaseURL),
-        "standby": ("standby", boolean),
+        "url": ("url", values.databaseURL),
+        "standby": ("standby", values.boolean),
         **{
             level.name: {"days": ("retentionSeconds", days), "megabytes": ("mostOctets", megabytes)}
             for level in (*DEFAULT_LEVELS, EVENTS)
         },
     },
     "remote-write": {
-        "url": ("url", url),
+        "url": ("url", values.url),
         "spill": ("spill", string),
         "megabytes": ("mostOctets", megabytes),
-        "query-url": ("queryURL", url),
+        "query-url": ("queryURL", values.url),
         "timeout": ("timeoutSeconds", seconds(0.1)),
         "authorization-file": ("authorizationFile", string),
-        "labels": {_ANY: (labelName, lineOfText)},
-        "headers": {_ANY: (headerName, lineOfText)},
+        "labels": {_ANY: (values.labelName, values.lineOfText)},
+        "headers": {_ANY: (values.headerName, values.lineOfText)},
     },
     "poll": {
         "interval": ("intervalSeconds", seconds(0.1)),
@@ -88,18 +69,18 @@ SCHEMA: Final[Mapping[str, Any]] = {
         "outstanding": ("maxOutstanding", wholeNumber(1)),
         "nodes": ("mostNodes", wholeNumber(2)),
         "hops": ("maxHops", wholeNumber(1, MOST_HOPS)),
-        "notices": ("wantsNotices", boolean),
+        "notices": ("wantsNotices", values.boolean),
         "survey": ("surveySeconds", seconds(0.0)),
-        "collectors": ("collectors", clientEndpoints),
+        "collectors": ("collectors", values.clientEndpoints),
         "collector-key-file": ("collectorKeyFile", string),
     },
     "files": {"slurm": ("slurm", string), "unfit": ("unfit", string), "node-names": ("nodeNames", string)},
     "findings": {
         "clear": ("clearSeconds", seconds(0.0)),
-        "bit-errors": ("mostBitErrors", errorRate),
+        "bit-errors": ("mostBitErrors", values.errorRate),
         "topology": ("topology", string),
-        "ignored": ("ignored", findingKinds),
-        "severity": {_ANY: (findingKind, severity)},
+        "ignored": ("ignored", values.findingKinds),
+        "severity": {_ANY: (values.findingKind, values.severity)},
     },
     "limits": {
         _ANY: (counter, {"most": ("most", wholeNumber(0, 1 << 63)), "seconds": ("seconds", seconds(1.0))})
@@ -107,20 +88,18 @@ SCHEMA: Final[Mapping[str, Any]] = {
     "alerts": {
         "delay": ("delaySeconds", seconds(0.0)),
         "group": ("groupSeconds", seconds(0.0)),
-        "severity": ("least", severity),
+        "severity": ("least", values.severity),
         "log": ("log", string),
         "mail": {
             "host": ("host", string),
             "port": ("port", wholeNumber(1, 65535)),
-            "from": ("sender", mailAddress),
-            "to": ("receivers", mailAddresses),
+            "from": ("sender", values.mailAddress),
+            "to": ("receivers", values.mailAddresses),
             "user": ("user", string),
             "password-file": ("passwordFile", string),
         },
         "webhooks": {_ANY: (str, _WEBHOOK)},
-        "silences": {
-            _ANY: (str, {"kind": ("kind", string), "where": ("where", string), "until": ("until", timestamp)})
-        },
+        "silences": {_ANY: (str, _SILENCE)},
     },
 }
 """

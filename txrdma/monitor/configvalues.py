@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import date, datetime
+from functools import partial
 from typing import Final
 
 from txrdma.error import InvalidRequest
@@ -18,7 +19,7 @@ _YEAR: Final = 365 * 86400.0
 _MOST: Final = 1_000_000
 _LEAST_DAYS: Final = 0.05
 _USED_LABELS: Final = ("__name__", "column", "guid", "port")
-_FORMATS: Final = ("alertmanager", "webhook")
+_METRICS: Final = {name.lower(): name for name in METRICS}
 _SEVERITIES: Final = {severity.name.lower(): severity for severity in Severity}
 
 
@@ -40,6 +41,12 @@ def boolean(value: object) -> bool:
     return value
 
 
+def _number(value: object, least: float, most: float, expected: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:
+        raise InvalidValue(expected)
+    return float(value)
+
+
 def wholeNumber(least: int, most: int = _MOST) -> Callable[[object], int]:
     """Return a check of whole numbers."""
 
@@ -53,20 +60,13 @@ def wholeNumber(least: int, most: int = _MOST) -> Callable[[object], int]:
 
 def seconds(least: float) -> Callable[[object], float]:
     """Return a check of times in seconds."""
-
-    def check(value: object) -> float:
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= _YEAR:
-            raise InvalidValue(f"a number of seconds from {least:g} to {_YEAR:g}, a year")
-        return float(value)
-
-    return check
+    expected = f"a number of seconds from {least:g} to {_YEAR:g}, a year"
+    return partial(_number, least=least, most=_YEAR, expected=expected)
 
 
 def days(value: object) -> int:
     """Check a number of days; return seconds."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not _LEAST_DAYS <= value <= _MOST:
-        raise InvalidValue(f"days, from {_LEAST_DAYS} to {_MOST}")
-    return int(value * 86400)
+    return int(_number(value, _LEAST_DAYS, _MOST, f"days, from {_LEAST_DAYS} to {_MOST}") * 86400)
 
 
 def megabytes(value: object) -> int:
@@ -76,36 +76,47 @@ def megabytes(value: object) -> int:
 
 def errorRate(value: object) -> float:
     """Check a rate of errors."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1:
-        raise InvalidValue("a rate between 0 and 1, as 1e-14")
-    return float(value)
+    return _number(value, 1e-30, 0.5, "a rate between 1e-30 and 0.5, as 1e-14")
 
 
-def _counter(text: str) -> str:
-    for name in METRICS:
-        if name.lower() == text.lower():
-            return name
-    raise InvalidValue(f"names of counters, of which {text!r} is none: {', '.join(map(shownName, METRICS))}")
+def matching(pattern: str, expected: str) -> Callable[[object], str]:
+    """Return a check of texts, or of names in keys, by a regular expression for the whole text."""
+
+    def check(value: object) -> str:
+        if not isinstance(value, str) or not re.fullmatch(pattern, value):
+            raise InvalidValue(expected)
+        return value
+
+    return check
 
 
-def counters(value: object) -> tuple[str, ...]:
-    """Check names of counters."""
-    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-        raise InvalidValue("a list of names of counters")
-    return tuple(dict.fromkeys(_counter(each) for each in value))
+def _isFilled(value: object) -> bool:
+    return isinstance(value, str) and bool(value)
 
 
-def _kind(text: str) -> str:
-    if text not in ADVICE:
-        raise InvalidValue(f"kinds of findings, of which {text!r} is none: {', '.join(sorted(ADVICE))}")
-    return text
+def listOf(check: Callable[[object], str], what: str, fewest: int = 0) -> Callable[[object], tuple[str, ...]]:
+    """Return a check of lists of texts, each of which C{check} accepts; equal ones count once."""
+
+    def checked(value: object) -> tuple[str, ...]:
+        if not isinstance(value, list) or len(value) < fewest or not all(map(_isFilled, value)):
+            raise InvalidValue(f"a list of {what}")
+        return tuple(dict.fromkeys(map(check, value)))
+
+    return checked
 
 
-def findingKinds(value: object) -> frozenset[str]:
-    """Check kinds of findings."""
-    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-        raise InvalidValue("a list of kinds of findings")
-    return frozenset(_kind(each) for each in value)
+def _counterMetric(value: object) -> str:
+    name = _METRICS.get(string(value).lower())
+    if name is None:
+        known = ", ".join(map(shownName, METRICS))
+        raise InvalidValue(f"names of counters, of which {value!r} is none: {known}")
+    return name
+
+
+def _kind(value: object) -> str:
+    if value not in ADVICE:
+        raise InvalidValue(f"kinds of findings, of which {value!r} is none: {', '.join(sorted(ADVICE))}")
+    return str(value)
 
 
 def findingKind(text: str) -> str:
@@ -132,29 +143,6 @@ def severity(value: object) -> Severity:
     return severity
 
 
-def url(value: object) -> str:
-    """Check a URL of HTTP."""
-    text = string(value)
-    if not re.match(r"https?://[^/\s]+", text):
-        raise InvalidValue("a URL, as http://host:9093/api/v2/alerts")
-    return text
-
-
-def databaseURL(value: object) -> str:
-    """Check the URL of a database."""
-    text = string(value)
-    if "://" not in text:
-        raise InvalidValue("a URL, as postgresql+psycopg://user@host/fabric")
-    return text
-
-
-def webhookFormat(value: object) -> str:
-    """Check the format of a webhook."""
-    if value not in _FORMATS:
-        raise InvalidValue(" or ".join(map(repr, _FORMATS)))
-    return str(value)
-
-
 def timestamp(value: object) -> float:
     """Return a time in seconds since 1970; without a time zone it is the host's local time."""
     if isinstance(value, datetime):
@@ -164,39 +152,10 @@ def timestamp(value: object) -> float:
     raise InvalidValue("a date or a time, as 2026-12-24T18:00:00Z, without quotes")
 
 
-def mailAddress(value: object) -> str:
-    """Check an address of mail."""
-    text = string(value)
-    if not re.fullmatch(r"[^\s@,]+@[^\s@,]+", text):
-        raise InvalidValue("an address of mail, as fabric@example.org")
-    return text
-
-
-def mailAddresses(value: object) -> tuple[str, ...]:
-    """Check a list of addresses of mail."""
-    if not isinstance(value, list) or not value:
-        raise InvalidValue("a list of addresses of mail")
-    return tuple(map(mailAddress, value))
-
-
-def clientEndpoints(value: object) -> tuple[str, ...]:
-    """Check a list of client endpoint strings."""
-    if not isinstance(value, list) or not value or not all(isinstance(each, str) and each for each in value):
-        raise InvalidValue("a list of client endpoint strings, as tcp:reader1:9316")
-    return tuple(dict.fromkeys(value))
-
-
 def labelName(name: str) -> str:
     """Check the name of a label, in a key."""
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or name in _USED_LABELS:
         raise InvalidValue(f"is a name of letters, digits and _, and none of {', '.join(_USED_LABELS)}")
-    return name
-
-
-def headerName(name: str) -> str:
-    """Check the name of a header, in a key."""
-    if not re.fullmatch(r"[A-Za-z0-9-]+", name):
-        raise InvalidValue("is no name of a header")
     return name
 
 
@@ -208,8 +167,15 @@ def lineOfText(value: object) -> str:
     return text
 
 
-def fabricName(name: str) -> str:
-    """Check the name of a fabric, in a key."""
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}", name):
-        raise InvalidValue("is no name of a fabric: up to 32 letters, digits, _ and -")
-    return name
+url: Final = matching(r"https?://[^/\s]+.*", "a URL, as http://host:9093/api/v2/alerts")
+databaseURL: Final = matching(r".*://.*", "a URL, as postgresql+psycopg://user@host/fabric")
+webhookFormat: Final = matching("alertmanager|webhook", "'alertmanager' or 'webhook'")
+mailAddress: Final = matching(r"[^\s@,]+@[^\s@,]+", "an address of mail, as fabric@example.org")
+headerName: Final = matching(r"[A-Za-z0-9-]+", "is no name of a header")
+fabricName: Final = matching(
+    r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}", "is no name of a fabric: up to 32 letters, digits, _ and -"
+)
+counters: Final = listOf(_counterMetric, "names of counters")
+findingKinds: Final = listOf(_kind, "kinds of findings")
+mailAddresses: Final = listOf(mailAddress, "addresses of mail", fewest=1)
+clientEndpoints: Final = listOf(string, "client endpoint strings, as tcp:reader1:9316", fewest=1)
