@@ -75,9 +75,7 @@ def unfitHosts(fabric: Fabric, entries: Iterable[Entry], switches: Collection[GU
 
 
 def _adapter(description: str) -> str:
-    """
-    Return the name of a host's adapter, which follows the host's name in its description; C{""} without one.
-    """
+    """Return the name of a host's adapter, which follows that of the host; C{""} without one."""
     return description.strip().partition(" ")[2]
 
 

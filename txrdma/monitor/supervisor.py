@@ -110,10 +110,7 @@ class SupervisedLoop:
         return done
 
     def cancel(self) -> None:
-        """
-        End the current run, which counts neither as a failure nor as a success, and reset the number of
-        failures.
-        """
+        """End the current run, neither as failure nor as success; there were no failures before it."""
         self._isCancelled = self.isRunning
         self._forgive()
         if self._task is not None:
@@ -247,9 +244,7 @@ class Supervisor:
         self.loops = [one for one in self.loops if one is not loop]
 
     def start(self, check: Callable[[], object]) -> None:
-        """
-        Call a function periodically, which reports L{findings}: a run that does not end cannot report itself.
-        """
+        """Call a function periodically to report L{findings}: a run that hangs cannot do so itself."""
         self._check = check
         self._timer.start(CHECK_SECONDS, self._expired)
 
@@ -278,10 +273,7 @@ class Supervisor:
         return found
 
     def isAlive(self) -> bool:
-        """
-        Return whether no run of a vital loop is late. Failed runs do not count, since a restart would not
-        help.
-        """
+        """Return whether no vital run is late; failed ones do not count: a restart would not help."""
         return not any(loop.isVital and loop.lateBy() for loop in self.loops)
 
     def ages(self) -> list[tuple[str, float]]:

@@ -326,9 +326,7 @@ class CollectorFactory(Factory):
             connection.end("the collector ends")
 
     def buildProtocol(self, addr: IAddress | None) -> Protocol | None:
-        """
-        Return the protocol of a new connection; None, which closes it, if there are too many, or no port.
-        """
+        """Return the protocol of a connection; None, which closes it, without a port or for too many."""
         if self._isPortLost or len(self.connections) >= MOST_MONITORS:
             return None
         protocol = CollectorProtocol(self)

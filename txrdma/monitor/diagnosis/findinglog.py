@@ -213,9 +213,7 @@ class FindingLog:
         return max((entry.severity for entry in self.open.values()), default=None)
 
     def settlesIn(self, source: str, now: float) -> float | None:
-        """
-        Return the seconds until another report of a source can raise a finding; None if none is pending.
-        """
+        """Return the seconds until another report of a source can raise a finding; None for no such."""
         waits = [
             since + self._rules.raiseSeconds.get(source, 0.0)
             for key, since in self._pending.items()
@@ -224,17 +222,11 @@ class FindingLog:
         return max(0.0, min(waits) - now) if waits else None
 
     def isPending(self, source: str, locations: Collection[str]) -> bool:
-        """
-        Return whether a finding of a source at one of these locations was reported, but is not raised
-        yet.
-        """
+        """Return whether a finding at one of these locations was reported, but is not raised yet."""
         return any(key.source == source and key.location in locations for key in self._pending)
 
     def isClearing(self, source: str) -> bool:
-        """
-        Return whether an open finding is missing in the last report of its source, but is not cleared
-        yet.
-        """
+        """Return whether an open finding is missing in the last report, but is not cleared yet."""
         return any(entry.awaySince is not None for key, entry in self.open.items() if key.source == source)
 
     def _merged(self, source: str, found: Iterable[Finding]) -> dict[Key, Finding]:
@@ -261,10 +253,7 @@ class FindingLog:
         return entry
 
     def _awaySeconds(self, entry: Entry) -> float:
-        """
-        Return the time for which a finding must be absent before it is cleared; it grows with the number
-        of occurrences.
-        """
+        """Return how long a finding must be absent before it is cleared: longer each time it returns."""
         rules = self._rules
         longer = rules.clearSeconds * (1 << min(entry.times - 1, _MOST_DOUBLINGS))
         return min(longer, max(rules.mostClearSeconds, rules.clearSeconds))

@@ -225,10 +225,7 @@ class Presence:
         lost: Iterable[Link],
         now: float,
     ) -> Iterator[FabricEvent | None]:
-        """
-        Yield the events of links; those that are missing because their node is have no text. None is a link
-        without an event.
-        """
+        """Yield events of links, or None; links that are missing with their node have no text."""
         isFirst = not self.present
         for link in lost:
             isSeen = all(guid in nodes for guid, _number in link)

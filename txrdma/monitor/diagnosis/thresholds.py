@@ -47,16 +47,10 @@ are missing, as they grow in healthy fabrics; LinkDowned has a rule of its own.
 """
 
 BER_LIMIT: Final = TallyLimit("symbolErrorCounter", 2, 720.0)
-"""
-Minimum number of symbol errors from which a bit error rate is computed, and the time in which they are
-counted.
-"""
+"""Fewest symbol errors from which a bit error rate is computed, and the time in which they are counted."""
 
 _BER_LIMITS: Final = (BER_LIMIT, TallyLimit(UNCORRECTABLE, BER_LIMIT.most, BER_LIMIT.seconds))
-"""
-The same for uncorrectable FEC blocks. Corrected blocks do not count: with PAM4 (HDR and later) wrong symbols
-are normal.
-"""
+"""The same for uncorrectable FEC blocks. With PAM4 (HDR and later), corrected symbols are normal."""
 
 MOST_BIT_ERRORS: Final = 1e-14
 """Bit error rate above which a link is reported: UFM's rule, 3 errors in 12 minutes at 400 Gbit/s."""
@@ -131,10 +125,7 @@ class ErrorThresholds:
         self._judged: dict[CounterLayout, tuple[_Pick, object]] = {}
 
     def periodOf(self, kind: str) -> float:
-        """
-        Return the longest window in which errors are counted for findings of a kind, in seconds; 0 for
-        other kinds.
-        """
+        """Return the longest window for findings of a kind, in seconds; 0 if none counts errors."""
         periods = [one.seconds for one in self._limits if _KINDS.get(one.counter, "errors") == kind]
         periods += [self._flaps.seconds] * (kind == "flapping") + [BER_LIMIT.seconds] * (kind == "symbol-ber")
         return max(periods, default=0.0)
@@ -151,10 +142,7 @@ class ErrorThresholds:
         return sum(len(one) for one in (*several, self._trained, self._recent))
 
     def isConcerned(self, meter: Meter, now: float) -> bool:
-        """
-        Return whether a reading has new errors, or follows a reset; most readings only have more
-        traffic.
-        """
+        """Return whether a reading has new errors, or follows a reset: most have only more traffic."""
         judged = self._judged.get(meter.layout)
         if judged is None:
             layout = meter.layout
@@ -186,10 +174,7 @@ class ErrorThresholds:
             self._full.pop(portKey, None)
 
     def corrected(self, portKey: PortKey, meter: Meter, now: float) -> None:
-        """
-        Add a reading of a port's FEC counters. They may restart whenever the link comes up, so a reset
-        does not mean that the node restarted.
-        """
+        """Add a reading of a port's FEC counters, which may restart whenever the link comes up."""
         grown = meter.grown[meter.layout.indices[UNCORRECTABLE]]
         if grown:
             self._add(portKey, UNCORRECTABLE, grown, now)
@@ -277,10 +262,7 @@ class ErrorThresholds:
         return groupedByLink(fabric, found + self._flapping(fabric, ends))
 
     def _bitErrorFindings(self, fabric: Fabric, now: float) -> list[Finding]:
-        """
-        Return one finding for each port with too many bit errors, by symbol errors or by uncorrectable
-        blocks.
-        """
+        """Return findings of bit errors: for each port by symbol errors or by uncorrectable blocks."""
         worst: dict[PortKey, tuple[float, str]] = {}
         for beyond in self._bitErrors.exceeded(now):
             port, errors, what = _portAt(fabric, beyond.key), beyond.count, ""
@@ -298,10 +280,7 @@ class ErrorThresholds:
     def _downEnds(
         self, fabric: Fabric, now: float, gone: Iterable[tuple[PortKey, PortKey]]
     ) -> dict[PortKey, list[PortKey]]:
-        """
-        Return both ends of links that went down, by the port that counted it, and excuse errors of the
-        other end.
-        """
+        """Return the ends of links that went down, by the port that counted it; excuse their errors."""
         self._expire(now)
         beyond = {end: link for link in gone for end in link}
         found = {portKey: self._link(fabric, portKey, beyond) for portKey in self._downs}
@@ -329,10 +308,7 @@ class ErrorThresholds:
     def _link(
         self, fabric: Fabric, portKey: PortKey, gone: Mapping[PortKey, tuple[PortKey, PortKey]]
     ) -> list[PortKey]:
-        """
-        Return the two ports of a port's link, up or down: first the switch's, or that with the lower
-        GUID.
-        """
+        """Return the ends of a port's link, up or down: first the switch's, or the lower GUID's."""
         port = _portAt(fabric, portKey)
         peer = None if port is None else port.peer
         if peer is not None:

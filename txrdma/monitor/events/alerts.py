@@ -148,10 +148,7 @@ class AlertTracker:
         return alerts
 
     def _due(self, due: float, entry: Entry) -> float:
-        """
-        Return the time at which a finding may be sent: after all silences for it, and not while another one
-        explains it.
-        """
+        """Return when a finding may be sent: after its silences, and not while another explains it."""
         if entry.finding.cause:
             return inf
         for silence in sorted(self.rules.silences, key=lambda one: one.until):

@@ -317,10 +317,7 @@ def _append(path: str, content: bytes) -> None:
 
 
 class LineChannel(AlertChannel):
-    """
-    A channel that appends a line of JSON to a file for each finding that was raised or cleared; C{"-"} is
-    standard output.
-    """
+    """A channel that appends a line of JSON for each alert to a file; C{"-"} is standard output."""
 
     queue = "log"
 

@@ -22,10 +22,7 @@ _CLEARED: Final = "finding-cleared"
 
 
 def secondsToFind(kind: str, thresholds: ErrorThresholds, intervalSeconds: float) -> float:
-    """
-    Return the seconds in which a process finds a fault that began before it started; 0 if one sweep is
-    enough.
-    """
+    """Return the seconds in which a new process finds an older fault; 0 if one sweep is enough."""
     several = {
         "node-silent": intervalSeconds * (1 << SILENT_TIMES),  # it is asked more and more seldom
         "sm-still": STILL_SECONDS + 2 * intervalSeconds,

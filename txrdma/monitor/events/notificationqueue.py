@@ -145,9 +145,7 @@ class NotificationQueue:
                 self.loop.runNow()
 
     def _untilNext(self) -> float | None:
-        """
-        Return the time until the next attempt: 0, or doubled with each failure; None if the queue is empty.
-        """
+        """Return the time until the next attempt, doubled with each failure; None if none waits."""
         failures = self.loop.failures
         if failures:
             return min(RETRY_SECONDS * (1 << min(failures - 1, _MOST_DOUBLINGS)), LONGEST_RETRY_SECONDS)

@@ -27,10 +27,7 @@ _UNITS: Final = {"portXmitData": WORD, "portRcvData": WORD}
 
 
 class Counters(Attribute):
-    """
-    An attribute with counters, decoded as a tuple of those that are used; decoding all takes ten times as
-    long.
-    """
+    """An attribute decoded as a tuple of the counters in use; to decode all takes ten times as long."""
 
     widths: ClassVar[dict[str, int]]
     whole: ClassVar[type[Any]]
@@ -131,8 +128,5 @@ def kindOf(info: ClassPortInfo) -> ReadingKind:
 
 @cache
 def _without(kind: ReadingKind, names: frozenset[str]) -> ReadingKind:
-    """
-    Return the kind of reading shared by all nodes that lack the same counters, so that their ports share
-    columns.
-    """
+    """Return one kind for all nodes that lack the same counters: their ports share columns."""
     return kind.without(names)

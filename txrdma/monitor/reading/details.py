@@ -74,10 +74,7 @@ class DetailReader:
         return any(self._wanted(node))
 
     def _wanted(self, node: Node) -> Iterator[tuple[Port, str, int]]:
-        """
-        Return the ports of a node that have dropped packets, the counters that show it, and the number of
-        packets.
-        """
+        """Yield ports that have dropped packets, the counters that show it, and how many they are."""
         guid = node.guid
         for port in countingPorts(node):
             portKey = (guid, port.number)

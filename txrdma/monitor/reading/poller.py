@@ -100,9 +100,7 @@ UNSUBSCRIBED_SECONDS: Final = 60.0
 
 
 DEFAULT_RULES: Final = FindingRules({_SWEEP: 1.0, _MANAGERS: 1.0, "tables": 1.0, _CONGESTION: 120.0})
-"""
-Rules of findings: those of a sweep must be found twice, since datagrams are lost; congestion must last.
-"""
+"""Findings of a sweep must be found twice, since datagrams are lost; congestion must last."""
 
 
 Check = Callable[[Fabric], Iterable[Finding | None]]
@@ -460,10 +458,7 @@ class FabricPoller:
             await deferLater(self._reactor, 0.0)
 
     async def _follow(self, loop: SupervisedLoop, fabric: Fabric, now: float) -> None:
-        """
-        Add the changes of the fabric to the journal, and restart the counters of returned nodes: in pieces,
-        and one after the other.
-        """
+        """Add changes to the journal, and restart counters of returned nodes; one fabric at a time."""
         with loop.step("following nodes"):
             async with self._turn:
                 presence = self.presence

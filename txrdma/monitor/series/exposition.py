@@ -153,9 +153,7 @@ def _shown(counters: Iterable[str]) -> Iterator[tuple[str, _Shown]]:
 
 
 def correctionMeanings() -> dict[str, str]:
-    """
-    Return the descriptions of all error correction counters, by name; those of lanes have the lane's number.
-    """
+    """Return the descriptions of error correction counters, with those of each lane by its number."""
     return {name: shown.text for name, shown in _shown(CORRECTION_FAMILIES)}
 
 

@@ -34,9 +34,7 @@ MOST_ROWS: Final = 1_000_000
 """Maximum number of rows that wait for the disk; the oldest are dropped."""
 
 InThread = Callable[..., Deferred[Any]]
-"""
-Runs functions in one thread, one after the other: C{partial(deferToThreadPool, reactor, ThreadPool(1, 1))}.
-"""
+"""Runs functions in one thread: C{partial(deferToThreadPool, reactor, ThreadPool(1, 1))}."""
 
 
 class BatchWriter:

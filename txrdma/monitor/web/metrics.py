@@ -68,10 +68,7 @@ class Metrics:
         self._parts = dict(zip(COLLECTORS, parts, strict=True))
 
     def families(self, collectors: Collection[str] = COLLECTORS) -> Iterator[Family | None]:
-        """
-        Yield the metric families of some collectors, and None for pauses; a standby has only those of its own
-        work.
-        """
+        """Yield metric families, and None for pauses; a standby has only those of its own work."""
         isLarge = len(self.watch.poller.meters) > PIECE
         for name, part in self._parts.items():
             if name in collectors and (name == COLLECTORS[0] or self.watch.isActive):

@@ -28,10 +28,7 @@ from txrdma.monitor.web.metrics import COLLECTORS, Metrics
 _log = Logger()
 
 MOST_SCRAPES: Final = 4
-"""
-Most scrapes that are made, sent, or retained for other scrapers; for another one the oldest is dropped, and
-the connections of its scrapers are closed.
-"""
+"""Most scrapes that are retained; for another one the oldest is dropped, with its connections."""
 
 SHARED_SECONDS: Final = 10.0
 """Seconds for which a scrape is sent to further scrapers, unless there are newer readings."""

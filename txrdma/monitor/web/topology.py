@@ -74,10 +74,7 @@ Bundles = dict[tuple[GUID, GUID], list[Port]]
 
 
 def bundles(fabric: Fabric) -> Search[Bundles]:
-    """
-    Find, in pieces, the links between two switches each, by one of their ends: of the switch with the lower
-    GUID.
-    """
+    """Find, in pieces, links between switches, each by its end at the lower GUID."""
     found: Bundles = {}
     for number, (one, other) in enumerate(fabric.links(), 1):
         if not number % _LINKS_AT_A_TIME:

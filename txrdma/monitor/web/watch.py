@@ -38,10 +38,7 @@ def nodeType(node: Node) -> str:
 
 
 def printable(text: str) -> str:
-    """
-    Return text of a peer with U+FFFD for each character that cannot be shown, including controls of
-    direction.
-    """
+    """Return text of a peer with U+FFFD for each unprintable character, such as controls of direction."""
     if text.isprintable():
         return text
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
@@ -172,9 +169,7 @@ class PageContext:
         )
 
     def load(self, port: Port) -> float | None:
-        """
-        Return the data rate that a port sends as a share of its link's rate, from 0 to 1; None if unknown.
-        """
+        """Return the share of its link's data rate that a port sends, 0 to 1; None if unknown."""
         return self.poller.load(port)
 
     def waitShare(self, port: Port) -> float | None:
@@ -192,9 +187,7 @@ class PageContext:
         return None if rate is None else bitErrorRate(port, rate, 1.0)
 
     def errorRate(self, port: Port) -> float | None:
-        """
-        Return the errors per second that a port has counted, of all kinds with a limit; None if unknown.
-        """
+        """Return the errors per second of a port, of all kinds with a limit; None if unknown."""
         meter = self.meter(port)
         if meter is None or meter.isSilent or meter.seconds <= 0:
             return None
