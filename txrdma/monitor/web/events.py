@@ -22,7 +22,7 @@ from twisted.python.failure import Failure
 from twisted.web.server import NOT_DONE_YET, Request
 
 from txrdma.monitor.diagnosis.findinglog import FindingEvent
-from txrdma.monitor.web.rest import ReadOnly, sendJSON
+from txrdma.monitor.web.rest import sendJSON
 from txrdma.monitor.web.routes import overview
 from txrdma.monitor.web.tables import FINDINGS
 from txrdma.monitor.web.topology import bundleName, bundles, edge
@@ -188,6 +188,22 @@ class EventHub:
         for reader in list(self.readers):
             reader.alive()
 
+    def answer(self, request: Request) -> bytes | int:
+        """Begin to answer with events, from the one behind C{Last-Event-ID} on: the answer goes on."""
+        if request.args:
+            return sendJSON(request, 400, {"error": "events have no parameters"})
+        if len(self.readers) >= MOST_READERS:
+            request.setHeader("Retry-After", b"60")
+            return sendJSON(request, 503, {"error": f"at most {MOST_READERS} readers are allowed"})
+        request.setHeader("Content-Type", "text/event-stream")
+        request.setHeader("X-Accel-Buffering", "no")
+        if request.method == b"HEAD":
+            return b""
+        last = request.getHeader(b"last-event-id") or b""
+        reader = self.add(request, int(last) if last.isdigit() and len(last) < 19 else None)
+        request.notifyFinish().addErrback(lambda _: self.remove(reader))
+        return NOT_DONE_YET
+
     def add(self, request: Request, lastNumber: int | None) -> Reader:
         """
         Add a reader of all events from now on.
@@ -220,31 +236,3 @@ class EventHub:
         for reader in list(self.readers):
             self.remove(reader)
             reader.end()
-
-
-class Events(ReadOnly):
-    """C{/api/v1/events}: an answer that goes on."""
-
-    def __init__(self, hub: EventHub) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # of Twisted's
-        self._hub = hub
-
-    def answer(self, request: Request) -> bytes | int:
-        """Begin to answer with events, from the one behind C{Last-Event-ID} on."""
-        if request.args:
-            return sendJSON(request, 400, {"error": "events have no parameters"})
-        if len(self._hub.readers) >= MOST_READERS:
-            request.setHeader("Retry-After", b"60")
-            return sendJSON(request, 503, {"error": f"at most {MOST_READERS} readers are allowed"})
-        request.setHeader("Content-Type", "text/event-stream")
-        request.setHeader("X-Accel-Buffering", "no")
-        if request.method == b"HEAD":
-            return b""
-        last = request.getHeader(b"last-event-id") or b""
-        reader = self._hub.add(request, int(last) if last.isdigit() and len(last) < 19 else None)
-
-        def gone(reason: Failure) -> None:
-            self._hub.remove(reader)
-
-        request.notifyFinish().addErrback(gone)
-        return NOT_DONE_YET

@@ -6,6 +6,7 @@ C{/fabrics/NAME/}, and listings by REST and metrics of all.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from twisted.internet.interfaces import IReactorTime
@@ -22,7 +23,7 @@ from txrdma.monitor.web.layout import badge, head, health, Part, table, tags
 from txrdma.monitor.web.openapi import description
 from txrdma.monitor.web.parameters import inQuery, Wrong
 from txrdma.monitor.web.rest import answerLater, ReadOnly, sendJSON, sendLater
-from txrdma.monitor.web.routes import FINDING_ROWS, overview, ROUTES, WebRoute
+from txrdma.monitor.web.routes import FINDING_ROWS, overview, ROUTES, RowSource, WebRoute
 from txrdma.monitor.web.scrapes import Scrapes
 from txrdma.monitor.web.site import MonitorFactory, MonitorSite, putCommon
 from txrdma.monitor.web.watch import PageContext
@@ -50,13 +51,15 @@ class FabricsSite:
         """
         self._sites = sites
         root, api, version = Resource(), Resource(), Resource()
-        root.putChild(b"", _Overview(sites))
+        root.putChild(
+            b"", ReadOnly(lambda request: answerLater(request, self._sendOverview(request), failed))
+        )
         root.putChild(b"fabrics", _Fabrics(sites))
-        version.putChild(b"fabrics", _List(sites))
-        version.putChild(b"openapi.json", _Description(sites))
+        version.putChild(b"fabrics", ReadOnly(self._list))
+        version.putChild(b"openapi.json", ReadOnly(self._describe))
         for route in ROUTES:
             if route.rows is not None:
-                version.putChild(route.name.encode(), _Rows(sites, route))
+                version.putChild(route.name.encode(), ReadOnly(partial(self._listRows, route, route.rows)))
         api.putChild(b"v1", version)
         root.putChild(b"api", api)
         self._scrapes = Scrapes(reactor, [site.metrics for site in sites.values()], garbage)
@@ -75,17 +78,61 @@ class FabricsSite:
         """Return why another monitor should be asked instead; C{""} if not."""
         return _joined({name: site.watch.readinessProblem() for name, site in self._sites.items()})
 
+    # Answers.
+
+    def _contexts(self) -> dict[str, PageContext]:
+        return {name: site.watch.context() for name, site in self._sites.items()}
+
+    async def _sendOverview(self, request: Request) -> None:
+        """Send a page that lists all fabrics, and the open findings of all, the worst first."""
+        rows: list[tuple[Any, ...]] = []
+        contexts = self._contexts()
+        for name, context in contexts.items():
+            verdict, colour = health(context)
+            state = "active" if context.watch.isActive else "standby"
+            link = tags.a(name, href=f"/fabrics/{name}/")
+            shown = tags.span(verdict, class_=f"badge {colour}")
+            rows.append((link, shown, len(context.fabric.nodes), badge(state)))
+        page = tags.html(
+            head("Fabrics"),
+            tags.body(
+                tags.main(
+                    tags.h1("Fabrics"),
+                    table("All fabrics", ("Fabric", "State", "Nodes", "Monitor"), rows, "There is none."),
+                    *await _openFindings(list(contexts.values())),
+                    id="main",
+                )
+            ),
+            lang="en",
+        )
+        sendPage(request, await flattened(request, page))
+
+    def _list(self, request: Request) -> bytes:
+        """Send all fabrics as JSON; C{/fabrics/NAME/api/v1} has the data of each."""
+        rows = [
+            {"fabric": name, "isActive": context.watch.isActive, **overview(context)}
+            for name, context in self._contexts().items()
+        ]
+        return sendJSON(request, 200, {"rows": rows})
+
+    def _listRows(self, route: WebRoute, rows: RowSource, request: Request) -> bytes | int:
+        """Send rows of all fabrics, such as C{/api/v1/ports}, with the name of each in a column."""
+        if request.postpath:
+            return sendJSON(request, 404, {"error": "this is below /fabrics/NAME/api/v1"})
+        try:
+            values = inQuery(route.parameters, request.args)
+        except Wrong as error:
+            return sendJSON(request, 400, {"error": str(error)})
+        page = rows.page(list(self._contexts().values()), values)
+        return answerLater(request, sendLater(request, page), rest.failed)
+
+    def _describe(self, request: Request) -> bytes:
+        """Send the description of the REST interface of all fabrics."""
+        return sendJSON(request, 200, description(prefixOf(request), list(self._sites)))
+
 
 def _joined(problems: Mapping[str, str]) -> str:
     return "; ".join(f"{name}: {problem}" for name, problem in problems.items() if problem)
-
-
-class _Part(ReadOnly):
-    """Resource without others below it, of several fabrics."""
-
-    def __init__(self, sites: Mapping[str, MonitorSite]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # of Twisted's
-        self._sites = sites
 
 
 class _Fabrics(Resource):
@@ -103,39 +150,6 @@ class _Fabrics(Resource):
         return site.root
 
 
-class _Overview(_Part):
-    """Page that lists all fabrics, and the open findings of all, the worst first."""
-
-    def answer(self, request: Request) -> bytes | int:
-        return answerLater(request, self._send(request), failed)
-
-    async def _send(self, request: Request) -> None:
-        sendPage(request, await flattened(request, await self._page()))
-
-    async def _page(self) -> Tag:
-        rows: list[tuple[Any, ...]] = []
-        contexts = {name: site.watch.context() for name, site in self._sites.items()}
-        for name, site in self._sites.items():
-            context = contexts[name]
-            verdict, colour = health(context)
-            state = "active" if site.watch.isActive else "standby"
-            link = tags.a(name, href=f"/fabrics/{name}/")
-            shown = tags.span(verdict, class_=f"badge {colour}")
-            rows.append((link, shown, len(context.fabric.nodes), badge(state)))
-        return tags.html(
-            head("Fabrics"),
-            tags.body(
-                tags.main(
-                    tags.h1("Fabrics"),
-                    table("All fabrics", ("Fabric", "State", "Nodes", "Monitor"), rows, "There is none."),
-                    *await _openFindings(list(contexts.values())),
-                    id="main",
-                )
-            ),
-            lang="en",
-        )
-
-
 async def _openFindings(contexts: Sequence[PageContext]) -> tuple[Tag, Part]:
     """Return the open findings of all fabrics, the worst first, with links to the pages of their fabrics."""
     page = await FINDING_ROWS.page(contexts, {"isOpen": True, "limit": _MOST_FINDINGS, "offset": 0})
@@ -148,42 +162,3 @@ async def _openFindings(contexts: Sequence[PageContext]) -> tuple[Tag, Part]:
     shown = f"the worst {len(rows)} of {page['total']}" if page["total"] > len(rows) else page["total"]
     heads = ("Fabric", "Severity", "Where", "What")
     return tags.h2(f"Findings ({shown})"), table("Findings of all fabrics", heads, rows, "There is none.")
-
-
-class _List(_Part):
-    """C{/api/v1/fabrics}: all fabrics as JSON; C{/fabrics/NAME/api/v1} has the data of each."""
-
-    def answer(self, request: Request) -> bytes:
-        rows = [
-            {"fabric": name, "isActive": site.watch.isActive, **overview(site.watch.context())}
-            for name, site in self._sites.items()
-        ]
-        return sendJSON(request, 200, {"rows": rows})
-
-
-class _Rows(_Part):
-    """C{/api/v1/ports} and other listings: rows of all fabrics, with the name of each in a column."""
-
-    def __init__(self, sites: Mapping[str, MonitorSite], route: WebRoute) -> None:
-        super().__init__(sites)
-        self._route = route
-
-    def answer(self, request: Request) -> bytes | int:
-        if request.postpath:
-            return sendJSON(request, 404, {"error": "this is below /fabrics/NAME/api/v1"})
-        rows = self._route.rows
-        assert rows is not None
-        try:
-            values = inQuery(self._route.parameters, request.args)
-        except Wrong as error:
-            return sendJSON(request, 400, {"error": str(error)})
-        contexts = [site.watch.context() for site in self._sites.values()]
-        return answerLater(request, sendLater(request, rows.page(contexts, values)), rest.failed)
-
-
-class _Description(_Part):
-    """C{/api/v1/openapi.json}: description of the REST interface of all fabrics."""
-
-    def answer(self, request: Request) -> bytes:
-        """Answer with the description."""
-        return sendJSON(request, 200, description(prefixOf(request), list(self._sites)))

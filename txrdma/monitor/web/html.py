@@ -17,7 +17,7 @@ from txrdma.kit.pathprefix import addPrefix, prefixOf
 from txrdma.monitor.web.layout import frame, tags
 from txrdma.monitor.web.pages import Page, PAGES
 from txrdma.monitor.web.parameters import inPath, inQuery, Wrong
-from txrdma.monitor.web.rest import answerLater, ReadOnly
+from txrdma.monitor.web.rest import answerLater
 from txrdma.monitor.web.routes import Missing
 from txrdma.monitor.web.watch import PageContext, Watch
 
@@ -27,37 +27,31 @@ _SHARED_SECONDS: Final = 2.0
 """Longest time for which browsers are sent the same text of a page."""
 
 
-class HTMLPages(ReadOnly):
-    """Root of all HTML pages."""
+def answerPage(watch: Watch, request: Request) -> bytes | int:
+    """Answer a request with a page, when it is made or the fabric has answered."""
+    return answerLater(request, _send(watch, request), failed)
 
-    def __init__(self, watch: Watch) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # of Twisted's
-        self._watch = watch
 
-    def answer(self, request: Request) -> bytes | int:
-        """Answer a request with a page, at once or when the fabric has answered."""
-        return answerLater(request, self._made(request), failed)
+async def _send(watch: Watch, request: Request) -> None:
+    context = watch.context()
+    path = (*(request.prepath or ()), *(request.postpath or ()))
+    query = {name: values for name, values in request.args.items() if values != [b""]}  # of empty fields
 
-    async def _made(self, request: Request) -> None:
-        watch, context = self._watch, self._watch.context()
-        path = (*(request.prepath or ()), *(request.postpath or ()))
-        query = {name: values for name, values in request.args.items() if values != [b""]}  # of empty fields
+    async def make() -> tuple[int, bytes]:
+        code = 200
+        try:
+            page = await _page(path, query, context)
+        except Wrong as error:
+            code, page = 400, _mistake(context, "This cannot be shown", str(error))
+        except Missing as error:
+            text = str(error)
+            code, page = 404, _mistake(context, "Not there", f"{text[:1].upper()}{text[1:]}.")
+        return code, await flattened(request, page)
 
-        async def make() -> tuple[int, bytes]:
-            code = 200
-            try:
-                page = await _page(path, query, context)
-            except Wrong as error:
-                code, page = 400, _mistake(context, "This cannot be shown", str(error))
-            except Missing as error:
-                text = str(error)
-                code, page = 404, _mistake(context, "Not there", f"{text[:1].upper()}{text[1:]}.")
-            return code, await flattened(request, page)
-
-        asked = path, tuple((name, *values) for name, values in query.items()), prefixOf(request)
-        state = context.state, int(context.now / _SHARED_SECONDS), watch.isActive, watch.active
-        code, text = await watch.searches.shared(asked, state, make)
-        sendPage(request, text, code)
+    asked = path, tuple((name, *values) for name, values in query.items()), prefixOf(request)
+    state = context.state, int(context.now / _SHARED_SECONDS), watch.isActive, watch.active
+    code, text = await watch.searches.shared(asked, state, make)
+    sendPage(request, text, code)
 
 
 async def flattened(request: Request, page: Tag) -> bytes:

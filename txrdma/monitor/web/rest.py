@@ -36,16 +36,17 @@ class ReadOnly(Resource):
 
     isLeaf = True
 
+    def __init__(self, answer: Callable[[Request], bytes | int]) -> None:
+        """@param answer: answers a request by GET or HEAD, at once or later."""
+        super().__init__()  # type: ignore[no-untyped-call]  # of Twisted's
+        self._answer = answer
+
     def render(self, request: Request) -> bytes | int:
         """Answer a request."""
         if request.method in (b"GET", b"HEAD"):
-            return self.answer(request)
+            return self._answer(request)
         request.setHeader("Allow", "GET, HEAD")
         return sendJSON(request, 405, {"error": "this can only be read"})
-
-    def answer(self, request: Request) -> bytes | int:
-        """Answer a request by GET or HEAD, at once or later."""
-        raise NotImplementedError
 
 
 def answerLater(
@@ -58,36 +59,30 @@ def answerLater(
     return NOT_DONE_YET
 
 
-class API(ReadOnly):
-    """Root of the REST interface: C{/api/v1}, but for its events."""
+def answerREST(watch: Watch, request: Request) -> bytes | int:
+    """Answer a request below C{/api/v1}, at once or when the fabric or the history has answered."""
+    if request.postpath == [b"openapi.json"]:
+        return sendJSON(request, 200, description(prefixOf(request)))
+    try:
+        route, values = _routed(request)
+        answer = route.answer(watch.context(), values)
+    except Wrong as error:
+        return sendJSON(request, 400, {"error": str(error)})
+    except Missing as error:
+        return sendJSON(request, 404, {"error": str(error)})
+    if isinstance(answer, dict):
+        return sendJSON(request, 200, answer)
+    return answerLater(request, _send(watch, request, answer), failed)
 
-    def __init__(self, watch: Watch) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # of Twisted's
-        self._watch = watch
 
-    def answer(self, request: Request) -> bytes | int:
-        """Answer a request, at once or when the fabric or the history has answered."""
-        if request.postpath == [b"openapi.json"]:
-            return sendJSON(request, 200, description(prefixOf(request)))
-        try:
-            route, values = _routed(request)
-            answer = route.answer(self._watch.context(), values)
-        except Wrong as error:
-            return sendJSON(request, 400, {"error": str(error)})
-        except Missing as error:
-            return sendJSON(request, 404, {"error": str(error)})
-        if isinstance(answer, dict):
-            return sendJSON(request, 200, answer)
-        return answerLater(request, self._send(request, answer), failed)
-
-    async def _send(self, request: Request, answer: Awaitable[dict[str, Any] | list[bytes]]) -> None:
-        made = await answer
-        if isinstance(made, dict):
-            made = [sendJSON(request, 200, made)]
-        else:
-            request.setHeader("Content-Type", "application/json")
-        await self._watch.searches.write(made, request.write)
-        request.finish()
+async def _send(watch: Watch, request: Request, answer: Awaitable[dict[str, Any] | list[bytes]]) -> None:
+    made = await answer
+    if isinstance(made, dict):
+        made = [sendJSON(request, 200, made)]
+    else:
+        request.setHeader("Content-Type", "application/json")
+    await watch.searches.write(made, request.write)
+    request.finish()
 
 
 def _routed(request: Request) -> tuple[WebRoute, dict[str, Any]]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Final
@@ -20,14 +21,14 @@ from txrdma.fabric.metricnames import METRICS
 from txrdma.kit.delayedcalls import Timer
 from txrdma.kit.webaccess import AccessControl, isLocalName
 from txrdma.monitor.garbage import GarbageCollection
-from txrdma.monitor.web.events import EventHub, Events
-from txrdma.monitor.web.html import HTMLPages
+from txrdma.monitor.web.events import EventHub
+from txrdma.monitor.web.html import answerPage
 from txrdma.monitor.web.metrics import Metrics
 from txrdma.monitor.web.openapi import BASE
-from txrdma.monitor.web.rest import API, sendJSON
+from txrdma.monitor.web.rest import answerREST, ReadOnly, sendJSON
 from txrdma.monitor.web.scrapes import Scrapes
 from txrdma.monitor.web.searches import Searches
-from txrdma.monitor.web.staticfiles import Files
+from txrdma.monitor.web.staticfiles import filesIn
 from txrdma.monitor.web.watch import Watch
 
 _ALIVE_SECONDS: Final = 15.0
@@ -61,7 +62,7 @@ def _compressed(resource: Resource) -> EncodingResourceWrapper:
 def putCommon(root: Resource, metrics: Resource) -> None:
     """Add metrics, style, scripts and files for other programs to the root of a site."""
     for name in ("static", "files"):
-        root.putChild(name.encode(), _compressed(Files(_HERE / name)))
+        root.putChild(name.encode(), _compressed(filesIn(_HERE / name)))
     root.putChild(b"metrics", metrics)
 
 
@@ -70,7 +71,7 @@ class _Root(Resource):
 
     def __init__(self, watch: Watch) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # of Twisted's
-        self._pages = _compressed(HTMLPages(watch))
+        self._pages = _compressed(ReadOnly(partial(answerPage, watch)))
 
     def getChild(self, name: bytes, request: Request) -> IResource:
         return self._pages
@@ -87,20 +88,16 @@ class _WrongHost(Resource):
         return b"Ask by address or as localhost; for other names give web.tokens or web.users.\n"
 
 
-class _Probe(Resource):
-    """Answer to a load balancer, which needs no credentials: 200, or 503 with the reason."""
+def _probe(problem: Callable[[], str]) -> ReadOnly:
+    """Return the answer to a load balancer, which needs no credentials: 200, or 503 with the reason."""
 
-    isLeaf = True
-
-    def __init__(self, problem: Callable[[], str]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # of Twisted's
-        self._problem = problem
-
-    def render_GET(self, request: Request) -> bytes:
-        problem = self._problem()
-        request.setResponseCode(503 if problem else 200)
+    def answer(request: Request) -> bytes:
+        why = problem()
+        request.setResponseCode(503 if why else 200)
         request.setHeader("Content-Type", "text/plain; charset=utf-8")
-        return f"{problem or 'ok'}\n".encode()
+        return f"{why or 'ok'}\n".encode()
+
+    return ReadOnly(answer)
 
 
 class _DiscardedBody(BytesIO):
@@ -152,7 +149,7 @@ class MonitorFactory(Site):
     ) -> None:
         super().__init__(access.guard(root), _BodilessRequest)  # type: ignore[no-untyped-call]  # of Twisted's
         self._isOpen = access.isOpen
-        self._probes = {b"/healthz": _Probe(livenessProblem), b"/readyz": _Probe(readinessProblem)}
+        self._probes = {b"/healthz": _probe(livenessProblem), b"/readyz": _probe(readinessProblem)}
         self._connections = self._admitted = 0
         self._waiting: deque[_BodilessRequest] = deque()
         self._timer = Timer(reactor)
@@ -229,9 +226,9 @@ class MonitorSite:
         watch.searches = Searches(reactor)
         self._timer = Timer(reactor)
         root, api = _Root(watch), Resource()
-        api.putChild(b"v1", _Versioned(API(watch), Events(self.hub)))
+        api.putChild(b"v1", _Versioned(ReadOnly(partial(answerREST, watch)), ReadOnly(self.hub.answer)))
         root.putChild(b"api", api)
-        root.putChild(b"readyz", _Probe(watch.readinessProblem))  # below the path of a fabric
+        root.putChild(b"readyz", _probe(watch.readinessProblem))  # below the path of a fabric
         self.root, self.watch, self.metrics = root, watch, Metrics(watch, counters)
         self._scrapes = Scrapes(reactor, [self.metrics], garbage)
         putCommon(root, self._scrapes)
@@ -257,7 +254,7 @@ class MonitorSite:
 class _Versioned(Resource):
     """C{/api/v1}: events go on, and are not compressed; all else ends, and is."""
 
-    def __init__(self, api: API, events: Events) -> None:
+    def __init__(self, api: ReadOnly, events: ReadOnly) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # of Twisted's
         self._api = _compressed(api)
         self._events = events

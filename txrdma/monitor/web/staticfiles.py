@@ -22,25 +22,24 @@ _TYPES: Final = {
 _CACHE_SECONDS: Final = 300
 
 
-class Files(ReadOnly):
-    """Files of one folder, which are read once: no path leads out of it, and there is no list."""
+def filesIn(folder: Path) -> ReadOnly:
+    """Return the files of a folder, which are read once: no path leads out of it, and there is no list."""
+    files = {
+        str(path.relative_to(folder)): (path.suffix, path.read_bytes())
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # of Twisted's
-        self._files = {
-            str(path.relative_to(folder)): (path.suffix, path.read_bytes())
-            for path in sorted(folder.rglob("*"))
-            if path.is_file()
-        }
-
-    def answer(self, request: Request) -> bytes:
+    def answer(request: Request) -> bytes:
         """Answer with a file, which browsers may keep for a while."""
         name = b"/".join(request.postpath or ()).decode("utf-8", "replace")
-        suffix, content = self._files.get(name, ("", b""))
+        suffix, content = files.get(name, ("", b""))
         request.setHeader("Content-Type", _TYPES.get(suffix, "text/plain; charset=utf-8"))
-        if name not in self._files:
+        if name not in files:
             request.setResponseCode(404)
             return b"There is no such file.\n"
         request.setHeader("Cache-Control", f"max-age={_CACHE_SECONDS}")
         tag = sha256(content).hexdigest()[:24].encode()
         return b"" if request.setETag(b'"' + tag + b'"') is CACHED else content
+
+    return ReadOnly(answer)
