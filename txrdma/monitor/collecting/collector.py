@@ -29,27 +29,9 @@ from txrdma.mad.layouts.attributes import Attribute, RPCS
 from txrdma.mad.layouts.messages import ClassPortInfo
 from txrdma.mad.paths import toLID
 from txrdma.mad.portwatch import PortEvent, PortLost
+from txrdma.monitor.collecting import wire
 from txrdma.monitor.collecting.connection import MessageConnection
-from txrdma.monitor.collecting.wire import (
-    ANSWERED,
-    COLLECTOR,
-    decodeRequests,
-    decodeSeries,
-    decodeSettings,
-    encodeResults,
-    FAILED,
-    MONITOR,
-    MOST_BYTES,
-    MOST_CALLS,
-    READ,
-    READABLE,
-    REFUSED,
-    REFUSED_PORT,
-    Request,
-    Result,
-    SERIES,
-    SILENT,
-)
+from txrdma.monitor.collecting.wire import Request, Result
 
 MOST_MONITORS: Final = 8
 """Most monitors that are connected to a collector."""
@@ -67,8 +49,8 @@ def collectorEndpoint(
     reactor: IReactorTime, endpoint: IStreamServerEndpoint, key: bytes
 ) -> ProvedServerEndpoint:
     """Return an endpoint for a L{CollectorFactory}, to which only monitors with a key can connect."""
-    keys = {COLLECTOR: b"", MONITOR: key}
-    return ProvedServerEndpoint(reactor, endpoint, COLLECTOR, [*keys.values()], lambda rank, address: None)
+    keys = [b"", key]  # by rank: only monitors connect to a collector
+    return ProvedServerEndpoint(reactor, endpoint, wire.COLLECTOR, keys, lambda rank, address: None)
 
 
 def _raw(kind: type[Attribute]) -> type[Attribute]:
@@ -85,7 +67,7 @@ def _raw(kind: type[Attribute]) -> type[Attribute]:
 _KINDS: Final = tuple(
     # The agent follows redirections in a ClassPortInfo, which it has to decode.
     (RPCS[rpc], kind if kind is ClassPortInfo else _raw(kind))
-    for rpc, kind in READABLE
+    for rpc, kind in wire.READABLE
 )
 
 
@@ -108,25 +90,25 @@ class _Forwarded(Call):
     def answered(self, answer: Any) -> None:
         """Return the answer."""
         content = answer.encode() if isinstance(answer, ClassPortInfo) else answer
-        self.connection.completed(self, Result(self.requested, ANSWERED, 0, content))
+        self.connection.completed(self, Result(self.requested, wire.ANSWERED, 0, content))
 
     def failed(self, error: Exception) -> None:
         """Return the reason; without a port, end the connection, so that others make the calls."""
         if isinstance(error, DeviceUnavailable):
             self.connection.unavailable(self, str(error))
         elif isinstance(error, MADError):
-            self.connection.completed(self, Result(self.requested, REFUSED, error.status, b""))
+            self.connection.completed(self, Result(self.requested, wire.REFUSED, error.status, b""))
         elif isinstance(error, MADTimeoutError):
-            self.connection.completed(self, Result(self.requested, SILENT, 0, b""))
+            self.connection.completed(self, Result(self.requested, wire.SILENT, 0, b""))
         else:
             text = str(error)[:_MOST_TEXT].encode()
-            self.connection.completed(self, Result(self.requested, FAILED, 0, text))
+            self.connection.completed(self, Result(self.requested, wire.FAILED, 0, text))
 
 
 @cache
 def _selecting(what: int, port: int) -> bytes:
     """Return the content of a request for the counters of a port."""
-    kind: Any = READABLE[what][1]
+    kind: Any = wire.READABLE[what][1]
     content: bytes = kind(portSelect=port).encode()
     return content
 
@@ -137,7 +119,7 @@ class _Series(_Forwarded):
     __slots__ = ("at", "attributes", "parts", "ports", "read")
 
     def __init__(self, connection: CollectorProtocol, requested: Request) -> None:
-        self.attributes, self.ports = decodeSeries(requested.content)
+        self.attributes, self.ports = wire.decodeSeries(requested.content)
         super().__init__(connection, requested._replace(what=self.attributes[0], content=b""))
         self.at = 0
         self.parts: list[bytes] = []
@@ -153,16 +135,16 @@ class _Series(_Forwarded):
         """Store the attribute, and continue."""
         self.parts.append(answer)
         if len(self.parts) == len(self.attributes):
-            self._next(READ, *self.parts)
+            self._next(wire.READ, *self.parts)
         else:
             self.issue()
 
     def failed(self, error: Exception) -> None:
         """Continue with the next port after a refusal."""
         if isinstance(error, MADError):
-            self._next(REFUSED_PORT)
+            self._next(wire.REFUSED_PORT)
         elif isinstance(error, MADTimeoutError):
-            self.connection.completed(self, Result(self.requested, SILENT, 0, b"".join(self.read)))
+            self.connection.completed(self, Result(self.requested, wire.SILENT, 0, b"".join(self.read)))
         else:
             super().failed(error)
 
@@ -173,14 +155,14 @@ class _Series(_Forwarded):
         if self.at < len(self.ports):
             self.issue()
         else:
-            self.connection.completed(self, Result(self.requested, ANSWERED, 0, b"".join(self.read)))
+            self.connection.completed(self, Result(self.requested, wire.ANSWERED, 0, b"".join(self.read)))
 
 
 @implementer(IPushProducer)
 class CollectorProtocol(MessageConnection):
     """A connection from a monitor."""
 
-    MAX_LENGTH = MOST_BYTES
+    MAX_LENGTH = wire.MOST_BYTES
 
     factory: CollectorFactory
 
@@ -214,12 +196,12 @@ class CollectorProtocol(MessageConnection):
         if self._timeoutSeconds:
             self._ask(message)
         else:
-            self._timeoutSeconds, self._retries = decodeSettings(message)
+            self._timeoutSeconds, self._retries = wire.decodeSettings(message)
 
     def _ask(self, message: bytes) -> None:
-        for request in decodeRequests(message):
-            if len(self._waiting) + len(self._running) >= MOST_CALLS:
-                raise WireError("collector", 0, f"more than {MOST_CALLS} calls at a time")
+        for request in wire.decodeRequests(message):
+            if len(self._waiting) + len(self._running) >= wire.MOST_CALLS:
+                raise WireError("collector", 0, f"more than {wire.MOST_CALLS} calls at a time")
             self._waiting.append(request)
         self._fill()
         if self._running:
@@ -239,7 +221,7 @@ class CollectorProtocol(MessageConnection):
         try:
             while self._waiting and not self._isPaused and len(self._running) < self.factory.maxOutstanding:
                 requested = self._waiting.popleft()
-                call = (_Series if requested.what == SERIES else _Forwarded)(self, requested)
+                call = (_Series if requested.what == wire.SERIES else _Forwarded)(self, requested)
                 self._running[call] = None
                 call.issue()
         finally:
@@ -272,10 +254,10 @@ class CollectorProtocol(MessageConnection):
             message.append(result)
             size += len(result.content)
             if size >= MESSAGE_BYTES:  # the receiver copies what it has of a message with each further piece
-                self.send(encodeResults(message))
+                self.send(wire.encodeResults(message))
                 message, size = [], 0
         if message:
-            self.send(encodeResults(message))
+            self.send(wire.encodeResults(message))
 
     def end(self, reason: str) -> None:
         """Give up all calls, and end the connection."""

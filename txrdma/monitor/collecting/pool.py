@@ -32,25 +32,9 @@ from txrdma.mad.agent import MADAgent
 from txrdma.mad.core.frames import NO_KEYS
 from txrdma.mad.core.transactions import Call
 from txrdma.mad.errors import MADClassError, MADError, MADTimeoutError
+from txrdma.monitor.collecting import wire
 from txrdma.monitor.collecting.connection import MessageConnection
-from txrdma.monitor.collecting.wire import (
-    ANSWERED,
-    COLLECTOR,
-    decodeResults,
-    encodeRequests,
-    encodeSeries,
-    encodeSettings,
-    MONITOR,
-    MOST_BYTES,
-    MOST_CALLS,
-    READ,
-    READABLE,
-    REFUSED,
-    Request,
-    Result,
-    SERIES,
-    SILENT,
-)
+from txrdma.monitor.collecting.wire import Request, Result
 
 _log = Logger()
 
@@ -70,7 +54,7 @@ def _pauseAfter(failures: int) -> float:
     return min(FIRST_PAUSE * (1 << min(failures - 1, 10)), LONGEST_PAUSE)
 
 
-_INDICES: Final = {(rpc, kind.attributeID): index for index, (rpc, kind) in enumerate(READABLE)}
+_INDICES: Final = {(rpc, kind.attributeID): index for index, (rpc, kind) in enumerate(wire.READABLE)}
 
 
 class Series(Call):
@@ -209,10 +193,10 @@ class _LocalLink(_Link):
 class _RemoteLink(MessageConnection, _Link):
     """A connection with a collector."""
 
-    MAX_LENGTH = MOST_BYTES
+    MAX_LENGTH = wire.MOST_BYTES
 
     def __init__(self, collector: _Collector) -> None:
-        _Link.__init__(self, MOST_CALLS)
+        _Link.__init__(self, wire.MOST_CALLS)
         self._collector = collector
         self._open: dict[int, _PendingCall] = {}
         self._identifiers = count(1)
@@ -226,13 +210,13 @@ class _RemoteLink(MessageConnection, _Link):
     def connectionMade(self) -> None:
         """Send the settings; the collector has proved that it has the key."""
         collector = self._collector
-        self.send(encodeSettings(collector.timeoutSeconds, collector.retries))
+        self.send(wire.encodeSettings(collector.timeoutSeconds, collector.retries))
         collector.joined(self)
 
     def messageReceived(self, message: bytes) -> None:
         """Process a message."""
         self._received += 1
-        for result in decodeResults(message):
+        for result in wire.decodeResults(message):
             self._complete(result)
 
     def _send(self, asked: _PendingCall) -> None:
@@ -247,7 +231,7 @@ class _RemoteLink(MessageConnection, _Link):
 
     def _flush(self) -> None:
         requests, self._requests = self._requests, []
-        self.send(encodeRequests(requests))
+        self.send(wire.encodeRequests(requests))
         if not self._watching.isPending:
             self._watch()
 
@@ -263,20 +247,20 @@ class _RemoteLink(MessageConnection, _Link):
             return
         self.fill()
         call, path, name = asked.call, asked.path, asked.call.rpc.name
-        if result.kind == SILENT:
+        if result.kind == wire.SILENT:
             self._collector.pool.late += self._collector.retries + 1
-        if isinstance(call, Series) and result.kind in (ANSWERED, SILENT):
+        if isinstance(call, Series) and result.kind in (wire.ANSWERED, wire.SILENT):
             try:
                 ports = _portsIn(call.size, result.content)
             except WireError as error:
                 call.failed(MADClassError(str(error), call.rpc, path))
                 raise
-            call.collected(ports, result.kind == SILENT)
-        elif result.kind == ANSWERED and len(result.content) == call.kind.size:
+            call.collected(ports, result.kind == wire.SILENT)
+        elif result.kind == wire.ANSWERED and len(result.content) == call.kind.size:
             call.answered(call.kind.decode(result.content, 0))
-        elif result.kind == REFUSED:
+        elif result.kind == wire.REFUSED:
             call.failed(MADError(call.rpc, path, result.status, b"", b""))
-        elif result.kind == SILENT:
+        elif result.kind == wire.SILENT:
             call.failed(MADTimeoutError(f"{name}: no answer to the collector", call.rpc, path))
         else:
             text = result.content.decode("utf-8", "replace") or "an answer of another length"
@@ -313,7 +297,7 @@ def _portsIn(size: int, content: bytes) -> list[bytes | None]:
     ports: list[bytes | None] = []
     at, end = 0, len(content)
     while at < end:
-        isRead = content[at : at + 1] == READ
+        isRead = content[at : at + 1] == wire.READ
         if isRead:
             ports.append(content[at + 1 : at + 1 + size])
             at += size
@@ -342,7 +326,7 @@ class _Collector(Factory):
         self.mostSeconds = self.timeoutSeconds * (self.retries + 1) + GRACE_SECONDS
         self.link: _RemoteLink | None = None
         self.pool = pool
-        self._endpoint = ProvedClientEndpoint(self.reactor, endpoint, MONITOR, COLLECTOR, pool.key)
+        self._endpoint = ProvedClientEndpoint(self.reactor, endpoint, wire.MONITOR, wire.COLLECTOR, pool.key)
         self._missingSince = self.reactor.seconds()
         self._service = ClientService(self, self, _pauseAfter, self.reactor)
         self.start = self._service.startService
@@ -414,7 +398,7 @@ class CollectorPool:
         """
         self.reactor, self.key = reactor, key
         self.timeoutSeconds, self.retries = timeoutSeconds, retries
-        self.mostCalls = MOST_CALLS * len(collectors)
+        self.mostCalls = wire.MOST_CALLS * len(collectors)
         self.sent = self.late = 0
         self._agent = agent
         self._local = _LocalLink(agent, timeoutSeconds, retries, maxOutstanding)
@@ -451,8 +435,8 @@ class CollectorPool:
         if not any(each.link for each in self._collectors):
             return False
         call.forget = self._forget
-        what = encodeSeries((_INDICES["PerformanceGet", each] for each in attributes), ports)
-        self.distribute((_PendingCall(call, path, SERIES, what),))
+        what = wire.encodeSeries((_INDICES["PerformanceGet", each] for each in attributes), ports)
+        self.distribute((_PendingCall(call, path, wire.SERIES, what),))
         return True
 
     def distribute(self, calls: Iterable[_PendingCall]) -> None:

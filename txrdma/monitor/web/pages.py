@@ -25,16 +25,25 @@ from txrdma.monitor.web.layout import (
     ago,
     amount,
     badge,
+    changeTable,
     choose,
+    drawing,
     errors,
     facts,
+    FINDING_HEADS,
+    findingRows,
+    findingTable,
     frame,
     gauge,
     health,
+    LINK_HEADS,
+    linkTable,
+    mode,
     nodeLink,
     pager,
     Part,
     portLink,
+    Row,
     searchForm,
     section,
     sortable,
@@ -44,16 +53,6 @@ from txrdma.monitor.web.layout import (
     title,
 )
 from txrdma.monitor.web.parameters import listing, Parameter, TIME
-from txrdma.monitor.web.parts import (
-    changeTable,
-    drawing,
-    FINDING_HEADS,
-    findingRows,
-    findingTable,
-    LINK_HEADS,
-    linkTable,
-    mode,
-)
 from txrdma.monitor.web.routes import (
     CHANGE_ROWS,
     FINDING_ROWS,
@@ -68,7 +67,6 @@ from txrdma.monitor.web.tracing import traced
 from txrdma.monitor.web.watch import NODE_TYPES, PageContext, printable
 
 Values = dict[str, Any]
-Row = dict[str, Any]
 
 _DAY: Final = 86400
 _RANGES: Final = ((3600, "hour"), (_DAY, "day"), (7 * _DAY, "week"), (28 * _DAY, "4 weeks"))

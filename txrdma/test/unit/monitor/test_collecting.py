@@ -4,7 +4,7 @@ Tests for L{txrdma.monitor.collecting}: a poller whose counters are read by coll
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from zope.interface import implementer
@@ -244,7 +244,12 @@ class PoolTests(CollectingTestCase):
         self.grown()
         self.started()
         turns = self.poller.statistics.turns
-        self.patch(collector, "READ", wire.READ + wire.READ)
+        encode = wire.encodeResults
+
+        def longer(results: Iterable[wire.Result]) -> bytes:
+            return encode(one._replace(content=wire.READ + one.content) for one in results)
+
+        self.patch(wire, "encodeResults", longer)
         self.pump(25.0)
         self.assertGreater(self.poller.statistics.turns, turns)
 
