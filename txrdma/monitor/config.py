@@ -218,11 +218,7 @@ def _remote(given: dict[str, Any], fabric: str) -> RemoteSettings | None:
 
 
 def readConfig(path: str) -> MonitorConfig:
-    """
-    Read a configuration from a file.
-
-    @raise InvalidRequest: the file cannot be read, or has mistakes.
-    """
+    """Read a configuration from a file. One with mistakes raises L{InvalidRequest}, which has them all."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

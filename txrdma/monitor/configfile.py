@@ -144,11 +144,7 @@ class ConfigReader:
         self.mistakes.append((self.lineOf(shown), f"{shown}: {text}"))
 
     def separate(self, fabric: str, taken: dict[str, str]) -> None:
-        """
-        Report files and databases that another fabric has, too.
-
-        @param taken: fabrics by the files and databases that they have.
-        """
+        """Report files and databases that another fabric has, too: those in C{taken}."""
         history, remote = self.table("history"), self.table("remote-write")
         found = {f"files.{name}": path for name, path in self.table("files").items()}
         found["history"] = history.get("url") or history.get("file")

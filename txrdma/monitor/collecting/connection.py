@@ -37,11 +37,7 @@ class MessageConnection(Int32StringReceiver):
         self.end(f"a message has {length} bytes")
 
     def messageReceived(self, message: bytes) -> None:
-        """
-        Process a message.
-
-        @raise RDMAError: the connection ends for this reason.
-        """
+        """Process a message; the connection ends with the reason of an L{RDMAError}."""
         raise NotImplementedError
 
     def end(self, reason: str) -> None:

@@ -427,11 +427,7 @@ class CollectorPool:
         self.distribute((_PendingCall(call, path, what, call.content),))
 
     def issueSeries(self, call: Series, path: IBPath, attributes: Iterable[int], ports: bytes) -> bool:
-        """
-        Read the counters of several ports with a LID. Returns False without a collector.
-
-        @param attributes: attribute IDs of what to read of each port.
-        """
+        """Read the attributes with these IDs of the ports of a LID. Returns False without a collector."""
         if not any(each.link for each in self._collectors):
             return False
         call.forget = self._forget

@@ -122,11 +122,7 @@ def encodeRequests(requests: Iterable[Request]) -> bytes:
 
 
 def decodeRequests(data: bytes) -> Iterator[Request]:
-    """
-    Yield the calls of a message.
-
-    @raise WireError: the message is incomplete, or has a call that no collector makes.
-    """
+    """Yield the calls of a message. An incomplete one, or another call, raises L{WireError}."""
     for (identifier, lid, what, modifier), content in _items(_CALL, data):
         if what >= len(READABLE) and what != SERIES:
             raise WireError("collector", 0, f"there is no call {what}")
@@ -136,21 +132,13 @@ def decodeRequests(data: bytes) -> Iterator[Request]:
 
 
 def encodeSeries(attributes: Iterable[int], ports: bytes) -> bytes:
-    """
-    Return the content of a series.
-
-    @param attributes: indices in L{COUNTERS}; C{ports}: numbers of the ports.
-    """
+    """Return the content of a series of attributes, by indices in L{COUNTERS}, and numbers of ports."""
     indices = bytes(attributes)
     return bytes((len(indices),)) + indices + ports
 
 
 def decodeSeries(content: bytes) -> tuple[bytes, bytes]:
-    """
-    Return the attributes and the ports of a series.
-
-    @raise WireError: there are none, or they are no counters.
-    """
+    """Return the attributes and ports of a series. Without them, or counters, it raises L{WireError}."""
     count = content[0] if content else 0
     attributes, ports = content[1 : 1 + count], content[1 + count :]
     if not attributes or not ports or not set(attributes) <= set(COUNTERS):

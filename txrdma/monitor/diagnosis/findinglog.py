@@ -182,12 +182,7 @@ class FindingLog:
         return events
 
     def restore(self, entries: Iterable[Entry], heldUntil: Callable[[str], float]) -> None:
-        """
-        Add the entries of a previous process, before the first report.
-
-        @param heldUntil: returns the time until which a finding of a kind is not cleared: a process needs
-            that long to find it again.
-        """
+        """Add entries of a previous process; their kinds are not cleared before C{heldUntil}."""
         for entry in sorted(entries, key=lambda one: (one.clearedAt or 0.0, one.firstSeen)):
             if entry.clearedAt is None:
                 entry.isRestored, entry.heldUntil = True, heldUntil(entry.finding.kind)

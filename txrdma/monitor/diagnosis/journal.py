@@ -98,11 +98,7 @@ def _findingEvent(entry: Entry, kind: str, text: str, at: float) -> FabricEvent:
 
 
 def entryOf(event: FabricEvent) -> Entry:
-    """
-    Return the entry of a finding by its last event, with the severity and advice of this process.
-
-    @raise ValueError, TypeError: the event has another form.
-    """
+    """Return the entry of a finding by its last event, or raise C{ValueError} or C{TypeError}."""
     key, text, firstSeen, lastSeen, clearedAt, times = event.detail
     finding = Finding(Key(*key).kind, event.where, text, event.guid, event.port)
     advice = adviceOn(finding.kind)

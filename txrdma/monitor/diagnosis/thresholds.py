@@ -203,11 +203,7 @@ class ErrorThresholds:
     def linksChanged(
         self, lost: Collection[tuple[PortKey, PortKey]], came: Collection[tuple[PortKey, PortKey]], now: float
     ) -> None:
-        """
-        Record which links are missing, and which have come up.
-
-        @param lost: links that were there, and are missing, each by its two ports; C{came}: the reverse.
-        """
+        """Record which links are missing, C{lost}, and which have come up, C{came}."""
         for portKey in chain.from_iterable(lost):
             self._excuse(portKey, now)
             self._down.add(portKey)

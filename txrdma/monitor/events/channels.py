@@ -300,11 +300,7 @@ class MailChannel(AlertChannel):
 
 
 def _append(path: str, content: bytes) -> None:
-    """
-    Append a whole text to a file, or nothing: a part that fits on a full disk would be written again later.
-
-    @raise OSError: the file cannot be written.
-    """
+    """Append a whole text to a file, or nothing and raise C{OSError}: a part would be written again."""
     with open(path, "ab", buffering=0) as file:
         size = file.tell()
         try:

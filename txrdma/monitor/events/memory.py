@@ -38,12 +38,7 @@ def restoreState(
     journal: Journal,
     heldUntil: Callable[[str], float],
 ) -> None:
-    """
-    Restore the state of a previous process, before the first sweep. Blocks.
-
-    @param heldUntil: as for L{FindingLog.restore}.
-    @raise DeviceUnavailable: the store cannot be read.
-    """
+    """Restore the state of a previous process, or raise L{DeviceUnavailable}. Blocks."""
     findings = [*store.states(_RAISED), *store.states(_CLEARED, most=MOST_CLEARED)]
     states, changes = store.states(*STATES), store.changes()
     try:

@@ -102,11 +102,7 @@ class Notifier:
         self._recallAgain()
 
     def stop(self) -> Deferred[None]:
-        """
-        Stop; the next process sends what is still queued.
-
-        @return: fires when all channels have sent their current messages, or their time limit has passed.
-        """
+        """Stop; fires when all channels have sent their messages, or their time limit has passed."""
         self._isStarted = False
         self._loop.stop()
         for timer in self._repeats:

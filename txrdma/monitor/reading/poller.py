@@ -23,7 +23,7 @@ from twisted.python.failure import Failure
 
 from txrdma.error import DeviceUnavailable, RDMAError
 from txrdma.fabric.congestion import congestionFindings
-from txrdma.fabric.discovery import Sweep
+from txrdma.fabric.discovery import MAX_PER_NODE, Sweep
 from txrdma.fabric.excess import LEFT_OUT
 from txrdma.fabric.health import Finding, locatedFindings, managerFindings
 from txrdma.fabric.managerwatch import ManagerWatch
@@ -240,11 +240,7 @@ class FabricPoller:
         self._refreshes.start(None)
 
     def change(self, settings: PollerSettings, rules: FindingRules, check: Check) -> None:
-        """
-        Use other settings from the next round on; the state of the fabric is retained.
-
-        Only L{start} decides whether the poller subscribes to notices.
-        """
+        """Use other settings from the next round on, except for the subscription to notices."""
         self._settings = settings
         self._check = check
         self.findingLog.change(rules)
@@ -252,11 +248,7 @@ class FabricPoller:
         self._run(Deferred.fromCoroutine(self._judgeTouched()))
 
     def resume(self, findingLog: FindingLog, presence: Presence, journal: Journal) -> None:
-        """
-        Continue from the state of another process.
-
-        A sweep shows how the fabric differs from it, as this process may have been suspended.
-        """
+        """Continue from the state of another process; a sweep shows what has changed since."""
         findingLog.inherit(self.findingLog)
         self.findingLog, self.presence, self.journal = findingLog, presence, journal
         self.sweeps.runIn(0.0)
@@ -348,11 +340,10 @@ class FabricPoller:
             self._unplanned[-1] = began
         settings, statistics, step = self._settings, self.statistics, self.sweeps.step
         most, hops, nodes = settings.maxOutstanding, settings.maxHops, settings.mostNodes
-        if self.fabric is None:
-            sweep = Sweep(self._agent, most, hops, mostNodes=nodes, isWhole=True)
-        else:  # in the background
-            most = max(_LEAST_OUTSTANDING, most // _LATER_SHARE)
-            sweep = Sweep(self._agent, most, hops, maxPerNode=1, mostNodes=nodes, isWhole=True)
+        perNode = MAX_PER_NODE
+        if self.fabric is not None:  # in the background
+            most, perNode = max(_LEAST_OUTSTANDING, most // _LATER_SHARE), 1
+        sweep = Sweep(self._agent, most, hops, maxPerNode=perNode, mostNodes=nodes, isWhole=True)
         managers: list[Finding] | None = []
         self._pauseSeconds = None
         try:
@@ -510,18 +501,18 @@ class FabricPoller:
             node = None if port is None else port.node
         else:
             node = leadingTo(self.fabric.byGUID(gid.guid))
-            if node is None:  # gone is what is not known; what has come may be found by its switch's trap
-                if notice.trapNumber == Trap.GID_IN_SERVICE:
-                    self._newGUIDs.add(gid.guid)
-                    self._scheduleRefresh()
-                if len(self._newGUIDs) > MOST_NEW:
-                    self._newGUIDs.clear()
-                    self._sweepSoon(self._settings.settleSeconds)
-                return
-        if node is None:
-            self._sweepSoon(self._settings.settleSeconds)
-        else:
+        if node is not None:
             self._sign(node.guid)
+        elif not isinstance(gid, GID):
+            self._sweepSoon(self._settings.settleSeconds)
+        elif (
+            notice.trapNumber == Trap.GID_IN_SERVICE
+        ):  # what is unknown is gone, or found by its switch's trap
+            self._newGUIDs.add(gid.guid)
+            self._scheduleRefresh()
+            if len(self._newGUIDs) > MOST_NEW:
+                self._newGUIDs.clear()
+                self._sweepSoon(self._settings.settleSeconds)
 
     def _nodeSilent(self, guid: GUID) -> None:
         """Query a node that is silent for the first time by its route: its LID may have changed."""

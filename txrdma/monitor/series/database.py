@@ -124,20 +124,11 @@ class Database:
         self.execute(f"CREATE INDEX IF NOT EXISTS {name} ON {table} ({_quoted(columns)})")
 
     def makePeriod(self, series: str, period: str, begin: int, end: int, columns: Columns) -> None:
-        """
-        Create the table of one period of a time series.
-
-        @param series: name of the time series.
-        @param period: name of the table, whose rows have times from C{begin} to before C{end}.
-        """
+        """Create the table C{period} of a time series, for times from C{begin} to before C{end}."""
         raise NotImplementedError
 
     def change(self, table: str, columns: Columns, renamed: Mapping[str, str]) -> None:
-        """
-        Add missing columns to a table; the columns that are not known remain.
-
-        @param renamed: new names of columns by their old ones.
-        """
+        """Add missing columns to a table, and rename old ones; those that are not known remain."""
         known = self.columns(table)
         for old, new in renamed.items():
             if old in known and new not in known:
@@ -319,11 +310,7 @@ class PostgreSQL(Database):
 
 
 def _settingsOf(url: str) -> dict[str, Any]:
-    """
-    Return the parameters of a connection.
-
-    @raise HistoryRefused: psycopg is not installed, or the URL is invalid.
-    """
+    """Return the parameters of a connection. An invalid URL, or no psycopg, raises L{HistoryRefused}."""
     try:
         import psycopg
         from psycopg.conninfo import conninfo_to_dict
@@ -353,20 +340,12 @@ def _fileOf(where: str) -> str:
 
 
 def openDatabase(where: str, lease: Lease | None = None) -> Database:
-    """
-    Open the database of a history, which is a path or a URL.
-
-    @raise DeviceUnavailable: it cannot be opened, or what it needs is not installed.
-    """
+    """Open the database of a history at a path or URL, or raise L{DeviceUnavailable}."""
     path = _fileOf(where)
     return SQLite(path, lease) if path else PostgreSQL(where, lease)
 
 
 def leaseOf(where: str) -> Lease:
-    """
-    Return the lease by which one monitor writes to a history.
-
-    @raise HistoryRefused: psycopg is not installed, or the URL is invalid.
-    """
+    """Return the lease of the only writer of a history; an invalid URL raises L{HistoryRefused}."""
     path = _fileOf(where)
     return FileLease(os.path.realpath(path) + _OWNER) if path else RowLease(_settingsOf(where))

@@ -55,10 +55,7 @@ class EventTable:
     """Table of the events of one fabric, in transactions of its caller."""
 
     def __init__(self, retention: Level) -> None:
-        """
-        @param retention: the age and the size beyond which events are deleted, and the interval at which old
-            events are looked for.
-        """
+        """@param retention: limits of age and size, and the interval at which old events are looked for."""
         self._retention = retention
         self._number = 0
         self._deletedAt: int | None = None
@@ -83,11 +80,7 @@ class EventTable:
             self._number = rows[-1][0]
 
     def states(self, database: Database, kinds: Sequence[str], most: int) -> list[FabricEvent]:
-        """
-        Return the last events of all subjects whose last event has one of these kinds, in order.
-
-        @param most: number of events that are returned, the latest.
-        """
+        """Return the last C{most} events that are the state of a subject, of these kinds, in order."""
         marks = ", ".join("?" * len(kinds))
         return self._found(
             *(database, f"kind IN ({marks}) AND subject <> '' AND NOT {_HAS_LATER}", kinds, most)

@@ -258,11 +258,7 @@ def causeFamilies(
     counters: Collection[str],
     common: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[Family]:
-    """
-    Yield each metric family of causes, for ports that have dropped packets and report causes.
-
-    @param counters: counters to export; causes are exported with their sum.
-    """
+    """Yield metric families of causes, of ports that report some: for each counter those of its sum."""
     for counter in counters:
         for cause, text in CAUSES.get(counter, {}).items():
             series = _caused(causes, cause, common)
@@ -314,31 +310,26 @@ def fabricFamilies(
         for port in fabric.ports()
         if port.raw and (peer := port.peer) is not None
     )
-    families = (
-        family("infiniband_node_info", "gauge", "Node by its GUID", ofNodes()),
-        family("infiniband_link_info", "gauge", "Link by one of its ends", ((one, 1) for one in linked)),
-        family(
-            "infiniband_state_id",
-            "gauge",
-            "State: 0 no change, 1 down, 2 initialize, 3 armed, 4 active, 5 active defer",
-            ofPorts(lambda port: int(port.state)),
-        ),
-        family(
-            "infiniband_physical_state_id",
-            "gauge",
-            "Physical state: 0 no change, 1 sleep, 2 polling, 3 disabled, 4 training, 5 link up, "
-            "6 error recovery, 7 phy test",
-            ofPorts(lambda port: int(port.physicalState)),
-        ),
-        family(
-            "infiniband_rate_bytes_per_second",
-            "gauge",
-            "Rate of the link at its present width and speed",
-            ofPorts(_rate),
-        ),
-    )
+    series = {
+        "node_info": ("Node by its GUID", ofNodes()),
+        "link_info": ("Link by one of its ends", ((one, 1) for one in linked)),
+        **{name: (text, ofPorts(value)) for name, (text, value) in _OF_PORTS.items()},
+    }
+    families = [family(f"infiniband_{name}", "gauge", *one) for name, one in series.items()]
     return [one._replace(pieces=RetainedPieces(one.pieces)) for one in families]
 
 
 def _rate(port: Port) -> int:
     return int(port.width * NOMINAL_GIGABITS.get(port.activeSpeed, 0.0) * _BYTES_PER_GIGABIT)
+
+
+_STATES: Final = "State: 0 no change, 1 down, 2 initialize, 3 armed, 4 active, 5 active defer"
+_PHYSICAL_STATES: Final = (
+    "Physical state: 0 no change, 1 sleep, 2 polling, 3 disabled, 4 training, 5 link up, "
+    "6 error recovery, 7 phy test"
+)
+_OF_PORTS: Final[Mapping[str, tuple[str, Callable[[Port], object]]]] = {
+    "state_id": (_STATES, lambda port: int(port.state)),
+    "physical_state_id": (_PHYSICAL_STATES, lambda port: int(port.physicalState)),
+    "rate_bytes_per_second": ("Rate of the link at its present width and speed", _rate),
+}

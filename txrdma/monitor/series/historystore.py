@@ -222,30 +222,17 @@ class HistoryStore:
     # Events.
 
     def states(self, *kinds: str, most: int = MOST_STATES) -> list[FabricEvent]:
-        """
-        Return the last events of all subjects whose last event has one of these kinds, in order.
-
-        @param most: number of events that are returned, the latest.
-        @raise DeviceUnavailable: the database cannot be read.
-        """
+        """Return the last events that are states, of these kinds, or raise L{DeviceUnavailable}."""
         with self._transaction():
             return self._events.states(self._database, kinds, most)
 
     def changes(self) -> list[FabricEvent]:
-        """
-        Return the last changes, in order.
-
-        @raise DeviceUnavailable: the database cannot be read.
-        """
+        """Return the last changes, in order, or raise L{DeviceUnavailable}."""
         with self._transaction():
             return self._events.changes(self._database, MOST_CHANGES)
 
     def append(self, events: Iterable[FabricEvent]) -> None:
-        """
-        Append events: all or none.
-
-        @raise DeviceUnavailable: the disk is full, or the database cannot be written; nothing has changed.
-        """
+        """Append all events, or none and raise L{DeviceUnavailable}."""
         with self._transaction():
             self._events.append(self._database, events)
 

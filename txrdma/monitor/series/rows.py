@@ -68,11 +68,7 @@ COLUMN_FAMILIES: Final = (TRAFFIC, CORRECTIONS)
 
 
 def familyOf(counter: str) -> ColumnFamily:
-    """
-    Return the columns among which a counter is.
-
-    @raise InvalidRequest: no history has this counter.
-    """
+    """Return the columns among which a counter is; one without a history raises L{InvalidRequest}."""
     for family in COLUMN_FAMILIES:
         if counter in family.counters:
             return family

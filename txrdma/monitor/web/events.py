@@ -205,11 +205,7 @@ class EventHub:
         return NOT_DONE_YET
 
     def add(self, request: Request, lastNumber: int | None) -> Reader:
-        """
-        Add a reader of all events from now on.
-
-        @param lastNumber: number of the last event that it received; stored later ones are repeated.
-        """
+        """Add a reader of all events from now on, and of stored ones after C{lastNumber}, its last one."""
         reader = Reader(self, request)
         request.registerProducer(reader, True)
         self.readers[reader] = None

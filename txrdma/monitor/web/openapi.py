@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import txrdma
+from txrdma.monitor.web.parameters import Parameter
 from txrdma.monitor.web.routes import FABRICS_SCHEMA, ROUTES, WebRoute
 from txrdma.monitor.web.tables import CHANGES, described, FINDINGS, LINKS, NODES, PORTS, record, Schema, TEXT
 
@@ -24,46 +25,33 @@ def _refused(text: str) -> dict[str, Any]:
     return _json(text, {"$ref": "#/components/schemas/Error"})
 
 
+def _get(name: str, summary: str, answers: dict[str, Any], *parameters: Parameter) -> dict[str, Any]:
+    operation = {"operationId": name, "summary": summary, "responses": answers}
+    return {"get": {**operation, "parameters": [one.description for one in parameters]}}
+
+
 def _path(route: WebRoute) -> dict[str, Any]:
     answers = {"200": _json(route.text, route.schema), "400": _refused("A parameter has no such value")}
     if any(one.isInPath or one.isNeeded for one in route.parameters):
         answers["404"] = _refused("There is no such node, port, or history")
     if route.name == "history":
         answers["503"] = _refused("The database or the engine of the history does not answer")
-    return {
-        "get": {
-            "operationId": route.name,
-            "summary": route.text,
-            "parameters": [one.description for one in route.parameters],
-            "responses": answers,
-        }
-    }
+    return _get(route.name, route.text, answers, *route.parameters)
 
 
-_EVENTS: Final = {
-    "get": {
-        "operationId": "events",
-        "summary": "Server-sent events: round, finding, fabric, and resync when some were lost",
-        "parameters": [],
-        "responses": {
-            "200": {
-                "description": "Events, each with an object as JSON",
-                "content": {"text/event-stream": {"schema": {"type": "string"}}},
-            },
-            "503": _refused("There are too many readers"),
+_EVENTS: Final = _get(
+    *("events", "Server-sent events: round, finding, fabric, and resync when some were lost"),
+    {
+        "200": {
+            "description": "Events, each with an object as JSON",
+            "content": {"text/event-stream": {"schema": TEXT}},
         },
-    }
-}
-
-
-_FABRICS: Final = {
-    "get": {
-        "operationId": "fabrics",
-        "summary": "State of each fabric",
-        "parameters": [],
-        "responses": {"200": _json("A row for each fabric", FABRICS_SCHEMA)},
-    }
-}
+        "503": _refused("There are too many readers"),
+    },
+)
+_FABRICS: Final = _get(
+    "fabrics", "State of each fabric", {"200": _json("A row for each fabric", FABRICS_SCHEMA)}
+)
 
 
 def description(prefix: str = "", fabrics: Sequence[str] = ()) -> dict[str, Any]:

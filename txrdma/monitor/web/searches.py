@@ -70,12 +70,7 @@ class Searches:
         self._cooperator.stop()
 
     def result(self, request: Hashable, state: object, search: Search[T]) -> T | Deferred[T]:
-        """
-        Return the result of a search: at once if it has only one piece, or if it is known.
-
-        @param request: what is searched; equal requests have one result while their C{state} is equal.
-        @param state: state of what is searched.
-        """
+        """Return the result of a search, at once if that is known, or short; equal requests share it."""
         known = self._results.get(request)
         if known is not None and known.state == state:
             return known.found[0] if known.found else known.wait()

@@ -15,6 +15,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from txrdma.fabric.model import Node, Port
 from txrdma.fabric.tables import Firmware
+from txrdma.iba.types import GUID
 from txrdma.kit.values import frozen
 from txrdma.monitor.diagnosis.findinglog import Entry
 from txrdma.monitor.diagnosis.journal import FabricEvent, KINDS
@@ -216,6 +217,10 @@ def pageSchema(name: str) -> Schema:
 # The tables.
 
 
+def _rate(counter: str) -> Callable[[PageContext, Port], float | None]:
+    return lambda context, port: context.rate(port, counter)
+
+
 def _firmware(of: Callable[[Firmware], Any]) -> Callable[[PageContext, Node], Any]:
     """Return a function that takes a value from the firmware of a node; None if that is unknown."""
 
@@ -228,6 +233,10 @@ def _firmware(of: Callable[[Firmware], Any]) -> Callable[[PageContext, Node], An
 
 def _guid(context: PageContext, port: Port) -> str:
     return guidText(port.node.guid)
+
+
+def _textOf(guid: GUID | None) -> str | None:
+    return None if guid is None else guidText(guid)
 
 
 def _description(context: PageContext, port: Port) -> str:
@@ -245,15 +254,16 @@ def linkErrors(context: PageContext, port: Port) -> float | None:
     return sum(known) if known else None
 
 
+_RATE: Final = orNull(NUMBER)
+_GUID: Final = orNull(GUID_TEXT)
+
 NODES: Final[Table[Node]] = Table(
     "Node",
     ("name", "guid"),
     Column("guid", GUID_TEXT, "GUID of the node", lambda context, node: guidText(node.guid)),
     Column("name", TEXT, "Node description, set by the node", lambda _, node: printable(node.description)),
     Column("type", choice(*NODE_TYPES), "Type of the node", lambda context, node: nodeType(node)),
-    Column(
-        "lid", COUNT, "LID of a switch, or of a host's first port; 0 for none", lambda _, node: int(node.lid)
-    ),
+    Column("lid", COUNT, "LID of a switch or a host's first port; 0 for none", lambda _, node: int(node.lid)),
     Column("ports", COUNT, "Number of ports", lambda context, node: node.numPorts),
     Column("links", COUNT, "Number of ports with a link", lambda context, node: len(node.linked())),
     Column("isSilent", TRUTH, "It did not answer when asked last", PageContext.isSilent),
@@ -274,41 +284,27 @@ PORTS: Final[Table[Port]] = Table(
     Column("isLinked", TRUTH, "It has a link", lambda context, port: port.peer is not None),
     Column("width", COUNT, "Lanes in use; 0 if unknown", lambda context, port: port.width),
     Column("speed", TEXT, "Active speed of a lane by name: HDR", lambda context, port: port.speed),
-    Column("peerGuid", orNull(GUID_TEXT), "GUID of the node linked to", _ofPeer(_guid)),
+    Column("peerGuid", _GUID, "GUID of the node linked to", _ofPeer(_guid)),
     Column("peerName", orNull(TEXT), "Name of the node linked to", _ofPeer(_description)),
     Column("peerPort", orNull(COUNT), "Port linked to", _ofPeer(lambda context, peer: peer.number)),
-    Column(
-        *("transmitRate", orNull(NUMBER), "Octets of data sent each second"),
-        lambda context, port: context.rate(port, "portXmitData"),
-    ),
-    Column(
-        *("receiveRate", orNull(NUMBER), "Octets of data received each second"),
-        lambda context, port: context.rate(port, "portRcvData"),
-    ),
-    Column("load", orNull(NUMBER), "Share of the link sent at, 0 to 1", PageContext.load),
-    Column(
-        *("wait", orNull(NUMBER), "Share of time in which it waits for credits, 0 to 1"),
-        PageContext.waitShare,
-    ),
-    Column("errorRate", orNull(NUMBER), "Errors each second", PageContext.errorRate),
-    Column(
-        *("rawBitErrorRate", orNull(NUMBER), "Share of bits that are wrong before error correction, or more"),
-        PageContext.rawBitErrorRate,
-    ),
+    Column("transmitRate", _RATE, "Octets of data sent each second", _rate("portXmitData")),
+    Column("receiveRate", _RATE, "Octets of data received each second", _rate("portRcvData")),
+    Column("load", _RATE, "Share of the link sent at, 0 to 1", PageContext.load),
+    Column("wait", _RATE, "Share of time in which it waits for credits, 0 to 1", PageContext.waitShare),
+    Column("errorRate", _RATE, "Errors each second", PageContext.errorRate),
+    Column("rawBitErrorRate", _RATE, "Share of wrong bits before correction", PageContext.rawBitErrorRate),
 )
+
+_OF_LINKS: Final = ("guid", "name", "port", "peerGuid", "peerName", "peerPort", "state", "width", "speed")
+"""Columns of ports that links have, too."""
 
 LINKS: Final[Table[Port]] = Table(
     "Link",
     ("name", "guid", "peerName", "peerGuid"),
-    *(
-        column
-        for column in PORTS.columns
-        if column.name
-        in ("guid", "name", "port", "peerGuid", "peerName", "peerPort", "state", "width", "speed")
-    ),
-    Column("load", orNull(NUMBER), "Share of the link used there, 0 to 1", PageContext.load),
-    Column("peerLoad", orNull(NUMBER), "Share used back", _ofPeer(PageContext.load)),
-    Column("errorRate", orNull(NUMBER), "Errors each second at both ends", linkErrors),
+    *(column for column in PORTS.columns if column.name in _OF_LINKS),
+    Column("load", _RATE, "Share of the link used there, 0 to 1", PageContext.load),
+    Column("peerLoad", _RATE, "Share used back", _ofPeer(PageContext.load)),
+    Column("errorRate", _RATE, "Errors each second at both ends", linkErrors),
 )
 
 FINDINGS: Final[Table[Entry]] = Table(
@@ -317,16 +313,10 @@ FINDINGS: Final[Table[Entry]] = Table(
     Column("kind", TEXT, "Kind of the finding", lambda _, entry: entry.finding.kind),
     Column("severity", choice(*SEVERITIES), "Severity", lambda _, entry: entry.severity.name.lower()),
     Column("where", TEXT, "Location, as readable text", lambda _, entry: printable(entry.finding.where)),
-    Column(
-        *("guid", orNull(GUID_TEXT), "GUID of the node"),
-        lambda _, entry: None if entry.finding.guid is None else guidText(entry.finding.guid),
-    ),
+    Column("guid", _GUID, "GUID of the node", lambda _, entry: _textOf(entry.finding.guid)),
     Column("port", orNull(COUNT), "Number of the port", lambda _, entry: entry.finding.port),
     Column("text", TEXT, "Fault in words", lambda _, entry: printable(entry.finding.text)),
-    Column(
-        *("cause", TEXT, "Another finding that explains this one, or nothing"),
-        lambda _, entry: printable(entry.finding.cause),
-    ),
+    Column("cause", TEXT, "A finding that explains it", lambda _, entry: printable(entry.finding.cause)),
     Column("advice", TEXT, "What to do", lambda _, entry: entry.advice),
     Column("firstSeen", NUMBER, "Seconds since 1970", lambda _, entry: entry.firstSeen),
     Column("lastSeen", NUMBER, "Seconds since 1970", lambda _, entry: entry.lastSeen),
@@ -342,9 +332,6 @@ CHANGES: Final[Table[FabricEvent]] = Table(
     Column("kind", choice(*KINDS), "Kind of the change", lambda _, change: change.kind),
     Column("where", TEXT, "Location, as readable text", lambda _, change: printable(change.where)),
     Column("text", TEXT, "Change in words", lambda _, change: printable(change.text)),
-    Column(
-        *("guid", orNull(GUID_TEXT), "GUID of the node"),
-        lambda _, change: None if change.guid is None else guidText(change.guid),
-    ),
+    Column("guid", _GUID, "GUID of the node", lambda _, change: _textOf(change.guid)),
     Column("port", orNull(COUNT), "Number of the port", lambda _, change: change.port),
 )

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
 from functools import cached_property
 from typing import Final
 
@@ -16,6 +17,7 @@ from txrdma.fabric.portcounters import Meter
 from txrdma.fabric.rates import bitErrorRate
 from txrdma.iba.types import GUID
 from txrdma.iba.verbs import NodeType
+from txrdma.kit.values import record
 from txrdma.mad.rpcs import RPCs
 from txrdma.monitor.diagnosis.findinglog import Entry
 from txrdma.monitor.diagnosis.thresholds import DEFAULT_FLAPS, DEFAULT_LIMITS
@@ -44,6 +46,7 @@ def printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
 
 
+@record(eq=False)
 class Watch:
     """
     The state that all pages share, for as long as the monitor runs.
@@ -57,27 +60,17 @@ class Watch:
     @ivar seconds: returns the time in seconds since 1970.
     """
 
-    searches: Searches
-
-    def __init__(
-        self,
-        poller: FabricPoller,
-        rpcs: RPCs,
-        history: HistoryWriter | None,
-        seconds: Callable[[], float],
-        remote: RemoteWriter | None = None,
-        engine: PromQLReader | None = None,
-        fabric: str = "",
-        fabrics: Sequence[str] = (),
-    ) -> None:
-        self.fabric, self.fabrics = fabric, fabrics
-        self.isActive, self.active = True, ""
-        self.engine = engine
-        self.remote = remote
-        self.poller = poller
-        self.rpcs = rpcs
-        self.history = history
-        self.seconds = seconds
+    poller: FabricPoller
+    rpcs: RPCs
+    history: HistoryWriter | None
+    seconds: Callable[[], float]
+    remote: RemoteWriter | None = None
+    engine: PromQLReader | None = None
+    fabric: str = ""
+    fabrics: Sequence[str] = ()
+    isActive: bool = True
+    active: str = ""
+    searches: Searches = field(init=False)
 
     @property
     def reader(self) -> PromQLReader | HistoryWriter | None:
@@ -178,10 +171,7 @@ class PageContext:
         return None if wait is None else wait.share
 
     def rawBitErrorRate(self, port: Port) -> float | None:
-        """
-        Return the bit error rate of a port's link before error correction, with one wrong bit in each
-        corrected symbol; None if unknown, as when the counter is full.
-        """
+        """Return the share of wrong bits, one for each corrected symbol; None if unknown, or full."""
         meter = self.corrections(port)
         rate = None if meter is None else meter.rate(SYMBOLS)
         return None if rate is None else bitErrorRate(port, rate, 1.0)
