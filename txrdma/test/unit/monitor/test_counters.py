@@ -17,96 +17,56 @@ LAYOUT = CounterLayout({"data": 32, "errors": 4, "wide": 64}, {"data": 4, "wide"
 FULL = 0xFFFF_FFFF
 
 
+Shown = tuple[int | None, float | None, int]
+WIDEST = 1 << 64
+GLITCH = (1 << 63) + 1000
+
+RESET = (0, 1000, 5, 0), (10, 30, 6, 0)
+STUCK = (1, 0, 0, 0), (2, FULL, 0, 0), (3, FULL, 0, 0)
+SHORT = (0, 0, 0, FULL - 1), (1, 0, 0, FULL)
+LEAP = (0, 0, 0, 1000), (10, 10, 1, GLITCH)
+METERS: tuple[tuple[str, tuple[tuple[int, ...], ...], dict[str, Shown]], ...] = (
+    # Readings are a time and the values of the counters, or nothing for a silent node.
+    ("earlier counts are no growth", ((10, 100, 7, 100),), {"data": (400, None, 0), "errors": (7, None, 0)}),
+    ("growth", ((10, 100, 1, 0), (12, 150, 3, 0)), {"data": (600, 100.0, 200), "errors": (3, 1.0, 2)}),
+    ("the value is the least growth", RESET, {"data": (120, 12.0, 120), "errors": (6, 0.1, 1)}),
+    ("after a reset", (*RESET, (20, 40, 6, 0)), {"data": (160, 4.0, 160)}),
+    ("64 bits do not wrap", ((0, 0, 0, WIDEST - 10), (1, 0, 0, 5)), {"wide": (20, 20.0, 20)}),
+    ("full data is unknown", STUCK, {"data": (None, None, 4 * FULL)}),
+    ("a reset ends that", (*STUCK, (4, 50, 0, 0)), {"data": (200, 200.0, 4 * FULL + 200)}),
+    ("32 bits shown in 64 are full, too", SHORT, {"wide": (None, None, 4)}),
+    ("64 bits are not full", (*SHORT, (2, 0, 0, FULL + 1)), {"wide": (4 << 32, 4.0, 8)}),
+    ("full errors have a value", ((0, 0, 12, 0), (1, 0, 15, 0)), {"errors": (15, None, 3)}),
+    ("a silent node has no values", ((0, 0, 0, 0), (1, 10, 0, 0), ()), {"data": (None, None, 40)}),
+    ("the rate is that of the gap", ((1, 10, 0, 0), (), (11, 110, 0, 0)), {"data": (440, 40.0, 400)}),
+    ("a port does not have it", ((0, 0, 0, 0), (1, 1, 1, 1)), {"waits": (None, None, 0)}),
+    ("in no time there is no rate", ((1, 0, 0, 0), (1, 1, 0, 0)), {"data": (4, None, 4)}),
+    ("no link can do that", LEAP, {"wide": (4 * GLITCH, 0.0, 0), "data": (40, 4.0, 40)}),
+    ("nor the way back", (*LEAP, (20, 20, 1, 1100)), {"wide": (4400, 440.0, 4400), "data": (80, 4.0, 80)}),
+)
+
+
 class MeterTests(SynchronousTestCase):
     """A meter reports the growth of a port's counters, or that it is unknown."""
 
-    def setUp(self) -> None:
-        self.meter = Meter(LAYOUT)
+    def test_reported(self) -> None:
+        """The value, the rate and the total of a counter after some readings."""
+        for case, readings, counters in METERS:
+            meter = Meter(LAYOUT)
+            for reading in readings:
+                if reading:
+                    meter.read(reading[1:], float(reading[0]))
+                else:
+                    meter.missed()
+            for name, expected in counters.items():
+                reported = meter.value(name), meter.rate(name), meter.total(name)
+                self.assertEqual(reported, expected, (case, name))
 
-    def test_first(self) -> None:
-        """The first reading is the baseline: earlier counts are not growth, and there is no rate."""
-        self.assertIsNone(self.meter.value("data"))
-        self.assertFalse(self.meter.read((100, 7, 100), 10.0))
-        self.assertEqual((self.meter.total("errors"), self.meter.rate("errors")), (0, None))
-        self.assertEqual(self.meter.value("data"), 400)
-
-    def test_unit(self) -> None:
-        """Data is counted in words of 4 octets, independent of the link width; errors are counted singly."""
-        self.meter.read((100, 1, 0), 10.0)
-        self.assertTrue(self.meter.read((150, 3, 0), 12.0))
-        self.assertEqual((self.meter.rate("data"), self.meter.rate("errors")), (100.0, 1.0))
-        self.assertEqual((self.meter.total("data"), self.meter.value("data")), (200, 600))
-
-    def test_reset(self) -> None:
-        """A lower value means that the counter was reset; its value is the minimum growth since then."""
-        self.meter.read((1000, 5, 0), 0.0)
-        self.meter.read((30, 6, 0), 10.0)
-        self.assertEqual((self.meter.total("data"), self.meter.total("errors")), (120, 1))
-        self.assertEqual(self.meter.resetAt, 10.0)
-        self.meter.read((40, 6, 0), 20.0)
-        self.assertEqual((self.meter.total("data"), self.meter.resetAt), (160, 10.0))
-
-    def test_noWrap(self) -> None:
-        """A decreasing 64-bit counter was reset and did not wrap, which would take decades."""
-        self.meter.read((0, 0, (1 << 64) - 10), 0.0)
-        self.meter.read((0, 0, 5), 1.0)
-        self.assertEqual((self.meter.total("wide"), self.meter.resetAt), (20, 1.0))
-
-    def test_stuck(self) -> None:
-        """A full 32-bit data counter has neither a value nor a rate."""
-        self.meter.read((5, 0, 0), 0.0)
-        for second in (1.0, 2.0):
-            self.meter.read((FULL, 0, 0), second)
-            self.assertEqual((self.meter.rate("data"), self.meter.value("data")), (None, None))
-        self.meter.read((50, 0, 0), 3.0)
-        self.assertEqual(self.meter.rate("data"), 200.0)
-
-    def test_stuckWide(self) -> None:
-        """A 64-bit counter that firmware derives from a 32-bit one is full when that one is."""
-        self.meter.read((0, 0, FULL - 1), 0.0)
-        self.meter.read((0, 0, FULL), 1.0)
-        self.assertIsNone(self.meter.rate("wide"))
-        self.meter.read((0, 0, FULL + 1), 2.0)
-        self.assertEqual(self.meter.rate("wide"), 4.0)
-
-    def test_fullErrors(self) -> None:
-        """Errors are counted until the counter is full, and its value is that of the port."""
-        self.meter.read((0, 12, 0), 0.0)
-        self.meter.read((0, 15, 0), 1.0)
-        self.assertEqual((self.meter.total("errors"), self.meter.value("errors")), (3, 15))
-        self.assertIsNone(self.meter.rate("errors"))
-
-    def test_gap(self) -> None:
-        """A silent node has no rates and no values; afterwards the rate is the average of the gap."""
-        self.meter.read((0, 0, 0), 0.0)
-        self.meter.read((10, 0, 0), 1.0)
-        self.meter.missed()
-        self.assertEqual((self.meter.rate("data"), self.meter.value("data")), (None, None))
-        self.meter.read((110, 0, 0), 11.0)
-        self.assertEqual(self.meter.rate("data"), 40.0)
-
-    def test_unknown(self) -> None:
-        """A counter that a port does not have is unknown, not zero."""
-        self.meter.read((0, 0, 0), 0.0)
-        self.meter.read((1, 1, 1), 1.0)
-        self.assertEqual((self.meter.value("waits"), self.meter.rate("waits")), (None, None))
-        self.assertEqual(self.meter.total("waits"), 0)
-
-    def test_sameTime(self) -> None:
-        """Two readings at the same time have growth but no rate."""
-        self.meter.read((0, 0, 0), 1.0)
-        self.meter.read((1, 0, 0), 1.0)
-        self.assertEqual((self.meter.total("data"), self.meter.rate("data")), (4, None))
-
-    def test_glitch(self) -> None:
-        """Growth beyond that of any link is dropped, and so is the way back."""
-        self.meter.read((0, 0, 1000), 0.0)
-        self.meter.read((10, 1, (1 << 63) + 1000), 10.0)
-        self.assertEqual(
-            (self.meter.rate("wide"), self.meter.total("wide"), self.meter.total("data")), (0, 0, 40)
-        )
-        self.meter.read((20, 1, 1100), 20.0)
-        self.assertEqual((self.meter.total("wide"), self.meter.total("data")), (4400, 80))
+    def test_grown(self) -> None:
+        """The first reading is no growth, and others are if a counter has grown."""
+        meter = Meter(LAYOUT)
+        grown = [meter.read((100, errors, 0), at) for at, errors in ((1.0, 0), (2.0, 0), (3.0, 1))]
+        self.assertEqual(grown, [False, False, True])
 
     STEPS = st.lists(
         st.one_of(
@@ -165,35 +125,22 @@ class RestartTests(SynchronousTestCase):
         {"symbolErrorCounter": 16, "portXmitData": 64, "portRcvPkts": 64}, {"portXmitData": 4}
     )
 
-    def restarted(self, *ports: tuple[tuple[int, int, int], tuple[int, int, int]]) -> bool:
-        """Return whether two readings of each port of a node show a restart."""
-        meters = [Meter(self.BITS) for _ in ports]
-        for meter, readings in zip(meters, ports, strict=True):
-            for now, values in enumerate(readings):
-                meter.read(values, float(now))
-        return hasRestarted(meters)
-
-    def test_restart(self) -> None:
-        """All counters of all ports are lower, or were zero."""
-        self.assertTrue(self.restarted(((3, 900, 90), (40, 5, 1)), ((0, 0, 0), (0, 7, 7))))
-        self.assertTrue(self.restarted(((40, 900, 90), (2, 5, 1)), ((0, 800, 80), (1, 0, 0))))
-
-    def test_errorsCleared(self) -> None:
-        """Traffic that continues shows that only counters of errors were cleared."""
-        self.assertFalse(self.restarted(((3, 900, 90), (0, 905, 91)), ((7, 800, 80), (0, 805, 81))))
-
-    def test_dataCleared(self) -> None:
-        """Errors that remain show that only counters of traffic were cleared."""
-        self.assertFalse(self.restarted(((3, 900, 90), (3, 5, 1)), ((0, 800, 80), (0, 5, 1))))
-
-    def test_onePort(self) -> None:
-        """Another port that counts on shows that only one port was cleared."""
-        self.assertFalse(self.restarted(((3, 900, 90), (0, 5, 1)), ((0, 800, 80), (0, 805, 81))))
-
-    def test_nothing(self) -> None:
-        """Counters that have only grown, and ports that were not read, show no restart."""
-        self.assertFalse(self.restarted(((0, 900, 90), (0, 905, 91))))
-        self.assertFalse(hasRestarted([Meter(self.BITS)]))
+    def test_restarts(self) -> None:
+        """A node has restarted if no port has a counter that shows that it has not."""
+        for case, ports, isRestart in (
+            ("all are lower, or were zero", (((3, 900, 90), (40, 5, 1)), ((0, 0, 0), (0, 7, 7))), True),
+            ("so they are", (((40, 900, 90), (2, 5, 1)), ((0, 800, 80), (1, 0, 0))), True),
+            ("traffic continues", (((3, 900, 90), (0, 905, 91)), ((7, 800, 80), (0, 805, 81))), False),
+            ("errors remain", (((3, 900, 90), (3, 5, 1)), ((0, 800, 80), (0, 5, 1))), False),
+            ("another port counts on", (((3, 900, 90), (0, 5, 1)), ((0, 800, 80), (0, 805, 81))), False),
+            ("all have only grown", (((0, 900, 90), (0, 905, 91)),), False),
+            ("none was read", ((),), False),
+        ):
+            meters = [Meter(self.BITS) for _ in ports]
+            for meter, readings in zip(meters, ports, strict=True):
+                for now, values in enumerate(readings):
+                    meter.read(values, float(now))
+            self.assertEqual(hasRestarted(meters), isRestart, case)
 
 
 class TallyTests(SynchronousTestCase):

@@ -190,6 +190,9 @@ class JudgeTests(FabricTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.swept: Fabric = self.answerTo(Sweep(self.agent).run(), 3)
+        self.renew()
+
+    def renew(self) -> None:
         self.thresholds = ErrorThresholds([TallyLimit("symbolErrorCounter", 10, 600.0)])
         self.meters: dict[tuple[str, int], Meter] = {}
 
@@ -229,20 +232,20 @@ class JudgeTests(FabricTestCase):
         self.assertEqual(self.found(801.0), [])
 
     def test_restart(self) -> None:
-        """The link changes of a restarting host are not flapping."""
-        self.read("left", 2, 0.0, downs=7)
-        self.read("left", 2, 100.0, downs=9)
-        self.assertEqual(self.found(100.0), [("flapping", "left port 2")])
-        self.thresholds.reset(self.fabric.node("b").guid, 200.0)
-        self.assertEqual(self.found(200.0), [])
-
-    def test_cleared(self) -> None:
-        """Whoever clears the counters of both ends does not hide a link that flaps."""
-        self.read("left", 2, 0.0, downs=7)
-        self.read("left", 2, 100.0, downs=9)
-        for name in ("left", "b"):
-            self.thresholds.reset(self.fabric.node(name).guid, 200.0)
-        self.assertEqual(self.found(200.0), [("flapping", "left port 2")])
+        """
+        The link changes of a node that restarts are not flapping: all its counters began anew, unless those
+        of its neighbour did, too, which somebody has cleared; or it answers again after silence.
+        """
+        for reset, returned, kinds in (("b", "", []), ("left b", "", ["flapping"]), ("", "b", [])):
+            self.renew()
+            self.read("left", 2, 0.0, downs=7)
+            self.read("left", 2, 100.0, downs=9)
+            self.assertEqual(self.found(100.0), [("flapping", "left port 2")])
+            for names, report in ((reset, self.thresholds.reset), (returned, self.thresholds.restarted)):
+                for name in names.split():
+                    report(self.fabric.node(name).guid, 200.0)
+            self.assertEqual([kind for kind, _where in self.found(200.0)], kinds, (reset, returned))
+            self.assertEqual((self.found(2000.0), len(self.thresholds)), ([], 0))
 
     def test_training(self) -> None:
         """Errors of both ends of a link are not counted while it is trained."""
@@ -270,14 +273,6 @@ class JudgeTests(FabricTestCase):
         self.read("left", 2, 300.0, symbols=161)
         self.assertEqual(self.found(300.0), [("symbol-errors", "left port 2")])
         self.assertEqual((self.found(1000.0), len(self.thresholds)), ([], 0))
-
-    def test_returned(self) -> None:
-        """A node that answers again after silence has restarted, even if its counters do not show it."""
-        self.read("left", 2, 0.0, downs=7)
-        self.read("left", 2, 100.0, downs=9)
-        self.thresholds.restarted(self.fabric.node("b").guid, 200.0)
-        self.assertEqual(self.found(200.0), [])
-        self.assertEqual((self.found(2000.0), len(self.thresholds)), ([], 0))
 
     def test_moved(self) -> None:
         """A port whose cable leads to another place has a link, and its errors count."""

@@ -29,7 +29,6 @@ from txrdma.monitor.events.channels import (
     REPEAT_SECONDS,
     webhookMessage,
 )
-from txrdma.monitor.events.notificationqueue import LONGEST_RETRY_SECONDS
 from txrdma.monitor.events.notifier import Notifier
 from txrdma.monitor.series.historystore import HistoryStore
 from txrdma.test.support.monitor.alerts import alertsOf, entryOf, RecordingOutlet, StoredMemory
@@ -72,21 +71,15 @@ class NotifierTests(SynchronousTestCase):
             self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_group(self) -> None:
-        """Findings of about the same time are sent as one message."""
+        """Findings of about the same time are one message, without those below the configured severity."""
         notifier = self.started()
+        notifier.findingChanged(Raised(entryOf(severity=Severity.INFO)))
         for number in range(5):
             notifier.findingChanged(Raised(entryOf(where=f"leaf {number}")))
             self.clock.advance(2.0)
-        self.clock.advance(100.0)
-        (message,) = self.channel.output()
-        self.assertEqual(len(message), 5)
-
-    def test_severity(self) -> None:
-        """Findings below the configured severity are not sent."""
-        notifier = self.started()
-        notifier.findingChanged(Raised(entryOf(severity=Severity.INFO)))
         self.clock.advance(1000.0)
-        self.assertEqual(self.channel.output(), [])
+        (message,) = self.channel.output()
+        self.assertEqual([where for _, _, where in message], [f"leaf {number}" for number in range(5)])
 
     def test_silence(self) -> None:
         """A silenced finding is sent at the end of the silence, which may have none, if it still exists."""
@@ -102,21 +95,6 @@ class NotifierTests(SynchronousTestCase):
         notifier.findingChanged(Cleared(brief))
         self.clock.advance(1900.0)
         self.assertEqual(self.channel.output(), [[(True, "width", "leaf 1")]])
-
-    def test_broken(self) -> None:
-        """Alerts are queued for a broken channel, which is a finding until it accepts them."""
-        notifier = self.started()
-        self.channel.isBroken = True
-        notifier.findingChanged(Raised(entryOf()))
-        self.clock.advance(100.0)
-        self.assertEqual([one.kind for one in notifier.findings()], ["notification-failed"])
-        notifier.findingChanged(Raised(entryOf(where="leaf 2")))
-        self.clock.advance(100.0)
-        self.channel.isBroken = False
-        self.clock.pump([1.0] * int(LONGEST_RETRY_SECONDS))
-        (message,) = self.channel.output()
-        self.assertEqual([where for _isRaised, _kind, where in message], ["leaf 1", "leaf 2"])
-        self.assertEqual(notifier.findings(), [])
 
     def test_repeat(self) -> None:
         """With a repeat interval, existing findings are sent again."""

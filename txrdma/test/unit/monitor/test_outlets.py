@@ -55,6 +55,7 @@ class QueueTests(SynchronousTestCase):
         self.raised(notifier, "leaf 2")
         self.clock.pump([1.0] * 300)
         self.assertEqual(self.waiting(), 2)
+        self.assertEqual([one.kind for one in notifier.findings()], ["notification-failed"])
         self.assertIn(self.channel.tries, range(4, 8))
         self.channel.isBroken = False
         self.clock.pump([1.0] * int(LONGEST_RETRY_SECONDS))

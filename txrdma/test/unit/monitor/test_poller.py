@@ -180,6 +180,8 @@ class PollerTests(PollerTestCase):
         self.assertGreaterEqual(statistics.readings, 21 + 3 * linked)
         self.assertLess(statistics.readings, 4 * 21)  # ports without links are not read each time
         self.assertEqual((statistics.sweeps, statistics.overruns, statistics.silences), (1, 0, 0))
+        self.assertGreaterEqual(statistics.requests, statistics.readings)
+        self.assertEqual(statistics.timeouts, 0)
         self.assertEqual((self.output(), self.poller.findingLog.worst()), ([], None))
 
     def test_rates(self) -> None:
@@ -259,35 +261,6 @@ class PollerTests(PollerTestCase):
             self.assertEqual(self.asked(), usual + (errors == 7))
         self.assertEqual(self.poller.details.causes, {})
 
-    def test_timeouts(self) -> None:
-        """The poller counts its datagrams and timeouts."""
-        self.started(45.0)
-        statistics = self.poller.statistics
-        self.assertGreaterEqual(statistics.requests, statistics.readings)
-        self.assertEqual(statistics.timeouts, 0)
-        self.fabric.silence("c")
-        self.pump(20.0)
-        self.assertGreaterEqual(statistics.timeouts, 3)
-
-    def test_cutHost(self) -> None:
-        """A host whose cable is cut is lost within two intervals, and is cleared when it returns."""
-        self.started()
-        began = self.clock.seconds()
-        self.fabric.cut("c")
-        self.pump(20.0)
-        self.assertEqual(self.output(), [("raised", "node-gone", "c")])
-        (gone,) = self.poller.presence.nodes.values()
-        self.assertIn("right", gone.beyond)
-        self.assertLess(gone.since - began, 10.0)
-        self.assertGreater(self.poller.statistics.notices, 0)
-        self.assertIsNone(self.rate("c", 1))
-        self.fabric.heal("c")
-        self.pump(20.0)
-        self.assertEqual((self.output(), self.poller.presence.nodes), ([], {}))
-        self.pump(40.0)
-        self.assertEqual(self.output(), [("cleared", "node-gone", "c")])
-        self.assertEqual(self.rate("c", 1), 0.0)
-
     def test_silentHost(self) -> None:
         """A host that hangs has a gap and is asked less frequently until it answers again."""
         self.fabric.growCounters("b", 1, portXmitData=1000.0)
@@ -296,6 +269,7 @@ class PollerTests(PollerTestCase):
         self.pump(60.0)
         self.assertIn(("raised", "node-silent", "b"), self.output())
         self.assertIsNone(self.rate("b", 1))
+        self.assertGreaterEqual(self.poller.statistics.timeouts, 3)
         before = self.poller.statistics.silences
         self.pump(600.0)
         self.assertLess(self.poller.statistics.silences - before, 8)

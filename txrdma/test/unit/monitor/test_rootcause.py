@@ -37,26 +37,17 @@ class LossTests(SynchronousTestCase):
         found = causesOfLoss({guid(ord(name)) for name in missing}, several)
         return {chr(int(node)): chr(int(cause)) for node, cause in found.items()}
 
-    def test_leaf(self) -> None:
-        """A leaf switch explains its hosts, and is explained by nothing."""
-        self.assertEqual(self.causes("Lab", "La", "Lb", "LS"), {"a": "L", "b": "L"})
-
-    def test_alone(self) -> None:
-        """A host at a switch that is there is missing by itself; so is one without a known link."""
-        self.assertEqual(self.causes("abc", "La", "Lb"), {})
-
-    def test_twoLinks(self) -> None:
-        """A host with another link, to a switch that is there, is missing by itself."""
-        self.assertEqual(self.causes("La", "La", "Ma", "LS"), {})
-
-    def test_chain(self) -> None:
-        """A switch explains all that is behind it, other switches, too; two of them share the hosts."""
-        self.assertEqual(self.causes("LMab", "LS", "LM", "Ma", "Lb"), {"M": "L", "a": "L", "b": "L"})
-        self.assertEqual(self.causes("LMab", "LS", "MS", "LM", "Ma", "Lb"), {"a": "M", "b": "L"})
-
-    def test_island(self) -> None:
-        """Nodes that nothing links to the rest of the fabric are all missing by themselves."""
-        self.assertEqual(self.causes("LMab", "LM", "La", "Mb"), {})
+    def test_causes(self) -> None:
+        """A missing switch explains what is missing behind it, and only that."""
+        for case, missing, links, expected in (
+            ("a leaf switch explains its hosts", "Lab", "La Lb LS", {"a": "L", "b": "L"}),
+            ("hosts at a switch that is there, or without a known link", "abc", "La Lb", {}),
+            ("a host with another link, to a switch that is there", "La", "La Ma LS", {}),
+            ("other switches are behind one, too", "LMab", "LS LM Ma Lb", {"M": "L", "a": "L", "b": "L"}),
+            ("two switches share the hosts", "LMab", "LS MS LM Ma Lb", {"a": "M", "b": "L"}),
+            ("nothing links an island to the rest of the fabric", "LMab", "LM La Mb", {}),
+        ):
+            self.assertEqual(self.causes(missing, *links.split()), expected, case)
 
     def test_names(self) -> None:
         """A list of names is short."""
