@@ -11,15 +11,24 @@ from zope.interface import implementer
 
 from twisted.internet import reactor as theReactor
 from twisted.internet.defer import Deferred, succeed
-from twisted.internet.protocol import connectionDone
+from twisted.internet.protocol import connectionDone, Factory, Protocol
 from twisted.internet.task import deferLater
-from twisted.mail.smtp import IMessage, IMessageDelivery, SMTP, SMTPFactory, User
+from twisted.mail.smtp import (
+    IMessage,
+    IMessageDelivery,
+    SMTP,
+    SMTPBadRcpt,
+    SMTPConnectError,
+    SMTPFactory,
+    User,
+)
 from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Site
 
 from txrdma.error import DeviceUnavailable
+from txrdma.monitor.events import channels
 from txrdma.monitor.events.channels import (
     AlertChannel,
     MailChannel,
@@ -83,17 +92,23 @@ class _Delivery:
         return origin
 
     def validateTo(self, user: User) -> Any:
+        if user.dest.local == b"nobody":
+            raise SMTPBadRcpt(user)
         self.envelope.append(str(user.dest))
         return lambda: _Mail(self.mails)
 
 
-class ChannelTests(TestCase):
+class ChannelTestCase(TestCase):
     """Channels over loopback, to Twisted's servers."""
 
     async def listening(self, factory: Any) -> int:
         port = reactor.listenTCP(0, factory, interface="127.0.0.1")
         self.addCleanup(port.stopListening)
         return int(port.getHost().port)
+
+
+class ChannelTests(ChannelTestCase):
+    """Webhooks over loopback."""
 
     async def test_webhook(self) -> None:
         """Both formats arrive; an unsuccessful HTTP status is a failure."""
@@ -115,27 +130,67 @@ class ChannelTests(TestCase):
         hook.code, hook.answer = 500, b"{}"
         await self.assertFailure(channel.send(alertsOf("leaf 1")), DeviceUnavailable)
 
-    async def test_mail(self) -> None:
-        """A mail arrives, with its sender and receivers."""
-        delivery = _Delivery()
-        factory = SMTPFactory()
-        ended: list[Deferred[None]] = []
 
-        class Ending(SMTP):
-            def connectionMade(self) -> None:
-                ended.append(Deferred())
-                super().connectionMade()
+class _Ending(SMTP):
+    """A server's end of a connection; C{ended} fires when it is lost."""
 
-            def connectionLost(self, reason: Failure = connectionDone) -> None:
-                super().connectionLost(reason)
-                ended[0].callback(None)
+    def __init__(self, delivery: _Delivery) -> None:
+        super().__init__(delivery)
+        self.ended: Deferred[None] = Deferred()
 
-        factory.protocol = lambda: Ending(delivery)  # type: ignore[assignment, misc]  # as good as a class
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        super().connectionLost(reason)
+        self.ended.callback(None)
+
+
+class MailTests(ChannelTestCase):
+    """Mail servers over loopback."""
+
+    timeout = 30
+
+    async def mailing(self, factory: Any) -> MailChannel:
+        receivers = ("ops@example.org", "nobody@example.org")
         number = await self.listening(factory)
-        settings = MailSettings("127.0.0.1", "fabric@example.org", ("ops@example.org",), number)
-        await MailChannel(reactor, settings).send(alertsOf("leaf 1"))
+        return MailChannel(reactor, MailSettings("127.0.0.1", "fabric@example.org", receivers, number))
+
+    async def test_mail(self) -> None:
+        """A mail arrives once, with its sender and receivers, although one of these is refused."""
+        delivery = _Delivery()
+        server = _Ending(delivery)
+        factory = SMTPFactory()
+        factory.protocol = lambda: server  # type: ignore[assignment, misc]  # as good as a class
+        channel = await self.mailing(factory)
+        await channel.send(alertsOf("leaf 1"))
         self.assertEqual(delivery.envelope, ["fabric@example.org", "ops@example.org"])
-        self.assertIn(b"Subject: [fabric] width at leaf 1", delivery.mails[0])
-        self.assertIn(b"Mend it.", delivery.mails[0])
-        await ended[0]
+        (mail,) = delivery.mails
+        self.assertIn(b"Subject: [fabric] width at leaf 1", mail)
+        self.assertIn(b"Mend it.", mail)
+        await server.ended
         await deferLater(reactor, 0.0)  # the client's side ends, too
+
+    async def test_away(self) -> None:
+        """A server that closes the connection is tried once: the queue decides about further attempts."""
+        connections: list[object] = []
+
+        class HangUp(Protocol):
+            def connectionMade(self) -> None:
+                connections.append(self)
+                self.transport.loseConnection()  # type: ignore[union-attr]  # it is connected
+
+        channel = await self.mailing(Factory.forProtocol(HangUp))
+        await self.assertFailure(channel.send(alertsOf("leaf 1")), SMTPConnectError)
+        await deferLater(reactor, 0.1)
+        self.assertEqual(len(connections), 1)
+
+    async def test_silent(self) -> None:
+        """A server that does not answer causes a timeout."""
+        self.patch(channels, "MAIL_SECONDS", 0.2)
+        gone: Deferred[None] = Deferred()
+
+        class Quiet(Protocol):
+            def connectionLost(self, reason: object = None) -> None:
+                gone.callback(None)
+
+        channel = await self.mailing(Factory.forProtocol(Quiet))
+        await self.assertFailure(channel.send(alertsOf("leaf 1")), Exception)
+        await gone

@@ -168,16 +168,6 @@ class StoreContract(SynchronousTestCase):
         (point, *_) = self.store.series(PORT, SYMBOLS, 0, 9999, "hours")
         self.assertEqual((point.grown, point.peak), (None, None))
 
-    def test_correctionsDropped(self) -> None:
-        """Rows of error correction are deleted when they are old, or with their port."""
-        self.reopen(*SHORT)
-        for begin in range(0, 20_000, 1000):
-            step = 500 if begin < 19_000 else 60
-            self.store.write([correction(at, 1) for at in range(begin, begin + 1000, step)], begin + 1000)
-        self.assertGreaterEqual(self.corrected(0, 200_000, "readings")[0][0], 19_500)
-        self.assertGreaterEqual(self.corrected(0, 200_000, "minutes")[0][0], 9_000)
-        self.assertEqual(self.corrected(0, 200_000, "hours")[0], (0, 8 * 60.0, 8))
-
     # Other releases.
 
     def load(self, version: int) -> None:
@@ -434,14 +424,18 @@ class StoreContract(SynchronousTestCase):
         self.assertEqual(self.store.states("node-came"), [kept])
 
     def test_dropped(self) -> None:
-        """Old data is deleted, level by level."""
+        """Old data is deleted, level by level, and so are rows of error correction."""
         self.reopen(*SHORT)
         for begin in range(0, 20_000, 1000):
-            step = 250 if begin < 19_000 else 50
-            self.store.write([reading(at, 1) for at in range(begin, begin + 1000, step)], begin + 1000)
-        self.assertGreaterEqual(min(at for at, _count in self.sent(0, 200_000, "readings")), 19_500)
-        self.assertGreaterEqual(min(at for at, _count in self.sent(0, 200_000, "minutes")), 9_000)
+            step, longer = (250, 500) if begin < 19_000 else (50, 60)
+            rows = [reading(at, 1) for at in range(begin, begin + 1000, step)]
+            rows += [correction(at, 1) for at in range(begin, begin + 1000, longer)]
+            self.store.write(rows, begin + 1000)
+        for level, first in (("readings", 19_500), ("minutes", 9_000)):
+            self.assertGreaterEqual(min(at for at, _count in self.sent(0, 200_000, level)), first)
+            self.assertGreaterEqual(self.corrected(0, 200_000, level)[0][0], first)
         self.assertEqual(self.sent(0, 200_000, "hours")[0], (0, 15))
+        self.assertEqual(self.corrected(0, 200_000, "hours")[0], (0, 8 * 60.0, 8))
 
     def test_manyPorts(self) -> None:
         """At the limit, lost ports are removed for new ones; ports that are read remain."""

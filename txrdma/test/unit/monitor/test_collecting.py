@@ -279,13 +279,6 @@ class PoolTests(CollectingTestCase):
         self.assertFalse([each for each in self.endpoints.values() if each.isConnected])
         self.assertFalse([each for agent in self.agents for each in agent._core._open])
 
-    def test_silent(self) -> None:
-        """A node that does not answer is found, and so is one that answers again."""
-        self.started()
-        self.fabric.silence("d")
-        self.pump(60.0)
-        self.assertIn(("raised", "node-silent", "d"), self.output())
-
 
 class OtherKeyTests(CollectingTestCase):
     """A monitor with another key."""
