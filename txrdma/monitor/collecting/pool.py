@@ -9,7 +9,7 @@ collector the monitor makes the calls itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 from typing import Any, Final, NamedTuple
 
@@ -32,6 +32,8 @@ from txrdma.mad.agent import MADAgent
 from txrdma.mad.core.frames import NO_KEYS
 from txrdma.mad.core.transactions import Call
 from txrdma.mad.errors import MADClassError, MADError, MADTimeoutError
+from txrdma.mad.layouts.attributes import RPCS
+from txrdma.mad.layouts.messages import ClassPortInfo
 from txrdma.monitor.collecting import wire
 from txrdma.monitor.collecting.connection import MessageConnection
 from txrdma.monitor.collecting.wire import Request, Result
@@ -58,30 +60,29 @@ _INDICES: Final = {(rpc, kind.attributeID): index for index, (rpc, kind) in enum
 
 
 class Series(Call):
-    """
-    Readings of the counters of several ports of a node, with one result. Either L{collected}, L{failed} or
-    L{lost} is called.
+    """Readings of the counters of several ports of a node, with one result."""
 
-    @ivar size: bytes of all attributes of a port.
-    """
+    __slots__ = ("_failed", "collected", "lost", "size")
 
-    __slots__ = ("size",)
-
-    size: int
-
-    def collected(self, ports: Sequence[bytes | None], isSilent: bool) -> None:
+    def __init__(
+        self,
+        size: int,
+        collected: Callable[[Sequence[bytes | None], bool], None],
+        failed: Callable[[Exception], None],
+        lost: Callable[[], None],
+    ) -> None:
         """
-        All ports were read, or the node is silent.
-
-        @param ports: the attributes of each port that was read, one after the other; None for one that the
-            node refuses.
-        @param isSilent: whether the node did not answer for the next port.
+        @param size: bytes of all attributes of a port.
+        @param collected: called with the attributes of each port that was read, None for one that the node
+            refuses, and whether the node did not answer for the next port.
+        @param lost: called instead if the collector is lost; C{failed}: if the series fails otherwise.
         """
-        raise NotImplementedError
+        super().__init__(RPCS["PerformanceGet"], ClassPortInfo, b"", 0, NO_KEYS, 0)
+        self.size, self.collected, self.lost, self._failed = size, collected, lost, failed
 
-    def lost(self) -> None:
-        """The collector is lost."""
-        raise NotImplementedError
+    def failed(self, error: Exception) -> None:
+        """The series has failed."""
+        self._failed(error)
 
 
 class _PendingCall(NamedTuple):

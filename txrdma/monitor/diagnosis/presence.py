@@ -13,7 +13,7 @@ from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, 
 from dataclasses import replace
 from itertools import chain
 from math import inf
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from txrdma.fabric.health import Finding
 from txrdma.fabric.model import Fabric, Node, Port
@@ -22,7 +22,7 @@ from txrdma.iba.types import GUID
 from txrdma.kit.values import record
 from txrdma.monitor.diagnosis.journal import FabricEvent
 from txrdma.monitor.diagnosis.remembered import rememberedFabric
-from txrdma.monitor.diagnosis.thresholds import PortKey
+from txrdma.monitor.diagnosis.thresholds import forget, PortKey
 
 FORGET_SECONDS: Final = 7 * 86400.0
 """Seconds until a missing node or link is forgotten."""
@@ -44,8 +44,6 @@ Link = tuple[PortKey, PortKey]
 
 STATES: Final = ("node-came", "node-gone", "link-came", "link-changed", "link-gone")
 """Kinds of the events that are the state of a node or link."""
-
-Key = TypeVar("Key")
 
 
 @record
@@ -181,19 +179,18 @@ class Presence:
         for link in lost:
             self.links[link] = Absence(*self.linked[link], now, *link[0])
         before = set(self.nodes), set(self.links)
-        for guid in [guid for guid in self.nodes if guid in nodes]:
-            del self.nodes[guid]
+        forget(self.nodes, lambda guid, _: guid in nodes)
         ends = {end for link in self.links for end in link}
         taken = ends and {end for link in links for end in link if end in ends}
-        for link in [link for link in self.links if link in links or taken.intersection(link)]:
-            del self.links[link]  # it is back, or a port of it is linked elsewhere
+        # A link is back, or a port of it is linked elsewhere.
+        forget(self.links, lambda link, _: link in links or not taken.isdisjoint(link))
         appeared.update((key, self._appeared.get(key, -inf)) for key in chain(self.nodes, self.links))
         self.changes += any(event.kind != "link-changed" for event in events)
         self.lost, self.came = (set(lost), came) if self.present else (set(), set())
         self.present, self.linked, self._modes, self._appeared = nodes, links, modes, appeared
         several: tuple[dict[Any, Absence], ...] = (self.nodes, self.links)
         for gone in several:
-            _forget(gone, now - FORGET_SECONDS)
+            forget(gone, lambda _key, one: one.since <= now - FORGET_SECONDS)
             self._bound(gone)
         for guid in before[0] - nodes.keys() - self.nodes.keys():
             events.append(_nodeEvent(now, "node-forgotten", guid))
@@ -292,11 +289,6 @@ class Presence:
             for link, gone in self.links.items()
             if not any(guid in self.nodes for guid, _number in link)
         ]
-
-
-def _forget(known: dict[Key, Absence], before: float) -> None:
-    for key in [key for key, gone in known.items() if gone.since <= before]:
-        del known[key]
 
 
 def _attachment(node: Node) -> str:

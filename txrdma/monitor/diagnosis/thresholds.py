@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, S
 from itertools import chain
 from math import inf
 from operator import itemgetter
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from txrdma.fabric.errorcorrection import wrongBits
 from txrdma.fabric.errorcounters import shownName, UNCORRECTABLE
@@ -28,19 +28,23 @@ PortKey = tuple[GUID, int]
 _Pick = Callable[[Sequence[int]], object]
 _HOUR: Final = 3600.0
 
-DEFAULT_LIMITS: Final = (
-    TallyLimit("symbolErrorCounter", 120, _HOUR),  # a bit error rate of 1e-12 on EDR links
-    TallyLimit("linkErrorRecoveryCounter", 5, _HOUR),
-    TallyLimit("portRcvErrors", 60, _HOUR),
-    TallyLimit("portRcvRemotePhysicalErrors", 100, _HOUR),
-    TallyLimit("portXmitDiscards", 600, 600.0),
-    TallyLimit("portXmitConstraintErrors", 200, _HOUR),
-    TallyLimit("portRcvConstraintErrors", 200, _HOUR),
-    TallyLimit("localLinkIntegrityErrors", 0, _HOUR),
-    TallyLimit("excessiveBufferOverrunErrors", 0, _HOUR),
-    TallyLimit("vl15Dropped", 50, _HOUR),
-    TallyLimit(UNCORRECTABLE, 10, _HOUR),
+_JUDGED: Final = (
+    ("symbolErrorCounter", "symbol-errors", 120, _HOUR),  # a bit error rate of 1e-12 on EDR links
+    ("linkErrorRecoveryCounter", "link-recoveries", 5, _HOUR),
+    ("portRcvErrors", "receive-errors", 60, _HOUR),
+    ("portRcvRemotePhysicalErrors", "remote-errors", 100, _HOUR),
+    ("portXmitDiscards", "discards", 600, 600.0),
+    ("portXmitConstraintErrors", "constraint-errors", 200, _HOUR),
+    ("portRcvConstraintErrors", "constraint-errors", 200, _HOUR),
+    ("localLinkIntegrityErrors", "integrity-errors", 0, _HOUR),
+    ("excessiveBufferOverrunErrors", "overruns", 0, _HOUR),
+    ("vl15Dropped", "vl15-dropped", 50, _HOUR),
+    (UNCORRECTABLE, "fec-uncorrectable", 10, _HOUR),
 )
+"""Counters, the kinds of their findings, and their usual limits."""
+
+_KINDS: Final = {counter: kind for counter, kind, _most, _seconds in _JUDGED}
+DEFAULT_LIMITS: Final = tuple(TallyLimit(counter, most, seconds) for counter, _, most, seconds in _JUDGED)
 """
 Maximum numbers of errors within a time that are not reported. PortRcvSwitchRelayErrors and PortXmitWait
 are missing, as they grow in healthy fabrics; LinkDowned has a rule of its own.
@@ -70,19 +74,15 @@ _OF_TRAINING: Final = frozenset(
 )
 """Counters of errors that a link has while it is trained, and of packets discarded while it is down."""
 
-_KINDS: Final = {
-    "symbolErrorCounter": "symbol-errors",
-    "linkErrorRecoveryCounter": "link-recoveries",
-    "portRcvErrors": "receive-errors",
-    "portRcvRemotePhysicalErrors": "remote-errors",
-    "portXmitDiscards": "discards",
-    "portXmitConstraintErrors": "constraint-errors",
-    "portRcvConstraintErrors": "constraint-errors",
-    "localLinkIntegrityErrors": "integrity-errors",
-    "excessiveBufferOverrunErrors": "overruns",
-    "vl15Dropped": "vl15-dropped",
-    UNCORRECTABLE: "fec-uncorrectable",
-}
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+def forget(table: dict[Key, Value], isOver: Callable[[Key, Value], bool]) -> None:
+    """Remove the items of a table for which a function returns True."""
+    for key in [key for key, value in table.items() if isOver(key, value)]:
+        del table[key]
 
 
 class ErrorThresholds:
@@ -132,14 +132,8 @@ class ErrorThresholds:
 
     def __len__(self) -> int:
         """Return the number of sums in memory: several for each port with errors."""
-        several: tuple[Sized, ...] = (
-            self._tallies,
-            self._bitErrors,
-            self._downs,
-            self._restarts,
-            self._resets,
-        )
-        return sum(len(one) for one in (*several, self._trained, self._recent))
+        sums: tuple[Sized, ...] = (self._tallies, self._bitErrors, self._downs, self._trained, self._recent)
+        return sum(len(one) for one in (*sums, self._restarts, self._resets))
 
     def isConcerned(self, meter: Meter, now: float) -> bool:
         """Return whether a reading has new errors, or follows a reset: most have only more traffic."""
@@ -216,10 +210,9 @@ class ErrorThresholds:
         """Forget the errors of nodes that are neither in the fabric nor known as missing."""
         for tallies in (self._tallies, self._bitErrors):
             tallies.keep(lambda portKey: portKey[0] in known)
-        several = (self._downs, self._links, self._trained, self._recent, self._full)
-        for portKeys in several:
-            for portKey in [portKey for portKey in portKeys if portKey[0] not in known]:
-                del portKeys[portKey]
+        tables: list[dict[PortKey, Any]] = [self._downs, self._links, self._trained, self._recent, self._full]
+        for table in tables:
+            forget(table, lambda portKey, _: portKey[0] not in known)
         self._down = {portKey for portKey in self._down if portKey[0] in known}
 
     def restarted(self, guid: GUID, now: float) -> None:
@@ -243,17 +236,13 @@ class ErrorThresholds:
         ends = self._downEnds(fabric, now, gone)
         for beyond in self._tallies.exceeded(now):
             limit = beyond.limit
-            text = (
-                f"{shownName(limit.counter)} {beyond.count} in {_period(limit.seconds)}, "
-                f"{limit.most} are allowed"
-            )
-            found.append(_at(fabric, _KINDS.get(limit.counter, "errors"), beyond.key, text))
-        for (guid, number), full in self._full.items():
-            names = ", ".join(map(shownName, full))
-            text = (
-                f"{names} cannot count further; this clears it: txrdma errors --clear {_target(fabric, guid)}"
-            )
-            found.append(_at(fabric, "counter-full", (guid, number), text))
+            counted = f"{shownName(limit.counter)} {beyond.count} in {_period(limit.seconds)}"
+            kind = _KINDS.get(limit.counter, "errors")
+            found.append(_at(fabric, kind, beyond.key, f"{counted}, {limit.most} are allowed"))
+        for portKey, full in self._full.items():
+            names, target = ", ".join(map(shownName, full)), _target(fabric, portKey[0])
+            text = f"{names} cannot count further; this clears it: txrdma errors --clear {target}"
+            found.append(_at(fabric, "counter-full", portKey, text))
         found += self._bitErrorFindings(fabric, now)
         return groupedByLink(fabric, found + self._flapping(fabric, ends))
 
@@ -339,13 +328,10 @@ class ErrorThresholds:
                 self._links.pop(portKey, None)
         before = oldest - RESTART_SECONDS
         for times in (self._restarts, self._resets):
-            for guid in [guid for guid, at in times.items() if at < before]:
-                del times[guid]
+            forget(times, lambda _guid, at: at < before)
         recently = now - TRAINING_SECONDS
-        for portKey in [portKey for portKey, at in self._trained.items() if at < recently]:
-            del self._trained[portKey]
-        for portKey in [portKey for portKey, errors in self._recent.items() if errors[-1][0] < recently]:
-            del self._recent[portKey]
+        forget(self._trained, lambda _portKey, at: at < recently)
+        forget(self._recent, lambda _portKey, errors: errors[-1][0] < recently)
 
 
 def _target(fabric: Fabric, guid: GUID) -> str:

@@ -10,7 +10,7 @@ This is the monitor's busiest code, so it uses neither Deferreds nor coroutines.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from functools import wraps
+from functools import partial, wraps
 from itertools import takewhile
 from typing import Any, Concatenate, Final, ParamSpec
 
@@ -31,7 +31,7 @@ from txrdma.mad.agent import MADAgent
 from txrdma.mad.core.frames import NO_KEYS
 from txrdma.mad.core.transactions import Call
 from txrdma.mad.errors import MADError, MADFailure
-from txrdma.mad.layouts.attributes import RPCS
+from txrdma.mad.layouts.attributes import Attribute, RPCS
 from txrdma.mad.layouts.messages import ClassPortInfo
 from txrdma.mad.layouts.smp import NodeInfo, PortInfo
 from txrdma.mad.paths import toLID
@@ -45,7 +45,7 @@ SILENT_TIMES: Final = 3
 
 _MOST_BACK_OFF: Final = 300.0
 _PERFORMANCE_GET: Final = RPCS["PerformanceGet"]
-_SUBN_GET: Final = RPCS["SubnGet"]
+
 
 P = ParamSpec("P")
 
@@ -89,7 +89,7 @@ class _Visit(Call):
         self.values: tuple[int, ...] = ()
         self.doubted: list[_PortReading] = []
         self.states: list[tuple[Port, IBPath]] = []
-        self.state = _State(self)
+        self.state = _SubnGet(self, _RawPortInfo, reader._stated, reader._stateless)
         self.asking: Call = self
 
     def answered(self, answer: Any) -> None:
@@ -101,27 +101,6 @@ class _Visit(Call):
         self.reader._failed(self, error)
 
 
-class _Identify(Call):
-    """NodeInfo request to the LID of a visit whose counters are in doubt."""
-
-    __slots__ = ("visit",)
-
-    def __init__(self, visit: _Visit) -> None:
-        super().__init__(_SUBN_GET, NodeInfo, b"", 0, NO_KEYS, 0)
-        self.visit = visit
-
-    def answered(self, answer: Any) -> None:
-        """Accept the doubtful readings, or drop them."""
-        self.visit.reader._identified(self.visit, answer.nodeGUID == self.visit.guid)
-
-    def failed(self, error: Exception) -> None:
-        """Accept the readings: a node that does not answer NodeInfo is assumed to be the known one."""
-        if _isFatal(error):
-            self.visit.reader._failed(self.visit, error)
-        else:
-            self.visit.reader._identified(self.visit, isKnown=True)
-
-
 class _RawPortInfo(PortInfo):
     """PortInfo as bytes: it rarely changes, and decoding takes ten times as long."""
 
@@ -131,46 +110,28 @@ class _RawPortInfo(PortInfo):
         return bytes(buffer[offset : offset + PortInfo.size])
 
 
-class _State(Call):
-    """PortInfo request for the state of a port; one object serves all ports of a visit."""
+class _SubnGet(Call):
+    """Request of a visit beside those for counters; methods of the reader get its outcome."""
 
-    __slots__ = ("visit",)
+    __slots__ = ("onAnswer", "onFailure", "visit")
 
-    def __init__(self, visit: _Visit) -> None:
-        super().__init__(_SUBN_GET, _RawPortInfo, b"", 0, NO_KEYS, 0)
-        self.visit = visit
+    def __init__(
+        self,
+        visit: _Visit,
+        kind: type[Attribute],
+        onAnswer: Callable[[_Visit, Any], None],
+        onFailure: Callable[[_Visit, Exception], None],
+    ) -> None:
+        super().__init__(RPCS["SubnGet"], kind, b"", 0, NO_KEYS, 0)
+        self.visit, self.onAnswer, self.onFailure = visit, onAnswer, onFailure
 
     def answered(self, answer: Any) -> None:
-        """Compare the state with the known one, and request the next."""
-        self.visit.reader._stated(self.visit, answer)
+        """Process an answer."""
+        self.onAnswer(self.visit, answer)
 
     def failed(self, error: Exception) -> None:
-        """Request no more states: the counters show whether the node is silent."""
-        self.visit.reader._stateless(self.visit, error)
-
-
-class _SeriesOfPorts(Series):
-    """Counters of ports of a visit, read by a collector."""
-
-    __slots__ = ("count", "visit")
-
-    def __init__(self, visit: _Visit, size: int, count: int) -> None:
-        super().__init__(_PERFORMANCE_GET, ClassPortInfo, b"", 0, NO_KEYS, 0)
-        self.visit = visit
-        self.size = size
-        self.count = count
-
-    def collected(self, ports: Sequence[bytes | None], isSilent: bool) -> None:
-        """Store the readings."""
-        self.visit.reader._collected(self.visit, ports[: self.count], isSilent or not ports)
-
-    def failed(self, error: Exception) -> None:
-        """End the visit."""
-        self.visit.reader._failed(self.visit, error)
-
-    def lost(self) -> None:
-        """Read the ports by another collector, or without one."""
-        self.visit.reader._resume(self.visit)
+        """Process a failure."""
+        self.onFailure(self.visit, error)
 
 
 def _step(
@@ -426,25 +387,30 @@ class CounterReader:
             return False
         rest = takewhile(lambda stop: stop.path.dlid == path.dlid, visit.pending[visit.at :])
         numbers = bytes(stop.number for stop in rest)
-        series = visit.asking = _SeriesOfPorts(visit, kind.size, len(numbers))
+        series = visit.asking = Series(
+            kind.size,
+            partial(self._collected, visit, len(numbers)),
+            partial(self._failed, visit),
+            partial(self._resume, visit),
+        )
         if self._collectors.issueSeries(series, path, kind.attributes, numbers):
             return True
         visit.asking = visit
         return False
 
     @_step
-    def _collected(self, visit: _Visit, ports: Sequence[bytes | None], isSilent: bool) -> None:
-        """Store the readings of a collector."""
+    def _collected(self, visit: _Visit, count: int, ports: Sequence[bytes | None], isSilent: bool) -> None:
+        """Store the readings of a collector, which was asked for a number of ports."""
         kind = visit.reading
         assert kind is not None  # it was known when the collector was asked
         visit.asking = visit
-        for content in ports:
+        for content in ports[:count]:
             if content is not None:
                 self._took(visit, kind, kind.decode(content))
             elif (meter := self.meters.get(visit.pending[visit.at].portKey)) is not None:
                 meter.missed()
             visit.at += 1
-        if isSilent:
+        if isSilent or not ports:
             self._unanswered(visit, isRefusal=False)
         else:
             self._continue(visit)
@@ -486,7 +452,7 @@ class CounterReader:
     def _settle(self, visit: _Visit) -> None:
         """End a visit when all states are known, and the identity, if it matters."""
         if visit.doubted:
-            visit.asking = _Identify(visit)
+            visit.asking = _SubnGet(visit, NodeInfo, self._named, self._nameless)
             path = visit.doubted[0].path
             self._agent.issue(visit.asking, path, self._timeoutSeconds, self._retries)
             return
@@ -517,6 +483,16 @@ class CounterReader:
         self._settle(visit)
 
     @_step
+    def _named(self, visit: _Visit, answer: NodeInfo) -> None:
+        self._identified(visit, answer.nodeGUID == visit.guid)
+
+    @_step
+    def _nameless(self, visit: _Visit, error: Exception) -> None:
+        """Take a node that does not answer NodeInfo for the known one."""
+        if _isFatal(error):
+            raise error
+        self._identified(visit, isKnown=True)
+
     def _identified(self, visit: _Visit, isKnown: bool) -> None:
         """Accept the readings at a LID, or drop them: another node's counters say nothing about this one."""
         visit.asking = visit

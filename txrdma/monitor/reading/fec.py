@@ -25,7 +25,7 @@ from txrdma.mad.layouts.messages import ClassPortInfo, MADStatus
 from txrdma.mad.layouts.smp import NodeInfo
 from txrdma.mad.paths import toLID
 from txrdma.mad.rpcs import RPCs
-from txrdma.monitor.diagnosis.thresholds import ErrorThresholds, PortKey
+from txrdma.monitor.diagnosis.thresholds import ErrorThresholds, forget, PortKey
 
 _MOST_FAILURES: Final = 3
 """Looks in a row without an answer after which a node that answers otherwise is not asked any more."""
@@ -69,13 +69,12 @@ class CorrectionReader:
     def keep(self, known: Collection[GUID]) -> None:
         """Forget nodes that are no longer in the fabric: they may return with other firmware."""
         self._unable = {guid for guid in self._unable if guid in known}
-        for portKeys in (self.meters, self._forms):
-            for portKey in [portKey for portKey in portKeys if portKey[0] not in known]:
-                del portKeys[portKey]
+        ofPorts: tuple[dict[PortKey, Any], ...] = (self.meters, self._forms)
+        for portKeys in ofPorts:
+            forget(portKeys, lambda portKey, _: portKey[0] not in known)
         self._refusals.keep(lambda portKey: portKey[0] in known)
         for guids in (self._capabilities, self._silences):
-            for guid in [guid for guid in guids if guid not in known]:
-                del guids[guid]
+            forget(guids, lambda guid, _: guid not in known)
 
     def missed(self) -> None:
         """Record that no port can be read at present."""

@@ -17,7 +17,7 @@ from txrdma.kit.pathprefix import addPrefix, prefixOf
 from txrdma.monitor.web.layout import frame, tags
 from txrdma.monitor.web.pages import Page, PAGES
 from txrdma.monitor.web.parameters import inPath, inQuery, Wrong
-from txrdma.monitor.web.rest import answerLater
+from txrdma.monitor.web.rest import answerLater, sendText
 from txrdma.monitor.web.routes import Missing
 from txrdma.monitor.web.watch import PageContext, Watch
 
@@ -93,7 +93,5 @@ def failed(failure: Failure, request: Request) -> None:
     if failure.check(FlattenerError) and broken.args:  # which has the whole page in its text
         failure = Failure(broken.args[0])
     _log.failure("while {path} was shown", failure, path=request.path)
-    request.setResponseCode(500)
-    request.setHeader("Content-Type", "text/plain; charset=utf-8")
-    request.write(b"The monitor failed; its log tells why.\n")
+    request.write(sendText(request, 500, "The monitor failed; its log tells why."))
     request.finish()

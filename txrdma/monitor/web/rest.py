@@ -31,6 +31,13 @@ def sendJSON(request: Request, code: int, answer: Mapping[str, Any]) -> bytes:
     return json.dumps(answer).encode()
 
 
+def sendText(request: Request, code: int, text: str) -> bytes:
+    """Set the head of an answer in plain text; its body, a line, is returned."""
+    request.setResponseCode(code)
+    request.setHeader("Content-Type", "text/plain; charset=utf-8")
+    return f"{text}\n".encode()
+
+
 class ReadOnly(Resource):
     """A resource without others below it, which can only be read: other methods are refused."""
 

@@ -24,6 +24,7 @@ from twisted.web.server import NOT_DONE_YET, Request
 from txrdma.monitor.garbage import GarbageCollection
 from txrdma.monitor.series.exposition import CONTENT_TYPE, exposed, Family
 from txrdma.monitor.web.metrics import COLLECTORS, Metrics
+from txrdma.monitor.web.rest import sendText
 
 _log = Logger()
 
@@ -157,12 +158,9 @@ class Scrapes(Resource):
             known = wanted.get(name, [])
             chosen = [one.decode("utf-8", "replace") for one in given]
             if not set(chosen) <= set(known):
-                request.setResponseCode(400)
-                request.setHeader("Content-Type", "text/plain; charset=utf-8")
-                return b"Parameters are fabric and collect[]; %s is one of: %s.\n" % (
-                    name if known else b"fabric",
-                    ", ".join(known or self._several).encode(),
-                )
+                which, names = name.decode() if known else "fabric", ", ".join(known or self._several)
+                why = f"Parameters are fabric and collect[]; {which} is one of: {names}."
+                return sendText(request, 400, why)
             wanted[name] = [one for one in known if one in chosen]
         accepted = request.getHeader(b"accept-encoding") or b""
         isCompressed = any(one.strip().split(b";")[0] == b"gzip" for one in accepted.split(b","))

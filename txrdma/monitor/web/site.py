@@ -25,7 +25,7 @@ from txrdma.monitor.web.events import EventHub
 from txrdma.monitor.web.html import answerPage
 from txrdma.monitor.web.metrics import Metrics
 from txrdma.monitor.web.openapi import BASE
-from txrdma.monitor.web.rest import answerREST, ReadOnly, sendJSON
+from txrdma.monitor.web.rest import answerREST, ReadOnly, sendJSON, sendText
 from txrdma.monitor.web.scrapes import Scrapes
 from txrdma.monitor.web.searches import Searches
 from txrdma.monitor.web.staticfiles import filesIn
@@ -83,9 +83,8 @@ class _WrongHost(Resource):
     isLeaf = True
 
     def render(self, request: Request) -> bytes:
-        request.setResponseCode(421)
-        request.setHeader("Content-Type", "text/plain; charset=utf-8")
-        return b"Ask by address or as localhost; for other names give web.tokens or web.users.\n"
+        why = "Ask by address or as localhost; for other names give web.tokens or web.users."
+        return sendText(request, 421, why)
 
 
 def _probe(problem: Callable[[], str]) -> ReadOnly:
@@ -93,9 +92,7 @@ def _probe(problem: Callable[[], str]) -> ReadOnly:
 
     def answer(request: Request) -> bytes:
         why = problem()
-        request.setResponseCode(503 if why else 200)
-        request.setHeader("Content-Type", "text/plain; charset=utf-8")
-        return f"{why or 'ok'}\n".encode()
+        return sendText(request, 503 if why else 200, why or "ok")
 
     return ReadOnly(answer)
 

@@ -11,7 +11,7 @@ from typing import Final
 from twisted.web.http import CACHED
 from twisted.web.server import Request
 
-from txrdma.monitor.web.rest import ReadOnly
+from txrdma.monitor.web.rest import ReadOnly, sendText
 
 _TYPES: Final = {
     ".css": "text/css; charset=utf-8",
@@ -34,10 +34,9 @@ def filesIn(folder: Path) -> ReadOnly:
         """Answer with a file, which browsers may keep for a while."""
         name = b"/".join(request.postpath or ()).decode("utf-8", "replace")
         suffix, content = files.get(name, ("", b""))
-        request.setHeader("Content-Type", _TYPES.get(suffix, "text/plain; charset=utf-8"))
         if name not in files:
-            request.setResponseCode(404)
-            return b"There is no such file.\n"
+            return sendText(request, 404, "There is no such file.")
+        request.setHeader("Content-Type", _TYPES.get(suffix, "text/plain; charset=utf-8"))
         request.setHeader("Cache-Control", f"max-age={_CACHE_SECONDS}")
         tag = sha256(content).hexdigest()[:24].encode()
         return b"" if request.setETag(b'"' + tag + b'"') is CACHED else content
