@@ -154,19 +154,22 @@ class Presence:
                 yield
         links: dict[Link, tuple[str, str]] = {}
         modes: dict[Link, tuple[int, str]] = {}
+        came: set[Link] = set()
         for number, (one, other) in enumerate(fabric.links(), 1):
             link = (one.node.guid, one.number), (other.node.guid, other.number)
             links[link], modes[link] = (str(one), str(other)), (one.width, one.speed)
+            if link not in self.linked:
+                came.add(link)
             if not number % _PIECE:
                 yield
-        lost = [link for link in self.linked if link not in links]
-        if len(links) > _PIECE:
-            yield
-        came = {link for link in links if link not in self.linked}
-        if len(links) > _PIECE:
-            yield
-        events += self._nodeEvents(nodes, fabric, now)
-        for number, event in enumerate(self._linkEvents(links, modes, nodes, lost, now), 1):
+        lost: list[Link] = []
+        for number, link in enumerate(self.linked, 1):
+            if link not in links:
+                lost.append(link)
+            if not number % _PIECE:
+                yield
+        ofNodes = self._nodeEvents(nodes, fabric, now)
+        for number, event in enumerate(chain(ofNodes, self._linkEvents(links, modes, nodes, lost, now)), 1):
             if event is not None:
                 events.append(event)
             if not number % _PIECE:
@@ -200,19 +203,19 @@ class Presence:
 
     def _nodeEvents(
         self, nodes: Mapping[GUID, tuple[str, str]], fabric: Fabric, now: float
-    ) -> Iterator[FabricEvent]:
+    ) -> Iterator[FabricEvent | None]:
+        """Yield the events of nodes; None is a node without an event."""
         isFirst = not self.present
         for guid, names in self.present.items():
-            if guid not in nodes:
-                yield _nodeEvent(now, "node-gone", guid, names, "it is gone")
+            yield None if guid in nodes else _nodeEvent(now, "node-gone", guid, names, "it is gone")
         for guid, names in nodes.items():
             if guid not in self.present:
                 node = fabric.nodes.get(guid)
                 linked = [] if node is None else node.linked()
                 text = f"it is there, at {linked[0].peer}" if linked else "it is there"
                 yield _nodeEvent(now, "node-came", guid, names, "" if isFirst else text)
-            elif names != self.present[guid]:
-                yield _nodeEvent(now, "node-came", guid, names)
+            else:
+                yield None if names == self.present[guid] else _nodeEvent(now, "node-came", guid, names)
 
     def _linkEvents(
         self,

@@ -349,10 +349,12 @@ class FabricPoller:
         try:
             fabric = await sweep.run()
             finalize(fabric, breakUp, fabric.nodes).atexit = False  # when another one has replaced it
+            await self._pause(fabric)
             if len(fabric.nodes) >= _FEWEST_NODES:
                 managers = None
                 with step("asking subnet managers"):
                     managers = await managerFindings(self._agent, self._agent.port.endPort, fabric)
+                    await self._pause(fabric)
         finally:
             now = self._sweptAt = self._reactor.seconds()
             statistics.sweepSeconds = now - began
@@ -435,9 +437,9 @@ class FabricPoller:
         """Process nodes and links that have appeared or disappeared, in steps of a loop's run."""
         self.version += 1
         self._rotation = deque(node for node in fabric.ordered() if node.lid)
+        await self._pause(fabric)
         await self._follow(loop, fabric, now)
-        if len(fabric.nodes) > _PIECE:
-            await deferLater(self._reactor, 0.0)
+        await self._pause(fabric)
         with loop.step("forgetting counters"):
             self._reader.keep(fabric.nodes, self.presence.nodes)
         with loop.step("forgetting errors"):
@@ -445,6 +447,10 @@ class FabricPoller:
         for one in self._optional:
             with loop.step("forgetting optional counters"):
                 one.keep(fabric.nodes)
+        await self._pause(fabric)
+
+    async def _pause(self, fabric: Fabric) -> None:
+        """Let the reactor process other events, if the fabric is large."""
         if len(fabric.nodes) > _PIECE:
             await deferLater(self._reactor, 0.0)
 
