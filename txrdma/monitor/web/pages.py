@@ -101,86 +101,50 @@ class Page:
 
 async def _overview(context: PageContext, values: Values) -> Tag:
     verdict, colour = health(context)
-    fabric, poller = context.fabric, context.poller
+    fabric, poller, statistics = context.fabric, context.poller, context.poller.statistics
     switches = sum(node.isSwitch for node in fabric.nodes.values())
-    gone = len(poller.presence.nodes) + len(poller.presence.links)
     tiles = (
         ("Switches", switches, "/nodes?type=switch"),
         ("Hosts", len(fabric.nodes) - switches, "/nodes?type=host"),
         ("Links", len(poller.presence.linked), "/links"),
-        ("Gone", gone, "/changes"),
+        ("Gone", len(poller.presence.nodes) + len(poller.presence.links), "/changes"),
     )
+    shown = [
+        tags.li(tags.a(tags.span(f"{count:,}", class_="count"), " ", name, href=link))
+        for name, count, link in tiles
+    ]
     counts = [
         f"{sum(entry.severity.name.lower() == severity for entry in context.open)} {severity}"
         for severity in reversed(SEVERITIES)
     ]
-    causes = [entry for entry in context.open if not entry.finding.cause]
+    said = ", ".join(counts) if context.open else "The first sweep is in progress."
+    if colour == "ok":
+        said = "Nothing is wrong with any node, port or link."
+    banner = {"id": "banner", "data-live": "yes", "aria-label": "Is all well?", "class_": f"banner {colour}"}
+    causes = [entry for entry in context.open if not entry.finding.cause][:_FEW]
+    more = tags.p(tags.a(f"All {len(context.open)} findings", href="/findings"))
     page = await LINK_ROWS.page([context], {"sort": "-load", "limit": _FEW, "offset": 0})
-    statistics = poller.statistics
-    return frame(
-        context,
-        "/",
-        "Overview",
-        [
-            tags.section(
-                tags.p(verdict, class_="said"),
-                tags.p(
-                    "Nothing is wrong with any node, port or link."
-                    if colour == "ok"
-                    else ", ".join(counts)
-                    if context.open
-                    else "The first sweep is in progress.",
-                ),
-                class_=f"banner {colour}",
-                id="banner",
-                **{"data-live": "yes", "aria-label": "Is all well?"},
-            ),
-            tags.ul(
-                [
-                    tags.li(tags.a(tags.span(f"{count:,}", class_="count"), " ", name, href=link))
-                    for name, count, link in tiles
-                ],
-                class_="tiles",
-                id="tiles",
-                **{"data-live": "yes"},
-            ),
-            section(
-                "Findings",
-                findingTable(context, causes[:_FEW]),
-                tags.p(tags.a(f"All {len(context.open)} findings", href="/findings"))
-                if len(context.open) > len(causes[:_FEW])
-                else "",
-                name="findings",
-            ),
-            section("Topology", drawing(False), name="picture", isLive=False),
-            section(
-                "Busiest links",
-                linkTable(page["rows"], LINK_HEADS, "No link is known yet."),
-                name="busiest",
-            ),
-            section(
-                "Latest changes",
-                changeTable(
-                    context, context.poller.journal.since(0)[:_FEW], "Nothing has changed since the start."
-                ),
-                name="changes",
-            ),
-            section(
-                "The monitor's own work",
-                facts(
-                    (
-                        "Rounds of readings",
-                        f"{statistics.turns:,}, the last took {statistics.turnSeconds:.2f} s",
-                    ),
-                    ("Ports read", f"{statistics.readings:,}"),
-                    ("Sweeps", f"{statistics.sweeps:,}, last {statistics.sweepSeconds:.2f} s"),
-                    ("Without an answer", f"{statistics.silences:,}"),
-                ),
-                name="work",
-            ),
-        ],
-        "topology",
+    links = linkTable(page["rows"], LINK_HEADS, "No link is known yet.")
+    changes = changeTable(context, poller.journal.since(0)[:_FEW], "Nothing has changed since the start.")
+    work = facts(
+        ("Rounds of readings", f"{statistics.turns:,}, the last took {statistics.turnSeconds:.2f} s"),
+        ("Ports read", f"{statistics.readings:,}"),
+        ("Sweeps", f"{statistics.sweeps:,}, last {statistics.sweepSeconds:.2f} s"),
+        ("Without an answer", f"{statistics.silences:,}"),
     )
+    parts = [
+        tags.section(tags.p(verdict, class_="said"), tags.p(said), **banner),
+        tags.ul(shown, class_="tiles", id="tiles", **{"data-live": "yes"}),
+        section(
+            *("Findings", findingTable(context, causes), more if len(context.open) > len(causes) else ""),
+            name="findings",
+        ),
+        section("Topology", drawing(False), name="picture", isLive=False),
+        section("Busiest links", links, name="busiest"),
+        section("Latest changes", changes, name="changes"),
+        section("The monitor's own work", work, name="work"),
+    ]
+    return frame(context, "/", "Overview", parts, "topology")
 
 
 _SORTED: Final[dict[str, tuple[tuple[str, str], ...]]] = {
@@ -213,38 +177,18 @@ async def _nodes(context: PageContext, values: Values) -> Tag:
         for row in page["rows"]
     ]
     kinds = [("", "all"), *((kind, kind) for kind in NODE_TYPES)]
-    return frame(
-        context,
-        "/nodes",
-        "Nodes",
-        [
-            searchForm("/nodes", values, "Name or GUID", choose("type", "Type", values["type"], kinds)),
-            section(
-                "All nodes that are there",
-                table("Nodes", _heads("/nodes", values), rows, "No node is like that."),
-                pager("/nodes", values, page["total"]),
-                name="rows",
-            ),
-        ],
-    )
+    form = searchForm("/nodes", values, "Name or GUID", choose("type", "Type", values["type"], kinds))
+    shown = table("Nodes", _heads("/nodes", values), rows, "No node is like that.")
+    listed = section("All nodes that are there", shown, pager("/nodes", values, page["total"]), name="rows")
+    return frame(context, "/nodes", "Nodes", [form, listed])
 
 
 async def _links(context: PageContext, values: Values) -> Tag:
     page = await LINK_ROWS.page([context], values)
-    return frame(
-        context,
-        "/links",
-        "Links",
-        [
-            searchForm("/links", values, "Name or GUID of an end"),
-            section(
-                "All links",
-                linkTable(page["rows"], _heads("/links", values), "No link is like that."),
-                pager("/links", values, page["total"]),
-                name="rows",
-            ),
-        ],
-    )
+    form = searchForm("/links", values, "Name or GUID of an end")
+    shown = linkTable(page["rows"], _heads("/links", values), "No link is like that.")
+    listed = section("All links", shown, pager("/links", values, page["total"]), name="rows")
+    return frame(context, "/links", "Links", [form, listed])
 
 
 def _node(context: PageContext, values: Values) -> Tag:
@@ -252,35 +196,24 @@ def _node(context: PageContext, values: Values) -> Tag:
     row = NODES.toDict(context, node)
     found = [entry for entry in context.open if entry.finding.guid == node.guid]
     ports = [PORTS.toDict(context, port) for port in node.ports.values() if port.number]
-    path = {"from": row["guid"]} if not node.isSwitch else {}
-    return frame(
-        context,
-        "/nodes",
-        title(node),
-        [
-            facts(
-                ("Type", [row["type"].capitalize(), " ", badge("silent") if row["isSilent"] else ""]),
-                ("GUID", tags.code(row["guid"])),
-                ("LID", row["lid"] or "–"),
-                ("Ports with a link", f"{row['links']} of {row['ports']}"),
-                ("Vendor and device", f"{node.vendorID:#08x}, {node.deviceID:#06x}"),
-                ("Firmware and board", f"{row['firmware']}, {row['board']}" if row["firmware"] else "–"),
-                ("Up for", f"{row['uptime'] / _DAY:.1f} days" if row["uptime"] is not None else "–"),
-            ),
-            tags.p(tags.a("Path from here", href=f"/trace?{urlencode(path)}")) if path else "",
-            section("Findings here", findingTable(context, found), name="findings"),
-            section(
-                "Ports",
-                table(
-                    "Ports",
-                    ["Port", "State", "Mode", "Neighbour", "Sent", "Received", "Load", "Errors/s"],
-                    (_portCells(port) for port in ports),
-                    "No port is known.",
-                ),
-                name="ports",
-            ),
-        ],
+    path = f"/trace?{urlencode({'from': row['guid']})}"
+    known = facts(
+        ("Type", [row["type"].capitalize(), " ", badge("silent") if row["isSilent"] else ""]),
+        ("GUID", tags.code(row["guid"])),
+        ("LID", row["lid"] or "–"),
+        ("Ports with a link", f"{row['links']} of {row['ports']}"),
+        ("Vendor and device", f"{node.vendorID:#08x}, {node.deviceID:#06x}"),
+        ("Firmware and board", f"{row['firmware']}, {row['board']}" if row["firmware"] else "–"),
+        ("Up for", f"{row['uptime'] / _DAY:.1f} days" if row["uptime"] is not None else "–"),
     )
+    heads = ["Port", "State", "Mode", "Neighbour", "Sent", "Received", "Load", "Errors/s"]
+    parts = [
+        known,
+        "" if node.isSwitch else tags.p(tags.a("Path from here", href=path)),
+        section("Findings here", findingTable(context, found), name="findings"),
+        section("Ports", table("Ports", heads, map(_portCells, ports), "No port is known."), name="ports"),
+    ]
+    return frame(context, "/nodes", title(node), parts)
 
 
 def _portCells(row: Row) -> list[Part]:
@@ -319,52 +252,33 @@ def _port(context: PageContext, values: Values) -> Tag:
         if name in causes
     ]
     heads = ["Counter", "Meaning", "Value", "Each second", "Since the start"]
-    return frame(
-        context,
-        "/nodes",
-        f"{title(node)} port {port.number}",
-        [
-            section(
-                "Now",
-                facts(
-                    ("Node", nodeLink(node.guid, title(node))),
-                    ("Neighbour", _portCells(row)[3]),
-                    (
-                        "State",
-                        f"{row['state'].capitalize()}, {row['physicalState'].lower().replace('_', ' ')}",
-                    ),
-                    ("Mode", mode(row)),
-                    ("Sent", amount(row["transmitRate"], "B/s")),
-                    ("Received", amount(row["receiveRate"], "B/s")),
-                    ("Load", gauge(row["load"])),
-                    ("Waits for credits", gauge(row["wait"])),
-                    ("Errors each second", errors(row["errorRate"])),
-                    ("Wrong bits before correction", _share(row["rawBitErrorRate"])),
-                ),
-                name="now",
-            ),
-            section("Findings here", findingTable(context, found), name="findings"),
-            _charts(context, port, values),
-            section(
-                "Counters",
-                table("Counters", heads, counters, "The counters were not read yet."),
-                name="counters",
-            ),
-            section(
-                "Why packets were dropped",
-                table("Causes", ["Cause", "Meaning", "Value"], reasons, ""),
-                name="causes",
-            )
-            if reasons
-            else "",
-            section(
-                "Error correction", table("Error correction", heads, corrections, ""), name="error-correction"
-            )
-            if corrections
-            else "",
-        ],
-        "charts",
+    state = f"{row['state'].capitalize()}, {row['physicalState'].lower().replace('_', ' ')}"
+    now = facts(
+        ("Node", nodeLink(node.guid, title(node))),
+        ("Neighbour", _portCells(row)[3]),
+        ("State", state),
+        ("Mode", mode(row)),
+        ("Sent", amount(row["transmitRate"], "B/s")),
+        ("Received", amount(row["receiveRate"], "B/s")),
+        ("Load", gauge(row["load"])),
+        ("Waits for credits", gauge(row["wait"])),
+        ("Errors each second", errors(row["errorRate"])),
+        ("Wrong bits before correction", _share(row["rawBitErrorRate"])),
     )
+    counted = table("Counters", heads, counters, "The counters were not read yet.")
+    parts = [
+        section("Now", now, name="now"),
+        section("Findings here", findingTable(context, found), name="findings"),
+        _charts(context, port, values),
+        section("Counters", counted, name="counters"),
+    ]
+    if reasons:
+        dropped = table("Causes", ["Cause", "Meaning", "Value"], reasons, "")
+        parts.append(section("Why packets were dropped", dropped, name="causes"))
+    if corrections:
+        corrected = table("Error correction", heads, corrections, "")
+        parts.append(section("Error correction", corrected, name="error-correction"))
+    return frame(context, "/nodes", f"{title(node)} port {port.number}", parts, "charts")
 
 
 def _share(rate: float | None) -> str:
@@ -427,30 +341,20 @@ async def _findings(context: PageContext, values: Values) -> Tag:
         [*row[:3], timeTag(entry.clearedAt or entry.lastSeen, context.now)]
         for row, entry in zip(findingRows(context, closed), closed, strict=True)
     ]
-    return frame(
-        context,
-        "/findings",
-        "Findings",
-        [
-            searchForm(
-                *("/findings", values, "Place or text"),
-                choose("severity", "Severity", values["severity"], severities),
-            ),
-            section(
-                "There now" if total == len(open_) else f"There now (the worst {len(open_)} of {total})",
-                findingTable(context, open_),
-                name="open",
-            ),
-            section(
-                "Cleared",
-                table(
-                    *("Findings that were cleared", [*FINDING_HEADS, "Cleared"]),
-                    *(rows, "No finding was cleared."),
-                ),
-                name="closed",
-            ),
-        ],
+    form = searchForm(
+        *("/findings", values, "Place or text"),
+        choose("severity", "Severity", values["severity"], severities),
     )
+    heading = "There now" if total == len(open_) else f"There now (the worst {len(open_)} of {total})"
+    cleared = table(
+        "Findings that were cleared", [*FINDING_HEADS, "Cleared"], rows, "No finding was cleared."
+    )
+    parts = [
+        form,
+        section(heading, findingTable(context, open_), name="open"),
+        section("Cleared", cleared, name="closed"),
+    ]
+    return frame(context, "/findings", "Findings", parts)
 
 
 async def _changes(context: PageContext, values: Values) -> Tag:
@@ -459,46 +363,29 @@ async def _changes(context: PageContext, values: Values) -> Tag:
         since = context.now - _DAY
     wanted = {**values, "since": since}
     total, changes = await CHANGE_ROWS.find(context, wanted, values["offset"] + values["limit"])
-    shown = changes[values["offset"] :]
     ranges = [
         [tags.a(f"Last {text}", href=f"/changes?{urlencode({'since': int(context.now - seconds)})}"), " "]
         for seconds, text in _RANGES
     ]
     kinds = [("", "all"), *((kind, kind.replace("-", " ")) for kind in KINDS)]
-    return frame(
-        context,
-        "/changes",
-        "Changes",
-        [
-            tags.nav(ranges, class_="choices", **{"aria-label": "Range of time"}),
-            searchForm("/changes", values, "Place or text", choose("kind", "Change", values["kind"], kinds)),
-            section(
-                f"Changes of the last {ago(context.now - since)}",
-                changeTable(context, shown, "Nothing has changed in this time, or since the monitor runs."),
-                pager("/changes", {**values, "since": int(since)}, total),
-                name="rows",
-            ),
-        ],
+    shown = changeTable(
+        context, changes[values["offset"] :], "Nothing has changed in this time, or since the monitor runs."
     )
+    pages = pager("/changes", {**values, "since": int(since)}, total)
+    parts = [
+        tags.nav(ranges, class_="choices", **{"aria-label": "Range of time"}),
+        searchForm("/changes", values, "Place or text", choose("kind", "Change", values["kind"], kinds)),
+        section(f"Changes of the last {ago(context.now - since)}", shown, pages, name="rows"),
+    ]
+    return frame(context, "/changes", "Changes", parts)
 
 
 async def _topology(context: PageContext, values: Values) -> Tag:
     page = await _SWITCH_LINKS.page([context], values)
-    return frame(
-        context,
-        "/topology",
-        "Topology",
-        [
-            drawing(True),
-            section(
-                "Links between switches",
-                linkTable(page["rows"], LINK_HEADS, "No two switches are linked."),
-                pager("/topology", values, page["total"]),
-                name="rows",
-            ),
-        ],
-        "topology",
-    )
+    shown = linkTable(page["rows"], LINK_HEADS, "No two switches are linked.")
+    pages = pager("/topology", values, page["total"])
+    listed = section("Links between switches", shown, pages, name="rows")
+    return frame(context, "/topology", "Topology", [drawing(True), listed], "topology")
 
 
 async def _resolved(context: PageContext, text: str) -> tuple[Node | None, str]:
